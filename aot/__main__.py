@@ -5,6 +5,8 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
+from aot_runtime.terminal import guard, write_error
+
 NEEDED = ("click", "rich", "filelock", "pebble", "pydantic", "ruamel.yaml", "triton")
 """Packages of the extra `build`, as they are imported."""
 
@@ -17,6 +19,7 @@ def main() -> None:
         sys.exit(_told(f"building needs {', '.join(missing)}: pip install 'aotbuild[build]'{where}"))
     from aot.cli import main as command
 
+    guard("aotbuild")
     command(prog_name="aotbuild")
 
 
@@ -28,7 +31,7 @@ def _is_there(name: str) -> bool:
 
 
 def _told(message: str) -> int:
-    print(f"aotbuild: error: {message}", file=sys.stderr)
+    write_error("aotbuild", message)
     return 2
 
 

@@ -14,14 +14,16 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
+from aot_runtime.command.failures import Told
 from aot_runtime.contract.arch import GPU_NAMES
+from aot_runtime.terminal import error_lines, write, write_error
 
 from . import __version__
 from .command.cache import cache
 from .command.caches import cache_options
 from .command.check import check
 from .command.init import init
-from .command.logs import log_to_stderr
+from .command.logs import log_as_asked
 from .command.parameters import (
     EXIT_FAILED,
     EXIT_USAGE,
@@ -83,7 +85,7 @@ def _ended_by_sigterm() -> Iterator[None]:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-class BuildCommand(click.Command):
+class BuildCommand(Told):
     """A command that builds, unless its first word is one of its subcommands, `commands`."""
 
     commands = SUBCOMMANDS
@@ -118,7 +120,7 @@ def _list_archs(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted and not ctx.resilient_parsing:
         for target in TARGETS:
             gpus = " ".join(gpu for gpu, arch in GPU_NAMES.items() if arch == target.arch)
-            click.echo(f"{target.arch:<10}{target.tier:<14}{gpus}".rstrip())
+            write(f"{target.arch:<10}{target.tier:<14}{gpus}".rstrip())
         ctx.exit()
 
 
@@ -127,7 +129,7 @@ def _list_manifests(ctx: click.Context, _: click.Parameter, wanted: bool) -> Non
         from aot.manifest.shipped import shipped_manifests, summary
 
         for name, path in shipped_manifests().items():
-            click.echo(f"{name:<22}{summary(path)}")
+            write(f"{name:<22}{summary(path)}")
         ctx.exit()
 
 
@@ -300,7 +302,7 @@ def main(
         raise click.UsageError("--add is for a bundle in a folder, and for calls: it goes with --for, without --pack")
     if compress and not pack:
         raise click.UsageError("--compress is for archives: it goes with --pack")
-    log_to_stderr(verbose, quiet)
+    log_as_asked(verbose, quiet)
     request = Request(
         manifests,
         tuple(dict.fromkeys(target for group in targets for target in group)),
@@ -327,14 +329,14 @@ def main(
             sys.exit(build(request))
     except ManifestError as error:
         for message in error.messages:
-            click.echo(f"aotbuild: error: {message}", err=True)
+            write_error("aotbuild", message)
         sys.exit(EXIT_USAGE)
     except (BuildError, CacheError) as error:
-        click.echo(f"aotbuild: error: {error}", err=True)
+        write_error("aotbuild", *error_lines(error))
         sys.exit(EXIT_FAILED)
     except _Terminated:
-        click.echo("aotbuild: terminated; no bundle was written", err=True)
+        write("aotbuild: terminated; no bundle was written", err=True)
         sys.exit(128 + signal.SIGTERM)
     except KeyboardInterrupt:
-        click.echo("aotbuild: interrupted; nothing was written, and what was compiled is in the cache", err=True)
+        write("aotbuild: interrupted; nothing was written, and what was compiled is in the cache", err=True)
         sys.exit(130)

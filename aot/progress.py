@@ -7,12 +7,13 @@ import time
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
-from rich.console import Console
+import rich.console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
 from aot.compile.batch import OnDone
 from aot.compile.jobs import CompiledKernel
 from aot.compile.pool import CompileFailure
+from aot_runtime.terminal import Console
 
 LOG = logging.getLogger("aotbuild.build")
 LOG_EVERY_S = 10.0
@@ -42,7 +43,8 @@ def progress(console: Console, labels: Mapping[str, str], workers: str, total: i
 @contextmanager
 def steps(console: Console, head: str, total: int) -> Iterator[Advance]:
     """Yields what is called after each of `total` steps. head: what they are; it begins a log."""
-    if not console.is_terminal or console.is_dumb_terminal:
+    terminal = rich.console.Console(stderr=console.err, quiet=console.quiet)
+    if not terminal.is_terminal or terminal.is_dumb_terminal:
         console.print(head)
         yield _Log(console, total)
         return
@@ -53,7 +55,7 @@ def steps(console: Console, head: str, total: int) -> Iterator[Advance]:
         TimeRemainingColumn(compact=True),
         TextColumn("left{task.fields[note]}"),
     )
-    with Progress(*columns, console=console, transient=True, expand=True) as bar:
+    with Progress(*columns, console=terminal, transient=True, expand=True) as bar:
         task = bar.add_task("", total=total, note="")
         count = 0
 

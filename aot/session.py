@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import os
-import sys
 import tempfile
 import time
 from collections import Counter
@@ -15,7 +14,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from filelock import FileLock, Timeout
-from rich.console import Console
 
 from aot.compile.batch import Outcome, compile_missing, look_up
 from aot.compile.cache import CompileCache
@@ -40,6 +38,7 @@ from aot.write.vectors import CaseVectors, Computed, VectorCache, case_vectors, 
 from aot_runtime.bundle.requirements import parse_requirements
 from aot_runtime.contract.expressions import Expression
 from aot_runtime.errors import AotError, BundleError, DeviceError, ExpressionError
+from aot_runtime.terminal import Console, text_block, write
 from aot_runtime.texts import size_text
 from aot_runtime.trust.signing import Signer
 
@@ -80,7 +79,7 @@ class Request:
 
 def build(request: Request) -> int:
     """Run a build; returns the exit status. Raises `ManifestError`, `BuildError` and `CacheError`."""
-    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False, quiet=request.quiet)
+    console = Console(quiet=request.quiet)
     started = time.monotonic()
     bundles = plan(request)
     _print_calls(console, request, bundles)
@@ -115,7 +114,7 @@ def make(
         for bundle in bundles:
             check_roles(bundle, outcome.kernels)
         if faults := _requirement_faults(bundles, outcome, requirements):
-            print("\n".join(["aotbuild: --require is not met; no bundle was written", *faults]), file=sys.stderr)
+            write("aotbuild: --require is not met; no bundle was written", *faults, err=True)
             return None
         # All of them first: where a reference is at fault, no bundle is written.
         vectors = _vectors(request, bundles, VectorCache(request.cache.folder, shared))
@@ -318,7 +317,7 @@ def _locked(output: Path, names: list[str]) -> Iterator[None]:
             try:
                 lock.acquire(timeout=0)
             except Timeout:
-                print(f"aotbuild: waiting for another build of {name}", file=sys.stderr)
+                write(f"aotbuild: waiting for another build of {name}", err=True)
                 lock.acquire()
             locks.append(lock)
     except OSError as error:
@@ -369,12 +368,11 @@ def _print_failures(request: Request, bundles: list[PlannedBundle], outcome: Out
                 label = f"{bundle.folder_name}: {variant.spec.label}"
                 by_reason.setdefault((failure.reason, details), []).append(label)
     count = counted(sum(map(len, by_reason.values())), "variant")
-    print(f"aotbuild: {count} did not compile; no bundle was written", file=sys.stderr)
+    write(f"aotbuild: {count} did not compile; no bundle was written", err=True)
     for (reason, details), labels in by_reason.items():
-        for label in labels:
-            print(f"  {label}", file=sys.stderr)
+        write(*(f"  {label}" for label in labels), err=True)
         for text in filter(None, (reason, details)):
-            print("    " + text.rstrip().replace("\n", "\n    "), file=sys.stderr)
+            write(*text_block(text, "    "), err=True)
 
 
 def _write(

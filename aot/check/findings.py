@@ -9,6 +9,7 @@ from aot_runtime.call.callspec import CallSpec
 from aot_runtime.call.decision import Decision
 from aot_runtime.contract.names import axis_names
 from aot_runtime.contract.records import Op
+from aot_runtime.terminal import text_block
 from aot_runtime.texts import axis_values_text
 
 PACKED, STRIDED = "packed", "strided"
@@ -85,7 +86,7 @@ class OpReport:
         figures = f"{_count(len(self.cases), 'call')} of {_count(variants, 'variant')}, {seconds:.1f} s"
         head = f"{'ok' if self.passed else 'FAILED':<8}{self.op:<{width}}  "
         if self.refusal:
-            return [f"{head}no call was made: {self.refusal}"]
+            return text_block(f"{head}no call was made: {self.refusal}")
         found = [f"{head}{figures}"]
         told: set[tuple[str, str, str]] = set()
         for case in self.cases:

@@ -11,7 +11,6 @@ from pathlib import Path
 from aot_emulator.driver import EmulatorDriver
 from aot_emulator.isa.archs import ARCHS
 from aot_emulator.machine.launch_options import Options
-from rich.console import Console
 
 from aot.compile.isolation import ForkedProcess
 from aot.plan.bundles import PlannedBundle
@@ -23,6 +22,7 @@ from aot_runtime.device.device import Device
 from aot_runtime.device.drivers import device_for_arch
 from aot_runtime.errors import DeviceError
 from aot_runtime.opened import Bundle
+from aot_runtime.terminal import Console
 
 from .findings import ENDLESS, CaseReport, OpReport, call_text, variants_text
 from .planning import PlannedCheck, PlannedOp, narrowed, plan_op
@@ -61,7 +61,7 @@ def check(request: CheckRequest, tell: Tell) -> list[OpReport] | None:
         if target.arch not in ARCHS:
             raise DeviceError(f"the emulator has no {target.arch}; it has {', '.join(ARCHS)}")
     quiet = request.build.quiet
-    console = Console(stderr=True, highlight=False, soft_wrap=True, markup=False, emoji=False, quiet=quiet)
+    console = Console(err=True, quiet=quiet)
     bundles = plan(request.build)
     reports: list[OpReport] = []
     with tempfile.TemporaryDirectory(prefix="aotbuild-check-") as folder:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 import time
 from collections.abc import Iterator
@@ -13,6 +12,7 @@ import click
 
 from aot.command.caches import cache_options
 from aot.command.parameters import EXIT_FAILED, Age, Size
+from aot_runtime.terminal import error_lines, write, write_error, write_json
 
 if TYPE_CHECKING:
     from aot.compile.cache_entries import CacheListing
@@ -29,7 +29,7 @@ def _told() -> Iterator[None]:
     try:
         yield
     except CacheError as error:
-        click.echo(f"aotbuild: error: {error}", err=True)
+        write_error("aotbuild", *error_lines(error))
         sys.exit(EXIT_FAILED)
 
 
@@ -72,9 +72,9 @@ def ls(caches: CacheSettings, as_json: bool) -> None:
         data = _counts(list_local(caches))
         shared = _counts(list_shared(caches.shared)) if caches.shared is not None else None
     if as_json:
-        click.echo(json.dumps({**data, "shared": shared} if shared else data, indent=1))
+        write_json({**data, "shared": shared} if shared else data)
     else:
-        click.echo("\n".join(_table(item) for item in (data, shared) if item))
+        write(*(line for item in (data, shared) if item for line in _table(item)))
 
 
 def _counts(listed: CacheListing) -> dict[str, Any]:
@@ -89,16 +89,16 @@ def _counts(listed: CacheListing) -> dict[str, Any]:
     return data
 
 
-def _table(data: dict[str, Any]) -> str:
+def _table(data: dict[str, Any]) -> list[str]:
     from aot_runtime.text_table import table_lines
     from aot_runtime.texts import size_text
 
     if not data["kinds"]:
-        return f"{data['path']} is empty"
+        return [f"{data['path']} is empty"]
     rows = [("KIND", "ENTRIES", "SIZE", "OLDEST USE")]
     for kind, found in data["kinds"].items():
         rows.append((kind, str(found["entries"]), size_text(found["bytes"]), f"{found['oldest_days']:.0f} days ago"))
-    return "\n".join([data["path"], *table_lines(rows, right=(1, 2, 3))])
+    return [data["path"], *table_lines(rows, right=(1, 2, 3))]
 
 
 @cache.command()
@@ -137,7 +137,7 @@ def prune(
         if not dry_run:
             listed.remove(chosen)
     verb = "would remove" if dry_run else "removed"
-    click.echo(f"{verb} {len(chosen)} of {len(listed.entries)} entries, {size_text(sum(e.size for e in chosen))}")
+    write(f"{verb} {len(chosen)} of {len(listed.entries)} entries, {size_text(sum(e.size for e in chosen))}")
 
 
 @cache.command()
@@ -159,4 +159,4 @@ def push(caches: CacheSettings) -> None:
     with _told():
         local, shared = list_local(caches), list_shared(settings)
         written = push_missing(local, shared, settings)
-    click.echo(f"{shared.place}: {written} entries written, {len(shared.entries)} were there")
+    write(f"{shared.place}: {written} entries written, {len(shared.entries)} were there")

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -10,9 +9,10 @@ from typing import TYPE_CHECKING
 import click
 
 from aot.command.caches import cache_options
-from aot.command.logs import log_to_stderr
+from aot.command.logs import log_as_asked
 from aot.command.parameters import EXIT_FAILED, EXIT_USAGE, TIMEOUT_S, Archs, ManifestPath, filters_of
 from aot.targets import Target, parse_arch
+from aot_runtime.terminal import error_lines, write, write_error, write_json
 
 if TYPE_CHECKING:
     from aot.compile.shared_cache import CacheSettings
@@ -68,7 +68,7 @@ def check(
     from aot.session import BuildError, Request
     from aot_runtime.errors import DeviceError
 
-    log_to_stderr(verbose, quiet)
+    log_as_asked(verbose, quiet)
     words = [word for text in filters for word in ("--filter", text)]
     build = Request(
         manifests=manifests,
@@ -92,21 +92,20 @@ def check(
         reports = run(request, (lambda report: None) if as_json else _Printer(verbose > 0, quiet))
     except (ManifestError, DeviceError) as error:
         for message in getattr(error, "messages", [str(error)]):
-            click.echo(f"aotbuild: error: {message}", err=True)
+            write_error("aotbuild", message)
         sys.exit(EXIT_USAGE)
     except (BuildError, CacheError) as error:
-        click.echo(f"aotbuild: error: {error}", err=True)
+        write_error("aotbuild", *error_lines(error))
         sys.exit(EXIT_FAILED)
     if reports is None:
         sys.exit(EXIT_FAILED)
     passed = all(report.passed for report in reports)
     if as_json:
-        data = {"seed": seed, "passed": passed, "ops": [report.data for report in reports]}
-        click.echo(json.dumps(data, indent=1))
+        write_json({"seed": seed, "passed": passed, "ops": [report.data for report in reports]})
     elif not quiet:
         wrong = sum(not report.passed for report in reports)
         found = f"{wrong} of them wrong" if wrong else "nothing found"
-        click.echo(f"{len(reports)} {'op' if len(reports) == 1 else 'ops'}, {found}; seed {seed}")
+        write(f"{len(reports)} {'op' if len(reports) == 1 else 'ops'}, {found}; seed {seed}")
     sys.exit(0 if passed else EXIT_FAILED)
 
 
@@ -121,4 +120,4 @@ class _Printer:
 
         assert isinstance(report, OpReport)
         if not (self.quiet and report.passed):
-            click.echo("\n".join(report.lines(24, self.every)))
+            write(*report.lines(24, self.every))

@@ -10,6 +10,7 @@ from pathlib import Path
 import click
 
 from aot.command.parameters import EXIT_FAILED, TIMEOUT_S
+from aot_runtime.terminal import error_lines, text_block, write, write_error
 
 
 def _kernels(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> tuple[tuple[Path, str], ...]:
@@ -72,7 +73,7 @@ def init(kernels: tuple[tuple[Path, str], ...], output: Path | None, force: bool
             try:
                 drafts.append(propose(process.run(read_kernel, str(root), path), path))
             except AotError as error:
-                click.echo(f"aotbuild: error: {error}", err=True)
+                write_error("aotbuild", *error_lines(error))
                 sys.exit(EXIT_FAILED)
         drafts = with_own_names(drafts)
         mark_faults(drafts, root, process)
@@ -86,13 +87,13 @@ def init(kernels: tuple[tuple[Path, str], ...], output: Path | None, force: bool
         f"aotbuild --arch gfx942 {manifest}",
     )
     if output is None:
-        click.echo(text, nl=False)
+        write(*text_block(text))
         return
     output.parent.mkdir(parents=True, exist_ok=True)
     write_file(output, [text.encode()])
     undecided = text.count("# decide: ")
     things = {0: "nothing is left to decide", 1: "1 line is marked `# decide:`"}
-    click.echo(f"{output}: {things.get(undecided, f'{undecided} lines are marked `# decide:`')}")
+    write(f"{output}: {things.get(undecided, f'{undecided} lines are marked `# decide:`')}")
 
 
 def _project_root(files: list[Path], folder: Path) -> Path:

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import sys
+
+from aot_runtime.terminal import log_to_stderr
 
 
-def log_to_stderr(verbose: int, quiet: bool) -> None:
+def log_as_asked(verbose: int, quiet: bool) -> None:
     """Log on stderr what `-v`, given so many times, or `-q` ask for."""
     level = logging.ERROR if quiet else (logging.WARNING, logging.INFO, logging.DEBUG)[min(verbose, 2)]
-    logging.basicConfig(format="aotbuild: %(message)s", stream=sys.stderr)
-    logging.getLogger("aotbuild").setLevel(level)
+    log_to_stderr("aotbuild", level)

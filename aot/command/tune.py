@@ -9,9 +9,10 @@ from typing import TYPE_CHECKING, Any
 import click
 
 from aot.command.caches import cache_options
-from aot.command.logs import log_to_stderr
+from aot.command.logs import log_as_asked
 from aot.command.parameters import EXIT_FAILED, EXIT_USAGE, TIMEOUT_S, Archs, ManifestPath, SchedulerAddress
 from aot.targets import Target
+from aot_runtime.terminal import Console, error_lines, write_error
 
 if TYPE_CHECKING:
     from aot.compile.shared_cache import CacheSettings
@@ -128,15 +129,14 @@ def tune(
     words = (dims, shapes, dtypes, scalars, given)
     if any(words) and calls:
         raise click.UsageError("calls are either in --for or described by --dim, --shape, --dtype, --set and --given")
-    from rich.console import Console
 
     from aot.compile.cache import CacheError
     from aot.manifest.yamlfile import ManifestError
     from aot.session import BuildError, Request
     from aot_runtime.errors import AotError
 
-    log_to_stderr(verbose, quiet)
-    console = Console(highlight=False, soft_wrap=True, markup=False, emoji=False, quiet=quiet)
+    log_as_asked(verbose, quiet)
+    console = Console(quiet=quiet)
     build = Request(
         manifests=(manifest,) if manifest else (), targets=targets or (), output=Path(), jobs=jobs, filters={},
         requirements=(), dry_run=False, timeout=timeout, cache=caches, line_info=False, quiet=quiet,
@@ -156,10 +156,10 @@ def tune(
         )  # fmt: skip
     except ManifestError as error:
         for message in error.messages:
-            click.echo(f"aotbuild: error: {message}", err=True)
+            write_error("aotbuild", message)
         sys.exit(EXIT_USAGE)
     except (BuildError, CacheError, AotError) as error:
-        click.echo(f"aotbuild: error: {error}", err=True)
+        write_error("aotbuild", *error_lines(error))
         sys.exit(EXIT_FAILED)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import signal
 
 from aot_runtime.errors import AotError
+from aot_runtime.texts import escaped
 
 
 class CompileError(AotError):
@@ -19,8 +20,12 @@ class CompileError(AotError):
         super().__init__(reason, traceback_text)
         self.reason, self.traceback_text = reason, traceback_text
 
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return tuple(self.reason.split("\n"))
+
     def __str__(self) -> str:
-        return self.reason
+        return "\n".join(map(escaped, self.lines))
 
 
 class KernelFileError(CompileError):

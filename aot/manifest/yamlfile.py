@@ -17,6 +17,7 @@ from ruamel.yaml.error import MarkedYAMLError, ReusedAnchorWarning, YAMLError
 from ruamel.yaml.nodes import MappingNode, Node, ScalarNode, SequenceNode
 
 from aot_runtime.regular_files import read_regular
+from aot_runtime.texts import escaped
 
 Key = str | int
 
@@ -39,7 +40,7 @@ class ManifestError(Exception):
 
     def __init__(self, messages: Iterable[str]):
         self.messages = tuple(messages)
-        super().__init__("\n".join(self.messages))
+        super().__init__("\n".join(map(escaped, self.messages)))
 
 
 @dataclass(frozen=True)

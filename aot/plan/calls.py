@@ -88,7 +88,7 @@ def plan_calls(
         try:
             taken = [specs[id(stub)] for stub in _taken(entry, index, planner)]
         except ArgumentError as error:
-            faults.append(f"{entry.locate()}: for {target.arch} nothing serves this call: {error.args[0]}")
+            faults.append(f"{entry.locate()}: for {target.arch} nothing serves this call: {'; '.join(error.args)}")
         else:
             planned.append(PlannedCall(entry, tuple(dict.fromkeys(taken))))
     if faults:

@@ -9,7 +9,7 @@ import ast
 from collections.abc import Mapping
 
 from aot.manifest.schema import ScalarSpec
-from aot_runtime.contract.expressions import nearest
+from aot_runtime.contract.expressions import nearest, syntax_tree
 from aot_runtime.errors import ExpressionError
 
 Numbers = Mapping[str, Mapping[str, int]]
@@ -26,7 +26,7 @@ def with_numbers(text: str, numbers: Numbers) -> str:
     if "number" not in text:
         return text
     try:
-        tree = ast.parse(text.strip(), mode="eval")
+        tree = syntax_tree(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
         return text  # whoever parses it says what is wrong
     return ast.unparse(_Numbers(numbers).visit(tree))

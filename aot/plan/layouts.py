@@ -7,7 +7,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from aot.compile.constants import LAYOUTS, Layout
-from aot_runtime.contract.expressions import nearest
+from aot_runtime.contract.expressions import nearest, syntax_tree
 
 
 def planned_layout(text: str, value_of: Callable[[str], Any], options: Mapping[str, Any]) -> Layout:
@@ -23,7 +23,7 @@ def planned_layout(text: str, value_of: Callable[[str], Any], options: Mapping[s
         ValueError: the text is no layout.
     """
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree: ast.AST = syntax_tree(text)
     except SyntaxError:
         raise ValueError(f"'{text}' is no layout: write one as in Python, BlockedLayout([1], [64], [4], [0])") from None
     tree = _Options(options).visit(tree)

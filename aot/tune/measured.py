@@ -11,7 +11,6 @@ from typing import Any, Literal
 
 import numpy as np
 from aot_emulator.profile.profile_call import MadeCall
-from rich.console import Console
 
 from aot.manifest.schema import MeasuredSpec
 from aot.progress import counted, steps
@@ -21,6 +20,7 @@ from aot_runtime.device.array import DeviceArray
 from aot_runtime.device.registry import get_device
 from aot_runtime.errors import AotError, ArgumentError
 from aot_runtime.opened import Bundle
+from aot_runtime.terminal import Console
 
 from .made_calls import made_call, run_with
 from .planning import PlannedTuning, Trial

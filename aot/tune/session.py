@@ -7,14 +7,13 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
-from rich.console import Console
-
 from aot.manifest.loading import Manifest
 from aot.plan.bundles import PlannedBundle
 from aot.plan.calls import WantedCalls
 from aot.progress import counted
 from aot.session import compile_all, plan_manifests
 from aot.write.bundle_writer import write_bundle
+from aot_runtime.terminal import Console
 
 from .candidates import Group
 from .choosing import Choice, choose
@@ -42,11 +41,11 @@ def tune(request: TuneRequest, console: Console) -> tuple[Choice, ...]:
     subject = subject_of(request)
     _check_left(subject.groups, [{} for _ in subject.groups])
     if request.dry_run:
-        console.print(_head(_planned(request, subject), arch))
+        console.print(*_head(_planned(request, subject), arch))
         return ()
     timer = _timer(request)
     planned = _planned(request, subject, timer.num_cus, timer.num_xcds)
-    console.print(f"{_head(planned, arch)}\n{timer.told}")
+    console.print(*_head(planned, arch), timer.told)
     for group in subject.groups:
         if not group.candidates:
             console.print(f"{group.name}: no candidate is left: {reasons_text(group, {})}")
@@ -65,7 +64,7 @@ def tune(request: TuneRequest, console: Console) -> tuple[Choice, ...]:
     margin = MARGINS[timer.kind] if request.margin is None else request.margin
     choices = tuple(choose(planned, place, times, dropped, margin) for place in range(len(planned.groups)))
     for choice in choices:
-        console.print(_choice_text(choice, planned, timer))
+        console.print(*_choice_lines(choice, planned, timer))
     _check_left(planned.groups, [choice.dropped for choice in choices])
     write(request, subject, planned, choices, timer, console)
     return choices
@@ -96,25 +95,25 @@ def _timer(request: TuneRequest) -> Timer:
 def _check_left(groups: Sequence[Group], dropped: Sequence[Mapping[int, str]]) -> None:
     """Raise `TuningError` where no group has a candidate left, with the reasons."""
     if not any(c.number not in why for group, why in zip(groups, dropped, strict=True) for c in group.candidates):
-        reasons = [f"  {group.name}: {reasons_text(group, why)}" for group, why in zip(groups, dropped, strict=True)]
-        raise TuningError("\n".join(["the space leaves no candidate", *reasons]))
+        reasons = [f"{group.name}: {reasons_text(group, why)}" for group, why in zip(groups, dropped, strict=True)]
+        raise TuningError("the space leaves no candidate", *reasons)
 
 
-def _head(planned: PlannedTuning, arch: str) -> str:
+def _head(planned: PlannedTuning, arch: str) -> list[str]:
     lines = [f"{planned.op.name} for {arch}"]
     for place, group in enumerate(planned.groups):
         candidates, calls = len(group.candidates), len(planned.calls_of(place))
         lines.append(f"  {group.name}: {counted(candidates, 'candidate')}, {counted(calls, 'call')}")
     if planned.unserved:
         lines.append(f"  {counted(planned.unserved, 'call')} left out: no group serves what they use")
-    return "\n".join(lines)
+    return lines
 
 
-def _choice_text(choice: Choice, planned: PlannedTuning, timer: Timer) -> str:
+def _choice_lines(choice: Choice, planned: PlannedTuning, timer: Timer) -> list[str]:
     group, best = choice.group, choice.best
     reasons = reasons_text(group, choice.dropped)
     if best is None:
-        return f"{group.name}: no candidate is left: {reasons}"
+        return [f"{group.name}: no candidate is left: {reasons}"]
     lines = [
         f"{group.name}: the best of {counted(len(choice.ranking), 'candidate')}, {timer.kind}: {best.candidate.text}"
     ]
@@ -123,4 +122,4 @@ def _choice_text(choice: Choice, planned: PlannedTuning, timer: Timer) -> str:
     lines.append(f"  {1 / best.score:.3f} times as fast as it is")
     if reasons:
         lines.append(f"  left out: {reasons}")
-    return "\n".join(lines)
+    return lines

@@ -8,10 +8,10 @@ from pathlib import Path
 from typing import Any, Literal, Protocol
 
 from aot_emulator.timing.constants import machine_of
-from rich.console import Console
 
 from aot.manifest.schema import MeasuredSpec, ModelledSpec
 from aot.progress import counted, steps
+from aot_runtime.terminal import Console
 
 from .modelled import ModelTask, model_version, modelled_times
 from .planning import PlannedTuning, Trial

@@ -6,8 +6,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 
-from rich.console import Console
-
 from aot.manifest.json_schema import schema_file
 from aot.manifest.loading import load_tuning
 from aot.manifest.schema import ConfigSpec, MeasuredSpec
@@ -15,6 +13,7 @@ from aot.manifest.shipped import shipped_manifests
 from aot.manifest.spaces import load_space
 from aot.progress import counted
 from aot_runtime.folders import write_file
+from aot_runtime.terminal import Console
 
 from .choosing import Choice
 from .overlay import is_measured, with_config

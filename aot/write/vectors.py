@@ -77,7 +77,7 @@ class CaseError(AotError):
     """Vectors cannot be computed. `path`: the key of the case that is at fault."""
 
     def __init__(self, message: str, *path: Key):
-        super().__init__(message, *path)
+        super().__init__(message)
         self.message, self.path = message, path
 
 

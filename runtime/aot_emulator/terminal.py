@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import sys
 import time
+
+from aot_runtime.terminal import write_status
 
 _FIRST_S, _EVERY_S = 3.0, 0.5
 """When the line appears, and how often it changes: short launches show nothing."""
@@ -33,6 +34,5 @@ class TerminalProgress:
 
     def _show(self, text: str) -> None:
         if self._width or text:
-            end = "\r" if not text else ""
-            print(f"\r{text:<{self._width}}", end=end, file=sys.stderr, flush=True)
+            write_status(text)
         self._width = len(text)

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import sys
 
-NEEDED = ("click", "rich")
-"""Packages of the extra `cli`."""
+from aot_runtime.terminal import guard, write_error
+
+NEEDED = ("click",)
+"""Packages of the extra `cli`, which aotbundle needs of it."""
 
 
 def main() -> None:
@@ -15,8 +17,9 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in NEEDED:
             raise
-        print(f"aotbundle: error: the commands need {error.name}: pip install 'aotbuild[cli]'", file=sys.stderr)
+        write_error("aotbundle", f"the commands need {error.name}: pip install 'aotbuild[cli]'")
         sys.exit(2)
+    guard("aotbundle")
     command(prog_name="aotbundle")
 
 

@@ -7,9 +7,23 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
+from .texts import escaped
+
 
 class AotError(Exception):
-    """Base of every error raised by aotbuild and its runtime. It is pickled with its attributes."""
+    """Base of every error raised by aotbuild and its runtime. It is pickled with its attributes.
+
+    Its arguments are its lines. As text each of them stays one line, and what a terminal would obey is escaped: they
+    may quote what a bundle, a file or a server says.
+    """
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        """The text, line by line; the first one says what is wrong."""
+        return tuple(str(argument) for argument in self.args)
+
+    def __str__(self) -> str:
+        return "\n  ".join(map(escaped, self.lines))
 
     def __reduce__(self) -> tuple[Any, ...]:
         return _restored, (type(self), self.args, self.__dict__)
@@ -80,15 +94,16 @@ class NoVariantError(ArgumentError):
 
     Attributes:
         may_be_had: whether the bundle's manifest may have such code, which a build for the call makes.
-        remedy: lines that say how to have it built: the entry of a calls file, and the command; "" where that is not
-            known, or where there is none.
+        remedy: lines that say how to have it built: the entry of a calls file, and the command; none where that is
+            not known, or where there is none.
     """
 
     may_be_had = False
-    remedy = ""
+    remedy: tuple[str, ...] = ()
 
-    def __str__(self) -> str:
-        return "\n  ".join(filter(None, [super().__str__(), self.remedy]))
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return (*super().lines, *self.remedy)
 
 
 class CallsFileError(AotError):
@@ -156,11 +171,12 @@ class EmulationError(DeviceError):
         self.code: str | None = None
         self.source = ""
 
-    def __str__(self) -> str:
+    @property
+    def lines(self) -> tuple[str, ...]:
         place = "" if self.pc is None else f"{self.instruction or self.mnemonic} at pc {self.pc:#x} of {self.kernel}"
         place += f", at {self.source}" if self.source else ""
         whole = ": ".join(filter(None, [", ".join(filter(None, [place, str(self.thread or "")])), self.message]))
-        return whole + (f" (code object {self.code})" if self.code else "")
+        return (whole + (f" (code object {self.code})" if self.code else ""),)
 
     def locate(
         self,

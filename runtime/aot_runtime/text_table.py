@@ -1,20 +1,29 @@
-"""Tables of text, by rich, which the commands need and the library does not."""
+"""Tables of text, whose columns are aligned. Texts of others are escaped, and cut where one would blow up every row."""
 
 from __future__ import annotations
 
-import io
+import re
+import shutil
 import sys
-from collections.abc import Collection, Iterable, Sequence
+import textwrap
+import unicodedata
+from collections.abc import Collection, Iterable, Iterator, Sequence
+
+from .texts import cut
 
 UNLIMITED = 100_000
 """Columns of what is no terminal: a line stays a line."""
+MAX_CELL = 160
+"""Letters of a cell: each row is as wide as the widest, so that a longer one would be paid for in every row."""
+_OTHERS = re.compile(r"[^\x00-\x7f…]")
+"""Letters that may be shown in another number of columns than one."""
+_NARROWEST = 12
+"""Columns that are left to a cell that is wrapped."""
 
 
 def terminal_width() -> int:
     """Columns that a table may take: those of the terminal, or any number where the output is none."""
-    from rich.console import Console
-
-    return Console().width if sys.stdout.isatty() else UNLIMITED
+    return shutil.get_terminal_size().columns if sys.stdout.isatty() else UNLIMITED
 
 
 def table_lines(
@@ -23,24 +32,57 @@ def table_lines(
     width: int = UNLIMITED,
     gap: int = 2,
     wrapped: Collection[int] = (0,),
-) -> list[str]:
-    """Rows with their columns aligned, the first row being the headings.
+) -> Iterator[str]:
+    """Rows with their columns aligned, the first row being the headings. A cell of more than 160 letters is cut.
 
     Args:
         right: columns that are aligned to the right.
         wrapped: columns that are wrapped where the table would be wider than `width`.
     """
-    from rich.console import Console
-    from rich.table import Table
-    from rich.text import Text
+    rights, space = set(right), " " * gap
+    cells = [[cut(text, MAX_CELL) for text in row] for row in rows]
+    widths = [max(map(_columns, column)) for column in zip(*cells, strict=True)]
+    _narrow(widths, wrapped, width - gap * (len(widths) - 1))
+    for row in cells:
+        folded = [_folded(text, most) for text, most in zip(row, widths, strict=True)]
+        for parts in _side_by_side(folded):
+            yield space.join(_padded(part, widths[at], at in rights) for at, part in enumerate(parts)).rstrip()
 
-    rights = set(right)
-    table = Table(box=None, show_header=False, pad_edge=False, padding=(0, gap, 0, 0))
-    for at in range(len(rows[0])):
-        table.add_column(justify="right" if at in rights else "left", no_wrap=at not in wrapped, overflow="fold")
-    for row in rows:
-        table.add_row(*map(Text, row))
-    console = Console(file=io.StringIO(), width=width, no_color=True, force_terminal=False, legacy_windows=False)
-    with console.capture() as captured:
-        console.print(table)
-    return [line.rstrip() for line in captured.get().splitlines()]
+
+def _columns(text: str) -> int:
+    """Columns that a terminal shows a text in."""
+    if text.isascii():
+        return len(text)
+    return len(text) + sum(
+        -1 if unicodedata.combining(letter) else unicodedata.east_asian_width(letter) in "WF"
+        for letter in _OTHERS.findall(text)
+    )
+
+
+def _narrow(widths: list[int], wrapped: Collection[int], room: int) -> None:
+    """Take from the widest of the columns that are wrapped, as long as all are too wide together."""
+    excess = sum(widths) - room
+    while excess > 0 and wrapped:
+        at = max(wrapped, key=widths.__getitem__)
+        if widths[at] <= _NARROWEST:
+            return
+        widths[at] -= 1
+        excess -= 1
+
+
+def _folded(text: str, width: int) -> Sequence[str]:
+    """A cell in as many lines as it takes."""
+    if _columns(text) <= width:
+        return (text,)
+    return textwrap.wrap(text, width, break_on_hyphens=False) or ("",)
+
+
+def _side_by_side(cells: Sequence[Sequence[str]]) -> Iterator[list[str]]:
+    """The lines of a row, the first of each cell, then the second."""
+    for line in range(max(map(len, cells))):
+        yield [cell[line] if line < len(cell) else "" for cell in cells]
+
+
+def _padded(text: str, width: int, right: bool) -> str:
+    space = " " * (width - _columns(text))
+    return space + text if right else text + space

@@ -44,9 +44,27 @@ def size_text(nbytes: int) -> str:
     return f"{nbytes} B"
 
 
+def escaped(text: str) -> str:
+    """Text as one line that a terminal shows as it stands: control characters, ends of lines, marks that turn the
+    direction of writing and all else that is not printable are escapes, as in a literal of Python."""
+    if text.isprintable():
+        return text
+    return "".join(letter if letter.isprintable() else _escape(letter) for letter in text)
+
+
+def _escape(letter: str) -> str:
+    return letter.encode("unicode_escape").decode("ascii")
+
+
 def printable(text: str) -> str:
     """Text for a source file: what cannot be printed is a space, but for the ends of lines."""
     return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
+
+
+def cut(text: str, most: int = 160) -> str:
+    """A text in one line, cut where it is long: of a name that many lines have, each would be as long."""
+    line = escaped(text[: most + 1])
+    return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def axis_values_text(values: Mapping[str, object], none: str = "(no axes)") -> str:

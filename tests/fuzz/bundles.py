@@ -25,12 +25,13 @@ from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.call.stub import module_text, stub_text
 from aot_runtime.command.listing import list_bundle, listing_data
 from aot_runtime.command.origin import origin_lines
-from aot_runtime.command.tables import summary_text, variants_text
+from aot_runtime.command.tables import head_text, summary_lines, variants_lines
 from aot_runtime.command.variants import bundle_data, variant_rows
 from aot_runtime.contract.records import INDEX, Index, Op
 from aot_runtime.device.device import Device
 from aot_runtime.errors import AotError, BundleError, ExpressionError
 from aot_runtime.opened import Bundle
+from aot_runtime.terminal import json_pieces
 from aot_runtime.trust.checking import SignatureState
 
 from .bundle_inputs import BundleInput, Files, Inputs, Seed, Special, files_of
@@ -144,9 +145,10 @@ def study(place: Path, index: Index, calls: int, is_run: bool, is_damaged: bool)
 def _show(index: Index, whole: bool) -> None:
     rows = variant_rows(index)
     if whole:
-        summary_text(index, rows, 80)
-        variants_text(index, rows, 120)
-        json.dumps(bundle_data(index, rows), allow_nan=False)
+        head_text(index)
+        list(summary_lines(index, rows, 80))
+        list(variants_lines(index, rows, 120))
+        json.loads("".join(json_pieces(bundle_data(index, rows))))
         must(all(map(str.isprintable, origin_lines(index, UNSIGNED))), "where it comes from is not two lines")
         with suppress(ExpressionError):  # of a default
             ast.parse(stub_text(index))

@@ -222,6 +222,19 @@ def names(count: int, minutes: float | None, seed: int, jobs: int, keep: Path | 
 
 
 @main.command()
+@count_option
+@minutes_option
+@seed_option
+@jobs_option
+@keep_option
+def terminals(count: int, minutes: float | None, seed: int, jobs: int, keep: Path | None) -> None:
+    """Run the commands on texts that a terminal would obey: in bundles, names, archives, manifests and failures."""
+    from .terminals import Terminals
+
+    run_campaign("terminals", count, minutes, jobs, keep, lambda folder: Terminals(folder, seed))
+
+
+@main.command()
 def seeds() -> None:
     """Build the bundles that `bundles` begins with, and put them into tests/fuzz/seeds."""
     from .seeding import make_seeds

@@ -12,6 +12,7 @@ from typing import Any
 import pytest
 
 from aot_runtime.errors import BundleError
+from aot_runtime.texts import escaped
 from tests.fuzz import bundles as bundles_module
 from tests.fuzz.archive_inputs import ArchiveInput
 from tests.fuzz.archives import Archives
@@ -68,6 +69,13 @@ def names(folder: Path) -> Names:
     return Names(folder, SEED)
 
 
+def terminals(folder: Path) -> Any:
+    pytest.importorskip("triton", reason="manifests need the extra `build`")
+    from tests.fuzz.terminals import Terminals
+
+    return Terminals(folder, SEED)
+
+
 def run(make: Make, count: int, folder: Path) -> tuple[Counter[str], list[Failure]]:
     failures: list[Failure] = []
     campaign = Campaign(make, count, 1, folder, failures.append)
@@ -90,11 +98,14 @@ def run(make: Make, count: int, folder: Path) -> tuple[Counter[str], list[Failur
         pytest.param(templates, 300, {"refused: takes more than 0.3 s", "refused: MiB"}, marks=pytest.mark.slow),
         (names, 600, {"opened", "refused"}),
         (policies, 600, {"refused", "nobody may sign", "taken, and decides as it says"}),
+        (terminals, 400, {"bundle, status 0", "name, status 1", "kpack, status 0", "manifest, status 2",
+                          "failure, status 0"}),
         pytest.param(archives, 5000, {"run: right"}, marks=pytest.mark.slow),
         pytest.param(bundles, 20_000, {"run: wrong, as its self-test says"}, marks=pytest.mark.slow),
         pytest.param(manifests, 2000, {"planned"}, marks=pytest.mark.slow),
+        pytest.param(terminals, 20_000, {"bundle, status 0"}, marks=pytest.mark.slow),
     ],
-)
+)  # fmt: skip
 def test_a_sample(tmp_path: Path, make: Make, count: int, outcomes: set[str]):
     """Not all are refused: what would be refused at once tells nothing of what comes later."""
     counts, failures = run(make, count, tmp_path)
@@ -103,6 +114,7 @@ def test_a_sample(tmp_path: Path, make: Make, count: int, outcomes: set[str]):
 
 
 @pytest.mark.parametrize("name", ["bundles", "archives", "names", "policies", "manifests"])
+@pytest.mark.parametrize("name", ["bundles", "archives", "manifests", "terminals"])
 def test_what_failed_once(tmp_path: Path, name: str):
     """Each file of the corpus is an input for which a fault was mended, or one of an outcome."""
     if name == "bundles":
@@ -113,6 +125,9 @@ def test_what_failed_once(tmp_path: Path, name: str):
         handler, kind = names(tmp_path), NamesInput
     elif name == "policies":
         handler, kind = policies(tmp_path), PolicyInput
+    elif name == "terminals":
+        handler = terminals(tmp_path)
+        from tests.fuzz.terminals import TerminalInput as kind  # type: ignore[assignment]
     else:
         handler = manifests(tmp_path)
         from tests.fuzz.manifests import ManifestInput as kind  # type: ignore[assignment]
@@ -172,6 +187,13 @@ def test_faults_are_found(
     failures = broken(monkeypatch, tmp_path, fault)
     (failure,) = failures  # of one signature the first is kept
     assert failure.signature.partition(":")[0] == signature.partition(":")[0]
+
+
+@pytest.mark.parametrize("escape", [lambda text: text, lambda text: "\n".join(map(escaped, text.split("\n")))])
+def test_what_is_printed_raw_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, escape: Callable[[str], str]):
+    """Raw characters, and lines that a text begins."""
+    monkeypatch.setattr("aot_runtime.terminal.escaped", escape)
+    assert {failure.signature for failure in run(terminals, 60, tmp_path)[1]} == {"WrongError at bundles.py:must"}
 
 
 def test_a_failure_is_made_smaller_and_kept(tmp_path: Path):

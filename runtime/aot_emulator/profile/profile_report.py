@@ -18,16 +18,16 @@ from .traffic import AccessCount
 WIDTH = 100
 _RESOURCES = {"matrix": "matrix units", "valu": "vector ALU issue", "lds": "LDS", "memory": "device memory"}
 _CAVEAT = (
-    "Counts are those of this code object, executed in emulation. Times are lower bounds from the data\n"
-    "sheet's peak rates: no launch takes less, most take longer, and none was measured."
+    "Counts are those of this code object, executed in emulation. Times are lower bounds from the data",
+    "sheet's peak rates: no launch takes less, most take longer, and none was measured.",
 )
 
 # Text
 
 
-def profile_text(profile: Profile, by_instruction: bool = False) -> str:
+def profile_lines(profile: Profile, by_instruction: bool = False) -> list[str]:
     """Tables of each launch: classes, matrix instructions, memory, LDS, loops and bounds."""
-    lines = [f"{profile.op} of bundle {profile.bundle} on {profile.arch.title} ({profile.arch.name})", _CAVEAT]
+    lines = [f"{profile.op} of bundle {profile.bundle} on {profile.arch.title} ({profile.arch.name})", *_CAVEAT]
     for launch in profile.launches:
         lines += ["", *_launch(profile, launch, by_instruction)]
     if not profile.launches:
@@ -35,7 +35,7 @@ def profile_text(profile: Profile, by_instruction: bool = False) -> str:
     elif len(profile.launches) > 1:
         total = sum(launch.bounds.seconds for launch in profile.launches)
         lines += ["", f"all {len(profile.launches)} launches, one after another: at least {_time(total)}"]
-    return "\n".join(lines)
+    return lines
 
 
 def _launch(profile: Profile, launch: LaunchProfile, by_instruction: bool) -> Iterator[str]:

@@ -18,8 +18,8 @@ WIDTH = 100
 SHOWN = 12
 """Instructions that are listed."""
 _CAVEAT = (
-    "Times are MODELLED, not measured: sampled workgroups, executed in emulation, replayed through a\n"
-    "model of the compute unit and of the memory behind it. docs/timing.md says what to trust it for."
+    "Times are MODELLED, not measured: sampled workgroups, executed in emulation, replayed through a",
+    "model of the compute unit and of the memory behind it. docs/timing.md says what to trust it for.",
 )
 _SHARES = {
     "matrix": "matrix pipes: issue, busy, results",
@@ -35,16 +35,16 @@ _SHARES = {
 }
 
 
-def time_text(timed: TimedCall) -> str:
+def time_lines(timed: TimedCall) -> list[str]:
     """Of each launch: time, rate, what the time goes to, and the instructions that wait longest."""
-    lines = [f"{timed.op} of bundle {timed.bundle} on {timed.arch.title} ({timed.arch.name})", _CAVEAT]
+    lines = [f"{timed.op} of bundle {timed.bundle} on {timed.arch.title} ({timed.arch.name})", *_CAVEAT]
     for launch in timed.launches:
         lines += ["", *_launch(launch)]
     if not timed.launches:
         lines.append("nothing to do: no kernel is launched")
     elif len(timed.launches) > 1:
         lines += ["", f"all {len(timed.launches)} launches, one after another: {timed.seconds * 1e6:,.1f} us, modelled"]
-    return "\n".join(lines)
+    return lines
 
 
 def _launch(launch: TimedLaunch) -> Iterator[str]:

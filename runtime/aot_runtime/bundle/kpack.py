@@ -40,7 +40,7 @@ PLAIN, ZSTD = "none", "zstd-per-kernel"
 """The schemes by which code objects are stored."""
 MAX_TOC_BYTES = 16 << 20
 MAX_OBJECTS = 1 << 16
-"""Code objects of an archive, and names in its table of contents."""
+"""Code objects of an archive, and entries of its table of contents, each architecture of a name counted."""
 MAX_ARCHS = 64
 HEADER = struct.Struct("<4sIQ")
 UINT32 = struct.Struct("<I")
@@ -85,16 +85,14 @@ class Said(msgspec.Struct, frozen=True):
     sha256: str = ""
 
 
-Names = Annotated[
-    dict[str, Annotated[dict[str, Entry], msgspec.Meta(max_length=MAX_ARCHS)]], msgspec.Meta(max_length=MAX_OBJECTS)
-]
-"""Name → architecture → entry."""
-
-
 class Contents(msgspec.Struct, frozen=True):
-    """The table of contents. Writers leave out all but the first two fields, and add others."""
+    """The table of contents. Writers leave out all but the first two fields, and add others.
 
-    toc: Names
+    Attributes:
+        toc: what it has under each name, as it stands in the file; see `Kpack.entries`.
+    """
+
+    toc: Annotated[dict[str, msgspec.Raw], msgspec.Meta(max_length=MAX_OBJECTS)]
     gfx_arches: Annotated[tuple[str, ...], msgspec.Meta(max_length=MAX_OBJECTS)] = ()
     compression_scheme: str = PLAIN
     group_name: str = ""
@@ -118,23 +116,23 @@ class Kpack:
         self.path, self._file = path, file
         try:
             self.contents, end = self._read_contents(os.fstat(file.fileno()).st_size)
+            self._entries = _decode_entries(self.contents)
             self.places = self._find_places(end)
-            for name, archs in self.contents.toc.items():
-                for arch, entry in archs.items():
-                    self._check(name, arch, entry)
+            for found in self.entries():
+                self._check(*found)
         except BundleError as error:
             raise BundleError(f"{path} is no kpack archive that is read: {error}") from None
 
     def entries(self) -> Iterator[tuple[str, str, Entry]]:
         """(name, architecture, entry) of all."""
-        return ((name, arch, entry) for name, archs in self.contents.toc.items() for arch, entry in archs.items())
+        return ((name, arch, entry) for name, archs in self._entries.items() for arch, entry in archs.items())
 
     def read(self, name: str, arch: str = "") -> bytes:
         """A code object, by its name and, where the name is there for several, its architecture.
 
         Raises `BundleError` where it is not there, cannot be decompressed, or is not what its entry says.
         """
-        archs = self.contents.toc.get(name)
+        archs = self._entries.get(name)
         if not archs:
             raise BundleError(f"{self.path} has nothing named {shown(name)}")
         if (not arch and len(archs) > 1) or (arch and arch not in archs):
@@ -215,13 +213,15 @@ class Kpack:
         return int(number)
 
     def _check(self, name: str, arch: str, entry: Entry) -> None:
-        what = f"{shown(name)} for {shown(arch)}"
+        fault = ""
         if entry.ordinal >= len(self.places):
-            raise BundleError(f"{what} is code object {entry.ordinal} of {len(self.places)}")
-        if self.contents.compression_scheme == ZSTD and entry.original_size is None:
-            raise BundleError(f"{what} does not say how long it is")
-        if (entry.original_size or 0) > MAX_CODE_BYTES:
-            raise BundleError(f"{what} has {entry.original_size} bytes; {MAX_CODE_BYTES} are allowed")
+            fault = f"is code object {entry.ordinal} of {len(self.places)}"
+        elif self.contents.compression_scheme == ZSTD and entry.original_size is None:
+            fault = "does not say how long it is"
+        elif (entry.original_size or 0) > MAX_CODE_BYTES:
+            fault = f"has {entry.original_size} bytes; {MAX_CODE_BYTES} are allowed"
+        if fault:
+            raise BundleError(f"{shown(name)} for {shown(arch)} {fault}")
 
     def _read(self, offset: int, size: int) -> bytes:
         try:
@@ -232,6 +232,22 @@ class Kpack:
         if len(content) != size:
             raise BundleError("it became shorter while it was read")
         return content
+
+
+def _decode_entries(contents: Contents) -> dict[str, dict[str, Entry]]:
+    """Name → architecture → entry. They are counted as they are decoded: no more than are allowed are ever held."""
+    decoder = msgspec.msgpack.Decoder(Annotated[dict[str, Entry], msgspec.Meta(max_length=MAX_ARCHS)])
+    found: dict[str, dict[str, Entry]] = {}
+    count = 0
+    for name, archs in contents.toc.items():
+        try:
+            found[name] = decoder.decode(archs)
+        except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
+            raise BundleError(f"its table of contents: {shown(name)}: {error}") from None
+        count += len(found[name])
+        if count > MAX_OBJECTS:
+            raise BundleError(f"its table of contents has more than {MAX_OBJECTS} entries")
+    return found
 
 
 def _check_place(place: Place, end: int) -> None:

@@ -12,7 +12,7 @@ from aot_runtime.contract.expressions import Expression, parse
 from aot_runtime.contract.names import axis_names
 from aot_runtime.contract.records import Index, Op, Value, Variant
 from aot_runtime.errors import BundleError
-from aot_runtime.texts import axis_values_text
+from aot_runtime.texts import axis_values_text, cut
 
 from .isa import CodeFacts, code_facts, read_instructions
 
@@ -125,4 +125,4 @@ def variant_text(index: Index, variant: Variant) -> str:
     config = launch.configs[variant.config].name or str(variant.config)
     kind = "aligned" if variant.aligned else "general"
     values = {name: variant.axis_values[name] for name in axis_names(op)}
-    return f"{variant.op}[{axis_values_text(values)}] {kind}, {launch.kernel} {config}"
+    return cut(f"{variant.op}[{axis_values_text(values)}] {kind}, {launch.kernel} {config}")

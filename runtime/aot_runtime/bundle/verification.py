@@ -10,7 +10,7 @@ from pathlib import Path
 from aot_runtime.contract.records import INDEX, SELFTEST_FOLDER, SIGNATURES, Index, Variant
 from aot_runtime.contract.validate import expression_faults
 from aot_runtime.errors import BundleError
-from aot_runtime.texts import shown
+from aot_runtime.texts import cut, shown
 
 from .codeobject import CodeObject, read_code_object
 from .coverage import (
@@ -126,7 +126,7 @@ def _grouped(variants: Iterable[Variant], key: Callable[[Variant], str]) -> dict
 def label(variant: Variant) -> str:
     """A variant's name in messages."""
     values = ", ".join(f"{name}={value}" for name, value in variant.axis_values.items())
-    return f"{variant.op}[{values}] {'aligned' if variant.aligned else 'general'} config {variant.config}"
+    return cut(f"{variant.op}[{values}] {'aligned' if variant.aligned else 'general'} config {variant.config}")
 
 
 def variant_faults(variant: Variant, code: CodeObject) -> Iterator[str]:

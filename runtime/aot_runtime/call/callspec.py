@@ -29,11 +29,8 @@ class UnsaidError(ArgumentError):
     """
 
     def __init__(self, message: str, kind: str, name: str):
-        super().__init__(message, kind, name)
+        super().__init__(message)
         self.kind, self.name = kind, name
-
-    def __str__(self) -> str:
-        return str(self.args[0])
 
 
 @dataclass(frozen=True)

@@ -206,7 +206,7 @@ class Choosing:
             *(f"left out: {item.when}: {item.reason}" for item in op.denied if item.reason),
             *(f"advice: {line}" for line in advice(op, built, asked, self._fits, serves)),
         ]
-        error = NoVariantError("\n  ".join(lines))
+        error = NoVariantError(*lines)
         error.may_be_had = search.may_be_had
         return error
 

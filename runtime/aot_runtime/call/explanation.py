@@ -28,6 +28,7 @@ from aot_runtime.contract.records import (
 )
 from aot_runtime.device.array import DeviceArray
 from aot_runtime.device.device import Device
+from aot_runtime.texts import escaped
 
 from .decision import AxisChoice, ConfigChoice, Decision, LaunchDecision
 from .planner import Planner
@@ -82,15 +83,19 @@ def explain_decision(planner: Planner, decision: Decision, blobs: Mapping[str, B
     Args:
         blobs: of the bundle, for the code objects' files.
     """
+    return "\n".join(map(escaped, decision_lines(planner, decision, blobs)))
+
+
+def decision_lines(planner: Planner, decision: Decision, blobs: Mapping[str, Blob]) -> Iterator[str]:
+    """The same, line by line, with the texts of the bundle as they are."""
     op = planner.op
-    lines = [*_call(op, decision), *_specialisation(decision), *_axes(op, decision)]
+    yield from (*_call(op, decision), *_specialisation(decision), *_axes(op, decision))
     taken = {launch.index: launch for launch in decision.launches}
     for index, launch in enumerate(op.launches):
         if index in taken:
-            lines += _launch(index, launch, taken[index], decision, blobs)
+            yield from _launch(index, launch, taken[index], decision, blobs)
         else:
-            lines.append(f"launch {index}: {launch.kernel} is left out: {_unmet(launch.when, decision)}")
-    return "\n".join(lines)
+            yield f"launch {index}: {launch.kernel} is left out: {_unmet(launch.when, decision)}"
 
 
 def decision_data(planner: Planner, decision: Decision, blobs: Mapping[str, Blob]) -> dict[str, Any]:

@@ -147,14 +147,14 @@ class Planner:
         except (ArithmeticError, TypeError) as error:
             raise ArgumentError(f"{self.op.name}: these arguments have no plan: {error}") from error
 
-    def _remedy(self, layouts: Mapping[str, Layout | None], scalars: Mapping[str, Any], call: Call) -> str:
+    def _remedy(self, layouts: Mapping[str, Layout | None], scalars: Mapping[str, Any], call: Call) -> tuple[str, ...]:
         """How to have a call built that nothing is built for."""
         from .remedy import build_command
 
         command = build_command(self.bundle, self._manifest, self._place, call.names["arch"], CALLS)
         first = f"to have it built: `{command}`, with this in {CALLS}:"
         lines = [f"  {line}" for line in entry_lines(self.entry(layouts, scalars, call.names))]
-        return "\n    ".join([first, "calls:", *lines])
+        return (first, "  calls:", *(f"  {line}" for line in lines))
 
 
 def _static(op: Op, texts: Iterable[str], kernargs: Iterable[str]) -> frozenset[str]:

@@ -16,6 +16,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from weakref import WeakSet
 
 from aot_runtime.errors import ArgumentError, NoVariantError
+from aot_runtime.texts import escaped
 
 if TYPE_CHECKING:
     from .decision import Decision
@@ -126,7 +127,7 @@ class Recording:
             import warnings
 
             told = f"{self.path} has the first {MAX_CALLS} distinct calls; {self._passed_over} plans were not noted"
-            warnings.warn(told, RuntimeWarning, stacklevel=2)
+            warnings.warn(escaped(told), RuntimeWarning, stacklevel=2)
 
 
 def record(path: str | os.PathLike[str], *, launch: bool = True) -> Recording:

@@ -253,16 +253,16 @@ def _compare(name: str, array: _Guarded, expected: Array, bound: float) -> Outpu
 # Reports
 
 
-def result_text(result: Result) -> str:
+def result_lines(result: Result) -> list[str]:
     """A case in two lines or more: what it launched, and how far each output is off."""
     launches = " + ".join(map(str, result.launches)) or "nothing launched"
     lines = [f"{'ok' if result.passed else 'FAILED':<6}  {result.op} {result.case}: {launches}"]
     if result.fault:
-        lines.append(result.fault)
+        lines.append(f"{' ' * 8}{result.fault}")
     for output in result.outputs:
-        line = f"{output.name}: error {output.error:.2e}, bound {output.bound:.2e}"
+        line = f"{' ' * 8}{output.name}: error {output.error:.2e}, bound {output.bound:.2e}"
         lines.append(f"{line}: {output.fault}" if output.fault else line)
-    return "\n        ".join(lines)
+    return lines
 
 
 def head_text(bundle: SelftestBundle) -> str:

@@ -117,7 +117,7 @@ def _seconds(bundle: Bundle, way: Callable[[], Any], calls: int) -> float:
     return max(bundle.device.event().elapsed_ms(start), 1e-6) / 1e3 / calls
 
 
-def bandwidth_text(measured: Measured) -> str:
+def bandwidth_lines(measured: Measured) -> list[str]:
     """A table: sizes down, ops across, GB/s."""
     lines = [measured.head, "", f"{'GB/s':>12}" + "".join(f"{op:>10}" for op in MOVED)]
     rates = {(result.nbytes, result.op): result.gb_per_s for result in measured.results}
@@ -130,7 +130,7 @@ def bandwidth_text(measured: Measured) -> str:
     ]
     if not measured.meaningful:
         lines.append("The emulator ran them: these times mean nothing.")
-    return "\n".join(lines)
+    return lines
 
 
 def _size_text(nbytes: int) -> str:

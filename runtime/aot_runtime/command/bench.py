@@ -7,6 +7,8 @@ from typing import Any
 
 import click
 
+from aot_runtime.terminal import write_json, write_lines
+
 from .failures import Unusable
 from .parameters import BundlePath, DeviceName, status_line
 
@@ -54,17 +56,18 @@ def memory(bundle: Path, device: str | None, sizes: tuple[int, ...], rounds: int
       aotbundle bench memory dist/memory-gfx942
       aotbundle bench memory dist/memory-sm_90 --size 1GiB --size 4GiB --json
     """
-    import json
-
     from aot_runtime.errors import ArchMismatchError, DeviceError
     from aot_runtime.opening import open_bundle
 
-    from .bandwidth import bandwidth_data, bandwidth_text, default_sizes, measure
+    from .bandwidth import bandwidth_data, bandwidth_lines, default_sizes, measure
 
     try:
         opened = open_bundle(bundle, device)
     except (ArchMismatchError, DeviceError) as error:
-        raise Unusable(str(error)) from error
+        raise Unusable(*error.lines) from error
     with status_line("measuring"):
         measured = measure(opened, sizes or default_sizes(opened), rounds)
-    click.echo(json.dumps(bandwidth_data(measured), indent=1) if as_json else bandwidth_text(measured))
+    if as_json:
+        write_json(bandwidth_data(measured))
+    else:
+        write_lines(bandwidth_lines(measured))

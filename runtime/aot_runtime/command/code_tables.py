@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -40,21 +40,22 @@ def code_rows(index: Index, code: Code) -> list[CodeRow]:
     return [CodeRow(row, code.facts(variant)) for row, variant in rows]
 
 
-def code_data(rows: Iterable[CodeRow]) -> Any:
-    """Variants as plain data, ready for JSON."""
-    return [msgspec.to_builtins(spelled({**asdict(row.variant), **msgspec.structs.asdict(row.code)})) for row in rows]
+def code_data(rows: Iterable[CodeRow]) -> Iterator[Any]:
+    """Variants as plain data, one by one, ready for `write_json`."""
+    for row in rows:
+        yield msgspec.to_builtins(spelled({**asdict(row.variant), **msgspec.structs.asdict(row.code)}))
 
 
 _HEADINGS = ("VARIANT", "ALIGNED", "CONFIG", "SPILLS", "SCRATCH", "LDS", "LOOP", "LOADS", "MATRIX")
 
 
-def code_text(index: Index, rows: Sequence[CodeRow], width: int) -> str:
+def code_lines(index: Index, rows: Sequence[CodeRow], width: int) -> Iterator[str]:
     """A table of the variants of each op."""
-    lines = [f"bundle {index.name} for {index.target.arch}, id {index.id[:ID_LENGTH]}"]
+    yield f"bundle {index.name} for {index.target.arch}, id {index.id[:ID_LENGTH]}"
     for op in dict.fromkeys(row.variant.op for row in rows):
         cells = [_HEADINGS, *(_cells(row) for row in rows if row.variant.op == op)]
-        lines += ["", f"{op}:", *(f"  {line}" for line in table_lines(cells, range(3, 8), width - 2, 1, (0, 8)))]
-    return "\n".join(lines)
+        yield from ("", f"{op}:")
+        yield from (f"  {line}" for line in table_lines(cells, range(3, 8), width - 2, 1, (0, 8)))
 
 
 def _cells(row: CodeRow) -> tuple[str, ...]:
@@ -66,14 +67,12 @@ def _cells(row: CodeRow) -> tuple[str, ...]:
     )  # fmt: skip
 
 
-def unmet_data(index: Index, unmet: Iterable[Unmet]) -> Any:
-    """What is not met as plain data, ready for JSON."""
-    return [
-        {
+def unmet_data(index: Index, unmet: Iterable[Unmet]) -> Iterator[Any]:
+    """What is not met as plain data, one by one, ready for `write_json`."""
+    for item in unmet:
+        yield {
             "requirement": item.requirement,
             "variant": variant_text(index, item.variant),
             "file": index.blobs[item.variant.code].file,
             "values": msgspec.to_builtins(spelled(item.values)),
         }
-        for item in unmet
-    ]

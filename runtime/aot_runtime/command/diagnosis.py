@@ -56,10 +56,10 @@ class Diagnosis:
     healthy: bool
 
     @property
-    def text(self) -> str:
+    def lines(self) -> list[str]:
         """All of it, for a terminal."""
         lines = [line for title, found in self.subjects.items() for line in _section(title, found)]
-        return "\n".join([*lines, *(line for item in self.warnings for line in _wrapped(f"warning: {item}"))])
+        return [*lines, *(line for item in self.warnings for line in _wrapped(f"warning: {item}"))]
 
     @property
     def data(self) -> dict[str, Any]:

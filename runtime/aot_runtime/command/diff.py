@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from aot_runtime.terminal import error_lines, write_json, write_lines
+
 from .failures import Unusable
 from .parameters import BUNDLE
 
@@ -36,17 +38,18 @@ def diff(old: Path, new: Path, every: bool, code: bool, as_json: bool) -> None:
       aotbuild --arch gfx942 --filter 'op=softmax,dtype=half' manifests/rows.yaml -o half
       aotbundle diff dist/rows-gfx942 half/rows-gfx942 --variants
     """
-    import json
-
     from aot_runtime.errors import AotError
 
     from .comparing.bundles import compare, find_pairs
-    from .comparing.text import is_same, pairs_data, pairs_text
+    from .comparing.text import is_same, pairs_data, pairs_lines
 
     try:
         pairs = find_pairs(old, new)
         found = [compare(*pair, code) for pair in pairs.both]
     except (AotError, PermissionError) as error:
-        raise Unusable(str(error)) from None
-    click.echo(json.dumps(pairs_data(pairs, found), indent=1) if as_json else pairs_text(pairs, found, every))
+        raise Unusable(*error_lines(error)) from None
+    if as_json:
+        write_json(pairs_data(pairs, found))
+    else:
+        write_lines(pairs_lines(pairs, found, every))
     sys.exit(0 if is_same(pairs, found) else EXIT_DIFFERENT)

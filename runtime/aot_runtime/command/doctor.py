@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from aot_runtime.terminal import write, write_json
+
 from .failures import EXIT_FAILED
 from .parameters import BUNDLE
 
@@ -22,10 +24,11 @@ def doctor(bundle: Path | None, as_json: bool) -> None:
       aotbundle doctor
       aotbundle doctor dist/attention-gfx942 --json
     """
-    import json
-
     from .diagnosis import diagnose
 
     found = diagnose(bundle)
-    click.echo(json.dumps(found.data, indent=1) if as_json else found.text)
+    if as_json:
+        write_json(found.data)
+    else:
+        write(*found.lines)
     sys.exit(0 if found.healthy else EXIT_FAILED)

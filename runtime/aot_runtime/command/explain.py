@@ -7,6 +7,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from aot_runtime.terminal import write, write_json
+
 from .call_options import call_options
 
 if TYPE_CHECKING:
@@ -30,17 +32,15 @@ def explain(
       aotbundle explain dist/attention-gfx942 flash_attention --shape q=1,8,128,64 --shape k=1,8,128,64 \\
           --shape v=1,8,128,64 --dtype T=float16 --unaligned q causal=true scale=0.125
     """
-    import json
-
     from aot_runtime.bundle.reading import read_index
     from aot_runtime.call.callspec import plan_call
-    from aot_runtime.call.explanation import decision_data, explain_decision
+    from aot_runtime.call.explanation import decision_data, decision_lines
     from aot_runtime.call.planner import op_planner
 
     index = read_index(bundle)
     planner = op_planner(index, op, bundle)
     decision = plan_call(index, planner, call, num_cus, num_xcds)
     if as_json:
-        click.echo(json.dumps(decision_data(planner, decision, index.blobs), indent=1))
+        write_json(decision_data(planner, decision, index.blobs))
     else:
-        click.echo(explain_decision(planner, decision, index.blobs))
+        write(*decision_lines(planner, decision, index.blobs))

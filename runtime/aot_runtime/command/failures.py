@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Sequence
+from functools import partial
 from typing import Any
 
 import click
 
 from aot_runtime.errors import AotError
+from aot_runtime.terminal import error_lines, text_block, write, write_error
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 
 
 class Failure(click.ClickException):
-    """A fault was found, or something went wrong: exit status 1."""
+    """A fault was found, or something went wrong: exit status 1. Its arguments are lines."""
 
     exit_code = EXIT_FAILED
 
+    def __init__(self, *lines: str):
+        super().__init__("\n".join(lines))
+        self.lines = lines
+
     def show(self, file: Any = None) -> None:
-        click.echo(f"aotbundle: error: {self.message}", err=True)
+        write_error("aotbundle", *self.lines)
 
 
 class Unusable(Failure):
@@ -31,7 +39,42 @@ def _takes_value(command: click.Command, word: str) -> bool:
     return any(not (option.is_flag or option.count) for option in options)
 
 
-class Commands(click.Group):
+class Told(click.Command):
+    """A command whose errors of usage are printed as all else is, where click would print them itself."""
+
+    def main(
+        self,
+        args: Sequence[str] | None = None,
+        prog_name: str | None = None,
+        complete_var: str | None = None,
+        standalone_mode: bool = True,
+        **extra: Any,
+    ) -> Any:
+        """Run the command, and end the process, unless that is not wanted."""
+        run = partial(super().main, args, prog_name, complete_var, False, **extra)
+        if not standalone_mode:
+            return run()
+        try:
+            status: object = run()
+        except Failure as error:
+            error.show()
+            sys.exit(error.exit_code)
+        except click.ClickException as error:
+            write(*_usage(error), f"Error: {error.format_message()}", err=True)
+            sys.exit(error.exit_code)
+        except click.Abort:
+            write("Aborted!", err=True)
+            sys.exit(EXIT_FAILED)
+        sys.exit(status if isinstance(status, int) else 0)
+
+
+def _usage(error: click.ClickException) -> list[str]:
+    """How the command is used that an error is about."""
+    ctx = getattr(error, "ctx", None)
+    return [] if ctx is None else [*text_block(ctx.get_usage()), f"Try '{ctx.command_path} --help' for help.", ""]
+
+
+class Commands(Told, click.Group):
     """Commands whose typed errors are shown as one line. Their help says of each all of its first sentence."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
@@ -53,4 +96,4 @@ class Commands(click.Group):
         try:
             return super().invoke(ctx)
         except (AotError, PermissionError) as error:
-            raise Failure("\n".join([str(error), *getattr(error, "__notes__", ())])) from error
+            raise Failure(*error_lines(error)) from error

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from aot_runtime.terminal import write_json, write_lines
+
 from .failures import EXIT_FAILED, Unusable
 from .parameters import BUNDLE, OpName
 
@@ -38,13 +40,11 @@ def isa(bundle: Path, op: str | None, requirements: tuple[str, ...], as_json: bo
       aotbundle isa dist/attention-gfx942 --require 'vgpr_spills == 0 or not aligned'
       aotbundle isa dist/memory-gfx942 --require 'load_bits >= 32 and waves_per_simd >= 2' --json
     """
-    import json
-
     from aot_runtime.bundle.reading import read_index
     from aot_runtime.errors import DeviceError, ExpressionError
     from aot_runtime.text_table import terminal_width
 
-    from .code_tables import bundle_code, code_data, code_rows, code_text, unmet_data
+    from .code_tables import bundle_code, code_data, code_lines, code_rows, unmet_data
     from .variants import only
 
     index = only(read_index(bundle), op)
@@ -52,12 +52,18 @@ def isa(bundle: Path, op: str | None, requirements: tuple[str, ...], as_json: bo
     try:
         if not requirements:
             rows = code_rows(index, code)
-            click.echo(json.dumps(code_data(rows), indent=1) if as_json else code_text(index, rows, terminal_width()))
+            if as_json:
+                write_json(code_data(rows))
+            else:
+                write_lines(code_lines(index, rows, terminal_width()))
             return
         from aot_runtime.bundle.requirements import parse_requirements, unmet_lines, unmet_requirements
 
         unmet = list(unmet_requirements(index, parse_requirements(requirements, index.ops), code))
     except (DeviceError, ExpressionError) as error:
-        raise Unusable(str(error)) from None
-    click.echo(json.dumps(unmet_data(index, unmet), indent=1) if as_json else "\n".join(unmet_lines(index, unmet)))
+        raise Unusable(*error.lines) from None
+    if as_json:
+        write_json(unmet_data(index, unmet))
+    else:
+        write_lines(unmet_lines(index, unmet))
     sys.exit(EXIT_FAILED if unmet else 0)

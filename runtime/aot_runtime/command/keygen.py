@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from aot_runtime.terminal import write
+
 from .failures import Failure
 from .parameters import PATHS
 
@@ -36,4 +38,4 @@ def keygen(file: Path) -> None:
         raise Failure(f"{file} is there already, and is left as it is") from None
     except OSError as error:
         raise Failure(f"{file}: {error.strerror}") from None
-    click.echo(f'[keys.{json.dumps(file.stem)}]\npublic = "{encode_public(public)}"\nbundles = ["*"]')
+    write(f"[keys.{json.dumps(file.stem)}]", f'public = "{encode_public(public)}"', 'bundles = ["*"]')

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from aot_runtime import terminal
+
 from .failures import Failure
 from .parameters import PATHS
 
@@ -45,7 +47,7 @@ def write(bundle: Path, output: Path, uncompressed: bool) -> None:
         size = write_kpack(bundle, output, not uncompressed)
     except OSError as error:
         raise Failure(f"{error.filename or output}: {error.strerror or error}") from None
-    click.echo(f"{output}: {size_text(size)}")
+    terminal.write(f"{output}: {size_text(size)}")
 
 
 @kpack.command()
@@ -61,15 +63,16 @@ def ls(archive: Path, as_json: bool) -> None:
       aotbundle kpack write dist/rows-gfx942 -o rows_gfx942.kpack
       aotbundle kpack ls rows_gfx942.kpack --json
     """
-    import json
-
     from aot_runtime.bundle.kpack import open_kpack
     from aot_runtime.text_table import terminal_width
 
-    from .kpack_tables import kpack_data, kpack_text
+    from .kpack_tables import kpack_data, kpack_lines
 
     with open_kpack(archive) as opened:
-        click.echo(json.dumps(kpack_data(opened), indent=1) if as_json else kpack_text(opened, terminal_width()))
+        if as_json:
+            terminal.write_json(kpack_data(opened))
+        else:
+            terminal.write_lines(kpack_lines(opened, terminal_width()))
 
 
 @kpack.command()
@@ -97,4 +100,4 @@ def extract(archive: Path, name: str, output: Path, arch: str) -> None:
         size = write_aside(output, [code])
     except OSError as error:
         raise Failure(f"{error.filename or output}: {error.strerror or error}") from None
-    click.echo(f"{output}: {size_text(size)}")
+    terminal.write(f"{output}: {size_text(size)}")

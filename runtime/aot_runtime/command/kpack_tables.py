@@ -2,37 +2,34 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 from aot_runtime.bundle.kpack import Kpack
 from aot_runtime.text_table import table_lines
-from aot_runtime.texts import printable, size_text
+from aot_runtime.texts import size_text
 
 
-def kpack_text(archive: Kpack, width: int) -> str:
-    """A line about the archive, and a table of its names. In texts of others what cannot be printed is a space."""
+def kpack_lines(archive: Kpack, width: int) -> Iterator[str]:
+    """A line about the archive, and a table of its names."""
     contents = archive.contents
     rows = [("NAME", "ARCH", "OBJECT", "SIZE", "STORED", "SYMBOL")]
     for name, arch, entry in archive.entries():
         stored = archive.places[entry.ordinal].size
         size = stored if entry.original_size is None else entry.original_size
-        rows.append((_line(name), _line(arch), str(entry.ordinal), size_text(size), size_text(stored),
-                     _line(entry.said.symbol)))  # fmt: skip
-    archs = ", ".join(map(_line, contents.gfx_arches)) or "no architecture"
+        rows.append((name, arch, str(entry.ordinal), size_text(size), size_text(stored),
+                     entry.said.symbol))  # fmt: skip
+    archs = ", ".join(contents.gfx_arches) or "no architecture"
     total = size_text(sum(place.size for place in archive.places))
-    about = (
-        f"{_line(contents.group_name) or 'no group'}, {archs}: {len(rows) - 1} names, {len(archive.places)} code "
+    yield (
+        f"{contents.group_name or 'no group'}, {archs}: {len(rows) - 1} names, {len(archive.places)} code "
         f"objects, {total}, {contents.compression_scheme}"
     )
-    return "\n".join([about, *table_lines(rows, right=(2, 3, 4), width=width)])
-
-
-def _line(text: str) -> str:
-    return printable(text).replace("\n", " ")
+    yield from table_lines(rows, right=(2, 3, 4), width=width)
 
 
 def kpack_data(archive: Kpack) -> dict[str, Any]:
-    """The same as plain data, ready for JSON."""
+    """The same as plain data, ready for `write_json`, which takes the entries one by one."""
     contents = archive.contents
     return {
         "path": str(archive.path),
@@ -40,7 +37,7 @@ def kpack_data(archive: Kpack) -> dict[str, Any]:
         "arch_family": contents.gfx_arch_family,
         "archs": list(contents.gfx_arches),
         "scheme": contents.compression_scheme,
-        "entries": [
+        "entries": (
             {
                 "name": name,
                 "arch": arch,
@@ -51,5 +48,5 @@ def kpack_data(archive: Kpack) -> dict[str, Any]:
                 "sha256": entry.said.sha256,
             }
             for name, arch, entry in archive.entries()
-        ],
+        ),
     }

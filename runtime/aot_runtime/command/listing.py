@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
@@ -76,7 +76,7 @@ def _size(index: Index, op: str, variants: Sequence[Variant]) -> OpSize:
     return OpSize(op, len(variants), len(codes), sum(index.blobs[code].size for code in codes))
 
 
-def listing_text(bundles: Iterable[Listed], width: int) -> str:
+def listing_lines(bundles: Iterable[Listed], width: int) -> Iterator[str]:
     """A table of bundles and their ops."""
     rows: list[Sequence[str]] = [("BUNDLE", "VERSION", "ARCH", "VARIANTS", "OBJECTS", "SIZE", "ID")]
     for bundle in bundles:
@@ -85,7 +85,7 @@ def listing_text(bundles: Iterable[Listed], width: int) -> str:
             continue
         rows.append((bundle.path, bundle.version, bundle.arch, *_counts(bundle), bundle.id[:ID_LENGTH]))
         rows += [(f"  {op.op}", "", "", *_counts(op), "") for op in bundle.ops]
-    return "\n".join(table_lines(rows, right=(3, 4, 5), width=width))
+    return table_lines(rows, right=(3, 4, 5), width=width)
 
 
 def _counts(item: Listed | OpSize) -> tuple[str, str, str]:

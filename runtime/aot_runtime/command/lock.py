@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from aot_runtime.terminal import write
+
 from .failures import Failure
 from .parameters import PATHS
 
@@ -45,6 +47,6 @@ def lock(bundles: tuple[str, ...], output: Path, check: bool) -> None:
     else:
         locked = read_lock(output)
         if faults := list(lock_faults(locked, bundles, output.absolute().parent)):
-            raise Failure("\n".join(faults))
+            raise Failure(*faults)
         found = list(locked.bundles)
-    click.echo(f"{output}: {len(found)} {'bundle' if len(found) == 1 else 'bundles'}{', as locked' if check else ''}")
+    write(f"{output}: {len(found)} {'bundle' if len(found) == 1 else 'bundles'}{', as locked' if check else ''}")

@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from aot_runtime.errors import AotError
+from aot_runtime.terminal import write_json, write_lines
 
 from .parameters import BUNDLE
 
@@ -24,17 +25,18 @@ def ls(paths: tuple[Path, ...], installed: bool, as_json: bool) -> None:
       aotbundle ls dist/attention-gfx942 dist/rows-gfx942 --json
       aotbundle ls --installed
     """
-    import json
-
     from aot_runtime.installed import installed_bundles
     from aot_runtime.text_table import terminal_width
 
-    from .listing import find_bundles, list_bundle, listing_data, listing_text
+    from .listing import find_bundles, list_bundle, listing_data, listing_lines
 
     if not paths and not installed:
         raise click.UsageError("Missing argument 'BUNDLE|FOLDER…', or option '--installed'.")
     wheels = dict.fromkeys(Path(item.path) for item in installed_bundles()) if installed else {}
     found = [list_bundle(folder) for folder in find_bundles([*paths, *wheels])]
-    click.echo(json.dumps(listing_data(found), indent=1) if as_json else listing_text(found, terminal_width()))
+    if as_json:
+        write_json(listing_data(found))
+    else:
+        write_lines(listing_lines(found, terminal_width()))
     if faults := [bundle.fault for bundle in found if bundle.fault]:
-        raise AotError("\n".join(faults))
+        raise AotError(*faults)

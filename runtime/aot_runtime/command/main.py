@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import logging
-import sys
 
 import click
 
 from aot_runtime import __version__
+from aot_runtime.terminal import log_to_stderr
 
 from .bench import bench
 from .diff import diff
@@ -49,8 +49,7 @@ def main(ctx: click.Context, verbose: bool, quiet: bool) -> None:
     """
     ctx.obj = quiet
     if verbose:
-        logging.basicConfig(format="aotbundle: %(message)s", stream=sys.stderr)
-        logging.getLogger("aotbuild").setLevel(logging.DEBUG)
+        log_to_stderr("aotbundle", logging.DEBUG)
 
 
 for command in (

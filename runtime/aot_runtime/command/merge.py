@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from aot_runtime.terminal import write
+
 from .failures import Failure
 from .parameters import PATHS
 
@@ -37,7 +39,7 @@ def merge(paths: tuple[Path, ...], output: Path, compress: bool) -> None:
         size = output.stat().st_size
     except OSError as error:
         raise Failure(f"{error.filename or output}: {error.strerror or error}") from None
-    click.echo(f"{output}: {', '.join(taken)}, {size_text(size)}")
+    write(f"{output}: {', '.join(taken)}, {size_text(size)}")
 
 
 @click.command()
@@ -61,4 +63,4 @@ def split(archive: Path, output: Path | None) -> None:
         written = split_bundles(archive, folder)
     except OSError as error:
         raise Failure(f"{error.filename or folder}: {error.strerror or error}") from None
-    click.echo("\n".join(map(str, written)))
+    write(*map(str, written))

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 from aot_runtime.contract.provenance import SOURCE_CLOSURE, Provenance, Resource
 from aot_runtime.contract.records import Index
 from aot_runtime.errors import TrustError
-from aot_runtime.texts import printable
+from aot_runtime.texts import escaped
 
 if TYPE_CHECKING:
     from aot_runtime.trust.checking import SignatureState
@@ -86,12 +86,8 @@ def signature_of(bundle: Path, policy: TrustPolicy | None) -> SignatureState:
 def origin_lines(index: Index, signature: SignatureState) -> list[str]:
     """Both in a line each."""
     if index.provenance is None:
-        return ["provenance: not recorded", _line(f"signature: {signature.text}")]
+        return ["provenance: not recorded", escaped(f"signature: {signature.text}")]
     origin = find_origin(index.provenance)
     made = f"{origin.manifest}, with {len(origin.files)} files and {len(origin.kernels)} kernels as sources"
     tools = ", ".join([*origin.tools, *origin.compilers])
-    return [_line(f"provenance: {made}; {tools}"), _line(f"signature: {signature.text}")]
-
-
-def _line(text: str) -> str:
-    return printable(text).replace("\n", " ")
+    return [escaped(f"provenance: {made}; {tools}"), escaped(f"signature: {signature.text}")]

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from aot_runtime.terminal import write
+
 from .failures import Failure
 from .parameters import PATHS
 
@@ -39,7 +41,7 @@ def pack(bundle: Path, output: Path | None, compress: bool) -> None:
         size = pack_bundle(bundle, archive, compress)
     except OSError as error:
         raise Failure(f"{error.filename or archive}: {error.strerror or error}") from None
-    click.echo(f"{archive}: {size_text(size)}")
+    write(f"{archive}: {size_text(size)}")
 
 
 @click.command()
@@ -63,4 +65,4 @@ def unpack(archive: Path, output: Path | None) -> None:
         unpack_bundle(archive, folder)
     except OSError as error:
         raise Failure(f"{error.filename or folder}: {error.strerror or error}") from None
-    click.echo(str(folder))
+    write(str(folder))

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -12,6 +11,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from aot_runtime.errors import AotError
+from aot_runtime.terminal import Console
 
 if TYPE_CHECKING:
     from aot_runtime.trust.policy import TrustPolicy
@@ -112,15 +112,7 @@ def integers(text: str) -> tuple[int, ...]:
     return tuple(int(part) for part in text.split(",")) if text else ()
 
 
-@contextmanager
-def status_line(text: str) -> Iterator[None]:
+def status_line(text: str) -> AbstractContextManager[None]:
     """Show what is going on at the terminal's last line while it goes on; nothing in a log, or with -q."""
     ctx = click.get_current_context(silent=True)
-    shown = sys.stderr.isatty() and not (ctx and ctx.obj)
-    if shown:
-        click.echo(text, err=True, nl=False)
-    try:
-        yield
-    finally:
-        if shown:
-            click.echo("\r\x1b[K", err=True, nl=False)
+    return Console(err=True, quiet=bool(ctx and ctx.obj)).status(text)

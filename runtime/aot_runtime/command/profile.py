@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
-import sys
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
+
+from aot_runtime.terminal import Console, write, write_json, write_lines, write_status
 
 from .call_options import call_options
 from .failures import Unusable
@@ -24,14 +25,15 @@ class _Progress:
     _PAUSE_S = 5.0
 
     def __init__(self) -> None:
-        self._terminal, self._last = sys.stderr.isatty(), time.monotonic()
+        self._terminal, self._last = Console(err=True).is_terminal, time.monotonic()
 
     def show(self, kernel: str, done: int, total: int) -> None:
+        text = f"{kernel}: {done} of {total} workgroups"
         if self._terminal:
-            click.echo(f"\r{kernel}: {done} of {total} workgroups ", nl=done == total, err=True)
+            write_status(text if done < total else "")
         elif time.monotonic() - self._last > self._PAUSE_S:
             self._last = time.monotonic()
-            click.echo(f"{kernel}: {done} of {total} workgroups", err=True)
+            write(text, err=True)
 
 
 @click.command()
@@ -75,8 +77,6 @@ def profile(
       aotbundle profile dist/rows-gfx942 softmax --shape x=8,1000 --dtype T=float32 --content x=x.npy --json
       aotbundle profile dist/rows-gfx942 softmax --shape x=4096,1024 --dtype T=float16 --time --timeline timeline.json
     """
-    import json
-
     from aot_runtime.errors import DeviceError
 
     if timed and by_instruction:
@@ -87,18 +87,18 @@ def profile(
     try:
         from aot_emulator import EmulatorDriver
     except DeviceError as error:  # which says what is not installed
-        raise Unusable(str(error)) from None
+        raise Unusable(*error.lines) from None
     if timed:
         _time(bundle, op, call, dict(content), timeline, as_json)
         return
     from aot_emulator.profile.profile_call import profile_call
-    from aot_emulator.profile.profile_report import profile_data, profile_text
+    from aot_emulator.profile.profile_report import profile_data, profile_lines
 
     found = profile_call(EmulatorDriver(), bundle, op, call, dict(content), _Progress().show)
     if as_json:
-        click.echo(json.dumps(profile_data(found, by_instruction), indent=1))
+        write_json(profile_data(found, by_instruction))
     else:
-        click.echo(profile_text(found, by_instruction))
+        write_lines(profile_lines(found, by_instruction))
 
 
 def _time(
@@ -108,10 +108,13 @@ def _time(
 
     from aot_emulator import EmulatorDriver
     from aot_emulator.timing.time_call import time_call
-    from aot_emulator.timing.time_report import time_data, time_text
+    from aot_emulator.timing.time_report import time_data, time_lines
     from aot_emulator.timing.timeline import timeline
 
     found = time_call(EmulatorDriver(), bundle, op, call, content)
     if timeline_file:
         write_whole(timeline_file, json.dumps(timeline(found)))
-    click.echo(json.dumps(time_data(found), indent=1) if as_json else time_text(found))
+    if as_json:
+        write_json(time_data(found))
+    else:
+        write_lines(time_lines(found))

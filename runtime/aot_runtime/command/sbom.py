@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from aot_runtime.terminal import write
+
 from .output import write_whole
 from .parameters import BUNDLE
 
@@ -34,6 +36,6 @@ def sbom(bundle: Path, output: Path | None) -> None:
     source = source_of(bundle)
     text = bill_of(source, read_index(source))
     if output is None:
-        click.echo(text, nl=False)
+        write(*text.splitlines())
     else:
         write_whole(output, text)

@@ -7,6 +7,8 @@ from pathlib import Path
 
 import click
 
+from aot_runtime.terminal import write, write_json
+
 from .failures import EXIT_FAILED, Unusable
 from .parameters import BundlePath, DeviceName, OpName, status_line
 
@@ -40,9 +42,7 @@ def selftest(bundle: Path, device: str | None, ops: tuple[str, ...], as_json: bo
       aotbundle selftest dist/attention-gfx942
       aotbundle selftest dist/rows-gfx942 --device emulator --op softmax --op rms_norm --json
     """
-    import json
-
-    from aot_runtime.call.selftests import head_text, make_report, prepare, report_data, result_text, run_case
+    from aot_runtime.call.selftests import head_text, make_report, prepare, report_data, result_lines, run_case
     from aot_runtime.errors import ArchMismatchError, ArgumentError, DeviceError, NoVectorsError
     from aot_runtime.opening import open_bundle
 
@@ -50,19 +50,22 @@ def selftest(bundle: Path, device: str | None, ops: tuple[str, ...], as_json: bo
         opened = open_bundle(bundle, device)
         cases = prepare(opened, *ops)
     except (ArchMismatchError, ArgumentError, DeviceError, NoVectorsError) as error:
-        raise Unusable(str(error)) from error
+        raise Unusable(*error.lines) from error
     if not as_json:
-        click.echo(head_text(opened))
+        write(head_text(opened))
     results = []
     for number, prepared in enumerate(cases, 1):
         with status_line(f"{number}/{len(cases)} {prepared.case.op} {prepared.case.name}"):
             results.append(run_case(opened, prepared))
         if not as_json:
-            click.echo(result_text(results[-1]))
+            write(*result_lines(results[-1]))
     report = make_report(opened, results)
     failed = sum(not result.passed for result in results)
     passed = _passed(len(results)) if not failed else f"{failed} of {len(results)} cases FAILED"
-    click.echo(json.dumps(report_data(report), indent=1) if as_json else passed)
+    if as_json:
+        write_json(report_data(report))
+    else:
+        write(passed)
     sys.exit(EXIT_FAILED if failed else 0)
 
 

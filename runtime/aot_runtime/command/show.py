@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from aot_runtime.terminal import write, write_json, write_lines
+
 from .parameters import BUNDLE, OpName, policy_of, trust_option
 
 
@@ -29,21 +31,20 @@ def show(bundle: Path, op: str | None, every: bool, trust: Path | None, as_json:
       aotbundle show dist/rows-gfx942 --op softmax --variants
       aotbundle show dist/attention-gfx942 --op flash_attention --json
     """
-    import json
     from dataclasses import asdict
 
     from aot_runtime.bundle.reading import read_index
     from aot_runtime.text_table import terminal_width
 
     from .origin import origin_lines, signature_of
-    from .tables import summary_text, variants_text
+    from .tables import head_text, summary_lines, variants_lines
     from .variants import bundle_data, only, variant_rows
 
     index = only(read_index(bundle), op)
     rows = variant_rows(index)
     signature = signature_of(bundle, policy_of(trust))
     if as_json:
-        click.echo(json.dumps({**bundle_data(index, rows), "signature": asdict(signature)}, indent=1))
+        write_json({**bundle_data(index, rows), "signature": asdict(signature)})
     else:
-        head, *lines = (variants_text if every else summary_text)(index, rows, terminal_width()).split("\n")
-        click.echo("\n".join([head, *origin_lines(index, signature), *lines]))
+        write(head_text(index), *origin_lines(index, signature))
+        write_lines((variants_lines if every else summary_lines)(index, rows, terminal_width()))

@@ -8,6 +8,8 @@ from pathlib import Path
 
 import click
 
+from aot_runtime.terminal import write
+
 from .failures import Failure
 from .parameters import PATHS
 
@@ -46,7 +48,7 @@ def sign(paths: tuple[Path, ...], key: Path | None, sigstore: bool, sigstore_con
         with _by_key(key) if key else _by_identity(sigstore_config) as sign_one:
             for bundle in bundles:
                 try:
-                    click.echo(f"{bundle}: signed {sign_one(bundle)}")
+                    write(f"{bundle}: signed {sign_one(bundle)}")
                 except OSError as error:
                     raise Failure(f"{bundle}: {error.strerror}") from None
     except ValueError as error:

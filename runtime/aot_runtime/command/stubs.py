@@ -9,6 +9,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from aot_runtime.terminal import write
+
 from .failures import Failure
 from .parameters import BUNDLE, PATHS
 
@@ -45,7 +47,7 @@ def stubs(paths: tuple[Path, ...], output: Path | None, install: bool) -> None:
     folder = Path(sysconfig.get_path("purelib")) if output is None else output
     try:
         for path in write_package(folder / PACKAGE, _by_name(find_bundles(paths))):
-            click.echo(str(path))
+            write(str(path))
     except OSError as error:
         raise Failure(f"{error.filename or folder}: {error.strerror or error}") from None
 

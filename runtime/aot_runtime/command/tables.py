@@ -8,24 +8,31 @@ from pathlib import Path
 from aot_runtime.call.documentation import bundle_title
 from aot_runtime.contract.records import Index
 from aot_runtime.text_table import table_lines
-from aot_runtime.texts import ID_LENGTH, axis_values_text, size_text
+from aot_runtime.texts import ID_LENGTH, axis_values_text, cut, size_text
 
 from .variants import VariantRow
 
 
-def summary_text(index: Index, rows: Sequence[VariantRow], width: int) -> str:
+def head_text(index: Index) -> str:
+    """Which bundle it is, and what compiled it."""
+    compiler = index.toolchain.get("compiler", "unknown compiler")
+    return f"bundle {bundle_title(index)}, id {index.id[:ID_LENGTH]}, {compiler}"
+
+
+def summary_lines(index: Index, rows: Sequence[VariantRow], width: int) -> Iterator[str]:
     """By op and config: how many variants there are, and the ranges of what they take."""
-    lines = [_head(index)]
     cells: list[Sequence[str]] = [("OP, CONFIG", "VARIANTS", "VGPR", "SGPR", "SPILLS", "LDS", "WAVES", "CODE")]
     levels = (lambda row: row.op, lambda row: row.symbol, lambda row: row.config)
     for depth, (name, group) in _nested(rows, levels):
         cells.append((f"{'  ' * depth}{name}", *_ranges(group)))
-    lines += ["", *table_lines(cells, range(1, 8), width, gap=1), ""]
-    lines += [line for mine in _by(rows, lambda row: row.op) for line in _totals(index, mine)]
+    yield ""
+    yield from table_lines(cells, range(1, 8), width, gap=1)
+    yield ""
+    for mine in _by(rows, lambda row: row.op):
+        yield from _totals(index, mine)
     spilling = sum(row.spills for row in rows)
     if spilling:
-        lines.append(f"warning: {spilling} of {len(rows)} variants spill registers; --variants shows which")
-    return "\n".join(lines)
+        yield f"warning: {spilling} of {len(rows)} variants spill registers; --variants shows which"
 
 
 def _by(rows: Sequence[VariantRow], key: Callable[[VariantRow], object]) -> list[list[VariantRow]]:
@@ -76,11 +83,6 @@ def _range(numbers: Sequence[float], text: Callable[[int], str]) -> str:
     return f"{low.removesuffix(f' {unit}') if unit and high.endswith(f' {unit}') else low}-{high}"
 
 
-def _head(index: Index) -> str:
-    compiler = index.toolchain.get("compiler", "unknown compiler")
-    return f"bundle {bundle_title(index)}, id {index.id[:ID_LENGTH]}, {compiler}"
-
-
 def _totals(index: Index, rows: Sequence[VariantRow]) -> Iterator[str]:
     """Of one op."""
     op, sizes = rows[0].op, {row.file: row.code_bytes for row in rows}
@@ -111,14 +113,14 @@ _WIDE = 110
 """Columns of a terminal that shows them all."""
 
 
-def variants_text(index: Index, rows: Sequence[VariantRow], width: int) -> str:
+def variants_lines(index: Index, rows: Sequence[VariantRow], width: int) -> Iterator[str]:
     """A table of variants per launch, totals per op, and a warning for variants that spill."""
-    lines = [_head(index)]
     for mine in _by(rows, lambda row: row.op):
         for group in _by(mine, lambda row: row.launch):
-            lines += ["", *_launch(group, width)]
-        lines += _totals(index, mine)
-    return "\n".join([*lines, *_warnings(rows)])
+            yield ""
+            yield from _launch(group, width)
+        yield from _totals(index, mine)
+    yield from _warnings(rows)
 
 
 def _launch(rows: Sequence[VariantRow], width: int) -> Iterator[str]:
@@ -143,4 +145,4 @@ def _warnings(rows: Sequence[VariantRow]) -> Iterator[str]:
         yield f"warning: {len(spilling)} of {len(rows)} variants spill registers:"
         for row in spilling:
             name = f"{row.op}[{axis_values_text(row.axis_values)}] {'aligned' if row.aligned else 'general'}"
-            yield f"  {name}, {row.config}: {row.vgpr_spills or 0} VGPRs, {row.sgpr_spills or 0} SGPRs"
+            yield f"  {cut(f'{name}, {row.config}')}: {row.vgpr_spills or 0} VGPRs, {row.sgpr_spills or 0} SGPRs"

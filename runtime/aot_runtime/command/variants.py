@@ -94,16 +94,19 @@ def _row(index: Index, op: Op, variant: Variant) -> VariantRow:
 
 
 def bundle_data(index: Index, rows: Iterable[VariantRow]) -> dict[str, Any]:
-    """A bundle and its variants as plain data, ready for JSON."""
-    data = {
+    """A bundle and its variants as plain data, ready for `write_json`, which takes the variants one by one."""
+    return {
         "name": index.name,
         "id": index.id,
         "arch": index.target.arch,
         "backend": index.target.backend,
         "format": index.format,
         "toolchain": index.toolchain,
-        "provenance": index.provenance,
-        "variants": [asdict(row) for row in rows],
-        "selftest": list(index.selftest),
+        "provenance": _plain(index.provenance),
+        "variants": (_plain(asdict(row)) for row in rows),
+        "selftest": _plain(index.selftest),
     }
-    return msgspec.to_builtins(spelled(data))
+
+
+def _plain(value: Any) -> Any:
+    return msgspec.to_builtins(spelled(value))

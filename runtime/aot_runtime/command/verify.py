@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 import click
 
 from aot_runtime.errors import BundleError, TrustError
+from aot_runtime.terminal import write, write_json
 
 from .failures import EXIT_FAILED
 from .parameters import BUNDLE, policy_of, trust_option
@@ -33,8 +34,6 @@ def verify(paths: tuple[Path, ...], trust: Path | None, as_json: bool) -> None:
       aotbundle verify dist/rows-gfx942
       aotbundle verify dist --json
     """
-    import json
-
     from aot_runtime.bundle.files import open_place
     from aot_runtime.bundle.multi_archive import MultiArchive
     from aot_runtime.bundle.verification import verify_bundle, verify_together
@@ -54,15 +53,15 @@ def verify(paths: tuple[Path, ...], trust: Path | None, as_json: bool) -> None:
             found = faults[str(path)] = verify_together(together)
             _tell(path, found, f"for {', '.join(together.archs)}", as_json)
     if as_json:
-        click.echo(json.dumps(faults, indent=1))
+        write_json(faults)
     sys.exit(EXIT_FAILED if any(faults.values()) else 0)
 
 
 def _tell(path: Path, faults: list[str], state: str, as_json: bool) -> None:
     if not as_json:
         for fault in faults:
-            click.echo(f"{path}: {fault}")
-        click.echo(f"{path}: {f'{len(faults)} fault(s)' if faults else f'ok, {state}'}")
+            write(f"{path}: {fault}")
+        write(f"{path}: {f'{len(faults)} fault(s)' if faults else f'ok, {state}'}")
 
 
 def _signature(folder: Path, policy: TrustPolicy | None, faults: list[str]) -> str:

@@ -6,6 +6,8 @@ from pathlib import Path
 
 import click
 
+from aot_runtime.terminal import write
+
 from .failures import Failure
 from .parameters import PATHS
 
@@ -36,4 +38,4 @@ def wheel(bundles: tuple[Path, ...], output: Path, name: str | None, version: st
         path = make_wheel(bundles, output, WheelOptions(name, version, license_))
     except OSError as error:
         raise Failure(f"{error.filename or output}: {error.strerror or error}") from None
-    click.echo(f"{path}: {size_text(path.stat().st_size)}")
+    write(f"{path}: {size_text(path.stat().st_size)}")

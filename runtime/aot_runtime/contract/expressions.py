@@ -19,6 +19,9 @@ from __future__ import annotations
 import ast
 import difflib
 import operator
+import re
+import threading
+import warnings
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from heapq import nsmallest
@@ -85,6 +88,9 @@ _ARITY = {"abs": (1, 1), "cdiv": (2, 2), "max": (2, 8), "min": (2, 8), "next_pow
 _QUERIES = {"given": 1, "elsize": 1, "stride": 2, "innermost": 2}
 LAYOUT_QUERIES = ("stride", "innermost")
 """Queries about how a tensor lies in memory; they name a dim of it."""
+_WARNED_OF = re.compile(r"\\|(?<![A-Za-z_\d])\d[\d_.]*[A-Za-z]")
+"""An escape, or a letter right behind a number."""
+_FILTERS = threading.Lock()
 
 
 class _Unknown:
@@ -183,7 +189,7 @@ def parse(text: str) -> Expression:
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"expression of {len(text)} characters; at most {MAX_LENGTH} are allowed")
     try:
-        tree = ast.parse(text.strip(), mode="eval").body
+        tree = syntax_tree(text)
         _check(tree)
         if integer_bits(tree) > MAX_BITS:
             raise ExpressionError(f"it can come to an integer of more than {MAX_BITS} bits")
@@ -200,6 +206,19 @@ def parse(text: str) -> Expression:
     queries: set[tuple[str | int, ...]] = set()
     _collect(tree, names, queries)
     return Expression(canonical, frozenset(names), frozenset(queries), tree)
+
+
+def syntax_tree(text: str) -> ast.expr:
+    """The tree of an expression of Python's, without what Python has to say of its style. Raises as `ast.parse` does.
+
+    Python warns of escapes in strings and of words that follow a number with no space. Filters of warnings are the
+    process's, so that only texts that have such a thing are parsed with them changed, one at a time.
+    """
+    if not _WARNED_OF.search(text):
+        return ast.parse(text.strip(), mode="eval").body
+    with _FILTERS, warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        return ast.parse(text.strip(), mode="eval").body
 
 
 def _check(node: ast.AST, depth: int = 0) -> None:

@@ -75,8 +75,9 @@ def structure_faults(op: Op) -> Iterator[Fault]:
         return
     integers = _integer_scalars(op)
     bounds = _Bounds.of(op, dims, integers)
+    inputs = {tensor.name: tensor for tensor in op.tensors if tensor.role == "input"}
     for tensor in op.tensors:
-        yield from _tensor_faults(op, tensor)
+        yield from _tensor_faults(op, tensor, inputs)
         yield from _offsets_faults(tensor, dims, integers)
         yield from _range_faults(tensor, bounds)
     yield from _dtype_faults(op)
@@ -109,7 +110,7 @@ def _name_faults(op: Op) -> Iterator[Fault]:
             seen[name] = key
 
 
-def _tensor_faults(op: Op, tensor: Tensor) -> Iterator[Fault]:
+def _tensor_faults(op: Op, tensor: Tensor, inputs: Mapping[str, Tensor]) -> Iterator[Fault]:
     path: Path = ("tensors", tensor.name)
     if tensor.role not in _ROLES:
         yield Fault((*path, "role"), f"'{tensor.role}' is no role; allowed: {', '.join(_ROLES)}")
@@ -130,7 +131,6 @@ def _tensor_faults(op: Op, tensor: Tensor) -> Iterator[Fault]:
         yield Fault((*path, "zero"), f"only an output is zeroed before the launches; this is an {tensor.role}")
     elif tensor.zero and tensor.in_place:
         yield Fault((*path, "zero"), f"zeroed before the launches, it cannot be '{tensor.in_place[0]}' itself, too")
-    inputs = {item.name: item for item in op.tensors if item.role == "input"}
     for name in tensor.in_place:
         if tensor.role == "input" or name not in inputs:
             yield Fault((*path, "in_place"), f"'{name}': it lists inputs that an output may be")

@@ -102,8 +102,8 @@ class _Search:
 
     def error(self) -> DeviceError:
         """That no driver has a GPU."""
-        obstacles = "".join(f"\n  {name}: {self._obstacles[name]}" for name in GPUS)
-        return DeviceError(f"there is no usable GPU{obstacles}\n  {WITHOUT_A_GPU}")
+        obstacles = [f"{name}: {self._obstacles[name]}" for name in GPUS]
+        return DeviceError("there is no usable GPU", *obstacles, WITHOUT_A_GPU)
 
 
 def _first_of(name: str, archs: Collection[str]) -> Device:

@@ -68,7 +68,7 @@ def bundle_statement(source: Source, signed_on: datetime) -> bytes:
     """What is signed of a bundle. Raises `BundleError` where it is not whole."""
     data = read_index_bytes(source)
     if faults := verify_bundle(source):
-        raise BundleError("\n".join([f"bundle {source.path} is not signed, since it is not whole:", *faults]))
+        raise BundleError(f"bundle {source.path} is not signed, since it is not whole:", *faults)
     index = decode_checked(data, source)
     if strays := [*stray_files(source, index)]:
         told = ", ".join(map(named, strays[:MAX_FAULTS]))

@@ -196,6 +196,15 @@ def test_verify_tells_what_anyone_may_write_to(bundle: Path, name: str):
     assert faults_of(bundle, "writable") == [f"{name or bundle} is writable by every user: chmod o-w"]
 
 
+def test_verify_lists_no_folder_through_a_link(bundle: Path, tmp_path: Path):
+    (tmp_path / "home").mkdir()
+    (tmp_path / "home/secret_of_mine").write_text("x")
+    shutil.rmtree(bundle / "selftest")
+    (bundle / "selftest").symlink_to(tmp_path / "home")
+    faults = verify_bundle(bundle)
+    assert "selftest is not in the index" in faults and not any("secret" in fault for fault in faults)
+
+
 def test_verify_reads_the_header_through_no_link(bundle: Path):
     link_to_outside(bundle / "include/sample.h")
     assert len(faults_of(bundle, "include/sample.h cannot be read: 'sample.h' is a symbolic link")) == 1

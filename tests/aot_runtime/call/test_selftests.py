@@ -14,7 +14,7 @@ import pytest
 
 from aot_runtime import ArgumentError, NoVectorsError, open_bundle
 from aot_runtime.bundle.verification import verify_bundle
-from aot_runtime.call.selftests import Report, result_text
+from aot_runtime.call.selftests import Report, result_lines
 from tests.support.command import aotbundle
 from tests.support.emulated_launches import EmulatedLaunches
 from tests.support.forging import adopt_files, edit_index, rewrite_vectors, vectors_of
@@ -95,7 +95,7 @@ def test_another_instruction(small_copy: Path):
     change_code(small_copy, "accumulate", lambda word: word >> 25 == 1, lambda word: word ^ 3 << 25)
     (result,) = report_of(small_copy, "accumulate").results
     assert not result.passed and "elements beyond the bound, first at [0]: " in result.outputs[0].fault
-    assert result_text(result).startswith("FAILED  accumulate ragged: accumulate_values aligned, config0\n")
+    assert result_lines(result)[0] == "FAILED  accumulate ragged: accumulate_values aligned, config0"
     shown = aotbundle("selftest", small_copy, "--device", "emulator", "--op", "accumulate")
     assert shown.exit_code == 1 and shown.stdout.endswith("1 of 1 cases FAILED\n")
 

@@ -43,7 +43,7 @@ def test_a_terminal_shows_what_is_going_on(small_bundle: Path, monkeypatch: pyte
         while part := os.read(ours, 4096):
             shown += part
     os.close(ours)
-    assert shown == b"1/2 row_sums case0\r\x1b[K2/2 row_sums case1\r\x1b[K"
+    assert shown == b"\r\x1b[K1/2 row_sums case0\r\x1b[K\r\x1b[K2/2 row_sums case1\r\x1b[K"
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from aot_runtime.bundle.reading import read_index
-from aot_runtime.command.tables import summary_text, variants_text
+from aot_runtime.command.tables import summary_lines, variants_lines
 from aot_runtime.command.variants import variant_rows
 from aot_runtime.contract import records
 from tests.support.command import aotbundle
@@ -61,7 +61,7 @@ def test_show(sample: records.Index, sample_folder: Path):
 def test_show_fits_a_terminal(sample: records.Index, width: int):
     point = {f"FLAG_{number}": True for number in range(20)}
     row = dataclasses.replace(variant_rows(sample)[0], axis_values=point)
-    lines = variants_text(sample, [row], width).splitlines()
+    lines = list(variants_lines(sample, [row], width))
     assert max(map(len, lines)) <= width
     assert ("SCRATCH" in str(lines)) == (width == 120)
     shown = " ".join(lines[lines.index(next(line for line in lines if "VARIANT" in line)) + 1 :])
@@ -69,13 +69,13 @@ def test_show_fits_a_terminal(sample: records.Index, width: int):
 
 
 def test_show_sums_up_by_op_and_config(sample: records.Index):
-    lines = summary_text(sample, variant_rows(sample), 80).splitlines()
+    lines = list(summary_lines(sample, variant_rows(sample), 80))
     assert max(map(len, lines)) <= 80
-    assert [line.split()[:2] for line in lines[2:12]] == [
+    assert [line.split()[:2] for line in lines[1:11]] == [
         ["OP,", "CONFIG"], ["reduce", "72"], ["reduce_rows", "48"], ["long", "12"], ["wide", "12"], ["base", "24"],
         ["add_partial", "24"], ["swap", "2"], [], ["reduce:", "72"],
     ]  # fmt: skip
-    assert lines[6].split() == ["wide", "12", "64-256", "30", "0-17", "1.0", "KiB", "2", "4.0", "KiB"]
+    assert lines[5].split() == ["wide", "12", "64-256", "30", "0-17", "1.0", "KiB", "2", "4.0", "KiB"]
     assert lines[-1] == "warning: 6 of 74 variants spill registers; --variants shows which"
 
 

@@ -100,18 +100,27 @@ def test_the_nearest_name_of_many():
 
 
 def steps(work: Callable[[], object]) -> int:
-    """How many calls of functions, Python's and C's, some work makes."""
+    """How many instructions of Python's, and how many of its calls of C, some work takes."""
     count = 0
+
+    def trace(frame: Any, event: str, argument: Any) -> Any:
+        nonlocal count
+        frame.f_trace_opcodes = True
+        count += event == "opcode"
+        return trace
 
     def note(frame: Any, event: str, argument: Any) -> None:
         nonlocal count
-        count += event in ("call", "c_call")
+        count += event == "c_call"
 
+    before = sys.gettrace()
+    sys.settrace(trace)
     sys.setprofile(note)
     try:
         work()
     finally:
         sys.setprofile(None)
+        sys.settrace(before)
     return count
 
 
@@ -134,10 +143,45 @@ GROWING: dict[str, Callable[[range], records.Op]] = {
 }
 
 
+ALSO_GROWING: dict[str, Callable[[range], records.Op]] = {
+    "inputs of expressions": lambda many: op(X, *(tensor(f"x{i}", f"n + {i}") for i in many), OUT),
+    "outputs in place": lambda many: op(
+        X,
+        *(tensor(f"x{i}", "n") for i in many),
+        OUT,
+        *(tensor(f"y{i}", "n", role="output", in_place=(f"x{i}",)) for i in many),
+    ),
+    "optional inputs": lambda many: op(
+        X,
+        *(tensor(f"x{i}", "n", optional=True) for i in many),
+        OUT,
+        require=tuple(f"given(x{i}) or n > 0" for i in many),
+    ),
+    "workspaces": lambda many: op(
+        X, OUT, workspace=tuple(records.Workspace(f"w{i}", (f"n + {i}",), "float32") for i in many)
+    ),
+    "configs": lambda many: op(
+        X, OUT, launches=(launch("n", configs=tuple(records.Config(f"c{i}", {f"B{i}": 1}, {}) for i in many)),)
+    ),
+    "left out": lambda many: op(X, OUT, denied=tuple(records.Denied(f"n == {i}", "slow") for i in many)),
+}
+
+
+@pytest.mark.parametrize("kind", [*GROWING, *ALSO_GROWING])
+def test_a_contract_is_checked_in_proportion_to_what_it_has(kind: str):
+    def check(count: int, offset: int) -> int:
+        contract = (GROWING | ALSO_GROWING)[kind](range(offset, offset + count))  # parsed expressions are kept
+        return steps(lambda: [*structure_faults(contract), *expression_faults(contract)])
+
+    offset = 0 if kind == "ranges" else 20_000
+    few, many = check(100, offset), check(400, offset and 2 * offset)
+    assert many < 6 * few, f"{many / few:.1f} times the work for 4 times as much"
+
+
 @pytest.mark.parametrize("kind", GROWING)
 def test_planning_takes_time_in_proportion_to_the_names(kind: str):
     def prepare(count: int, offset: int) -> int:
-        contract = GROWING[kind](range(offset, offset + count))  # other numbers: parsed expressions are kept
+        contract = GROWING[kind](range(offset, offset + count))  # parsed expressions are kept
         built = variants(contract)
         layouts = {t.name: layout(4, dtype="int32" if t.range else "float32") for t in contract.tensors if t is not OUT}
         scalars = {scalar.name: 1 for scalar in contract.scalars}
@@ -149,7 +193,7 @@ def test_planning_takes_time_in_proportion_to_the_names(kind: str):
         return steps(work)
 
     offset = 0 if kind == "ranges" else 10_000
-    few, many = prepare(200, offset), prepare(800, offset and 2 * offset)
+    few, many = prepare(100, offset), prepare(400, offset and 2 * offset)
     assert many < 6 * few, f"{many / few:.1f} times the work for 4 times the names"
 
 

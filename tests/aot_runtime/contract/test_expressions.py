@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import warnings
 from contextlib import suppress
 from typing import Any
 
@@ -224,3 +225,17 @@ def test_any_text_is_an_expression_or_an_expression_error(text: str):
             assert isinstance(node.func, ast.Name) and node.func.id in FUNCTIONS
     with suppress(ExpressionError):
         expression.evaluate(dict.fromkeys(expression.reads, 3))
+
+
+@pytest.mark.parametrize(
+    ("text", "value"),
+    [(r"mode == '\d'", False), (r"mode != '\777'", True), ("1or n", True), ("1if n else 2", 1)],
+)
+def test_python_says_nothing_of_an_expression(text: str, value: Any):
+    parse.cache_clear()
+    with warnings.catch_warnings():
+        warnings.simplefilter("error")
+        before = list(warnings.filters)
+        assert parse(text).evaluate({"mode": "x", "n": 2}) == value
+        assert evaluator(text)({"mode": "x", "n": 2}) == value
+        assert warnings.filters == before

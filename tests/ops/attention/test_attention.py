@@ -51,6 +51,14 @@ def test_persistent_programs_do_every_tile_once(attention: Bundle, case: Case):
     check(attention, make_call(case))
 
 
+@pytest.mark.parametrize(("q", "k"), [((0, 2, 8, 64), (0, 2, 8, 64)), ((1, 2, 0, 64), (1, 2, 8, 64))], ids=str)
+def test_nothing_to_do(attention: Bundle, q: tuple[int, ...], k: tuple[int, ...]):
+    """As many results as there are queries: none."""
+    queries, keys = np.ones(q, np.float16), np.ones(k, np.float16)
+    out, lse = attention.flash_attention(queries, keys, keys, return_lse=True)
+    assert out.shape == q and lse.shape == q[:3]
+
+
 def test_the_counter_of_tiles_is_zeroed_for_each_call(attention: Bundle):
     """Two calls on one stream share its memory; the first leaves it past all tiles."""
     call = make_call(replace(SCHEDULES[-1], lengths=(20, 30)))

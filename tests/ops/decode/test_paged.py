@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aot_runtime import Bundle
+from aot_runtime import ArgumentError, Bundle
 from tests.ops.decode.cases import PER_TOKEN, assert_right, check, check_paged, normal, packed, paged, scales
 from tests.support.dtypes import BF16, FP16, INT8, eight_bits
 from tests.support.poison import poisoned
@@ -155,6 +155,23 @@ def test_queries_that_are_outside_are_neither_read_nor_written(decode: Bundle, s
     decode.paged_attention(*(poisoned(decode, x) for x in (case.q, case.k, case.v)), **tables, **options)
     q, cache = np.zeros((3, 4, 320), FP16), np.zeros((9, 16, 320), FP16)
     decode.mla_decode(packed(decode, q), packed(decode, cache), **tables, scale=1.0, **options)
+
+
+@pytest.mark.parametrize("sequences", (0, 2))
+@pytest.mark.parametrize("splits", (1, 2))
+def test_nothing_to_do(decode: Bundle, sequences: int, splits: int):
+    """A step without sequences, and one in which none has a query."""
+    tables = {
+        "block_tables": np.zeros((sequences, 4), np.int32), "seqlens_k": np.full(sequences, 30, np.int32),
+        "cu_seqlens_q": np.zeros(sequences + 1, np.int32),
+    }  # fmt: skip
+    cache, options = np.ones((9, 16, 2, 64), FP16), {"num_splits": splits, "return_lse": True}
+    out, lse = decode.paged_attention(np.ones((0, 4, 64), FP16), cache, cache, **tables, **options)
+    assert out.shape == (0, 4, 64) and lse.shape == (0, 4)
+    with pytest.raises(ArgumentError, match="batch > 0 or tokens == 0"):
+        decode.paged_attention(np.ones((3, 4, 64), FP16), cache, cache, **{
+            name: table[:0] if name != "cu_seqlens_q" else table[:1] for name, table in tables.items()
+        })  # fmt: skip
 
 
 def test_a_table_that_points_outside_reads_nothing_outside(decode: Bundle):

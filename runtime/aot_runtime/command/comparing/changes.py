@@ -20,7 +20,7 @@ from aot_runtime.contract.records import (
     Tensor,
     Workspace,
 )
-from aot_runtime.texts import printable
+from aot_runtime.texts import cut
 
 MOST_LETTERS = 200
 """Letters of a value that are shown: texts of a bundle may be of any length."""
@@ -175,5 +175,4 @@ def value_text(value: Any) -> str:
 
 def short(text: str) -> str:
     """A text of a bundle in one line, cut where it is long."""
-    line = " ".join(printable(text).split())
-    return line if len(line) <= MOST_LETTERS else f"{line[: MOST_LETTERS - 1]}…"
+    return cut(" ".join(text.split()), MOST_LETTERS)

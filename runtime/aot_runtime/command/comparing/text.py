@@ -107,12 +107,14 @@ def figure_text(figure: Figure) -> str:
     return f"{figure.what}: {old}" if figure.old == figure.new else f"{figure.what}: {old}, now {new}"
 
 
-def pairs_text(pairs: Pairs, found: Sequence[Differences], every: bool) -> str:
+def pairs_lines(pairs: Pairs, found: Sequence[Differences], every: bool) -> Iterator[str]:
     """What differs between all bundles of two paths."""
-    blocks = ["\n".join(differences_text(item, every)) for item in found]
-    blocks += [f"{path} has no bundle beside it: it is gone" for path in pairs.gone]
-    blocks += [f"{path} has no bundle beside it: it is new" for path in pairs.new]
-    return "\n\n".join(blocks)
+    blocks: list[Iterable[str]] = [differences_text(item, every) for item in found]
+    blocks += [[f"{path} has no bundle beside it: it is gone"] for path in pairs.gone]
+    blocks += [[f"{path} has no bundle beside it: it is new"] for path in pairs.new]
+    for number, block in enumerate(blocks):
+        yield from [""] * (number > 0)
+        yield from block
 
 
 def pairs_data(pairs: Pairs, found: Sequence[Differences]) -> dict[str, Any]:
