@@ -6,6 +6,7 @@ import sys
 import tempfile
 from collections.abc import Callable
 from contextlib import suppress
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,7 @@ from .outcomes import Outcomes, table
 from .progress import Progress
 
 SHM = Path("/dev/shm")
+EXAMPLES = Path(__file__).parents[2] / "examples"
 count_option = click.option("--count", type=click.IntRange(1), default=1000, show_default=True)
 minutes_option = click.option("--minutes", type=float, help="End after so many minutes, if it is not done by then.")
 seed_option = click.option("--seed", type=int, default=1, show_default=True)
@@ -110,128 +112,37 @@ def _smaller(failure: Any, handler: Any, watch: Any) -> Any:
     return smaller(failure.given, lambda tried: attempt(handler, watch, tried)[2] == failure.signature)
 
 
-@main.command()
-@count_option
-@minutes_option
-@seed_option
-@jobs_option
-@keep_option
-def bundles(count: int, minutes: float | None, seed: int, jobs: int, keep: Path | None) -> None:
-    """Open, verify and show mutated bundles, plan calls of them, and run the self-tests of some on the emulator."""
-    from .bundles import Bundles
-
-    run_campaign("bundles", count, minutes, jobs, keep, lambda folder: Bundles(folder, seed))
-
-
-@main.command()
-@count_option
-@minutes_option
-@seed_option
-@jobs_option
-@keep_option
-def archives(count: int, minutes: float | None, seed: int, jobs: int, keep: Path | None) -> None:
-    """Open, verify and run mutated archives, of one bundle and of several; pack again what is taken for whole."""
-    from .archives import Archives
-
-    run_campaign("archives", count, minutes, jobs, keep, lambda folder: Archives(folder, seed))
+CAMPAIGNS = {
+    "bundles": "Open, verify and show mutated bundles, plan calls of them, and run the self-tests of some.",
+    "archives": "Open, verify and run mutated archives, of one bundle and of several; pack anew those that are whole.",
+    "names": "Open and make archives whose files' names collide.",
+    "policies": "Make trust policies in a file and in a program, and compare what is taken, and what it decides.",
+    "manifests": "Read and plan mutated manifests, as --dry-run does.",
+    "checkpoints": "Read mutated files of checkpoints without a device: configs, headers, adapters, tokenizers.",
+    "templates": "Render chat templates that may be any program of Jinja.",
+    "calls_files": "Read mutated calls files, and add a call to those that are taken.",
+    "terminals": "Run the commands on texts that a terminal would obey, in bundles, names, manifests and failures.",
+}
+"""Modules that make inputs, each with a class of the same name in capitals, and what is done with the inputs."""
 
 
-@main.command()
-@count_option
-@minutes_option
-@seed_option
-@jobs_option
-@keep_option
-def manifests(count: int, minutes: float | None, seed: int, jobs: int, keep: Path | None) -> None:
-    """Read and plan mutated manifests, as --dry-run does."""
-    from .manifests import Manifests
+def _campaign(name: str, doc: str) -> click.Command:
+    @click.command(name.replace("_", "-"), help=doc)
+    @count_option
+    @minutes_option
+    @seed_option
+    @jobs_option
+    @keep_option
+    def command(count: int, minutes: float | None, seed: int, jobs: int, keep: Path | None) -> None:
+        sys.path.insert(0, str(EXAMPLES))  # whose packages are imported as pytest has them
+        handler = getattr(import_module(f".{name}", __package__), name.title().replace("_", ""))
+        run_campaign(name, count, minutes, jobs, keep, lambda folder: handler(folder, seed))
 
-    run_campaign("manifests", count, minutes, jobs, keep, lambda folder: Manifests(folder, seed))
-
-
-@main.command()
-@count_option
-@minutes_option
-@seed_option
-@jobs_option
-@keep_option
-def checkpoints(count: int, minutes: float | None, seed: int, jobs: int, keep: Path | None) -> None:
-    """Read mutated files of checkpoints: configs, headers, adapters, tokenizers, as far as it goes without a device."""
-    with_examples()
-    from .checkpoints import Checkpoints
-
-    run_campaign("checkpoints", count, minutes, jobs, keep, lambda folder: Checkpoints(folder, seed))
+    return command
 
 
-@main.command()
-@count_option
-@minutes_option
-@seed_option
-@jobs_option
-@keep_option
-def policies(count: int, minutes: float | None, seed: int, jobs: int, keep: Path | None) -> None:
-    """Make trust policies in a file and in a program, and compare what is taken, and what it decides."""
-    from .policies import Policies
-
-    run_campaign("policies", count, minutes, jobs, keep, lambda folder: Policies(folder, seed))
-
-
-@main.command()
-@count_option
-@minutes_option
-@seed_option
-@jobs_option
-@keep_option
-def templates(count: int, minutes: float | None, seed: int, jobs: int, keep: Path | None) -> None:
-    """Render chat templates that may be any program of Jinja."""
-    with_examples()
-    from .templates import Templates
-
-    run_campaign("templates", count, minutes, jobs, keep, lambda folder: Templates(folder, seed))
-
-
-@main.command("calls-files")
-@count_option
-@minutes_option
-@seed_option
-@jobs_option
-@keep_option
-def calls_files(count: int, minutes: float | None, seed: int, jobs: int, keep: Path | None) -> None:
-    """Read mutated calls files, and add a call to those that are taken."""
-    from .calls_files import CallsFiles
-
-    run_campaign("calls_files", count, minutes, jobs, keep, lambda folder: CallsFiles(folder, seed))
-
-
-def with_examples() -> None:
-    """Let the packages of `examples` be imported, as pytest does."""
-    sys.path.insert(0, str(Path(__file__).parents[2] / "examples"))
-
-
-@main.command()
-@count_option
-@minutes_option
-@seed_option
-@jobs_option
-@keep_option
-def names(count: int, minutes: float | None, seed: int, jobs: int, keep: Path | None) -> None:
-    """Open and make archives whose files' names collide."""
-    from .names import Names
-
-    run_campaign("names", count, minutes, jobs, keep, lambda folder: Names(folder, seed))
-
-
-@main.command()
-@count_option
-@minutes_option
-@seed_option
-@jobs_option
-@keep_option
-def terminals(count: int, minutes: float | None, seed: int, jobs: int, keep: Path | None) -> None:
-    """Run the commands on texts that a terminal would obey: in bundles, names, archives, manifests and failures."""
-    from .terminals import Terminals
-
-    run_campaign("terminals", count, minutes, jobs, keep, lambda folder: Terminals(folder, seed))
+for _name, _doc in CAMPAIGNS.items():
+    main.add_command(_campaign(_name, _doc))
 
 
 @main.command()
