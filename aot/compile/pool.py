@@ -235,7 +235,7 @@ class WarmPool(Executor):
             return
         error = inner.exception()
         if isinstance(error, pebble.ProcessExpired):
-            outer.set_exception(WorkerDiedError(self._obituary(error)))
+            outer.set_exception(WorkerDiedError(*self._obituary(error)))
         elif isinstance(error, TimeoutError):
             outer.set_exception(TimeLimitError(f"timed out after {self.timeout_s:g} s"))
         elif error is not None:
@@ -248,13 +248,12 @@ class WarmPool(Executor):
         with self._settling:
             return self._futures.pop(outer, None) is not None and outer.set_running_or_notify_cancel()
 
-    def _obituary(self, death: pebble.ProcessExpired) -> str:
-        """How a worker ended, what the compiler printed last, and what it compiled."""
+    def _obituary(self, death: pebble.ProcessExpired) -> Iterator[str]:
+        """Lines that tell how a worker ended, what the compiler printed last, and what it compiled."""
         left = CompilerOutput.of_process(Path(self._folder.name), death.pid)
         first, *more = [line for output in left for line in output.epitaph()] or [""]
-        return "\n    ".join(
-            [": ".join(filter(None, (f"the compiler process {ending(death.exitcode)}", first))), *more]
-        )
+        yield ": ".join(filter(None, (f"the compiler process {ending(death.exitcode)}", first)))
+        yield from (f"  {line}" for line in more)
 
 
 _FOLDER = "aotbuild-pool-"
