@@ -7,6 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+_FOREIGN = frozenset({"tt.elementwise_inline_asm", "ttg.inline_asm", "tt.extern_elementwise"})
+_LANEWISE = frozenset(
+    {
+        *("tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.trans", "tt.load", "tt.addptr", "tt.bitcast"),
+        *("tt.fp_to_fp", "tt.int_to_ptr", "tt.ptr_to_int", "tt.clampf", "tt.mulhiui", "tt.precise_sqrt"),
+        *("tt.precise_divf", "ttg.convert_layout", "gluon.set_auto_layout"),
+    }
+)
+_LANEWISE_DIALECTS = ("arith.", "math.")
+"""Operations that make the same in every lane of what is the same in every lane."""
 _PLACE = re.compile(r'"([^"]+)":(\d+):\d+')
 _SCALAR_REGISTER = re.compile(r"s\Z|\{s\d+\}|\{s\[")
 """Constraints of AMD's scalar registers."""
@@ -53,6 +63,10 @@ class ForeignCode:
 
 def foreign_code(module: Any, backend: str) -> list[ForeignCode]:
     """The foreign code of a module in Triton's dialects, in the order of its operations."""
+    names: set[str] = set()
+    module.walk(lambda op: names.add(op.get_name()))
+    if not names & _FOREIGN:
+        return []  # as of most kernels
     reader = _Reader(backend)
     module.walk(reader.visit)
     return reader.codes()
@@ -73,9 +87,10 @@ class _Reader:
         results = [op.get_result(i).id() for i in range(op.get_num_results())]
         self._used.update(operand.id() for operand in operands)
         uniform = [self._is_uniform(operand) for operand in operands]
-        if all(uniform) and op.get_name() != "tt.make_range" and not op.get_num_regions():
+        name = op.get_name()
+        if all(uniform) and (name in _LANEWISE or name.startswith(_LANEWISE_DIALECTS)):
             self._uniform.update(results)
-        if op.get_str_attr("asm_string") is not None or op.get_name() == "tt.extern_elementwise":
+        if name in _FOREIGN:
             self._found.append((op, uniform, results))
 
     def _is_uniform(self, value: Any) -> bool:
