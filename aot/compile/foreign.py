@@ -40,18 +40,18 @@ class ForeignCode:
     fault: str = ""
 
     def __str__(self) -> str:
-        """What it is, in a line."""
+        """Describe it in a line."""
         return f"{self.place}: {self.told}" if self.place else self.told
 
     @property
     def told(self) -> str:
-        """What it is, without its place."""
+        """Describe it without its place."""
         if self.constraints is None:
             return f"a call of {self.text!r}"
         return f"inline assembly {_one_line(self.text)!r} with constraints {self.constraints!r}"
 
     def is_of(self, message: str) -> bool:
-        """Whether a compiler's message names it: its function, what stands in its text, or one of its constraints."""
+        """Tell whether a compiler's message names its function, part of its text, or one of its constraints."""
         quoted = re.findall(r"'([^']+)'", message)
         if self.constraints is None:
             return self.text in message
@@ -126,7 +126,7 @@ def _split(constraints: str) -> tuple[list[str], list[str]]:
 
 
 def _unwritten(text: str, outputs: Sequence[str], inputs: Iterable[str]) -> str:
-    """What is wrong where the assembly does not name an output whose value is used."""
+    """Say what is wrong where the assembly does not name an output whose value is used; empty where it does."""
     named, tied = text.replace("$$", ""), set(inputs)
     for number, output in enumerate(outputs):
         if output.startswith("{") or str(number) in tied or re.search(rf"\$(\{{{number}\D|{number}(?!\d))", named):
@@ -136,8 +136,8 @@ def _unwritten(text: str, outputs: Sequence[str], inputs: Iterable[str]) -> str:
 
 
 def _scalar_inputs(inputs: Sequence[str], outputs: Sequence[str], uniform: Sequence[bool]) -> str:
-    """What is wrong where an input that differs between lanes is asked for in a register that they share: LLVM passes
-    the first lane's value.
+    """Say what is wrong where an input that differs between lanes is asked for in a register that they share: LLVM
+    passes the first lane's value.
 
     Args:
         uniform: of each input. Where there are fewer or more, as of small types that are packed, nothing is said.

@@ -174,14 +174,12 @@ def test_what_fails_is_listed_and_the_rest_is_compiled(project: Project):
     assert figures(project.build("--filter", "block=16")) == (0, 4), "the others are in the cache"
 
 
-WARNING = KERNELS.replace(
-    "value * factor",
-    """tl.inline_asm_elementwise('.warning "slow"\\nv_mov_b32 $0, $1', "=v,v", [value * factor], tl.float32, True, 1)""",
-)
+ASM = r"""'.warning "slow"\nv_mov_b32 $0, $1', '=v,v'"""
+WARNING = KERNELS.replace("value * factor", f"tl.inline_asm_elementwise({ASM}, [value * factor], tl.float32, True, 1)")
 
 
 def test_what_the_compiler_warns_of_is_told_once(project: Project, caplog: pytest.LogCaptureFixture):
-    """Of four variants, and of the same from the cache."""
+    """Four variants warn of one thing, and the same ones from the cache."""
     (project.folder / "k.py").write_text(WARNING)
     for expected in ((4, 0), (0, 4)):
         caplog.clear()
