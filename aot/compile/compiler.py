@@ -50,7 +50,7 @@ def compile_job(job: CompileJob) -> CompiledKernel:
 
 
 def compile_job_again(job: CompileJob) -> CompiledKernel:
-    """The same of a job that took its process down: what the kernel has of foreign code is noted first, for whoever is
+    """Compile a job that took its process down: the kernel's foreign code is noted first, for whoever is
     to say why, should that happen again."""
     return _compiled(job, died=True)
 
@@ -120,7 +120,7 @@ class _WrongCodeError(Exception):
 
 
 class _Watch:
-    """What is seen of the compilations of one job, by their stages and by what they print.
+    """Observer of the compilations of one job: of their stages, and of what they print.
 
     Attributes:
         accesses: by pointer.
@@ -149,7 +149,7 @@ class _Watch:
         self._listing = assembly
 
     def compile(self, compile_source: Callable[[], T]) -> tuple[T, tuple[str, ...]]:
-        """What Triton makes, and what it and the compilers behind it warned of. An error that was printed is one,
+        """Compile; returns what Triton made, and the warnings. An error that was printed is one,
         whatever was made. Raises `_WrongCodeError`, and what Triton raises."""
         with recorded_warnings(record=True) as told:
             simplefilter("always")
@@ -177,7 +177,7 @@ class _Watch:
         self._errors = located(self._errors, errors(diagnostics(again, self._listing)))
 
     def evidence(self) -> Evidence:
-        """What is known of a compilation that failed."""
+        """Return all that is known of a compilation that failed."""
         return Evidence(self._kernel, self._printed, self._errors, self._foreign)
 
 
@@ -313,7 +313,7 @@ def _circle(error: CompileError, circle: str) -> CompileError:
 
 
 def _read_back(image: bytes, symbol: str) -> KernelMetadata:
-    """What the code object says of its kernel. Raises `CompileError`, and `_WrongCodeError` where code is missing."""
+    """Read a code object's kernel. Raises `CompileError`, and `_WrongCodeError` where code is missing."""
     try:
         read = read_code_object(image)
         if read.undefined:

@@ -57,12 +57,12 @@ def diagnostics(printed: str, listing: str = "") -> list[Diagnostic]:
 
 
 def errors(found: Iterable[Diagnostic]) -> list[Diagnostic]:
-    """Those that are errors."""
+    """Return the errors among diagnostics."""
     return [item for item in found if item.is_error]
 
 
 def foremost(wrong: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Of some errors, the first few; where some have a place, only such, and what explains them."""
+    """Return the first few of some errors; where some have a place, only such, and what explains them."""
     placed = [item for item in wrong if item.place]
     why = [item for item in wrong if item.message.startswith(_WHY)]
     return [*placed[:MAX_TOLD], *(item for item in why if not item.place)] if placed else [*wrong[:MAX_TOLD]]
@@ -82,7 +82,7 @@ def warnings(found: Iterable[Diagnostic]) -> tuple[str, ...]:
 
 
 def last_words(printed: str) -> list[str]:
-    """What a compiler that took its process down printed last; without its stack."""
+    """Return what a compiler that took its process down printed last, without its stack."""
     lines = [line for line in printed.splitlines() if line.strip() and not _CRASH_NOISE.match(line)]
     first = next((at for at, line in enumerate(lines) if "ERROR" in line or "Assertion" in line), None)
     kept = lines[-MAX_TOLD:] if first is None else lines[first : first + MAX_TOLD]

@@ -7,6 +7,16 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+_FOREIGN = frozenset({"tt.elementwise_inline_asm", "ttg.inline_asm", "tt.extern_elementwise"})
+_LANEWISE = frozenset(
+    {
+        *("tt.splat", "tt.broadcast", "tt.expand_dims", "tt.reshape", "tt.trans", "tt.load", "tt.addptr", "tt.bitcast"),
+        *("tt.fp_to_fp", "tt.int_to_ptr", "tt.ptr_to_int", "tt.clampf", "tt.mulhiui", "tt.precise_sqrt"),
+        *("tt.precise_divf", "ttg.convert_layout", "gluon.set_auto_layout"),
+    }
+)
+_LANEWISE_DIALECTS = ("arith.", "math.")
+"""Operations that make the same in every lane of what is the same in every lane."""
 _PLACE = re.compile(r'"([^"]+)":(\d+):\d+')
 _SCALAR_REGISTER = re.compile(r"s\Z|\{s\d+\}|\{s\[")
 """Constraints of AMD's scalar registers."""
@@ -30,18 +40,18 @@ class ForeignCode:
     fault: str = ""
 
     def __str__(self) -> str:
-        """What it is, in a line."""
+        """Describe it in a line."""
         return f"{self.place}: {self.told}" if self.place else self.told
 
     @property
     def told(self) -> str:
-        """What it is, without its place."""
+        """Describe it without its place."""
         if self.constraints is None:
             return f"a call of {self.text!r}"
         return f"inline assembly {_one_line(self.text)!r} with constraints {self.constraints!r}"
 
     def is_of(self, message: str) -> bool:
-        """Whether a compiler's message names it: its function, what stands in its text, or one of its constraints."""
+        """Tell whether a compiler's message names its function, part of its text, or one of its constraints."""
         quoted = re.findall(r"'([^']+)'", message)
         if self.constraints is None:
             return self.text in message
@@ -53,6 +63,10 @@ class ForeignCode:
 
 def foreign_code(module: Any, backend: str) -> list[ForeignCode]:
     """The foreign code of a module in Triton's dialects, in the order of its operations."""
+    names: set[str] = set()
+    module.walk(lambda op: names.add(op.get_name()))
+    if not names & _FOREIGN:
+        return []  # as of most kernels
     reader = _Reader(backend)
     module.walk(reader.visit)
     return reader.codes()
@@ -73,9 +87,10 @@ class _Reader:
         results = [op.get_result(i).id() for i in range(op.get_num_results())]
         self._used.update(operand.id() for operand in operands)
         uniform = [self._is_uniform(operand) for operand in operands]
-        if all(uniform) and op.get_name() != "tt.make_range" and not op.get_num_regions():
+        name = op.get_name()
+        if all(uniform) and (name in _LANEWISE or name.startswith(_LANEWISE_DIALECTS)):
             self._uniform.update(results)
-        if op.get_str_attr("asm_string") is not None or op.get_name() == "tt.extern_elementwise":
+        if name in _FOREIGN:
             self._found.append((op, uniform, results))
 
     def _is_uniform(self, value: Any) -> bool:
@@ -111,7 +126,7 @@ def _split(constraints: str) -> tuple[list[str], list[str]]:
 
 
 def _unwritten(text: str, outputs: Sequence[str], inputs: Iterable[str]) -> str:
-    """What is wrong where the assembly does not name an output whose value is used."""
+    """Say what is wrong where the assembly does not name an output whose value is used; empty where it does."""
     named, tied = text.replace("$$", ""), set(inputs)
     for number, output in enumerate(outputs):
         if output.startswith("{") or str(number) in tied or re.search(rf"\$(\{{{number}\D|{number}(?!\d))", named):
@@ -121,8 +136,8 @@ def _unwritten(text: str, outputs: Sequence[str], inputs: Iterable[str]) -> str:
 
 
 def _scalar_inputs(inputs: Sequence[str], outputs: Sequence[str], uniform: Sequence[bool]) -> str:
-    """What is wrong where an input that differs between lanes is asked for in a register that they share: LLVM passes
-    the first lane's value.
+    """Say what is wrong where an input that differs between lanes is asked for in a register that they share: LLVM
+    passes the first lane's value.
 
     Args:
         uniform: of each input. Where there are fewer or more, as of small types that are packed, nothing is said.

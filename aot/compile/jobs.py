@@ -91,7 +91,7 @@ class CompiledKernel:
     early: bool = False
     """Whether it waits for those that precede it on the stream, and so may begin before they have ended."""
     warnings: tuple[str, ...] = ()
-    """What the compiler warned of, each with the kernel that it is about."""
+    """Warnings of the compiler, each with the kernel that it is about."""
 
 
 def job_target(job: CompileJob) -> Target:

@@ -91,7 +91,7 @@ def pinned_knobs(line_info: bool) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class CompilerOutput:
-    """What a compilation prints, in files, so that it can be read where the compiler took its process down, too.
+    """Output of a compilation, in files, so that it can be read where the compiler took its process down, too.
 
     Attributes:
         native: what MLIR, LLVM and the programs that they start wrote to the descriptors.
@@ -121,11 +121,11 @@ class CompilerOutput:
         return len(_text(self.native)), len(_text(self.python))
 
     def of_compilers(self, after: tuple[int, int] = (0, 0)) -> str:
-        """What was printed by no program in Python, after there was so much."""
+        """Return what no program in Python printed, after there was so much."""
         return _text(self.native)[after[0] :] + ptxas_output(_text(self.python)[after[1] :])
 
     def epitaph(self) -> list[str]:
-        """What is to be said of a process that ended: the compiler's last words, then what was compiled."""
+        """Lines that explain how a process ended: the compiler's last words, then what was compiled."""
         return [*last_words(_text(self.native)), *_text(self.about).splitlines()[:MAX_TOLD]]
 
 

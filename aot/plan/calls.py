@@ -25,7 +25,7 @@ from .variants import VariantSpec
 
 @dataclass(frozen=True)
 class WantedCalls:
-    """What `--for` asks for.
+    """Calls that a build is for.
 
     Attributes:
         neighbours: build what is near to the calls' variants, too.

@@ -174,6 +174,44 @@ def test_what_fails_is_listed_and_the_rest_is_compiled(project: Project):
     assert figures(project.build("--filter", "block=16")) == (0, 4), "the others are in the cache"
 
 
+ASM = r"""'.warning "slow"\nv_mov_b32 $0, $1', '=v,v'"""
+WARNING = KERNELS.replace("value * factor", f"tl.inline_asm_elementwise({ASM}, [value * factor], tl.float32, True, 1)")
+
+
+def test_what_the_compiler_warns_of_is_told_once(project: Project, caplog: pytest.LogCaptureFixture):
+    """Four variants warn of one thing, and the same ones from the cache."""
+    (project.folder / "k.py").write_text(WARNING)
+    for expected in ((4, 0), (0, 4)):
+        caplog.clear()
+        assert figures(project.build("--filter", "dtype=float32")) == expected
+        assert [record.getMessage() for record in caplog.records if record.levelname == "WARNING"] == [
+            "k.py: kernel 'scale_rows': slow\n    .warning \"slow\""
+        ]
+
+
+# Additions
+
+
+def test_what_cannot_be_added_to_is_left_as_it_is(project: Project):
+    calls = project.folder / "calls.yaml"
+    calls.write_text("calls: [{op: scale, shapes: {x: [2, 8]}, dtypes: {T: float32}}]")
+    add = ("--for", str(calls), "--add")
+    assert f"--add: there is no bundle in {project.folder_of()} to add to" in project.build(*add).stderr
+    assert figures(project.build("--filter", "dtype=float16")) == (4, 0)
+    before = files(project)
+    project.manifest.write_text(edit(SCALE, ("values: [16, 32]", "values: [16, 64]")))
+    result = project.build(*add)
+    assert result.exit_code == 2 and files(project) == before
+    gone = "scale[BLOCK=32, T=float16] aligned config 0; scale[BLOCK=32, T=float16] general config 0"
+    assert f"--add: {project.folder_of()} has variants that the manifest no longer has: {gone}; build" in result.stderr
+    assert "it goes with --for" in project.build("--add").stderr
+    project.manifest.write_text(SCALE)
+    result = project.build(*add)
+    assert figures(result) == (1, 4)
+    assert "tiny-gfx942: 1 call, for which, with what is there, 5 of 8 variants are built" in result.stdout
+    assert project.bundle().provenance.build_definition.external_parameters["add"] is True
+
+
 # Requirements
 
 

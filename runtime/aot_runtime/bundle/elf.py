@@ -71,7 +71,7 @@ class Symbol(msgspec.Struct, frozen=True):
 
     @property
     def is_undefined(self) -> bool:
-        """Whether a name is used that another image is to define."""
+        """True for a name that another image is to define."""
         return self.section == 0 and self.name != ""
 
 

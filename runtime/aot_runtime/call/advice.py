@@ -26,9 +26,9 @@ _TRIED = 1500
 """Calls that are looked up for a number of changed arguments, at most."""
 
 Fits = Callable[[Mapping[str, Any], bool], bool]
-"""Whether something may be built for a call whose names have these values, if it may be taken for an aligned one."""
+"""Tells whether something may be built for a call with these values of names, if it may be taken for an aligned one."""
 Serves = Callable[[Iterable[Change]], bool]
-"""Whether the call with some changes gets what it needs: all that `Fits` says, and more, which takes longer."""
+"""Tells whether the call with some changes gets what it needs: all that `Fits` says, and more, which takes longer."""
 
 
 class Asked(msgspec.Struct, frozen=True):
@@ -109,7 +109,7 @@ def _dtypes(op: Op, variable: str, built: list[Variant], asked: Asked) -> Iterat
 
 
 def _typed(op: Op, variable: str, dtype: str) -> dict[str, Any]:
-    """What becomes of the names where a variable is another dtype."""
+    """Return the names that change where a variable is another dtype."""
     subjects = (variable, *(item.name for item in op.tensors if item.dtype == variable))
     return {variable: dtype, **{query_name("elsize", item): DTYPES[dtype] for item in subjects}}
 

@@ -39,7 +39,7 @@ class Arguments(msgspec.Struct, frozen=True):
     names: Mapping[str, Any]
 
     def changed(self, op: Op, changes: Iterable[Change], device: tuple[str, int]) -> Arguments:
-        """The same call with some changes. A tensor whose shape, dtype and order of dims stay is as it was; of others
+        """Apply changes to a call. A tensor whose shape, dtype and order of dims stay is as it was; of others
         the array is packed. Outputs that change are left to be allocated. Raises `ExpressionError` and errors of
         arithmetic where the shapes of tensors do not follow."""
         made = [*changes]

@@ -40,7 +40,7 @@ class _Launch(msgspec.Struct, frozen=True):
 
 
 class Search(msgspec.Struct):
-    """What was looked for.
+    """Record of a search for variants.
 
     Attributes:
         tried: what there is not.
@@ -99,8 +99,10 @@ class Choosing:
         return found
 
     def find(self, call: Call, search: Search) -> Decision | None:
-        """The same; None where neither is built. An aligned variant that takes maps serves calls that have them: that
-        others take some decides nothing."""
+        """Find what `decide` returns; None where neither is built.
+
+        An aligned variant that takes maps serves calls that have them: that others take some decides nothing.
+        """
         divisible = {name: call.names[name] for name in self.op.divisible}
         misaligned = search.misaligned = [*self.rules.misalignment(call.layouts, divisible)]
         for aligned in (False,) if misaligned else (True, False):
@@ -153,7 +155,7 @@ class Choosing:
         return tuple(chosen)
 
     def _is_left_out(self, names: Mapping[str, Any]) -> bool:
-        """Whether the manifest leaves out what these names pick, whatever the config."""
+        """Tell whether the manifest leaves out what these names pick, whatever the config."""
         for item in self.op.denied:
             with suppress(ExpressionError):  # it reads what configs set
                 if evaluator(item.when)(names):

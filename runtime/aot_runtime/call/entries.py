@@ -101,7 +101,7 @@ class Describing:
         )
 
     def _specialised(self, name: str, layout: Layout) -> tuple[bool, bool]:
-        """Whether aligned variants take a tensor at all, and whether those do that take a map of it."""
+        """Tell whether aligned variants take a tensor at all, and whether those do that take a map of it."""
         aligned = not self.rules.misalignment({name: layout}, {})
         return aligned, aligned and (name not in self.mapped or not any(self.rules.unmappable(name, layout)))
 

@@ -131,7 +131,7 @@ class Planner:
     def _serves(
         self, arguments: Arguments, changes: Iterable[Change], device: tuple[str, int], hardware: Mapping[str, Any]
     ) -> bool:
-        """Whether a call gets all that it needs once it is changed."""
+        """Tell whether a call gets all that it needs once it is changed."""
         try:
             changed = arguments.changed(self.op, changes, device)
             call = self._checking.check(changed.layouts, changed.scalars, device, hardware)

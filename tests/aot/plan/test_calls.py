@@ -89,7 +89,7 @@ VARLEN = (
 
 
 def test_what_one_call_gets_does_not_hinge_on_what_another_does(tmp_path: Path):
-    """Of no keys there is no tensor map, which the first call's variant takes and the second's does not."""
+    """There is no tensor map of no keys, which the first call's variant takes and the second's does not."""
     file = calls_file(tmp_path, VARLEN.format(q=100, k=100), VARLEN.format(q=33, k=0))
     bundle = planned(ROOT / "manifests/attention.yaml", file, arch="sm_90")
     index = index_of(bundle)

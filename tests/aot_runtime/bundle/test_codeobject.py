@@ -37,7 +37,7 @@ def images() -> dict[str, bytes]:
 
 
 def test_what_an_image_uses_and_does_not_define(images: dict[str, bytes]):
-    """Of AMD's, that is; CUDA's driver has functions of its own, as that which prints."""
+    """AMD's images alone are looked at: CUDA's driver has functions of its own, as that which prints."""
     image = images["gfx942"]
     table = ELFFile(io.BytesIO(image)).get_section_by_name(".symtab")
     number = next(at for at, symbol in enumerate(table.iter_symbols()) if symbol.name == "every_type")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -46,6 +47,17 @@ def test_hidden_arguments_are_no_fault_and_lie_behind_the_others(small_copy: Pat
         f"{where}: kernarg 'more' at offset 48 is not in the code object",
         f"{where}: it is launched with 56 kernarg bytes, the code object has 48",
     ]
+
+
+def test_code_that_uses_what_nothing_defines(small_copy: Path, monkeypatch: pytest.MonkeyPatch):
+    """A loader of the hardware would refuse it, or not: a linker lets it pass."""
+    (first, *_), read = [*read_index(small_copy).blobs.values()], read_code_object
+    image = read_blob(small_copy, first, "gfx942")
+    monkeypatch.setattr(
+        "aot_runtime.bundle.verification.read_code_object",
+        lambda given: replace(read(given), undefined=("printf",)) if given == image else read(given),
+    )
+    assert verify_bundle(small_copy) == [f"{first.file} uses 'printf', which nothing in it defines"]
 
 
 def arg(name: str, **fields: Any) -> Edit:

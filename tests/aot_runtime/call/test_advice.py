@@ -1,4 +1,4 @@
-"""What the error of a call advises is done: the call is served then, be it by other arguments or by another build."""
+"""Advice in the error of a call is followed: the call is served then, be it by other arguments or by another build."""
 
 from __future__ import annotations
 
