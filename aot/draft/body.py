@@ -62,7 +62,7 @@ class _Reader(Expressions):
     def _on_each_side(self, node: ast.stmt, frame: Frame) -> None:
         """Go through a statement once for each combination of sides that what it reads differs by."""
         split = next(self._unresolved(node, frame), None)
-        if split is None or len(self._sides) >= MAX_SIDES:
+        if split is None or len(self._sides) >= MAX_SIDES or not self.may_split():
             self._simple(node, frame)
             return
         before, outcomes = dict(frame.names), []

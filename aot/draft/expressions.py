@@ -18,6 +18,8 @@ from .values import Atom, Sum, other
 
 MAX_CALLS = 12
 """Depth of functions within functions."""
+MAX_SPLITS = 400
+"""Statements and operations of a kernel that both sides of a branch are gone through for; of later ones one side is."""
 
 _HINTS = ("multiple_of", "max_contiguous", "max_constancy")
 _SHAPES = ("broadcast_to", "expand_dims", "view", "reshape", "ravel", "trans", "permute", "interleave", "join", "flip")
@@ -116,6 +118,7 @@ class Expressions:
         self.found = Findings()
         self._guards: list[Guard] = []
         self._sides: dict[int, bool] = {}
+        self._splits = 0
         self._silent = 0
         self._depth = 0
         self._counter = 0
@@ -172,6 +175,11 @@ class Expressions:
         yield
         del self._guards[count:]
 
+    def may_split(self) -> bool:
+        """Whether there is time left to go through both sides of a branch once more."""
+        self._splits += 1
+        return self._splits <= MAX_SPLITS
+
     def branch_number(self) -> int:
         """A number for a branch that no other has."""
         self._counter += 1
@@ -181,12 +189,8 @@ class Expressions:
         self, branch: int, guards: tuple[tuple[Guard, ...], tuple[Guard, ...]], first: Value, second: Value
     ) -> Value:
         """What is one value on one side of a branch, and another on the other side."""
-        if first is second or first == second:
-            return first
-        if (isinstance(first, Text) and first.value is None) or _is_plain(first):
-            return second  # a number, or None, that stands for nothing
-        if isinstance(second, Text) or _is_plain(second):
-            return first
+        if first is second or first == second or not (_is_place(first) and _is_place(second)):
+            return second if first is None or _is_nothing(first) else first
         return Either(branch, guards, first, second)
 
     def resolved(self, value: Value) -> Value:
@@ -213,6 +217,8 @@ class Expressions:
         split = next((value for value in given if isinstance(value, Either)), None)
         if split is None:
             return compute(*given)
+        if not self.may_split():
+            return self._lifted(compute, *(value.first if isinstance(value, Either) else value for value in given))
         outcomes = []
         for i in (0, 1):
             sides = [(v.second if i else v.first) if isinstance(v, Either) and v.branch == split.branch else v
@@ -587,5 +593,13 @@ def _is_loaded(atom: Atom) -> bool:
     return atom.kind == values.LOADED and bool(atom.key)
 
 
-def _is_plain(value: Value) -> bool:
-    return isinstance(value, Sum) and not value.atoms
+def _is_place(value: Value) -> bool:
+    """Whether a value may be an address, or says which elements are there: all that has to be known of both sides."""
+    if isinstance(value, Either):
+        return _is_place(value.first)
+    return isinstance(value, _Mask | _Handle) or (isinstance(value, Sum) and bool(bases_of(value)))
+
+
+def _is_nothing(value: Value) -> bool:
+    """Whether a value is a number, or None: what stands on a side where there is nothing."""
+    return isinstance(value, Text) or (isinstance(value, Sum) and not value.atoms)
