@@ -31,6 +31,8 @@ class Dtypes:
         if options:
             if host is not None and host.is_dtype_default:
                 self._guess(tensor, options[0], "its dtype, which the caller chooses")
+            if tensor.is_index:
+                self._guess(tensor, options[0], "the `range` of its numbers")
             return options[0] if len(options) == 1 else self._variable(options)
         if host is not None and host.dtype_root is not host:
             root = self.work.tensor_passed_for(host.dtype_root)

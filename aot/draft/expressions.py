@@ -415,6 +415,7 @@ class Expressions:
             return self._access(kind, pointer, parts.get("mask"))
         if name in _ATOMICS:
             mask = named.get("mask", given[2] if len(given) > 2 else None)
+            self._note_stored(whole(first), named.get("val", given[1] if len(given) > 1 else None))
             return self._access(UPDATE, whole(first), mask)
         if name == "cdiv" and len(given) == 2 and (block := argument_of(given[1])) and argument_of(given[0]):
             self.found.tiled.setdefault(block, argument_of(given[0]))

@@ -167,6 +167,9 @@ class Host:
         match target:
             case ast.Name(id=name):
                 self.names[name] = self._named(name, value)
+            case ast.Tuple(elts=parts) if isinstance(value, Unknown) and value.text.endswith(".saved_tensors"):
+                for item in parts:
+                    self._assign(item, self.tensor(ast.unparse(item), is_given=True))
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 for item, part in zip(parts, self._unpacked(parts, value), strict=True):
                     self._assign(item.value if isinstance(item, ast.Starred) else item, part)
@@ -431,7 +434,7 @@ class Host:
     def _attribute(self, node: ast.Attribute, owner: ast.expr, name: str) -> Value:
         value = self.value(owner)
         if isinstance(value, HostTensor):
-            return host_torch.attribute(self, value, name)
+            return host_torch.attribute(self, value, name) if name != "saved_tensors" else Unknown(ast.unparse(node))
         if name == "multi_processor_count":
             return Size("num_cus")
         if (dtype := host_torch.dtype_name(ast.unparse(node))) and isinstance(value, Unknown):

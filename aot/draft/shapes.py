@@ -115,7 +115,7 @@ class Shapes:
                 text = self.counted.setdefault(dim.extent.note, symbol)
             hint = self.facts.hints.get(symbol)
             is_open = symbol.isidentifier() and (hint is None or hint == self.facts.hints.get(text))
-            if not text or text.startswith("arg__") or names_of(symbol) & names_of(text):
+            if not text or names_of(symbol) & names_of(text):
                 continue
             if is_open:
                 self.facts.same[symbol] = text
