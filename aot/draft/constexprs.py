@@ -194,8 +194,10 @@ class Constexprs:
     def _add_argument(self, name: str, argument: HostTensor) -> bool:
         """An argument of the function that launches the kernel: a flag, or a number that picks a variant."""
         default = argument.default.value if isinstance(argument.default, Const) else None
-        if argument.annotation == "bool" or isinstance(default, bool) or (
-            name in self.work.found.flags and not self.work.found.compared.get(name)
+        if (
+            argument.annotation == "bool"
+            or isinstance(default, bool)
+            or (name in self.work.found.flags and not self.work.found.compared.get(name))
         ):
             self._add_flag(name, default is True)
             return True

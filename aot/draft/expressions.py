@@ -17,7 +17,7 @@ from .values import LOADED_KEY as LOADED
 from .values import Atom, Sum, other
 
 MAX_CALLS = 12
-"""Depth of functions within functions."""
+"""Depth of functions within functions; one that calls itself is gone through once."""
 MAX_SPLITS = 400
 """Statements and operations of a kernel that both sides of a branch are gone through for; of later ones one side is."""
 
@@ -120,7 +120,7 @@ class Expressions:
         self._sides: dict[int, bool] = {}
         self._splits = 0
         self._silent = 0
-        self._depth = 0
+        self._calls: list[str] = []
         self._counter = 0
 
     def function(self, frame: Frame) -> Value:
@@ -475,11 +475,11 @@ class Expressions:
             given[name] = self._value(default, inner)
         given |= dict(zip(names, [self._value(item, frame) for item in node.args], strict=False))
         given |= {item.arg: self._value(item.value, frame) for item in node.keywords if item.arg}
-        if self._depth >= MAX_CALLS:
+        if key in self._calls or len(self._calls) >= MAX_CALLS:
             return self._other([whole(value) for value in given.values()], key)
-        self._depth += 1
+        self._calls.append(key)
         result = self.function(inner)
-        self._depth -= 1
+        self._calls.pop()
         return result if result is not None else Sum.number(0)
 
     def _descriptor(self, given: Sequence[Value], named: Mapping[str, Value]) -> _Handle:

@@ -452,7 +452,7 @@ class Host:
                 return items.get(key, Unknown())
             case Strides(tensor=tensor), Const(value=int(at)):
                 return host_torch.method(self, tensor, "stride", [Const(at)], {})
-            case (Unknown() | HostTensor(is_given=True)), Const(value=str(name)):
+            case ((Unknown() | HostTensor(is_given=True)), Const(value=str(name))):
                 return Size(name)  # of the meta-parameters that a grid is computed from
             case Shape(tensor=tensor, start=start, stop=None), Const(value=int(at)):
                 return Size(tensor.extent(at + (start or 0) if at >= 0 else at))

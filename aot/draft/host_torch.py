@@ -214,9 +214,7 @@ def _permuted(host: Host, tensor: HostTensor, given: Sequence[Value] | None, swa
             order[one], order[two] = order[two], order[one]
         else:
             order = [number % len(shape) for number in numbers]
-    return host.tensor(
-        f"{tensor.key}_t", own_shape=tuple(shape[i] for i in order), dtype_of=tensor, **_made(tensor)
-    )
+    return host.tensor(f"{tensor.key}_t", own_shape=tuple(shape[i] for i in order), dtype_of=tensor, **_made(tensor))
 
 
 def _cast(host: Host, tensor: HostTensor, dtype: DtypeValue | None) -> Value:

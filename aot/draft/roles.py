@@ -28,9 +28,7 @@ def role_of(work: Workbench, tensor: DraftTensor) -> str:
         if host.made != ZEROS:
             work.op.note("tensors", name, "the kernel reads it, too: whether it may do so only after it has written")
         return "output"
-    is_scattered = any(
-        atom.kind == values.LOADED for dim in tensor.dims for atom in dim.index.below
-    )
+    is_scattered = any(atom.kind == values.LOADED for dim in tensor.dims for atom in dim.index.below)
     if READ in tensor.kinds or (is_scattered and not (host is not None and host.made)):
         return "inout"  # where indices say what is written, the rest is the caller's
     return "output"

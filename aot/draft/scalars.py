@@ -105,4 +105,3 @@ class Scalars:
         if name in self.work.found.integers:
             return "i32", not kinds
         return "i32" if _INTEGER.search(name) and not _FRACTION.search(name) else "fp32", False
-

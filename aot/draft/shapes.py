@@ -126,9 +126,7 @@ class Shapes:
         host = self.work.launch.tensor(tensor.parameter)
         if host is not None and host.shape is not None:
             final = [self.work.launch.final(text) for text in host.shape]
-            return tuple(
-                text or self._new(tensor, i) for i, text in enumerate(final)
-            )
+            return tuple(text or self._new(tensor, i) for i, text in enumerate(final))
         return tuple(
             self.work.launch.final(self.work.extent(dim.extent)) or self._noted(tensor, i, dim.extent)
             for i, dim in enumerate(tensor.dims)

@@ -157,9 +157,7 @@ def _common(groups: Sequence[tuple[Guard, ...]]) -> tuple[Guard, ...]:
 class _Shapes:
     """Finds the dims of tensors."""
 
-    def __init__(
-        self, kernel: KernelText, found: Findings, pointers: Callable[[Sum], str], strides: Collection[str]
-    ):
+    def __init__(self, kernel: KernelText, found: Findings, pointers: Callable[[Sum], str], strides: Collection[str]):
         self.found, self._pointer, self._strides = found, pointers, strides
         self._order = {p.name: i for i, p in enumerate(kernel.parameters)}
         self._constexprs = {p.name for p in kernel.parameters if p.constexpr}

@@ -216,5 +216,3 @@ def _launch(host: Host, call: ast.Call, parameters: Sequence[str], others: int) 
         grid = host.called(grid, [Unknown("META")], {})
     extents = grid if isinstance(grid, tuple) else ()
     return Launch(arguments, options, extents, host.facts, others, True)
-
-
