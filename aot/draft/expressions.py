@@ -1,4 +1,4 @@
-"""What the expressions of a kernel are: sums, masks, descriptors; and what they load, store and call."""
+"""Expressions of a kernel as values: sums, masks, descriptors; and what they load, store and call."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ _FRACTIONS = frozenset(
     ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sigmoid", "softmax", "tanh", "erf", "dot", "sum", "sin", "cos")
 )
 _WIDE = frozenset(("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sigmoid", "erf", "sin", "cos"))
-"""Those that take no float narrower than float32."""
+"""Functions of these that take no float narrower than float32."""
 
 
 @dataclass(frozen=True)
@@ -128,7 +128,7 @@ class Expressions:
         raise NotImplementedError
 
     def _condition(self, node: ast.expr, frame: Frame) -> tuple[list[Guard], list[Guard]]:
-        """What is known of parameters where a condition holds, and where it does not."""
+        """Find what is known of parameters where a condition holds, and where it does not."""
         raise NotImplementedError
 
     def _value(self, node: ast.expr, frame: Frame) -> Value:
@@ -176,7 +176,7 @@ class Expressions:
         del self._guards[count:]
 
     def may_split(self) -> bool:
-        """Whether there is time left to go through both sides of a branch once more."""
+        """Tell whether there is time left to go through both sides of a branch once more."""
         self._splits += 1
         return self._splits <= MAX_SPLITS
 
@@ -188,7 +188,7 @@ class Expressions:
     def merged(
         self, branch: int, guards: tuple[tuple[Guard, ...], tuple[Guard, ...]], first: Value, second: Value
     ) -> Value:
-        """What is one value on one side of a branch, and another on the other side."""
+        """Find what is one value on one side of a branch, and another on the other side."""
         if first is second or first == second or not (_is_place(first) and _is_place(second)):
             return second if first is None or _is_nothing(first) else first
         return Either(branch, guards, first, second)
@@ -213,7 +213,7 @@ class Expressions:
         return inner if node.attr in ("T", "value") else self._other([whole(inner)], text)
 
     def _lifted(self, compute: Callable[..., Value], *given: Value) -> Value:
-        """What comes of values, some of which may differ between the sides of branches."""
+        """Find what comes of values, some of which may differ between the sides of branches."""
         split = next((value for value in given if isinstance(value, Either)), None)
         if split is None:
             return compute(*given)
@@ -444,11 +444,11 @@ class Expressions:
         return self._other([whole(value) for value in (*given, *named.values())], ast.unparse(node))
 
     def _is_chosen(self, options: Sequence[Value]) -> bool:
-        """Whether one of two addresses, or indices, is taken as it is: nothing that was loaded is in them."""
+        """Tell whether one of two addresses, or indices, is taken as it is: nothing that was loaded is in them."""
         return not any(_is_loaded(atom) for value in options for atom in whole(value).below)
 
     def _note_stored(self, pointer: Sum, value: Value) -> None:
-        """What a stored value is made of, and the dtype that it was given."""
+        """Note what a stored value is made of, and the dtype that it was given."""
         if self._silent or value is None:
             return
         for base in bases_of(pointer):
@@ -595,12 +595,12 @@ def _is_loaded(atom: Atom) -> bool:
 
 
 def _is_place(value: Value) -> bool:
-    """Whether a value may be an address, or says which elements are there: all that has to be known of both sides."""
+    """Tell whether a value may be an address, or a mask: both sides of a branch have to be known of these."""
     if isinstance(value, Either):
         return _is_place(value.first)
     return isinstance(value, _Mask | _Handle) or (isinstance(value, Sum) and bool(bases_of(value)))
 
 
 def _is_nothing(value: Value) -> bool:
-    """Whether a value is a number, or None: what stands on a side where there is nothing."""
+    """Tell whether a value is a number, or None: what stands on a side where there is nothing."""
     return isinstance(value, Text) or (isinstance(value, Sum) and not value.atoms)

@@ -246,7 +246,7 @@ class Host:
         return False
 
     def _merged(self, condition: str, one: Value | None, two: Value | None, before: Value | None = None) -> Value:
-        """What a name stands for after a branch."""
+        """Find what a name stands for after a branch."""
         if one is None or two is None or one == two:
             return two if one is None and two is not None else one if one is not None else Unknown()
         for value, none, text in ((one, two, condition), (two, one, negated(condition) if condition else "")):
@@ -365,7 +365,7 @@ class Host:
     # Expressions
 
     def value(self, node: ast.expr) -> Value:
-        """What an expression stands for."""
+        """Find what an expression stands for."""
         if node is self.launch and isinstance(node, ast.Call):
             self._reached(self, node)
             return Unknown()
@@ -600,7 +600,7 @@ class Host:
         return Size(f"{name}({', '.join(texts)})") if all(texts) else Unknown()
 
     def called(self, function: Function, arguments: Sequence[Value], named: Mapping[str, Value]) -> Value:
-        """What a function of the file returns."""
+        """Find what a function of the file returns."""
         if self._depth >= MAX_CALLS:
             return Unknown()
         node, outside = function.node, self.names

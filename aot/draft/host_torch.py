@@ -80,7 +80,7 @@ def attribute(host: Host, tensor: HostTensor, name: str) -> Value:
 
 
 def method(host: Host, tensor: HostTensor, name: str, given: Sequence[Value], named: Mapping[str, Value]) -> Value:
-    """What a method of a tensor returns."""
+    """Find what a method of a tensor returns."""
     match name:
         case "size" if given and isinstance(given[0], Const) and type(given[0].value) is int:
             return _size(tensor.extent(given[0].value))
