@@ -216,7 +216,7 @@ class Runner:
 
 
 def _alike(one: Layout, other: Layout) -> bool:
-    """Whether one array may be both."""
+    """Tell whether one array may be both."""
     return (one.dtype, one.shape) == (other.dtype, other.shape)
 
 

@@ -22,7 +22,7 @@ MAX_SIDES = 4
 
 
 def read_body(kernel: KernelText) -> Findings:
-    """What the kernel and what it calls does."""
+    """Find what the kernel and what it calls does."""
     reader = _Reader(kernel)
     first = Frame(kernel.functions[""], {p.name: Sum.of(Atom(values.ARGUMENT, p.name)) for p in kernel.parameters})
     for parameter in kernel.parameters:
@@ -62,7 +62,7 @@ class _Reader(Expressions):
     def _on_each_side(self, node: ast.stmt, frame: Frame) -> None:
         """Go through a statement once for each combination of sides that what it reads differs by."""
         split = next(self._unresolved(node, frame), None)
-        if split is None or len(self._sides) >= MAX_SIDES:
+        if split is None or len(self._sides) >= MAX_SIDES or not self.may_split():
             self._simple(node, frame)
             return
         before, outcomes = dict(frame.names), []
@@ -92,7 +92,7 @@ class _Reader(Expressions):
         first: Mapping[str, Value],
         second: Mapping[str, Value],
     ) -> dict[str, Value]:
-        """What names stand for after a branch."""
+        """Find what names stand for after a branch."""
         return {
             name: self.merged(branch, guards, first[name], second[name])
             if name in first and name in second
@@ -177,7 +177,7 @@ class _Reader(Expressions):
         self._block(body, frame)
 
     def _grown(self, name: str, value: Value, later: Value, count: Sum) -> Value:
-        """What a name stands for in any turn of a loop, by what it is before the first and before the second."""
+        """Find what a name stands for in any turn of a loop, by what it is before the first and before the second."""
         if isinstance(value, Either):
             sides = [self._grown(name, one, _side_of(later, value.branch, i), count)
                      for i, one in enumerate((value.first, value.second))]  # fmt: skip
@@ -192,7 +192,7 @@ class _Reader(Expressions):
     # Conditions
 
     def _condition(self, node: ast.expr, frame: Frame) -> tuple[list[Guard], list[Guard]]:
-        """What is known of parameters where a condition holds, and where it does not."""
+        """Find what is known of parameters where a condition holds, and where it does not."""
         match node:
             case ast.BoolOp(op=ast.And(), values=parts):
                 return [guard for part in parts for guard in self._condition(part, frame)[0]], []

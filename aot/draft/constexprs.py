@@ -66,7 +66,7 @@ class Constexprs:
         self._add_configs(bool(tuning.configs))
 
     def _add_heuristic(self, heuristic: Heuristic) -> None:
-        """What a build cannot take from the kernel itself: a power of two that follows a size, or anything else."""
+        """Add what a build cannot take from the kernel itself: a power of two that follows a size, or anything else."""
         asked = re.findall(r"given\((\w+)\)", heuristic.function.expression)
         for tensor in self.work.guarded_by(Guard(heuristic.name)):
             if tensor.parameter in asked and self._is_input(tensor):
@@ -172,13 +172,13 @@ class Constexprs:
         return False
 
     def _when(self, name: str, text: str) -> None:
-        """What is written only under a condition is an output only then."""
+        """Let what is written only under a condition be an output only then."""
         for tensor in self.work.guarded_by(Guard(name)):
             if self.work.spec(tensor).get("role") == "output":
                 self.work.spec(tensor)["when"] = text
 
     def _add_computed(self, name: str) -> bool:
-        """What the launch computes from sizes: a constant of the variant, a size, or the power of two that holds it."""
+        """Add what the launch computes from sizes: a constant of the variant, a size, a power of two that holds one."""
         text = self.work.expression(self.work.launch.size(name))
         if not text:
             return False
@@ -194,8 +194,10 @@ class Constexprs:
     def _add_argument(self, name: str, argument: HostTensor) -> bool:
         """An argument of the function that launches the kernel: a flag, or a number that picks a variant."""
         default = argument.default.value if isinstance(argument.default, Const) else None
-        if argument.annotation == "bool" or isinstance(default, bool) or (
-            name in self.work.found.flags and not self.work.found.compared.get(name)
+        if (
+            argument.annotation == "bool"
+            or isinstance(default, bool)
+            or (name in self.work.found.flags and not self.work.found.compared.get(name))
         ):
             self._add_flag(name, default is True)
             return True

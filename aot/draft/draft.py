@@ -1,4 +1,4 @@
-"""What `aotbuild init` proposes for an op, before it is text."""
+"""A proposed op, before it is text."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ class OpDraft:
         self.notes[key, name] = f"{old}; {text}" if old and text not in old else text
 
     def names(self) -> set[str]:
-        """What expressions may name, besides dims."""
+        """The names that expressions may have, besides dims."""
         return {*self.tensors, *self.scalars, *self.dtypes, *self.constexprs}
 
     def dims(self) -> list[str]:

@@ -31,6 +31,8 @@ class Dtypes:
         if options:
             if host is not None and host.is_dtype_default:
                 self._guess(tensor, options[0], "its dtype, which the caller chooses")
+            if tensor.is_index:
+                self._guess(tensor, options[0], "the `range` of its numbers")
             return options[0] if len(options) == 1 else self._variable(options)
         if host is not None and host.dtype_root is not host:
             root = self.work.tensor_passed_for(host.dtype_root)
@@ -79,11 +81,11 @@ class Dtypes:
         return host is not None and bool(host.made) and host.dtype_root is not host
 
     def _is_known(self, tensor: DraftTensor) -> bool:
-        """Whether the dtype of what is written follows: from what it is like, or since it is read too."""
+        """Tell whether the dtype of what is written follows: from what it is like, or since it is read too."""
         return self._is_made(tensor) or READ in tensor.kinds
 
     def _is_rounded(self, tensor: DraftTensor) -> bool:
-        """Whether something beside it says by what its numbers are scaled."""
+        """Tell whether something beside it says by what its numbers are scaled."""
         names = [self.work.tensor_name(other.parameter).lower() for other in self.work.tensors if other is not tensor
                  and not other.kinds <= {READ}]  # fmt: skip
         return any("scale" in name for name in names)

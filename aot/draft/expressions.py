@@ -1,4 +1,4 @@
-"""What the expressions of a kernel are: sums, masks, descriptors; and what they load, store and call."""
+"""Expressions of a kernel as values: sums, masks, descriptors; and what they load, store and call."""
 
 from __future__ import annotations
 
@@ -17,7 +17,9 @@ from .values import LOADED_KEY as LOADED
 from .values import Atom, Sum, other
 
 MAX_CALLS = 12
-"""Depth of functions within functions."""
+"""Depth of functions within functions; one that calls itself is gone through once."""
+MAX_SPLITS = 400
+"""Statements and operations of a kernel that both sides of a branch are gone through for; of later ones one side is."""
 
 _HINTS = ("multiple_of", "max_contiguous", "max_constancy")
 _SHAPES = ("broadcast_to", "expand_dims", "view", "reshape", "ravel", "trans", "permute", "interleave", "join", "flip")
@@ -40,7 +42,7 @@ _FRACTIONS = frozenset(
     ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sigmoid", "softmax", "tanh", "erf", "dot", "sum", "sin", "cos")
 )
 _WIDE = frozenset(("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sigmoid", "erf", "sin", "cos"))
-"""Those that take no float narrower than float32."""
+"""Functions of these that take no float narrower than float32."""
 
 
 @dataclass(frozen=True)
@@ -116,8 +118,9 @@ class Expressions:
         self.found = Findings()
         self._guards: list[Guard] = []
         self._sides: dict[int, bool] = {}
+        self._splits = 0
         self._silent = 0
-        self._depth = 0
+        self._calls: list[str] = []
         self._counter = 0
 
     def function(self, frame: Frame) -> Value:
@@ -125,7 +128,7 @@ class Expressions:
         raise NotImplementedError
 
     def _condition(self, node: ast.expr, frame: Frame) -> tuple[list[Guard], list[Guard]]:
-        """What is known of parameters where a condition holds, and where it does not."""
+        """Find what is known of parameters where a condition holds, and where it does not."""
         raise NotImplementedError
 
     def _value(self, node: ast.expr, frame: Frame) -> Value:
@@ -172,6 +175,11 @@ class Expressions:
         yield
         del self._guards[count:]
 
+    def may_split(self) -> bool:
+        """Tell whether there is time left to go through both sides of a branch once more."""
+        self._splits += 1
+        return self._splits <= MAX_SPLITS
+
     def branch_number(self) -> int:
         """A number for a branch that no other has."""
         self._counter += 1
@@ -180,13 +188,9 @@ class Expressions:
     def merged(
         self, branch: int, guards: tuple[tuple[Guard, ...], tuple[Guard, ...]], first: Value, second: Value
     ) -> Value:
-        """What is one value on one side of a branch, and another on the other side."""
-        if first is second or first == second:
-            return first
-        if (isinstance(first, Text) and first.value is None) or _is_plain(first):
-            return second  # a number, or None, that stands for nothing
-        if isinstance(second, Text) or _is_plain(second):
-            return first
+        """Find what is one value on one side of a branch, and another on the other side."""
+        if first is second or first == second or not (_is_place(first) and _is_place(second)):
+            return second if first is None or _is_nothing(first) else first
         return Either(branch, guards, first, second)
 
     def resolved(self, value: Value) -> Value:
@@ -209,10 +213,12 @@ class Expressions:
         return inner if node.attr in ("T", "value") else self._other([whole(inner)], text)
 
     def _lifted(self, compute: Callable[..., Value], *given: Value) -> Value:
-        """What comes of values, some of which may differ between the sides of branches."""
+        """Find what comes of values, some of which may differ between the sides of branches."""
         split = next((value for value in given if isinstance(value, Either)), None)
         if split is None:
             return compute(*given)
+        if not self.may_split():
+            return self._lifted(compute, *(value.first if isinstance(value, Either) else value for value in given))
         outcomes = []
         for i in (0, 1):
             sides = [(v.second if i else v.first) if isinstance(v, Either) and v.branch == split.branch else v
@@ -409,6 +415,7 @@ class Expressions:
             return self._access(kind, pointer, parts.get("mask"))
         if name in _ATOMICS:
             mask = named.get("mask", given[2] if len(given) > 2 else None)
+            self._note_stored(whole(first), named.get("val", given[1] if len(given) > 1 else None))
             return self._access(UPDATE, whole(first), mask)
         if name == "cdiv" and len(given) == 2 and (block := argument_of(given[1])) and argument_of(given[0]):
             self.found.tiled.setdefault(block, argument_of(given[0]))
@@ -437,11 +444,11 @@ class Expressions:
         return self._other([whole(value) for value in (*given, *named.values())], ast.unparse(node))
 
     def _is_chosen(self, options: Sequence[Value]) -> bool:
-        """Whether one of two addresses, or indices, is taken as it is: nothing that was loaded is in them."""
+        """Tell whether one of two addresses, or indices, is taken as it is: nothing that was loaded is in them."""
         return not any(_is_loaded(atom) for value in options for atom in whole(value).below)
 
     def _note_stored(self, pointer: Sum, value: Value) -> None:
-        """What a stored value is made of, and the dtype that it was given."""
+        """Note what a stored value is made of, and the dtype that it was given."""
         if self._silent or value is None:
             return
         for base in bases_of(pointer):
@@ -468,11 +475,11 @@ class Expressions:
             given[name] = self._value(default, inner)
         given |= dict(zip(names, [self._value(item, frame) for item in node.args], strict=False))
         given |= {item.arg: self._value(item.value, frame) for item in node.keywords if item.arg}
-        if self._depth >= MAX_CALLS:
+        if key in self._calls or len(self._calls) >= MAX_CALLS:
             return self._other([whole(value) for value in given.values()], key)
-        self._depth += 1
+        self._calls.append(key)
         result = self.function(inner)
-        self._depth -= 1
+        self._calls.pop()
         return result if result is not None else Sum.number(0)
 
     def _descriptor(self, given: Sequence[Value], named: Mapping[str, Value]) -> _Handle:
@@ -587,5 +594,13 @@ def _is_loaded(atom: Atom) -> bool:
     return atom.kind == values.LOADED and bool(atom.key)
 
 
-def _is_plain(value: Value) -> bool:
-    return isinstance(value, Sum) and not value.atoms
+def _is_place(value: Value) -> bool:
+    """Tell whether a value may be an address, or a mask: both sides of a branch have to be known of these."""
+    if isinstance(value, Either):
+        return _is_place(value.first)
+    return isinstance(value, _Mask | _Handle) or (isinstance(value, Sum) and bool(bases_of(value)))
+
+
+def _is_nothing(value: Value) -> bool:
+    """Tell whether a value is a number, or None: what stands on a side where there is nothing."""
+    return isinstance(value, Text) or (isinstance(value, Sum) and not value.atoms)

@@ -1,4 +1,4 @@
-"""What the body of a kernel tells: accesses, bounds, flags, choices. `aot.draft.body` fills it."""
+"""Findings in the body of a kernel: accesses, bounds, flags, choices. `aot.draft.body` fills it."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ READ, WRITE, UPDATE = "read", "write", "update"
 
 @dataclass(frozen=True)
 class Bound:
-    """That an index is below a limit: `offs_m < M`."""
+    """An index that is below a limit: `offs_m < M`."""
 
     index: Sum
     limit: Sum
@@ -54,7 +54,7 @@ class Described:
 
 @dataclass
 class Stored:
-    """What is written to a tensor.
+    """Values that are written to a tensor.
 
     Attributes:
         sources: the tensors that the values are computed from.

@@ -167,6 +167,9 @@ class Host:
         match target:
             case ast.Name(id=name):
                 self.names[name] = self._named(name, value)
+            case ast.Tuple(elts=parts) if isinstance(value, Unknown) and value.text.endswith(".saved_tensors"):
+                for item in parts:
+                    self._assign(item, self.tensor(ast.unparse(item), is_given=True))
             case ast.Tuple(elts=parts) | ast.List(elts=parts):
                 for item, part in zip(parts, self._unpacked(parts, value), strict=True):
                     self._assign(item.value if isinstance(item, ast.Starred) else item, part)
@@ -243,7 +246,7 @@ class Host:
         return False
 
     def _merged(self, condition: str, one: Value | None, two: Value | None, before: Value | None = None) -> Value:
-        """What a name stands for after a branch."""
+        """Find what a name stands for after a branch."""
         if one is None or two is None or one == two:
             return two if one is None and two is not None else one if one is not None else Unknown()
         for value, none, text in ((one, two, condition), (two, one, negated(condition) if condition else "")):
@@ -362,7 +365,7 @@ class Host:
     # Expressions
 
     def value(self, node: ast.expr) -> Value:
-        """What an expression stands for."""
+        """Find what an expression stands for."""
         if node is self.launch and isinstance(node, ast.Call):
             self._reached(self, node)
             return Unknown()
@@ -431,7 +434,7 @@ class Host:
     def _attribute(self, node: ast.Attribute, owner: ast.expr, name: str) -> Value:
         value = self.value(owner)
         if isinstance(value, HostTensor):
-            return host_torch.attribute(self, value, name)
+            return host_torch.attribute(self, value, name) if name != "saved_tensors" else Unknown(ast.unparse(node))
         if name == "multi_processor_count":
             return Size("num_cus")
         if (dtype := host_torch.dtype_name(ast.unparse(node))) and isinstance(value, Unknown):
@@ -449,7 +452,7 @@ class Host:
                 return items.get(key, Unknown())
             case Strides(tensor=tensor), Const(value=int(at)):
                 return host_torch.method(self, tensor, "stride", [Const(at)], {})
-            case (Unknown() | HostTensor(is_given=True)), Const(value=str(name)):
+            case ((Unknown() | HostTensor(is_given=True)), Const(value=str(name))):
                 return Size(name)  # of the meta-parameters that a grid is computed from
             case Shape(tensor=tensor, start=start, stop=None), Const(value=int(at)):
                 return Size(tensor.extent(at + (start or 0) if at >= 0 else at))
@@ -597,7 +600,7 @@ class Host:
         return Size(f"{name}({', '.join(texts)})") if all(texts) else Unknown()
 
     def called(self, function: Function, arguments: Sequence[Value], named: Mapping[str, Value]) -> Value:
-        """What a function of the file returns."""
+        """Find what a function of the file returns."""
         if self._depth >= MAX_CALLS:
             return Unknown()
         node, outside = function.node, self.names

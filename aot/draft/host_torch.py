@@ -80,7 +80,7 @@ def attribute(host: Host, tensor: HostTensor, name: str) -> Value:
 
 
 def method(host: Host, tensor: HostTensor, name: str, given: Sequence[Value], named: Mapping[str, Value]) -> Value:
-    """What a method of a tensor returns."""
+    """Find what a method of a tensor returns."""
     match name:
         case "size" if given and isinstance(given[0], Const) and type(given[0].value) is int:
             return _size(tensor.extent(given[0].value))
@@ -214,9 +214,7 @@ def _permuted(host: Host, tensor: HostTensor, given: Sequence[Value] | None, swa
             order[one], order[two] = order[two], order[one]
         else:
             order = [number % len(shape) for number in numbers]
-    return host.tensor(
-        f"{tensor.key}_t", own_shape=tuple(shape[i] for i in order), dtype_of=tensor, **_made(tensor)
-    )
+    return host.tensor(f"{tensor.key}_t", own_shape=tuple(shape[i] for i in order), dtype_of=tensor, **_made(tensor))
 
 
 def _cast(host: Host, tensor: HostTensor, dtype: DtypeValue | None) -> Value:

@@ -97,7 +97,7 @@ class Joined:
 
 @dataclass(frozen=True)
 class Several:
-    """One of several values, by a condition that is not known."""
+    """A value of several, by a condition that is not known."""
 
     options: tuple[Value, ...]
 
@@ -147,7 +147,7 @@ class HostTensor:
 
     @property
     def is_optional(self) -> bool:
-        """Whether the caller may pass None."""
+        """Tell whether the caller may pass None."""
         return isinstance(self.default, Const) and self.default.value is None
 
     @property
@@ -192,7 +192,7 @@ class HostTensor:
 
     @property
     def counts_from_first(self) -> bool:
-        """Whether positions of dims are asked for that are counted from the first one."""
+        """Tell whether positions of dims are asked for that are counted from the first one."""
         return any(dim >= 0 for dim in (self.like or self)._asked)
 
     @property
@@ -204,7 +204,7 @@ class HostTensor:
         return self.like.numel if self.like is not None else f"{self.key}__numel"
 
     def final_names(self) -> dict[str, str]:
-        """What names of its extents stand for that were asked for before the number of dims was known."""
+        """Find what names of its extents stand for that were asked for before the number of dims was known."""
         if self.shape is None or self.like is not None or self.own_shape is not None:
             return {}
         count = len(self.shape)

@@ -52,7 +52,7 @@ def with_own_names(ops: Sequence[OpDraft]) -> list[OpDraft]:
 
 
 def _add_requirements(work: Workbench) -> None:
-    """What the function that launches the kernel asserts, as far as it is of dims and scalars."""
+    """Require what the function that launches the kernel asserts, as far as it is of dims and scalars."""
     for text in work.launch.facts.required:
         final = work.launch.final(text)
         names = names_of(final)
@@ -64,7 +64,7 @@ def _add_requirements(work: Workbench) -> None:
 
 
 def _require_whole_parts(work: Workbench) -> None:
-    """Of a size that is divided without a rest, nothing may be over: what is would be left out."""
+    """Require that nothing is over of a size that is divided: it would be left out."""
     op = work.op
     made = [item for item in op.tensors.values() if item.get("role", "input") != "input"]
     for text in [str(extent) for extent in (*(dim for item in made for dim in item["shape"]), *op.grid)]:

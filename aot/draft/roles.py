@@ -1,4 +1,4 @@
-"""What the caller passes and what the op makes: roles, what may be absent, what is zeroed before a launch."""
+"""Roles of an op's tensors: what the caller passes, what may be absent, what is zeroed before a launch."""
 
 from __future__ import annotations
 
@@ -28,16 +28,14 @@ def role_of(work: Workbench, tensor: DraftTensor) -> str:
         if host.made != ZEROS:
             work.op.note("tensors", name, "the kernel reads it, too: whether it may do so only after it has written")
         return "output"
-    is_scattered = any(
-        atom.kind == values.LOADED for dim in tensor.dims for atom in dim.index.below
-    )
+    is_scattered = any(atom.kind == values.LOADED for dim in tensor.dims for atom in dim.index.below)
     if READ in tensor.kinds or (is_scattered and not (host is not None and host.made)):
         return "inout"  # where indices say what is written, the rest is the caller's
     return "output"
 
 
 def is_zeroed(work: Workbench, tensor: DraftTensor) -> bool:
-    """Whether zeros are in a tensor before the launch."""
+    """Tell whether zeros are in a tensor before the launch."""
     host = work.launch.tensor(tensor.parameter)
     return tensor.parameter in work.kernel.autotuning.zeroed or (host is not None and host.made == ZEROS)
 
@@ -110,7 +108,7 @@ def give_dims_to_inputs(work: Workbench) -> None:
 
 
 def _is_passed(name: str, tensor: dict[str, Any], output: dict[str, Any]) -> bool:
-    """Whether the caller passes a tensor wherever an output is there."""
+    """Tell whether the caller passes a tensor wherever an output is there."""
     is_left_out = tensor.get("optional") and f"given({name})" not in output.get("when", "")
     return tensor.get("role") != "output" and not is_left_out
 

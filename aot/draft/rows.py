@@ -15,7 +15,7 @@ from .workbench import Workbench
 BLOCKS = [256, 1024, 4096, 16384]
 """Rows that are taken in one block."""
 HEADS = [32, 64, 128]
-"""The same, where rows are multiplied as matrices."""
+"""Rows that are taken in one block where they are multiplied as matrices."""
 AddAxis = Callable[[str, list[int], str], None]
 
 
@@ -75,7 +75,7 @@ class Rows:
             self._require(limit, value or name)
 
     def require_literals(self) -> None:
-        """The same for ranges whose lengths are numbers."""
+        """Say how long rows may be that a range has to hold whose length is a number."""
         lengths = {atom.key for bound in self.work.found.bounds for atom in bound.index.atoms if _is_literal(atom)}
         for length in sorted(lengths):
             for limit in self._limits(length):

@@ -46,7 +46,7 @@ class Scalars:
         self.op.scalars |= plain
 
     def _is_size(self, name: str) -> bool:
-        """Whether a parameter is a size that the op has already; it is bound to that."""
+        """Tell whether a parameter is a size that the op has already; it is bound to that."""
         text = self.work.symbolic(name)
         constant = self.work.launch.constant(name)
         if type(constant) is int and self._is_counted(name):
@@ -105,4 +105,3 @@ class Scalars:
         if name in self.work.found.integers:
             return "i32", not kinds
         return "i32" if _INTEGER.search(name) and not _FRACTION.search(name) else "fp32", False
-

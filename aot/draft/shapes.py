@@ -115,7 +115,7 @@ class Shapes:
                 text = self.counted.setdefault(dim.extent.note, symbol)
             hint = self.facts.hints.get(symbol)
             is_open = symbol.isidentifier() and (hint is None or hint == self.facts.hints.get(text))
-            if not text or text.startswith("arg__") or names_of(symbol) & names_of(text):
+            if not text or names_of(symbol) & names_of(text):
                 continue
             if is_open:
                 self.facts.same[symbol] = text
@@ -126,9 +126,7 @@ class Shapes:
         host = self.work.launch.tensor(tensor.parameter)
         if host is not None and host.shape is not None:
             final = [self.work.launch.final(text) for text in host.shape]
-            return tuple(
-                text or self._new(tensor, i) for i, text in enumerate(final)
-            )
+            return tuple(text or self._new(tensor, i) for i, text in enumerate(final))
         return tuple(
             self.work.launch.final(self.work.extent(dim.extent)) or self._noted(tensor, i, dim.extent)
             for i, dim in enumerate(tensor.dims)
@@ -181,7 +179,7 @@ class Shapes:
 
 
 def _is_solved_for(text: str, name: str) -> bool:
-    """Whether a call finds the extent `name` from an extent that is `text`."""
+    """Tell whether a call finds the extent `name` from an extent that is `text`."""
     match ast.parse(text, mode="eval").body:
         case ast.BinOp(left=ast.Name(id=left), op=ast.Add() | ast.Sub() | ast.Mult() | ast.FloorDiv()) if left == name:
             return True
@@ -191,7 +189,7 @@ def _is_solved_for(text: str, name: str) -> bool:
 
 
 def is_stride(work: Workbench, name: str) -> bool:
-    """Whether a parameter is a stride: by its name, or by what is passed for it."""
+    """Tell whether a parameter is a stride: by its name, or by what is passed for it."""
     return is_stride_name(name) or (name in work.parameters and work.launch.stride(name) is not None)
 
 
@@ -201,5 +199,5 @@ def positions(shape: Sequence[str | int], dims: Iterable[int]) -> list[str | int
 
 
 def _are_alike(one: HostTensor, other: HostTensor | None) -> bool:
-    """Whether one tensor is the other, or has its shape."""
+    """Tell whether one tensor is the other, or has its shape."""
     return other is not None and (one is other or one.like is other or other.like is one)

@@ -89,7 +89,7 @@ class _Simplifier(ast.NodeTransformer):
 
 
 def _cancelled(left: ast.expr, right: ast.expr) -> ast.expr | None:
-    """What a product is without factors that it has; None where it does not have them all."""
+    """Find what a product is without factors that it has; None where it does not have them all."""
     factors = _factors(left)
     texts = [ast.unparse(item) for item in factors]
     for item in _factors(right):

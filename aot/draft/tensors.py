@@ -157,9 +157,7 @@ def _common(groups: Sequence[tuple[Guard, ...]]) -> tuple[Guard, ...]:
 class _Shapes:
     """Finds the dims of tensors."""
 
-    def __init__(
-        self, kernel: KernelText, found: Findings, pointers: Callable[[Sum], str], strides: Collection[str]
-    ):
+    def __init__(self, kernel: KernelText, found: Findings, pointers: Callable[[Sum], str], strides: Collection[str]):
         self.found, self._pointer, self._strides = found, pointers, strides
         self._order = {p.name: i for i, p in enumerate(kernel.parameters)}
         self._constexprs = {p.name for p in kernel.parameters if p.constexpr}
@@ -225,7 +223,7 @@ class _Shapes:
         return {key: Sum(terms) for key, terms in groups.items() if key not in only_offsets} or {(): Sum.number(0)}
 
     def _is_width(self, address: Sum, rest: Product, count: int, bounds: Sequence[Bound]) -> bool:
-        """Whether a number that multiplies an index is how wide rows are, and not the length of a tile."""
+        """Tell whether a number that multiplies an index is how wide rows are, and not the length of a tile."""
         if any(atom.kind == values.RANGE for atom in rest):
             return False
         lengths = [atom.key for product in address.terms for atom in product if atom.kind == values.RANGE]
@@ -360,7 +358,7 @@ class _Shapes:
 
 
 def _is_better(score: int, extent: Extent, old_score: int, old: Extent) -> bool:
-    """Whether an extent is to be preferred to one that another access gave: what is surer, or reaches further."""
+    """Tell whether an extent is to be preferred to one that another access gave: what is surer, or reaches further."""
     if score == old_score or (extent.text and old.argument and extent.text.startswith(old.argument)):
         return len(extent.text) > len(old.text) and old.number is None
     return score > old_score

@@ -1,4 +1,4 @@
-"""What an integer or a pointer in a kernel is made of: sums of products of a few kinds of atoms.
+"""Integers and pointers in a kernel: sums of products of a few kinds of atoms.
 
 `x_ptr + row * stride + cols` is the sum of an argument, of a product of a program id and an argument, and of a range.
 What is neither sum nor product (a quotient, a remainder, a loaded value) is an atom of its own, which knows the atoms
@@ -76,7 +76,7 @@ class Sum:
         return self.terms.get((), 0) if not set(self.terms) - {()} else None
 
     def key(self) -> frozenset[tuple[Product, int]]:
-        """What equal sums have in common."""
+        """A key that equal sums have in common."""
         return frozenset(self.terms.items())
 
     @property

@@ -1,4 +1,4 @@
-"""What is known of a kernel while its op is put together, and what its parts are called there.
+"""Knowledge of a kernel while its op is put together, and the names of its parts there.
 
 A size is an expression of symbols until it is written into the op: the names of extents in the function that launches
 the kernel (`aot.draft.host_values`), `arg__<parameter>` for a parameter of which that says nothing, `grid__<axis>` for
@@ -52,7 +52,7 @@ class Workbench:
     # Tensors
 
     def tensor_name(self, parameter: str) -> str:
-        """What a tensor is called: its parameter without what says that it is a pointer."""
+        """Find what a tensor is called: its parameter without what says that it is a pointer."""
         name = re.sub(r"(?i)_?(ptrs?|pointer|desc)$|^desc_", "", parameter.partition(".")[0]).strip("_")
         return free(clean(name or parameter), set())
 
@@ -134,7 +134,7 @@ class Workbench:
         return {*self.op.dims(), *self.op.scalars, *self.op.constexprs, *self.op.blocks, *tuned}
 
     def name_of(self, symbol: str) -> str:
-        """What a symbol is called in the op; empty for what the op does not have."""
+        """Find what a symbol is called in the op; empty for what the op does not have."""
         if symbol in self.dim_names:
             return self.dim_names[symbol]
         if symbol in FUNCTIONS:
@@ -198,7 +198,7 @@ def _is_of(tensor: HostTensor, key: str) -> bool:
 
 
 def op_name(kernel: str) -> str:
-    """What an op is called whose kernel has a name."""
+    """Find what an op is called whose kernel has a name."""
     name = clean(re.sub(r"(?i)^triton_|_kernel(?=_|$)|^kernel_", "", kernel.strip("_"))) or "op"
     return f"{name}_op" if name in RESERVED_OPS or name in RESERVED else name
 

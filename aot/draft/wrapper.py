@@ -33,7 +33,7 @@ from .sizes import names_of, renamed, simplified
 
 @dataclass(frozen=True)
 class Launch:
-    """One launch of a kernel; an empty one where its file has none.
+    """A launch of a kernel; an empty one where its file has none.
 
     Attributes:
         arguments: parameter → what is passed for it.
@@ -66,7 +66,7 @@ class Launch:
         return value if isinstance(value, HostTensor) else None
 
     def is_tensor(self, parameter: str) -> bool:
-        """Whether the function uses as a tensor what it passes for a parameter."""
+        """Tell whether the function uses as a tensor what it passes for a parameter."""
         value = self.tensor(parameter)
         return value is not None and (bool(value.made) or value.shape is not None or bool(value.least_rank)
                                       or "Tensor" in value.annotation or not value.is_given)  # fmt: skip
@@ -105,7 +105,7 @@ class Launch:
         return self.facts.whole.get(text, text)
 
     def _is_counted(self, name: str, named: Collection[str]) -> bool:
-        """Whether a size is computed from numbers of elements that are known as products of extents."""
+        """Tell whether a size is computed from numbers of elements that are known as products of extents."""
         return all(part in named for part in names_of(self.facts.defined[name]) if part.endswith("__numel"))
 
     def settle_names(self) -> None:
@@ -179,7 +179,7 @@ def _functions(tree: ast.Module, names: Mapping[str, Value]) -> Iterator[tuple[s
 
 
 def _positional(host: Host, call: ast.Call, count: int) -> list[Value]:
-    """What is passed by position, for `count` parameters at most; what follows a sequence of unknown length is lost."""
+    """Find what is passed by position, for `count` parameters; what follows a sequence of unknown length is lost."""
     found: list[Value] = []
     for i, item in enumerate(call.args):
         if not isinstance(item, ast.Starred):
@@ -216,5 +216,3 @@ def _launch(host: Host, call: ast.Call, parameters: Sequence[str], others: int) 
         grid = host.called(grid, [Unknown("META")], {})
     extents = grid if isinstance(grid, tuple) else ()
     return Launch(arguments, options, extents, host.facts, others, True)
-
-
