@@ -49,7 +49,7 @@ class Tokens:
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
-        """What the library raises, which has no types of its own; a panic of Rust's is no `Exception`."""
+        """Turn what the library raises into `CheckpointError`: it has no types, and a panic is no `Exception`."""
         try:
             yield
         except BaseException as error:
