@@ -27,6 +27,7 @@ _USED: Table = {
     "layers_to_transform": or_null(one_or_listed(whole(0), 1 << 12)),
     "init_lora_weights": only(True, False, None, "gaussian", "eva", "orthogonal", "mica"),
     "bias": only("none"),
+    "enable_lora": only(None),
     "fan_in_fan_out": only(False, None),
     "lora_bias": only(False, None),
     "modules_to_save": only(None, []),
@@ -52,7 +53,7 @@ KEYS: Table = {
         """
         task_type auto_mapping peft_version base_model_name_or_path revision inference_mode lora_dropout layers_pattern
         exclude_modules megatron_config megatron_core runtime_config qalora_group_size ensure_weight_tying
-        eva_config
+        eva_config merge_weights
         """
     ),
     **{
