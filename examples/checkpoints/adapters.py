@@ -18,7 +18,7 @@ Array = np.ndarray
 PREFIX = "base_model.model."
 """Of the tensors' names, before the layer's."""
 LARGEST_RANK = 1024
-USED: Table = {
+_USED: Table = {
     "peft_type": replace(only("LORA"), allowed="'LORA'"),
     "r": replace(whole(most=LARGEST_RANK), words="rank {value}"),
     "lora_alpha": number(0, 1e6),
@@ -27,6 +27,7 @@ USED: Table = {
     "layers_to_transform": or_null(one_or_listed(whole(0), 1 << 12)),
     "init_lora_weights": only(True, False, None, "gaussian", "eva", "orthogonal", "mica"),
     "bias": only("none"),
+    "enable_lora": only(None),
     "fan_in_fan_out": only(False, None),
     "lora_bias": only(False, None),
     "modules_to_save": only(None, []),
@@ -44,18 +45,20 @@ USED: Table = {
     "corda_config": only(None, {}),
     "loftq_config": only({}, None),
     "lora_ga_config": only(None, {}),
+    "velora_config": only(None, {}),
+    "monteclora_config": only(None, {}),
 }
 KEYS: Table = {
     **harmless(
         """
         task_type auto_mapping peft_version base_model_name_or_path revision inference_mode lora_dropout layers_pattern
         exclude_modules megatron_config megatron_core runtime_config qalora_group_size ensure_weight_tying
-        eva_config velora_config monteclora_config
+        eva_config merge_weights
         """
     ),
     **{
         name: replace(key, words="an adapter with {name} = {shown}") if key.words == Key.words else key
-        for name, key in USED.items()
+        for name, key in _USED.items()
     },
 }
 """Keys of adapter_config.json. Of `init_lora_weights` those are supported that leave the model's weights as they are;
@@ -112,7 +115,7 @@ class Adapter:
         return LowRank(self._stored[down].array(), self._stored[up].array(), self.scale)
 
     def _leaves_out(self, tensor: str) -> bool:
-        """Whether a tensor is for a layer that target_modules and layers_to_transform do not have: PEFT reads none."""
+        """True for a tensor that PEFT does not read: target_modules or layers_to_transform leave its layer out."""
         layer = tensor.removeprefix(PREFIX).rpartition(".lora_")[0]
         targets, numbers = self._values.get("target_modules"), self._values.get("layers_to_transform")
         if isinstance(targets, list) and not any(f".{layer}".endswith(f".{target}") for target in targets):

@@ -19,7 +19,7 @@ Array = np.ndarray
 LEFT_OUT = (".rotary_emb.inv_freq", ".k_scale", ".v_scale")
 """Ends of the names of tensors that are not needed: tables that are computed, scales of a cache of 8 bits."""
 ADDED = ("bias", "weight_zero_point", "input_zero_point")
-"""Of a linear layer's tensors those that change nothing where they are 0."""
+"""Tensors of a linear layer that change nothing where they are 0."""
 
 
 class Checkpoint:
@@ -78,8 +78,8 @@ class Checkpoint:
         self.float8 = any(scheme.float8 for scheme in schemes)
 
     def _adds_nothing(self, name: str, linears: Mapping[str, LinearShape], same: Mapping[str, str]) -> bool:
-        """Whether a tensor that is not read changes nothing: a table of positions, scales of a cache of 8 bits, zeros
-        that are added to something, or the same numbers again."""
+        """True for a tensor that may be left unread: a table of positions, scales of a cache of 8 bits, zeros that are
+        added to something, or the same numbers again."""
         layer, _, end = name.rpartition(".")
         if name.endswith(LEFT_OUT):
             return True

@@ -12,7 +12,9 @@ from checkpoints.values import Values, said
 SCALES, INPUT_SCALES = ("weight_scale_inv", "weight_scale"), ("input_scale", "activation_scale")
 """A scale that is called inverse is what codes are multiplied by all the same."""
 KEYS: Table = {
-    **harmless("quant_method dequantize kv_cache_scheme kv_cache_quant_method scale_fmt backend"),
+    **harmless(
+        "quant_method dequantize is_checkpoint_fp8_serialized kv_cache_scheme kv_cache_quant_method scale_fmt backend"
+    ),
     "fmt": or_null(text(), "e4m3"),
     "activation_scheme": or_null(text(), "dynamic"),
     "weight_block_size": or_null(listed(whole(), 2)),

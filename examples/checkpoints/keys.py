@@ -21,7 +21,7 @@ MOST = 1 << 24
 
 @dataclass(frozen=True)
 class Key:
-    """What a key may say.
+    """A key, by the values that it may have.
 
     Attributes:
         allowed: the values, in words.
@@ -38,7 +38,7 @@ class Key:
     words: str = "{name} {value}"
 
     def fault(self, name: str, value: Any) -> str:
-        """What is wrong with a value, or nothing."""
+        """Say what is wrong with a value; "" where nothing is."""
         if self.fits(value):
             return ""
         if value is NEEDED or value is None:
@@ -51,7 +51,7 @@ Table = Mapping[str, Key]
 
 
 def held(values: Values, table: Table) -> Values:
-    """The values of all keys of a table that something depends on.
+    """Read all keys of a table that something depends on.
 
     Raises:
         CheckpointError: keys that are missing, that say what they may not, or that the table does not have.
@@ -101,7 +101,7 @@ def text(default: Any = NEEDED) -> Key:
 
 
 def only(*values: Any, needed: bool = False) -> Key:
-    """One of these values; without the key the first, unless it is needed."""
+    """A key of one of these values, the first where it is not there, unless it is needed."""
 
     def fits(value: Any) -> bool:
         # True is 1 for Python, and not for JSON.

@@ -78,7 +78,7 @@ class Subject:
 
 
 Match = Callable[[Subject, int], int]
-"""From the places where a part may begin to those where it may end."""
+"""A function from the places where a part may begin to those where it may end."""
 
 
 @dataclass(frozen=True)
@@ -89,7 +89,7 @@ class Pattern:
     size: int
 
     def ends(self, subject: Subject) -> int:
-        """Where what it matches at the beginning of a text may end, as bits; 0: it does not match."""
+        """The places where a match at the beginning of a text may end, as bits; 0: there is no match."""
         subject.budget.spend(self.size)
         return self.match(subject, 1)
 
@@ -206,7 +206,7 @@ def _letters(kind: Any, argument: Any) -> Callable[[Subject], int]:
 
 
 def _fitting(kind: Any, argument: Any) -> Callable[[str], bool]:
-    """Whether a letter is one that a part of an expression stands for."""
+    """The letters that a part of an expression stands for."""
     if kind is code.LITERAL:
         return lambda letter: ord(letter) == argument
     if kind is code.NOT_LITERAL:
@@ -221,7 +221,7 @@ def _fitting(kind: Any, argument: Any) -> Callable[[str], bool]:
 
 
 def _run(body: Match, letters: Callable[[Subject], int], least: int) -> Match:
-    """At least so many letters of a kind, as many as there are: a carry goes through them."""
+    """Match at least so many letters of a kind: a carry goes through as many as there are."""
     first = _repeat(body, least, least, 1)
 
     def match(subject: Subject, at: int) -> int:

@@ -61,7 +61,7 @@ class Values:
 
 
 def said(value: Any) -> str:
-    """What a message shows of any value: texts that can be printed without quotes."""
+    """A value as a message shows it: texts that can be printed without quotes."""
     return value if isinstance(value, str) and value.isprintable() and len(value) < 80 else shown(value)
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, fields
@@ -25,6 +26,8 @@ class Tokens:
         from tokenizers import Tokenizer
 
         self._path = folder / "tokenizer.json"
+        if not os.path.lexists(self._path):
+            raise CheckpointError(f"{self._path}: there is no such file")
         content = read_text(self._path, MAX_TOKENIZER)
         with self._faults():
             self._tokenizer = Tokenizer.from_str(content)
@@ -46,7 +49,7 @@ class Tokens:
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
-        """What the library raises, which has no types of its own; a panic of Rust's is no `Exception`."""
+        """Turn what the library raises into `CheckpointError`: it has no types, and a panic is no `Exception`."""
         try:
             yield
         except BaseException as error:

@@ -155,7 +155,7 @@ def _environment() -> Any:
 def _to_json(
     value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """As JSON has it, and not as HTML would need it, which Jinja's own filter of this name makes."""
+    """JSON as it is, and not as HTML would need it, which Jinja's own filter of this name makes."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

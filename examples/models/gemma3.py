@@ -31,7 +31,7 @@ DEFAULTS = {
     "vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
     "num_attention_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
 }  # fmt: skip
-"""Of the sizes that published files leave out."""
+"""Sizes that published files leave out."""
 KEYS: Table = {
     **GEMMA,
     **{name: replace(SIZES[name], default=default) for name, default in DEFAULTS.items()},

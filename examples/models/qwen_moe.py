@@ -43,7 +43,7 @@ QWEN3_KEYS: Table = {
 
 
 def qwen2_moe(values: Values, context: int | None) -> Config:
-    """Every second layer of the first ones slides, if any does."""
+    """Layers of which every second one of the first slides, if any does."""
     size, shared = values["moe_intermediate_size"], values["shared_expert_intermediate_size"]
     if shared % size:
         raise CheckpointError(
@@ -59,7 +59,7 @@ def qwen2_moe(values: Values, context: int | None) -> Config:
 
 
 def qwen3_moe(values: Values, context: int | None) -> Config:
-    """All layers slide, if any does."""
+    """Layers that all slide, if any does."""
     attention = sliding(values, context, lambda number: True)
     values.demand(len({layer.window for layer in attention}) == 1, "layer_types of two kinds", [f"all {SLIDING}"])
     return replace(normed(values, context, attention), experts=_experts(values))

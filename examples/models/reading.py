@@ -1,4 +1,4 @@
-"""What the families' files share: the keys that all config.json have alike, and the figures that they give."""
+"""Keys that all config.json have alike, and the figures of a model that they give."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from models.rope import longest_context, rope_of
 FULL, SLIDING = KINDS = ("full_attention", "sliding_attention")
 MOST_LAYERS = 1024
 MOST_EXPERTS = 1 << 16
-"""Of all layers together."""
+"""Experts of all layers together."""
 
 SIZES: Table = {
     "vocab_size": whole(),
@@ -43,7 +43,7 @@ SIZES: Table = {
 COMPUTED: Table = {
     "tie_word_embeddings": flag(False),
     **dict.fromkeys(("dtype", "torch_dtype"), replace(or_null(only(*FLOATS)), words="dtype {value}")),
-    "eos_token_id": or_null(one_or_listed(whole(0, 1 << 31), 1024)),
+    "eos_token_id": or_null(one_or_listed(whole(-1, 1 << 31), 1024)),
     "quantization_config": or_null(an_object()),
     "compression_config": or_null(an_object()),
     "layer_types": or_null(listed(text(), MOST_LAYERS)),

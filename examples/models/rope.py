@@ -73,7 +73,7 @@ def rope_parameters_of(values: Values) -> Values:
 
 
 def given_parameters(values: Values) -> dict[str, Any]:
-    """What rope_parameters says, or as older files call it rope_scaling. Raises `CheckpointError`: two that differ."""
+    """The value of rope_parameters, which older files call rope_scaling. Raises `CheckpointError`: two that differ."""
     newer, older = values.get("rope_parameters", {}), values.get("rope_scaling", {})
     values.demand(not (newer and older) or newer == older, "rope_scaling beside other rope_parameters", ["one of them"])
     return newer or older

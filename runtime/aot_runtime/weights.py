@@ -164,9 +164,12 @@ def from_compressed_tensors(
 
 
 def to_nf4(weight: Array, size: int = 64, dtype: np.dtype | type = np.float16) -> Packed:
-    """Weights [n, k] as NF4: the nearest of its 16 values times the largest magnitude of each group of `size`."""
+    """Weights [n, k] as NF4: the nearest of its 16 values times the largest magnitude of each group of `size`.
+
+    Raises ValueError: another shape, groups that do not divide k, numbers that are not finite or too large.
+    """
     grouped = _grouped(weight, size)
-    scales = np.abs(grouped).max(2).astype(dtype)
+    scales = _scales(np.abs(grouped).max(2), dtype)
     divisor = np.where(scales == 0, 1, scales).astype(np.float32)[..., None]
     middles = (NF4[1:] + NF4[:-1]) / 2
     codes = np.searchsorted(middles, grouped / divisor).astype(np.uint8)
@@ -174,10 +177,13 @@ def to_nf4(weight: Array, size: int = 64, dtype: np.dtype | type = np.float16) -
 
 
 def to_int4(weight: Array, size: int = 128, dtype: np.dtype | type = np.float16) -> Packed:
-    """Weights [n, k] rounded to 16 steps from the least to the largest of each group of `size`, 0 among them."""
+    """Weights [n, k] rounded to 16 steps from the least to the largest of each group of `size`, 0 among them.
+
+    Raises ValueError: another shape, groups that do not divide k, numbers that are not finite or too large.
+    """
     grouped = _grouped(weight, size)
     least, largest = np.minimum(grouped.min(2), 0), np.maximum(grouped.max(2), 0)
-    scales = ((largest - least) / 15).astype(dtype)
+    scales = _scales((largest - least) / 15, dtype)
     divisor = np.where(scales == 0, 1, scales).astype(np.float32)
     zeros = np.clip(np.rint(-least / divisor), 0, 15)
     codes = np.clip(np.rint(grouped / divisor[..., None]) + zeros[..., None], 0, 15).astype(np.uint8)
@@ -186,10 +192,13 @@ def to_int4(weight: Array, size: int = 128, dtype: np.dtype | type = np.float16)
 
 
 def to_int8(weight: Array, size: int | None = None, dtype: np.dtype | type = np.float16) -> Packed:
-    """Weights [n, k] rounded to -127 .. 127 times a scale for each group of `size`, by default all of k."""
+    """Weights [n, k] rounded to -127 .. 127 times a scale for each group of `size`, by default all of k.
+
+    Raises ValueError: another shape, groups that do not divide k, numbers that are not finite or too large.
+    """
     size = size or weight.shape[1]
     grouped = _grouped(weight, size)
-    scales = (np.abs(grouped).max(2) / 127).astype(dtype)
+    scales = _scales(np.abs(grouped).max(2) / 127, dtype)
     divisor = np.where(scales == 0, 1, scales).astype(np.float32)[..., None]
     codes = np.clip(np.rint(grouped / divisor), -127, 127).astype(np.int8)
     return Packed(np.ascontiguousarray(codes.reshape(weight.shape)), np.ascontiguousarray(scales.T), None, size)
@@ -307,15 +316,21 @@ def group_size(k: int, groups: int) -> int:
 
 
 def _grouped(weight: Array, size: int) -> Array:
-    """fp32 [n, groups, size]. Raises ValueError: no finite numbers [n, k], groups that do not divide k."""
+    """fp32 [n, groups, size]. Raises ValueError: no numbers [n, k], groups that do not divide k."""
     _check("weight", weight, ("n", "k"), NUMBERS)
     n, k = weight.shape
     if not isinstance(size, int | np.integer) or size < 1 or k < 1 or k % size:
         raise ValueError(f"groups of {size} do not divide k = {k}")
-    numbers = weight.astype(np.float32)
-    if not np.isfinite(numbers).all():
-        raise ValueError("weight has numbers that are not finite")
-    return numbers.reshape(n, k // size, size)
+    return weight.astype(np.float32).reshape(n, k // size, size)
+
+
+def _scales(numbers: Array, dtype: np.dtype | type) -> Array:
+    """Scales in their dtype. Raises ValueError: some are not finite there, so the weights are not, or are too large."""
+    with np.errstate(over="ignore"):
+        scales = numbers.astype(dtype)
+    if not np.isfinite(scales).all():
+        raise ValueError(f"weight has numbers that are not finite, or too large for scales of {scales.dtype}")
+    return scales
 
 
 def _codes(words: Array, bits: int) -> Array:

@@ -319,7 +319,14 @@ def test_parts_that_do_not_fit_are_not_prepacked(make: Callable[..., Packed], dt
 
 
 def test_numbers_and_codes_that_cannot_be_packed():
-    for weight in (np.full((2, 64), np.nan), np.full((2, 64), np.inf), np.zeros(64), np.zeros((2, 64), "S1"), None):
+    for weight in (
+        np.full((2, 64), np.nan),
+        np.full((2, 64), -np.inf),
+        np.full((2, 64), 1e12),
+        np.zeros(64),
+        np.zeros((2, 64), "S1"),
+        None,
+    ):
         for pack in (to_int4, to_int8, to_nf4):
             with pytest.raises(ValueError, match="weight "):
                 pack(weight, 64)

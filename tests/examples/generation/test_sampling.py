@@ -7,6 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from checkpoints.values import CheckpointError
+from generation.prompts import Tokens
 from generation.sampling import Defaults, Limits, OptionError, Sampling, changed
 
 ENDS = frozenset({2})
@@ -69,4 +71,24 @@ def test_what_a_model_publishes(tmp_path: Path):
             read(**values)
     (tmp_path / "generation_config.json").write_text("{")
     with pytest.raises(OptionError, match=r"generation_config\.json: Expecting property name"):
+        Defaults.read(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", (b"{}", b"[]", b"[" * 100_000, b"\xff", b'{"model": {"type": "BPE", "vocab": 3}}', b"")
+)
+def test_tokenizers_that_are_none(content: bytes, tmp_path: Path):
+    """Also where Rust panics, which is no exception of the usual kind."""
+    pytest.importorskip("tokenizers", reason="the example needs the extra `llama`")
+    (tmp_path / "tokenizer.json").write_bytes(content)
+    with pytest.raises(CheckpointError, match=r"tokenizer\.json: "):
+        Tokens(tmp_path)
+
+
+@pytest.mark.parametrize(
+    "content", (b"[1]", b"[" * 100_000, b"\xff", b'{"do_sample": true, "temperature": 1' + b"0" * 400 + b"}")
+)
+def test_defaults_that_are_none(content: bytes, tmp_path: Path):
+    (tmp_path / "generation_config.json").write_bytes(content)
+    with pytest.raises(OptionError, match=r"generation_config\.json: "):
         Defaults.read(tmp_path)
