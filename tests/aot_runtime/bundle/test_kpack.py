@@ -169,6 +169,9 @@ FORGED = {
     "`object` of length <= 64": archive_of(b"", toc={"n": {str(at): {"ordinal": 0} for at in range(65)}}),
     "`object` of length <= 65536": archive_of(b"", toc=LONG_MAP),
     "`array` of length <= 65536": archive_of(b"", toc={}, blobs=LONG_ARRAY),
+    "more than 65536 entries": archive_of(
+        b"code", toc={f"n{at}": {f"a{of}": {"ordinal": 0} for of in range(64)} for at in range(1025)}, blobs=ONE
+    ),
     "truncated": archive_of(b"", toc={}, other=LONG_ARRAY),
 }
 
