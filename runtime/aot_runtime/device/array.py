@@ -17,6 +17,7 @@ from .dlpack import DEVICES
 from .drivers.base import Driver
 from .exporting import dlpack_device, export_array
 from .identity import OneOfAKind
+from .memory import DeviceMemory
 
 
 class ArrayDevice(Protocol):
@@ -25,6 +26,7 @@ class ArrayDevice(Protocol):
     driver: Driver
     index: int
     key: tuple[str, int]
+    memory: DeviceMemory
 
     def handle(self, stream: Any) -> int:
         """The handle of a stream: a `Stream`'s, an integer, None (the default stream), or another library's."""

@@ -120,12 +120,12 @@ def test_memory_that_cannot_be_kept_track_of_is_not_taken():
         with pytest.raises(MemoryError):
             device.array(X)
     assert double.allocated() == 0
-    kept = device.memory._kept_bytes
-    del device.memory._kept  # as if the table could not grow
-    device.memory._kept = type("Full", (dict,), {"setdefault": no_memory})()
+    array = device.array(X)
+    block = array.owner.block
+    device.memory._shelves = type("Full", (dict,), {"setdefault": no_memory})()  # as if the table could not grow
     with pytest.raises(MemoryError):
-        device.memory._keep(1, 512, 0)
-    assert device.memory._kept_bytes == kept
+        device.memory._keep(block)
+    assert device.memory._small_bytes == 0 and not block.is_kept
 
 
 @in_double()
@@ -184,7 +184,7 @@ def test_a_capture_that_does_not_begin_leaves_nothing():
     double.fail("hipStreamBeginCapture", 999)
     with pytest.raises(DriverCallError, match="hipStreamBeginCapture"), device.capture(stream):
         raise AssertionError("not reached")
-    assert device.memory.graphs == {}
+    assert device.holdings.captures == {}
     again = device.capture(stream)
     with device.capture(stream) as graph, pytest.raises(CaptureError, match="being captured already"):
         again.__enter__()

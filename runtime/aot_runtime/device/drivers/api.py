@@ -7,10 +7,12 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from itertools import starmap
 from typing import Any, ClassVar, TypeVar
 
 from aot_runtime.errors import DeviceError, DeviceMemoryError, DriverCallError
 
+from .base import Outcome
 from .current import Current, Selector
 
 # Statuses on which HIP and CUDA agree.
@@ -55,11 +57,15 @@ class GpuApi(ABC):
         kind = DeviceMemoryError if status == OUT_OF_MEMORY else DriverCallError
         return kind(self._full_name(name), status, code, meaning or described)
 
-    def _call(self, name: str, *arguments: Any) -> Any:
+    def _call(self, name: str, *arguments: Any, outcome: Outcome = None) -> Any:
         """Make a call that needs no device, or whose device is current; returns its result, if it has one."""
         function = self._full_name(name)
         try:
-            status, *results = getattr(self._binding, function)(*arguments)
+            if outcome is None:
+                status, *results = getattr(self._binding, function)(*arguments)
+            else:  # the call is made and its outcome put down by C code, which no interrupt enters
+                outcome.extend(starmap(getattr(self._binding, function), (arguments,)))
+                status, *results = outcome[-1]
         except (RuntimeError, ValueError) as error:
             # The library lacks the function, or returned a status that the binding is too old to know.
             raise DeviceError(f"{function} cannot be called through {self._binding.__name__}: {error}") from error
@@ -67,14 +73,14 @@ class GpuApi(ABC):
             raise self._error(name, int(status))
         return results[0] if results else None
 
-    def _on(self, device: int, name: str, *arguments: Any) -> Any:
+    def _on(self, device: int, name: str, *arguments: Any, outcome: Outcome = None) -> Any:
         """Make a call with the device current."""
         with self._current(device):
-            return self._call(name, *arguments)
+            return self._call(name, *arguments, outcome=outcome)
 
-    def _create(self, device: int, name: str, *arguments: Any) -> int:
+    def _create(self, device: int, name: str, *arguments: Any, outcome: Outcome = None) -> int:
         """Make a call that returns a handle or an address; null is an error even if the status is not."""
-        result = self._on(device, name, *arguments)
+        result = self._on(device, name, *arguments, outcome=outcome)
         handle = 0 if result is None else int(result)
         if not handle:
             raise self._error(name, SUCCESS, "it returned a null handle")
