@@ -69,7 +69,7 @@ class _Module:
     def __init__(self, device: StreamDevice, image: bytes, streams: set[int]):
         holding = device.holdings.hold(_ModuleHolding, self)
         holding.owner_device, holding.streams = device, streams
-        self.handle = device.driver.load_module(device.index, image, holding.made)
+        self.handle = device.driver.load_module(device.index, image, device.holdings.add(holding))
 
 
 class _ModuleHolding(Holding):

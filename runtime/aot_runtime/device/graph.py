@@ -23,7 +23,7 @@ class Graph(OneOfAKind):
         self.handle = 0
         self.is_over = False
         self._stream = stream
-        self._holding = device.holdings.hold_handle(self, device.driver.destroy_graph)
+        self._made = device.holdings.hold_handle(self, device.driver.destroy_graph)
         self._workspaces: list[_Workspace] = []
         self._needed: set[Any] = set()
 
@@ -60,11 +60,11 @@ class Graph(OneOfAKind):
                 return
             try:
                 if device.driver.is_capturing(device.index, self._stream):
-                    device.driver.end_capture(device.index, self._stream, self._holding.made)
+                    device.driver.end_capture(device.index, self._stream, self._made)
             except DeviceError:
                 del captures[self._stream]
                 raise
-            self.handle = handle_of(self._holding.made)
+            self.handle = handle_of(self._made)
             del captures[self._stream]
 
     def launch(self, stream: StreamLike | None = None) -> None:
@@ -83,5 +83,5 @@ class _Workspace:
     __slots__ = ("__weakref__", "address")
 
     def __init__(self, device: StreamDevice, nbytes: int):
-        holding = device.holdings.hold_handle(self, device.driver.free_now)
-        self.address = device.driver.allocate_now(device.index, nbytes, holding.made)
+        made = device.holdings.hold_handle(self, device.driver.free_now)
+        self.address = device.driver.allocate_now(device.index, nbytes, made)

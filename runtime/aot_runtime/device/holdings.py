@@ -75,23 +75,29 @@ class Holdings:
         self.captures: dict[int, Capture] = {}
         self.dropped: deque[Holding] = deque()
         """Those whose owners are gone, in this order."""
-        self._held: set[Holding] = set()
+        self._held: dict[int, Holding] = {}
+        """Those that are there, by their own id."""
         self._is_settling = False
 
-    def hold(self, kind: type[_H], owner: object, *, at_once: bool = True) -> _H:
-        """A new holding for an owner, which makes the thing next. at_once: settle when the owner dies, and not only
-        when somebody asks for something."""
-        trigger = ref(owner, self._settle_for) if at_once else None  # of two, the later one's function is called first
+    def hold(self, kind: type[_H], owner: object) -> _H:
+        """A new holding for an owner, to be completed by `add`."""
+        trigger = ref(owner, self._settle_for)  # before the other: what was made last is called first
         holding = kind(owner, self.dropped.append)
-        holding.trigger, holding.made, holding.gone, holding.device = trigger, [], [], self.device
-        self._held.add(holding)
+        holding.trigger, holding.device = trigger, self.device
         return holding
 
-    def hold_handle(self, owner: object, destroy: Callable[[int, int, list[Any]], None]) -> Holding:
-        """A new holding whose thing is given back by one call."""
+    def add(self, holding: Holding) -> list[Any]:
+        """Take a holding that has all of its facts; the thing itself is made next. Returns its `made`."""
+        holding.gone = []
+        holding.made = made = []
+        self._held[id(holding)] = holding
+        return made
+
+    def hold_handle(self, owner: object, destroy: Callable[[int, int, list[Any]], None]) -> list[Any]:
+        """Hold what one call gives back; returns the holding's `made`."""
         holding = self.hold(Holding, owner)
         holding.destroy = destroy
-        return holding
+        return self.add(holding)
 
     def settle(self) -> None:
         """Give back what nobody owns any more. Nothing happens during a capture, and where another thread is at it: it
@@ -110,10 +116,11 @@ class Holdings:
 
     def _settle_one(self, holding: Holding) -> None:
         try:
-            holding.give_back()
+            if hasattr(holding, "made"):  # else it was interrupted before anything was made
+                holding.give_back()
         except DeviceError as error:  # the driver keeps it: a stream of another library is gone, or the device is lost
             log("not given back: %s", error)
-        self._held.discard(holding)
+        self._held.pop(id(holding), None)
         del self.dropped[0]  # last, and by no call
 
     def _settle_for(self, _: object, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:

@@ -54,12 +54,12 @@ class StreamHolding(Holding):
     """A stream of ours.
 
     Attributes:
-        blocks: what was allocated on it, and was not given back yet.
+        blocks: what was allocated on it, and was not given back yet, by their ids.
         is_retired: whether its `Stream` is gone.
     """
 
     __slots__ = ("blocks", "is_retired", "memory")
-    blocks: set[Block]
+    blocks: dict[int, Block]
     is_retired: bool
     memory: DeviceMemory
 
@@ -166,8 +166,8 @@ class DeviceMemory:
         self._small_bytes = 0
         self._scratch: dict[int, list[Allocation]] = {}
         """Blocks by size that no call has at the moment."""
-        self._scratch_blocks: set[Block] = set()
-        """Those, and the ones that calls have."""
+        self._scratch_blocks: dict[int, Block] = {}
+        """Those, and the ones that calls have, by their ids."""
 
     def allocate(self, nbytes: int, stream: int) -> Allocation:
         """Memory for work of `stream`. Raises `CaptureError` on a stream that is being captured."""
@@ -240,15 +240,16 @@ class DeviceMemory:
         """A block that is not there yet."""
         block = self.holdings.hold(Block, owner)
         block.memory, block.address, block.size, block.stream, block.is_kept = self, 0, size, stream, False
-        block.own = block.others = None
+        block.own = None
+        # Work on the default stream is not noted, so memory of another stream always waits for it.
+        block.others = {0: None} if stream else None
         owner.block, owner.address, owner.stream = block, 0, stream
+        self.holdings.add(block)
         if stream:
-            # Work on the default stream is not noted, so memory of another stream always waits for it.
-            block.others = {0: None}
             with self._lock:
                 block.own = own = self.streams.get(stream)
                 if own is not None:
-                    own.blocks.add(block)
+                    own.blocks[id(block)] = block
         return block
 
     def _take(self, block: Block) -> int:
@@ -288,10 +289,10 @@ class DeviceMemory:
         size = _scratch_size(nbytes)
         owner = Allocation()
         with self._lock:
-            if sum(block.size for block in self._scratch_blocks) + size > SCRATCH_TOTAL:
+            if sum(block.size for block in self._scratch_blocks.values()) + size > SCRATCH_TOTAL:
                 self._drop_scratch()
             block = self._hold(owner, size, 0)
-            self._scratch_blocks.add(block)
+            self._scratch_blocks[id(block)] = block
         owner.address = block.address = self._take(block)
         return owner
 
@@ -311,9 +312,9 @@ class DeviceMemory:
                     self.driver.free(self.index, block.address, block.stream, block.gone)
         except DeviceError as error:  # a stream of another library is gone: the pool keeps the memory
             log("memory was not given back: %s", error)
-        self._scratch_blocks.discard(block)
+        self._scratch_blocks.pop(id(block), None)
         if block.own is not None:
-            block.own.blocks.discard(block)
+            block.own.blocks.pop(id(block), None)
             if block.own.is_retired:
                 block.own.give_back()
 
@@ -321,7 +322,7 @@ class DeviceMemory:
         if block.is_kept:  # by a call of this that was interrupted
             return True
         # A foreign stream may be destroyed, and its handle given to another, without our knowing.
-        if self._exact or block.size > KEPT_BLOCK or block in self._scratch_blocks:
+        if self._exact or block.size > KEPT_BLOCK or id(block) in self._scratch_blocks:
             return False
         if block.stream and (block.own is None or block.own.is_retired):
             return False
@@ -350,7 +351,8 @@ class DeviceMemory:
     def hold_stream(self, owner: object) -> StreamHolding:
         """A holding for a stream of ours, which is made next and then noted in `streams`."""
         holding = self.holdings.hold(StreamHolding, owner)
-        holding.memory, holding.blocks, holding.is_retired = self, set(), False
+        holding.memory, holding.blocks, holding.is_retired = self, {}, False
+        self.holdings.add(holding)
         return holding
 
     def forget_stream(self, handle: int, holding: StreamHolding) -> None:
@@ -361,8 +363,8 @@ class DeviceMemory:
     def order_after(self, later: int, earlier: int) -> None:
         """Make work that follows on stream `later` wait for the work so far on stream `earlier`."""
         moment = _Moment()
-        holding = self.holdings.hold_handle(moment, self.driver.destroy_event)
-        event = self.driver.create_event(self.index, holding.made)
+        made = self.holdings.hold_handle(moment, self.driver.destroy_event)
+        event = self.driver.create_event(self.index, made)
         self.driver.record_event(self.index, event, earlier)
         self.driver.wait_event(self.index, later, event)
 

@@ -122,8 +122,8 @@ class Event(OneOfAKind):
 
     def __init__(self, device: StreamDevice, stream: StreamLike | None = None):
         self.device = device
-        holding = device.holdings.hold_handle(self, device.driver.destroy_event)
-        self.handle = device.driver.create_event(device.index, holding.made)
+        made = device.holdings.hold_handle(self, device.driver.destroy_event)
+        self.handle = device.driver.create_event(device.index, made)
         device.driver.record_event(device.index, self.handle, device.handle(stream))
 
     def synchronize(self) -> None:

@@ -53,6 +53,7 @@ def test_calls_on_the_default_stream_take_turns(small_bundle: Path):
     held = free.pop()  # as another thread's call has it
     other = block()
     free.append(held)
+    del held
     assert other not in (0, own)
     assert block(stream=stream) not in (own, other) and launches.last.launch.stream == stream.handle
     assert block() == own and launches.last.launch.stream == 0

@@ -121,8 +121,9 @@ class GpuDriver(GpuApi):
 
     def trim(self, device: int, keep: int) -> None:
         pool = self._pools.get(device)
-        if pool:
-            with self._current(device), self._despite_capture():
+        with self._current(device), self._despite_capture():
+            self._destroy_recorded()
+            if pool:
                 self._call("MemPoolTrimTo", pool, keep)
 
     def memory_in_use(self, device: int) -> tuple[int, int]:
@@ -306,6 +307,7 @@ class GpuDriver(GpuApi):
     def end_capture(self, device: int, stream: int, made: Outcome = None) -> int:
         recorded: list[Any] = []
         with self._lock, self._current(device):
+            self._destroy_recorded()
             self._recorded.append((recorded, []))
             try:
                 graph = self._create(device, "StreamEndCapture", stream, outcome=recorded)
@@ -315,11 +317,12 @@ class GpuDriver(GpuApi):
 
     def _destroy_recorded(self) -> None:
         """Destroy the graphs that executable ones were made of; those of calls that were interrupted, too."""
-        while self._recorded:
-            made, gone = self._recorded[0]
-            if (graph := handle_of(made)) and not gone:
-                self._call("GraphDestroy", graph, outcome=gone)
-            del self._recorded[0]
+        with self._lock:
+            while self._recorded:
+                made, gone = self._recorded[0]
+                if (graph := handle_of(made)) and not gone:
+                    self._call("GraphDestroy", graph, outcome=gone)
+                del self._recorded[0]
 
     def launch_graph(self, device: int, graph: int, stream: int) -> None:
         self._on(device, "GraphLaunch", graph, stream)
