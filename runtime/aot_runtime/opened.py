@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -24,7 +24,7 @@ from aot_runtime.device.code import Code
 from aot_runtime.device.device import Device
 from aot_runtime.device.identity import Shared
 from aot_runtime.errors import ArchMismatchError, ArgumentError, BundleError
-from aot_runtime.installed import Installed, is_name
+from aot_runtime.installed import installed_bundles, is_name
 from aot_runtime.logs import log
 from aot_runtime.trust.reader import index_reader, named_lock
 
@@ -181,11 +181,11 @@ def open_folder(
     trust: TrustPolicy | str | os.PathLike[str] | None,
     version: str | None = None,
     lock: Lock | str | os.PathLike[str] | None = None,
-    installed: Sequence[Installed] = (),
 ) -> OpenBundle:
-    """Open a bundle: see `opening.open_bundle`. installed: those that `path` is the name of."""
+    """Open a bundle: see `opening.open_bundle`."""
     opened = _opened_class(kind)
     folder = Path(path)
+    installed = installed_bundles(str(path)) if is_name(path) else []
     read, clauses, locked = index_reader(trust), version_clauses(version), named_lock(lock)
     if installed:
         source, index, chosen = choose_installed(installed, device, clauses, locked, read)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import dis
 import sys
 from collections.abc import Callable
-from types import FrameType
+from functools import cache
+from types import CodeType, FrameType
 from typing import Any
 
 _LETS_IN = frozenset({"RESUME", "CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BACKWARD"})
@@ -40,14 +41,28 @@ class _Interrupter:
 
 class _Frame:
     def __init__(self, interrupter: _Interrupter):
-        self.interrupter, self.before = interrupter, ""
+        self.interrupter, self.before = interrupter, -1
 
     def __call__(self, frame: FrameType, event: str, _: Any) -> Any:
         if event == "opcode":
-            before, self.before = self.before, dis.opname[frame.f_code.co_code[frame.f_lasti]]
-            if before in _LETS_IN:
+            code, before = frame.f_code, self.before
+            self.before = at = frame.f_lasti
+            # An interrupt belongs to the instruction before: where another `try` or `with` begins or ends, it is left out.
+            if before >= 0 and dis.opname[_bytes(code)[before]] in _LETS_IN and _handler(code, before) == _handler(code, at):
                 self.interrupter.pass_by(frame)
         return self
+
+
+@cache
+def _bytes(code: CodeType) -> bytes:
+    return code.co_code
+
+
+@cache
+def _handler(code: CodeType, at: int) -> int | None:
+    """Where an exception of an instruction goes."""
+    entries = dis._parse_exception_table(code)  # type: ignore[attr-defined]
+    return next((entry.target for entry in entries if entry.start <= at < entry.end), None)
 
 
 def interrupted_at(work: Callable[[], object], at: int, part: str = "/aot_runtime/") -> str | None:
