@@ -16,7 +16,6 @@ from aot_runtime.contract.names import axis_names, config_names
 from aot_runtime.contract.records import Axis, Launch, Op, Value, Variant
 from aot_runtime.errors import AotError, NoVariantError
 
-from .advice import Asked, advice
 from .checking import Call
 from .decision import AxisChoice, ConfigChoice, Decision, LaunchDecision
 from .rules import Rules, pick_value
@@ -151,6 +150,8 @@ class Choosing:
         there = {name: sorted({v.axis_values[name] for v in built}, key=str) for name in self.axis_names}
         listed = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in there.items())
         given = [name for name, layout in call.layouts.items() if layout is not None]
+        from .advice import Asked, advice  # for an error only
+
         asked = Asked(call.names, [t.name for t in op.tensors if t.name in given and t.role != "output"], misaligned)
         lines = [
             f"{op.name}: no variant of this bundle fits the call:",

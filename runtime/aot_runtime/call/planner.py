@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aot_runtime.contract.arch import device_names
 from aot_runtime.contract.expressions import nearest, parse
@@ -24,8 +24,10 @@ from .checking import Call, Checking
 from .choosing import Choosing
 from .decision import Decision
 from .documentation import built_dtypes
-from .entries import Describing, Entry, entry_lines
 from .rules import Rules
+
+if TYPE_CHECKING:
+    from .entries import Describing, Entry
 
 
 class Planner:
@@ -55,6 +57,8 @@ class Planner:
 
     @cached_property
     def _describing(self) -> Describing:
+        from .entries import Describing  # for a recording, or an error
+
         return Describing(self.op, self.bundle, self.static, self._rules)
 
     def entry(
@@ -116,6 +120,8 @@ class Planner:
         """How to have a call built that nothing is built for."""
         if not self.bundle:
             return ""
+        from .entries import entry_lines
+
         command = f"aotbuild --arch {call.names['arch']} --for calls.yaml {self.bundle}.yaml"
         first = f"to have it built, where the manifest does not leave it out: `{command}`, with this in calls.yaml:"
         return "\n    ".join([first, *entry_lines(self.entry(layouts, scalars, call.names))])

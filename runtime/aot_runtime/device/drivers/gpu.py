@@ -7,7 +7,7 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from aot_runtime.contract.records import TensorMap
 from aot_runtime.errors import DeviceError, DeviceMemoryError, DriverCallError
@@ -15,7 +15,9 @@ from aot_runtime.errors import DeviceError, DeviceMemoryError, DriverCallError
 from .api import INVALID_VALUE, GpuApi
 from .base import DeviceProperties, Outcome, PreparedLaunch, handle_of
 from .launch import KernelLaunch, LaunchFunction
-from .staging import Staging
+
+if TYPE_CHECKING:
+    from .staging import Staging
 
 # Values on which the two APIs agree.
 _STREAM_ORDERED_WITH_DEFAULT = 0
@@ -205,6 +207,8 @@ class GpuDriver(GpuApi):
         return True
 
     def _staging(self, device: int) -> Staging:
+        from .staging import Staging
+
         return self._once(self._stagings, device, lambda device: Staging(self, device))
 
     def allocate_host(self, device: int, nbytes: int) -> int:
