@@ -16,9 +16,10 @@ from typing import TYPE_CHECKING, Literal
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.errors import BundleError
 
+from .kernel_metadata import KernelMetadata
+
 if TYPE_CHECKING:
     from .elf import LoadedImage
-    from .kernel_metadata import KernelMetadata
 
 _EM_CUDA = 190
 _EM_AMDGPU = 224

@@ -72,6 +72,8 @@ class StreamHolding(Holding):
             return
         if not self.gone:
             self.memory.trim(handle)
+            if self.blocks:
+                return
             with contextlib.suppress(DriverCallError):  # what failed on it is over
                 self.memory.order_after(0, handle)
             with contextlib.suppress(DriverCallError):
@@ -114,15 +116,17 @@ class Block(Holding):
     Attributes:
         own: the stream, where it is ours.
         is_kept: whether it was put with the blocks that are kept.
+        is_spare: whether it is not to be kept any more.
     """
 
-    __slots__ = ("address", "is_kept", "memory", "others", "own", "size", "stream")
+    __slots__ = ("address", "is_kept", "is_spare", "memory", "others", "own", "size", "stream")
     address: int
     size: int
     stream: int
     own: StreamHolding | None
     others: Users | None
     is_kept: bool
+    is_spare: bool
     memory: DeviceMemory
 
     def give_back(self) -> None:
@@ -202,8 +206,8 @@ class DeviceMemory:
             return None
         owner = Allocation()
         block = Block(owner, shelf.append)  # an empty one lands on the shelf, too, and is passed over
-        block.address, block.others, block.gone = 0, None, None
-        block.memory, block.size, block.stream, block.own = self, size, 0, None
+        block.address, block.others = 0, None
+        block.memory, block.size, block.stream, block.own, block.is_kept = self, size, 0, None, False
         owner.block, owner.stream = block, 0
         with self._lock:
             if not self._is_ready(shelf):
@@ -240,7 +244,7 @@ class DeviceMemory:
         """A block that is not there yet."""
         block = self.holdings.hold(Block, owner)
         block.memory, block.address, block.size, block.stream, block.is_kept = self, 0, size, stream, False
-        block.own = None
+        block.own, block.is_spare = None, False
         # Work on the default stream is not noted, so memory of another stream always waits for it.
         block.others = {0: None} if stream else None
         owner.block, owner.address, owner.stream = block, 0, stream
@@ -322,7 +326,7 @@ class DeviceMemory:
         if block.is_kept:  # by a call of this that was interrupted
             return True
         # A foreign stream may be destroyed, and its handle given to another, without our knowing.
-        if self._exact or block.size > KEPT_BLOCK or id(block) in self._scratch_blocks:
+        if self._exact or block.is_spare or block.size > KEPT_BLOCK or id(block) in self._scratch_blocks:
             return False
         if block.stream and (block.own is None or block.own.is_retired):
             return False
@@ -390,36 +394,26 @@ class DeviceMemory:
         """Give kept blocks back to the driver's pool: all, or those of one stream."""
         if not stream:
             self._drop_scratch()
-            with self._lock:
-                for shelf in self._shelves.values():
-                    self._clear_shelf(shelf)
+        dropped = self.holdings.dropped
         with self._lock:
+            for shelf in () if stream else list(self._shelves.values()):
+                while self._is_ready(shelf):
+                    block = shelf.free[0]
+                    block.is_spare, block.is_kept, block.made, block.gone = True, False, [], []
+                    del self._small[block.address], shelf.free[0]  # no call from here on: all of it, or nothing
+                    self._small_bytes -= block.size
+                    dropped += (block,)
             for key in list(self._kept):
-                if stream is None or key[1] == stream:
-                    self._free_kept(key)
-
-    def _clear_shelf(self, shelf: _Shelf) -> None:
-        while self._is_ready(shelf):
-            block = shelf.free[0]
-            self._free(block)
-            self._small_bytes -= shelf.size  # no call from here on: an interrupt finds all of it done, or nothing
-            del self._small[block.address]
-            del shelf.free[0]
-
-    def _free_kept(self, key: tuple[int, int]) -> None:
-        blocks = self._kept[key]
-        while blocks:
-            self._free(blocks[-1])
-            self._kept_bytes -= key[0]  # no call from here on, nor here
-            del blocks[-1]
-        del self._kept[key]
-
-    def _free(self, block: Block) -> None:
-        """Give a block to the pool; again where that was interrupted."""
-        block.gone = block.gone or []
-        with contextlib.suppress(DriverCallError):  # the pool keeps it
-            if not block.gone:
-                self.driver.free(self.index, block.address, block.stream, block.gone)
+                blocks = self._kept[key] if stream in (None, key[1]) else ()
+                while blocks:
+                    block = blocks[-1]
+                    block.is_spare, block.is_kept = True, False
+                    if block.own is not None:
+                        block.own.blocks[id(block)] = block
+                    self._kept_bytes -= block.size  # nor here
+                    dropped += (block,)
+                    del blocks[-1]
+            self.holdings.settle()
 
 
 class _Moment:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import copy
 import gc
 import pickle
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -163,18 +162,6 @@ def test_low_memory_while_code_is_read(small_bundle: Path):
             small.affine(X)
     small.affine(X)
     assert launches.count == 1
-
-
-@in_double()
-def test_a_bundle_opens_where_no_thread_can_be_had(small_bundle: Path):
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(threading.Thread, "start", lambda self: no_thread())
-        small = open_bundle(small_bundle)
-    assert small.affine(X).shape == X.shape
-
-
-def no_thread() -> None:
-    raise RuntimeError("can't start new thread")
 
 
 @in_double()

@@ -19,11 +19,9 @@ Outcome: TypeAlias = "list[Any] | None"
 
 
 def handle_of(outcome: list[Any]) -> int:
-    """The handle or address that a call left; 0 where it was not made, or failed."""
-    if not outcome:
-        return 0
-    status, *made = outcome[0] if isinstance(outcome[0], tuple) else (0, outcome[0])
-    return int(made[0]) if made and not status else 0
+    """The handle or address that a call left, itself or in a `c_void_p`; 0 where it was not made, or failed."""
+    made = outcome[0] if outcome else 0
+    return made if isinstance(made, int) else made.value or 0
 
 
 class DeviceProperties(msgspec.Struct, frozen=True):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from aot_runtime.contract.records import TensorMap
 from aot_runtime.errors import DeviceError, DeviceMemoryError, DriverCallError
 
-from .api import INVALID_VALUE, GpuApi
+from .api import HERE, INVALID_VALUE, GpuApi
 from .base import DeviceProperties, Outcome, PreparedLaunch, handle_of
 from .launch import KernelLaunch, LaunchFunction
 
@@ -111,11 +111,11 @@ class GpuDriver(GpuApi):
             address = self.allocate_now(device, nbytes, made)
             self._unpooled[device, address] = nbytes
             return address
-        return self._create(device, "MemAllocFromPoolAsync", nbytes, pool, stream, outcome=made)
+        return self._make(device, "MemAllocFromPoolAsync", nbytes, pool, stream, made=made)
 
     def free(self, device: int, address: int, stream: int, gone: Outcome = None) -> None:
         if self._pool(device):
-            self._on(device, "MemFreeAsync", address, stream, outcome=gone)
+            self._give_back(device, "MemFreeAsync", address, stream, gone=gone)
         else:
             self.synchronize(device, stream)
             self._unpooled.pop((device, address), None)
@@ -124,7 +124,7 @@ class GpuDriver(GpuApi):
     def trim(self, device: int, keep: int) -> None:
         pool = self._pools.get(device)
         with self._current(device), self._despite_capture():
-            self._destroy_recorded()
+            self._destroy_recorded(device)
             if pool:
                 self._call("MemPoolTrimTo", pool, keep)
 
@@ -173,11 +173,11 @@ class GpuDriver(GpuApi):
 
     def allocate_now(self, device: int, nbytes: int, made: Outcome = None) -> int:
         with self._current(device), self._despite_capture():
-            return self._with_room(device, made, lambda: self._create(device, "MemAlloc", nbytes, outcome=made))
+            return self._with_room(device, made, lambda: self._make(device, "MemAlloc", nbytes, made=made))
 
     def free_now(self, device: int, address: int, gone: Outcome = None) -> None:
         with self._current(device), self._despite_capture():
-            self._call("MemFree", address, outcome=gone)
+            self._give_back(device, "MemFree", address, gone=gone)
 
     def copy_to_device(self, device: int, address: int, host: int, nbytes: int, stream: int) -> None:
         # The driver's own way through pinned memory is the quicker one, and waits for the stream.
@@ -236,10 +236,10 @@ class GpuDriver(GpuApi):
     # Code.
     def load_module(self, device: int, image: bytes, made: Outcome = None) -> int:
         with self._current(device), self._despite_capture():
-            return self._with_room(device, made, lambda: self._create(device, "ModuleLoadData", image, outcome=made))
+            return self._with_room(device, made, lambda: self._make(device, "ModuleLoadData", image, made=made))
 
     def unload_module(self, device: int, module: int, gone: Outcome = None) -> None:
-        self._on(device, "ModuleUnload", module, outcome=gone)
+        self._give_back(device, "ModuleUnload", module, gone=gone)
 
     def get_function(self, device: int, module: int, symbol: str, lds_bytes: int) -> int:
         with self._current(device):
@@ -264,16 +264,16 @@ class GpuDriver(GpuApi):
 
     # Streams, events, graphs.
     def create_stream(self, device: int, made: Outcome = None) -> int:
-        return self._create(device, "StreamCreate", _STREAM_ORDERED_WITH_DEFAULT, outcome=made)
+        return self._make(device, "StreamCreate", _STREAM_ORDERED_WITH_DEFAULT, made=made)
 
     def destroy_stream(self, device: int, stream: int, gone: Outcome = None) -> None:
-        self._on(device, "StreamDestroy", stream, outcome=gone)
+        self._give_back(device, "StreamDestroy", stream, gone=gone)
 
     def synchronize(self, device: int, stream: int) -> None:
         self._on(device, "StreamSynchronize", stream)
 
     def create_event(self, device: int, made: Outcome = None) -> int:
-        return self._create(device, "EventCreate", 0, outcome=made)
+        return self._make(device, "EventCreate", 0, made=made)
 
     def create_marker(self, device: int) -> int:
         """An event that records no time; it belongs to the driver object for as long as that lives."""
@@ -282,7 +282,7 @@ class GpuDriver(GpuApi):
         return event
 
     def destroy_event(self, device: int, event: int, gone: Outcome = None) -> None:
-        self._on(device, "EventDestroy", event, outcome=gone)
+        self._give_back(device, "EventDestroy", event, gone=gone)
 
     def record_event(self, device: int, event: int, stream: int) -> None:
         self._on(device, "EventRecord", event, stream)
@@ -311,25 +311,25 @@ class GpuDriver(GpuApi):
     def end_capture(self, device: int, stream: int, made: Outcome = None) -> int:
         recorded: list[Any] = []
         with self._lock, self._current(device):
-            self._destroy_recorded()
+            self._destroy_recorded(device)
             self._recorded.append((recorded, []))
             try:
-                graph = self._create(device, "StreamEndCapture", stream, outcome=recorded)
-                return self._create(device, "GraphInstantiate", graph, 0, outcome=made)
+                graph = self._make(device, "StreamEndCapture", stream, HERE, made=recorded)
+                return self._make(device, "GraphInstantiate", graph, 0, made=made)
             finally:
-                self._destroy_recorded()
+                self._destroy_recorded(device)
 
-    def _destroy_recorded(self) -> None:
+    def _destroy_recorded(self, device: int) -> None:
         """Destroy the graphs that executable ones were made of; those of calls that were interrupted, too."""
         with self._lock:
             while self._recorded:
                 made, gone = self._recorded[0]
                 if (graph := handle_of(made)) and not gone:
-                    self._call("GraphDestroy", graph, outcome=gone)
+                    self._give_back(device, "GraphDestroy", graph, gone=gone)
                 del self._recorded[0]
 
     def launch_graph(self, device: int, graph: int, stream: int) -> None:
         self._on(device, "GraphLaunch", graph, stream)
 
     def destroy_graph(self, device: int, graph: int, gone: Outcome = None) -> None:
-        self._on(device, "GraphExecDestroy", graph, outcome=gone)
+        self._give_back(device, "GraphExecDestroy", graph, gone=gone)
