@@ -196,7 +196,9 @@ def run_threads(folder: Path, threads: int, seconds: float, seed: int, steps: in
     before, end = _there(bundle), time.monotonic() + seconds
 
     def work(number: int) -> None:
-        done, own = 0, Steps(bundle, seed * 1000 + number)
+        done = 0
+        with turns.shared():
+            own = Steps(bundle, seed * 1000 + number)
         while time.monotonic() < end and done < steps // threads:
             is_alone = own.random.random() < 0.02
             try:

@@ -1,4 +1,4 @@
-"""Interrupts at each place of a run where Python lets one in: at the start of a function, after a call, and in a loop."""
+"""Interrupts at each place of a run where Python lets one in: the start of a function, after a call, in a loop."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _LETS_IN = frozenset({"RESUME", "CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BAC
 """Names of the instructions after which a signal's handler may run."""
 
 
-class Interrupted(KeyboardInterrupt):  # noqa: N818
+class Interrupted(KeyboardInterrupt):
     """An interrupt of a test's."""
 
 
@@ -47,8 +47,9 @@ class _Frame:
         if event == "opcode":
             code, before = frame.f_code, self.before
             self.before = at = frame.f_lasti
-            # An interrupt belongs to the instruction before: where another `try` or `with` begins or ends, it is left out.
-            if before >= 0 and dis.opname[_bytes(code)[before]] in _LETS_IN and _handler(code, before) == _handler(code, at):
+            lets_in = before >= 0 and dis.opname[_bytes(code)[before]] in _LETS_IN
+            # An interrupt belongs to the instruction before; where a `try` or `with` begins or ends, it is left out.
+            if lets_in and _handler(code, before) == _handler(code, at):
                 self.interrupter.pass_by(frame)
         return self
 

@@ -41,7 +41,6 @@ MAX_MAPS = 256
 """Addresses of a tensor whose maps a plan keeps."""
 
 
-
 class LoadFunction(Protocol):
     """Gives the driver's handle of a variant's kernel, loading its code object on first use: `Code`."""
 

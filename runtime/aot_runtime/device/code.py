@@ -1,4 +1,4 @@
-"""`Code`: the code objects of a bundle on one device, loaded when they are first needed and unloaded after the last use."""
+"""`Code`: the code objects of a bundle on one device, loaded when first needed and unloaded after the last use."""
 
 from __future__ import annotations
 

@@ -5,8 +5,9 @@ before its first line. So none gives anything back. Each thing of the driver's h
 object that owns it, which is there before the thing is made. When the owner dies, C code that no interrupt enters puts
 the holding into a queue, and `Holdings.settle` gives back what is in it: one thing at a time, in one thread at a time.
 
-An interrupt comes between Python's calls. So a call of the driver leaves its outcome where the holding finds it (`made`,
-`gone`) in the very call of C that it is. Whatever was interrupted was therefore done or was not, and is gone on with.
+An interrupt comes after a call, at the start of a function or in a loop of Python code. So a call of the driver leaves
+its outcome where the holding finds it (`made`, `gone`) in the call of C itself, and lines that belong together make no
+call. Whatever was interrupted was therefore done or was not, and is gone on with.
 """
 
 from __future__ import annotations
@@ -34,6 +35,12 @@ class Capture(Protocol):
 
     def end(self) -> None:
         """End it; once more where that was interrupted."""
+
+    def workspace(self, nbytes: int) -> int:
+        """The address of new memory, which lives as long as what is captured."""
+
+    def need(self, thing: Any) -> None:
+        """Keep something as long as what is captured."""
 
 
 class Holding(ref[Any]):
@@ -88,8 +95,8 @@ class Holdings:
 
     def add(self, holding: Holding) -> list[Any]:
         """Take a holding that has all of its facts; the thing itself is made next. Returns its `made`."""
-        holding.gone = []
-        holding.made = made = []
+        made: list[Any] = []
+        holding.gone, holding.made = [], made
         self._held[id(holding)] = holding
         return made
 

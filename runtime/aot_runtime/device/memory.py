@@ -6,8 +6,8 @@ little memory for an allocation, all that nothing uses goes back to the system, 
 memory of calls on the default stream is kept apart: taking and giving back a block is no more than a list's `pop` and
 `append`.
 
-A block belongs to its `Allocation`, and comes back when that is gone: see `holdings`. Small blocks of the default stream
-come back to the ones that are kept of their size (`_Shelf`), with no code of ours. A stream of ours is destroyed once its
+A block belongs to its `Allocation`, and comes back when that is gone: see `holdings`. Small blocks of the default
+stream that were kept once come back to their shelf (`_Shelf`) by themselves. A stream of ours is destroyed once its
 `Stream` is gone and the memory that was allocated on it, which is given back on it.
 """
 
@@ -15,8 +15,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from typing import Any, NamedTuple, Protocol
-from weakref import ref
+from typing import NamedTuple
 
 from aot_runtime.errors import CaptureError, DeviceError, DeviceMemoryError, DriverCallError
 from aot_runtime.logs import log
@@ -41,13 +40,6 @@ class MemoryStats(NamedTuple):
 
     held: int
     in_use: int
-
-
-class WorkspaceOwner(Protocol):
-    """A graph that is being captured: scratch memory of its calls lives as long as it does."""
-
-    def workspace(self, nbytes: int) -> int:
-        """The address of new memory."""
 
 
 class StreamHolding(Holding):
@@ -166,7 +158,7 @@ class DeviceMemory:
         self._kept_bytes = 0
         self._shelves: dict[int, _Shelf] = {}
         self._small: dict[int, Block] = {}
-        """Small blocks of the default stream, owned or not, by address; those that are being made by a negative number."""
+        """Blocks of the shelves by address, owned or not: a weak reference must not go before what it is to."""
         self._small_bytes = 0
         self._scratch: dict[int, list[Allocation]] = {}
         """Blocks by size that no call has at the moment."""

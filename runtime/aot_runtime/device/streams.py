@@ -94,7 +94,9 @@ def foreign_handle(stream: Any) -> int:
             given, found = _handle_said(stream)
         except Exception as error:
             reason = f"{type(error).__name__}: {error}"
-            raise ArgumentError(f"stream is {type(stream).__name__}, which does not give its handle: {reason}") from error
+            raise ArgumentError(
+                f"stream is {type(stream).__name__}, which does not give its handle: {reason}"
+            ) from error
     if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < 1 << 64:
         return int(found)
     what = type(stream).__name__

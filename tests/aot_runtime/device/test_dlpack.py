@@ -64,7 +64,7 @@ def test_an_export_lives_as_long_as_its_import_or_its_capsule():
 
 @in_double()
 def test_a_capsule_that_is_dropped_during_an_exception_leaves_it_alone():
-    """What ends a capsule may run while an exception is on its way: it neither replaces that nor is it stopped by it."""
+    """A capsule may end while an exception is on its way."""
     device, double = get_device("hip:0"), Double()
     for raised in (KeyError, KeyboardInterrupt):
         with pytest.raises(raised, match="the caller's"):

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aot_runtime import ArgumentError, Bundle, CaptureError, DriverCallError, get_device, open_bundle
+from aot_runtime import ArgumentError, Bundle, CaptureError, DriverCallError, get_device
 from aot_runtime.device import memory
 from aot_runtime.device.drivers.gpu import GpuDriver
 from aot_runtime.device.drivers.hip import HipDriver

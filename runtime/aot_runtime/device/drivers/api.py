@@ -101,7 +101,7 @@ class GpuApi(ABC):
     # the library is called by C code alone: it was made and its outcome is there, or neither is so.
 
     def _make(self, device: int, name: str, *arguments: Any, made: Outcome) -> int:
-        """Make something; the library writes its handle to `made`. An argument that is `HERE` is where; else the first."""
+        """Make something; the library writes its handle to `made`, where an argument is `HERE`, else as the first."""
         cell = ctypes.c_void_p()
         made = [] if made is None else made
         made += [cell]

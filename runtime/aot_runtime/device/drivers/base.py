@@ -13,7 +13,6 @@ import msgspec
 
 from aot_runtime.contract.records import TensorMap
 
-
 Outcome: TypeAlias = "list[Any] | None"
 """Where a call leaves what came of it, if not None: see `Driver`."""
 
@@ -79,8 +78,8 @@ class Driver(Protocol):
     All but `activate` leave the device that is current in the calling thread as it was.
 
     What makes something takes a list `made`, and what gives something back a list `gone`. A call leaves its outcome
-    there at the moment at which it is made: where an interrupt (Ctrl-C) ends the method, an empty list says that nothing
-    was done, and `handle_of` what was made.
+    there at the moment at which it is made: where an interrupt (Ctrl-C) ends the method, an empty list says that
+    nothing was done, and `handle_of` what was made.
     """
 
     name: str
