@@ -21,7 +21,7 @@ class Graph(OneOfAKind):
     def __init__(self, device: StreamDevice, stream: int):
         self.device = device
         self.handle = 0
-        self.is_over = False
+        self.is_over = self._is_ending = False
         self._stream = stream
         self._made = device.holdings.hold_handle(self, device.driver.destroy_graph)
         self._workspaces: list[_Workspace] = []
@@ -56,14 +56,17 @@ class Graph(OneOfAKind):
         device, captures = self.device, self.device.holdings.captures
         self.is_over = True
         with device.holdings.lock:
-            if captures.get(self._stream) is not self:
+            if captures.get(self._stream) is not self or self._is_ending:  # by a call that this one is made in
                 return
+            self._is_ending = True
             try:
                 if device.driver.is_capturing(device.index, self._stream):
                     device.driver.end_capture(device.index, self._stream, self._made)
             except DeviceError:
                 del captures[self._stream]
                 raise
+            finally:
+                self._is_ending = False
             self.handle = handle_of(self._made)
             del captures[self._stream]
 

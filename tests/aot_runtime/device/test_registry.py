@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
@@ -67,18 +68,19 @@ def test_odd_streams(small_bundle: Path):
     device, small = get_device("hip:0"), open_bundle(small_bundle, "hip:0")
     x = device.array(np.ones((3, 5), np.float32))
     small.affine(x)  # a plan is known
+    uses: tuple[Callable[[Any], object], ...] = (
+        lambda odd: small.affine(x, stream=odd), lambda odd: small.affine(x[1:], stream=odd), x.numpy,
+        lambda odd: device.empty(3, "int8", stream=odd), device.synchronize, device.event,
+        lambda odd: device.capture(odd).__enter__(),
+    )  # fmt: skip
     for odd in (
         1 << 64, -1, True, "0", Odd(5), Odd(()), Odd((0, 1, 2)), Odd((0, "7")), Odd((0, True)), Odd((0, -1)),
         Odd((0, 1 << 64)), Odd(None), Odd(RuntimeError("gone")), SimpleNamespace(cuda_stream=None),
         SimpleNamespace(ptr=1 << 70),
     ):  # fmt: skip
-        for use in (
-            lambda: small.affine(x, stream=odd), lambda: small.affine(x[1:], stream=odd), lambda: x.numpy(odd),
-            lambda: device.empty(3, "int8", stream=odd), lambda: device.synchronize(odd), lambda: device.event(odd),
-            lambda: device.capture(odd).__enter__(),
-        ):  # fmt: skip
+        for use in uses:
             with pytest.raises(ArgumentError, match="stream is ") as raised:
-                use()
+                use(odd)
             assert "scalar" not in str(raised.value)
     for odd in (1 << 64, -2, "0", Odd(5)):
         with pytest.raises(ArgumentError, match="stream is "):
