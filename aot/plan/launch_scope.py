@@ -50,12 +50,15 @@ class LaunchScope:
             return name
         if name.removesuffix("_ptr") in self.tensors:
             return name.removesuffix("_ptr")
+        found = []
         for tensor in self.op.tensors:
             prefix = f"stride_{tensor.name}_"
             dims = [dim.extent for dim in tensor.shape] + [str(i) for i in range(len(tensor.shape))]
             if name.startswith(prefix) and name.removeprefix(prefix) in dims:
-                return f"stride({tensor.name}, {name.removeprefix(prefix)})"
-        return None
+                found.append(f"stride({tensor.name}, {name.removeprefix(prefix)})")
+        if len(found) > 1:
+            raise self.error(("kernel",), f"kernel parameter '{name}' may be {' or '.join(found)}: say which in `bind`")
+        return found[0] if found else None
 
     @cached_property
     def tensors(self) -> dict[str, records.Tensor]:

@@ -27,7 +27,7 @@ from aot_emulator.statuses import call_error
 from aot_emulator.terminal import TerminalProgress
 from aot_emulator.watched_launch import run_launch
 from aot_runtime.contract.records import TensorMap
-from aot_runtime.device.drivers.base import DeviceProperties
+from aot_runtime.device.drivers.base import DeviceProperties, Outcome
 from aot_runtime.errors import BundleError, DeviceError, DeviceMemoryError, MemoryAccessError
 
 Runner = Callable[[Launch, Memory, Options], Statistics]
@@ -135,29 +135,29 @@ class EmulatorDriver:
 
     # Memory
 
-    def allocate(self, device: int, nbytes: int, stream: int) -> int:
+    def allocate(self, device: int, nbytes: int, stream: int, made: Outcome = None) -> int:
         self._captures.refuse("MallocAsync", device, stream)
-        return self._allocate("MallocAsync", device, nbytes)
+        return self._allocate("MallocAsync", device, nbytes, made)
 
-    def allocate_now(self, device: int, nbytes: int) -> int:
-        return self._allocate("Malloc", device, nbytes)
+    def allocate_now(self, device: int, nbytes: int, made: Outcome = None) -> int:
+        return self._allocate("Malloc", device, nbytes, made)
 
-    def _allocate(self, call: str, device: int, nbytes: int) -> int:
+    def _allocate(self, call: str, device: int, nbytes: int, made: Outcome) -> int:
         memory = self._device(call, device).memory
         with self._lock:
             try:
-                return memory.allocate(nbytes)
+                return memory.allocate(nbytes, [] if made is None else made)
             except MemoryError as error:
                 raise DeviceMemoryError(
                     call, statuses.OUT_OF_MEMORY, statuses.CODES[statuses.OUT_OF_MEMORY], str(error)
                 ) from None
 
-    def free(self, device: int, address: int, stream: int) -> None:
+    def free(self, device: int, address: int, stream: int, gone: Outcome = None) -> None:
         self._captures.refuse("FreeAsync", device, stream)
-        self._free("FreeAsync", device, address)
+        self._free("FreeAsync", device, address, gone)
 
-    def free_now(self, device: int, address: int) -> None:
-        self._free("Free", device, address)
+    def free_now(self, device: int, address: int, gone: Outcome = None) -> None:
+        self._free("Free", device, address, gone)
 
     def memory(self, device: int) -> Memory:
         """The memory of a device, for those who look into it."""
@@ -173,11 +173,11 @@ class EmulatorDriver:
     def free_memory(self, device: int) -> int:
         return _MEMORY_BYTES - self.memory(device).used
 
-    def _free(self, call: str, device: int, address: int) -> None:
+    def _free(self, call: str, device: int, address: int, gone: Outcome) -> None:
         memory = self._device(call, device).memory
         with self._lock:
             try:
-                memory.free(address)
+                memory.free(address, [] if gone is None else gone)
             except MemoryAccessError as error:
                 raise call_error(call, statuses.INVALID_VALUE, error.message) from None
 
@@ -217,18 +217,18 @@ class EmulatorDriver:
 
     # Code
 
-    def load_module(self, device: int, image: bytes) -> int:
+    def load_module(self, device: int, image: bytes, made: Outcome = None) -> int:
         found = self._device("ModuleLoadData", device)
         try:
-            return self._register(self._modules, Module(image, found.arch, found.memory))
+            return self._register(self._modules, Module(image, found.arch, found.memory), made)
         except BundleError as error:
             raise call_error("ModuleLoadData", statuses.INVALID_IMAGE, str(error)) from None
 
-    def unload_module(self, device: int, module: int) -> None:
+    def unload_module(self, device: int, module: int, gone: Outcome = None) -> None:
         self._find("ModuleUnload", self._modules, module).unload()
         with self._lock:
-            del self._modules[module]
             self._functions = {key: value for key, value in self._functions.items() if value[0] != module}
+            self._forget(self._modules, module, gone)
 
     def get_function(self, device: int, module: int, symbol: str, lds_bytes: int) -> int:
         found = self._find("ModuleGetFunction", self._modules, module)
@@ -303,15 +303,15 @@ class EmulatorDriver:
 
     # Streams
 
-    def create_stream(self, device: int) -> int:
+    def create_stream(self, device: int, made: Outcome = None) -> int:
         self._device("StreamCreate", device)
-        return self._register(self._streams, device)
+        return self._register(self._streams, device, made)
 
-    def destroy_stream(self, device: int, stream: int) -> None:
+    def destroy_stream(self, device: int, stream: int, gone: Outcome = None) -> None:
         self._find("StreamDestroy", self._streams, stream)
         with self._lock:
-            del self._streams[stream]
             self._captures.drop(stream)
+            self._forget(self._streams, stream, gone)
 
     def synchronize(self, device: int, stream: int) -> None:
         if stream:
@@ -330,14 +330,14 @@ class EmulatorDriver:
 
     # Events
 
-    def create_event(self, device: int) -> int:
+    def create_event(self, device: int, made: Outcome = None) -> int:
         self._device("EventCreate", device)
-        return self._register(self._events, _Event())
+        return self._register(self._events, _Event(), made)
 
-    def destroy_event(self, device: int, event: int) -> None:
+    def destroy_event(self, device: int, event: int, gone: Outcome = None) -> None:
         self._find("EventDestroy", self._events, event)
         with self._lock:
-            del self._events[event]
+            self._forget(self._events, event, gone)
 
     def record_event(self, device: int, event: int, stream: int) -> None:
         found = self._find("EventRecord", self._events, event)
@@ -368,19 +368,19 @@ class EmulatorDriver:
         self._find("StreamBeginCapture", self._streams, stream)
         self._captures.begin(device, stream)
 
-    def end_capture(self, device: int, stream: int) -> int:
+    def end_capture(self, device: int, stream: int, made: Outcome = None) -> int:
         with self._lock:
             work = self._captures.end(stream)
-        return self._register(self._graphs, work)
+        return self._register(self._graphs, work, made)
 
     def launch_graph(self, device: int, graph: int, stream: int) -> None:
         for work in self._find("GraphLaunch", self._graphs, graph):
             self.do("GraphLaunch", device, stream, work)
 
-    def destroy_graph(self, device: int, graph: int) -> None:
+    def destroy_graph(self, device: int, graph: int, gone: Outcome = None) -> None:
         self._find("GraphExecDestroy", self._graphs, graph)
         with self._lock:
-            del self._graphs[graph]
+            self._forget(self._graphs, graph, gone)
 
     # Handles
 
@@ -389,12 +389,19 @@ class EmulatorDriver:
             return self._devices[device]
         raise call_error(call, statuses.INVALID_DEVICE, f"there is no device {device}; there are {len(self._devices)}")
 
-    def _register(self, table: dict[int, Any], thing: Any) -> int:
+    def _register(self, table: dict[int, Any], thing: Any, made: Outcome = None) -> int:
+        made = [] if made is None else made
         with self._lock:
             handle = self._next
             self._next += 1
             table[handle] = thing
+            made += [handle]  # no call since the line before: an interrupt finds both done, or neither
         return handle
+
+    def _forget(self, table: dict[int, Any], handle: int, gone: Outcome) -> None:
+        gone = [] if gone is None else gone
+        del table[handle]
+        gone += [0]
 
     def _find(self, call: str, table: dict[int, Any], handle: int) -> Any:
         try:

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 import threading
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,12 +18,13 @@ from aot_runtime.call.op import build_op
 from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.call.recording import record_by_environment
 from aot_runtime.contract.names import TYPE_NAME, TYPE_OPS
-from aot_runtime.contract.records import CODE_FOLDER, INDEX, Index, Op, Variant
+from aot_runtime.contract.records import INDEX, Index, Op, Variant
 from aot_runtime.contract.versions import Clause, meets
+from aot_runtime.device.code import Code
 from aot_runtime.device.device import Device
 from aot_runtime.device.identity import Shared
-from aot_runtime.errors import ArchMismatchError, ArgumentError, BundleError, DeviceError
-from aot_runtime.installed import Installed, is_name
+from aot_runtime.errors import ArchMismatchError, ArgumentError, BundleError
+from aot_runtime.installed import installed_bundles, is_name
 from aot_runtime.logs import log
 from aot_runtime.trust.reader import index_reader, named_lock
 
@@ -39,7 +40,8 @@ CHECK_VARIABLE = "AOTBUILD_CHECK_CONTENTS"
 class OpenBundle(Shared):
     """An open bundle on one device: its ops are attributes, and are called like functions.
 
-    Code objects are loaded when first called; they stay loaded for the life of the process. Thread-safe.
+    Code objects are loaded when first called. They are unloaded once the bundle, its ops and the graphs of their calls
+    are gone, and the work that was launched is done. Thread-safe.
 
     This class has what every bundle has, whatever its ops: a type of one bundle derives from it (`aotbundle stubs`).
     """
@@ -53,8 +55,7 @@ class OpenBundle(Shared):
         self._check_contents = check_contents
         self._lock = threading.RLock()
         self._built: dict[str, Callable[..., Any]] = {}
-        self._modules: dict[str, int] = {}
-        self._functions: dict[tuple[str, str, int], int] = {}
+        self._code = Code(device, self._image, self._image_path)
 
     def __repr__(self) -> str:
         return f"<bundle {bundle_title(self.index)} on {self.device}: {', '.join(self.ops)}>"
@@ -126,42 +127,27 @@ class OpenBundle(Shared):
 
     def _build(self, op: str) -> Callable[..., Any]:
         title = f"bundle {bundle_title(self.index)}"
-        return build_op(self._planner(op), self.device, self.load, self._check_contents, title)
+        return build_op(self._planner(op), self.device, self._code, self._check_contents, title)
 
     def _planner(self, name: str) -> Planner:
         return op_planner(self.index, name, self.path)
 
     def load(self, variant: Variant) -> int:
-        """The driver's handle of a variant's kernel. Raises, now and at each further try, when it cannot be loaded."""
-        key = (variant.code, variant.symbol, variant.lds_bytes)
-        function = self._functions.get(key)
-        if function is None:
-            with self._lock:
-                function = self._functions.get(key) or self._load(key)
-        return function
-
-    def _load(self, key: tuple[str, str, int]) -> int:
-        code, symbol, lds_bytes = key
-        driver, index = self.device.driver, self.device.index
-        if code not in self._modules:
-            image = self._image(code)
-            try:
-                self._modules[code] = driver.load_module(index, image)
-            except DeviceError as error:
-                error.args = (f"{error} (code object {self.path / self.index.blobs[code].file})",)
-                raise
-        self._functions[key] = driver.get_function(index, self._modules[code], symbol, lds_bytes)
-        log("loaded %s of %s/%s on %s", symbol, CODE_FOLDER, code, self.device)
-        return self._functions[key]
+        """The driver's handle of a variant's kernel, which is good as long as the bundle, or one of its ops, is there.
+        Raises, now and at each further try, when it cannot be loaded."""
+        return self._code(variant)
 
     def _image(self, code: str) -> bytes:
         return read_blob(self._source, self.index.blobs[code], self.index.target.arch)
+
+    def _image_path(self, code: str) -> Path:
+        return self.path / self.index.blobs[code].file
 
     def preload(self) -> int:
         """Load every code object now; returns how many kernels are loaded."""
         for variant in self.index.variants:
             self.load(variant)
-        return len(self._functions)
+        return len(self._code)
 
     def explain(self, op: str, /, *arguments: Any, **keywords: Any) -> str:
         """Which variant a call with these arguments would get, and why; nothing is launched."""
@@ -195,11 +181,11 @@ def open_folder(
     trust: TrustPolicy | str | os.PathLike[str] | None,
     version: str | None = None,
     lock: Lock | str | os.PathLike[str] | None = None,
-    installed: Sequence[Installed] = (),
 ) -> OpenBundle:
-    """Open a bundle: see `opening.open_bundle`. installed: those that `path` is the name of."""
+    """Open a bundle: see `opening.open_bundle`."""
     opened = _opened_class(kind)
     folder = Path(path)
+    installed = installed_bundles(str(path)) if is_name(path) else []
     read, clauses, locked = index_reader(trust), version_clauses(version), named_lock(lock)
     if installed:
         source, index, chosen = choose_installed(installed, device, clauses, locked, read)

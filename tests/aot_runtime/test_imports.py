@@ -51,6 +51,19 @@ def test_importing_the_runtime_imports_no_binding():
     assert {"numpy", "aot_runtime"} <= set(printed)
 
 
+def test_an_open_and_a_call_import_what_they_need(small_bundle: Path):
+    """What errors, graphs, recordings of calls, exchange with other libraries and masked arrays need comes later."""
+    printed = run(
+        "from aot_runtime import open_bundle\nimport numpy as np\n"
+        f"small = open_bundle({str(small_bundle)!r}, 'emulator')\n"
+        "small.affine(np.ones((2, 3), np.float32))\n"
+        "print(*(name for name in sys.modules if name.startswith(('aot_runtime', 'numpy.ma'))))"
+    ).split()
+    later = {"call.advice", "call.entries", "device.exporting", "device.dlpack", "device.foreign", "command"}
+    assert {f"aot_runtime.{name}" for name in later}.isdisjoint(printed)
+    assert "numpy.ma" not in printed
+
+
 def test_the_version_is_that_of_the_package():
     assert aot_runtime.__version__ == aot.__version__ == metadata.version("aotbuild")
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -40,6 +41,16 @@ def test_code_is_loaded_when_it_is_first_called(small_bundle: Path):
     ):
         call()
         assert launches.double.calls("hipModuleLoadData") == loads
+
+
+@in_double()
+def test_the_library_is_loaded_by_the_thread_that_opens(small_bundle: Path):
+    """AMD's, of some versions, ends a process by a fault where another one loaded it than the main thread."""
+    started: list[threading.Thread] = []
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(threading.Thread, "start", started.append)
+        small = open_bundle(small_bundle)
+    assert small.affine(X).shape == X.shape and started == []
 
 
 @in_double()

@@ -169,6 +169,37 @@ def calls(count: int) -> None:
 
 @main.command()
 @count_option
+@seed_option
+@click.option("--threads", type=click.IntRange(1), default=12, show_default=True)
+@click.option("--seconds", type=float, default=30.0, show_default=True, help="End after so many seconds.")
+def threads(count: int, seed: int, threads: int, seconds: float) -> None:
+    """Random steps of many threads on one device over the double of libamdhip64, which leave nothing behind."""
+    from .threads import run_over_double
+
+    with scratch() as folder:
+        end(run_over_double(Path(folder), "run_threads", threads, seconds, seed, count))
+
+
+@main.command()
+@count_option
+@seed_option
+def interrupts(count: int, seed: int) -> None:
+    """Random steps over the double of libamdhip64 that are interrupted so many times, and leave nothing behind."""
+    from .threads import run_over_double
+
+    with scratch() as folder:
+        end(run_over_double(Path(folder), "run_interrupted", count, seed))
+
+
+def end(done: Any) -> None:
+    """Print what was done and its faults, and end."""
+    for line in (*done.lines(), *done.faults()):
+        click.echo(line)
+    sys.exit(1 if done.faults() else 0)
+
+
+@main.command()
+@count_option
 @minutes_option
 def sharing(count: int, minutes: float | None) -> None:
     """Build side by side, eight at once, with one cache; compare with builds on their own."""

@@ -63,18 +63,20 @@ class Memory:
         self._bases: list[int] = []
         self._allocations: list[Allocation] = []
 
-    def allocate(self, nbytes: int) -> int:
-        """Address of fresh memory. Raises `MemoryError`."""
+    def allocate(self, nbytes: int, made: list[int] | None = None) -> int:
+        """Address of fresh memory, which is added to `made` once it is there. Raises `MemoryError`."""
+        made = [] if made is None else made
         padded = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
         if self._used + padded > self._limit:
             raise MemoryError(f"{nbytes} bytes asked for, {self._limit - self._used} left")
         written = np.zeros(padded, np.uint8) if self.tracked else None
         allocation = Allocation(self._next, nbytes, np.full(padded, POISON, np.uint8), written)
         self._next += -(-(padded + _GUARD) // _GUARD) * _GUARD
-        self._used += padded
         at = bisect.bisect_left(self._bases, allocation.base)
-        self._bases.insert(at, allocation.base)
-        self._allocations.insert(at, allocation)
+        self._used += padded  # no call from here on: an interrupt finds all of it done, or nothing
+        self._bases[at:at] = [allocation.base]
+        self._allocations[at:at] = [allocation]
+        made += [allocation.base]
         return allocation.base
 
     @property
@@ -94,13 +96,15 @@ class Memory:
         self._bases.insert(at, address)
         self._allocations.insert(at, Allocation(address, data.size, data))
 
-    def free(self, address: int) -> None:
-        """Give an allocation back. Raises `MemoryAccessError` unless it is the start of one."""
+    def free(self, address: int, gone: list[int] | None = None) -> None:
+        """Give an allocation back, which adds 0 to `gone`. Raises `MemoryAccessError` unless it is the start of one."""
+        gone = [] if gone is None else gone
         at = bisect.bisect_left(self._bases, address)
         if at == len(self._bases) or self._bases[at] != address:
             raise MemoryAccessError(f"{address:#x} is not the start of an allocation", address, 0)
-        self._used -= self._allocations[at].data.size
+        self._used -= self._allocations[at].data.size  # no call from here on, as in `allocate`
         del self._bases[at], self._allocations[at]
+        gone += [0]
 
     def find(self, address: int, nbytes: int = 1) -> Allocation:
         """The allocation that holds `nbytes` bytes from an address. Raises `MemoryAccessError`."""

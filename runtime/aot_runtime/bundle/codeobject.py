@@ -11,13 +11,15 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import islice
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.errors import BundleError
 
-from .elf import Elf, LoadedImage
 from .kernel_metadata import KernelMetadata
+
+if TYPE_CHECKING:
+    from .elf import LoadedImage
 
 _EM_CUDA = 190
 _EM_AMDGPU = 224
@@ -70,7 +72,8 @@ def read_arch(image: bytes) -> str:
 
 def read_code_object(image: bytes) -> CodeObject:
     """Parse an HSACO or a cubin. Raises `BundleError` for anything that is not a well-formed one."""
-    from .cubin import cubin_kernels  # what reads only the header needs neither
+    from .cubin import cubin_kernels  # what reads only the header needs none
+    from .elf import Elf
     from .hsaco import hsaco_kernels
 
     arch = read_arch(image)
@@ -97,6 +100,8 @@ def _distinct(kernels: Iterable[KernelMetadata]) -> tuple[KernelMetadata, ...]:
 
 def read_loaded_image(image: bytes) -> LoadedImage:
     """The segments and symbols of an HSACO. Raises `BundleError` for anything that is not a well-formed one."""
+    from .elf import Elf, LoadedImage
+
     read_arch(image)
     try:
         elf = Elf(image)

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
@@ -18,10 +18,12 @@ from aot_runtime.contract.records import Axis, Launch, Op, Value, Variant
 from aot_runtime.contract.tensor_maps import mapped_tensors
 from aot_runtime.errors import AotError, ExpressionError, NoVariantError
 
-from .advice import Asked, Serves, advice
 from .checking import Call
 from .decision import AxisChoice, ConfigChoice, Decision, LaunchDecision
 from .rules import Rules, pick_value
+
+if TYPE_CHECKING:
+    from .advice import Serves
 
 Table = Mapping[tuple[Any, ...], Variant]
 
@@ -200,6 +202,8 @@ class Choosing:
         listed = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in there.items())
         given = [name for name, layout in call.layouts.items() if layout is not None]
         inputs = [tensor.name for tensor in op.tensors if tensor.name in given and tensor.role != "output"]
+        from .advice import Asked, advice  # for an error only
+
         asked = Asked(call.names, inputs, tuple(search.misaligned))
         lines = [
             f"{op.name}: no variant of this bundle fits the call:",

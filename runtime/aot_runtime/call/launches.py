@@ -10,7 +10,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Callable, Iterable, Sequence
 from functools import lru_cache, partial
-from typing import Any, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, Protocol, TypeAlias
 from zlib import crc32
 
 import msgspec
@@ -40,8 +40,14 @@ from .scratch import Scratch, scratch_name, scratch_of
 MAX_MAPS = 256
 """Addresses of a tensor whose maps a plan keeps."""
 
-LoadFunction = Callable[[Variant], int]
-"""Gives the driver's handle of a variant's kernel, loading its code object on first use."""
+
+class LoadFunction(Protocol):
+    """Gives the driver's handle of a variant's kernel, loading its code object on first use: `Code`."""
+
+    streams: set[int]
+    """Those that kernels were launched on, besides the default stream."""
+
+    def __call__(self, variant: Variant, /) -> int: ...
 
 
 class CallShape(msgspec.Struct, frozen=True):
@@ -169,7 +175,12 @@ def _prepare(
             made.append(device.driver.prepare(device.index, function, *shape, segment, variant.early))
         return kernargs, made, *(launch.enqueue for launch in made)
 
+    captures = device.holdings.captures
+
     def placed(stream: int) -> Prepared:
+        load.streams.add(stream)
+        if captures:
+            _note_captures(device, load)
         try:
             prepared = others.pop()
         except IndexError:
@@ -181,6 +192,13 @@ def _prepare(
     idle, others = [make()], list[Prepared]()
     namespace |= {"_make": make, "_pop": idle.pop, "_push": idle.append}
     namespace |= {"_placed": placed, "_push_placed": others.append}
+
+
+def _note_captures(device: Device, load: LoadFunction) -> None:
+    """Have the graphs that are being captured keep the bundle of a call, which may become part of them."""
+    device.holdings.settle()  # a capture whose end was interrupted
+    for graph in list(device.holdings.captures.values()):
+        graph.need(load)
 
 
 def _launching(numbers: Sequence[int], scratch: Scratch, packing: Sequence[str]) -> list[str]:

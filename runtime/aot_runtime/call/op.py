@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import struct
+import sys
 import threading
 from collections import namedtuple
 from collections.abc import Callable, Mapping
@@ -18,7 +19,6 @@ from aot_runtime.contract.layout import packing_order
 from aot_runtime.contract.records import Op, Tensor
 from aot_runtime.device.array import DeviceArray
 from aot_runtime.device.device import Device
-from aot_runtime.device.foreign import host_array
 from aot_runtime.device.identity import Shared
 from aot_runtime.errors import ArgumentError, CaptureError
 from aot_runtime.logs import log
@@ -215,6 +215,8 @@ class _Calls:
         """A numpy array over what another library has in host memory; anything else as it is."""
         if value is None or isinstance(value, DeviceArray | np.ndarray | np.generic):
             return value
+        from aot_runtime.device.foreign import host_array
+
         try:
             host = host_array(value)
         except ArgumentError as error:
@@ -225,7 +227,7 @@ class _Calls:
         if value is None or isinstance(value, DeviceArray):
             return value
         tensor = next(tensor for tensor in self.op.tensors if tensor.name == name)
-        if isinstance(value, np.ma.MaskedArray):
+        if _is_masked(value):
             raise ArgumentError(
                 f"{self.op.name}: argument '{name}' is a masked array; pass its data, or what `.filled()` gives"
             )
@@ -274,6 +276,12 @@ class _Calls:
             return None
         given = [t.name for t in self.op.tensors if t.role == "output" and tensors[t.name] is not None]
         return one(given[0] if given else "", result)
+
+
+def _is_masked(value: Any) -> bool:
+    """Whether this is an array of numpy's with a mask: nobody has one who has not imported the module."""
+    module = sys.modules.get("numpy.ma")
+    return module is not None and isinstance(value, module.MaskedArray)
 
 
 def _zeroing(op: Op, given: frozenset[str]) -> Op:

@@ -64,7 +64,8 @@ def _written(op: Op, present: list[str]) -> Iterator[tuple[Tensor, tuple[str, ..
 def _by_address(name: str, other: str, layouts: Mapping[str, Layout], namespace: dict[str, Any]) -> str:
     """The condition that the address ranges of two arrays overlap. Extents are names: one source serves all shapes."""
     one, two = layouts[name], layouts[other]
-    low, high = f"_low_{name}_{other}", f"_high_{name}_{other}"
+    number = len(namespace)  # joined, the names of two pairs may be one: a and b_c, a_b and c
+    low, high = f"_low{number}", f"_high{number}"
     namespace[low] = two.low * two.itemsize - one.high * one.itemsize
     namespace[high] = two.high * two.itemsize - one.low * one.itemsize
     return f"{low} < {name}.ptr - {other}.ptr < {high}"

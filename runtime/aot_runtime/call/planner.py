@@ -10,7 +10,7 @@ from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from functools import cached_property
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aot_runtime.contract.arch import device_names
 from aot_runtime.contract.expressions import nearest, parse
@@ -20,13 +20,15 @@ from aot_runtime.contract.records import Index, Op, Variant
 from aot_runtime.contract.validate import expression_faults, kernarg_texts, require_sound
 from aot_runtime.errors import AotError, ArgumentError, BundleError, ExpressionError, NoVariantError
 
-from .changes import Arguments, Change
 from .checking import Call, Checking
 from .choosing import Choosing, Search
 from .decision import Decision
 from .documentation import built_dtypes
-from .entries import Describing, Entry, entry_lines
 from .rules import Rules
+
+if TYPE_CHECKING:
+    from .changes import Arguments, Change
+    from .entries import Describing, Entry
 
 CALLS = "calls.yaml"
 """The calls file that errors speak of."""
@@ -72,6 +74,8 @@ class Planner:
 
     @cached_property
     def _describing(self) -> Describing:
+        from .entries import Describing  # for a recording, or an error
+
         mapped = {name for names in self._choosing.maps.values() for name in names}
         return Describing(self.op, self.bundle, self.static, self._rules, mapped)
 
@@ -103,6 +107,8 @@ class Planner:
             call = self._checking.check(layouts, scalars, device, hardware)
 
             def serves(changes: Iterable[Change]) -> bool:
+                from .changes import Arguments  # for an error only
+
                 return self._serves(Arguments(layouts, scalars, call.names), changes, device, hardware)
 
             try:
@@ -149,6 +155,7 @@ class Planner:
 
     def _remedy(self, layouts: Mapping[str, Layout | None], scalars: Mapping[str, Any], call: Call) -> tuple[str, ...]:
         """How to have a call built that nothing is built for."""
+        from .entries import entry_lines
         from .remedy import build_command
 
         command = build_command(self.bundle, self._manifest, self._place, call.names["arch"], CALLS)

@@ -50,9 +50,10 @@ def scratch_of(decision: Decision, numbers: Sequence[int], memory: DeviceMemory,
         first, *others = _placed(spaces, namespace)
         namespace |= {"_bytes": total, "_pop_scratch": free.pop, "_push_scratch": free.append}
         elsewhere = (f"{first}, _owner = _workspace(_bytes, _stream)",)
-        here = (f"try: {first} = _pop_scratch()", f"except _none_left: {first} = _new_scratch(_bytes)")
+        here = ("try: _owner = _pop_scratch()", "except _none_left: _owner = _new_scratch(_bytes)")
+        here += (f"{first} = _owner.address",)
         offsets = tuple(f"{name} = {first} + _at_{name}" for name in others)
-        ending = (f"if not _stream: _push_scratch({first})  # work that comes after this call's may have it",)
+        ending = ("if not _stream: _push_scratch(_owner)  # work that comes after this call's may have it",)
     zeroing = (f"_fill({name}, 0, _bytes_{name}, _stream)" for name, _, zero in spaces if zero)
     return Scratch(frozenset(name for name, _, _ in spaces), here, elsewhere, (*offsets, *zeroing), ending)
 

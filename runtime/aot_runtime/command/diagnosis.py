@@ -196,3 +196,13 @@ def _advice(drivers: list[FoundDriver]) -> Iterator[str]:
         yield "no permission for /dev/kfd: the user has to be in the groups render and video"
     if "HSA_OVERRIDE_GFX_VERSION" in os.environ:
         yield "HSA_OVERRIDE_GFX_VERSION is set: devices may show an architecture that they are not"
+    if any(driver.name == "hip" and _loads_in_main(driver) for driver in drivers):
+        yield (
+            "libamdhip64 6.4 ends a process by a fault at exit where the main thread uses it and another one loaded it: "
+            "have the main thread call get_device('hip') before others open bundles"
+        )
+
+
+def _loads_in_main(driver: FoundDriver) -> bool:
+    """Whether a driver's library should be loaded by the main thread."""
+    return any(device.driver_version.startswith("6.4.") for device in driver.devices)

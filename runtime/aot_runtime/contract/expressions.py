@@ -17,14 +17,12 @@ loads it.
 from __future__ import annotations
 
 import ast
-import difflib
 import operator
 import re
 import threading
 import warnings
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
-from heapq import nsmallest
 from itertools import islice
 from typing import Any
 
@@ -175,6 +173,9 @@ class Expression(msgspec.Struct, frozen=True, eq=False):
 
 def nearest(name: str, known: Collection[str]) -> str:
     """`; did you mean 'x'?` or `; known: …`, for the end of an error message. Looks at a limited number of names."""
+    import difflib  # for an error only
+    from heapq import nsmallest
+
     likely = [item for item in islice(known, _CANDIDATES) if len(item) <= _LONGEST]
     close = difflib.get_close_matches(name, likely, n=1) if len(name) <= _LONGEST else ()
     if close:

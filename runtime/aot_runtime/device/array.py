@@ -13,10 +13,9 @@ from aot_runtime.contract.layout import ALIGNMENT, Layout, Shape, make_layout, p
 from aot_runtime.errors import ArgumentError
 from aot_runtime.texts import shown
 
-from .dlpack import DEVICES
 from .drivers.base import Driver
-from .exporting import dlpack_device, export_array
 from .identity import OneOfAKind
+from .memory import DeviceMemory
 
 
 class ArrayDevice(Protocol):
@@ -25,6 +24,7 @@ class ArrayDevice(Protocol):
     driver: Driver
     index: int
     key: tuple[str, int]
+    memory: DeviceMemory
 
     def handle(self, stream: Any) -> int:
         """The handle of a stream: a `Stream`'s, an integer, None (the default stream), or another library's."""
@@ -187,6 +187,8 @@ class DeviceArray(OneOfAKind):
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
         """Version 3 of the protocol; also what HIP builds of torch and cupy read."""
+        from .dlpack import DEVICES
+
         if self.device.driver.name not in DEVICES:
             raise AttributeError(f"{self.device} has no memory of a GPU; use __dlpack__ or numpy(), which copy")
         if self.dtype.isbuiltin != 1:  # of ml_dtypes: its type string means something else
@@ -201,6 +203,8 @@ class DeviceArray(OneOfAKind):
 
     def __dlpack_device__(self) -> tuple[int, int]:
         """DLPack's (type, id) of the array's device; of an emulated one the CPU, to which exports copy."""
+        from .exporting import dlpack_device
+
         return dlpack_device(self)
 
     def __dlpack__(
@@ -219,6 +223,8 @@ class DeviceArray(OneOfAKind):
         Raises:
             BufferError: that needs a copy, and `copy` is false; or `dl_device` is another device.
         """
+        from .exporting import export_array
+
         return export_array(self, stream, max_version, dl_device, copy)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:

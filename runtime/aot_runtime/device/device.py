@@ -17,9 +17,10 @@ from aot_runtime.texts import shown
 from .array import DeviceArray
 from .drivers.base import DeviceProperties, Driver
 from .graph import Graph
+from .holdings import Holdings
 from .identity import Shared
 from .memory import DeviceMemory, MemoryStats
-from .streams import Event, Stream, StreamLike
+from .streams import Event, Stream, StreamLike, foreign_handle
 
 
 class Device(Shared):
@@ -30,7 +31,8 @@ class Device(Shared):
     def __init__(self, driver: Driver, index: int):
         self.driver, self.index = driver, index
         self.key = (driver.name, index)
-        self.memory = DeviceMemory(driver, index)
+        self.holdings = Holdings(index)
+        self.memory = DeviceMemory(driver, index, self.holdings)
 
     @cached_property
     def properties(self) -> DeviceProperties:
@@ -109,7 +111,8 @@ class Device(Shared):
         """
         if keep < 0:
             raise ArgumentError(f"keep is {keep}; 0 or more bytes are allowed")
-        if self.memory.graphs:
+        self.holdings.settle()
+        if self.holdings.captures:
             raise CaptureError("memory cannot be given back while a stream is being captured")
         self.memory.give_back(keep)
 
@@ -142,19 +145,16 @@ class Device(Shared):
 
         Nothing allocates meanwhile: every output is passed with `out=` (else `CaptureError`).
         """
-        graph, handle = Graph(self), self.handle(stream)
-        if handle in self.memory.graphs:
-            raise CaptureError("the stream is being captured already")
-        self.memory.graphs[handle] = graph
+        graph = Graph(self, self.handle(stream))
         try:
-            self.driver.begin_capture(self.index, handle)
-            try:
-                yield graph
-            finally:
-                graph.handle = self.driver.end_capture(self.index, handle)
+            graph.begin()
+            yield graph
         finally:
-            del self.memory.graphs[handle]
-            self.memory.release_deferred()
+            graph.is_over = True  # from here on, whoever gives something back ends it
+            try:
+                graph.end()
+            finally:
+                self.holdings.settle()
 
     def handle(self, stream: Any) -> int:
         """The handle of a stream: ours, an integer, None (the default stream), or another library's object."""
@@ -164,16 +164,7 @@ class Device(Shared):
             if stream.device is not self:
                 raise ArgumentError(f"the stream belongs to {stream.device}, the arrays are on {self}")
             return stream.handle
-        if hasattr(stream, "__cuda_stream__") and not isinstance(stream, type):
-            _version, stream = stream.__cuda_stream__()
-        for attribute in ("cuda_stream", "ptr"):  # torch, cupy
-            stream = getattr(stream, attribute, stream)
-        if isinstance(stream, int) and not isinstance(stream, bool):
-            return stream
-        raise ArgumentError(
-            f"stream is {type(stream).__name__}; a Stream, a stream of torch or cupy, an object with __cuda_stream__, "
-            "an integer handle or None is allowed"
-        )
+        return foreign_handle(stream)
 
     # Host memory
 

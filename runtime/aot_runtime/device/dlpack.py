@@ -8,7 +8,10 @@ from __future__ import annotations
 
 import ctypes
 from dataclasses import dataclass
+from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.layout import Shape, packed_strides
@@ -24,6 +27,8 @@ HOST_DEVICES = (1, 3, 11)
 """DLDeviceTypes of memory that the host addresses: kDLCPU, kDLCUDAHost, kDLROCMHost."""
 _READ_ONLY, _IS_COPIED = 1, 2
 """Flags of a versioned capsule."""
+_HAS_VERSIONS = tuple(map(int, np.__version__.split(".")[:2])) >= (2, 1)
+"""Whether numpy makes capsules that have a version."""
 
 _KINDS = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
 _CODES = {
@@ -79,32 +84,11 @@ class _Versioned(ctypes.Structure):
     names = (b"dltensor_versioned", b"used_dltensor_versioned")
 
 
-_CapsuleDestructor = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 _api = ctypes.pythonapi
-_api.PyCapsule_New.restype = ctypes.py_object
-_api.PyCapsule_New.argtypes = (ctypes.c_void_p, ctypes.c_char_p, _CapsuleDestructor)
 _api.PyCapsule_GetPointer.restype = ctypes.c_void_p
 _api.PyCapsule_GetPointer.argtypes = (ctypes.py_object, ctypes.c_char_p)
 _api.PyCapsule_SetName.argtypes = (ctypes.py_object, ctypes.c_char_p)
 _api.PyCapsule_IsValid.argtypes = (ctypes.py_object, ctypes.c_char_p)
-# The destructor gets a capsule whose count is zero already: as a raw pointer, so that no reference is taken.
-_raw_is_valid = ctypes.PYFUNCTYPE(ctypes.c_int, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_IsValid", _api))
-_raw_pointer = ctypes.PYFUNCTYPE(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_char_p)(("PyCapsule_GetPointer", _api))
-
-_exports: dict[int, tuple[Any, ...]] = {}
-"""What each exported struct needs alive until its consumer calls the deleter, by the struct's address."""
-
-
-@_Deleter
-def _delete(managed: int) -> None:
-    _exports.pop(managed, None)
-
-
-@_CapsuleDestructor
-def _destroy(capsule: int) -> None:
-    for form in (_Managed, _Versioned):
-        if _raw_is_valid(capsule, form.names[0]):  # nobody consumed it
-            _exports.pop(_raw_pointer(capsule, form.names[0]), None)
 
 
 @dataclass(frozen=True)
@@ -130,15 +114,32 @@ class Exchanged:
 
 
 def export_capsule(array: Exchanged, versioned: bool, copied: bool = False) -> Any:
-    """A capsule of an array, whose owner stays alive until the consumer lets go. copied: it is the consumer's own."""
-    rank = len(array.shape)
-    shape, strides = (ctypes.c_int64 * rank)(*array.shape), (ctypes.c_int64 * rank)(*array.strides)
-    tensor = _Tensor(array.ptr, _Device(*array.device), rank, _DataType(*_CODES[array.dtype], 1), shape, strides, 0)
-    flags = _IS_COPIED * copied | _READ_ONLY * (not array.writeable)
-    managed = _Versioned(*VERSION, None, _delete, flags, tensor) if versioned else _Managed(tensor, None, _delete)
-    address = ctypes.addressof(managed)
-    _exports[address] = (managed, shape, strides, array.owner)
-    return _api.PyCapsule_New(address, managed.names[0], _destroy)
+    """A capsule of an array, whose owner stays alive until the consumer lets go. copied: it is the consumer's own.
+
+    The capsule is one of numpy's, for an array over the same addresses, with the device and the dtype put right: what
+    ends it is C code, which may run anywhere, during another exception too. numpy before 2.1 makes none with a version.
+    """
+    size = DTYPES[array.dtype]
+    memory = {
+        "data": (array.ptr, False),
+        "shape": array.shape,
+        "strides": tuple(stride * size for stride in array.strides),
+        "typestr": f"|u{size}",
+        "version": 3,
+    }
+    view = np.asarray(SimpleNamespace(__array_interface__=memory, owner=array.owner))
+    capsule = view.__dlpack__(max_version=VERSION) if versioned and _HAS_VERSIONS else view.__dlpack__()
+    form = _form(capsule)
+    managed = form.from_address(_api.PyCapsule_GetPointer(capsule, form.names[0]))
+    managed.tensor.device = _Device(*array.device)
+    managed.tensor.dtype = _DataType(*_CODES[array.dtype], 1)
+    if isinstance(managed, _Versioned):
+        managed.flags = _IS_COPIED * copied | _READ_ONLY * (not array.writeable)
+    return capsule
+
+
+def _form(capsule: Any) -> type[_Managed | _Versioned]:
+    return _Versioned if _api.PyCapsule_IsValid(capsule, _Versioned.names[0]) else _Managed
 
 
 class _Imported:
@@ -154,7 +155,7 @@ class _Imported:
 
 def import_capsule(capsule: Any) -> Exchanged:
     """The array of a capsule, which is used up. Raises `ArgumentError`; then it is its producer's as before."""
-    form = _Versioned if _api.PyCapsule_IsValid(capsule, _Versioned.names[0]) else _Managed
+    form = _form(capsule)
     managed = form.from_address(_api.PyCapsule_GetPointer(capsule, form.names[0]))
     if isinstance(managed, _Versioned) and managed.major != VERSION[0]:
         raise ArgumentError(f"a DLPack capsule of version {managed.major}.{managed.minor}; version 1 is supported")

@@ -10,7 +10,7 @@ from aot_runtime.contract.layout import Layout
 
 from .dlpack import CPU, DEVICES, VERSION, Exchanged, export_capsule
 from .drivers.base import Driver
-from .memory import order_after
+from .memory import DeviceMemory
 
 
 class ExportDevice(Protocol):
@@ -18,9 +18,13 @@ class ExportDevice(Protocol):
 
     driver: Driver
     index: int
+    memory: DeviceMemory
 
     def array(self, host: Any) -> Exportable:
         """Copy a numpy array to the device, packed."""
+
+    def handle(self, stream: Any) -> int:
+        """The handle of a stream. Raises `ArgumentError`."""
 
 
 class Exportable(Protocol):
@@ -66,8 +70,9 @@ def export_array(
         raise BufferError(f"an array on {array.device}, DLPack device {here}, has no export on DLPack device {wanted}")
     if copy:
         array = array.device.array(array.numpy())
-    if stream is not None and stream > 2:  # -1: no synchronisation; 0, 1 and 2: default streams
-        order_after(array.device.driver, array.device.index, stream, 0)
+    later = 0 if stream is None or stream == -1 else array.device.handle(stream)  # -1: no synchronisation
+    if later > 2:  # 0, 1 and 2: default streams
+        array.device.memory.order_after(later, 0)
     layout = array.layout
     own = Exchanged(array.ptr, layout.dtype, layout.shape, layout.strides, array, here, layout.writeable)
     return export_capsule(own, versioned, copied=bool(copy))

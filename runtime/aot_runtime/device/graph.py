@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-import sys
+from typing import Any
 
-from aot_runtime.errors import CaptureError
+from aot_runtime.errors import CaptureError, DeviceError
 
+from .drivers.base import handle_of
 from .identity import OneOfAKind
 from .streams import StreamDevice, StreamLike
 
@@ -14,19 +15,60 @@ class Graph(OneOfAKind):
     """A recorded sequence of calls (see `Device.capture`), replayed with one launch.
 
     It keeps the arrays' addresses: the arrays that were passed must live as long as it does, and their contents
-    may change between replays. Workspaces of the captured calls belong to the graph.
+    may change between replays. Workspaces of the captured calls belong to the graph, and it keeps their code loaded.
     """
 
-    def __init__(self, device: StreamDevice):
+    def __init__(self, device: StreamDevice, stream: int):
         self.device = device
         self.handle = 0
-        self._workspaces: list[int] = []
+        self.is_over = self._is_ending = False
+        self._stream = stream
+        self._made = device.holdings.hold_handle(self, device.driver.destroy_graph)
+        self._workspaces: list[_Workspace] = []
+        self._needed: set[Any] = set()
 
     def workspace(self, nbytes: int) -> int:
         """Memory that lives as long as the graph."""
-        address = self.device.driver.allocate_now(self.device.index, nbytes)
-        self._workspaces.append(address)
-        return address
+        made = _Workspace(self.device, nbytes)
+        self._workspaces.append(made)
+        return made.address
+
+    def need(self, thing: Any) -> None:
+        """Keep something as long as the graph is there."""
+        self._needed.add(thing)
+
+    def begin(self) -> None:
+        """Begin the capture. Raises `CaptureError` where the stream is being captured already."""
+        device, captures = self.device, self.device.holdings.captures
+        device.holdings.settle()
+        with device.holdings.lock:
+            if self._stream in captures or device.driver.is_capturing(device.index, self._stream):
+                raise CaptureError("the stream is being captured already")
+            captures[self._stream] = self
+            try:
+                device.driver.begin_capture(device.index, self._stream)
+            except DeviceError:
+                del captures[self._stream]
+                raise
+
+    def end(self) -> None:
+        """End the capture, if it began and was not ended; once more where that was interrupted."""
+        device, captures = self.device, self.device.holdings.captures
+        self.is_over = True
+        with device.holdings.lock:
+            if captures.get(self._stream) is not self or self._is_ending:  # by a call that this one is made in
+                return
+            self._is_ending = True
+            try:
+                if device.driver.is_capturing(device.index, self._stream):
+                    device.driver.end_capture(device.index, self._stream, self._made)
+            except DeviceError:
+                del captures[self._stream]
+                raise
+            finally:
+                self._is_ending = False
+            self.handle = handle_of(self._made)
+            del captures[self._stream]
 
     def launch(self, stream: StreamLike | None = None) -> None:
         """Replay the graph on a stream."""
@@ -37,8 +79,12 @@ class Graph(OneOfAKind):
     def __repr__(self) -> str:
         return f"<graph {self.handle:#x} on {self.device}>" if self.handle else f"<graph without work on {self.device}>"
 
-    def __del__(self) -> None:
-        if getattr(self, "handle", 0) and not sys.is_finalizing():
-            self.device.driver.destroy_graph(self.device.index, self.handle)
-            for address in self._workspaces:
-                self.device.driver.free_now(self.device.index, address)
+
+class _Workspace:
+    """Memory of a graph's calls."""
+
+    __slots__ = ("__weakref__", "address")
+
+    def __init__(self, device: StreamDevice, nbytes: int):
+        made = device.holdings.hold_handle(self, device.driver.free_now)
+        self.address = device.driver.allocate_now(device.index, nbytes, made)

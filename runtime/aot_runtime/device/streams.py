@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
-import sys
 from typing import Any, NoReturn, Protocol, TypeAlias
 
+from aot_runtime.errors import ArgumentError
+from aot_runtime.texts import shown
+
 from .drivers.base import Driver
+from .holdings import Holdings
 from .identity import OneOfAKind
-from .memory import DeviceMemory, Life
+from .memory import DeviceMemory
 
 
 class StreamDevice(Protocol):
@@ -16,6 +19,7 @@ class StreamDevice(Protocol):
     driver: Driver
     index: int
     memory: DeviceMemory
+    holdings: Holdings
 
     def handle(self, stream: Any) -> int:
         """The handle of a stream."""
@@ -41,9 +45,10 @@ class Stream(OneOfAKind):
 
     def __init__(self, device: StreamDevice):
         self.device = device
-        self.life = Life()  # for the memory that it uses, which may outlive it
-        self.handle = device.driver.create_stream(device.index)
-        device.memory.streams[self.handle] = self
+        holding = device.memory.hold_stream(self)
+        with device.holdings.lock:  # else the stream of another object might be destroyed that had this handle
+            self.handle = device.driver.create_stream(device.index, holding.made)
+            device.memory.streams[self.handle] = holding
 
     def synchronize(self) -> None:
         """Wait until all work of the stream is done."""
@@ -70,13 +75,48 @@ class Stream(OneOfAKind):
 
     def __exit__(self, *_: object) -> None: ...
 
-    def __del__(self) -> None:
-        if getattr(self, "handle", 0) and not sys.is_finalizing():
-            self.device.memory.retire(self.handle, self.life)
-
 
 StreamLike: TypeAlias = Stream | SupportsCudaStream | SupportsCudaStreamHandle | int
 """What may stand for a stream where one is taken; cupy's older streams are taken too, by their `ptr`."""
+
+_ALLOWED = (
+    "a Stream, a stream of torch or cupy, an object with __cuda_stream__, an integer handle of at most 64 bits or None "
+    "is allowed"
+)
+
+
+def foreign_handle(stream: Any) -> int:
+    """The handle of a stream that is not ours. Raises `ArgumentError`, for what its library raises, too."""
+    if isinstance(stream, int):
+        given = found = stream
+    else:
+        try:
+            given, found = _handle_said(stream)
+        except Exception as error:
+            reason = f"{type(error).__name__}: {error}"
+            raise ArgumentError(
+                f"stream is {type(stream).__name__}, which does not give its handle: {reason}"
+            ) from error
+    if isinstance(found, int) and not isinstance(found, bool) and 0 <= found < 1 << 64:
+        return int(found)
+    what = type(stream).__name__
+    if given is not stream:
+        what = f"{what}, which gives {shown(given)} as its handle"
+    elif isinstance(stream, int) and not isinstance(stream, bool):
+        what = shown(stream)
+    raise ArgumentError(f"stream is {what}; {_ALLOWED}")
+
+
+def _handle_said(stream: Any) -> tuple[Any, Any]:
+    """What an object says when it is asked for its handle, and the handle in that."""
+    if hasattr(stream, "__cuda_stream__") and not isinstance(stream, type):
+        given = stream.__cuda_stream__()
+        return given, given[1] if isinstance(given, tuple | list) and len(given) == 2 else None
+    for attribute in ("cuda_stream", "ptr"):  # torch, cupy
+        if hasattr(stream, attribute):
+            given = getattr(stream, attribute)
+            return given, given
+    return stream, None
 
 
 class Event(OneOfAKind):
@@ -84,7 +124,8 @@ class Event(OneOfAKind):
 
     def __init__(self, device: StreamDevice, stream: StreamLike | None = None):
         self.device = device
-        self.handle = device.driver.create_event(device.index)
+        made = device.holdings.hold_handle(self, device.driver.destroy_event)
+        self.handle = device.driver.create_event(device.index, made)
         device.driver.record_event(device.index, self.handle, device.handle(stream))
 
     def synchronize(self) -> None:
@@ -98,7 +139,3 @@ class Event(OneOfAKind):
 
     def __repr__(self) -> str:
         return f"<event {self.handle:#x} on {self.device}>"
-
-    def __del__(self) -> None:
-        if getattr(self, "handle", 0) and not sys.is_finalizing():
-            self.device.driver.destroy_event(self.device.index, self.handle)

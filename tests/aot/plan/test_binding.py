@@ -258,6 +258,13 @@ def test_parameters_that_nothing_binds(tmp_path: Path, name: str, message: str):
     check_fault(tmp_path, text, KERNEL + message, binding(name))
 
 
+def test_a_name_that_is_a_stride_of_two_tensors(tmp_path: Path):
+    more = "y: {shape: [left_n], dtype: T, optional: true}\n      y_left: {shape: [n], dtype: T, optional: true}"
+    text = edit(EVERYTHING, ("- kernel:", "- @kernel:"), ("      out:", f"      {more}\n      out:"))
+    said = "kernel parameter 'stride_y_left_n' may be stride(y, left_n) or stride(y_left, n): say which in `bind`"
+    check_fault(tmp_path, text, KERNEL + said, binding("stride_y_left_n"))
+
+
 def test_all_that_nothing_binds_is_told_at_once(tmp_path: Path):
     bindings = Bindings(tmp_path)
     with pytest.raises(ManifestError) as caught:

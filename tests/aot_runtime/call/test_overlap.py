@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import msgspec
@@ -11,7 +12,10 @@ import numpy as np
 import pytest
 
 from aot_runtime import ArgumentError, Bundle, DeviceArray, open_bundle
-from aot_runtime.contract.records import Index
+from aot_runtime.call.generated import define
+from aot_runtime.call.overlap import overlap_lines
+from aot_runtime.contract.layout import make_layout
+from aot_runtime.contract.records import Dim, Index, Op, Tensor
 from aot_runtime.contract.validate import structure_faults
 from tests.support.hip_double.double import in_double
 from tests.support.op_bundles import OpBundles
@@ -105,6 +109,28 @@ def test_memory_of_other_libraries(rows_bundle: Path):
         with refused("out", "x"):
             rows.softmax(source, out=target)
     rows.softmax(device.wrap(foreign(big)), out=big)
+
+
+def test_names_that_are_one_when_they_are_joined():
+    """`out` and `q_scale`, `out_q` and `scale`: the bounds of each two arrays are their own."""
+
+    def tensor(name: str, dim: str, role: str = "input") -> Tensor:
+        return Tensor(name, (Dim(dim),), "float32", role)
+
+    op = Op("f", (tensor("q_scale", "n"), tensor("scale", "m"), tensor("out", "n", "output"),
+                  tensor("out_q", "m", "output")), (), ())  # fmt: skip
+    extents = {"q_scale": 1000, "scale": 1, "out": 1000, "out_q": 1}
+    layouts = {name: make_layout(("hip", 0), "float32", (n,), (1,), True, True, True) for name, n in extents.items()}
+    namespace: dict[str, Any] = {}
+    lines = overlap_lines(op, layouts, frozenset(layouts), namespace)
+    examined: list[str] = []
+    for name in [name for name in namespace if name.startswith("_hold_apart_")]:
+        namespace[name] = lambda *_, name=name: examined.append(name)
+    check: Any = define("f", "\n".join([f"def f({', '.join(extents)}):", *lines, ""]), "<test>", namespace)
+    base, far = 1 << 20, 1 << 16
+    places = {"q_scale": base, "scale": base + far, "out": base + 2000, "out_q": base + 2 * far}
+    check(**{name: SimpleNamespace(ptr=place, owner=object()) for name, place in places.items()})
+    assert examined == ["_hold_apart_out"]
 
 
 @pytest.mark.parametrize(

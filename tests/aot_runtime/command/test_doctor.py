@@ -7,6 +7,7 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import msgspec
 import pytest
 from click.testing import CliRunner
 
@@ -82,6 +83,15 @@ def test_a_system_that_does_not_tell_the_partition_mode(machine: Path):
     (machine / MI300X.pci).mkdir()
     (machine / MI300X.pci / "current_compute_partition").write_text("SPX\n")
     assert "    partition mode: compute SPX (0000:c1:00.0)" in doctor()
+
+
+def test_a_library_that_the_main_thread_has_to_load(machine: Path, monkeypatch: pytest.MonkeyPatch):
+    """Of 6.4, and no other."""
+    words = "have the main thread call get_device('hip')"
+    assert words not in " ".join(" ".join(doctor()).split())
+    older = msgspec.structs.replace(MI300X, driver_version="6.4.43484")
+    monkeypatch.setattr(diagnosis, "open_driver", lambda name: Devices(older))
+    assert words in " ".join(" ".join(doctor()).split())
 
 
 def test_it_fits_a_terminal(machine: Path, monkeypatch: pytest.MonkeyPatch):

@@ -125,32 +125,3 @@ def test_where_there_is_none_at_all(machine: dict[str, Fake | DeviceError]):
             get_device(arch=arch)
         obstacles = "hip: the driver is installed and sees no GPU\n  cuda: no CUDA"
         assert str(raised.value) == f"there is no usable GPU\n  {obstacles}\n  {registry.WITHOUT_A_GPU}"
-
-
-# What opening starts beforehand.
-
-
-@in_double(HIP_DOUBLE_DEVICES=4, HIP_DOUBLE_ARCH=INTEGRATED_FIRST)
-def test_the_device_that_is_started_is_the_one_that_is_opened():
-    from aot_runtime import opening
-
-    started = []
-    original = registry.find_device
-
-    def find(device: object, archs: tuple[str, ...]) -> object:
-        found = original(device, archs)
-        started.append(repr(found))
-        return found
-
-    registry.find_device = find
-    opening._start("hip gfx942")
-    opening._start("hip:1")
-    opening._start("emulator:gfx942")
-    assert started == ["hip:2", "hip:1"]
-
-
-def test_a_look_at_the_index(small_bundle: Path, tmp_path: Path):
-    from aot_runtime.opening import _look_at
-
-    assert _look_at(str(small_bundle)) == ["hip gfx942"]
-    assert _look_at(str(small_bundle.parent)) == _look_at(f"{tmp_path}\0") == []

@@ -149,10 +149,10 @@ def test_small_blocks_are_kept_for_their_stream():
     del z, stream
     gc.collect()
     assert double.alive("stream") == 0 and double.allocated() == GRANULE, "the default stream's block"
-    blocks = device.memory._kept[GRANULE, 0]
+    blocks = device.memory._shelves[GRANULE].free
     device.memory.trim()
     assert double.allocated() == 0
-    assert blocks == [], "a thread that has looked at the kept blocks takes none that was freed meanwhile"
+    assert not blocks, "a thread that has looked at the kept blocks takes none that was freed meanwhile"
 
 
 @in_double()
@@ -304,12 +304,12 @@ def test_a_capture_that_fails_leaves_the_device_as_it_was():
         stream.synchronize()  # which no capture survives
     assert raised.value.call in ("hipStreamEndCapture", "hipStreamSynchronize")
     gc.collect()
-    assert double.allocated() == 0 and not device.memory.graphs
+    assert double.allocated() == 0 and not device.holdings.captures
     with pytest.raises(CaptureError, match="was not captured to its end"):
         graph.launch()
     with pytest.raises(KeyError), device.capture(stream):
         raise KeyError("the caller's")
-    assert not device.memory.graphs and not device.driver.is_capturing(0, stream.handle)
+    assert not device.holdings.captures and not device.driver.is_capturing(0, stream.handle)
     with device.capture(stream) as again:
         pass
     again.launch(stream)

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from pathlib import Path
 from types import SimpleNamespace
+from typing import Any
 
+import numpy as np
 import pytest
 
-from aot_runtime import ArgumentError, DeviceError, get_device
+from aot_runtime import ArgumentError, DeviceError, get_device, open_bundle
 from tests.support.hip_double.double import in_double
 
 
@@ -44,3 +48,40 @@ def test_streams_as_callers_name_them():
     for junk in ("0", 1.0, True, object(), [stream], type(stream)):
         with pytest.raises(ArgumentError, match=f"stream is {type(junk).__name__}; a Stream, a stream of torch or "):
             device.handle(junk)
+
+
+class Odd:
+    """A stream whose library gives something odd as its handle."""
+
+    def __init__(self, said: object):
+        self.said = said
+
+    def __cuda_stream__(self) -> Any:
+        """Gives it, or raises it."""
+        if isinstance(self.said, Exception):
+            raise self.said
+        return self.said
+
+
+@in_double()
+def test_odd_streams(small_bundle: Path):
+    device, small = get_device("hip:0"), open_bundle(small_bundle, "hip:0")
+    x = device.array(np.ones((3, 5), np.float32))
+    small.affine(x)  # a plan is known
+    uses: tuple[Callable[[Any], object], ...] = (
+        lambda odd: small.affine(x, stream=odd), lambda odd: small.affine(x[1:], stream=odd), x.numpy,
+        lambda odd: device.empty(3, "int8", stream=odd), device.synchronize, device.event,
+        lambda odd: device.capture(odd).__enter__(),
+    )  # fmt: skip
+    for odd in (
+        1 << 64, -1, True, "0", Odd(5), Odd(()), Odd((0, 1, 2)), Odd((0, "7")), Odd((0, True)), Odd((0, -1)),
+        Odd((0, 1 << 64)), Odd(None), Odd(RuntimeError("gone")), SimpleNamespace(cuda_stream=None),
+        SimpleNamespace(ptr=1 << 70),
+    ):  # fmt: skip
+        for use in uses:
+            with pytest.raises(ArgumentError, match="stream is ") as raised:
+                use(odd)
+            assert "scalar" not in str(raised.value)
+    for odd in (1 << 64, -2, "0", Odd(5)):
+        with pytest.raises(ArgumentError, match="stream is "):
+            x.__dlpack__(stream=odd)

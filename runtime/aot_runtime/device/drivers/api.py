@@ -7,17 +7,29 @@ import threading
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
+from functools import partial
+from itertools import starmap
 from typing import Any, ClassVar, TypeVar
 
 from aot_runtime.errors import DeviceError, DeviceMemoryError, DriverCallError
 
+from .base import Outcome
 from .current import Current, Selector
 
 # Statuses on which HIP and CUDA agree.
 SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE = 0, 1, 2, 100
 
+HERE = object()
+"""Stands for where a call writes its result."""
 T = TypeVar("T")
 _NOTHING = nullcontext()
+
+
+def _as_c(value: Any) -> Any:
+    """An argument of a function: an integer of 64 bits, for which a smaller one may be declared; bytes; or a result."""
+    if isinstance(value, ctypes.c_void_p):
+        return ctypes.byref(value)
+    return ctypes.c_uint64(value) if isinstance(value, int) else value
 
 
 class GpuApi(ABC):
@@ -30,11 +42,14 @@ class GpuApi(ABC):
     prefix: ClassVar[str]
     renamed: ClassVar[Mapping[str, str]]
     """Full names of the calls whose name is not the prefix and CUDA's name."""
+    symbols: ClassVar[Mapping[str, str]] = {}
+    """What the library has functions by, where that is not their full name."""
     first_is_current: ClassVar[bool]
     """Whether the first device is current in a thread that has asked for none, so that a single one always is."""
 
     def __init__(self, binding: Any, library: ctypes.PyDLL):
         self._binding, self._library = binding, library
+        self._unlocked = ctypes.CDLL(None, handle=library._handle)
         self._lock = threading.RLock()
         self._selectors: dict[int, Selector] = {}
         self._count = self._count_devices()
@@ -75,10 +90,42 @@ class GpuApi(ABC):
     def _create(self, device: int, name: str, *arguments: Any) -> int:
         """Make a call that returns a handle or an address; null is an error even if the status is not."""
         result = self._on(device, name, *arguments)
-        handle = 0 if result is None else int(result)
+        return self._not_null(name, 0 if result is None else int(result))
+
+    def _not_null(self, name: str, handle: int) -> int:
         if not handle:
             raise self._error(name, SUCCESS, "it returned a null handle")
         return handle
+
+    # What an interrupt must not come into goes past the binding, which runs Python code after the call. A function of
+    # the library is called by C code alone: it was made and its outcome is there, or neither is so.
+
+    def _make(self, device: int, name: str, *arguments: Any, made: Outcome) -> int:
+        """Make something; the library writes its handle to `made`, where an argument is `HERE`, else as the first."""
+        cell = ctypes.c_void_p()
+        made = [] if made is None else made
+        made += [cell]
+        given = arguments if HERE in arguments else (HERE, *arguments)
+        call = partial(self._function(name), *(_as_c(cell if item is HERE else item) for item in given))
+        with self._current(device):
+            status = call()
+        if status:
+            raise self._error(name, status)
+        return self._not_null(name, cell.value or 0)
+
+    def _give_back(self, device: int, name: str, *arguments: Any, gone: Outcome) -> None:
+        """Give something back; the status goes to `gone`."""
+        gone = [] if gone is None else gone
+        call = partial(self._function(name), *map(_as_c, arguments))
+        with self._current(device):
+            gone.extend(starmap(call, ((),)))
+        if gone[-1]:
+            raise self._error(name, gone[-1])
+
+    def _function(self, name: str) -> Any:
+        """A function of the library that gives the interpreter lock up."""
+        full = self._full_name(name)
+        return getattr(self._unlocked, self.symbols.get(full, full))
 
     def _count_devices(self) -> int:
         try:

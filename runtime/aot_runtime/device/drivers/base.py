@@ -7,11 +7,20 @@ memory is freed is decided above it.
 
 from __future__ import annotations
 
-from typing import Protocol
+from typing import Any, Protocol, TypeAlias
 
 import msgspec
 
 from aot_runtime.contract.records import TensorMap
+
+Outcome: TypeAlias = "list[Any] | None"
+"""Where a call leaves what came of it, if not None: see `Driver`."""
+
+
+def handle_of(outcome: list[Any]) -> int:
+    """The handle or address that a call left, itself or in a `c_void_p`; 0 where it was not made, or failed."""
+    made = outcome[0] if outcome else 0
+    return made if isinstance(made, int) else made.value or 0
 
 
 class DeviceProperties(msgspec.Struct, frozen=True):
@@ -67,6 +76,10 @@ class Driver(Protocol):
     """A GPU API. Every method raises `DriverCallError` (out of memory: `DeviceMemoryError`) when a call fails.
 
     All but `activate` leave the device that is current in the calling thread as it was.
+
+    What makes something takes a list `made`, and what gives something back a list `gone`. A call leaves its outcome
+    there at the moment at which it is made: where an interrupt (Ctrl-C) ends the method, an empty list says that
+    nothing was done, and `handle_of` what was made.
     """
 
     name: str
@@ -84,14 +97,14 @@ class Driver(Protocol):
 
     # Memory. Addresses are integers; `allocate` and `free` are ordered on `stream` and take from a pool
     # that belongs to the driver object. nbytes > 0. Allocations are aligned to at least 256 bytes.
-    def allocate(self, device: int, nbytes: int, stream: int) -> int: ...
+    def allocate(self, device: int, nbytes: int, stream: int, made: Outcome = None) -> int: ...
 
-    def allocate_now(self, device: int, nbytes: int) -> int:
+    def allocate_now(self, device: int, nbytes: int, made: Outcome = None) -> int:
         """Memory that is valid on every stream at once and legal to take while a stream is being captured."""
 
-    def free(self, device: int, address: int, stream: int) -> None: ...
+    def free(self, device: int, address: int, stream: int, gone: Outcome = None) -> None: ...
 
-    def free_now(self, device: int, address: int) -> None:
+    def free_now(self, device: int, address: int, gone: Outcome = None) -> None:
         """Give back what `allocate_now` gave; the device may synchronise."""
 
     def trim(self, device: int, keep: int) -> None:
@@ -119,9 +132,9 @@ class Driver(Protocol):
         """The device that owns an address. Raises `DriverCallError` when it is not device memory."""
 
     # Code. A module holds one code object; a function belongs to its module and dies with it.
-    def load_module(self, device: int, image: bytes) -> int: ...
+    def load_module(self, device: int, image: bytes, made: Outcome = None) -> int: ...
 
-    def unload_module(self, device: int, module: int) -> None: ...
+    def unload_module(self, device: int, module: int, gone: Outcome = None) -> None: ...
 
     def get_function(self, device: int, module: int, symbol: str, lds_bytes: int) -> int:
         """A kernel of a module, ready to be launched with `lds_bytes` of dynamic LDS. Never returns 0."""
@@ -154,22 +167,22 @@ class Driver(Protocol):
         """
 
     # Streams, events, graphs.
-    def create_stream(self, device: int) -> int:
+    def create_stream(self, device: int, made: Outcome = None) -> int:
         """A stream whose work is ordered with the default stream's: neither overtakes what the other was given first.
 
         So nothing may go to the default stream while such a stream is being captured: the call would fail, and the
         capture with it.
         """
 
-    def destroy_stream(self, device: int, stream: int) -> None: ...
+    def destroy_stream(self, device: int, stream: int, gone: Outcome = None) -> None: ...
 
     def synchronize(self, device: int, stream: int) -> None:
         """Wait until all work of `stream` is done."""
 
-    def create_event(self, device: int) -> int:
+    def create_event(self, device: int, made: Outcome = None) -> int:
         """An event that records time."""
 
-    def destroy_event(self, device: int, event: int) -> None: ...
+    def destroy_event(self, device: int, event: int, gone: Outcome = None) -> None: ...
 
     def record_event(self, device: int, event: int, stream: int) -> None: ...
 
@@ -186,9 +199,9 @@ class Driver(Protocol):
     def begin_capture(self, device: int, stream: int) -> None:
         """Start to record a non-zero stream's work into a graph instead of running it."""
 
-    def end_capture(self, device: int, stream: int) -> int:
+    def end_capture(self, device: int, stream: int, made: Outcome = None) -> int:
         """Stop recording; returns an executable graph."""
 
     def launch_graph(self, device: int, graph: int, stream: int) -> None: ...
 
-    def destroy_graph(self, device: int, graph: int) -> None: ...
+    def destroy_graph(self, device: int, graph: int, gone: Outcome = None) -> None: ...

@@ -31,6 +31,13 @@ class CudaDriver(GpuDriver):
     name = "cuda"
     prefix = "cu"
     renamed: ClassVar[dict[str, str]] = {"PointerGetAttributes": "cuPointerGetAttribute"}
+    symbols: ClassVar[dict[str, str]] = {
+        "cuEventDestroy": "cuEventDestroy_v2",
+        "cuGraphInstantiate": "cuGraphInstantiateWithFlags",
+        "cuMemAlloc": "cuMemAlloc_v2",
+        "cuMemFree": "cuMemFree_v2",
+        "cuStreamDestroy": "cuStreamDestroy_v2",
+    }
     launch_end = 0
     first_is_current = False
     lost_device = frozenset({_INVALID_CONTEXT, _INVALID_HANDLE})

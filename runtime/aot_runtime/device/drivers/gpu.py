@@ -7,15 +7,17 @@ import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from aot_runtime.contract.records import TensorMap
 from aot_runtime.errors import DeviceError, DeviceMemoryError, DriverCallError
 
-from .api import INVALID_VALUE, GpuApi
-from .base import DeviceProperties, PreparedLaunch
+from .api import HERE, INVALID_VALUE, GpuApi
+from .base import DeviceProperties, Outcome, PreparedLaunch, handle_of
 from .launch import KernelLaunch, LaunchFunction
-from .staging import Staging
+
+if TYPE_CHECKING:
+    from .staging import Staging
 
 # Values on which the two APIs agree.
 _STREAM_ORDERED_WITH_DEFAULT = 0
@@ -54,6 +56,8 @@ class GpuDriver(GpuApi):
         super().__init__(binding, library)
         self._pools: dict[int, int] = {}
         self._stagings: dict[int, Staging] = {}
+        self._recorded: list[tuple[list[Any], list[Any]]] = []
+        """Outcomes of making and of destroying graphs that calls of `end_capture` record."""
         self._unpooled: dict[tuple[int, int], int] = {}
         """Bytes at (device, address), of devices that have no pool."""
         self._is_capturing = getattr(library, self._full_name("StreamIsCapturing"))  # each call on a stream asks
@@ -101,26 +105,27 @@ class GpuDriver(GpuApi):
         """Make a call when the driver object goes, but not in the middle of the interpreter's exit."""
         weakref.finalize(self, getattr(self._binding, self._full_name(name)), handle).atexit = False
 
-    def allocate(self, device: int, nbytes: int, stream: int) -> int:
+    def allocate(self, device: int, nbytes: int, stream: int, made: Outcome = None) -> int:
         pool = self._pool(device)
         if not pool:
-            address = self.allocate_now(device, nbytes)
+            address = self.allocate_now(device, nbytes, made)
             self._unpooled[device, address] = nbytes
             return address
-        return self._create(device, "MemAllocFromPoolAsync", nbytes, pool, stream)
+        return self._make(device, "MemAllocFromPoolAsync", nbytes, pool, stream, made=made)
 
-    def free(self, device: int, address: int, stream: int) -> None:
+    def free(self, device: int, address: int, stream: int, gone: Outcome = None) -> None:
         if self._pool(device):
-            self._on(device, "MemFreeAsync", address, stream)
+            self._give_back(device, "MemFreeAsync", address, stream, gone=gone)
         else:
             self.synchronize(device, stream)
             self._unpooled.pop((device, address), None)
-            self.free_now(device, address)
+            self.free_now(device, address, gone)
 
     def trim(self, device: int, keep: int) -> None:
         pool = self._pools.get(device)
-        if pool:
-            with self._current(device), self._despite_capture():
+        with self._current(device), self._despite_capture():
+            self._destroy_recorded(device)
+            if pool:
                 self._call("MemPoolTrimTo", pool, keep)
 
     def memory_in_use(self, device: int) -> tuple[int, int]:
@@ -143,7 +148,7 @@ class GpuDriver(GpuApi):
             raise self._error(name, status)
         return value.value
 
-    def _with_room(self, device: int, take: Callable[[], T]) -> T:
+    def _with_room(self, device: int, made: Outcome, take: Callable[[], T]) -> T:
         """What takes memory from beyond the pool; where there is too little, once more with what the pool can spare."""
         try:
             return take()
@@ -151,6 +156,8 @@ class GpuDriver(GpuApi):
             if not self._pools.get(device):
                 raise
             self.trim(device, 0)
+            if made:
+                made.clear()
             return take()
 
     @contextmanager
@@ -164,13 +171,13 @@ class GpuDriver(GpuApi):
         finally:
             exchange(ctypes.byref(mode))
 
-    def allocate_now(self, device: int, nbytes: int) -> int:
+    def allocate_now(self, device: int, nbytes: int, made: Outcome = None) -> int:
         with self._current(device), self._despite_capture():
-            return self._with_room(device, lambda: self._create(device, "MemAlloc", nbytes))
+            return self._with_room(device, made, lambda: self._make(device, "MemAlloc", nbytes, made=made))
 
-    def free_now(self, device: int, address: int) -> None:
+    def free_now(self, device: int, address: int, gone: Outcome = None) -> None:
         with self._current(device), self._despite_capture():
-            self._call("MemFree", address)
+            self._give_back(device, "MemFree", address, gone=gone)
 
     def copy_to_device(self, device: int, address: int, host: int, nbytes: int, stream: int) -> None:
         # The driver's own way through pinned memory is the quicker one, and waits for the stream.
@@ -200,6 +207,8 @@ class GpuDriver(GpuApi):
         return True
 
     def _staging(self, device: int) -> Staging:
+        from .staging import Staging
+
         return self._once(self._stagings, device, lambda device: Staging(self, device))
 
     def allocate_host(self, device: int, nbytes: int) -> int:
@@ -225,12 +234,12 @@ class GpuDriver(GpuApi):
         return device
 
     # Code.
-    def load_module(self, device: int, image: bytes) -> int:
+    def load_module(self, device: int, image: bytes, made: Outcome = None) -> int:
         with self._current(device), self._despite_capture():
-            return self._with_room(device, lambda: self._create(device, "ModuleLoadData", image))
+            return self._with_room(device, made, lambda: self._make(device, "ModuleLoadData", image, made=made))
 
-    def unload_module(self, device: int, module: int) -> None:
-        self._on(device, "ModuleUnload", module)
+    def unload_module(self, device: int, module: int, gone: Outcome = None) -> None:
+        self._give_back(device, "ModuleUnload", module, gone=gone)
 
     def get_function(self, device: int, module: int, symbol: str, lds_bytes: int) -> int:
         with self._current(device):
@@ -254,17 +263,17 @@ class GpuDriver(GpuApi):
         raise DeviceError(f"{self.name} has no tensor maps: those are NVIDIA's, from sm_90 on")
 
     # Streams, events, graphs.
-    def create_stream(self, device: int) -> int:
-        return self._create(device, "StreamCreate", _STREAM_ORDERED_WITH_DEFAULT)
+    def create_stream(self, device: int, made: Outcome = None) -> int:
+        return self._make(device, "StreamCreate", _STREAM_ORDERED_WITH_DEFAULT, made=made)
 
-    def destroy_stream(self, device: int, stream: int) -> None:
-        self._on(device, "StreamDestroy", stream)
+    def destroy_stream(self, device: int, stream: int, gone: Outcome = None) -> None:
+        self._give_back(device, "StreamDestroy", stream, gone=gone)
 
     def synchronize(self, device: int, stream: int) -> None:
         self._on(device, "StreamSynchronize", stream)
 
-    def create_event(self, device: int) -> int:
-        return self._create(device, "EventCreate", 0)
+    def create_event(self, device: int, made: Outcome = None) -> int:
+        return self._make(device, "EventCreate", 0, made=made)
 
     def create_marker(self, device: int) -> int:
         """An event that records no time; it belongs to the driver object for as long as that lives."""
@@ -272,8 +281,8 @@ class GpuDriver(GpuApi):
         self._at_end("EventDestroy", event)
         return event
 
-    def destroy_event(self, device: int, event: int) -> None:
-        self._on(device, "EventDestroy", event)
+    def destroy_event(self, device: int, event: int, gone: Outcome = None) -> None:
+        self._give_back(device, "EventDestroy", event, gone=gone)
 
     def record_event(self, device: int, event: int, stream: int) -> None:
         self._on(device, "EventRecord", event, stream)
@@ -299,16 +308,28 @@ class GpuDriver(GpuApi):
     def begin_capture(self, device: int, stream: int) -> None:
         self._on(device, "StreamBeginCapture", stream, self.relaxed_capture)
 
-    def end_capture(self, device: int, stream: int) -> int:
-        with self._current(device):
-            graph = self._create(device, "StreamEndCapture", stream)
+    def end_capture(self, device: int, stream: int, made: Outcome = None) -> int:
+        recorded: list[Any] = []
+        with self._lock, self._current(device):
+            self._destroy_recorded(device)
+            self._recorded.append((recorded, []))
             try:
-                return self._create(device, "GraphInstantiate", graph, 0)
+                graph = self._make(device, "StreamEndCapture", stream, HERE, made=recorded)
+                return self._make(device, "GraphInstantiate", graph, 0, made=made)
             finally:
-                self._call("GraphDestroy", graph)
+                self._destroy_recorded(device)
+
+    def _destroy_recorded(self, device: int) -> None:
+        """Destroy the graphs that executable ones were made of; those of calls that were interrupted, too."""
+        with self._lock:
+            while self._recorded:
+                made, gone = self._recorded[0]
+                if (graph := handle_of(made)) and not gone:
+                    self._give_back(device, "GraphDestroy", graph, gone=gone)
+                del self._recorded[0]
 
     def launch_graph(self, device: int, graph: int, stream: int) -> None:
         self._on(device, "GraphLaunch", graph, stream)
 
-    def destroy_graph(self, device: int, graph: int) -> None:
-        self._on(device, "GraphExecDestroy", graph)
+    def destroy_graph(self, device: int, graph: int, gone: Outcome = None) -> None:
+        self._give_back(device, "GraphExecDestroy", graph, gone=gone)

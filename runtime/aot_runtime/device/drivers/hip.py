@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from aot_runtime.contract.arch import likely_dies
 from aot_runtime.errors import DeviceError
 
-from .base import DeviceProperties
+from .base import DeviceProperties, Outcome
 from .current import Selector
 from .gpu import KEEP_EVERYTHING, GpuDriver
 from .hip_python import bind, import_binding, returns_structs
@@ -79,19 +79,20 @@ class HipDriver(GpuDriver):
         except DeviceError:
             return 0
 
-    def load_module(self, device: int, image: bytes) -> int:
+    def load_module(self, device: int, image: bytes, made: Outcome = None) -> int:
         """Load a code object. HIP refers to the image for as long as the module lives, so it is kept."""
-        module = super().load_module(device, image)
+        module = super().load_module(device, image, made)
         try:
             self._images[module] = image
         except MemoryError:
-            super().unload_module(device, module)
+            if made is None:  # else the caller knows of it
+                super().unload_module(device, module)
             raise
         return module
 
-    def unload_module(self, device: int, module: int) -> None:
+    def unload_module(self, device: int, module: int, gone: Outcome = None) -> None:
         """Unload a code object; its functions die with it."""
-        super().unload_module(device, module)
+        super().unload_module(device, module, gone)
         self._images.pop(module, None)
 
     def _filled(self, name: str, struct: Any, argument: int) -> Any:

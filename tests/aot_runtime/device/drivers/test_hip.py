@@ -185,13 +185,17 @@ def test_memory_that_the_pool_keeps_is_given_up_for_what_is_not_of_the_pool():
 def test_null_handles_are_errors_whatever_the_status():
     double, driver = Double(), HipDriver()
     module = driver.load_module(0, IMAGE)
+    with (
+        mock.patch.object(driver._binding, "hipModuleGetFunction", return_value=(0, None)),
+        pytest.raises(DriverCallError, match=r"hipModuleGetFunction .*null handle"),
+    ):
+        driver.get_function(0, module, "scale", 0)
     for call, act in {
-        "hipModuleGetFunction": lambda: driver.get_function(0, module, "scale", 0),
         "hipModuleLoadData": lambda: driver.load_module(0, IMAGE),
         "hipStreamCreateWithFlags": lambda: driver.create_stream(0),
     }.items():
         with (
-            mock.patch.object(driver._binding, call, return_value=(0, None)),
+            mock.patch.object(driver._unlocked, call, lambda *_: 0, create=True),
             pytest.raises(DriverCallError, match=f"{call} .*null handle"),
         ):
             act()

@@ -1,0 +1,87 @@
+"""`Code`: the code objects of a bundle on one device, loaded when first needed and unloaded after the last use."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable
+
+from aot_runtime.contract.records import Variant
+from aot_runtime.errors import DeviceError, DriverCallError
+from aot_runtime.logs import log
+
+from .drivers.base import handle_of
+from .holdings import Holding
+from .streams import StreamDevice
+
+
+class Code:
+    """Gives the driver's handles of kernels. Whoever may launch one keeps this: an op, and a graph that has launches.
+
+    Thread-safe. When nobody has it any more, the code objects are unloaded, once the work that was launched is done.
+
+    Args:
+        read: gives the content of a code object, and raises where that cannot be had; again at each further try.
+        path: where it is, for errors.
+
+    Attributes:
+        streams: those that kernels were launched on, besides the default stream.
+    """
+
+    def __init__(self, device: StreamDevice, read: Callable[[str], bytes], path: Callable[[str], object]):
+        self.streams: set[int] = set()
+        self._device, self._read, self._path = device, read, path
+        self._lock = threading.RLock()
+        self._modules: dict[str, _Module] = {}
+        self._functions: dict[tuple[str, str, int], int] = {}
+
+    def __len__(self) -> int:
+        """How many kernels are loaded."""
+        return len(self._functions)
+
+    def __call__(self, variant: Variant) -> int:
+        """The handle of a variant's kernel."""
+        key = (variant.code, variant.symbol, variant.lds_bytes)
+        function = self._functions.get(key)
+        if function is None:
+            with self._lock:
+                function = self._functions.get(key) or self._load(key)
+        return function
+
+    def _load(self, key: tuple[str, str, int]) -> int:
+        code, symbol, lds_bytes = key
+        driver, index = self._device.driver, self._device.index
+        if code not in self._modules:
+            image = self._read(code)
+            try:
+                self._modules[code] = _Module(self._device, image, self.streams)
+            except DeviceError as error:
+                error.args = (f"{error} (code object {self._path(code)})",)
+                raise
+        self._functions[key] = driver.get_function(index, self._modules[code].handle, symbol, lds_bytes)
+        log("loaded %s of code object %s on %s", symbol, code, self._device)
+        return self._functions[key]
+
+
+class _Module:
+    """The owner of one code object."""
+
+    def __init__(self, device: StreamDevice, image: bytes, streams: set[int]):
+        holding = device.holdings.hold(_ModuleHolding, self)
+        holding.owner_device, holding.streams = device, streams
+        self.handle = device.driver.load_module(device.index, image, device.holdings.add(holding))
+
+
+class _ModuleHolding(Holding):
+    __slots__ = ("owner_device", "streams")
+    owner_device: StreamDevice
+    streams: set[int]
+
+    def give_back(self) -> None:
+        """Unload the code object once the work on the default stream and the others is done."""
+        module, device = handle_of(self.made), self.owner_device
+        if module and not self.gone:
+            for stream in (0, *self.streams):
+                with contextlib.suppress(DriverCallError):  # a stream that is gone, or work that failed
+                    device.driver.synchronize(device.index, stream)
+            device.driver.unload_module(device.index, module, self.gone)

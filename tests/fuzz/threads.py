@@ -1,0 +1,316 @@
+"""Random steps of many threads on one device over the double of libamdhip64, and of one thread that is interrupted.
+
+A step makes calls, arrays, views, streams, events, exports, graphs or another open bundle, drops them, or gives memory
+back. No step may raise anything, and what is left when all is dropped is what was there before the first.
+"""
+
+from __future__ import annotations
+
+import gc
+import os
+import pickle
+import random
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections import deque
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from aot_runtime import Bundle, open_bundle
+from tests.support.hip_double.double import Double, DoubleLibrary, build
+
+from .calls import KINDS, unpack_seed
+
+KEPT = 16
+"""Objects that a thread keeps for some steps."""
+LARGEST = 3 << 20
+INTERVAL_S = 2e-3
+"""Seconds between interrupts, at most."""
+
+
+@dataclass
+class Outcome:
+    """What many steps came to.
+
+    Attributes:
+        left: what was not given back, or was given back twice: (before, after) by what it is.
+        errors: what steps raised, and how often.
+    """
+
+    steps: int = 0
+    seconds: float = 0.0
+    interrupts: int = 0
+    left: dict[str, tuple[int, int]] = field(default_factory=dict)
+    errors: dict[str, int] = field(default_factory=dict)
+
+    def faults(self) -> list[str]:
+        """What must not be."""
+        return [
+            *(f"{count} times: {error}" for error, count in self.errors.items()),
+            *(f"{what}: {before} before, {after} after" for what, (before, after) in self.left.items()),
+        ]
+
+    def lines(self) -> Iterator[str]:
+        """What was done, in lines."""
+        yield f"{self.steps:,} steps in {self.seconds:,.0f} s, {self.interrupts:,} interrupts"
+
+
+class _Turns:
+    """Captures take turns with everything else: no work of a device's default stream outlives a capture."""
+
+    def __init__(self) -> None:
+        self._changed, self._sharing, self._is_alone = threading.Condition(), 0, False
+
+    @contextmanager
+    def shared(self) -> Iterator[None]:
+        """Beside others."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_alone)
+            self._sharing += 1
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._sharing -= 1
+                self._changed.notify_all()
+
+    @contextmanager
+    def alone(self) -> Iterator[None]:
+        """With nobody else."""
+        with self._changed:
+            self._changed.wait_for(lambda: not self._is_alone)
+            self._is_alone = True
+            self._changed.wait_for(lambda: not self._sharing)
+        try:
+            yield
+        finally:
+            with self._changed:
+                self._is_alone = False
+                self._changed.notify_all()
+
+
+class Steps:
+    """The random steps of one thread."""
+
+    def __init__(self, bundle: Bundle, seed: int):
+        self.bundle, self.device, self.affine = bundle, bundle.device, bundle.affine
+        self.random = random.Random(seed)
+        self.x, self.bias, self.out = (self.device.array(np.ones((4, 96), np.float32)) for _ in range(3))
+        self.kept: list[Any] = []
+        self.shared: list[Callable[[], object]] = [
+            self.call, self.call_on_stream, self.array, self.stream, self.use, self.event, self.export, self.drop,
+            self.drop, self.trim, self.cycle, self.open, self.from_host,
+        ]  # fmt: skip
+
+    def any_stream(self) -> Any:
+        """A stream that is kept, or a new one."""
+        streams = [item for item in self.kept if type(item).__name__ == "Stream"]
+        return self.random.choice(streams) if streams else self.stream()
+
+    def keep(self, item: Any) -> Any:
+        self.kept.append(item)
+        if len(self.kept) > KEPT:
+            self.drop()
+        return item
+
+    def drop(self) -> None:
+        if self.kept:
+            del self.kept[self.random.randrange(len(self.kept))]
+
+    def call(self) -> None:
+        self.keep(self.affine(self.x, self.bias, mode="negated", scale=self.random.random()))
+        self.affine(self.x, self.bias, mode="negated", out=self.out, scale=2.0)
+
+    def call_on_stream(self) -> None:
+        stream = self.any_stream()
+        self.keep(self.affine(self.x[1:], self.bias[:1], mode="negated", stream=stream))
+
+    def array(self) -> None:
+        stream = self.any_stream() if self.random.random() < 0.5 else None
+        array = self.keep(self.device.empty(self.random.choice((1, 700, LARGEST)), np.uint8, stream=stream))
+        self.keep(array[: self.random.randrange(1, 700)])
+
+    def stream(self) -> Any:
+        return self.keep(self.device.stream())
+
+    def use(self) -> None:
+        array = self.device.empty(self.random.choice((100, LARGEST)), np.uint8)
+        stream = self.any_stream()
+        array.owner.used_on(stream.handle)
+        self.keep(array)
+
+    def event(self) -> None:
+        stream = self.any_stream()
+        self.any_stream().wait(self.keep(stream.record()))
+        self.keep(self.device.event())
+
+    def export(self) -> None:
+        stream = self.any_stream()
+        self.keep(self.x.__dlpack__(stream=self.random.choice((None, -1, stream.handle))))
+
+    def trim(self) -> None:
+        if self.random.random() < 0.3:
+            self.device.trim()
+        else:
+            self.device.memory.trim()
+        self.device.memory_stats()
+
+    def cycle(self) -> None:
+        cycle: list[Any] = [self.device.stream(), self.device.empty(2000, np.uint8)]
+        cycle.append(self.device.empty(100, np.uint8, stream=cycle[0]))
+        cycle.append(cycle)
+        if self.random.random() < 0.1:
+            del cycle
+            gc.collect()
+
+    def open(self) -> None:
+        if self.random.random() < 0.2:
+            other = open_bundle(self.bundle.path, self.device)
+            other.affine(self.x, self.bias, mode="negated", out=self.out)
+
+    def from_host(self) -> None:
+        small = np.ones((2, 20), np.float32)
+        assert (self.affine(small, small, mode="negated", scale=1.0)).shape == (2, 20)
+
+    def graph(self) -> None:
+        stream = self.any_stream()
+        with self.device.capture(stream) as graph:
+            self.affine(self.x, self.bias, mode="negated", out=self.out, stream=stream)
+            self.device.memory.workspace(1000, stream.handle)
+            self.drop()
+        graph.launch(stream)
+        self.keep(graph)
+
+
+def run_threads(folder: Path, threads: int, seconds: float, seed: int, steps: int = 1 << 60) -> Outcome:
+    """Let threads do random steps for some time, or so many steps, in this process, which runs over the double."""
+    bundle, outcome, turns, lock = _opened(folder), Outcome(), _Turns(), threading.Lock()
+    before, end = _there(bundle), time.monotonic() + seconds
+
+    def work(number: int) -> None:
+        done = 0
+        with turns.shared():
+            own = Steps(bundle, seed * 1000 + number)
+        while time.monotonic() < end and done < steps // threads:
+            is_alone = own.random.random() < 0.02
+            try:
+                with turns.alone() if is_alone else turns.shared():
+                    (own.graph if is_alone else own.random.choice(own.shared))()
+            except Exception as error:
+                with lock:
+                    _count(outcome, error)
+            done += 1
+        with lock:
+            outcome.steps += done
+
+    started = time.monotonic()
+    with _switching_often():
+        workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
+        for worker in workers:
+            worker.start()
+        for worker in workers:
+            worker.join()
+    outcome.seconds = time.monotonic() - started
+    del workers, work
+    return _compared(outcome, bundle, before)
+
+
+def run_interrupted(folder: Path, interrupts: int, seed: int) -> Outcome:
+    """Do random steps in this process's main thread until so many were interrupted."""
+    bundle, outcome, is_armed = _opened(folder), Outcome(), False
+    before, draw = _there(bundle), random.Random(seed)
+    own = Steps(bundle, seed)
+    choices = [*own.shared, own.graph]
+
+    def interrupt(*_: object) -> None:
+        signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-5, INTERVAL_S))
+        if is_armed:
+            outcome.interrupts += 1
+            raise KeyboardInterrupt
+
+    started = time.monotonic()
+    handler, hook = signal.signal(signal.SIGALRM, interrupt), sys.unraisablehook
+    sys.unraisablehook = deque(maxlen=0).append  # of finalisers that were interrupted
+    signal.setitimer(signal.ITIMER_REAL, INTERVAL_S)
+    try:
+        while outcome.interrupts < interrupts:
+            step = draw.choice(choices)
+            outcome.steps += 1
+            try:
+                is_armed = True
+                step()
+            except KeyboardInterrupt:
+                is_armed = False
+            except Exception as error:
+                is_armed = False
+                _count(outcome, error)
+            is_armed = False
+    finally:
+        signal.setitimer(signal.ITIMER_REAL, 0)
+        signal.signal(signal.SIGALRM, handler)
+        sys.unraisablehook = hook
+    outcome.seconds = time.monotonic() - started
+    del own, choices, step
+    return _compared(outcome, bundle, before)
+
+
+def _opened(folder: Path) -> Bundle:
+    bundle = open_bundle(unpack_seed("affine", folder), "hip")
+    own = Steps(bundle, 0)
+    own.call(), own.from_host()  # what these load stays
+    return bundle
+
+
+def _there(bundle: Bundle) -> dict[str, int]:
+    """What there is when nothing is kept that is not used."""
+    double, device = Double(), bundle.device
+    gc.collect()
+    device.trim()
+    found = {kind: double.alive(kind) for kind in KINDS if kind not in ("pool", "host_memory", "function")}
+    return found | {"bytes": double.allocated(), "in_use": device.memory_stats().in_use}
+
+
+def _compared(outcome: Outcome, bundle: Bundle, before: dict[str, int]) -> Outcome:
+    after = _there(bundle)
+    outcome.left = {what: (before[what], after[what]) for what in before if before[what] != after[what]}
+    return outcome
+
+
+def _count(outcome: Outcome, error: Exception) -> None:
+    text = f"{type(error).__name__}: {error}"
+    outcome.errors[text] = outcome.errors.get(text, 0) + 1
+
+
+@contextmanager
+def _switching_often() -> Iterator[None]:
+    before = sys.getswitchinterval()
+    sys.setswitchinterval(1e-5)
+    try:
+        yield
+    finally:
+        sys.setswitchinterval(before)
+
+
+def run_over_double(folder: Path, *arguments: Any) -> Outcome:
+    """`run_threads` or `run_interrupted` (its name first) in a process of its own, over a double built for it."""
+    library = DoubleLibrary(build(folder / "rocm"))
+    command = [sys.executable, "-m", __name__, str(folder), *map(str, arguments)]
+    printed = subprocess.run(command, env=library.environment({}), stdout=subprocess.PIPE, check=True).stdout
+    found: Outcome = pickle.loads(printed)
+    return found
+
+
+if __name__ == "__main__":
+    from tests.fuzz import threads
+
+    where, name, *numbers = sys.argv[1:]
+    result = getattr(threads, name)(Path(where), *(float(n) if "." in n else int(n) for n in numbers))
+    os.write(1, pickle.dumps(result))
