@@ -41,7 +41,7 @@ class DispatchPacket:
     @classmethod
     def read(cls, raw: bytes) -> DispatchPacket:
         """Raises `EmulationError` for sizes that no launch has."""
-        _, sx, sy, sz, _, tx, ty, tz, scratch, lds, descriptor, kernarg = struct.unpack_from("<6H5I2Q", raw, 2)
+        _, sx, sy, sz, _, tx, ty, tz, scratch, lds, descriptor, kernarg = struct.unpack_from("<5H5I2Q", raw, 2)
         found = cls((sx, sy, sz), (tx, ty, tz), scratch, lds, descriptor, kernarg)
         if not all(found.shape) or not all(found.threads) or sx * sy * sz > 1024:
             raise EmulationError(f"a dispatch of {found.threads} work-items in workgroups of {found.shape}")
