@@ -52,8 +52,8 @@ class _Lent:
 class AddressSpace(Memory):
     """A device's view of one program's memory, by virtual address.
 
-    Memory that the driver gave is shared with the program. What the program registered of its own is read when a packet
-    first reaches it, and what the packet changed is written back by `return_lent`, which ends it.
+    Memory that the driver gave is shared with the program. What the program registered of its own is read when a kernel
+    first reaches it, and what the kernel changed is written back by `return_lent`, at its end.
 
     Args:
         process: the program's memory.
@@ -111,27 +111,49 @@ class AddressSpace(Memory):
                     self._process.write(lent.address + first, lent.data[first:end].tobytes())
                 lent.before = None
 
+    # By itself, for what is no kernel
+
+    def read(self, address: int, nbytes: int) -> bytes:
+        """Bytes of one allocation as they are now. Raises `MemoryAccessError`."""
+        found = super().find(address, nbytes)
+        lent = self._lent.get(found.base)
+        if lent is not None:
+            return self._process.read(lent.address + address - found.base, nbytes)
+        return found.data[address - found.base : address - found.base + nbytes].tobytes()
+
+    def put(self, address: int, content: bytes) -> None:
+        """Write bytes of one allocation, at once. Raises `MemoryAccessError`."""
+        found = super().find(address, len(content))
+        lent = self._lent.get(found.base)
+        if lent is not None:
+            self._process.write(lent.address + address - found.base, content)
+        else:
+            here = slice(address - found.base, address - found.base + len(content))
+            found.data[here] = np.frombuffer(content, np.uint8)
+
+    def word(self, address: int, form: str = "<Q") -> int:
+        """A number of a format of `struct`. Raises `MemoryAccessError`."""
+        return int(struct.unpack(form, self.read(address, struct.calcsize(form)))[0])
+
+    def put_word(self, address: int, value: int, form: str = "<Q") -> None:
+        """Write a number of a format of `struct`. Raises `MemoryAccessError`."""
+        self.put(address, struct.pack(form, value))
+
     def move(self, target: int, source: int, nbytes: int) -> None:
         """Copy, over neighbouring allocations too. Raises `MemoryAccessError`."""
         while nbytes:
-            to, origin = self.find(target), self.find(source)
-            part = min(nbytes, to.end - target, origin.end - source)
-            self.write(target, part, self.bytes_at(source, part))
+            part = min(nbytes, self._room(target), self._room(source))
+            self.put(target, self.read(source, part))
             target, source, nbytes = target + part, source + part, nbytes - part
 
     def fill(self, target: int, pattern: bytes, nbytes: int) -> None:
         """Repeat some bytes, over neighbouring allocations too. Raises `MemoryAccessError`."""
         content = np.resize(np.frombuffer(pattern, np.uint8), nbytes)
         while content.size:
-            part = min(content.size, self.find(target).end - target)
-            self.write(target, part, content[:part])
+            part = min(content.size, self._room(target))
+            self.put(target, content[:part].tobytes())
             target, content = target + part, content[part:]
 
-    def word(self, address: int, form: str = "<Q") -> int:
-        """A number of a format of `struct`. Raises `MemoryAccessError`."""
-        return int(struct.unpack(form, self.bytes_at(address, struct.calcsize(form)).tobytes())[0])
-
-    def put(self, address: int, value: int, form: str = "<Q") -> None:
-        """Write a number. Raises `MemoryAccessError`."""
-        raw = struct.pack(form, value)
-        self.write(address, len(raw), np.frombuffer(raw, np.uint8))
+    def _room(self, address: int) -> int:
+        """Bytes from an address to the end of its allocation."""
+        return super().find(address).end - address

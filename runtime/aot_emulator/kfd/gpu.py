@@ -202,13 +202,13 @@ class Gpus:
             return False
         self._listen()
         address = queue.ring + queue.index * packets.PACKET_BYTES % queue.nbytes
-        raw = memory.bytes_at(address, packets.PACKET_BYTES).tobytes()
+        raw = memory.read(address, packets.PACKET_BYTES)
         started = clock()
         if packets.packet_type(raw) == packets.INVALID or not self._do(queue, address, raw):
             return False
-        memory.put(address, packets.INVALID, "<H")
+        memory.put_word(address, packets.INVALID, "<H")
         queue.index += 1
-        memory.put(queue.read_pointer, queue.index)
+        memory.put_word(queue.read_pointer, queue.index)
         complete(memory, packets.completion_signal(raw), started, clock(), self._raise_event)
         return True
 
@@ -252,13 +252,12 @@ class Gpus:
             self._listen()
         while queue.index < bell:
             at = queue.index % queue.nbytes
-            raw = memory.bytes_at(queue.ring + at, min(64, queue.nbytes - at)).tobytes()
+            raw = memory.read(queue.ring + at, min(64, queue.nbytes - at))
             size = queue.device.engine.do(raw)
             if not size:
                 break
             queue.index += size
-            memory.put(queue.read_pointer, queue.index)
-        memory.return_lent()
+            memory.put_word(queue.read_pointer, queue.index)
         return queue.index > before
 
     # Faults
@@ -291,14 +290,14 @@ class Gpus:
         event = self._anywhere(queue, queue.save_area + _EVENT, 4)
         if not reason or not event:
             return False
-        queue.device.memory.put(reason, 1 << (code - 1))
+        queue.device.memory.put_word(reason, 1 << (code - 1))
         self._raise_event(event)
         return True
 
     def _anywhere(self, queue: Queue, address: int, nbytes: int) -> int:
         """A number in the device's memory or the program's own."""
         try:
-            raw = queue.device.memory.bytes_at(address, nbytes).tobytes()
+            raw = queue.device.memory.read(address, nbytes)
         except MemoryAccessError:
             raw = self._process.read(address, nbytes)
         return int.from_bytes(raw, "little")

@@ -88,7 +88,7 @@ def _check_commands(raw: bytes, memory: AddressSpace) -> None:
     """The commands of the indirect buffer that a PM4 packet jumps to: only those that do nothing here are served."""
     low, high, size = struct.unpack_from("<3I", raw, 8)
     address, at = low & ~3 | (high & 0xFFFF) << 32, 0
-    words = struct.unpack(f"<{size & 0xFFFFF}I", memory.bytes_at(address, 4 * (size & 0xFFFFF)).tobytes())
+    words = struct.unpack(f"<{size & 0xFFFFF}I", memory.read(address, 4 * (size & 0xFFFFF)))
     while at < len(words):
         header = words[at]
         if header >> 30 == 2:  # a filler of one word

@@ -99,7 +99,7 @@ class Engine:
         return 4 + count
 
     def _fence(self, words: tuple[int, ...]) -> int:
-        self.memory.put(_address(words, 1), words[3], "<I")
+        self.memory.put_word(_address(words, 1), words[3], "<I")
         return 4
 
     def _trap(self, words: tuple[int, ...]) -> int:
@@ -118,7 +118,7 @@ class Engine:
         if operation != _ADD_64:
             raise EmulationError(f"the SDMA atomic {operation} is not served")
         address = _address(words, 1)
-        self.memory.put(address, (self.memory.word(address) + _address(words, 3)) % (1 << 64))
+        self.memory.put_word(address, (self.memory.word(address) + _address(words, 3)) % (1 << 64))
         return 8
 
     def _fill(self, words: tuple[int, ...]) -> int:
@@ -129,7 +129,7 @@ class Engine:
         return 5
 
     def _timestamp(self, words: tuple[int, ...]) -> int:
-        self.memory.put(_address(words, 1), clock())
+        self.memory.put_word(_address(words, 1), clock())
         return 3
 
 

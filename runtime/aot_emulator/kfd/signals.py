@@ -21,10 +21,10 @@ def complete(memory: AddressSpace, signal: int, started: int, ended: int, raise_
     """
     if not signal:
         return
-    memory.put(signal + _START, started)
-    memory.put(signal + _END, ended)
-    memory.put(signal + _VALUE, value_of(memory, signal) - 1, "<q")
+    memory.put_word(signal + _START, started)
+    memory.put_word(signal + _END, ended)
+    memory.put_word(signal + _VALUE, value_of(memory, signal) - 1, "<q")
     mailbox, event = memory.word(signal + _MAILBOX), memory.word(signal + _EVENT, "<I")
     if mailbox:
-        memory.put(mailbox, event)
+        memory.put_word(mailbox, event)
         raise_event(event)

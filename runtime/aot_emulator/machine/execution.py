@@ -40,8 +40,9 @@ def execute(
     deadline = None if options.time_limit_s is None else time.monotonic() + options.time_limit_s
     done = 0
     with _kernarg_segment(launch, memory) as (kernarg, segment), np.errstate(all="ignore"):
+        addresses = range(kernarg, kernarg + len(segment))
         for part, own in parts:
-            running = RunningLaunch(part, memory, kernarg, options, tuple(monitors), execution, deadline)
+            running = RunningLaunch(part, memory, addresses, options, tuple(monitors), execution, deadline)
             step = max(1, options.batch_wavefronts // part.wavefronts)
             for first in range(0, len(own), step):
                 mine = own[first : first + step]

@@ -133,7 +133,7 @@ class RunningLaunch:
 
     Attributes:
         memory: global memory.
-        kernarg: address of the kernarg segment in it.
+        kernarg: addresses of the kernarg segment in it.
         monitors: what is told of each batch.
         execution: where is counted what is executed.
         deadline: when the launch has to be done, on `time.monotonic`'s clock; None: whenever.
@@ -141,7 +141,7 @@ class RunningLaunch:
 
     launch: Launch
     memory: Memory
-    kernarg: int
+    kernarg: range
     options: Options
     monitors: tuple[Monitor, ...]
     execution: Execution

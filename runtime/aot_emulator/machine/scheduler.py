@@ -28,7 +28,7 @@ class Scheduler:
         numbers: of the batch's workgroups in the launch.
         workgroups, wavefronts: workgroups of the batch; wavefronts of each.
         access: what they reach.
-        kernarg: address of the kernarg segment.
+        kernarg: addresses of the kernarg segment.
     """
 
     def __init__(self, running: RunningLaunch, batch: Batch, numbers: Array):

@@ -7,6 +7,7 @@ import pytest
 from aot_emulator import ARCHS
 from aot_emulator.isa.decoding import decode
 from aot_emulator.isa.operands import Registers
+from aot_emulator.machine.launch_records import Launch
 from aot_emulator.machine.loader import Kernel, Module
 from aot_emulator.machine.program import Program
 from aot_emulator.state.device_memory import Memory
