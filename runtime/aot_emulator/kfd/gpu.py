@@ -36,7 +36,7 @@ from .models import Model
 from .packets import DispatchPacket
 from .protocol import FaultKind, Message, Operation
 from .report import Report
-from .sdma import Engine, clock
+from .sdma import BOXES, Engine, clock
 from .signals import complete
 
 _AQL = 2
@@ -122,7 +122,8 @@ class Gpus:
     def _device(self, index: int, model: Model, files: Sequence[mmap.mmap]) -> Device:
         memory = AddressSpace(self._process, files)
         code = CodeObjects(model.arch, memory, self._process)
-        return Device(index, model, memory, code, Engine(memory, self._raise_event))
+        engine = Engine(memory, BOXES[model.arch.isa], self._raise_event)
+        return Device(index, model, memory, code, engine)
 
     def serve(self) -> None:
         """Work until the program ends."""

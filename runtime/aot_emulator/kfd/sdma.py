@@ -8,7 +8,7 @@ from __future__ import annotations
 import operator
 import struct
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from aot_runtime.errors import EmulationError
@@ -31,15 +31,66 @@ def clock() -> int:
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW) // 10
 
 
+@dataclass(frozen=True)
+class Box:
+    """A place in a pitched array. address: of the array; pitches: elements of a row and of a slice."""
+
+    address: int
+    x: int
+    y: int
+    z: int
+    pitch: int
+    slice_pitch: int
+
+    def at(self, row: int, plane: int, element: int) -> int:
+        """The address of a row of the box."""
+        place = self.x + (self.y + row) * self.pitch + (self.z + plane) * self.slice_pitch
+        return self.address + place * element
+
+
+@dataclass(frozen=True)
+class BoxForm:
+    """How a generation writes the boxes of its commands. Bits of x, y and z; bit of the pitch in its word."""
+
+    xy_bits: int
+    z_bits: int
+    pitch_at: int
+    slice_bits: int
+
+    @property
+    def z_mask(self) -> int:
+        return (1 << self.z_bits) - 1
+
+    def xy(self, word: int) -> tuple[int, int]:
+        """The x and y of a word."""
+        mask = (1 << self.xy_bits) - 1
+        return word & mask, word >> 16 & mask
+
+    def box(self, words: tuple[int, ...]) -> Box:
+        """The box that five words say."""
+        x, y = self.xy(words[2])
+        pitch, slice_pitch = (words[3] >> self.pitch_at) + 1, (words[4] & (1 << self.slice_bits) - 1) + 1
+        return Box(_address(words, 0), x, y, words[3] & self.z_mask, pitch, slice_pitch)
+
+
+_BOXES = BoxForm(xy_bits=14, z_bits=11, pitch_at=13, slice_bits=28)
+BOXES: Mapping[str, BoxForm] = {
+    "cdna": _BOXES, "rdna3": _BOXES, "rdna4": BoxForm(xy_bits=16, z_bits=14, pitch_at=16, slice_bits=32),
+}  # fmt: skip
+"""By instruction set."""
+
+
 @dataclass
 class Engine:
     """Does commands of SDMA rings of one device.
 
     Attributes:
+        boxes: how they write boxes.
         copied: bytes that were copied or filled.
     """
 
     memory: AddressSpace
+    boxes: BoxForm
     raise_event: Callable[[int], None]
     copied: int = 0
 
@@ -82,9 +133,10 @@ class Engine:
 
     def _copy_rectangle(self, words: tuple[int, ...]) -> int:
         """A box out of one pitched array into another; sizes are in elements."""
-        element = 1 << (words[0] >> 29)
-        width, height, depth = (words[11] & 0x3FFF) + 1, (words[11] >> 16 & 0x3FFF) + 1, (words[12] & 0x7FF) + 1
-        source, target = _box(words, 1), _box(words, 6)
+        element, form = 1 << (words[0] >> 29), self.boxes
+        width, height = (size + 1 for size in form.xy(words[11]))
+        depth = (words[12] & form.z_mask) + 1
+        source, target = form.box(words[1:6]), form.box(words[6:11])
         for z in range(depth):
             for y in range(height):
                 self.memory.move(target.at(y, z, element), source.at(y, z, element), width * element)
@@ -131,31 +183,6 @@ class Engine:
     def _timestamp(self, words: tuple[int, ...]) -> int:
         self.memory.put_word(_address(words, 1), clock())
         return 3
-
-
-@dataclass(frozen=True)
-class _Box:
-    """A place in a pitched array. address: of the array; pitches: elements of a row and of a slice."""
-
-    address: int
-    x: int
-    y: int
-    z: int
-    pitch: int
-    slice_pitch: int
-
-    def at(self, row: int, plane: int, element: int) -> int:
-        """The address of a row of the box."""
-        place = self.x + (self.y + row) * self.pitch + (self.z + plane) * self.slice_pitch
-        return self.address + place * element
-
-
-def _box(words: tuple[int, ...], first: int) -> _Box:
-    place, pitched, plane = words[first + 2 : first + 5]
-    return _Box(
-        _address(words, first), place & 0x3FFF, place >> 16 & 0x3FFF, pitched & 0x7FF, (pitched >> 13) + 1,
-        (plane & 0xFFFFFFF) + 1,
-    )  # fmt: skip
 
 
 def _address(words: tuple[int, ...], at: int) -> int:
