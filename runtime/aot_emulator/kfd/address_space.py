@@ -98,7 +98,8 @@ class AddressSpace(Memory):
         try:
             lent.data[:] = np.frombuffer(self._process.read(lent.address, lent.data.size), np.uint8)
         except OSError as error:
-            raise MemoryAccessError(f"registered memory cannot be read: {error}", lent.address, lent.data.size) from None
+            text = f"registered memory cannot be read: {error}"
+            raise MemoryAccessError(text, lent.address, lent.data.size) from None
         lent.before = lent.data.copy()
 
     def return_lent(self) -> None:

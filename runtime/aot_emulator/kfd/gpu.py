@@ -25,7 +25,11 @@ import numpy as np
 from aot_emulator.machine.launch_options import Options
 from aot_emulator.terminal import TerminalProgress
 from aot_runtime.errors import (
-    EmulationError, InstructionBudgetError, MemoryAccessError, SanitizerError, UnsupportedInstructionError,
+    EmulationError,
+    InstructionBudgetError,
+    MemoryAccessError,
+    SanitizerError,
+    UnsupportedInstructionError,
 )  # fmt: skip
 
 from . import packets, protocol
@@ -98,7 +102,9 @@ class Gpus:
     Raises `Gone` where there is no program any more, and `OSError` where its memory cannot be had.
     """
 
-    def __init__(self, connection: socket.socket, models: Sequence[Model], options: Options, say: Callable[[str], None]):
+    def __init__(
+        self, connection: socket.socket, models: Sequence[Model], options: Options, say: Callable[[str], None]
+    ):
         self._connection, self._options, self._say = connection, options, say
         raw, fds, _, _ = socket.recv_fds(connection, protocol.MESSAGE_BYTES, 1 + protocol.MAX_DEVICES)
         if not raw:
@@ -131,7 +137,8 @@ class Gpus:
         try:
             while True:
                 self._listen()
-                if any([self._advance(queue) for queue in list(self._queues.values())]):
+                advanced = [self._advance(queue) for queue in list(self._queues.values())]
+                if any(advanced):
                     naps = 0
                 else:
                     naps += 1
@@ -268,13 +275,11 @@ class Gpus:
         if not isinstance(error, EmulationError):
             self._say("".join(traceback.format_exception(error)).rstrip())
         self._say(f"{queue.device}, queue {queue.number}, packet {queue.index}: {error}")
-        if isinstance(error, MemoryAccessError):
-            self._report_fault(FaultKind.MEMORY, queue.device, error.address)
-        elif isinstance(error, SanitizerError) and error.kind == "bounds":
+        if isinstance(error, MemoryAccessError) or (isinstance(error, SanitizerError) and error.kind == "bounds"):
             self._report_fault(FaultKind.MEMORY, queue.device, error.address or 0)
-        elif isinstance(error, InstructionBudgetError) or not isinstance(error, EmulationError):
-            self._report_fault(FaultKind.HANG, queue.device)
-        elif not self._report_exception(queue, _exception_of(error)):
+            return
+        hangs = isinstance(error, InstructionBudgetError) or not isinstance(error, EmulationError)
+        if hangs or not self._report_exception(queue, _exception_of(error)):
             self._report_fault(FaultKind.HANG, queue.device)
 
     def _report_fault(self, kind: FaultKind, device: Device, address: int = 0) -> None:
@@ -309,5 +314,3 @@ def _exception_of(error: Exception) -> int:
         return _ILLEGAL_INSTRUCTION
     is_in_kernel = getattr(error, "pc", None) is not None or isinstance(error, SanitizerError)
     return _WAVE_ABORT if is_in_kernel else _PACKET_UNSUPPORTED
-
-

@@ -37,7 +37,9 @@ def run_dispatch(
     """
     arch = kernel.module.arch
     if dispatch.lds_bytes > arch.lds_bytes:
-        raise EmulationError(f"{kernel.symbol} asks for {dispatch.lds_bytes} bytes of LDS, a workgroup has {arch.lds_bytes}")
+        raise EmulationError(
+            f"{kernel.symbol} asks for {dispatch.lds_bytes} bytes of LDS, a workgroup has {arch.lds_bytes}"
+        )
     grid = tuple(-(-threads // size) for threads, size in zip(dispatch.threads, dispatch.shape, strict=True))
     allocation = memory.find(dispatch.kernarg) if dispatch.kernarg else None
     nbytes = min(kernel.metadata.kernarg_bytes, allocation.end - dispatch.kernarg) if allocation else 0

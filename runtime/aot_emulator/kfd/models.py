@@ -63,15 +63,16 @@ _WHOLE: Mapping[str, Model] = {
     "rx7900xtx": _model("gfx1100", "AMD Radeon RX 7900 XTX", 96, 1, 24 * GIB, 0x744C, 1249, 384, 6144, 98304),
     "rx9070xt": _model("gfx1201", "AMD Radeon RX 9070 XT", 64, 1, 16 * GIB, 0x7550, 1259, 256, 8192, 65536),
 }
-_PARTITIONS = {"dpx": 2, "qpx": 4, "cpx": 0}
-"""Compute partition modes, and how many partitions a GPU has in each; 0: one for each die."""
+_MODES: Mapping[int, Mapping[str, int]] = {
+    8: {"dpx": 2, "qpx": 4, "cpx": 8}, 6: {"tpx": 3, "cpx": 6}, 4: {"cpx": 4},
+}  # fmt: skip
+"""Compute partition modes of GPUs with so many dies, and how many partitions there are in each."""
 _BY_ARCH = {"gfx90a": "mi210", "gfx942": "mi300x", "gfx950": "mi355x", "gfx1100": "rx7900xtx", "gfx1201": "rx9070xt"}
 
 MODELS: Mapping[str, Model] = dict(_WHOLE) | {
-    f"{name}-{mode}": model.partition(model.dies // (parts or model.dies))
+    f"{name}-{mode}": model.partition(model.dies // parts)
     for name, model in _WHOLE.items()
-    for mode, parts in _PARTITIONS.items()
-    if model.dies > 1 and model.dies % (parts or 1) == 0
+    for mode, parts in _MODES.get(model.dies, {}).items()
 }
 """By name; of a GPU that is partitioned, the name and the mode, as in `mi300x-cpx`, are of one partition."""
 

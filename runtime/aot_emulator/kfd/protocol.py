@@ -6,9 +6,9 @@
 | MAP | that may reach it | virtual address, bytes, offset in a device's memory, number of that device, flags |
 | MAP_USER | that may reach it | virtual address, bytes, address in the program |
 | UNMAP | that may no longer | virtual address, bytes |
-| CREATE_QUEUE | whose it is | number and, from bit 32, type; ring, its bytes, read pointer, write pointer, doorbell, save area |
+| CREATE_QUEUE | whose it is | number, and type from bit 32; ring, its bytes, read and write pointer, doorbell, save area |
 | DESTROY_QUEUE | whose it is | number |
-| RUNTIME | – | address of ROCr's list of loaded code objects; 0: none |
+| RUNTIME | none | address of ROCr's list of loaded code objects; 0: none |
 
 In the shared file, doorbells are written by the program, and the rest by the GPU: how often each event was raised, and
 the one fault that ends the program.
@@ -26,6 +26,8 @@ RAISED_AT = 0x40000
 MEMORY_BYTES = 1 << 40
 """Of the file with a device's memory, which is sparse."""
 MAX_DEVICES, MAX_EVENTS = 16, 4096
+OPENED = "opened"
+"""File in the machine's folder that is there when a program has opened the driver."""
 NO_PACKET = (1 << 64) - 1
 """A doorbell that was never rung."""
 

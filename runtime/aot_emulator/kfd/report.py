@@ -49,6 +49,6 @@ class Report:
 
 
 def _row(name: str, found: _Sum) -> tuple[str, ...]:
-    flops = ", ".join(f"{kind} {count:,}" for kind, count in found.flops.items()) or "–"
+    flops = ", ".join(f"{kind} {count:,}" for kind, count in found.flops.items()) or "none"
     counts = (f"{count:,}" for count in (found.launches, found.workgroups, found.instructions))
     return (name, *counts, flops, size_text(found.read), size_text(found.written))

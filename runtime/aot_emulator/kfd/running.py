@@ -10,13 +10,14 @@ import sys
 import tempfile
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from ctypes.util import find_library
 from pathlib import Path
 
 from aot_emulator.machine.launch_options import IGNORE_VARIABLE, STRICT_VARIABLE, TIME_LIMIT_VARIABLE
 from aot_runtime.errors import DeviceError
 
 from .models import MODELS, find_model
-from .protocol import MAX_DEVICES
+from .protocol import MAX_DEVICES, OPENED
 from .shim import build_shim
 from .topology import write_machine
 
@@ -46,14 +47,15 @@ def emulated_machine(
     models = [find_model(name) for name in devices]
     library = build_shim()
     given = dict(os.environ if environment is None else environment)
-    with tempfile.TemporaryDirectory(prefix="aotbuild-kfd-") as name, socket.socket(
-        socket.AF_UNIX, socket.SOCK_SEQPACKET
-    ) as listening:
+    with (
+        tempfile.TemporaryDirectory(prefix="aotbuild-kfd-") as name,
+        socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening,
+    ):
         folder = Path(name)
         write_machine(folder, models)
         listening.bind(str(folder / "gpu"))
         listening.listen(_BACKLOG)
-        names = [next(name for name, model in MODELS.items() if model is found) for found in models]
+        names = [next(key for key, model in MODELS.items() if model is found) for found in models]
         arguments = [str(listening.fileno()), *names, *(["--profile"] if profile else [])]
         command = [sys.executable, "-m", "aot_emulator.kfd.server", *arguments]
         server = subprocess.Popen(
@@ -114,7 +116,20 @@ def run_program(
             raise DeviceError(f"{program[0]} cannot be run: {error.strerror}") from None
         with _signals_of(running):
             status = running.wait()
+        if not Path(variables[FOLDER_VARIABLE], OPENED).exists():
+            print(f"aotbuild emulator: {_why_unopened(program[0])}", file=sys.stderr)
     return status if status >= 0 else 128 - status
+
+
+def _why_unopened(program: str) -> str:
+    """Why a program may not have opened the driver."""
+    reason = f"{program} has not opened /dev/kfd, so it has used no GPU"
+    if find_library("hsa-runtime64") or find_library("amdhip64"):
+        return reason
+    return (
+        f"{reason}; the dynamic loader knows no libamdhip64 and no libhsa-runtime64: install ROCm's user-mode "
+        "libraries (Debian sid: apt install libamdhip64-6), or name their folder in LD_LIBRARY_PATH"
+    )
 
 
 @contextmanager

@@ -1,4 +1,4 @@
-"""Commands of SDMA rings: copies and fills (Linux's drivers/gpu/drm/amd/amdgpu/*_sdma_pkt_open.h, ROCr's amd_blit_sdma).
+"""Commands of SDMA rings: copies and fills (the *_sdma_pkt_open.h of Linux's driver amdgpu; ROCr's sdma_registers.h).
 
 Each is done at once, in order; a poll whose value is not there yet keeps its ring waiting.
 """

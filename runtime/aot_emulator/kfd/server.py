@@ -1,4 +1,4 @@
-"""`python -m aot_emulator.kfd.server FD FOLDER MODEL…`: plays the GPUs of every program of an emulated machine.
+"""`python -m aot_emulator.kfd.server FD MODEL…`: plays the GPUs of every program of an emulated machine.
 
 A process of its own plays those of each program that opens the driver. It has the options of the environment; FD is the
 socket that programs connect to. SIGTERM ends it, when the programs' reports are written.
@@ -68,7 +68,7 @@ def _play(connection: socket.socket, models: Sequence[Model], options: Options) 
         for line in gpus.report.lines():
             print(line, file=sys.stderr)
         status = 0
-    except Gone:
+    except (Gone, ProcessLookupError, FileNotFoundError):  # the program was quicker
         status = 0
     except OSError as error:
         _say(f"the program's memory cannot be had: {error}")

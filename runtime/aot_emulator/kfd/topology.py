@@ -36,7 +36,7 @@ def write_machine(folder: Path, models: Sequence[Model]) -> None:
     _write(root / "generation_id", "1")
     _write_properties(root / "system_properties", {"platform_oem": 0, "platform_id": 0, "platform_rev": 0})
     _write_cpu(root / "nodes" / "0", len(models))
-    for index, model in enumerate(models):
+    for index in range(len(models)):
         _write_gpu(root / "nodes" / str(index + 1), index, models)
     (folder / "devices").write_bytes(b"".join(_listed(index, model) for index, model in enumerate(models)))
 
@@ -44,9 +44,7 @@ def write_machine(folder: Path, models: Sequence[Model]) -> None:
 def _listed(index: int, model: Model) -> bytes:
     clock, title = round(model.arch.peaks.clock / 1e3), f"{model.title} (emulated)"
     family = _FAMILIES[model.arch.isa]
-    return packed_device(
-        gpu_id(index), model.pci_id, family, model.memory_bytes, clock, model.memory_mhz * 1000, title
-    )
+    return packed_device(gpu_id(index), model.pci_id, family, model.memory_bytes, clock, model.memory_mhz * 1000, title)
 
 
 def _write_cpu(node: Path, gpus: int) -> None:

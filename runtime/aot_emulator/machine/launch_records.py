@@ -18,7 +18,6 @@ from .loader import Kernel
 from .monitor import Monitor
 from .program import Program
 
-
 Triple = tuple[int, int, int]
 
 

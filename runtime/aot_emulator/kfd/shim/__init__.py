@@ -66,4 +66,6 @@ def _compile(sources: list[Path], target: Path) -> None:
                 raise DeviceError(f"{compiler} cannot build the library of the emulated driver:\n{done.stderr.strip()}")
             made.replace(target)
     except OSError as error:
-        raise DeviceError(f"the library of the emulated driver cannot be put into {target.parent}: {error.strerror}") from None
+        raise DeviceError(
+            f"the library of the emulated driver cannot be put into {target.parent}: {error.strerror}"
+        ) from None

@@ -41,7 +41,7 @@ int duplicate(int fd) { return fcntl(fd, F_DUPFD_CLOEXEC, 0); }
 
 static int real_open(const char *path, int flags) {
     REAL(int, "open", const char *, int, ...);
-    return real(path, flags);
+    return real(path, flags, 0600);
 }
 
 bool open_machine(void) {
@@ -56,9 +56,15 @@ bool open_machine(void) {
         device_count = size > 0 ? size / sizeof *devices : 0;
         for (unsigned i = 0; i < device_count; i++) {
             memory_fds[i] = memfd_create("gpu-memory", MFD_CLOEXEC);
-            if (memory_fds[i] < 0 || ftruncate(memory_fds[i], MEMORY_BYTES)) device_count = 0;
+            if (memory_fds[i] < 0 || ftruncate(memory_fds[i], MEMORY_BYTES)) {
+                complain("a file for a GPU's memory, of 1 TiB and sparse, cannot be made (memfd_create): %s; is there a "
+                         "limit on the size of files (ulimit -f)?", strerror(errno));
+                device_count = 0;
+                pthread_mutex_unlock(&opening);
+                return false;
+            }
         }
-        if (!device_count) complain("%s: no list of devices, or no memory to share (memfd_create)", path);
+        if (!device_count) complain("%s: the list of GPUs cannot be read", path);
         known = device_count > 0;
     }
     pthread_mutex_unlock(&opening);
@@ -89,6 +95,10 @@ static bool greet(int shared_fd) {
         complain("no process plays the GPU at %s: %s", to.sun_path, strerror(errno));
         return false;
     }
+    char path[512];
+    snprintf(path, sizeof path, "%s/opened", folder());  // for who asks whether a program has used a GPU
+    int mark = real_open(path, O_CREAT | O_WRONLY | O_CLOEXEC);
+    if (mark >= 0) close(mark);
     struct ucred other;
     socklen_t size = sizeof other;
     if (!getsockopt(peer, SOL_SOCKET, SO_PEERCRED, &other, &size))  // it reads and writes memory that is registered
