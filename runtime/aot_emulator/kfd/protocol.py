@@ -6,7 +6,7 @@
 | MAP | that may reach it | virtual address, bytes, offset in a device's memory, number of that device, flags |
 | MAP_USER | that may reach it | virtual address, bytes, address in the program |
 | UNMAP | that may no longer | virtual address, bytes |
-| CREATE_QUEUE | whose it is | number, and type from bit 32; ring, its bytes, read and write pointer, doorbell, save area |
+| CREATE_QUEUE | whose it is | number (type from bit 32), ring, its bytes, read and write pointer, doorbell, save area |
 | DESTROY_QUEUE | whose it is | number |
 | RUNTIME | none | address of ROCr's list of loaded code objects; 0: none |
 
