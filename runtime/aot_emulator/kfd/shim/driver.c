@@ -206,7 +206,8 @@ int serve(unsigned long request, void *argument) {
     if (!found || !found->serve) {
         if (!said[number]) {
             said[number] = true;
-            complain("the ioctl %s%s (%#x) of /dev/kfd is not served", found ? "AMDKFD_IOC_" : "", found ? found->name : "", number);
+            if (found) complain("the ioctl AMDKFD_IOC_%s (%#x) of /dev/kfd is not served", found->name, number);
+            else complain("the ioctl %#x of /dev/kfd is not served", number);
         }
         return refuse(EOPNOTSUPP);
     }
