@@ -79,7 +79,13 @@ SELFTEST = """
 
 @pytest.mark.parametrize(
     ("device", "arch"),
-    [("mi300x", "gfx942"), ("mi210", "gfx90a"), ("mi355x", "gfx950"), ("rx7900xtx", "gfx1100"), ("rx9070xt", "gfx1201")],
+    [
+        ("mi300x", "gfx942"),
+        ("mi210", "gfx90a"),
+        ("mi355x", "gfx950"),
+        ("rx7900xtx", "gfx1100"),
+        ("rx9070xt", "gfx1201"),
+    ],
 )
 def test_selftests_of_a_bundle(device: str, arch: str, tmp_path_factory: pytest.TempPathFactory):
     if device in OF_SEVEN and is_old():

@@ -84,7 +84,9 @@ def test_what_cannot_be_run(arguments: tuple[str, ...], error: str):
 
 def test_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CC", "no-such-compiler")
-    with pytest.raises(DeviceError, match=r"a C compiler, and there is none \(no-such-compiler\): install gcc or clang"):
+    with pytest.raises(
+        DeviceError, match=r"a C compiler, and there is none \(no-such-compiler\): install gcc or clang"
+    ):
         build_shim(tmp_path)
 
 
@@ -122,7 +124,9 @@ def test_the_page_has_the_ioctls():
     """The table of docs/howto/emulate.md is the one that is served from."""
     source = (SHIM / "driver.c").read_text()
     served = {f"{int(number, 16):#04x}": name for number, name in re.findall(r"\sSERVED\((0x\w+), (\w+)", source)}
-    rows = re.findall(r"^\| `(0x\w+)` \| `AMDKFD_IOC_(\w+)`", (ROOT / "docs/howto/emulate.md").read_text(), re.MULTILINE)
+    rows = re.findall(
+        r"^\| `(0x\w+)` \| `AMDKFD_IOC_(\w+)`", (ROOT / "docs/howto/emulate.md").read_text(), re.MULTILINE
+    )
     assert dict(rows) == served and len(rows) == len(served)
     refused = set(re.findall(r"\sREFUSED\(0x\w+, (\w+)", source))
     assert refused and not refused & set(served.values())

@@ -126,7 +126,8 @@ def barrier(kind: int, signals: list[int]) -> bytes:
 
 
 @pytest.mark.parametrize(
-    ("values", "both", "either"), [((), True, True), ((0, 0), True, True), ((0, 1), False, True), ((1, 2), False, False)]
+    ("values", "both", "either"),
+    [((), True, True), ((0, 0), True, True), ((0, 1), False, True), ((1, 2), False, False)],
 )
 def test_barriers(memory: AddressSpace, values: tuple[int, ...], both: bool, either: bool):
     signals = put_signals(memory, *values)
