@@ -182,7 +182,7 @@ class Rocm:
         return min((self.folder / _LIBRARIES).glob("libamdhip64.so.?"))
 
     def command(self, program: Sequence[str | Path], name: str | Path | None = None) -> list[str]:
-        """The command that runs a program by the folder's own loader, with its libraries. name: what it sees as its own."""
+        """The command that runs a program by the folder's own loader and libraries. name: what it takes for its own."""
         paths = os.pathsep.join(map(str, self.libraries))
         given = [] if name is None else ["--argv0", str(name)]
         return [str(self.loader), "--library-path", paths, *given, *map(str, program)]

@@ -62,7 +62,7 @@ def test_what_cannot_be_had(log: Path, tmp_path: Path, monkeypatch: pytest.Monke
     archive = Archive(tmp_path / "cache", ("sid",))
     with pytest.raises(Unavailable, match="gone 1 cannot be fetched: E: Unable to locate package gone"):
         archive.fetch([Package("gone", "1", "0")])
-    with pytest.raises(Unavailable, match="old 1 has the hash .*, not the pinned 00"):
+    with pytest.raises(Unavailable, match=r"old 1 has the hash .*, not the pinned 00"):
         archive.fetch([Package("old", "1", "00")])
     with pytest.raises(Unavailable, match=r"HIP 5\.7\.1 is not known here; there are: 6\.4\.3, 7\.2\.4"):
         pinned("5.7.1")

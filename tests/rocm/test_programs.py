@@ -22,7 +22,8 @@ PROPERTIES = """
     driver = open_driver("hip")
     for index in range(driver.device_count()):
         found = driver.properties(index)
-        print(found.arch, found.num_cus, found.num_xcds, found.warp_size, found.memory_bytes >> 30, found.lds_bytes >> 10)
+        sizes = found.memory_bytes >> 30, found.lds_bytes >> 10
+        print(found.arch, found.num_cus, found.num_xcds, found.warp_size, *sizes)
 """
 OF_SEVEN = ("mi355x",)
 """GPUs that HIP 6.4.3 does not know."""

@@ -55,7 +55,8 @@ int main(int argc, char **argv) {
     printf("left %llu\n", (unsigned long long)left.bytes);
     struct signal *signal = (void *)(rings + 0x8000);
     uint64_t *pointers = (void *)(rings + 0x9000), *mailbox = (void *)(rings + 0xA000);
-    struct event event = CALL(8, event, 0, 0, 0, 1);
+    int is_served = strcmp(argv[1], "agent");
+    struct event event = CALL(8, event, 0, 0, is_served ? 0 : 3, 1);  // of a signal, or of a hardware exception
     *signal = (struct signal){1, 1, (uint64_t)mailbox, event.id};
     struct queue queue = CALL(2, queue, (uint64_t)rings, (uint64_t)(pointers + 7), (uint64_t)(pointers + 16), 0, 0x1000,
                               gpu, argc > 1 && !strcmp(argv[1], "copy") ? 1 : 2, 100, 0);
@@ -71,15 +72,14 @@ int main(int argc, char **argv) {
         memcpy(rings, commands, sizeof commands);
         *bell = sizeof commands;
     } else {
-        uint16_t header = !strcmp(argv[1], "agent") ? 4 : 3;  // an agent dispatch, a barrier-AND
+        uint16_t header = is_served ? 3 : 4;  // a barrier-AND, an agent dispatch
         memcpy(rings + 56, &(uint64_t){(uint64_t)signal}, 8);
         memcpy(rings, &header, 2);
         pointers[7] = 1;
         *bell = 0;
     }
-    int header_is_served = strcmp(argv[1], "agent");
     struct waited waited = {.id = event.id};
-    struct wait wait = CALL(0x0C, wait, (uint64_t)&waited, 1, 0, header_is_served ? 20000 : 1000);
+    struct wait wait = CALL(0x0C, wait, (uint64_t)&waited, 1, 0, 20000);
     printf("waited %u, signal %lld, %s\n", wait.result, (long long)signal->value, memory + 5000);
     return 0;
 }

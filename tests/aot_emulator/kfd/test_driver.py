@@ -55,6 +55,7 @@ def test_what_is_not_served_is_refused_by_name(program: Path):
     ]
     done = emulate(program, "agent")
     assert "queue 0, packet 0: a packet of type 4 (agent dispatch) is not served" in done.stderr
+    assert done.stdout.splitlines()[-1].startswith("waited 0, signal 1")  # for the exception
 
 
 def test_the_exit_status_is_the_programs():
