@@ -155,9 +155,10 @@ class Archive:
 
 @dataclass(frozen=True)
 class Rocm:
-    """A release that is unpacked below a folder."""
+    """A release that is unpacked below a folder. more: folders with further libraries."""
 
     folder: Path
+    more: tuple[Path, ...] = ()
 
     @cached_property
     def record(self) -> dict[str, object]:
@@ -174,7 +175,7 @@ class Rocm:
 
     @property
     def libraries(self) -> list[Path]:
-        return [self.folder / _LIBRARIES, *sorted((self.folder / "usr/lib").glob("llvm-*/lib"))]
+        return [*self.more, self.folder / _LIBRARIES, *sorted((self.folder / "usr/lib").glob("llvm-*/lib"))]
 
     @property
     def hip(self) -> Path:

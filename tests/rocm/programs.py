@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from .packages import Rocm
 from .session import inside
 
 ROOT = Path(__file__).parents[2]
@@ -40,9 +41,10 @@ def emulation(program: Sequence[str], *options: str) -> list[str]:
     return [sys.executable, "-m", "aot_runtime", "emulate", *options, "--", *program]
 
 
-def script(text: str, *arguments: str | Path) -> list[str]:
-    """The command that runs a Python script with the release's libraries."""
-    return inside().python("-c", textwrap.dedent(text), *arguments, executable=PYTHON)
+def script(text: str, *arguments: str | Path, more: tuple[Path, ...] = ()) -> list[str]:
+    """The command that runs a Python script with the release's libraries, and those in further folders."""
+    rocm = Rocm(inside().folder, more)
+    return rocm.python("-c", textwrap.dedent(text), *arguments, executable=PYTHON)
 
 
 def environment(**more: str) -> dict[str, str]:

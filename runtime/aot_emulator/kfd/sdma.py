@@ -86,13 +86,11 @@ class Engine:
 
     Attributes:
         boxes: how they write boxes.
-        copied: bytes that were copied or filled.
     """
 
     memory: AddressSpace
     boxes: BoxForm
     raise_event: Callable[[int], None]
-    copied: int = 0
 
     def do(self, raw: bytes) -> int:
         """Do the command that some bytes begin with: its size in bytes, or 0 while it has to wait.
@@ -128,7 +126,6 @@ class Engine:
             raise EmulationError(f"the SDMA copy of kind {sub} is not served")
         nbytes = (words[1] & 0x3FFFFFFF) + 1
         self.memory.move(_address(words, 5), _address(words, 3), nbytes)
-        self.copied += nbytes
         return 7
 
     def _copy_rectangle(self, words: tuple[int, ...]) -> int:
@@ -140,7 +137,6 @@ class Engine:
         for z in range(depth):
             for y in range(height):
                 self.memory.move(target.at(y, z, element), source.at(y, z, element), width * element)
-        self.copied += width * height * depth * element
         return 13
 
     def _write(self, words: tuple[int, ...]) -> int:
@@ -177,7 +173,6 @@ class Engine:
         element = 1 << (words[0] >> 30)
         nbytes = (words[4] & 0x3FFFFFFF) + element
         self.memory.fill(_address(words, 1), struct.pack("<I", words[3])[:element], nbytes)
-        self.copied += nbytes
         return 5
 
     def _timestamp(self, words: tuple[int, ...]) -> int:

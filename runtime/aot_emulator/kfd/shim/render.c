@@ -46,10 +46,11 @@ SHOWN int amdgpu_bo_import(struct device *device, int type, uint32_t fd, struct 
     (void)device, (void)type;
     uint64_t handle;
     if (pread((int)fd, &handle, sizeof handle, 0) != (ssize_t)sizeof handle) return -EINVAL;
+    pthread_mutex_lock(&lock);
     struct object *found = object_of(handle);
-    if (!found) return -ENOENT;
-    *to = (struct drm_import){found, found->size};
-    return 0;
+    if (found) *to = (struct drm_import){found, found->size};
+    pthread_mutex_unlock(&lock);
+    return found ? 0 : -ENOENT;
 }
 SHOWN int amdgpu_bo_free(struct object *buffer) { (void)buffer; return 0; }
 SHOWN int amdgpu_bo_export(struct object *buffer, int type, uint32_t *to) {
@@ -73,8 +74,9 @@ SHOWN int drmCommandWriteRead(int fd, unsigned long command, void *data, unsigne
     unsigned node = node_of(fd);
     if (command != GEM_MMAP || node == device_count) return -EINVAL;
     uint64_t *word = data;  // a handle in, an offset out
+    pthread_mutex_lock(&lock);
     struct object *found = object_of((uint64_t)devices[node].gpu_id << 32 | (uint32_t)*word);
-    if (!found) return -EINVAL;
-    *word = found->offset;
-    return 0;
+    if (found) *word = found->offset;
+    pthread_mutex_unlock(&lock);
+    return found ? 0 : -EINVAL;
 }
