@@ -40,8 +40,10 @@ def emulated_machine(
         environment: what the programs' is made of; by default this process's.
         profile: write a table of what the kernels did to standard error when a program ends.
 
-    Raises `DeviceError` where there is no compiler, no such GPU, or too many.
+    Raises `DeviceError` where this is not Linux, and where there is no compiler, no such GPU, or too many.
     """
+    if sys.platform != "linux":
+        raise DeviceError(f"GPUs are emulated under AMD's runtime on Linux alone, and this is {sys.platform}")
     if not 0 < len(devices) <= MAX_DEVICES:
         raise DeviceError(f"{len(devices)} GPUs are asked for; 1 to {MAX_DEVICES} can be emulated")
     models = [find_model(name) for name in devices]
