@@ -1,4 +1,4 @@
-"""What the emulated driver adds to a launch, and how long a copy takes through it, on the host:
+"""Times of a launch and of a copy through the emulated driver, on the host:
 
     aotbundle emulate -- python -m tests.rocm run FOLDER python benchmarks/emulated_driver.py dist/first-gfx942
 

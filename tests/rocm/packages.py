@@ -56,7 +56,7 @@ def pinned(release: str) -> list[Package]:
 
 
 def cache_folder() -> Path:
-    """Where packages and the archive's lists are kept: `aotbuild/rocm` in the user's cache."""
+    """The folder of packages and of the archive's lists: `aotbuild/rocm` in the user's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aotbuild" / "rocm"
 
 
@@ -162,7 +162,7 @@ class Rocm:
 
     @cached_property
     def record(self) -> dict[str, object]:
-        """Which packages are there."""
+        """A list of the packages that are there."""
         try:
             found: dict[str, object] = json.loads((self.folder / _RECORD).read_text())
         except (OSError, ValueError):
@@ -197,7 +197,7 @@ _ENVIRONMENT = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"
 
 
 def _machines_archive() -> str:
-    """Where the machine's apt has Debian's archive. Raises `Unavailable`."""
+    """The address of Debian's archive in the machine's apt. Raises `Unavailable`."""
     for path in _source_files():
         if found := _ARCHIVE.search(path.read_text(errors="replace")):
             return found[1]

@@ -21,7 +21,7 @@ PYTHON = Path(sys.executable)
 
 @dataclass(frozen=True)
 class Done:
-    """What came of a program: the exit status of `aotbundle emulate`, and what was written."""
+    """The end of a program: the exit status of `aotbundle emulate`, and what was written."""
 
     status: int
     output: str

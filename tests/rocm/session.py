@@ -16,7 +16,7 @@ _PYTHON = Path(sys.executable)
 
 
 def is_inside() -> bool:
-    """Whether this process has the libraries and the GPU."""
+    """Tell whether this process has the libraries and the GPU."""
     return ROOT_VARIABLE in os.environ
 
 

@@ -25,7 +25,7 @@ esac; done
 
 @pytest.fixture
 def log(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """What apt was asked."""
+    """The log of what apt was asked."""
     found = tmp_path / "log"
     (tmp_path / "bin").mkdir()
     (tmp_path / "bin/apt-get").write_text(APT.format(log=found))

@@ -1,4 +1,4 @@
-"""What a device of a program can reach: memory that the driver gave, and the program's own that was registered."""
+"""Memory that a device of a program can reach: what the driver gave, and what the program registered of its own."""
 
 from __future__ import annotations
 

@@ -27,7 +27,7 @@ _WAVEFRONTS_OF_32 = 1 << 10
 _MOST_CODE = 1 << 16
 """Bytes that are read of code whose end is not known."""
 _SGPRS = 102
-"""That a wavefront may use: bare code does not say how many it does."""
+"""Scalar registers that a wavefront may use: bare code does not say how many it does."""
 _MEMORY_URI = re.compile(r"memory://\d+#offset=(0x[0-9a-f]+|\d+)&size=(0x[0-9a-f]+|\d+)")
 _FILE_URI = re.compile(r"file://([^#?]+)(?:[#?]offset=(0x[0-9a-f]+|\d+)&size=(0x[0-9a-f]+|\d+))?")
 

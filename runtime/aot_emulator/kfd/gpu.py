@@ -49,11 +49,11 @@ _SDMA = (1, 3, 4)
 _WAVE_ABORT, _ILLEGAL_INSTRUCTION, _PACKET_UNSUPPORTED = 1, 4, 20
 """Exceptions of a queue (kfd_dbg_trap_exception_code)."""
 _REASON, _EVENT = 24, 32
-"""Where a queue's save area says where the reason of an exception goes, and which event it is (its header)."""
+"""Offsets in the header of a queue's save area: of the address where an exception's reason goes, and of its event."""
 _READ_ID, _WRITE_ID = 128, 56
-"""Where the read and write indices are in an `amd_queue_t` (ROCr's amd_hsa_queue.h)."""
+"""Offsets of the read and write indices in an `amd_queue_t` (ROCr's amd_hsa_queue.h)."""
 _EAGER, _EAGER_NAP_S, _NAP_S = 2000, 20e-6, 1e-3
-"""How often an idle GPU looks at the doorbells: so many short naps first, then longer ones."""
+"""Naps of an idle GPU between looks at the doorbells: so many short ones first, then longer ones."""
 
 
 class Gone(Exception):
@@ -190,7 +190,7 @@ class Gpus:
     # Packets
 
     def _advance(self, queue: Queue) -> bool:
-        """Do the next packet of a queue, or the commands of an SDMA ring. Whether anything was done."""
+        """Do the next packet of a queue, or the commands of an SDMA ring; returns whether anything was done."""
         bell = int(self._doorbells[queue.doorbell >> 3])
         if self._is_stopped or bell == protocol.NO_PACKET:
             return False
@@ -221,7 +221,7 @@ class Gpus:
         return True
 
     def _do(self, queue: Queue, address: int, raw: bytes) -> bool:
-        """Do what a packet says. Whether it is done: a barrier may have to wait."""
+        """Do what a packet says; returns whether it is done, for a barrier may have to wait."""
         kind, memory = packets.packet_type(raw), queue.device.memory
         if kind == packets.DISPATCH:
             self._dispatch(queue, address, DispatchPacket.read(raw))
@@ -243,7 +243,7 @@ class Gpus:
             self.report.add(kernel.symbol, done)
 
     def _progress(self, kernel: str) -> Callable[[int, int], None]:
-        """Told how far a launch is: shows that on a terminal, and gives up where the program has ended."""
+        """Make a listener to how far a launch is: it shows that on a terminal, and gives up where the program has ended."""
         shown = TerminalProgress(kernel) if sys.stderr.isatty() else None
 
         def progress(done: int, total: int) -> None:
@@ -254,7 +254,7 @@ class Gpus:
         return progress
 
     def _commands(self, queue: Queue, bell: int) -> bool:
-        """Do the commands of an SDMA ring as far as its doorbell says. Whether there was any."""
+        """Do the commands of an SDMA ring as far as its doorbell says; returns whether there was any."""
         before, memory = queue.index, queue.device.memory
         if queue.index < bell:
             self._listen()
@@ -289,7 +289,7 @@ class Gpus:
         self._shared[protocol.FAULT_AT + 8 : protocol.FAULT_AT + len(raw)] = raw[8:]  # its kind, last of all
 
     def _report_exception(self, queue: Queue, code: int) -> bool:
-        """Have ROCr told of an exception of a queue, as the driver does. Whether that is possible."""
+        """Have ROCr told of an exception of a queue, as the driver does; returns whether that is possible."""
         if not queue.save_area:
             return False
         reason = self._anywhere(queue, queue.save_area + _REASON, 8)

@@ -21,7 +21,7 @@ from .packets import DispatchPacket
 
 @dataclass(frozen=True)
 class Place:
-    """Where a packet was read. address: its own; queue: of the queue's `amd_queue_t`, or 0; index: in the queue."""
+    """A packet's place: its address, that of its queue's `amd_queue_t` (0: not known), and its number in the queue."""
 
     address: int = 0
     queue: int = 0

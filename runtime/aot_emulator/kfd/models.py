@@ -74,7 +74,7 @@ MODELS: Mapping[str, Model] = dict(_WHOLE) | {
     for name, model in _WHOLE.items()
     for mode, parts in _MODES.get(model.dies, {}).items()
 }
-"""By name; of a GPU that is partitioned, the name and the mode, as in `mi300x-cpx`, are of one partition."""
+"""GPUs by name; a name with a partition mode, as in `mi300x-cpx`, is that of one partition."""
 
 
 def find_model(name: str) -> Model:

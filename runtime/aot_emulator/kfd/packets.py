@@ -57,14 +57,14 @@ def completion_signal(raw: bytes) -> int:
 
 
 def barrier_is_passed(raw: bytes, memory: AddressSpace) -> bool:
-    """Whether the signals of a barrier packet are as it waits for."""
+    """Tell whether the signals of a barrier packet are as it waits for."""
     signals = [signal for signal in struct.unpack_from("<5Q", raw, 8) if signal]
     done = (value_of(memory, signal) == 0 for signal in signals)
     return not signals or (all(done) if packet_type(raw) == BARRIER_AND else any(done))
 
 
 def vendor_is_passed(raw: bytes, memory: AddressSpace) -> bool:
-    """Whether a vendor's packet may be left behind. Raises `EmulationError` for what is not served."""
+    """Tell whether a vendor's packet is done with. Raises `EmulationError` for what is not served."""
     form = raw[2]
     if form == _BARRIER_VALUE:
         signal, wanted, mask, condition = struct.unpack_from("<QqqI", raw, 8)

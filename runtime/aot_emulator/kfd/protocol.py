@@ -1,4 +1,4 @@
-"""What the preloaded library and the GPU's process say to each other: names and layouts of `shim/shim.h`.
+"""Messages and memory between the preloaded library and the GPU's process: names and layouts of `shim/shim.h`.
 
 | Message | Device | Values |
 |---|---|---|
@@ -24,7 +24,7 @@ SHARED_BYTES = 0x50000
 FAULT_AT = 0x1000
 RAISED_AT = 0x40000
 MEMORY_BYTES = 1 << 40
-"""Of the file with a device's memory, which is sparse."""
+"""Size of the file with a device's memory, which is sparse."""
 MAX_DEVICES, MAX_EVENTS = 16, 4096
 OPENED = "opened"
 """File in the machine's folder that is there when a program has opened the driver."""
@@ -38,7 +38,7 @@ _DEVICE = struct.Struct("<IIIIQQQ64s")
 
 
 class Operation(IntEnum):
-    """What a message tells."""
+    """Subjects of messages."""
 
     HELLO = 1
     MAP = 2
@@ -50,7 +50,7 @@ class Operation(IntEnum):
 
 
 class FaultKind(IntEnum):
-    """What ends a program, as the driver's events tell ROCr."""
+    """Faults that end a program, as the driver's events tell ROCr."""
 
     MEMORY = 1
     HANG = 2
@@ -78,7 +78,7 @@ class Message:
 
 
 def packed_fault(kind: FaultKind, device: int, address: int = 0, read_only: bool = False) -> bytes:
-    """What stands at `FAULT_AT` of the shared file."""
+    """Bytes of a fault, for `FAULT_AT` of the shared file."""
     return _FAULT.pack(address, kind, device, read_only, 0)
 
 

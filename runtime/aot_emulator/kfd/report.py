@@ -1,4 +1,4 @@
-"""What the kernels of a program did, as a table: `aotbundle emulate --profile`."""
+"""A table of what the kernels of a program did, for `aotbundle emulate --profile`."""
 
 from __future__ import annotations
 

@@ -76,7 +76,7 @@ def emulated_machine(
 
 
 def _variables(given: Mapping[str, str], library: Path, folder: Path) -> dict[str, str]:
-    """What a program's environment needs besides."""
+    """Variables that a program's environment needs besides."""
     preloaded = [str(library), *filter(None, [given.get("LD_PRELOAD")])]
     found = {
         "LD_PRELOAD": ":".join(preloaded),
@@ -124,7 +124,7 @@ def run_program(
 
 
 def _why_unopened(program: str) -> str:
-    """Why a program may not have opened the driver."""
+    """Say why a program may not have opened the driver."""
     reason = f"{program} has not opened /dev/kfd, so it has used no GPU"
     if find_library("hsa-runtime64") or find_library("amdhip64"):
         return reason
@@ -136,7 +136,7 @@ def _why_unopened(program: str) -> str:
 
 @contextmanager
 def _signals_of(running: subprocess.Popen[bytes]) -> Iterator[None]:
-    """What ends this process ends the program first; the terminal's interrupt reaches both."""
+    """Pass signals that end this process on to the program; the terminal's interrupt reaches both."""
     before = {
         signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
         signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: running.terminate()),

@@ -50,7 +50,12 @@ class Box:
 
 @dataclass(frozen=True)
 class BoxForm:
-    """How a generation writes the boxes of its commands. Bits of x, y and z; bit of the pitch in its word."""
+    """The form that a generation gives boxes in its commands.
+
+    Attributes:
+        xy_bits, z_bits, slice_bits: widths of x and y, of z, and of the pitch of slices.
+        pitch_at: lowest bit of the pitch of rows in its word.
+    """
 
     xy_bits: int
     z_bits: int
@@ -77,7 +82,7 @@ _BOXES = BoxForm(xy_bits=14, z_bits=11, pitch_at=13, slice_bits=28)
 BOXES: Mapping[str, BoxForm] = {
     "cdna": _BOXES, "rdna3": _BOXES, "rdna4": BoxForm(xy_bits=16, z_bits=14, pitch_at=16, slice_bits=32),
 }  # fmt: skip
-"""By instruction set."""
+"""Forms by instruction set."""
 
 
 @dataclass

@@ -21,7 +21,7 @@ _FIRST_SIMD = 0x80001000
 _PCIE, _XGMI = 2, 11
 _GPU_CACHE = 9  # of data, a compute unit's
 _SHADER_ARRAYS = {"cdna": 4, "rdna3": 12, "rdna4": 8}
-"""Of a die."""
+"""Shader arrays of a die, by instruction set."""
 
 
 def gpu_id(index: int) -> int:

@@ -23,7 +23,7 @@ Triple = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Packet:
-    """What a launch takes from a dispatch packet of a queue in device memory (HSA's "Kernel dispatch packet").
+    """A dispatch packet of a queue in device memory, as far as a launch needs it (HSA's "Kernel dispatch packet").
 
     Attributes:
         address, index: of the packet: where it lies, and its number in the queue.
@@ -78,7 +78,7 @@ class Launch:
 
     @property
     def scratch_bytes(self) -> int:
-        """Of a work-item."""
+        """Bytes of scratch of a work-item."""
         return self.kernel.metadata.scratch_bytes if self.packet is None else self.packet.scratch_bytes
 
     def parts(self, numbers: Array) -> Iterator[tuple[Launch, Array]]:

@@ -80,7 +80,7 @@ class Memory:
 
     @property
     def allocations(self) -> Sequence[Allocation]:
-        """All there are, by address."""
+        """Allocations, by address."""
         return self._allocations
 
     @property

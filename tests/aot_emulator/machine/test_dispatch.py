@@ -26,7 +26,7 @@ def put(memory: Memory, content: bytes) -> int:
 
 
 def run_places(arch: str, threads: tuple[int, int, int], shape: tuple[int, int, int], options: Options) -> np.ndarray:
-    """What `places` writes into an array [z, y, x] that has room for whole workgroups; else -1."""
+    """An array [z, y, x] with room for whole workgroups after `places` has written into it; else -1."""
     memory = Memory(1 << 32, 1 << 30)
     kernel = Module(places_code(arch), ARCHS[arch], memory).kernel("places")
     width, height, depth = (-(-n // size) * size for n, size in zip(threads, shape, strict=True))

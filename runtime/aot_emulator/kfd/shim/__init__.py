@@ -24,7 +24,7 @@ _KEY_LENGTH = 16
 
 
 def cache_folder() -> Path:
-    """Where built libraries are kept: `aotbuild/kfd` in the user's cache."""
+    """The folder of built libraries: `aotbuild/kfd` in the user's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aotbuild" / "kfd"
 
 
