@@ -243,7 +243,7 @@ class Gpus:
             self.report.add(kernel.symbol, done)
 
     def _progress(self, kernel: str) -> Callable[[int, int], None]:
-        """Make a listener to how far a launch is: it shows that on a terminal, and gives up where the program has ended."""
+        """Listen to how far a launch is: show it on a terminal, and give up where the program has ended."""
         shown = TerminalProgress(kernel) if sys.stderr.isatty() else None
 
         def progress(done: int, total: int) -> None:

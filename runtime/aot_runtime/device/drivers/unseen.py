@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 _NODES = Path("/sys/devices/virtual/kfd/kfd/topology/nodes")
-"""The folder in which Linux's driver describes its GPUs; `gfx_target_version` is 90402 for gfx942, and 0 for a processor."""
+"""The folder where Linux's driver describes its GPUs; `gfx_target_version` is 90402 for gfx942, 0 for a processor."""
 _DEVICE = Path("/dev/kfd")
 _HIDING = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 
@@ -24,7 +24,7 @@ def gpus_of_linux(nodes: Path = _NODES) -> list[str]:
 
 
 def why_unseen(driver: str, environment: Mapping[str, str] = os.environ, nodes: Path = _NODES) -> str:
-    """Say what to do about GPUs of Linux that a driver does not show: the end of an error, empty where there are none."""
+    """Say what to do about GPUs that a driver does not show and Linux does: the end of an error, or nothing."""
     gpus = gpus_of_linux(nodes) if driver == "hip" else []
     if not gpus:
         return ""
