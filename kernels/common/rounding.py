@@ -15,6 +15,21 @@ def half_to_even(x):
     return (x + ROUNDER) - ROUNDER
 
 
+@triton.jit
+def quotient(x, divisor):
+    """x / divisor in fp32, rounded to the nearest. Triton's `/` is allowed to be off by two units in the last place."""
+    return tl.div_rn(x, tl.broadcast_to(divisor, x.shape))
+
+
+@triton.jit
+def scale_of(largest, LARGEST: tl.constexpr):
+    """The scale with which `largest`, fp32, becomes LARGEST: their quotient, rounded to the nearest fp32.
+
+    A product with 1 / LARGEST, which is rounded itself, is another number for most magnitudes.
+    """
+    return tl.div_rn(largest, tl.full(largest.shape, LARGEST, tl.float32))
+
+
 @triton.constexpr_function
 def truncation_loss(dtype, HAS_PAIRS: bool) -> float:
     """Logarithm, to base 2, of the factor by which `truncate` makes numbers less, on average; 0 where it rounds.

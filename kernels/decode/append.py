@@ -6,11 +6,9 @@ import triton
 import triton.language as tl
 
 from kernels.common.early import await_earlier_launches
+from kernels.common.rounding import half_to_even, quotient, scale_of
 from kernels.common.tensors import HeadRows, Heads, Matrix
 from kernels.decode.int4 import in_eighths, store_int4
-
-ROUNDER: tl.constexpr = tl.constexpr(12582912.0)
-"""1.5 * 2**23: a float32 sum with it has no bits below 1, so adding and subtracting rounds half to even."""
 
 
 class Slot(NamedTuple):
@@ -113,12 +111,12 @@ def store_row(
 def quantise(x, scales, present, dtype: tl.constexpr, PER_TOKEN: tl.constexpr, LARGEST: tl.constexpr):
     """x / scale between -LARGEST and LARGEST, rounded to integers if the dtype is int8; scales: addresses."""
     if PER_TOKEN:
-        scale = tl.max(tl.abs(x), 1) * (1.0 / LARGEST)
+        scale = scale_of(tl.max(tl.abs(x), 1), LARGEST)
         tl.store(scales, scale, present)
         scale = tl.where(scale == 0, 1.0, scale)
     else:
         scale = tl.load(scales, present, 1.0)
-    x = tl.minimum(tl.maximum(tl.div_rn(x, tl.broadcast_to(scale[:, None], x.shape)), -LARGEST), LARGEST)
+    x = tl.minimum(tl.maximum(quotient(x, scale[:, None]), -LARGEST), LARGEST)
     if dtype == tl.int8:
-        x = (x + ROUNDER) - ROUNDER
+        x = half_to_even(x)
     return x

@@ -8,6 +8,8 @@ flash decoding has it, is the same bytes: `aot_runtime.caches` makes views of it
 import triton
 import triton.language as tl
 
+from kernels.common.rounding import quotient, scale_of
+
 MOST_GROUPS: tl.constexpr = tl.constexpr(8)
 
 
@@ -106,10 +108,10 @@ def store_int4(values, rows, at, pairs, present, groups, head_dim, COLUMNS: tl.c
         low_of, high_of = tl.where(known, grouped, float("inf")), tl.where(known, grouped, float("-inf"))
     least, largest = -_largest_of_groups(-tl.min(low_of, 2), groups), _largest_of_groups(tl.max(high_of, 2), groups)
     shift = least.to(tl.float16)
-    factor = ((largest - shift.to(tl.float32)) * (1.0 / 15)).to(tl.float16)
+    factor = scale_of(largest - shift.to(tl.float32), 15.0).to(tl.float16)
     divisor = tl.where(factor == 0, 1.0, factor.to(tl.float32))
     above = grouped - shift.to(tl.float32)[:, :, None]
-    steps = tl.div_rn(above, tl.broadcast_to(divisor[:, :, None], above.shape))
+    steps = quotient(above, divisor[:, :, None])
     nibbles = tl.minimum(tl.maximum(steps + 0.5, 0.0), 15.0).to(tl.uint8)
     low, high = tl.split(nibbles.reshape(at.shape[0], COLUMNS // 2, 2))
     eighth = tl.arange(0, MOST_GROUPS)

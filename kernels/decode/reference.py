@@ -10,10 +10,10 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-import ml_dtypes
 import numpy as np
 
 from aot_runtime.caches import dequantise_int4, quantise_int4
+from kernels.rows.reference import largest, row_scale
 
 Array = np.ndarray
 Result = Array | tuple[Array, Array]
@@ -258,15 +258,6 @@ def quantise(x: Array, scale: Array | None, dtype: np.dtype) -> Array:
         return x.astype(dtype)
     x = np.clip(x / scale.astype(x.dtype), -largest(dtype), largest(dtype))
     return (np.rint(x) if dtype == np.int8 else x).astype(dtype)
-
-
-def largest(dtype: np.dtype) -> float:
-    return 127.0 if dtype == np.int8 else float(ml_dtypes.finfo(dtype).max)
-
-
-def row_scale(x: Array, dtype: np.dtype) -> Array:
-    """The scale with which each row's largest value is the largest of `dtype`."""
-    return (np.abs(x).max(-1) * x.dtype.type(1 / largest(dtype))).astype(np.float32)
 
 
 def append(

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from kernels.common.rounding import half_to_even
+from kernels.common.rounding import half_to_even, quotient, scale_of
 from kernels.common.tensors import Matrix
 
 TINY: tl.constexpr = tl.constexpr(1e-12)
@@ -13,7 +13,7 @@ TINY: tl.constexpr = tl.constexpr(1e-12)
 @triton.jit
 def eight_bits(x, scale, dtype: tl.constexpr, LARGEST: tl.constexpr):
     """x / scale between -LARGEST and LARGEST, of int8 or float8, rounded half to even; a NaN becomes 0 in int8."""
-    value = x / scale
+    value = quotient(x, scale)
     if dtype == tl.int8:
         value = tl.where(value == value, value, 0.0)
         value = half_to_even(tl.minimum(tl.maximum(value, -LARGEST), LARGEST))
@@ -49,7 +49,7 @@ def quantise_part(
         for column in range(first_column, last_column, BLOCK_N):
             value = _load(x, row, column, last_row, last_column, BLOCK_M, BLOCK_N)
             largest = tl.maximum(largest, tl.abs(value))
-    factor = tl.maximum(tl.max(tl.max(largest, 1), 0) * (1.0 / LARGEST), TINY)
+    factor = tl.maximum(scale_of(tl.max(tl.max(largest, 1), 0), LARGEST), TINY)
     tl.store(scale_at, factor)
     for row in range(first_row, last_row, BLOCK_M):
         for column in range(first_column, last_column, BLOCK_N):
@@ -75,7 +75,7 @@ def scale_of_all(partial, scale, parts, LARGEST: tl.constexpr, BLOCK: tl.constex
     for start in range(0, parts, BLOCK):
         at = start + tl.arange(0, BLOCK)
         largest = tl.maximum(largest, tl.load(partial + at, at < parts, 0.0))
-    tl.store(scale, tl.maximum(tl.max(largest, 0) * (1.0 / LARGEST), TINY))
+    tl.store(scale, tl.maximum(scale_of(tl.max(largest, 0), LARGEST), TINY))
 
 
 @triton.jit

@@ -5,10 +5,10 @@ from __future__ import annotations
 import math
 from collections.abc import Callable, Mapping
 
-import ml_dtypes
 import numpy as np
 
 from aot_runtime.weights import unpack_int4
+from kernels.rows.reference import largest
 
 Array = np.ndarray
 
@@ -229,11 +229,6 @@ TINY = 1e-12
 """The least scale of a quantised part."""
 
 
-def largest(dtype: np.dtype) -> float:
-    """The largest magnitude that quantised numbers have; -128 of int8 is not used."""
-    return 127.0 if dtype == np.int8 else float(ml_dtypes.finfo(dtype).max)
-
-
 def quantise(x: Array, q: Array, block: int | None = None, rows_per_scale: int = 1) -> tuple[Array, Array]:
     """(x / scale, scale) in float64, not yet rounded to q's dtype.
 
@@ -278,7 +273,7 @@ def quantised(compute: np.dtype, x: Array, dtype: np.dtype, block: int, rows_per
     padded = np.zeros((rows * rows_per_scale, blocks * block), compute)
     padded[:m, :n] = x
     tiles = padded.reshape(rows, rows_per_scale, blocks, block)
-    scale = np.maximum(np.abs(tiles).max((1, 3)) * compute.type(1 / largest(dtype)), compute.type(TINY))
+    scale = np.maximum(np.abs(tiles).max((1, 3)) / compute.type(largest(dtype)), compute.type(TINY))
     value = np.clip(tiles / scale[:, None, :, None], -largest(dtype), largest(dtype))
     return value.reshape(padded.shape)[:m, :n], scale
 

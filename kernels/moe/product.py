@@ -22,7 +22,8 @@ def gate_up(
 
     x: [tokens, hidden]; w: [experts, 2 * intermediate, hidden], the rows of gate before those of up; the last dims
     contiguous; `numbers` says what their numbers stand for. act: [assignments, intermediate], packed. PADDING: see
-    `assignments_of`.
+    `assignments_of`. Where x and w have scales, so that act is quantised next, the two products and the activation are
+    rounded to act's dtype, too.
     """
     await_earlier_launches()
     block, tile = tile_of(tl.program_id(0), blocks * BLOCK_M, intermediate, BLOCK_M, BLOCK_N, GROUP_M, NUM_XCDS)
@@ -55,7 +56,14 @@ def _gate_up(
     columns = tile * BLOCK_N + tl.arange(0, BLOCK_N)
     at = act + assignments.rows[:, None].to(tl.int64) * intermediate + columns[None, :]
     stored = assignments.known[:, None] & (columns < intermediate)[None, :]
-    tl.store(at, (activate(gate, activation) * up).to(act.dtype.element_ty), stored)
+    dtype: tl.constexpr = act.dtype.element_ty
+    if numbers.FORMAT == "channels" or numbers.FORMAT == "blocks":
+        # Other libraries multiply what they have stored: a later rounding would quantise to other numbers.
+        gate = activate(gate.to(dtype).to(tl.float32), activation).to(dtype).to(tl.float32)
+        up = up.to(dtype).to(tl.float32)
+    else:
+        gate = activate(gate, activation)
+    tl.store(at, (gate * up).to(dtype), stored)
 
 
 @triton.jit

@@ -1,7 +1,17 @@
 """Mixtures of experts with weights of 8 and 4 bits in numpy: the exact result, and what its dtypes allow.
 
-Shapes are those of manifests/moe.yaml. That tokens and what is between the products become numbers of 8 bits is part of
-what is computed, so both references do it.
+Shapes are those of manifests/moe.yaml. With weights of 8 bits that have scales of rows or blocks, tokens and the rows
+between the products become numbers of 8 bits, in both references, since the op says so. The references in the
+kernels' dtypes round, in this order, as vLLM's fused experts do:
+
+1. x to 8 bits: scale = amax / LARGEST in fp32, numbers = x / scale, half to even, at most LARGEST;
+2. gate x and up x, each summed in fp32 and multiplied by its scales, to the dtype of x;
+3. activation(gate x), computed in fp32, to the dtype of x; its product with up x likewise;
+4. that product to 8 bits, as in 1;
+5. weight * (down act), summed in fp32, to the dtype of x; the sum over the slots of a token, in fp32, likewise.
+
+With codes of 4 or 8 bits and scales of groups, the weights are rounded to the dtype of x, and of these steps there are
+5 and the product in 3.
 """
 
 from __future__ import annotations
@@ -39,7 +49,7 @@ def _by_rows(dtype: np.dtype, gate_up: Array, scale_gate_up: Array, down: Array,
     of_gate_up, of_down = (
         w.astype(dtype) * scale.astype(dtype)[:, :, None] for w, scale in ((gate_up, scale_gate_up), (down, scale_down))
     )
-    return Numbers(of_gate_up, of_down, partial(in_8_bits, storage=gate_up.dtype, block=None))
+    return Numbers(of_gate_up, of_down, partial(in_8_bits, storage=gate_up.dtype, block=None), rounds_factors=True)
 
 
 def moe_block_scaled(
@@ -64,7 +74,7 @@ def _by_blocks(dtype: np.dtype, gate_up: Array, scale_gate_up: Array, down: Arra
     gate_and_up = zip(np.split(gate_up, 2, 1), np.split(scale_gate_up, 2, 1), strict=True)
     of_gate_up = np.concatenate([_scaled_by_blocks(dtype, w, scale) for w, scale in gate_and_up], 1)
     seen = partial(in_8_bits, storage=gate_up.dtype, block=SCALED)
-    return Numbers(of_gate_up, _scaled_by_blocks(dtype, down, scale_down), seen)
+    return Numbers(of_gate_up, _scaled_by_blocks(dtype, down, scale_down), seen, rounds_factors=True)
 
 
 def _scaled_by_blocks(dtype: np.dtype, w: Array, scale: Array) -> Array:

@@ -67,11 +67,14 @@ class Numbers:
 
     Attributes:
         seen: what the products see of the rows that they multiply these matrices with.
+        rounds_factors: the products with gate and up, and the activation, are rounded to the dtype of x before they are
+            multiplied: the product is quantised next.
     """
 
     gate_up: Array
     down: Array
     seen: Callable[[Array], Array] = lambda rows: rows
+    rounds_factors: bool = False
 
 
 def moe(
@@ -114,7 +117,10 @@ def same_dtype_sum(
     for expert, tokens, slots in _assignments(chosen, len(numbers.down)):
         both = sum_in_order(numbers.seen(x[tokens].astype(np.float32)), numbers.gate_up[expert].T)
         gate, up = np.split(both, 2, axis=1)
-        act = (ACTIVATIONS[activation](gate) * up).astype(x.dtype).astype(np.float32)
+        between = x.dtype if numbers.rounds_factors else np.float32
+        gate, up = (factor.astype(between).astype(np.float32) for factor in (gate, up))
+        gate = ACTIVATIONS[activation](gate).astype(between).astype(np.float32)
+        act = (gate * up).astype(x.dtype).astype(np.float32)
         product = sum_in_order(numbers.seen(act), numbers.down[expert].T)
         parts[tokens, slots] = (weights[tokens, slots][:, None] * product).astype(x.dtype)
     out = np.zeros(x.shape, np.float32) if shared is None else shared.astype(np.float32)

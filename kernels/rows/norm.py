@@ -4,8 +4,9 @@ import triton
 import triton.language as tl
 
 from kernels.common.early import await_earlier_launches
+from kernels.common.rounding import scale_of
 from kernels.common.tensors import Matrix, given
-from kernels.rows.quantise import quantise, row_scale
+from kernels.rows.quantise import quantise
 
 
 @triton.jit
@@ -98,7 +99,7 @@ def norm_long_rows(
             values = _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL, False)
             gain, shift = _affine(weight, bias, columns, inside, zero_centred)
             lane_max = tl.maximum(lane_max, tl.where(inside, tl.abs((values - mean) * rstd * gain + shift), 0.0))
-        scale = row_scale(tl.max(lane_max, 0), LARGEST)
+        scale = scale_of(tl.max(lane_max, 0), LARGEST)
         tl.store(row_scales + row, scale)
     for start in range(0, cols, STEP):
         columns = start + block
@@ -156,7 +157,7 @@ def _normalise(values, cols, eps, inside, SUBTRACT_MEAN: tl.constexpr):
 @triton.jit
 def _store(values, out, row_scales, row, rows, columns, inside, LARGEST: tl.constexpr):
     if row_scales is not None:
-        scale = row_scale(tl.max(tl.where(inside, tl.abs(values), 0.0), 1)[:, None], LARGEST)
+        scale = scale_of(tl.max(tl.where(inside, tl.abs(values), 0.0), 1)[:, None], LARGEST)
         tl.store(row_scales + row, scale, mask=row < rows)
         values = quantise(values, scale, out.ptr.dtype.element_ty, LARGEST)
     tl.store(out.ptr + row * out.stride_rows + columns, values.to(out.ptr.dtype.element_ty), mask=inside)

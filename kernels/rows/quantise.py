@@ -3,13 +3,7 @@
 import triton
 import triton.language as tl
 
-from kernels.common.rounding import half_to_even
-
-
-@triton.jit
-def row_scale(largest, LARGEST: tl.constexpr):
-    """The scale with which a row's largest magnitude becomes LARGEST."""
-    return largest * (1.0 / LARGEST)
+from kernels.common.rounding import half_to_even, quotient
 
 
 @triton.jit
@@ -19,7 +13,7 @@ def quantise(values, scale, dtype: tl.constexpr, LARGEST: tl.constexpr):
     What a NaN becomes in int8 is not specified.
     """
     scale = tl.where(scale == 0, 1.0, scale)
-    values = saturate(tl.div_rn(values, tl.broadcast_to(scale, values.shape)), LARGEST)
+    values = saturate(quotient(values, scale), LARGEST)
     if dtype == tl.int8:
         values = half_to_even(values)
     return values

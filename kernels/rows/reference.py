@@ -123,12 +123,13 @@ def _norm(
 
 
 def largest(dtype: np.dtype) -> float:
+    """The largest magnitude that quantised numbers have; -128 of int8 is not used."""
     return 127.0 if dtype == np.int8 else float(ml_dtypes.finfo(dtype).max)
 
 
 def row_scale(values: Array, dtype: np.dtype) -> Array:
-    """The scale with which each row's largest magnitude is the largest of `dtype`."""
-    return np.abs(values).max(-1) * values.dtype.type(1 / largest(dtype))
+    """Each row's largest magnitude over the largest of `dtype`, in the dtype of values."""
+    return np.abs(values).max(-1) / values.dtype.type(largest(dtype))
 
 
 def scaled(values: Array, scale: Array, dtype: np.dtype) -> Array:

@@ -50,7 +50,7 @@ def quantise_int4(x: Array, groups: int) -> tuple[Array, Array]:
         raise ValueError(f"groups = {groups} of head_dim = {head_dim}; a divisor is needed, and an even head_dim")
     grouped = x.astype(np.float32).reshape(*x.shape[:-1], groups, -1)
     shift = grouped.min(-1).astype(np.float16)
-    factor = ((grouped.max(-1) - shift.astype(np.float32)) * np.float32(1 / 15)).astype(np.float16)
+    factor = ((grouped.max(-1) - shift.astype(np.float32)) / np.float32(15)).astype(np.float16)
     divisor = np.where(factor == 0, np.float16(1), factor).astype(np.float32)
     steps = (grouped - shift.astype(np.float32)[..., None]) / divisor[..., None]
     nibbles = np.clip(np.floor(steps + np.float32(0.5)), 0, 15).astype(np.uint8).reshape(*x.shape[:-1], -1, 2)

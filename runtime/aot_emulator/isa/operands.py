@@ -102,13 +102,17 @@ def scalar_source(instruction: Instruction, number: int, kind: str) -> Reader:
 
 
 def vector_register(instruction: Instruction, number: int, accumulation: bool, layout: Registers, words: int) -> int:
-    """Row of a vector register in `Wavefronts.u32`; accumulation registers have rows of their own."""
+    """Row of a vector register in `Wavefronts.u32`.
+
+    CDNA has one file of both kinds: accumulation registers are those from the kernel's offset on, where ordinary ones
+    of higher numbers run on into them.
+    """
     index = number - VGPR if number >= VGPR else number
-    first, end = (layout.accumulation, layout.total) if accumulation else (0, layout.accumulation)
-    row = first + index
-    if row + words > end:
-        name = "a" if accumulation else "v"
-        raise instruction.unsupported(f"register {name}{index + words - 1}: the kernel has {end - first} of them")
+    row = layout.accumulation + index if accumulation else index
+    if row + words > layout.total:
+        name, first = ("a", layout.accumulation) if accumulation else ("v", 0)
+        count = layout.total - first
+        raise instruction.unsupported(f"register {name}{index + words - 1}: the kernel has {count} of them")
     return row
 
 

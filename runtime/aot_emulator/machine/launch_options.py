@@ -20,7 +20,7 @@ STRICT_VARIABLE = "AOTBUILD_EMULATOR_STRICT"
 IGNORE_VARIABLE = "AOTBUILD_EMULATOR_IGNORE"
 TIME_LIMIT_VARIABLE = "AOTBUILD_EMULATOR_TIME_LIMIT"
 
-FAULTS = ("bounds", "alignment", "uninitialised", "wait", "hazard", "race", "barrier")
+FAULTS = ("bounds", "alignment", "uninitialised", "half", "wait", "hazard", "race", "barrier")
 """The kinds of faults that strict mode finds."""
 
 
@@ -47,6 +47,8 @@ class Options:
         ignored: kinds of faults, of `FAULTS`, that strict mode passes over.
         profile: count accesses of memory too, in `Statistics.traffic`.
         numerics: what is chosen about results where AMD does not document them, or sources disagree.
+        lds_is_bounded: an access past a workgroup's LDS is an error. Else it is as on hardware, where loads give 0 and
+            nothing is stored; `strict` takes it for a fault of bounds all the same. AMD's rocBLAS zeroes registers so.
         progress: called after each batch with the workgroups that are done, and all of the launch.
     """
 
@@ -60,6 +62,7 @@ class Options:
     ignored: frozenset[str] = frozenset()
     profile: bool = False
     numerics: Numerics = field(default_factory=Numerics)
+    lds_is_bounded: bool = True
     progress: Callable[[int, int], None] | None = None
 
     def __post_init__(self) -> None:

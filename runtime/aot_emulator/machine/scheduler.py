@@ -41,7 +41,9 @@ class Scheduler:
         self.numbers, self.workgroups, self.wavefronts = numbers, workgroups, launch.wavefronts
         scratch, shape = launch.scratch_bytes, (count, batch.lanes)
         observer = self._report if running.monitors else None
-        self.access = Access(running.memory, launch.lds_bytes, workgroups, scratch, shape, observer)
+        self.access = Access(
+            running.memory, launch.lds_bytes, workgroups, scratch, shape, observer, options.lds_is_bounded
+        )
         self._live = np.full(workgroups, launch.wavefronts)
         self._limit = self._execution.instructions + options.budget * count
         if options.launch_budget is not None:

@@ -7,13 +7,12 @@ when it is asked for.
 
 from __future__ import annotations
 
-import re
 from collections import Counter
 from collections.abc import Collection, Iterator, Mapping
 from dataclasses import dataclass, field, fields
 from functools import cached_property
-from typing import Literal
 
+from aot_emulator.isa.classes import is_transcendental, kind_of
 from aot_emulator.isa.decoding import Instruction
 from aot_emulator.isa.matrix import matrix_op
 from aot_emulator.machine.launch_records import Execution
@@ -22,58 +21,6 @@ from aot_emulator.state.access import Action, Space
 from .loops import Loop, find_loops, innermost
 from .peaks import Work
 from .traffic import AccessCount, Traffic
-
-Kind = Literal[
-    "salu",
-    "valu",
-    "matrix",
-    "lds_load",
-    "lds_store",
-    "lds_atomic",
-    "lds_exchange",
-    "global_load",
-    "global_store",
-    "global_atomic",
-    "scratch_load",
-    "scratch_store",
-    "scalar_memory",
-    "branch",
-    "wait",
-    "barrier",
-    "other",
-]
-"""Classes of instructions. `global` is by way of global, flat and buffer instructions alike; `lds_exchange` moves
-values between lanes through LDS hardware and touches no LDS."""
-
-_KINDS: tuple[tuple[str, Kind], ...] = (
-    (r"v_(mfma|smfmac|wmma|swmmac)_", "matrix"),
-    (r"v_", "valu"),
-    (r"s_wait", "wait"),
-    (r"s_barrier", "barrier"),
-    (r"s_(branch|cbranch|setpc|swappc|call)", "branch"),
-    (r"s_(buffer_)?(load|store|scratch_load|atomic|dcache|gl1|prefetch)_", "scalar_memory"),
-    (r"ds_nop", "other"),
-    (r"ds_(read|load)", "lds_load"),
-    (r"ds_(write|store)", "lds_store"),
-    (r"ds_(bpermute|permute|swizzle)", "lds_exchange"),
-    (r"ds_", "lds_atomic"),
-    (r"(global|flat|buffer|tbuffer)_load", "global_load"),
-    (r"(global|flat|buffer|tbuffer)_store", "global_store"),
-    (r"(global|flat|buffer)_atomic", "global_atomic"),
-    (r"scratch_load", "scratch_load"),
-    (r"scratch_store", "scratch_store"),
-)
-"""Patterns of mnemonics, of which the first that matches says the class."""
-_TRANSCENDENTAL = re.compile(r"v_(exp|log|rcp|rsq|sqrt|sin|cos)_")
-
-
-def kind_of(instruction: Instruction) -> Kind:
-    """The class of an instruction."""
-    for pattern, kind in _KINDS:
-        if re.match(pattern, instruction.mnemonic):
-            return kind
-    scalar = instruction.mnemonic.startswith("s_") and instruction.base_encoding != "SOPP"
-    return "salu" if scalar else "other"
 
 
 def matrix_flops(instruction: Instruction) -> tuple[str, int] | None:
@@ -117,7 +64,7 @@ class Summary:
         self.instructions += executions
         self.kinds[kind] += executions
         self.by_kind.setdefault(kind, Counter())[instruction.mnemonic] += executions
-        if kind == "valu" and _TRANSCENDENTAL.match(instruction.mnemonic):
+        if kind == "valu" and is_transcendental(instruction):
             self.transcendental += executions
         found = matrix_flops(instruction) if kind == "matrix" else None
         if found is not None:

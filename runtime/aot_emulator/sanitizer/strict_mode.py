@@ -4,6 +4,7 @@
 - an address that is not aligned as its access needs: of LDS, of scalar loads, and of atomics;
 - a load from memory or LDS that nothing was written to (not from scratch: compilers reload the whole of a spilled
   register of which they have written a few lanes, before the others mean anything);
+- half a register used that a load of 16 bits into the other half left open (`half_loads`);
 - a register used before the load or atomic that writes it was waited for (`waits`);
 - an instruction too soon after another whose result it needs, where the hardware does not wait (`wait_states`);
 - two wavefronts that reach the same bytes, one of them storing, with nothing that orders them, or with a barrier that
@@ -30,6 +31,7 @@ from aot_emulator.state.device_memory import gather, scatter
 from aot_emulator.state.wavefronts import Wavefronts
 from aot_runtime.errors import MemoryAccessError, SanitizerError
 
+from .half_loads import HalfLoads
 from .races import Accesses, HappensBefore, Races
 from .shadow import Cells
 from .wait_states import WaitStates
@@ -52,6 +54,7 @@ class Sanitizer(Monitor):
         self._program = launch.kernel.program
         self._waits = Waits(self._program)
         self._wait_states = WaitStates(self._program) if self._program.arch.isa == "cdna" else None
+        self._half_loads = HalfLoads(self._program) if self._program.arch.isa == "cdna" else None
         self._order = HappensBefore(launch.workgroups, launch.wavefronts)
         self._races = Races(self._order, self._describe_access, self._describe_wavefront)
         self._memory_cells: dict[int, Cells] = {}
@@ -89,6 +92,8 @@ class Sanitizer(Monitor):
             self._stop(self._error("wait", wrong, waves, 0, None))
         if self._wait_states is not None and (wrong := self._wait_states.execute(waves, instruction)):
             self._stop(self._error("hazard", wrong, waves, 0, None))
+        if self._half_loads is not None and (wrong := self._half_loads.execute(waves, instruction)):
+            self._stop(self._error("half", wrong, waves, 0, None))
 
     def divide(self, waves: Wavefronts, part: Wavefronts) -> None:
         self._derive(part, (waves,))
@@ -100,6 +105,8 @@ class Sanitizer(Monitor):
         self._waits.derive(part, sources)
         if self._wait_states is not None:
             self._wait_states.derive(part, sources)
+        if self._half_loads is not None:
+            self._half_loads.derive(part, sources)
 
     # Barriers
 

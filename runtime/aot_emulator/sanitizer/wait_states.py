@@ -14,6 +14,7 @@ from functools import cached_property, reduce
 from operator import or_
 from weakref import WeakKeyDictionary
 
+from aot_emulator.isa.classes import is_transcendental, matrix_passes
 from aot_emulator.isa.decoding import Instruction
 from aot_emulator.isa.disassembly import Operand, disassemble, operands_of
 from aot_emulator.isa.operands import Registers
@@ -26,8 +27,7 @@ from .waits import names_of, register_set
 _VECTORS = -1 << 128
 """The vector registers, in a set of registers."""
 _EXEC, _VCC, _M0 = 3 << EXEC, 3 << VCC, 1 << M0
-_TRANSCENDENTAL = re.compile(r"v_(exp|log|rcp|rsq|sqrt|sin|cos)_")
-_MATRIX = re.compile(r"v_(?:s?mfma\w*?|smfmac)_(?:scale_)?\w+?_(\d+)x\d+x(\d+)(?:_\d+b)?_?(\w+)")
+_MATRIX = re.compile(r"v_(?:s?mfma\w*?|smfmac)_(?:scale_)?\w+?_(\d+)x\d+x\d+(?:_\d+b)?_?(\w+)")
 _ACCUMULATING = re.compile(r"v_(fmac|mac|dot\d+c|pk_fmac)_")
 _LANE = ("v_readlane", "v_readfirstlane", "v_writelane")
 _MEMORY = ("global_", "flat_", "scratch_", "buffer_", "ds_")
@@ -106,7 +106,7 @@ class Role:
             reads=reads | (writes if is_partial else 0), writes=writes,
             matrix=_matrix(instruction, sets), is_vector=is_vector,
             is_memory=name.startswith(_MEMORY), is_dot=name.startswith("v_dot"),
-            is_transcendental=_TRANSCENDENTAL.match(name) is not None, is_partial=is_partial,
+            is_transcendental=is_transcendental(instruction), is_partial=is_partial,
             dpp=sets.get("src0", 0) if "DPP" in instruction.encoding else 0,
             selects_lane=sets.get("src1", 0) if name.startswith(("v_readlane", "v_writelane")) else 0,
             stored=_stored(instruction, operands, sets),
@@ -142,26 +142,14 @@ def _matrix(instruction: Instruction, sets: dict[str, int]) -> Matrix | None:
     match = _MATRIX.match(instruction.mnemonic)
     if match is None:
         return None
-    rows, k, kind, arch = int(match[1]), int(match[2]), match[3], instruction.arch.name
+    rows, kind, arch = int(match[1]), match[2], instruction.arch.name
     is_double = kind.startswith("f64")
     is_xdl = not is_double and (arch == "gfx90a" or not kind.startswith("f32"))
     a_and_b = sets.get("src0", 0) | sets.get("src1", 0)
-    passes = _passes(instruction, rows, k, kind, is_double)
+    passes = matrix_passes(instruction)
+    if passes is None:
+        raise instruction.unsupported("a matrix instruction of unknown passes")
     return Matrix(rows, passes, is_double, is_xdl, a_and_b, sets.get("src2", 0))
-
-
-def _passes(instruction: Instruction, rows: int, k: int, kind: str, is_double: bool) -> int:
-    if is_double:
-        return 4 if rows == 4 else 8
-    if rows == 4:
-        return 2
-    if instruction.arch.name == "gfx90a":
-        return rows // 2
-    if "f8f6f4" in kind:
-        is_wide = min(instruction.field("cbsz"), instruction.field("blgp")) < 2  # of 8 bits
-        return (rows // 2) if is_wide else rows // 4
-    is_short = k <= 4 and not kind.startswith("xf32")
-    return rows // 2 if is_short else rows // 4
 
 
 def needed(first: Role, second: Role, arch: str) -> tuple[int, int]:
@@ -191,7 +179,7 @@ def _after_matrix(first: Role, matrix: Matrix, second: Role, arch: str) -> list[
     if not (second.is_vector or second.is_memory):
         return []
     touched = written & (second.reads | second.writes) & _VECTORS
-    found = [(_to_others(matrix, second.is_memory and bool(written & second.reads & _VECTORS), arch), touched)]
+    found = [(_to_others(matrix, second, bool(written & second.reads & _VECTORS), arch), touched)]
     if not matrix.is_double and (arch == "gfx90a" or matrix.is_xdl):
         found.append(({2: 1, 4: 3, 8: 7, 16: 15}[matrix.passes], matrix.c & second.writes & _VECTORS))
     return [(states, shared) for states, shared in found if shared]
@@ -204,7 +192,7 @@ def _late(matrix: Matrix, arch: str) -> int:
 
 def _to_a_or_b(matrix: Matrix, arch: str) -> int:
     if matrix.is_double:
-        return 6 if matrix.rows == 4 else 11
+        return 6 if matrix.rows == 4 else matrix.passes + 3
     if arch == "gfx90a":
         return matrix.passes + 3
     return matrix.passes + 2 + matrix.is_xdl + _late(matrix, arch)
@@ -217,7 +205,7 @@ def _to_c(matrix: Matrix, first: Role, second: Matrix, arch: str) -> int:
             return 4
         return 2 if arch != "gfx90a" and matrix.passes == 2 else 0
     if matrix.is_double:
-        return 0 if second.is_xdl else 4 if matrix.rows == 4 else 9
+        return 0 if second.is_xdl else 4 if matrix.rows == 4 else matrix.passes + 1
     if arch == "gfx90a":
         return matrix.passes + second.is_double
     if second.is_xdl and not matrix.is_xdl:
@@ -225,9 +213,12 @@ def _to_c(matrix: Matrix, first: Role, second: Matrix, arch: str) -> int:
     return matrix.passes + matrix.is_xdl + _late(matrix, arch)
 
 
-def _to_others(matrix: Matrix, is_memory: bool, arch: str) -> int:
-    if matrix.is_double:
-        return (9 if matrix.rows == 4 else 18) if is_memory else (6 if matrix.rows == 4 else 11)
+def _to_others(matrix: Matrix, second: Role, reads: bool, arch: str) -> int:
+    """`second` is no matrix instruction. reads: it reads what the matrix instruction writes; else it writes it, too."""
+    if matrix.is_double and reads and second.is_memory:
+        return 9 if matrix.rows == 4 else 18
+    if matrix.is_double and not reads:
+        return 6 if matrix.rows == 4 else 11  # on gfx950 as well, where it takes 16 passes
     return _to_a_or_b(matrix, arch)
 
 

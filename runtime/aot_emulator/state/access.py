@@ -70,6 +70,8 @@ class Access:
         lds_bytes, workgroups: LDS of each workgroup, and how many there are.
         scratch_bytes, shape: scratch of each lane, and (wavefronts, lanes).
         observer: what is told of every access.
+        lds_is_bounded: an access past a workgroup's LDS is an error. Else it is as on hardware: loads give 0, and
+            nothing is stored.
     """
 
     def __init__(
@@ -80,8 +82,10 @@ class Access:
         scratch_bytes: int,
         shape: tuple[int, int],
         observer: Observer | None = None,
+        lds_is_bounded: bool = True,
     ):
         self.memory, self.lds_bytes, self.scratch_bytes, self._observer = memory, lds_bytes, scratch_bytes, observer
+        self._lds_is_bounded = lds_is_bounded
         self.lds_stride = -(-lds_bytes // 16) * 16
         self.scratch_stride = -(-scratch_bytes // 16) * 16
         self.lds = np.full(self.lds_stride * workgroups, POISON, np.uint8)
@@ -157,6 +161,9 @@ class Access:
     ) -> list[Place]:
         """Where accesses of LDS go. addresses: int64 [wavefronts, lanes]. Raises `MemoryAccessError`."""
         self._report(waves, "lds", action, addresses, nbytes, lanes, values)
+        if not self._lds_is_bounded:
+            inside = (addresses >= 0) & (addresses <= self.lds_bytes - nbytes)
+            lanes = inside if lanes is None else inside & lanes
         base = (waves.workgroup * self.lds_stride)[:, None]
         return self._in_array(self.lds, base, addresses, nbytes, lanes, self.lds_bytes, "of LDS of a workgroup")
 

@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
+from aot_emulator.isa.classes import is_transcendental, kind_of, matrix_passes
 from aot_emulator.isa.decoding import Instruction
 from aot_emulator.isa.disassembly import operands_of
 from aot_emulator.isa.operands import VGPR
 from aot_emulator.isa.wait_counters import counted_by, waited_for
-from aot_emulator.profile.counters import kind_of
 from aot_runtime.errors import UnsupportedInstructionError
 
 from .constants import Machine
@@ -77,27 +77,7 @@ _VECTOR = re.compile(
     r"|alignbit|alignbyte|cndmask|cmp|cmpx|mov|movreld|movrels|swap|readlane|readfirstlane|writelane|accvgpr|dot\w*|pack"
     r"|frexp|ldexp|fract|floor|ceil|trunc|rndne|div|permlane\w*|prng|bitop3|minimum3|maximum3|sat)(_|$)"
 )
-_TRANSCENDENTAL = re.compile(r"v_(exp|log|rcp|rsq|sqrt|sin|cos)(_|$)")
 _CONVERSION = re.compile(r"v_(cvt|scalef32)_")
-_PASSES: Mapping[str, tuple[tuple[str, int], ...]] = {
-    "gfx90a": (
-        (r"v_mfma_.32_4x4x", 2), (r"v_mfma_.32_16x16x", 8), (r"v_mfma_.32_32x32x", 16),
-        (r"v_mfma_f64_4x4x", 4), (r"v_mfma_f64_16x16x", 8),
-    ),
-    "gfx942": (
-        (r"v_mfma_.32_4x4x", 2), (r"v_mfma_.32_16x16x(8_?x|16|32)", 4), (r"v_mfma_.32_16x16x[14]_", 8),
-        (r"v_mfma_.32_32x32x(4_?x|8|16)", 8), (r"v_mfma_.32_32x32x[124]_", 16), (r"v_mfma_f64_4x4x", 4),
-        (r"v_mfma_f64_16x16x", 8), (r"v_smfmac_.32_16x16x", 4), (r"v_smfmac_.32_32x32x", 8),
-    ),
-    "gfx950": (
-        (r"v_mfma_.32_4x4x", 2), (r"v_mfma_(scale_)?f32_16x16x128_f8f6f4", 8), (r"v_mfma_.32_16x16x(8|16|32|64)", 4),
-        (r"v_mfma_.32_16x16x[14]_", 8), (r"v_mfma_(scale_)?f32_32x32x64_f8f6f4", 16),
-        (r"v_mfma_.32_32x32x(8|16|32)", 8), (r"v_mfma_.32_32x32x[124]_", 16), (r"v_mfma_f64_4x4x", 4),
-        (r"v_mfma_f64_16x16x", 16), (r"v_smfmac_.32_16x16x", 4), (r"v_smfmac_.32_32x32x", 8),
-    ),
-}  # fmt: skip
-"""Passes, of four cycles each, of matrix instructions (LLVM's SISchedule.td: SIDPFullSpeedModel, and
-SIDPGFX940FullSpeedModel; of gfx950's own the white paper's rates)."""
 
 
 def cost_of(instruction: Instruction, machine: Machine) -> Cost:
@@ -123,9 +103,11 @@ def cost_of(instruction: Instruction, machine: Machine) -> Cost:
 def _cycles(instruction: Instruction, unit: Unit, machine: Machine) -> float:
     name = instruction.mnemonic
     if unit is Unit.MATRIX:
-        return ISSUE * _passes(instruction)
+        if (passes := matrix_passes(instruction)) is None:
+            raise _unknown(instruction)
+        return ISSUE * passes
     if unit is Unit.VECTOR:
-        if _TRANSCENDENTAL.match(name):
+        if is_transcendental(instruction):
             return machine.transcendental
         if _CONVERSION.match(name):
             return machine.conversion
@@ -136,13 +118,6 @@ def _cycles(instruction: Instruction, unit: Unit, machine: Machine) -> float:
     if name == "s_sleep":
         return 64 * (instruction.field("simm16") & 0x7F)
     return machine.branch if name.startswith(("s_branch", "s_cbranch")) else ISSUE
-
-
-def _passes(instruction: Instruction) -> int:
-    for pattern, passes in _PASSES.get(instruction.arch.name, ()):
-        if re.match(pattern, instruction.mnemonic):
-            return passes
-    raise _unknown(instruction)
 
 
 def _unknown(instruction: Instruction) -> UnsupportedInstructionError:

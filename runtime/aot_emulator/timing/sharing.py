@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from aot_emulator.isa.classes import kind_of
 from aot_emulator.isa.decoding import Instruction
 from aot_emulator.isa.operands import Step
 from aot_emulator.machine.execution import execute
@@ -21,7 +22,6 @@ from aot_emulator.machine.launch_options import Options
 from aot_emulator.machine.launch_records import Launch
 from aot_emulator.machine.monitor import BatchView, Monitor
 from aot_emulator.machine.program import Program
-from aot_emulator.profile.counters import kind_of
 from aot_emulator.state.access import Touch
 from aot_emulator.state.arrays import Array
 from aot_emulator.state.device_memory import Memory

@@ -104,7 +104,7 @@ def _code(source: Source, index: Index) -> Iterator[str]:
             yield str(error)
             continue
         for variant in users:
-            yield from (f"{blob.file}: {label(variant)}: {fault}" for fault in _variant(variant, code))
+            yield from (f"{blob.file}: {label(variant)}: {fault}" for fault in variant_faults(variant, code))
 
 
 def _grouped(variants: Iterable[Variant], key: Callable[[Variant], str]) -> dict[str, list[Variant]]:
@@ -120,7 +120,8 @@ def label(variant: Variant) -> str:
     return f"{variant.op}[{values}] {'aligned' if variant.aligned else 'general'} config {variant.config}"
 
 
-def _variant(variant: Variant, code: CodeObject) -> Iterator[str]:
+def variant_faults(variant: Variant, code: CodeObject) -> Iterator[str]:
+    """Where a variant differs from what its code object says of its kernel."""
     try:
         kernel = code.kernel(variant.symbol)
     except BundleError as error:

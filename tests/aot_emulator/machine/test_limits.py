@@ -20,6 +20,7 @@ WRONG = {
     "bounds": (POINTER + "ds_write_b32 v1, v1 offset:3844", {}),
     "alignment": (POINTER + "ds_write_b32 v1, v1 offset:2", {}),
     "uninitialised": (POINTER + "ds_read_b32 v2, v1", {}),
+    "half": (POINTER + "global_load_short_d16 v2, v1, s[4:5]\ns_waitcnt vmcnt(0)\nv_mov_b32 v3, v2", {}),
     "hazard": ("v_exp_f32 v1, v0\nv_add_f32 v2, v1, v1", {}),
     "wait": (POINTER + "global_load_dword v2, v1, s[4:5]\nv_mov_b32 v3, v2\ns_waitcnt vmcnt(0)", {}),
     "race": (POINTER + "v_mov_b32 v2, s2\nglobal_store_dword v1, v2, s[4:5]\n", {"workgroups": 2}),

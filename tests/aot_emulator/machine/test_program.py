@@ -15,7 +15,7 @@ from aot_emulator.state.float_mode import FloatMode
 from aot_emulator.state.wavefronts import Batch
 
 from aot_runtime.errors import EmulationError, UnsupportedInstructionError
-from tests.support.emulation.assembled import link, run
+from tests.support.emulation.assembled import POINTER, data, link, run
 from tests.support.emulation.machine import ACCUMULATION, Machine, assemble, every_rdna
 
 
@@ -114,3 +114,11 @@ s_waitcnt vmcnt(0) lgkmcnt(0)
 global_store_dword v1, v2, s[10:11]"""
     after = run(body, np.zeros(128, np.uint32), wavefronts=2, arch="gfx90a")
     np.testing.assert_array_equal(after, 4 * np.arange(128))
+
+
+def test_ordinary_registers_run_on_into_the_accumulation_registers():
+    """The kernel has 64 ordinary registers, and 128 in all: v64 is a0. Hand-written kernels count on it."""
+    body = f"{POINTER}v_mov_b32 v64, 9\nv_accvgpr_read_b32 v3, a0\nglobal_store_dword v1, v3, s[4:5]\n"
+    assert (run(body, data())[:64] == 9).all()
+    with pytest.raises(UnsupportedInstructionError, match="register v128: the kernel has 128 of them"):
+        run(f"{POINTER}v_mov_b32 v128, 9\n", data())

@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import re
 
+import numpy as np
 import pytest
 from aot_emulator.state.device_memory import Memory
 
-from aot_runtime.errors import MemoryAccessError, Thread
+from aot_runtime.errors import MemoryAccessError, SanitizerError, Thread
 from tests.support.emulation.assembled import POINTER, RESOURCE, WAVE, data, fault, run
 from tests.support.emulation.machine import every_isa, every_rdna
 
@@ -146,3 +147,15 @@ def test_unwritten_lds():
 def test_scratch_may_be_read_before_it_is_written():
     """A compiler that keeps scalars in lanes of a register spills and reloads all of it."""
     run("scratch_load_dword v1, off, off offset:8\nwait loads\nscratch_store_dword off, v1, off offset:8\n")
+
+
+def test_loads_past_lds_give_0_where_hardware_is_followed():
+    """AMD's rocBLAS zeroes registers so. Strict mode takes them for faults, whatever the option says."""
+    body = f"{POINTER}v_mov_b32 v2, 0xf00000\nv_mov_b32 v3, 7\nds_write_b32 v2, v3\nds_read_b32 v3, v2\n" \
+           "wait lds\nglobal_store_dword v1, v3, s[4:5]\n"
+    found = run(body, data() + 1, strict=False, lds_is_bounded=False)
+    np.testing.assert_array_equal(found[:64], 0)
+    with pytest.raises(MemoryAccessError, match="outside the 4096 bytes of LDS"):
+        run(body, data(), strict=False)
+    with pytest.raises(SanitizerError, match="outside the 4096 bytes of LDS"):
+        run(body, data(), lds_is_bounded=False)

@@ -26,6 +26,11 @@ CASES = {
     ("gfx942", SHORT, STORE): 7,
     ("gfx942", DOUBLE, ADD): 11,
     ("gfx942", DOUBLE, STORE): 18,
+    ("gfx950", DOUBLE, ADD): 19,
+    ("gfx950", DOUBLE, STORE): 18,
+    ("gfx950", DOUBLE, "v_mov_b32 v9, 0"): 11,  # written by both
+    ("gfx950", DOUBLE, "v_mfma_f64_16x16x4_f64 v[24:31], v[8:9], v[2:3], 0"): 19,
+    ("gfx950", DOUBLE, "v_mfma_f64_16x16x4_f64 v[10:17], v[0:1], v[2:3], v[10:17]"): 17,  # C, but other registers
     ("gfx942", SHORT, "v_mov_b32 v9, 0"): 7,  # written by both
     ("gfx942", SHORT, "v_mfma_f32_16x16x16_f16 v[24:27], v[8:9], v[2:3], 0"): 7,
     ("gfx942", SHORT, "v_mfma_f32_16x16x16_f16 v[24:27], v[0:1], v[2:3], v[10:13]"): 5,  # C, but other registers

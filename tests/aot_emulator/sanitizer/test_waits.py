@@ -29,13 +29,14 @@ def test_results_are_to_be_waited_for(arch: str, text: str, kinds: str):
     """By the counter that counts them, and no other; by both where there are two."""
     start = f"{POINTER}{RESOURCE}v_mov_b32 v2, 0\n{text}\n"
     register = "s12" if kinds == "scalars" else "v2"
-    use, waits = f"v_mov_b32 v9, {register}", WAITS[ARCHS[arch].isa]
+    use = f"v_lshlrev_b32 v9, 16, {register}" if "d16" in text else f"v_mov_b32 v9, {register}"
+    waits = WAITS[ARCHS[arch].isa]
     run(start + "".join(f"wait {kind}\n" for kind in kinds.split()) + use, data(), arch=arch)
     for kind in kinds.split():
         others = "".join(f"wait {other}\n" for other in waits if waits[other] != waits[kind])
         error = fault("wait", f"{register} is used before `", start + others + use, data(), arch=arch)
         assert re.search(r"used before `\w+ .*` at pc 0x\w+ was waited for", str(error))
-        assert error.instruction.startswith("v_mov_b32 v9")
+        assert error.instruction.startswith(use.split(",")[0])
 
 
 # (loads, use, message)

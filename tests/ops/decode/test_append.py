@@ -83,6 +83,9 @@ def test_append_of_8_bits(decode: Bundle, cache: str):
     scales = filled(CACHE, np.nan, FP32)
     actual, _, same = run_append(decode, "append_kv_per_token", new, [*caches, *scales], 4)
     assert all(np.array_equal(found, wanted, equal_nan=True) for found, wanted in zip(actual, same, strict=True))
+    largest = np.abs(new["k_new"][[0, 1, 3, 4]].astype(np.float32)).max(-1)
+    wanted = largest / np.float32(reference.largest(caches[0].dtype))
+    assert np.array_equal(actual[2].reshape(-1, CACHE[2])[SLOTS[[0, 1, 3, 4]]], wanted)
 
 
 @pytest.mark.parametrize("head_dim, groups", ((64, 1), (80, 2), (48, 4), (64, 8)), ids=str)

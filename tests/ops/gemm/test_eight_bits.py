@@ -202,6 +202,25 @@ def test_quantise(gemm: Bundle, shape: tuple[int, int], block: int | None, rows:
     check_quantised(gemm, "quantise", x, kind, rows_per_scale=rows, **({"block": block} if block else {}))
 
 
+@pytest.mark.parametrize("kind", ("e4m3", "int8"))
+def test_scales_and_numbers_are_quotients_rounded_once(gemm: Bundle, kind: str):
+    """To the nearest fp32, and from there half to even: 22.5 is 216 times the scale of 25 in e4m3fnuz, a tie."""
+    x = np.random.default_rng(12).standard_normal((200, 64)).astype(FP16)
+    x[0] = 0
+    x[0, :2] = 25, 22.5
+    q = np.zeros(x.shape, eight_bits(gemm, kind))
+    wide = x.astype(np.float32)
+    scale = np.abs(wide).max(1) / np.float32(largest(q.dtype))
+    assert np.array_equal(gemm.quantise(x, q)[:, 0], scale)
+    value = wide / scale[:, None]
+    assert np.array_equal(q, (np.rint(value) if q.dtype == INT8 else value).astype(q.dtype))
+    of_all = gemm.quantise_all(x, q)
+    assert of_all[0] == np.abs(wide).max() / np.float32(largest(q.dtype))
+    if q.dtype == np.dtype("float8_e4m3fnuz"):
+        gemm.quantise(x, q)
+        assert scale[0] == np.float32(25 / 240) and q[0, :2].tolist() == [240, 224]
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ("e4m3", "int8"))
 @pytest.mark.parametrize("shape", ((70, 600), (1, 1), (5, 33), (4500, 3)), ids=str)

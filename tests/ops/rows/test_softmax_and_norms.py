@@ -97,6 +97,20 @@ def test_quantised_norm(rows: Bundle, cols: int, op: str, kind: str, residual: b
     assert not residual or np.array_equal(placed["residual"].numpy(), exact[1])
 
 
+@pytest.mark.parametrize("kind", ("int8", "e4m3"))
+@pytest.mark.parametrize("op", NORMS)
+@pytest.mark.parametrize("cols", (64, 40000))
+def test_scales_of_quantised_norms_are_quotients_rounded_once(rows: Bundle, cols: int, op: str, kind: str):
+    """Rows of 1 and -1 are normalised to themselves, exactly, so that each scale is that of the weights."""
+    rng, out = np.random.default_rng(cols), np.zeros((1, cols), eight_bits(rows, kind))
+    x = np.where(np.arange(cols) % 2, 1, -1).astype(BF16)[None]
+    bias = {"bias": np.zeros(cols, BF16)} if op == "layer_norm" else {}
+    for _ in range(8):
+        weight = normal(rng, (cols,), BF16)
+        scale = getattr(rows, f"{op}_quantised")(x, weight, **bias, out=out, eps=0)
+        assert scale[0] == np.abs(weight.astype(np.float32)).max() / np.float32(reference.largest(out.dtype))
+
+
 SPECIAL = (-np.inf, np.inf, np.nan, 3e38, -3e38)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 
 import numpy as np
 
@@ -22,9 +22,6 @@ _TRANSFER = re.compile(r"(?P<action>read|load|write|store)(?P<two>_?2(addr)?)?(s
 """CDNA: read_b32, read2_b32, read2st64_b32; RDNA: load_b32, load_2addr_b32, load_2addr_stride64_b32."""
 
 
-_BindTransfer = Callable[[Instruction, Registers, Transfer], Step]
-
-
 def bind(instruction: Instruction, layout: Registers) -> Step | None:
     """What executes a data-share instruction; None if it is none, or not implemented."""
     name = instruction.mnemonic
@@ -39,8 +36,10 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
         return _LANE_MOVES[operation](instruction, layout)
     found = _TRANSFER.fullmatch(operation)
     if found is not None:
-        transfers, bind_one, bind_two = _TRANSFERS[found["action"]]
+        is_load = found["action"] in ("read", "load")
+        transfers = LDS_LOADS[instruction.arch.isa] if is_load else LDS_STORES
         if found["form"] in transfers:
+            bind_one, bind_two = (_bind_load, _bind_load_two) if is_load else (_bind_store, _bind_store_two)
             return (bind_two if found["two"] else bind_one)(instruction, layout, transfers[found["form"]])
     if operation in _TRANSPOSED:
         return _bind_transposed_load(instruction, layout, _TRANSPOSED[operation])
@@ -229,9 +228,3 @@ _LANE_MOVES: dict[str, Callable[[Instruction, Registers], Step]] = {
     "permute_b32": _bind_permute,
     "swizzle_b32": _bind_swizzle,
 }
-
-_TRANSFERS: dict[str, tuple[Mapping[str, Transfer], _BindTransfer, _BindTransfer]] = {
-    **dict.fromkeys(("read", "load"), (LDS_LOADS, _bind_load, _bind_load_two)),
-    **dict.fromkeys(("write", "store"), (LDS_STORES, _bind_store, _bind_store_two)),
-}
-"""By action: the transfers, and what binds an instruction of one address, and one of two."""

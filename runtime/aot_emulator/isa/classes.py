@@ -1,0 +1,101 @@
+"""Classes of instructions: what executes them, and how many passes a matrix instruction takes.
+
+The profile, the model of time and strict mode all ask here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+from typing import Literal
+
+from .decoding import Instruction
+
+Kind = Literal[
+    "salu",
+    "valu",
+    "matrix",
+    "lds_load",
+    "lds_store",
+    "lds_atomic",
+    "lds_exchange",
+    "global_load",
+    "global_store",
+    "global_atomic",
+    "scratch_load",
+    "scratch_store",
+    "scalar_memory",
+    "branch",
+    "wait",
+    "barrier",
+    "other",
+]
+"""Classes of instructions. `global` is by way of global, flat and buffer instructions alike; `lds_exchange` moves
+values between lanes through LDS hardware and touches no LDS."""
+
+_KINDS: tuple[tuple[str, Kind], ...] = (
+    (r"v_(mfma|smfmac|wmma|swmmac)_", "matrix"),
+    (r"v_", "valu"),
+    (r"s_wait", "wait"),
+    (r"s_barrier", "barrier"),
+    (r"s_(branch|cbranch|setpc|swappc|call)", "branch"),
+    (r"s_(buffer_)?(load|store|scratch_load|atomic|dcache|gl1|prefetch)_", "scalar_memory"),
+    (r"ds_nop", "other"),
+    (r"ds_(read|load)", "lds_load"),
+    (r"ds_(write|store)", "lds_store"),
+    (r"ds_(bpermute|permute|swizzle)", "lds_exchange"),
+    (r"ds_", "lds_atomic"),
+    (r"(global|flat|buffer|tbuffer)_load", "global_load"),
+    (r"(global|flat|buffer|tbuffer)_store", "global_store"),
+    (r"(global|flat|buffer)_atomic", "global_atomic"),
+    (r"scratch_load", "scratch_load"),
+    (r"scratch_store", "scratch_store"),
+)
+"""Patterns of mnemonics, of which the first that matches says the class."""
+_TRANSCENDENTAL = re.compile(r"v_(exp|log|rcp|rsq|sqrt|sin|cos)(_|$)")
+
+
+def kind_of(instruction: Instruction) -> Kind:
+    """The class of an instruction."""
+    for pattern, kind in _KINDS:
+        if re.match(pattern, instruction.mnemonic):
+            return kind
+    scalar = instruction.mnemonic.startswith("s_") and instruction.base_encoding != "SOPP"
+    return "salu" if scalar else "other"
+
+
+def is_transcendental(instruction: Instruction) -> bool:
+    """Tell whether a vector instruction runs on the transcendental unit."""
+    return _TRANSCENDENTAL.match(instruction.mnemonic) is not None
+
+
+_PASSES: Mapping[str, tuple[tuple[str, int], ...]] = {
+    "gfx90a": (
+        (r"v_mfma_.32_4x4x", 2), (r"v_mfma_.32_16x16x", 8), (r"v_mfma_.32_32x32x", 16),
+        (r"v_mfma_f64_4x4x", 4), (r"v_mfma_f64_16x16x", 8),
+    ),
+    "gfx942": (
+        (r"v_mfma_.32_4x4x", 2), (r"v_mfma_.32_16x16x(8_?x|16|32)", 4), (r"v_mfma_.32_16x16x[14]_", 8),
+        (r"v_mfma_.32_32x32x(4_?x|8|16)", 8), (r"v_mfma_.32_32x32x[124]_", 16), (r"v_mfma_f64_4x4x", 4),
+        (r"v_mfma_f64_16x16x", 8), (r"v_smfmac_.32_16x16x", 4), (r"v_smfmac_.32_32x32x", 8),
+    ),
+    "gfx950": (
+        (r"v_mfma_.32_4x4x", 2), (r"v_mfma_(scale_)?f32_16x16x128_f8f6f4", 8), (r"v_mfma_.32_16x16x(8|16|32|64)", 4),
+        (r"v_mfma_.32_16x16x[14]_", 8), (r"v_mfma_(scale_)?f32_32x32x64_f8f6f4", 16),
+        (r"v_mfma_.32_32x32x(8|16|32)", 8), (r"v_mfma_.32_32x32x[124]_", 16), (r"v_mfma_f64_4x4x", 4),
+        (r"v_mfma_f64_16x16x", 16), (r"v_smfmac_.32_16x16x", 4), (r"v_smfmac_.32_32x32x", 8),
+    ),
+}  # fmt: skip
+"""Passes, of four cycles each, of CDNA's matrix instructions: LLVM's SISchedule.td, of gfx950 the rates of AMD's white
+paper, which the wait states that LLVM puts behind these instructions agree with. Those of 8-bit formats are given for
+f8f6f4."""
+
+
+def matrix_passes(instruction: Instruction) -> int | None:
+    """Count the passes of a matrix instruction; None where they are not known."""
+    name = instruction.mnemonic
+    for pattern, passes in _PASSES.get(instruction.arch.name, ()):
+        if re.match(pattern, name):
+            has_8_bits = "f8f6f4" not in name or min(instruction.field("cbsz"), instruction.field("blgp")) < 2
+            return passes if has_8_bits else passes // 2
+    return None
