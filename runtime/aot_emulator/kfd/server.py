@@ -33,7 +33,7 @@ def main() -> None:
     parser.add_argument("--profile", action="store_true")
     given = parser.parse_args()
     _die_with_parent()
-    options = replace(options_of_environment(), profile=given.profile)
+    options = replace(options_of_environment(), profile=given.profile, lds_is_bounded=False)  # as on hardware
     serve(socket.socket(fileno=given.socket), [MODELS[name] for name in given.models], options)
 
 
