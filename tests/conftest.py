@@ -14,6 +14,8 @@ from pathlib import Path
 import pytest
 
 from aot_runtime.contract import records
+from tests.rocm.packages import SUITES
+from tests.rocm.session import is_inside, run_inside
 from tests.support.building.clusters import cluster  # noqa: F401  (a fixture)
 from tests.support.hip_double.double import hip_double  # noqa: F401  (a fixture)
 from tests.support.op_bundles import DEVICES, OpBundles, run_over_double
@@ -24,9 +26,21 @@ from tests.support.session_builds import build_once
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--on", choices=DEVICES, default="emulator",
-        help="what the tests of ops run on: the emulator (default), hip-python over the double of libamdhip64, or the "
-        "GPU of this machine, with bundles from AOTBUILD_TEST_BUNDLES (default: dist)",
+        help="what the tests of ops run on: the emulator (default), hip-python over the double of libamdhip64, AMD's "
+        "own libamdhip64 over the emulated driver, or the GPU of this machine, with bundles from AOTBUILD_TEST_BUNDLES "
+        "(default: dist)",
     )  # fmt: skip
+    parser.addoption(
+        "--rocm", choices=list(SUITES), default="6.4.3", help="the release of HIP that --on rocm fetches and runs on"
+    )
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_cmdline_main(config: pytest.Config) -> int | None:
+    """With `--on rocm`, run the session in a process that has AMD's libraries and an emulated GPU."""
+    if config.getoption("--on") != "rocm" or is_inside() or config.option.help:
+        return None
+    return run_inside(config.getoption("--rocm"), config.invocation_params.args)
 
 
 def pytest_configure(config: pytest.Config) -> None:

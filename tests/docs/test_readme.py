@@ -13,6 +13,7 @@ import pytest
 from aot.targets import TARGETS
 from tests.docs.markdown import blocks, section, table
 from tests.docs.scripts import ROOT, run_blocks
+from tests.rocm.packages import SUITES
 from tests.support.hip_double.double import DoubleLibrary
 
 README = (ROOT / "README.md").read_text(encoding="utf-8")
@@ -55,7 +56,9 @@ def test_ci_runs_the_readmes_test_command_and_the_release_check(tmp_path: Path):
     called = [line.rstrip() for line in log.read_text().splitlines()]
     checks = ["ruff check .", "mypy", "lint-imports", "mkdocs build --strict"]
     kept = tmp_path / "cache/aotbuild-release"
-    assert called == [plain, *checks, plain, run, f"python -m tests.release --cache {kept}"]
+    real = "tests/rocm tests/aot_runtime/device/drivers/test_gpu.py"
+    rocm = [f"pytest --on rocm --rocm {release} {real}" for release in SUITES]
+    assert called == [plain, *checks, plain, run, *rocm, f"python -m tests.release --cache {kept}"]
 
 
 def test_extras_and_commands_exist():

@@ -81,6 +81,8 @@ TABLE = (
     Rule("^python benchmarks/gfx942.py", Action.SKIP, "fetches kernels from GitHub; its calls and hashes are tested"),
     Rule(r"^python opened\.py ", Action.SKIP, "is started by benchmarks/opening.py, which is run"),
     Rule("--shared-cache s3://", Action.SKIP, "needs a bucket; tests/aot/test_s3_cache.py builds with one"),
+    Rule("^aotbundle emulate ", Action.SKIP, "needs ROCm's libraries; tests/rocm runs programs with it"),
+    Rule(r"^python -m tests\.rocm ", Action.SKIP, "fetches packages; tests/rocm does"),
     # What ends with the error that there is no GPU, or that torch, which is measured beside, is not there
     Rule("^aotbundle selftest dist/[^ ]+$", Action.REFUSED, "runs the ops", NO_GPU),
     Rule("^aotbundle diff dist/rows-gfx942 half/", Action.REFUSED, "its status is 1 where bundles differ",

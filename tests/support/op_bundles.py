@@ -1,7 +1,8 @@
 """Bundles of the shipped manifests on the device that `pytest --on` names: the tests of ops are the same on each.
 
 emulator: the gfx942 code objects in strict mode, each compiled when a call needs it. hip: the same ones, launched
-through hip-python over the double of libamdhip64. gpu: bundles that were built for the GPU of this machine, here or
+through hip-python over the double of libamdhip64. rocm: the same ones, launched through AMD's own libamdhip64 and ROCr,
+which run on an emulated MI300X (`tests.rocm`). gpu: bundles that were built for the GPU of this machine, here or
 elsewhere; `AOTBUILD_TEST_BUNDLES` names their folder (default: `dist`).
 """
 
@@ -17,7 +18,7 @@ from aot_runtime import Bundle, Device, get_device, open_bundle
 from aot_runtime.errors import DeviceError
 from tests.support.hip_double.double import build
 
-DEVICES = ("emulator", "hip", "gpu")
+DEVICES = ("emulator", "hip", "gpu", "rocm")
 
 
 @dataclass
@@ -69,7 +70,7 @@ class OpBundles:
 
 def _real_device(on: str) -> Device:
     try:
-        return get_device("hip:0" if on == "hip" else None)
+        return get_device("hip:0" if on in ("hip", "rocm") else None)
     except DeviceError as error:
         pytest.skip(f"no GPU: {str(error).splitlines()[0]}")
 

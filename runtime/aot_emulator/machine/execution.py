@@ -7,7 +7,8 @@ cache. Batches are run one after another, so a workgroup must not wait for a lat
 from __future__ import annotations
 
 import time
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -15,9 +16,9 @@ from aot_emulator.state.device_memory import Memory
 from aot_emulator.state.wavefronts import Batch
 
 from .launch_options import Options, Order
-from .launch_records import Execution, Launch, RunningLaunch
+from .launch_records import Execution, Launch, RunningLaunch, coordinates
 from .monitor import Monitor
-from .scheduler import Scheduler, coordinates
+from .scheduler import Scheduler
 
 
 def execute(
@@ -33,26 +34,41 @@ def execute(
         workgroups: numbers of those that are run; None: all of the launch.
     """
     numbers = np.arange(launch.workgroups) if workgroups is None else np.array(workgroups, np.int64)
-    execution = Execution(launch.kernel.program, len(numbers), len(numbers) * launch.wavefronts)
+    parts = list(launch.parts(numbers))
+    wavefronts = sum(part.wavefronts * len(own) for part, own in parts)
+    execution = Execution(launch.kernel.program, len(numbers), wavefronts)
+    deadline = None if options.time_limit_s is None else time.monotonic() + options.time_limit_s
+    done = 0
+    with _kernarg_segment(launch, memory) as (kernarg, segment), np.errstate(all="ignore"):
+        addresses = range(kernarg, kernarg + len(segment))
+        for part, own in parts:
+            running = RunningLaunch(part, memory, addresses, options, tuple(monitors), execution, deadline)
+            step = max(1, options.batch_wavefronts // part.wavefronts)
+            for first in range(0, len(own), step):
+                mine = own[first : first + step]
+                batch = _make_batch(part, len(mine), options)
+                places = coordinates(part.grid, mine[batch.workgroup])
+                part.kernel.start(batch, places, part, kernarg, segment, options.preload)
+                Scheduler(running, batch, mine).run()
+                done += len(mine)
+                if options.progress is not None:
+                    options.progress(done, len(numbers))
+    return execution
+
+
+@contextmanager
+def _kernarg_segment(launch: Launch, memory: Memory) -> Iterator[tuple[int, bytes]]:
+    """Address and content of the kernarg segment, which lies in memory meanwhile."""
+    if launch.packet is not None:
+        yield launch.packet.kernarg, launch.kernargs
+        return
     segment = launch.kernel.kernarg_segment(launch.kernargs, launch.grid, launch.block, launch.lds_bytes)
     kernarg = memory.allocate(len(segment))
     memory.write(kernarg, len(segment), np.frombuffer(segment, np.uint8))
-    deadline = None if options.time_limit_s is None else time.monotonic() + options.time_limit_s
-    running = RunningLaunch(launch, memory, kernarg, options, tuple(monitors), execution, deadline)
     try:
-        step = max(1, options.batch_wavefronts // launch.wavefronts)
-        with np.errstate(all="ignore"):
-            for first in range(0, len(numbers), step):
-                mine = numbers[first : first + step]
-                batch = _make_batch(launch, len(mine), options)
-                places = coordinates(launch.grid, mine[batch.workgroup])
-                launch.kernel.start(batch, places, launch.block, kernarg, segment, options.preload)
-                Scheduler(running, batch, mine).run()
-                if options.progress is not None:
-                    options.progress(min(first + step, len(numbers)), len(numbers))
+        yield kernarg, segment
     finally:
         memory.free(kernarg)
-    return execution
 
 
 def _make_batch(launch: Launch, workgroups: int, options: Options) -> Batch:

@@ -10,6 +10,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 
@@ -25,6 +26,9 @@ from aot_runtime.bundle.line_table import LineTable, read_line_table
 from aot_runtime.errors import BundleError, EmulationError
 
 from .program import Program
+
+if TYPE_CHECKING:
+    from .launch_records import Launch
 
 _PRELOAD_ENTRY = 256
 """Where hardware that preloads kernel arguments starts: it leaves out what loads them."""
@@ -105,22 +109,46 @@ _USER_SGPRS = {
 }
 
 
+class Code(Protocol):
+    """Code in device memory that a kernel is part of: a `Module`, or what is known without a code object."""
+
+    arch: Arch
+    name: str
+    base: int
+
+    @property
+    def lines(self) -> LineTable: ...
+
+    def address_of(self, symbol: str) -> int: ...
+
+    def functions(self) -> Iterator[tuple[int, bytes]]: ...
+
+    def bytes_at(self, address: int, size: int) -> bytes: ...
+
+
 class Module:
     """A code object in device memory. Raises `BundleError` when it is not a sound one for `arch`.
 
+    base: where a loader has put it already; None: it is put into memory.
+
     Attributes:
         name: as bundles name code objects, by their content.
+        base: where it lies.
     """
 
-    def __init__(self, image: bytes, arch: Arch, memory: Memory):
+    def __init__(self, image: bytes, arch: Arch, memory: Memory, base: int | None = None):
         parsed = read_code_object(image)
         if parsed.arch != arch.name:
             raise BundleError(f"the code object is for {parsed.arch}, the device is {arch.name}")
         self.arch, self._parsed, self._image = arch, parsed, read_loaded_image(image)
         self.name = hashlib.sha256(image).hexdigest()[:_NAME_LENGTH]
         self._file = image
+        self._memory = memory
+        if base is not None:
+            self.base = base
+            return
         size = max(self._image.size, 1)
-        self._memory, self.base = memory, memory.allocate(size)
+        self.base = memory.allocate(size)
         memory.write(self.base, size, 0)
         for segment in self._image.segments:
             content = np.frombuffer(segment.data, np.uint8)
@@ -132,6 +160,17 @@ class Module:
     def kernel(self, symbol: str) -> Kernel:
         """A kernel by name. Raises `BundleError`."""
         return Kernel(self._parsed.kernel(symbol), self)
+
+    def kernel_at(self, descriptor: int) -> Kernel | None:
+        """The kernel whose descriptor lies at an address of device memory; None if there is none. Raises `BundleError`.
+        """
+        symbol = self._descriptors.get(descriptor - self.base)
+        return None if symbol is None else self.kernel(symbol)
+
+    @cached_property
+    def _descriptors(self) -> dict[int, str]:
+        """Kernels by the addresses of their descriptors, from the start of the module."""
+        return {self.address_of(f"{kernel.symbol}.kd"): kernel.symbol for kernel in self._parsed.kernels}
 
     def address_of(self, symbol: str) -> int:
         """Address of a symbol, from the start of the module."""
@@ -163,7 +202,7 @@ class Module:
 class Kernel:
     """A kernel of a module: what a launch needs to know, and its program."""
 
-    def __init__(self, metadata: KernelMetadata, module: Module):
+    def __init__(self, metadata: KernelMetadata, module: Code):
         self.metadata, self.module = metadata, module
         self.symbol = metadata.symbol
         self._descriptor_address = module.address_of(f"{self.symbol}.kd")
@@ -223,30 +262,35 @@ class Kernel:
                 segment[arg.offset : arg.offset + arg.size] = value.to_bytes(arg.size, "little")
         return bytes(segment)
 
-    def start(self, batch: Batch, workgroups: Array, block: int, kernarg: int, segment: bytes, preload: bool) -> None:
+    def start(
+        self, batch: Batch, workgroups: Array, launch: Launch, kernarg: int, segment: bytes, preload: bool
+    ) -> None:
         """Set the registers that a launch sets.
 
         Args:
             batch: what to set them in.
             workgroups: int64 [wavefronts, 3], coordinates of each wavefront's workgroup.
-            block: threads of a workgroup.
+            launch: the launch; all its workgroups are of one size.
             kernarg, segment: address and content of the kernarg segment.
             preload: put kernel arguments in SGPRs, if the kernel asks for it.
         """
-        descriptor = self.descriptor
+        descriptor, packet = self.descriptor, launch.packet
+        pointers = {"kernarg segment pointer": kernarg}
+        if packet is not None:
+            pointers |= {"dispatch pointer": packet.address, "queue pointer": packet.queue, "dispatch id": packet.index}
         batch.mode[:] = descriptor.mode
         at = 0
         for name, (bit, words) in _USER_SGPRS.items():
             if not descriptor.properties >> bit & 1:
                 continue
-            if name == "kernarg segment pointer":
-                batch.scalars[at], batch.scalars[at + 1] = kernarg & 0xFFFFFFFF, kernarg >> 32
+            if name in pointers:
+                batch.scalars[at], batch.scalars[at + 1] = pointers[name] & 0xFFFFFFFF, pointers[name] >> 32
             elif name == "private segment size":
-                batch.scalars[at] = self.metadata.scratch_bytes
+                batch.scalars[at] = launch.scratch_bytes
             elif name == "private segment buffer" and self.module.arch.scratch_resource:
-                resource = scratch_resource(self.metadata.scratch_bytes, batch.lanes)
+                resource = scratch_resource(launch.scratch_bytes, batch.lanes)
                 batch.scalars[at : at + 4] = np.array(resource, np.uint32)[:, None]
-            # The packets and queues that the others point to do not exist. Triton has kernels with asynchronous copies
+            # Without a packet, what the others point to does not exist. Triton has kernels with asynchronous copies
             # ask for them, and does not use them; as the registers are, they point to no allocation.
             at += words
         first, count = descriptor.preload
@@ -254,28 +298,29 @@ class Kernel:
             dwords = np.frombuffer(segment.ljust(-(-len(segment) // 4) * 4, b"\0"), np.uint32)[first : first + count]
             batch.scalars[at : at + len(dwords)] = dwords[:, None]
         if descriptor.isa == "rdna4":
-            _start_trap_registers(batch, workgroups, block)
+            _start_trap_registers(batch, workgroups, launch.wavefronts)
         else:
             for at, axis in enumerate(np.flatnonzero(descriptor.workgroup_ids), descriptor.user_sgprs):
                 batch.scalars[at] = workgroups[:, axis]
         if self.module.arch.scratch_resource and descriptor.uses_scratch:
             # Where the wavefront's scratch is in that of all: the resource is each one's own.
             batch.scalars[descriptor.user_sgprs + sum(descriptor.workgroup_ids) + descriptor.workgroup_info] = 0
-        _start_lanes(batch, block)
+        _start_lanes(batch, launch)
 
 
-def _start_trap_registers(batch: Batch, workgroups: Array, block: int) -> None:
+def _start_trap_registers(batch: Batch, workgroups: Array, wavefronts: int) -> None:
     """gfx12: the workgroup's x in TTMP9, y and z in TTMP7's halves; the wavefront's number in TTMP8, bits 29:25."""
     batch.scalars[TTMP0 + 9] = workgroups[:, 0]
     batch.scalars[TTMP0 + 7] = workgroups[:, 1] | workgroups[:, 2] << 16
-    batch.scalars[TTMP0 + 8] = batch.slot % -(-block // batch.lanes) << 25
+    batch.scalars[TTMP0 + 8] = batch.slot % wavefronts << 25
 
 
-def _start_lanes(batch: Batch, block: int) -> None:
-    wave = batch.slot % -(-block // batch.lanes)
-    item = wave[:, None] * batch.lanes + np.arange(batch.lanes)
-    batch.vectors[0] = item  # x in bits 9:0; y and z, above, are 0
-    batch.scalars[EXEC], batch.scalars[EXEC + 1] = words_of(item < block)
+def _start_lanes(batch: Batch, launch: Launch) -> None:
+    """Numbers of work-items in v0, x in bits 9:0, y and z in the ten bits above each; EXEC has those that exist."""
+    item = (batch.slot % launch.wavefronts)[:, None] * batch.lanes + np.arange(batch.lanes)
+    x, y, _ = launch.shape
+    batch.vectors[0] = item % x | item // x % y << 10 | item // (x * y) << 20
+    batch.scalars[EXEC], batch.scalars[EXEC + 1] = words_of(item < launch.block)
 
 
 def _hidden_arguments(grid: tuple[int, int, int], block: int, lds_bytes: int) -> dict[str, int]:
@@ -291,4 +336,4 @@ def _hidden_arguments(grid: tuple[int, int, int], block: int, lds_bytes: int) ->
     return found
 
 
-__all__ = ["Descriptor", "Kernel", "Module"]
+__all__ = ["Code", "Descriptor", "Kernel", "Module"]

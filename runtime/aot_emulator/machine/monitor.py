@@ -18,14 +18,14 @@ class BatchView(Protocol):
         numbers: int64 [workgroups], of the batch's workgroups in the launch.
         workgroups, wavefronts: workgroups of the batch; wavefronts of each.
         access: what they reach.
-        kernarg: address of the kernarg segment.
+        kernarg: addresses of the kernarg segment.
     """
 
     numbers: Array
     workgroups: int
     wavefronts: int
     access: Access
-    kernarg: int
+    kernarg: range
 
     def thread(self, waves: Wavefronts, wave: int, lane: int | None) -> Thread:
         """Where a lane of a group's wavefront is in the launch."""

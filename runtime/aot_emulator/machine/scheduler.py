@@ -14,17 +14,11 @@ from aot_emulator.state.wavefronts import Batch, Wavefronts
 from aot_runtime.errors import EmulationError, InstructionBudgetError, MemoryAccessError, Thread
 
 from .launch_options import Order
-from .launch_records import RunningLaunch
+from .launch_records import RunningLaunch, coordinates
 from .program import Program, Run
 
 _FAIRNESS = 512
 """Every so many runs the wavefronts that have waited longest are stepped instead, so that a spinning one ends."""
-
-
-def coordinates(grid: tuple[int, int, int], workgroups: Array) -> Array:
-    """Workgroups' places in the grid, [n, 3], from their numbers."""
-    x, y = grid[0], grid[1]
-    return np.stack([workgroups % x, workgroups // x % y, workgroups // (x * y)], axis=1)
 
 
 class Scheduler:
@@ -34,7 +28,7 @@ class Scheduler:
         numbers: of the batch's workgroups in the launch.
         workgroups, wavefronts: workgroups of the batch; wavefronts of each.
         access: what they reach.
-        kernarg: address of the kernarg segment.
+        kernarg: addresses of the kernarg segment.
     """
 
     def __init__(self, running: RunningLaunch, batch: Batch, numbers: Array):
@@ -45,7 +39,7 @@ class Scheduler:
         count = len(batch.slot)
         workgroups = count // launch.wavefronts
         self.numbers, self.workgroups, self.wavefronts = numbers, workgroups, launch.wavefronts
-        scratch, shape = launch.kernel.metadata.scratch_bytes, (count, batch.lanes)
+        scratch, shape = launch.scratch_bytes, (count, batch.lanes)
         observer = self._report if running.monitors else None
         self.access = Access(
             running.memory, launch.lds_bytes, workgroups, scratch, shape, observer, options.lds_is_bounded

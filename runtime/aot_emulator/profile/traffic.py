@@ -91,7 +91,7 @@ class Traffic(Monitor):
     """
 
     def __init__(self, peaks: Peaks):
-        self._peaks, self._kernarg, self._pc = peaks, 0, 0
+        self._peaks, self._kernarg, self._pc = peaks, range(0), 0
         self.counts: dict[Key, AccessCount] = {}
         self.coverage: dict[int, Coverage] = {}
 
@@ -133,9 +133,9 @@ class Traffic(Monitor):
         return found
 
     def _cover(self, waves: Wavefronts, touch: Touch, addresses: Array) -> None:
+        if int(addresses.min()) in self._kernarg and int(addresses.max()) in self._kernarg:
+            return
         for allocation, mine in waves.memory.memory.spans(addresses, touch.nbytes):
-            if allocation.base == self._kernarg:
-                continue
             seen = self.coverage.get(allocation.base)
             if seen is None:
                 seen = Coverage(allocation, *(np.zeros(allocation.data.size, np.uint8) for _ in range(2)))

@@ -7,6 +7,7 @@ index one byte array by offsets that the caller has checked.
 from __future__ import annotations
 
 import bisect
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -80,6 +81,11 @@ class Memory:
         return allocation.base
 
     @property
+    def allocations(self) -> Sequence[Allocation]:
+        """Allocations, by address."""
+        return self._allocations
+
+    @property
     def used(self) -> int:
         """Bytes that allocations take, each rounded up to a multiple of the alignment."""
         return self._used
@@ -96,12 +102,21 @@ class Memory:
         self._bases.insert(at, address)
         self._allocations.insert(at, Allocation(address, data.size, data))
 
-    def free(self, address: int, gone: list[int] | None = None) -> None:
-        """Give an allocation back, which adds 0 to `gone`. Raises `MemoryAccessError` unless it is the start of one."""
-        gone = [] if gone is None else gone
+    def disown(self, address: int) -> None:
+        """Give up what `adopt` took. Raises `MemoryAccessError` unless something was adopted at that address."""
+        at = self._place(address)
+        del self._bases[at], self._allocations[at]
+
+    def _place(self, address: int) -> int:
         at = bisect.bisect_left(self._bases, address)
         if at == len(self._bases) or self._bases[at] != address:
             raise MemoryAccessError(f"{address:#x} is not the start of an allocation", address, 0)
+        return at
+
+    def free(self, address: int, gone: list[int] | None = None) -> None:
+        """Give an allocation back, which adds 0 to `gone`. Raises `MemoryAccessError` unless it is the start of one."""
+        gone = [] if gone is None else gone
+        at = self._place(address)
         self._used -= self._allocations[at].data.size  # no call from here on, as in `allocate`
         del self._bases[at], self._allocations[at]
         gone += [0]

@@ -18,7 +18,8 @@ import msgspec
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.device.drivers import open_driver
 from aot_runtime.device.drivers.base import DeviceProperties
-from aot_runtime.device.drivers.library import VARIABLE, loaded_libraries
+from aot_runtime.device.drivers.library import NAME, VARIABLE, loaded_libraries
+from aot_runtime.device.drivers.unseen import why_unseen
 from aot_runtime.device.registry import WITHOUT_A_GPU
 from aot_runtime.errors import AotError, DeviceError
 from aot_runtime.texts import ID_LENGTH, size_text
@@ -110,7 +111,9 @@ def probe(name: str) -> FoundDriver:
     except Exception as error:  # a broken binding or library may raise anything, and finding that out is the point
         return FoundDriver(name, reason=f"{type(error).__name__}: {error}")
     library = ", ".join(loaded_libraries()) if name == "hip" else ""
-    return FoundDriver(name, devices, "" if devices else f"{library or 'the library'} is there, and shows no device")
+    if devices:
+        return FoundDriver(name, devices)
+    return FoundDriver(name, reason=f"{library or 'the library'} is there, and shows no device{why_unseen(name)}")
 
 
 def _section(title: str, found: list[str]) -> Iterator[str]:
@@ -187,6 +190,12 @@ def _settings(drivers: list[FoundDriver]) -> list[GpuSettings]:
 
 def _advice(drivers: list[FoundDriver]) -> Iterator[str]:
     yield from (item for settings in _settings(drivers) for item in settings.advice())
+    for folder in dict.fromkeys(Path(library).parent for library in loaded_libraries()):
+        if not (folder / NAME).exists():
+            yield (
+                f"{folder} has no {NAME}: hipGetProcAddress, by which Triton's own driver finds functions, and "
+                f"hip-python where it is imported by itself look for that name; ROCm's development package has the link"
+            )
     if any(driver.name == "hip" and driver.devices for driver in drivers):
         if os.environ.get("HIP_FORCE_DEV_KERNARG") != "1":
             yield "HIP_FORCE_DEV_KERNARG=1 puts kernargs in device memory, and saves 2 to 3 us per launch"

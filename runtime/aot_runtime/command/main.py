@@ -12,6 +12,7 @@ from aot_runtime.terminal import log_to_stderr
 from .bench import bench
 from .diff import diff
 from .doctor import doctor
+from .emulate import emulate
 from .explain import explain
 from .failures import Commands
 from .isa import isa
@@ -54,6 +55,6 @@ def main(ctx: click.Context, verbose: bool, quiet: bool) -> None:
 
 for command in (
     ls, show, isa, diff, verify, sign, keygen, selftest, explain, pack, unpack, merge, split, wheel, lock, kpack,
-    stubs, profile, report, sbom, bench, doctor,
+    stubs, profile, emulate, report, sbom, bench, doctor,
 ):  # fmt: skip
     main.add_command(command)

@@ -12,6 +12,7 @@ from aot_runtime.errors import ArchMismatchError, DeviceError
 from .device import Device
 from .drivers import GPUS, device_for_arch, driver_for_arch, open_driver
 from .drivers.base import Driver
+from .drivers.unseen import why_unseen
 
 _REGISTRY_LOCK = threading.Lock()
 WITHOUT_A_GPU = "without a GPU, the device 'emulator' runs bundles for AMD GPUs (pip install 'aotbuild[emulator]')"
@@ -29,7 +30,8 @@ def _device(driver: str, index: int) -> Device:
     opened = _driver(driver)
     count = opened.device_count()
     if not 0 <= index < count:
-        raise DeviceError(f"there is no device {driver}:{index}; {driver} shows {count} device(s)")
+        unseen = "" if count else why_unseen(driver)
+        raise DeviceError(f"there is no device {driver}:{index}; {driver} shows {count} device(s){unseen}")
     return Device(opened, index)
 
 
@@ -93,9 +95,10 @@ class _Search:
         self._obstacles: dict[str, str] = {}
 
     def devices(self, driver: str) -> list[Device]:
-        self._obstacles[driver] = "the driver is installed and sees no GPU"
         try:
-            return _devices(driver)
+            found = _devices(driver)
+            self._obstacles[driver] = f"the driver is installed and sees no GPU{'' if found else why_unseen(driver)}"
+            return found
         except DeviceError as error:
             self._obstacles[driver] = str(error)
             return []

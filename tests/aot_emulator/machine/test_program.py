@@ -7,6 +7,7 @@ import pytest
 from aot_emulator import ARCHS
 from aot_emulator.isa.decoding import decode
 from aot_emulator.isa.operands import Registers
+from aot_emulator.machine.launch_records import Launch
 from aot_emulator.machine.loader import Kernel, Module
 from aot_emulator.machine.program import Program
 from aot_emulator.state.device_memory import Memory
@@ -89,7 +90,7 @@ def test_where_a_workgroup_finds_its_place(arch: str):
     kernel = loaded(arch)
     batch = Batch(kernel.program.layout.total, 8, 32)
     workgroups = np.array([[x, 3, 2] for x in (5, 5, 5, 5, 6, 6, 6, 6)])
-    kernel.start(batch, workgroups, 128, 1 << 32 | 64, b"", preload=True)
+    kernel.start(batch, workgroups, Launch(kernel, (7, 4, 3), 128, 0, b""), 1 << 32 | 64, b"", preload=True)
     assert (batch.scalars[0] == 64).all() and (batch.scalars[1] == 1).all()
     assert batch.vectors[0, 5].tolist() == list(range(32, 64)) and (batch.scalars[126] == 0xFFFFFFFF).all()
     if arch == "gfx1201":

@@ -104,6 +104,15 @@ def test_it_fits_a_terminal(machine: Path, monkeypatch: pytest.MonkeyPatch):
     assert lines[wrapped + 1].startswith("      ") and len(lines[wrapped]) > 60
 
 
+def test_a_library_without_the_name_that_others_look_for(
+    machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+):
+    monkeypatch.setattr(diagnosis, "loaded_libraries", lambda: [str(tmp_path / "libamdhip64.so.6")])
+    assert f"{tmp_path} has no libamdhip64.so: hipGetProcAddress" in " ".join(" ".join(doctor()).split())
+    (tmp_path / "libamdhip64.so").touch()
+    assert "hipGetProcAddress" not in " ".join(doctor())
+
+
 def finds_library(path: str) -> None:
     result = CliRunner().invoke(main, ["doctor"])
     assert f" hip: version 7.2.26015, {path} (in ROCM_PATH)" in f" {' '.join(result.output.split())}"

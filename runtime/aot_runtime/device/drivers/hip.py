@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import ctypes
+import os
+import re
 from typing import Any, ClassVar
 
 from aot_runtime.contract.arch import likely_dies
@@ -54,24 +56,25 @@ class HipDriver(GpuDriver):
         found = self._filled("GetDeviceProperties", self._binding.hipDeviceProp_t, device)
         version = self._call("RuntimeGetVersion")
         arch = _text(found.gcnArchName).partition(":")[0]
+        num_cus = found.multiProcessorCount * _units_of_a_processor(arch)
         return DeviceProperties(
             name=_text(found.name),
             arch=arch,
-            num_cus=found.multiProcessorCount,
+            num_cus=num_cus,
             warp_size=found.warpSize,
             lds_bytes=max(found.sharedMemPerBlock, found.sharedMemPerBlockOptin),
             memory_bytes=found.totalGlobalMem,
             driver_version=f"{version // 10_000_000}.{version // 100_000 % 100}.{version % 100_000}",
-            num_xcds=self._dies(device) or likely_dies(arch, found.multiProcessorCount),
+            num_xcds=self._attribute("NumberOfXccs", device) or likely_dies(arch, num_cus),
             library=str(self._opened),
             clock=1e3 * found.clockRate,
             memory_clock=1e3 * found.memoryClockRate,
             pci=f"{found.pciDomainID:04x}:{found.pciBusID:02x}:{found.pciDeviceID:02x}.0",
         )
 
-    def _dies(self, device: int) -> int:
-        """The dies of a device or partition; 0 where the binding or the library is older than the question."""
-        attribute = getattr(self._binding.hipDeviceAttribute_t, "hipDeviceAttributeNumberOfXccs", None)
+    def _attribute(self, name: str, device: int) -> int:
+        """A number that HIP tells of a device; 0 where the binding or the library is older than the question."""
+        attribute = getattr(self._binding.hipDeviceAttribute_t, f"hipDeviceAttribute{name}", None)
         if attribute is None:
             return 0
         try:
@@ -131,6 +134,16 @@ class HipDriver(GpuDriver):
 
     def _permit_lds(self, function: int, lds_bytes: int) -> None:
         """Nothing to do: HIP lets a workgroup have all the LDS there is."""
+
+
+def _units_of_a_processor(arch: str) -> int:
+    """The compute units of what HIP counts as a multiprocessor.
+
+    Of RDNA that is a work-group processor, of two compute units, unless HIP's variable GPU_ENABLE_WGP_MODE is 0; HIP's
+    count of "physical" multiprocessors is halved as well.
+    """
+    is_rdna = re.fullmatch(r"gfx1[012][0-5].", arch) is not None and arch != "gfx1250"
+    return 2 if is_rdna and os.environ.get("GPU_ENABLE_WGP_MODE") != "0" else 1
 
 
 def _text(value: bytes | str) -> str:

@@ -1,4 +1,4 @@
-"""The drivers on real GPUs. Each test skips where its API has no device."""
+"""The drivers on real GPUs, and on AMD's own HIP over an emulated one. A test skips where its API has no device."""
 
 from __future__ import annotations
 
@@ -12,10 +12,11 @@ from aot_runtime.device.drivers import open_driver
 from aot_runtime.device.drivers.gpu import GpuDriver
 from aot_runtime.errors import DeviceError, DriverCallError
 from tests.support.driver_contract import CHECKS, allocated, from_device
+from tests.support.hip_kernels import scale_code
 from tests.support.launch_contract import LAUNCH_CHECKS, loaded
 from tests.support.session_builds import ROOT
 
-pytestmark = pytest.mark.on("gpu")
+pytestmark = pytest.mark.on("gpu", "rocm")
 
 PTX = (ROOT / "tests/support/kernels.ptx").read_bytes() + b"\0"
 
@@ -38,7 +39,7 @@ def driver(request: pytest.FixtureRequest) -> GpuDriver:
 
 @pytest.fixture(scope="module")
 def cuda() -> GpuDriver:
-    """For tests that launch: PTX is CUDA's. (On HIP, code objects are launched by the tests of whole bundles.)"""
+    """For tests of what CUDA alone has, or whose kernels are PTX."""
     return driver_with_device("cuda")
 
 
@@ -47,9 +48,15 @@ def test_contract(driver: GpuDriver, name: str):
     CHECKS[name](driver)
 
 
+@pytest.fixture(scope="module")
+def image(driver: GpuDriver) -> bytes:
+    """The code object of the kernels that are launched."""
+    return PTX if driver.name == "cuda" else scale_code(driver.properties(0).arch)
+
+
 @pytest.mark.parametrize("name", LAUNCH_CHECKS)
-def test_launches(cuda: GpuDriver, name: str):
-    LAUNCH_CHECKS[name](cuda, PTX)
+def test_launches(driver: GpuDriver, image: bytes, name: str):
+    LAUNCH_CHECKS[name](driver, image)
 
 
 def test_dynamic_shared_memory(cuda: GpuDriver):

@@ -55,6 +55,14 @@ def test_properties():
     assert msgspec.structs.astuple(driver.properties(1))[: len(expected)] == expected
 
 
+@in_double(HIP_DOUBLE_ARCH="gfx1100")
+def test_compute_units_of_rdna():
+    """HIP counts work-group processors, of two compute units; with its variable, compute units."""
+    assert HipDriver().properties(0).num_cus == 2 * 304
+    with mock.patch.dict(os.environ, {"GPU_ENABLE_WGP_MODE": "0"}):
+        assert HipDriver().properties(0).num_cus == 304
+
+
 @in_double(HIP_DOUBLE_DEVICES=0)
 def test_no_device():
     assert HipDriver().device_count() == 0

@@ -1,0 +1,160 @@
+"""Memory that a device of a program can reach: what the driver gave, and what the program registered of its own."""
+
+from __future__ import annotations
+
+import mmap
+import os
+import struct
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from aot_emulator.state.arrays import Array
+from aot_emulator.state.device_memory import Allocation, Memory
+from aot_runtime.errors import MemoryAccessError
+
+_OWN = 1 << 60
+"""Above every address of a program; nothing of the emulator's own is put there as yet."""
+_GAP = 256
+"""Bytes that did not change and yet are written back, between two that did."""
+
+
+class Process:
+    """Memory of the program, as the kernel lends it to who may trace it. Raises `OSError`."""
+
+    def __init__(self, pid: int):
+        self._memory = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
+
+    def read(self, address: int, nbytes: int) -> bytes:
+        found = os.pread(self._memory, nbytes, address)
+        if len(found) != nbytes:
+            raise OSError(f"the program has no {nbytes} bytes at {address:#x}")
+        return found
+
+    def text(self, address: int, most: int = 4096) -> str:
+        """A string that ends with a zero byte."""
+        return os.pread(self._memory, most, address).split(b"\0")[0].decode(errors="replace")
+
+    def write(self, address: int, content: bytes) -> None:
+        os.pwrite(self._memory, content, address)
+
+
+@dataclass
+class _Lent:
+    """A registered part of the program's memory. before: what it held when it was read; None until it is reached."""
+
+    address: int
+    data: Array
+    before: Array | None = None
+
+
+class AddressSpace(Memory):
+    """A device's view of one program's memory, by virtual address.
+
+    Memory that the driver gave is shared with the program. What the program registered of its own is read when a kernel
+    first reaches it, and what the kernel changed is written back by `return_lent`, at its end.
+
+    Args:
+        process: the program's memory.
+        files: the memory of each device.
+    """
+
+    def __init__(self, process: Process, files: Sequence[mmap.mmap]):
+        super().__init__(_OWN, 0)
+        self._process, self._files = process, files
+        self._lent: dict[int, _Lent] = {}
+
+    def map(self, va: int, nbytes: int, offset: int, device: int) -> None:
+        """Let the device reach a part of a device's memory."""
+        self._take(va, np.frombuffer(self._files[device], np.uint8, nbytes, offset))
+
+    def map_lent(self, va: int, nbytes: int, address: int) -> None:
+        """Let the device reach a part of the program's own memory."""
+        data = np.zeros(nbytes, np.uint8)
+        self._take(va, data)
+        self._lent[va] = _Lent(address, data)
+
+    def _take(self, va: int, data: Array) -> None:
+        self.unmap(va, data.size)  # the program may map a place anew
+        self.adopt(va, data)
+
+    def unmap(self, va: int, nbytes: int) -> None:
+        """Take away what lies in a range; nothing need lie there."""
+        while (found := self._within(va, nbytes)) is not None:
+            self._lent.pop(found.base, None)
+            self.disown(found.base)
+
+    def _within(self, va: int, nbytes: int) -> Allocation | None:
+        return next((found for found in self.allocations if found.base < va + nbytes and va < found.end), None)
+
+    def find(self, address: int, nbytes: int = 1) -> Allocation:
+        found = super().find(address, nbytes)
+        if self._lent and (lent := self._lent.get(found.base)) is not None and lent.before is None:
+            self._borrow(lent)
+        return found
+
+    def _borrow(self, lent: _Lent) -> None:
+        try:
+            lent.data[:] = np.frombuffer(self._process.read(lent.address, lent.data.size), np.uint8)
+        except OSError as error:
+            text = f"registered memory cannot be read: {error}"
+            raise MemoryAccessError(text, lent.address, lent.data.size) from None
+        lent.before = lent.data.copy()
+
+    def return_lent(self) -> None:
+        """Write back what was changed of the program's own memory."""
+        for lent in self._lent.values():
+            if lent.before is not None:
+                changed = np.flatnonzero(lent.before != lent.data)
+                for run in np.split(changed, np.flatnonzero(np.diff(changed) > _GAP) + 1) if changed.size else ():
+                    first, end = int(run[0]), int(run[-1]) + 1
+                    self._process.write(lent.address + first, lent.data[first:end].tobytes())
+                lent.before = None
+
+    # By itself, for what is no kernel
+
+    def read(self, address: int, nbytes: int) -> bytes:
+        """Bytes of one allocation as they are now. Raises `MemoryAccessError`."""
+        found = super().find(address, nbytes)
+        lent = self._lent.get(found.base)
+        if lent is not None:
+            return self._process.read(lent.address + address - found.base, nbytes)
+        return found.data[address - found.base : address - found.base + nbytes].tobytes()
+
+    def put(self, address: int, content: bytes) -> None:
+        """Write bytes of one allocation, at once. Raises `MemoryAccessError`."""
+        found = super().find(address, len(content))
+        lent = self._lent.get(found.base)
+        if lent is not None:
+            self._process.write(lent.address + address - found.base, content)
+        else:
+            here = slice(address - found.base, address - found.base + len(content))
+            found.data[here] = np.frombuffer(content, np.uint8)
+
+    def word(self, address: int, form: str = "<Q") -> int:
+        """A number of a format of `struct`. Raises `MemoryAccessError`."""
+        return int(struct.unpack(form, self.read(address, struct.calcsize(form)))[0])
+
+    def put_word(self, address: int, value: int, form: str = "<Q") -> None:
+        """Write a number of a format of `struct`. Raises `MemoryAccessError`."""
+        self.put(address, struct.pack(form, value))
+
+    def move(self, target: int, source: int, nbytes: int) -> None:
+        """Copy, over neighbouring allocations too. Raises `MemoryAccessError`."""
+        while nbytes:
+            part = min(nbytes, self._room(target), self._room(source))
+            self.put(target, self.read(source, part))
+            target, source, nbytes = target + part, source + part, nbytes - part
+
+    def fill(self, target: int, pattern: bytes, nbytes: int) -> None:
+        """Repeat some bytes, over neighbouring allocations too. Raises `MemoryAccessError`."""
+        content = np.resize(np.frombuffer(pattern, np.uint8), nbytes)
+        while content.size:
+            part = min(content.size, self._room(target))
+            self.put(target, content[:part].tobytes())
+            target, content = target + part, content[part:]
+
+    def _room(self, address: int) -> int:
+        """Bytes from an address to the end of its allocation."""
+        return super().find(address).end - address

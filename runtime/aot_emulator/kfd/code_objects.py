@@ -1,0 +1,138 @@
+"""Kernels by the addresses of their descriptors: in the code objects that ROCr has loaded, or as bare code.
+
+ROCr keeps a list of what it has loaded, for debuggers (`_amdgpu_r_debug` of its "executable loader" interface, laid out
+as the C library's `r_debug`): where each code object lies, and a URI of its image (LLVM's "User Guide for AMDGPU
+Backend", chapter "Loaded Code Object Path URI"). ROCr's own few kernels are in no code object.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from pathlib import Path
+
+from aot_emulator.isa.archs import Arch
+from aot_emulator.machine.loader import Descriptor, Kernel, Module
+from aot_runtime.bundle.codeobject import read_arch, read_loaded_image
+from aot_runtime.bundle.kernel_metadata import KernelMetadata
+from aot_runtime.bundle.line_table import LineTable
+from aot_runtime.errors import BundleError, EmulationError, MemoryAccessError
+
+from .address_space import AddressSpace, Process
+
+_DESCRIPTOR_BYTES = 64
+_WAVEFRONTS_OF_32 = 1 << 10
+"""Bit of a descriptor's properties."""
+_MOST_CODE = 1 << 16
+"""Bytes that are read of code whose end is not known."""
+_SGPRS = 102
+"""Scalar registers that a wavefront may use: bare code does not say how many it does."""
+_MEMORY_URI = re.compile(r"memory://\d+#offset=(0x[0-9a-f]+|\d+)&size=(0x[0-9a-f]+|\d+)")
+_FILE_URI = re.compile(r"file://([^#?]+)(?:[#?]offset=(0x[0-9a-f]+|\d+)&size=(0x[0-9a-f]+|\d+))?")
+
+
+class BareCode:
+    """Code with a kernel descriptor that no code object is known of: it may go on to the end of its allocation."""
+
+    name = ""
+
+    def __init__(self, arch: Arch, memory: AddressSpace, descriptor: int):
+        self.arch, self.base, self._memory = arch, descriptor, memory
+        self.lines = LineTable((), ())
+
+    def address_of(self, symbol: str) -> int:
+        return 0  # the one kernel's descriptor
+
+    def functions(self) -> Iterator[tuple[int, bytes]]:
+        entry = Descriptor(self.bytes_at(0, _DESCRIPTOR_BYTES), self.arch.isa).entry
+        found = self._memory.find(self.base + entry)
+        yield entry, self.bytes_at(entry, min(found.end - self.base - entry, _MOST_CODE))
+
+    def bytes_at(self, address: int, size: int) -> bytes:
+        return self._memory.bytes_at(self.base + address, size).tobytes()
+
+
+class CodeObjects:
+    """The code of one program on one device.
+
+    Attributes:
+        list_address: of ROCr's list; 0 before there is one.
+    """
+
+    def __init__(self, arch: Arch, memory: AddressSpace, process: Process):
+        self._arch, self._memory, self._process = arch, memory, process
+        self.list_address = 0
+        self._kernels: dict[int, Kernel] = {}
+        self._modules: dict[tuple[int, str], Module | None] = {}
+
+    def forget(self, va: int, nbytes: int) -> None:
+        """Forget what lay in a range of addresses."""
+        for address in [address for address in self._kernels if va <= address < va + nbytes]:
+            del self._kernels[address]
+        self._modules = {key: module for key, module in self._modules.items() if not va <= key[0] < va + nbytes}
+
+    def kernel(self, descriptor: int) -> Kernel:
+        """The kernel whose descriptor lies at an address. Raises `EmulationError`."""
+        if descriptor not in self._kernels:
+            try:
+                self._kernels[descriptor] = self._listed(descriptor) or self._bare(descriptor)
+            except BundleError as error:
+                raise EmulationError(f"the kernel at {descriptor:#x}: {error}") from None
+        return self._kernels[descriptor]
+
+    def _listed(self, descriptor: int) -> Kernel | None:
+        allocation = self._memory.find(descriptor, _DESCRIPTOR_BYTES)
+        for base, uri in self._loaded():
+            if allocation.base <= base <= descriptor:
+                key = base, uri
+                if key not in self._modules:
+                    self._modules[key] = self._module(base, uri)
+                module = self._modules[key]
+                kernel = module and module.kernel_at(descriptor)
+                if kernel:
+                    return kernel
+        return None
+
+    def _loaded(self) -> Iterator[tuple[int, str]]:
+        """(address, URI) of each code object in the list."""
+        if not self.list_address:
+            return
+        entry = struct.unpack("<Q", self._process.read(self.list_address + 8, 8))[0]
+        while entry:
+            base, uri, _, entry = struct.unpack("<4Q", self._process.read(entry, 32))
+            yield base, self._process.text(uri)
+
+    def _module(self, base: int, uri: str) -> Module | None:
+        """A code object that is loaded; None where its image is not to be had, or is for another architecture."""
+        try:
+            image = self._image(uri)
+            if image is None or read_arch(image) != self._arch.name:
+                return None
+            size = read_loaded_image(image).size
+            self._memory.find(base, max(size, 1))
+            return Module(image, self._arch, self._memory, base)
+        except (OSError, BundleError, MemoryAccessError):
+            return None
+
+    def _image(self, uri: str) -> bytes | None:
+        if found := _MEMORY_URI.fullmatch(uri):
+            return self._process.read(int(found[1], 0), int(found[2], 0))
+        if found := _FILE_URI.fullmatch(uri):
+            content = Path(found[1]).read_bytes()
+            return content[int(found[2], 0) :][: int(found[3], 0)] if found[2] else content
+        return None
+
+    def _bare(self, descriptor: int) -> Kernel:
+        code = BareCode(self._arch, self._memory, descriptor)
+        raw = code.bytes_at(0, _DESCRIPTOR_BYTES)
+        found = Descriptor(raw, self._arch.isa)
+        kernarg_bytes = struct.unpack_from("<I", raw, 8)[0]
+        lanes = 32 if self._arch.isa != "cdna" and found.properties & _WAVEFRONTS_OF_32 else 64
+        metadata = KernelMetadata(
+            symbol=f"kernel_at_{descriptor:#x}", args=(), kernarg_bytes=kernarg_bytes, max_workgroup_size=1024,
+            warp_size=lanes, vgprs=found.vector_registers, agprs=0, sgprs=_SGPRS,
+            allocated_vgprs=found.vector_registers, vgpr_spills=None, sgpr_spills=None, scratch_bytes=0,
+            static_lds_bytes=0, code_bytes=0,
+        )  # fmt: skip
+        return Kernel(metadata, code)

@@ -1,0 +1,316 @@
+"""The process that plays the GPUs of one program: it takes packets from the queues, and has them executed.
+
+Packets of a queue are done one after another, and queues in turn, a packet each: a barrier packet whose signals are not
+as it waits for keeps its own queue waiting alone. A packet is begun only when everything that the program told before
+it rang the doorbell has been heeded.
+
+A fault ends the GPUs' work, with a line on standard error, and reaches ROCr as the driver's events have it: an access
+that is not mapped is a memory exception, a kernel that does not end a hang of the device, anything else an exception of
+the queue. ROCr and HIP then do what they do on hardware, which is to say what happened, and to abort.
+"""
+
+from __future__ import annotations
+
+import mmap
+import os
+import socket
+import sys
+import time
+import traceback
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from aot_emulator.machine.launch_options import Options
+from aot_emulator.terminal import TerminalProgress
+from aot_runtime.errors import (
+    EmulationError,
+    InstructionBudgetError,
+    MemoryAccessError,
+    SanitizerError,
+    UnsupportedInstructionError,
+)  # fmt: skip
+
+from . import packets, protocol
+from .address_space import AddressSpace, Process
+from .code_objects import CodeObjects
+from .launches import Place, run_dispatch
+from .models import Model
+from .packets import DispatchPacket
+from .protocol import FaultKind, Message, Operation
+from .report import Report
+from .sdma import BOXES, Engine, clock
+from .signals import complete
+
+_AQL = 2
+_SDMA = (1, 3, 4)
+"""Types of queues (KFD_IOC_QUEUE_TYPE_*): AQL, and those of copies."""
+_WAVE_ABORT, _ILLEGAL_INSTRUCTION, _PACKET_UNSUPPORTED = 1, 4, 20
+"""Exceptions of a queue (kfd_dbg_trap_exception_code)."""
+_REASON, _EVENT = 24, 32
+"""Offsets in the header of a queue's save area: of the address where an exception's reason goes, and of its event."""
+_READ_ID, _WRITE_ID = 128, 56
+"""Offsets of the read and write indices in an `amd_queue_t` (ROCr's amd_hsa_queue.h)."""
+_EAGER, _EAGER_NAP_S, _NAP_S = 2000, 20e-6, 1e-3
+"""Naps of an idle GPU between looks at the doorbells: so many short ones first, then longer ones."""
+
+
+class Gone(Exception):
+    """The program has ended."""
+
+
+@dataclass
+class Queue:
+    """A queue in memory. index: of the next packet; of SDMA rings, the next byte."""
+
+    number: int
+    kind: int
+    device: Device
+    ring: int
+    nbytes: int
+    read_pointer: int
+    write_pointer: int
+    doorbell: int
+    save_area: int
+    index: int = 0
+
+    @property
+    def header(self) -> int:
+        """Address of the queue's `amd_queue_t`; 0 where the pointers are not in one."""
+        start = self.read_pointer - _READ_ID
+        return start if start == self.write_pointer - _WRITE_ID else 0
+
+
+@dataclass(frozen=True)
+class Device:
+    """A GPU as the program sees it."""
+
+    index: int
+    model: Model
+    memory: AddressSpace
+    code: CodeObjects
+    engine: Engine
+
+    def __str__(self) -> str:
+        return f"GPU {self.index} ({self.model.title})"
+
+
+class Gpus:
+    """The GPUs of one program, which is at the other end of a connection.
+
+    Raises `Gone` where there is no program any more, and `OSError` where its memory cannot be had.
+    """
+
+    def __init__(
+        self, connection: socket.socket, models: Sequence[Model], options: Options, say: Callable[[str], None]
+    ):
+        self._connection, self._options, self._say = connection, options, say
+        raw, fds, _, _ = socket.recv_fds(connection, protocol.MESSAGE_BYTES, 1 + protocol.MAX_DEVICES)
+        if not raw:
+            raise Gone
+        hello = Message.read(raw)
+        if hello.operation is not Operation.HELLO or len(fds) != 1 + len(models):
+            raise OSError("the program's first message is not the one that a program sends")
+        self._shared = mmap.mmap(fds[0], protocol.SHARED_BYTES)
+        files = [mmap.mmap(fd, protocol.MEMORY_BYTES) for fd in fds[1:]]
+        for fd in fds:
+            os.close(fd)
+        self._process = Process(hello.values[0])
+        self._doorbells = np.frombuffer(self._shared, np.uint64)
+        self._raised = np.frombuffer(self._shared, np.uint32, offset=protocol.RAISED_AT)
+        self._devices = [self._device(index, model, files) for index, model in enumerate(models)]
+        self._queues: dict[int, Queue] = {}
+        self._is_stopped = False
+        self.report = Report()
+        connection.setblocking(False)
+
+    def _device(self, index: int, model: Model, files: Sequence[mmap.mmap]) -> Device:
+        memory = AddressSpace(self._process, files)
+        code = CodeObjects(model.arch, memory, self._process)
+        engine = Engine(memory, BOXES[model.arch.isa], self._raise_event)
+        return Device(index, model, memory, code, engine)
+
+    def serve(self) -> None:
+        """Work until the program ends."""
+        naps = 0
+        try:
+            while True:
+                self._listen()
+                advanced = [self._advance(queue) for queue in list(self._queues.values())]
+                if any(advanced):
+                    naps = 0
+                else:
+                    naps += 1
+                    time.sleep(_EAGER_NAP_S if naps < _EAGER else _NAP_S)
+        except Gone:
+            return
+
+    # What the program tells
+
+    def _listen(self) -> None:
+        """Heed what the program has told so far."""
+        while True:
+            try:
+                raw = self._connection.recv(protocol.MESSAGE_BYTES)
+            except BlockingIOError:
+                return
+            except ConnectionError:
+                raise Gone from None
+            if not raw:
+                raise Gone
+            self._heed(Message.read(raw))
+
+    def _heed(self, message: Message) -> None:
+        device, values = self._devices[message.device], message.values
+        if message.operation is Operation.MAP:
+            device.code.forget(values[0], values[1])
+            device.memory.map(*values[:4])
+        elif message.operation is Operation.MAP_USER:
+            device.memory.map_lent(*values[:3])
+        elif message.operation is Operation.UNMAP:
+            device.code.forget(*values[:2])
+            device.memory.unmap(*values[:2])
+        elif message.operation is Operation.RUNTIME:
+            for each in self._devices:
+                each.code.list_address = values[0]
+        elif message.operation is Operation.DESTROY_QUEUE:
+            self._queues.pop(values[0], None)
+        elif message.operation is Operation.CREATE_QUEUE:
+            number, kind = values[0] & 0xFFFFFFFF, values[0] >> 32
+            queue = Queue(number, kind, device, *values[1:7])
+            if kind == _AQL or kind in _SDMA:
+                self._queues[number] = queue
+            else:
+                self._fault(queue, EmulationError(f"a queue of type {kind} is not served"))
+
+    def _raise_event(self, event: int) -> None:
+        self._raised[event % protocol.MAX_EVENTS] += 1
+
+    # Packets
+
+    def _advance(self, queue: Queue) -> bool:
+        """Do the next packet of a queue, or the commands of an SDMA ring; returns whether anything was done."""
+        bell = int(self._doorbells[queue.doorbell >> 3])
+        if self._is_stopped or bell == protocol.NO_PACKET:
+            return False
+        try:
+            return self._next_packet(queue, bell) if queue.kind == _AQL else self._commands(queue, bell)
+        except Gone:
+            raise
+        except Exception as error:  # whatever it is, the program must hear of it
+            self._fault(queue, error)
+            return True
+
+    def _next_packet(self, queue: Queue, bell: int) -> bool:
+        memory = queue.device.memory
+        # Of several producers the last to ring need not have the highest index: the doorbell says only that there is
+        # something, and the packets' types what is complete.
+        if queue.index > bell and queue.index >= memory.word(queue.write_pointer):
+            return False
+        self._listen()
+        address = queue.ring + queue.index * packets.PACKET_BYTES % queue.nbytes
+        raw = memory.read(address, packets.PACKET_BYTES)
+        started = clock()
+        if packets.packet_type(raw) == packets.INVALID or not self._do(queue, address, raw):
+            return False
+        memory.put_word(address, packets.INVALID, "<H")
+        queue.index += 1
+        memory.put_word(queue.read_pointer, queue.index)
+        complete(memory, packets.completion_signal(raw), started, clock(), self._raise_event)
+        return True
+
+    def _do(self, queue: Queue, address: int, raw: bytes) -> bool:
+        """Do what a packet says; returns whether it is done, for a barrier may have to wait."""
+        kind, memory = packets.packet_type(raw), queue.device.memory
+        if kind == packets.DISPATCH:
+            self._dispatch(queue, address, DispatchPacket.read(raw))
+            return True
+        if kind in (packets.BARRIER_AND, packets.BARRIER_OR):
+            return packets.barrier_is_passed(raw, memory)
+        if kind == packets.VENDOR:
+            return packets.vendor_is_passed(raw, memory)
+        raise packets.refusal(raw)
+
+    def _dispatch(self, queue: Queue, address: int, dispatch: DispatchPacket) -> None:
+        device = queue.device
+        kernel = device.code.kernel(dispatch.descriptor)
+        place = Place(address, queue.header, queue.index)
+        options = replace(self._options, progress=self._progress(kernel.symbol))
+        done = run_dispatch(kernel, dispatch, device.memory, options, place)
+        device.memory.return_lent()
+        if self._options.profile:
+            self.report.add(kernel.symbol, done)
+
+    def _progress(self, kernel: str) -> Callable[[int, int], None]:
+        """Listen to how far a launch is: show it on a terminal, and give up where the program has ended."""
+        shown = TerminalProgress(kernel) if sys.stderr.isatty() else None
+
+        def progress(done: int, total: int) -> None:
+            self._listen()
+            if shown is not None:
+                shown(done, total)
+
+        return progress
+
+    def _commands(self, queue: Queue, bell: int) -> bool:
+        """Do the commands of an SDMA ring as far as its doorbell says; returns whether there was any."""
+        before, memory = queue.index, queue.device.memory
+        if queue.index < bell:
+            self._listen()
+        while queue.index < bell:
+            at = queue.index % queue.nbytes
+            raw = memory.read(queue.ring + at, min(64, queue.nbytes - at))
+            size = queue.device.engine.do(raw)
+            if not size:
+                break
+            queue.index += size
+            memory.put_word(queue.read_pointer, queue.index)
+        return queue.index > before
+
+    # Faults
+
+    def _fault(self, queue: Queue, error: Exception) -> None:
+        self._is_stopped = True
+        if not isinstance(error, EmulationError):
+            self._say("".join(traceback.format_exception(error)).rstrip())
+        self._say(f"{queue.device}, queue {queue.number}, packet {queue.index}: {error}")
+        if isinstance(error, MemoryAccessError) or (isinstance(error, SanitizerError) and error.kind == "bounds"):
+            self._report_fault(FaultKind.MEMORY, queue.device, error.address or 0)
+            return
+        hangs = isinstance(error, InstructionBudgetError) or not isinstance(error, EmulationError)
+        if hangs or not self._report_exception(queue, _exception_of(error)):
+            self._report_fault(FaultKind.HANG, queue.device)
+
+    def _report_fault(self, kind: FaultKind, device: Device, address: int = 0) -> None:
+        raw = protocol.packed_fault(kind, device.index, address % (1 << 64))
+        self._shared[protocol.FAULT_AT + 8 : protocol.FAULT_AT + len(raw)] = bytes(len(raw) - 8)
+        self._shared[protocol.FAULT_AT : protocol.FAULT_AT + 8] = raw[:8]
+        self._shared[protocol.FAULT_AT + 8 : protocol.FAULT_AT + len(raw)] = raw[8:]  # its kind, last of all
+
+    def _report_exception(self, queue: Queue, code: int) -> bool:
+        """Have ROCr told of an exception of a queue, as the driver does; returns whether that is possible."""
+        if not queue.save_area:
+            return False
+        reason = self._anywhere(queue, queue.save_area + _REASON, 8)
+        event = self._anywhere(queue, queue.save_area + _EVENT, 4)
+        if not reason or not event:
+            return False
+        queue.device.memory.put_word(reason, 1 << (code - 1))
+        self._raise_event(event)
+        return True
+
+    def _anywhere(self, queue: Queue, address: int, nbytes: int) -> int:
+        """A number in the device's memory or the program's own."""
+        try:
+            raw = queue.device.memory.read(address, nbytes)
+        except MemoryAccessError:
+            raw = self._process.read(address, nbytes)
+        return int.from_bytes(raw, "little")
+
+
+def _exception_of(error: Exception) -> int:
+    if isinstance(error, UnsupportedInstructionError):
+        return _ILLEGAL_INSTRUCTION
+    is_in_kernel = getattr(error, "pc", None) is not None or isinstance(error, SanitizerError)
+    return _WAVE_ABORT if is_in_kernel else _PACKET_UNSUPPORTED

@@ -1,0 +1,53 @@
+"""Launches from dispatch packets, run as the emulator's own driver runs its launches.
+
+`run_dispatch` is the emulator's launch for whoever has a kernel's descriptor and its arguments in memory.
+"""
+
+from __future__ import annotations
+
+import math
+from dataclasses import dataclass
+
+from aot_emulator.machine.launch_options import Options
+from aot_emulator.machine.launch_records import Launch, Packet
+from aot_emulator.machine.loader import Kernel
+from aot_emulator.profile.counters import Statistics
+from aot_emulator.state.device_memory import Memory
+from aot_emulator.watched_launch import run_launch
+from aot_runtime.errors import EmulationError
+
+from .packets import DispatchPacket
+
+
+@dataclass(frozen=True)
+class Place:
+    """A packet's place: its address, that of its queue's `amd_queue_t` (0: not known), and its number in the queue."""
+
+    address: int = 0
+    queue: int = 0
+    index: int = 0
+
+
+def run_dispatch(
+    kernel: Kernel, dispatch: DispatchPacket, memory: Memory, options: Options, place: Place = Place()
+) -> Statistics:
+    """Run a kernel whose arguments lie in memory already, on a grid of any number of work-items.
+
+    Raises `EmulationError`, at a fault of the kernel or where the packet asks for more than there is.
+    """
+    arch = kernel.module.arch
+    if dispatch.lds_bytes > arch.lds_bytes:
+        raise EmulationError(
+            f"{kernel.symbol} asks for {dispatch.lds_bytes} bytes of LDS, a workgroup has {arch.lds_bytes}"
+        )
+    grid = tuple(-(-threads // size) for threads, size in zip(dispatch.threads, dispatch.shape, strict=True))
+    allocation = memory.find(dispatch.kernarg) if dispatch.kernarg else None
+    nbytes = min(kernel.metadata.kernarg_bytes, allocation.end - dispatch.kernarg) if allocation else 0
+    segment = memory.bytes_at(dispatch.kernarg, nbytes).tobytes() if nbytes else b""
+    packet = Packet(
+        place.address, place.index, place.queue, dispatch.kernarg, dispatch.shape, dispatch.threads,
+        dispatch.scratch_bytes,
+    )  # fmt: skip
+    x, y, z = grid
+    launch = Launch(kernel, (x, y, z), math.prod(dispatch.shape), dispatch.lds_bytes, segment, packet)
+    return run_launch(launch, memory, options)

@@ -1,0 +1,91 @@
+"""The GPUs that the emulated driver can show: what HIP says of a device, by the names that people call them by."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+
+from aot_emulator.isa.archs import ARCHS, Arch
+from aot_runtime.contract.arch import arch_of
+from aot_runtime.errors import DeviceError
+
+GIB = 1 << 30
+
+
+@dataclass(frozen=True)
+class Model:
+    """A GPU, or a partition of one (data sheets; PCI numbers from the public list of PCI devices).
+
+    Attributes:
+        title: as HIP names the device.
+        num_cus: compute units, of RDNA halves of work-group processors.
+        dies: that workgroups are dealt to (XCDs).
+        memory_bytes: of device memory.
+        pci_id: the PCI device number.
+        memory_mhz, memory_bits: clock and width of device memory.
+        l2_kib, l3_kib: of a die's L2, and of the cache behind it; 0: none.
+    """
+
+    arch: Arch
+    title: str
+    num_cus: int
+    dies: int
+    memory_bytes: int
+    pci_id: int
+    memory_mhz: int
+    memory_bits: int
+    l2_kib: int
+    l3_kib: int = 0
+
+    @property
+    def is_cdna(self) -> bool:
+        return self.arch.isa == "cdna"
+
+    def partition(self, dies: int) -> Model:
+        """A partition of so many dies, with its share of compute units and memory."""
+        units, memory = self.num_cus * dies // self.dies, self.memory_bytes * dies // self.dies
+        return replace(self, title=f"{self.title}, partition", num_cus=units, dies=dies, memory_bytes=memory)
+
+
+def _model(arch: str, *values: int | str) -> Model:
+    return Model(ARCHS[arch], *values)  # type: ignore[arg-type]
+
+
+_WHOLE: Mapping[str, Model] = {
+    "mi210": _model("gfx90a", "AMD Instinct MI210", 104, 1, 64 * GIB, 0x740F, 1600, 4096, 8192),
+    "mi250x": _model("gfx90a", "AMD Instinct MI250X", 110, 1, 64 * GIB, 0x7408, 1600, 4096, 8192),
+    "mi300a": _model("gfx942", "AMD Instinct MI300A", 228, 6, 128 * GIB, 0x74A0, 1300, 8192, 4096, 262144),
+    "mi300x": _model("gfx942", "AMD Instinct MI300X", 304, 8, 192 * GIB, 0x74A1, 1300, 8192, 4096, 262144),
+    "mi308x": _model("gfx942", "AMD Instinct MI308X", 80, 4, 192 * GIB, 0x74A2, 1300, 8192, 4096, 262144),
+    "mi325x": _model("gfx942", "AMD Instinct MI325X", 304, 8, 256 * GIB, 0x74A5, 1500, 8192, 4096, 262144),
+    "mi350x": _model("gfx950", "AMD Instinct MI350X", 256, 8, 288 * GIB, 0x75A0, 2000, 8192, 4096, 262144),
+    "mi355x": _model("gfx950", "AMD Instinct MI355X", 256, 8, 288 * GIB, 0x75A3, 2000, 8192, 4096, 262144),
+    "rx7900xtx": _model("gfx1100", "AMD Radeon RX 7900 XTX", 96, 1, 24 * GIB, 0x744C, 1249, 384, 6144, 98304),
+    "rx9070xt": _model("gfx1201", "AMD Radeon RX 9070 XT", 64, 1, 16 * GIB, 0x7550, 1259, 256, 8192, 65536),
+}
+_MODES: Mapping[int, Mapping[str, int]] = {
+    8: {"dpx": 2, "qpx": 4, "cpx": 8}, 6: {"tpx": 3, "cpx": 6}, 4: {"cpx": 4},
+}  # fmt: skip
+"""Compute partition modes of GPUs with so many dies, and how many partitions there are in each."""
+_BY_ARCH = {"gfx90a": "mi210", "gfx942": "mi300x", "gfx950": "mi355x", "gfx1100": "rx7900xtx", "gfx1201": "rx9070xt"}
+
+MODELS: Mapping[str, Model] = dict(_WHOLE) | {
+    f"{name}-{mode}": model.partition(model.dies // parts)
+    for name, model in _WHOLE.items()
+    for mode, parts in _MODES.get(model.dies, {}).items()
+}
+"""GPUs by name; a name with a partition mode, as in `mi300x-cpx`, is that of one partition."""
+
+
+def find_model(name: str) -> Model:
+    """A GPU by its name, or the usual one of an architecture. Raises `DeviceError` naming those that are there."""
+    lower = name.lower()
+    if lower in MODELS:
+        return MODELS[lower]
+    key = "".join(filter(str.isalnum, lower)).removeprefix("amd").removeprefix("instinct").removeprefix("radeon")
+    if key in MODELS:
+        return MODELS[key]
+    arch = arch_of(name)
+    if arch in _BY_ARCH:
+        return MODELS[_BY_ARCH[arch]]
+    raise DeviceError(f"{name!r} is no GPU that is emulated; there are: {', '.join([*MODELS, *_BY_ARCH])}")

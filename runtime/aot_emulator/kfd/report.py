@@ -1,0 +1,54 @@
+"""A table of what the kernels of a program did, for `aotbundle emulate --profile`."""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass, field
+
+from aot_emulator.profile.counters import Statistics
+from aot_runtime.text_table import table_lines
+from aot_runtime.texts import size_text
+
+_HEADINGS = ("kernel", "launches", "workgroups", "wave-instructions", "matrix flops", "bytes read", "written")
+
+
+@dataclass
+class _Sum:
+    launches: int = 0
+    workgroups: int = 0
+    instructions: int = 0
+    flops: Counter[str] = field(default_factory=Counter)
+    read: int = 0
+    written: int = 0
+
+
+class Report:
+    """Sums of launches by kernel."""
+
+    def __init__(self) -> None:
+        self._kernels: dict[str, _Sum] = {}
+
+    def add(self, kernel: str, done: Statistics) -> None:
+        found = self._kernels.setdefault(kernel, _Sum())
+        found.launches += 1
+        found.workgroups += done.workgroups
+        found.instructions += done.instructions
+        found.flops.update(done.summary.flops)
+        if done.traffic is not None:
+            read, written = done.traffic.reached()
+            found.read += read
+            found.written += written
+
+    def lines(self) -> list[str]:
+        """A table, the kernel with most instructions first; none where nothing was launched."""
+        if not self._kernels:
+            return []
+        kernels = sorted(self._kernels.items(), key=lambda item: -item[1].instructions)
+        rows = [_HEADINGS, *(_row(name, found) for name, found in kernels)]
+        return table_lines(rows, right=range(1, len(_HEADINGS)))
+
+
+def _row(name: str, found: _Sum) -> tuple[str, ...]:
+    flops = ", ".join(f"{kind} {count:,}" for kind, count in found.flops.items()) or "none"
+    counts = (f"{count:,}" for count in (found.launches, found.workgroups, found.instructions))
+    return (name, *counts, flops, size_text(found.read), size_text(found.written))

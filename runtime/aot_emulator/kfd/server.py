@@ -1,0 +1,100 @@
+"""`python -m aot_emulator.kfd.server FD MODEL…`: plays the GPUs of every program of an emulated machine.
+
+A process of its own plays those of each program that opens the driver. It has the options of the environment; FD is the
+socket that programs connect to. SIGTERM ends it, when the programs' reports are written.
+"""
+
+from __future__ import annotations
+
+import argparse
+import ctypes
+import os
+import signal
+import socket
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import replace
+from types import FrameType
+
+from aot_emulator.machine.launch_options import Options, options_of_environment
+
+from .gpu import Gone, Gpus
+from .models import MODELS, Model
+
+_SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
+_GRACE_S = 10.0
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser()
+    parser.add_argument("socket", type=int)
+    parser.add_argument("models", nargs="+", choices=MODELS)
+    parser.add_argument("--profile", action="store_true")
+    given = parser.parse_args()
+    _die_with_parent()
+    options = replace(options_of_environment(), profile=given.profile, lds_is_bounded=False)  # as on hardware
+    serve(socket.socket(fileno=given.socket), [MODELS[name] for name in given.models], options)
+
+
+def serve(listening: socket.socket, models: Sequence[Model], options: Options) -> None:
+    """Play the GPUs of each program that connects, until SIGTERM."""
+    players: set[int] = set()
+
+    def end(_signal: int, _frame: FrameType | None) -> None:
+        _wait_for(players)
+        os._exit(0)
+
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, end)
+    while True:
+        connection, _ = listening.accept()
+        players -= {pid for pid in players if os.waitpid(pid, os.WNOHANG)[0]}
+        if pid := os.fork():
+            players.add(pid)
+            connection.close()
+            continue
+        signal.signal(signal.SIGTERM, signal.SIG_DFL)
+        _die_with_parent()
+        listening.close()
+        _play(connection, models, options)
+
+
+def _play(connection: socket.socket, models: Sequence[Model], options: Options) -> None:
+    status = 1
+    try:
+        gpus = Gpus(connection, models, options, _say)
+        gpus.serve()
+        for line in gpus.report.lines():
+            print(line, file=sys.stderr)
+        status = 0
+    except (Gone, ProcessLookupError, FileNotFoundError):  # the program was quicker
+        status = 0
+    except OSError as error:
+        _say(f"the program's memory cannot be had: {error}")
+    finally:
+        sys.stderr.flush()
+        os._exit(status)
+
+
+def _wait_for(players: set[int]) -> None:
+    """Let processes end, and end those that do not."""
+    deadline = time.monotonic() + _GRACE_S
+    while players and time.monotonic() < deadline:
+        players -= {pid for pid in players if os.waitpid(pid, os.WNOHANG)[0]}
+        time.sleep(0.01)
+    for pid in players:
+        os.kill(pid, signal.SIGKILL)
+
+
+def _die_with_parent() -> None:
+    ctypes.CDLL(None).prctl(_SET_DEATH_SIGNAL, signal.SIGTERM)
+
+
+def _say(text: str) -> None:
+    for line in text.splitlines():
+        print(f"aotbuild emulator: {line}", file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,38 @@
+"""AMD GPUs that Linux has and HIP does not show, and what that may be due to."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping
+from pathlib import Path
+
+_NODES = Path("/sys/devices/virtual/kfd/kfd/topology/nodes")
+"""The folder where Linux's driver describes its GPUs; `gfx_target_version` is 90402 for gfx942, 0 for a processor."""
+_DEVICE = Path("/dev/kfd")
+_HIDING = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
+
+
+def gpus_of_linux(nodes: Path = _NODES) -> list[str]:
+    """The architectures of the GPUs that Linux's driver has."""
+    try:
+        texts = [(node / "properties").read_text() for node in sorted(nodes.iterdir())]
+    except OSError:
+        return []
+    found = (dict(line.split(maxsplit=1) for line in text.splitlines() if " " in line) for text in texts)
+    versions = (int(properties.get("gfx_target_version", "0")) for properties in found)
+    return [f"gfx{version // 10000}{version // 100 % 100:x}{version % 100:x}" for version in versions if version]
+
+
+def why_unseen(driver: str, environment: Mapping[str, str] = os.environ, nodes: Path = _NODES) -> str:
+    """Say what to do about GPUs that a driver does not show and Linux does: the end of an error, or nothing."""
+    gpus = gpus_of_linux(nodes) if driver == "hip" else []
+    if not gpus:
+        return ""
+    hiding = [f"{name}={environment[name]}" for name in _HIDING if name in environment]
+    if hiding:
+        reason = f"{', '.join(hiding)} may hide it"
+    elif _DEVICE.exists() and not os.access(_DEVICE, os.R_OK | os.W_OK):
+        reason = f"{_DEVICE} is not to be opened: the user has to be in the groups render and video"
+    else:
+        reason = "this HIP seems not to know it, as AMD_LOG_LEVEL=1 would tell: install a newer ROCm"
+    return f"; Linux shows {', '.join(gpus)}: {reason}"

@@ -1,0 +1,98 @@
+"""Launches from dispatch packets: grids of any number of work-items, in three dims, with what a packet tells."""
+
+from __future__ import annotations
+
+import struct
+
+import numpy as np
+import pytest
+from aot_emulator import ARCHS, Options, Order
+from aot_emulator.kfd.launches import Place, run_dispatch
+from aot_emulator.kfd.packets import DispatchPacket
+from aot_emulator.machine.loader import Module
+from aot_emulator.state.device_memory import Memory
+
+from aot_runtime.errors import EmulationError
+from tests.support.hip_kernels import places_code, spill_code
+
+PACKET_BYTES = 64
+every_arch = pytest.mark.parametrize("arch", ARCHS)
+
+
+def put(memory: Memory, content: bytes) -> int:
+    address = memory.allocate(len(content))
+    memory.write(address, len(content), np.frombuffer(content, np.uint8))
+    return address
+
+
+def run_places(arch: str, threads: tuple[int, int, int], shape: tuple[int, int, int], options: Options) -> np.ndarray:
+    """An array [z, y, x] with room for whole workgroups after `places` has written into it; else -1."""
+    memory = Memory(1 << 32, 1 << 30)
+    kernel = Module(places_code(arch), ARCHS[arch], memory).kernel("places")
+    width, height, depth = (-(-n // size) * size for n, size in zip(threads, shape, strict=True))
+    out = put(memory, b"\xff" * (4 * width * height * depth))
+    kernarg = put(memory, struct.pack("<Q5I", out, width, height, *shape))
+    packet = put(memory, struct.pack("<6H3I", 2, 3, *shape, 0, *threads).ljust(PACKET_BYTES, b"\0"))
+    dispatch = DispatchPacket(shape, threads, 0, 0, 0, kernarg)
+    done = run_dispatch(kernel, dispatch, memory, options, Place(packet))
+    assert done.workgroups == width * height * depth // np.prod(shape)
+    return memory.bytes_at(out, 4 * width * height * depth).view(np.int32).reshape(depth, height, width).copy()
+
+
+@every_arch
+@pytest.mark.parametrize(
+    ("threads", "shape"),
+    [((128, 1, 1), (64, 1, 1)), ((100, 1, 1), (64, 1, 1)), ((33, 7, 3), (16, 4, 2)), ((5, 3, 9), (64, 2, 2))],
+)
+@pytest.mark.parametrize("options", [Options(strict=True), Options(order=Order.SERIAL, batch_wavefronts=4)])
+def test_each_work_item_has_its_place(
+    arch: str, threads: tuple[int, int, int], shape: tuple[int, int, int], options: Options
+):
+    found = run_places(arch, threads, shape, options)
+    expected = np.full_like(found, -1)
+    x, y, z = threads
+    expected[:z, :y, :x] = (np.arange(found.size).reshape(found.shape) | x << 16)[:z, :y, :x]
+    np.testing.assert_array_equal(found, expected)
+
+
+def test_wavefronts_that_do_not_exist_are_not_run():
+    """The smaller workgroups at the end of an axis have fewer."""
+    memory = Memory(1 << 32, 1 << 30)
+    kernel = Module(places_code("gfx942"), ARCHS["gfx942"], memory).kernel("places")
+    out, packet = put(memory, bytes(4 * 1024)), put(memory, bytes(PACKET_BYTES))
+    kernarg = put(memory, struct.pack("<Q5I", out, 1024, 1, 256, 1, 1))
+    dispatch = DispatchPacket((256, 1, 1), (300, 1, 1), 0, 0, 0, kernarg)
+    done = run_dispatch(kernel, dispatch, memory, Options(), Place(packet))
+    assert (done.workgroups, done.wavefronts) == (2, 5)
+
+
+@every_arch
+def test_scratch_is_the_packets(arch: str):
+    memory = Memory(1 << 32, 1 << 30)
+    kernel = Module(spill_code(arch), ARCHS[arch], memory).kernel("spill")
+    out = put(memory, bytes(4 * 128))
+    kernarg = put(memory, struct.pack("<Q", out))
+    dispatch = DispatchPacket((128, 1, 1), (128, 1, 1), kernel.metadata.scratch_bytes, 0, 0, kernarg)
+    assert kernel.metadata.scratch_bytes >= 256
+    run_dispatch(kernel, dispatch, memory, Options(strict=True))
+    i = np.arange(128)
+    np.testing.assert_array_equal(memory.bytes_at(out, 512).view(np.int32), i % 64 * i)
+
+
+def test_too_much_lds_is_refused():
+    memory = Memory(1 << 32, 1 << 30)
+    kernel = Module(places_code("gfx942"), ARCHS["gfx942"], memory).kernel("places")
+    dispatch = DispatchPacket((64, 1, 1), (64, 1, 1), 0, 1 << 17, 0, 0)
+    with pytest.raises(EmulationError, match="places asks for 131072 bytes of LDS, a workgroup has 65536"):
+        run_dispatch(kernel, dispatch, memory, Options())
+
+
+def test_a_module_that_is_loaded_already():
+    """Its kernels are found by the addresses of their descriptors."""
+    memory = Memory(1 << 32, 1 << 30)
+    image = places_code("gfx942")
+    loaded = Module(image, ARCHS["gfx942"], memory)
+    again = Module(image, ARCHS["gfx942"], memory, loaded.base)
+    found = again.kernel_at(loaded.base + loaded.address_of("places.kd"))
+    assert found is not None and found.program.address == loaded.kernel("places").program.address
+    assert again.kernel_at(loaded.base) is None

@@ -1,0 +1,232 @@
+"""Programs on AMD's own runtime over emulated GPUs: devices, bundles, copies, strict mode."""
+
+from __future__ import annotations
+
+import shutil
+import subprocess
+from pathlib import Path
+
+import pytest
+
+from tests.support.emulation.assembled import link
+from tests.support.hip_kernels import places_code, spill_code
+from tests.support.session_builds import build_once
+
+from .programs import emulate, script
+from .session import inside
+
+pytestmark = pytest.mark.on("rocm")
+
+PROPERTIES = """
+    from aot_runtime.device.drivers import open_driver
+    driver = open_driver("hip")
+    for index in range(driver.device_count()):
+        found = driver.properties(index)
+        sizes = found.memory_bytes >> 30, found.lds_bytes >> 10
+        print(found.arch, found.num_cus, found.num_xcds, found.warp_size, *sizes)
+"""
+OF_SEVEN = ("mi355x",)
+"""GPUs that HIP 6.4.3 does not know."""
+
+
+def is_old() -> bool:
+    return inside().hip.name.endswith(".6")
+
+
+def test_rocminfo_shows_the_machine():
+    done = emulate(inside().command([inside().folder / "usr/bin/rocminfo"]), "-d", "mi300x", "-d", "rx7900xtx")
+    assert done.status == 0, done.errors
+    for text in ("gfx942", "gfx1100", "AMD Instinct MI300X (emulated)", "304"):
+        assert text in done.output
+
+
+@pytest.mark.parametrize(
+    ("device", "expected"),
+    [
+        ("mi210", "gfx90a 104 1 64 64 64"),
+        ("mi300x", "gfx942 304 8 64 192 64"),
+        ("mi325x", "gfx942 304 8 64 256 64"),
+        ("mi300a", "gfx942 228 6 64 128 64"),
+        ("mi300x-cpx", "gfx942 38 1 64 24 64"),
+        ("mi355x", "gfx950 256 8 64 288 160"),
+        ("rx7900xtx", "gfx1100 96 1 32 24 64"),
+        ("rx9070xt", "gfx1201 64 1 32 16 64"),
+    ],
+)
+def test_hip_shows_each_gpu(device: str, expected: str):
+    if device in OF_SEVEN and is_old():
+        pytest.skip("this HIP does not know it")
+    assert emulate(script(PROPERTIES), "-d", device).output.split("\n")[0] == expected
+
+
+def test_a_gpu_that_hip_does_not_know():
+    if not is_old():
+        pytest.skip("this HIP knows them all")
+    asked = "from aot_runtime import get_device\ntry: get_device('hip')\nexcept Exception as error: print(error)"
+    done = emulate(script(asked), "-d", "mi355x")
+    assert "hip shows 0 device(s); Linux shows gfx950: this HIP seems not to know it" in done.output
+    assert "install a newer ROCm" in done.output
+
+
+SELFTEST = """
+    import sys
+    from aot_runtime.device.drivers import open_driver
+    open_driver("hip")
+    from aot_runtime.__main__ import main
+    sys.argv = ["aotbundle", "selftest", sys.argv[1]]
+    main()
+"""
+
+
+@pytest.mark.parametrize(
+    ("device", "arch"),
+    [
+        ("mi300x", "gfx942"),
+        ("mi210", "gfx90a"),
+        ("mi355x", "gfx950"),
+        ("rx7900xtx", "gfx1100"),
+        ("rx9070xt", "gfx1201"),
+    ],
+)
+def test_selftests_of_a_bundle(device: str, arch: str, tmp_path_factory: pytest.TempPathFactory):
+    if device in OF_SEVEN and is_old():
+        pytest.skip("this HIP does not know it")
+    folder = build_once(tmp_path_factory, "manifests/first.yaml", {arch: ""})
+    done = emulate(script(SELFTEST, folder / f"first-{arch}"), "-d", device)
+    assert done.status == 0 and "the only case passes" in done.output, done.output + done.errors
+
+
+COPIES = """
+    import ctypes as c
+    import sys
+    import numpy as np
+    hip = c.CDLL(sys.argv[1])
+    def check(status): assert status == 0, status
+    def allocate(nbytes):
+        found = c.c_void_p()
+        check(hip.hipMalloc(c.byref(found), c.c_size_t(nbytes)))
+        return found
+    def at(array): return c.c_void_p(array.ctypes.data)
+    def noise(*shape): return np.random.default_rng(sum(shape)).integers(0, 256, shape, np.uint8)
+    n = c.c_size_t
+    for nbytes in (1, 1000, 70_001, 5 << 20):  # staged, and from memory that is pinned for the copy
+        given, found, here, there = noise(nbytes), np.zeros(nbytes, np.uint8), allocate(nbytes), allocate(nbytes)
+        check(hip.hipMemcpy(here, at(given), n(nbytes), 1))
+        check(hip.hipMemcpy(there, here, n(nbytes), 3))
+        check(hip.hipMemcpy(at(found), there, n(nbytes), 2))
+        assert (given == found).all(), nbytes
+    given, found, device = noise(37, 512), np.zeros((37, 300), np.uint8), allocate(37 * 300)
+    check(hip.hipMemset(device, 0, n(37 * 300)))
+    check(hip.hipMemcpy2D(device, n(300), at(given), n(512), n(200), n(37), 1))
+    check(hip.hipMemcpy(at(found), device, n(37 * 300), 2))
+    assert (found[:, :200] == given[:, :200]).all() and not found[:, 200:].any()
+    registered, device = noise(1 << 16), c.c_void_p()
+    before = registered.copy()
+    check(hip.hipHostRegister(at(registered), n(registered.nbytes), 0))
+    check(hip.hipHostGetDevicePointer(c.byref(device), at(registered), 0))
+    check(hip.hipMemset(device, 7, n(1000)))
+    check(hip.hipDeviceSynchronize())
+    assert (registered[:1000] == 7).all() and (registered[1000:] == before[1000:]).all()
+    check(hip.hipHostUnregister(at(registered)))
+    for allocate_host in (hip.hipHostMalloc, hip.hipMallocManaged):
+        check(allocate_host(c.byref(device), n(4096), 1 if allocate_host is hip.hipMallocManaged else 0))
+        check(hip.hipMemset(device, 9, n(4096)))
+        check(hip.hipDeviceSynchronize())
+        assert c.string_at(device, 4096) == bytes([9]) * 4096
+    peer = c.c_int()
+    check(hip.hipDeviceCanAccessPeer(c.byref(peer), 0, 1))
+    assert peer.value == 1
+    given, found, here = noise(1 << 20), np.zeros(1 << 20, np.uint8), allocate(1 << 20)
+    check(hip.hipMemcpy(here, at(given), n(1 << 20), 1))
+    check(hip.hipSetDevice(1))
+    there = allocate(1 << 20)
+    check(hip.hipMemcpyPeer(there, 1, here, 0, n(1 << 20)))
+    check(hip.hipMemcpy(at(found), there, n(1 << 20), 2))
+    assert (given == found).all()
+    check(hip.hipDeviceReset())
+    check(hip.hipMemset(allocate(4096), 3, n(4096)))
+    check(hip.hipDeviceSynchronize())
+    print("all is well")
+"""
+
+
+@pytest.mark.parametrize("device", ["mi210", "mi300x", "rx7900xtx", "rx9070xt"])
+def test_memory_of_every_kind(device: str):
+    done = emulate(script(COPIES, inside().hip), "-d", device, "-d", device)
+    assert "all is well" in done.output, done.output + done.errors
+
+
+LAUNCH = """
+    import struct
+    import sys
+    import numpy as np
+    from hip import hip
+    from aot_runtime.device.drivers import open_driver
+    driver = open_driver("hip")
+    path, symbol, threads, form = sys.argv[1:5]
+    function = driver.get_function(0, driver.load_module(0, open(path, "rb").read()), symbol, 0)
+    address = driver.allocate_now(0, 4096)
+    driver.fill(0, address, 0, 4096, 0)
+    driver.prepare(0, function, (1, 1, 1), int(threads), 0, struct.pack(form, address, *map(int, sys.argv[5:]))).run(0)
+    found = np.empty(1024, np.int32)
+    driver.copy_to_host(0, found.ctypes.data, address, 4096, 0)
+    print("found", *found[:int(threads)])
+"""
+
+
+def launched(tmp_path: Path, code: bytes, symbol: str, form: str, *arguments: int, options: tuple[str, ...] = ()):
+    (tmp_path / "code").write_bytes(code)
+    program = script(LAUNCH, tmp_path / "code", symbol, "128", form, *map(str, arguments))
+    return emulate(program, *options)
+
+
+def test_scratch(tmp_path: Path):
+    done = launched(tmp_path, spill_code("gfx942"), "spill", "<Q")
+    assert done.output.split() == ["found", *(str(i % 64 * i) for i in range(128))], done.errors
+
+
+def test_the_dispatch_packet(tmp_path: Path):
+    done = launched(tmp_path, places_code("gfx942"), "places", "<Q5I", 128, 1, 128, 1, 1)
+    assert done.output.split() == ["found", *(str(i | 128 << 16) for i in range(128))], done.errors
+
+
+RACE = """s_load_dwordx2 s[2:3], s[0:1], 0x0
+s_waitcnt lgkmcnt(0)
+v_mov_b32 v1, 0
+global_store_dword v1, v0, s[2:3]
+s_waitcnt vmcnt(0)"""
+
+
+def test_strict_mode_stops_a_race(tmp_path: Path):
+    assert "found" in launched(tmp_path, link(RACE), "kernel", "<QQ", 0).output
+    done = launched(tmp_path, link(RACE), "kernel", "<QQ", 0, options=("--strict",))
+    assert "found" not in done.output
+    assert "global_store_dword v1, v0, s[2:3] at pc 0x10 of kernel, workgroup (0, 0, 0)" in done.errors
+    ignored = launched(tmp_path, link(RACE), "kernel", "<QQ", 0, options=("--strict", "--ignore", "race"))
+    assert "found" in ignored.output
+
+
+def test_a_profile(tmp_path: Path):
+    done = launched(tmp_path, spill_code("gfx942"), "spill", "<Q", options=("--profile",))
+    rows = [line.split() for line in done.errors.splitlines() if line.startswith(("kernel ", "spill "))]
+    assert rows[0][:2] == ["kernel", "launches"] and rows[1][:3] == ["spill", "1", "1"]
+
+
+C_PROGRAM = """
+int hipMalloc(void **, unsigned long); int hipMemset(void *, int, unsigned long); int hipDeviceSynchronize(void);
+int hipMemcpy(void *, const void *, unsigned long, int);
+int main(void) {
+    char there[100], *device;
+    if (hipMalloc((void **)&device, 100) || hipMemset(device, 5, 100) || hipDeviceSynchronize()) return 1;
+    return hipMemcpy(there, device, 100, 2) || there[99] != 5 ? 2 : 42;
+}
+"""
+
+
+def test_a_program_in_c(tmp_path: Path):
+    compiler = shutil.which("cc") or pytest.skip("no C compiler")
+    (tmp_path / "program.c").write_text(C_PROGRAM)
+    built = [compiler, "-o", tmp_path / "program", tmp_path / "program.c", inside().hip, "-Wl,--allow-shlib-undefined"]
+    subprocess.run(built, check=True)
+    done = emulate(inside().command([tmp_path / "program"]))
+    assert done.status == 42, done.errors
