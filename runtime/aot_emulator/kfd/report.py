@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterator
 from dataclasses import dataclass, field
 
 from aot_emulator.profile.counters import Statistics
@@ -39,10 +40,10 @@ class Report:
             found.read += read
             found.written += written
 
-    def lines(self) -> list[str]:
+    def lines(self) -> Iterator[str]:
         """A table, the kernel with most instructions first; none where nothing was launched."""
         if not self._kernels:
-            return []
+            return iter(())
         kernels = sorted(self._kernels.items(), key=lambda item: -item[1].instructions)
         rows = [_HEADINGS, *(_row(name, found) for name, found in kernels)]
         return table_lines(rows, right=range(1, len(_HEADINGS)))

@@ -15,6 +15,7 @@ from pathlib import Path
 
 from aot_emulator.machine.launch_options import IGNORE_VARIABLE, STRICT_VARIABLE, TIME_LIMIT_VARIABLE
 from aot_runtime.errors import DeviceError
+from aot_runtime.terminal import write
 
 from .models import MODELS, find_model
 from .protocol import MAX_DEVICES, OPENED
@@ -119,7 +120,7 @@ def run_program(
         with _signals_of(running):
             status = running.wait()
         if not Path(variables[FOLDER_VARIABLE], OPENED).exists():
-            print(f"aotbuild emulator: {_why_unopened(program[0])}", file=sys.stderr)
+            write(f"aotbuild emulator: {_why_unopened(program[0])}", err=True)
     return status if status >= 0 else 128 - status
 
 

@@ -18,6 +18,7 @@ from dataclasses import replace
 from types import FrameType
 
 from aot_emulator.machine.launch_options import Options, options_of_environment
+from aot_runtime.terminal import write_lines
 
 from .gpu import Gone, Gpus
 from .models import MODELS, Model
@@ -65,8 +66,7 @@ def _play(connection: socket.socket, models: Sequence[Model], options: Options) 
     try:
         gpus = Gpus(connection, models, options, _say)
         gpus.serve()
-        for line in gpus.report.lines():
-            print(line, file=sys.stderr)
+        write_lines(gpus.report.lines(), err=True)
         status = 0
     except (Gone, ProcessLookupError, FileNotFoundError):  # the program was quicker
         status = 0
@@ -92,8 +92,8 @@ def _die_with_parent() -> None:
 
 
 def _say(text: str) -> None:
-    for line in text.splitlines():
-        print(f"aotbuild emulator: {line}", file=sys.stderr, flush=True)
+    write_lines((f"aotbuild emulator: {line}" for line in text.splitlines()), err=True)
+    sys.stderr.flush()
 
 
 if __name__ == "__main__":
