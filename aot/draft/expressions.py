@@ -189,9 +189,18 @@ class Expressions:
         self, branch: int, guards: tuple[tuple[Guard, ...], tuple[Guard, ...]], first: Value, second: Value
     ) -> Value:
         """Find what is one value on one side of a branch, and another on the other side."""
-        if first is second or first == second or not (_is_place(first) and _is_place(second)):
-            return second if first is None or _is_nothing(first) else first
+        if first is second or first == second:
+            return first
+        if not (_is_place(first) and _is_place(second)):
+            return self._one_of(first, second)
         return Either(branch, guards, first, second)
+
+    def _one_of(self, first: Value, second: Value) -> Value:
+        """Take one value for two of which no more has to be known than what they are computed from."""
+        chosen, left = (second, first) if first is None or _is_nothing(first) else (first, second)
+        if isinstance(chosen, Sum | Cast) and isinstance(left, Sum | Cast) and _sources(left) - _sources(chosen):
+            return self._other([whole(first), whole(second)], "one of two")
+        return chosen
 
     def resolved(self, value: Value) -> Value:
         """A value on the sides of branches that are gone through."""
@@ -599,6 +608,11 @@ def _is_place(value: Value) -> bool:
     if isinstance(value, Either):
         return _is_place(value.first)
     return isinstance(value, _Mask | _Handle) or (isinstance(value, Sum) and bool(bases_of(value)))
+
+
+def _sources(value: Value) -> set[str]:
+    """The tensors that a value is computed from."""
+    return {atom.key for atom in whole(value).below if _is_loaded(atom)}
 
 
 def _is_nothing(value: Value) -> bool:

@@ -150,3 +150,20 @@ def test_a_pointer_that_is_moved_is_there(tmp_path: Path):
 def _written(folder: Path, text: str) -> Path:
     (folder / "k.py").write_text(text)
     return folder
+
+
+def test_what_a_branch_loads_is_data(tmp_path: Path):
+    body = """
+    if tl.program_id(1) == 0:
+        p, v = out, tl.load(a + i, i < n)
+    else:
+        p, v = more, 2 * tl.load(b + i, i < n)
+    tl.store(p + i, v, i < n)
+"""
+    head = f"{HEAD}def f(a, b, out, more, n, B: tl.constexpr):\n    i = tl.program_id(0) * B + tl.arange(0, B)"
+    op = proposed(tmp_path, "f", head + body)
+    assert {name: (item["shape"], item["dtype"]) for name, item in op.tensors.items()} == {
+        name: (["n"], "T") for name in ("a", "b", "out", "more")
+    }
+    assert op.tensors["out"]["role"] == op.tensors["more"]["role"] == "output"
+    assert not [key for key, _ in op.notes if key == "tensors"]
