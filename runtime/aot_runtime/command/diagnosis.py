@@ -207,8 +207,8 @@ def _advice(drivers: list[FoundDriver]) -> Iterator[str]:
         yield "HSA_OVERRIDE_GFX_VERSION is set: devices may show an architecture that they are not"
     if any(driver.name == "hip" and _loads_in_main(driver) for driver in drivers):
         yield (
-            "libamdhip64 6.4 ends a process by a fault at exit where the main thread uses it and "
-            "another one loaded it: have the main thread call get_device('hip') before others open bundles"
+            "libamdhip64 6.4 ends a process by a fault at exit where another thread loaded it than the main one, which "
+            "uses it: have the main thread call get_device('hip') before others open bundles"
         )
 
 
