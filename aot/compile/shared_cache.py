@@ -80,7 +80,7 @@ class CacheSettings:
 
 @dataclass(frozen=True)
 class Fault:
-    """Why something could not be done with one entry. of_entry: the fault is the entry's own, and not its store's."""
+    """A reason why something was not done with an entry. of_entry: it is the entry's own fault, and not its store's."""
 
     reason: str
     of_entry: bool

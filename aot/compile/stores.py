@@ -24,11 +24,11 @@ MAX_ENTRY_BYTES = 1 << 28
 _KIND = re.compile(r"v\d+|vectors-v\d+")
 """Of folders that any version of the builder makes."""
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-"""Of the other parts of an entry's name. A file that is being written has no such name."""
+"""The other parts of an entry's name. A file that is being written has no such name."""
 LEFTOVER_S = 86400.0
 """Seconds after which a file that is still being written belongs to a writer that was killed."""
 _GONE = (FileNotFoundError, PermissionError, InTheWayError)
-"""What is raised where something in a cache is there no more, or is none of ours."""
+"""Errors of what is there no more in a cache, or is none of ours."""
 _TRIES = 10
 """Times that a folder is made anew which others remove as it is empty."""
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
@@ -251,7 +251,7 @@ class FsspecStore:
 
 
 def is_entry(name: str) -> bool:
-    """Whether a file's name is that of an entry, of any version."""
+    """Tell whether a file's name is that of an entry, of any version."""
     kind, *parts = name.split("/")
     return bool(_KIND.fullmatch(kind)) and len(parts) == 2 and all(map(_PART.fullmatch, parts))
 

@@ -176,7 +176,7 @@ def test_what_is_told_of_an_entry_is_one_line_without_control_characters(
 
 
 def test_what_a_forger_may_say(tmp_path: Path, job: CompileJob, kernel: CompiledKernel):
-    """What nothing in the code contradicts: which pointers are written to, say."""
+    """Nothing in the code contradicts it: the pointers that are written to, say."""
     pointers = {"a": "w"} if "a" in kernel.accesses else {}
     other = replace(kernel, accesses=pointers, early=True)
     CompileCache(tmp_path).put(key_of(kernel), other)
