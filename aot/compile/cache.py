@@ -23,7 +23,7 @@ Judge = Callable[[str, T], str]
 """Says why the value under a key is not one of that key; an empty text: it may be."""
 NOT_ITS_NAME = "is not what it is named as"
 DIGEST_BYTES = 32
-"""Of an entry: they come first."""
+"""Bytes of the digest, with which an entry begins."""
 
 
 class _RefusedError(Exception):
@@ -91,7 +91,7 @@ class Cache(Generic[T]):
             self.shared.write(self._name(key), sealed(key, body, self.shared.settings.secret))
 
     def fault(self, key: str, value: T) -> str:
-        """Why a value cannot be what its key stands for, as far as it says so itself; empty: it can."""
+        """Say why a value cannot be what its key stands for, by what it says itself; an empty text: it can."""
         return ""
 
     def _get_local(self, keys: Iterable[str], judges: Sequence[Judge[T]]) -> dict[str, T | None]:

@@ -360,7 +360,7 @@ def _verify(
 
 @dataclass(frozen=True)
 class _Expected:
-    """What a code object of some jobs has to fit: the kernargs that it takes, and which of them are pointers."""
+    """The kernargs that a code object of some jobs has to take, and the names of those that are pointers."""
 
     layout: tuple[KernargField, ...]
     pointers: frozenset[str]
@@ -375,7 +375,7 @@ class KernelReader:
         self._options: dict[tuple[str, str], dict[str, Any]] = {}
 
     def fault(self, kernel: CompiledKernel, job: CompileJob) -> str:
-        """Why a kernel cannot be what its job gives, as far as that can be told; empty: it can."""
+        """Say why a kernel cannot be what its job gives, as far as that can be told; an empty text: it can."""
         import triton
 
         try:

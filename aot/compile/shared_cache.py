@@ -19,6 +19,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 from aot_runtime.errors import AotError
+from aot_runtime.texts import printable
 
 from .errors import described
 from .isolation import ForkedProcess, TimeLimitError
@@ -42,6 +43,8 @@ ASKED_S, MOVED_S = 0.05, 0.5
 """What it is worth to ask for an entry, and to read or write one: less than compiling it takes."""
 TOLD = 3
 """Refused entries that are named in warnings; others are counted, and logged."""
+MOST_TOLD = 400
+"""Characters of why an entry is refused, or a store fails."""
 Take = Callable[[str, bytes], str]
 """Takes an entry by its name and content; why it is refused, else an empty text."""
 
@@ -77,10 +80,17 @@ class CacheSettings:
 
 @dataclass(frozen=True)
 class Fault:
-    """Why something could not be done with one entry. of_entry: the fault is the entry's own, and not its store's."""
+    """A reason why something was not done with an entry. of_entry: it is the entry's own fault, and not its store's."""
 
     reason: str
     of_entry: bool
+
+
+def in_a_line(reason: str) -> str:
+    """Text that an entry or a store had a part in, as a part of a line: of a length that is read, with no control
+    characters."""
+    line = " ".join(printable(reason).split())
+    return line if len(line) <= MOST_TOLD else f"{line[:MOST_TOLD]}…"
 
 
 class Refusals:
@@ -97,7 +107,7 @@ class Refusals:
         told = len(new) if len(new) <= TOLD + 1 else TOLD
         for number, (name, reason) in enumerate(new.items()):
             level = logging.WARNING if number < told else logging.INFO
-            LOG.log(level, "%s: entry %s %s; it is %s", self._cache, name, reason, cure)
+            LOG.log(level, "%s: entry %s %s; it is %s", self._cache, name, in_a_line(reason), cure)
         if len(new) > told:
             LOG.warning("%s: %d more entries were refused, too; -v names them", self._cache, len(new) - told)
 
@@ -148,7 +158,7 @@ class SharedCache:
             if contents is None:
                 break
             faults = [content for content in contents if isinstance(content, Fault) and not content.of_entry]
-            if len(faults) == len(contents):
+            if faults and all(isinstance(content, Fault) for content in contents):
                 self._give_up(f"cannot be read: {faults[0].reason}")
                 break
             for name, content in zip(batch, contents, strict=True):
@@ -207,6 +217,7 @@ class SharedCache:
         self._fail(reason, "the build goes on without it")
 
     def _fail(self, reason: str, consequence: str) -> None:
+        reason = in_a_line(reason)
         if self.settings.required:
             raise CacheError(f"{self} {reason}")
         LOG.warning("%s %s; %s", self, reason, consequence)

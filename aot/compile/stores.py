@@ -24,9 +24,11 @@ MAX_ENTRY_BYTES = 1 << 28
 _KIND = re.compile(r"v\d+|vectors-v\d+")
 """Of folders that any version of the builder makes."""
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-"""Of the other parts of an entry's name. A file that is being written has no such name."""
+"""The other parts of an entry's name. A file that is being written has no such name."""
 LEFTOVER_S = 86400.0
 """Seconds after which a file that is still being written belongs to a writer that was killed."""
+_GONE = (FileNotFoundError, PermissionError, InTheWayError)
+"""Errors of what is there no more in a cache, or is none of ours."""
 _TRIES = 10
 """Times that a folder is made anew which others remove as it is empty."""
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
@@ -85,12 +87,10 @@ class FolderStore:
     def read(self, name: str, most: int = MAX_ENTRY_BYTES) -> bytes | None:
         folders, _, key = name.rpartition("/")
         try:
-            with opened_folder(self.path) as top, top.below(folders) as folder:
-                descriptor = folder.open(key)
+            with opened_folder(self.path) as top:
+                descriptor = _open(top, folders, key)
         except (FileNotFoundError, NotADirectoryError):
             return None
-        except InTheWayError as error:
-            raise EntryError(str(error.strerror)) from None
         with os.fdopen(descriptor, "rb") as file:
             size = os.fstat(descriptor).st_size
             if size > most:
@@ -120,11 +120,12 @@ class FolderStore:
 
     def files(self) -> Iterator[StoredFile]:
         for kind, letters, folder in self._folders():
-            for key in folder.names():
-                name = f"{kind}/{letters}/{key}"
-                status = folder.status(key)
-                if status is not None and stat.S_ISREG(status.st_mode) and is_entry(name):
-                    yield StoredFile(name, status.st_size, status.st_mtime)
+            with suppress(*_GONE):
+                for key in folder.names():
+                    name = f"{kind}/{letters}/{key}"
+                    status = folder.status(key)
+                    if status is not None and stat.S_ISREG(status.st_mode) and is_entry(name):
+                        yield StoredFile(name, status.st_size, status.st_mtime)
 
     def remove(self, names: Iterable[str]) -> None:
         """Remove entries; what writers that were killed left behind; and folders that are empty then."""
@@ -134,23 +135,32 @@ class FolderStore:
             with gone, opened_folder(self.path) as top, top.below(folders) as folder:
                 folder.remove(key)
         for _, _, folder in self._folders():
-            _remove_leftovers(folder)
+            with suppress(*_GONE):
+                _remove_leftovers(folder)
         with suppress(FileNotFoundError), opened_folder(self.path) as top:
             for kind in filter(_KIND.fullmatch, top.names()):
-                with suppress(FileNotFoundError, InTheWayError), top.below(kind) as folder:
+                with suppress(*_GONE), top.below(kind) as folder:
                     for letters in folder.names():
                         folder.remove_empty(letters)
                 top.remove_empty(kind)
 
     def _folders(self) -> Iterator[tuple[str, str, OpenFolder]]:
         """(kind, letters, folder) of each folder that may have entries, as long as it is there."""
-        gone = (FileNotFoundError, PermissionError, InTheWayError)
         with suppress(FileNotFoundError), opened_folder(self.path) as top:
             for kind in filter(_KIND.fullmatch, top.names()):
-                with suppress(*gone), top.below(kind) as middle:
+                with suppress(*_GONE), top.below(kind) as middle:
                     for letters in middle.names():
-                        with suppress(*gone), middle.below(letters) as folder:
+                        with suppress(*_GONE), middle.below(letters) as folder:
                             yield kind, letters, folder
+
+
+def _open(top: OpenFolder, folders: str, key: str) -> int:
+    """A descriptor of an entry. Raises `EntryError` where something else is there, or others keep it to themselves."""
+    try:
+        with top.below(folders) as folder:
+            return folder.open(key)
+    except (InTheWayError, PermissionError) as error:
+        raise EntryError(str(error.strerror)) from None
 
 
 def _put(folder: OpenFolder, key: str, content: bytes) -> None:
@@ -168,8 +178,7 @@ def _remove_leftovers(folder: OpenFolder) -> None:
     for name in folder.names():
         status = folder.status(name) if name.startswith(ASIDE) else None
         if status is not None and stat.S_ISREG(status.st_mode) and time.time() - status.st_mtime > LEFTOVER_S:
-            with suppress(InTheWayError):
-                folder.remove(name)
+            folder.remove(name)
 
 
 class FsspecStore:
@@ -242,7 +251,7 @@ class FsspecStore:
 
 
 def is_entry(name: str) -> bool:
-    """Whether a file's name is that of an entry, of any version."""
+    """Tell whether a file's name is that of an entry, of any version."""
     kind, *parts = name.split("/")
     return bool(_KIND.fullmatch(kind)) and len(parts) == 2 and all(map(_PART.fullmatch, parts))
 

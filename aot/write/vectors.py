@@ -141,7 +141,7 @@ def case_vectors(cases: Sequence[PlannedCase], cache: VectorCache, compute: Comp
 
 
 def vectors_fault(vectors: CaseVectors, recipe: Recipe) -> str:
-    """Why vectors cannot be those of a recipe, as far as that can be told without computing them; empty: they can."""
+    """Say why vectors cannot be those of a recipe, as far as it shows uncomputed; an empty text: they can."""
     bounds = vectors.case.bounds
     shapes = {entry_name(INPUTS, tensor.name): tensor.shape for tensor in recipe.inputs}
     shapes |= {entry_name(EXPECTED, tensor.name): tensor.shape for tensor in recipe.outputs}
@@ -163,7 +163,7 @@ def vectors_fault(vectors: CaseVectors, recipe: Recipe) -> str:
 
 
 def _case(recipe: Recipe, content: bytes, bounds: Mapping[str, float]) -> records.Case:
-    """What the index says of the vectors of a recipe."""
+    """Make the index's record of the vectors of a recipe."""
     return records.Case(
         op=recipe.op,
         name=recipe.name,
@@ -176,7 +176,7 @@ def _case(recipe: Recipe, content: bytes, bounds: Mapping[str, float]) -> record
 
 
 def blob_of(content: bytes) -> records.Blob:
-    """What the index says of a file of vectors."""
+    """Make the index's record of a file of vectors."""
     digest = hashlib.sha256(content).hexdigest()
     return records.Blob(f"{records.SELFTEST_FOLDER}/{digest[: records.HASH_LENGTH]}.npz", len(content), digest)
 

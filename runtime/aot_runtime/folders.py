@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import IO
 
 _BY_DESCRIPTOR = os.open in os.supports_dir_fd
-"""Whether a folder can be opened, and files be named in it: not on Windows, where nobody else may change a folder that
-is written to."""
+"""True where a folder can be opened, and files be named in it: not on Windows, where nobody else may change a folder
+that is written to."""
 _FILE = (os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK) if _BY_DESCRIPTOR else getattr(os, "O_BINARY", 0)
 _FOLDER = (os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY) if _BY_DESCRIPTOR else 0
 _NO_LINK = os.O_NOFOLLOW if _BY_DESCRIPTOR else 0
 FOR_ALL = 0o644
 """Permissions of a file that others may read, whatever the umask says."""
 ASIDE = ".new-"
-"""How the name of a file begins that is being written, and is renamed once it is whole."""
+"""The beginning of a file's name while it is written; it is renamed once it is whole."""
 
 
 class InTheWayError(OSError):
@@ -159,7 +159,7 @@ class OpenFolder:
             shutil.rmtree(self._at(name), ignore_errors=True, dir_fd=self._descriptor)
 
     def _at(self, name: str) -> str:
-        """What the system is given for a name, beside the descriptor. Raises OSError for what is no name."""
+        """Give the path of a name for the system, beside the descriptor. Raises OSError for what is no name."""
         if name in ("", ".", "..") or "/" in name or "\0" in name or os.sep in name:
             raise OSError(errno.EINVAL, "no name of a file", name)
         return name if self._descriptor is not None else str(self.path / name)
@@ -179,7 +179,7 @@ class OpenFolder:
         return self._opened(name, _FOLDER | _NO_LINK)
 
     def _opened(self, name: str, flags: int) -> int:
-        """What is opened is another than was there before, where somebody replaced it meanwhile."""
+        """Open what was looked at before; where somebody has put a link in its place, that is in the way."""
         try:
             return os.open(self._at(name), flags, dir_fd=self._descriptor)
         except OSError as error:

@@ -93,7 +93,7 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path: Path):
 
 
 def test_a_folder_that_becomes_a_link_once_it_is_open(tmp_path: Path, outside: Path):
-    """What is done is done in the folder that was opened, wherever that is now."""
+    """All is done in the folder that was opened, wherever that is now."""
     (tmp_path / "given" / "folder").mkdir(parents=True)
     with opened_folder(tmp_path / "given") as folder, folder.below("folder") as held:
         (tmp_path / "given" / "folder").rename(tmp_path / "moved")

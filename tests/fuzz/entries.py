@@ -109,7 +109,7 @@ class Entries:
         return st.one_of(entries("kernel"), entries("vectors"))
 
     def check(self, given: Entry) -> str:
-        """What became of an entry."""
+        """Say what became of an entry. Raises AssertionError for what must not happen."""
         path, right = self.entries[given.kind], self.right[given.kind]
         path.write_bytes(sealed(path.name, self._body(given)))
         found = self._kernel(path.name) if given.kind == "kernel" else self._vectors(path.name)
@@ -148,7 +148,7 @@ class Entries:
         return bytes(body)
 
     def _adopted(self, kind: str, tree: Any) -> Any:
-        """What an entry says of its bytes, as a forger would have it."""
+        """Have an entry say what fits its bytes, as a forger does."""
         if kind == "kernel":
             kernel = self.right["kernel"]
             assert isinstance(kernel, CompiledKernel)

@@ -33,7 +33,7 @@ SECRET = b"of somebody else"
 KEYS = ("abcd", "abce", "key")
 BUNDLE = "small-gfx942"
 KINDS = ("file", "folder", "full folder", "link out", "link to a file", "link to a device", "link to itself", "pipe")
-"""What may be put in the place of something; or it is taken away."""
+"""Things that may be put in the place of something; or it is taken away."""
 _BELOW = ("", "/ab", *(f"/ab/{key}" for key in KEYS))
 CACHE_PATHS = (*(f"{kind}{below}" for kind in ("v1", "v2", "vectors-v1") for below in _BELOW), "v2/ab/.new-0123")
 _CALLS = ("open", "stat", "listdir", "mkdir", "unlink", "rmdir", "replace")
@@ -45,7 +45,7 @@ Change = tuple[str, str]
 
 @dataclass(frozen=True)
 class Case:
-    """What is done, what is in the folder then, and what is put there before which call of the system."""
+    """An action, the changes that are made before, and those before calls of the system, by their numbers."""
 
     action: str
     before: tuple[Change, ...]
@@ -87,7 +87,7 @@ class Folders:
         return st.one_of(*(cases(name, paths) for name, (paths, _) in self.actions.items()))
 
     def check(self, case: Case) -> str:
-        """What became of a case. Raises AssertionError for what must not happen."""
+        """Say what became of a case. Raises AssertionError for what must not happen."""
         _, action = self.actions[case.action]
         self._fill(case.action)
         for change in case.before:
@@ -214,7 +214,7 @@ def _unpacked(seed: str) -> dict[str, bytes]:
 
 
 def _snapshot(folder: Path) -> list[tuple[str, int, int, int, int]]:
-    """What there is in a folder and in `ab` there, and when it was changed."""
+    """List a folder and `ab` in it, with sizes and times."""
     found = []
     for place in (folder, folder / "ab"):
         with os.scandir(place) as entries:

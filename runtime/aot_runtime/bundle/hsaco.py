@@ -61,7 +61,7 @@ _MOST = {
         2**32 - 1,
     ),
 }  # fmt: skip
-"""What the counts of a kernel may be."""
+"""The largest value of each count of a kernel."""
 
 
 def hsaco_kernels(elf: Elf, table: Iterable[Symbol], arch: str) -> Iterator[KernelMetadata]:

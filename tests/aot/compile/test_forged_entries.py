@@ -163,8 +163,20 @@ def test_a_batch_of_odd_entries_does_not_end_the_use_of_the_cache(
     assert shared.taken == 1 and len(caplog.records) == 1
 
 
+def test_what_is_told_of_an_entry_is_one_line_without_control_characters(
+    tmp_path: Path, job: CompileJob, kernel: CompiledKernel, caplog: pytest.LogCaptureFixture
+):
+    """Names of kernels in its code object are told, which are whatever a forger wrote there."""
+    code = kernel.image.replace(b"every_type", b"e\x1b[2J\n\rpe\x07")
+    entry = entry_below(tmp_path, kernel)
+    entry.write_bytes(forged(changed(image=code, symbol="every_type"), kernel))
+    assert look_up({key_of(kernel): job}, CompileCache(tmp_path))[0].kernels == {}
+    (told,) = [record.message for record in caplog.records]
+    assert "has no kernel 'every_type'" in told and told.isprintable()
+
+
 def test_what_a_forger_may_say(tmp_path: Path, job: CompileJob, kernel: CompiledKernel):
-    """What nothing in the code contradicts: which pointers are written to, say."""
+    """Nothing in the code contradicts it: the pointers that are written to, say."""
     pointers = {"a": "w"} if "a" in kernel.accesses else {}
     other = replace(kernel, accesses=pointers, early=True)
     CompileCache(tmp_path).put(key_of(kernel), other)

@@ -157,6 +157,27 @@ def test_files_that_are_being_written_are_no_entries(tmp_path: Path):
     assert names(tmp_path / "v2/ab") == [".new-new"]
 
 
+def test_what_others_keep_to_themselves_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Be it an entry, or a folder: the others are read and listed."""
+    store, open_, below = FolderStore(tmp_path), OpenFolder.open, OpenFolder.below
+
+    def denied(method: Any, theirs: str) -> Any:
+        def call(folder: OpenFolder, name: str, *arguments: Any, **options: Any) -> Any:
+            if name == theirs:
+                raise PermissionError(13, "Permission denied")
+            return method(folder, name, *arguments, **options)
+
+        return call
+
+    for name in (NAME, "v2/ab/ab02", "v2/cd/cd01"):
+        store.write(name, b"x")
+    monkeypatch.setattr(OpenFolder, "open", denied(open_, "ab01"))
+    monkeypatch.setattr(OpenFolder, "below", denied(below, "cd"))
+    with pytest.raises(EntryError, match="Permission denied"):
+        store.read(NAME)
+    assert store.read("v2/ab/ab02") == b"x" and [file.name for file in store.files()] == [NAME, "v2/ab/ab02"]
+
+
 def test_files_that_vanish_while_they_are_listed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     store, status = FolderStore(tmp_path), OpenFolder.status
 

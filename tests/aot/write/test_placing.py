@@ -198,7 +198,7 @@ def test_a_pipe_in_the_place_of_a_file_is_replaced(project: Project, folder: Pat
 
 
 def test_the_output_may_be_a_link_and_the_bundle_in_it_may_not(project: Project, folder: Path, outside: Path):
-    """Which folder is written to is said on the command line; what is in it is not."""
+    """The folder that is written to is said on the command line; what is in it is not."""
     (project.folder / "out-link").symlink_to(outside)
     project.output = project.folder / "out-link"
     build(project, KERNELS)
