@@ -421,6 +421,8 @@ class Expressions:
             parts = dict(zip(parameters, given, strict=False)) | dict(named)
             offsets = whole(parts["offsets"]) if "offsets" in parts else Sum.number(0)
             pointer = whole(parts.get("ptr")).plus(offsets)
+            if kind != READ:
+                self._note_stored(pointer, parts.get("stored_value", parts.get("value")))
             return self._access(kind, pointer, parts.get("mask"))
         if name in _ATOMICS:
             mask = named.get("mask", given[2] if len(given) > 2 else None)
@@ -457,10 +459,11 @@ class Expressions:
         return not any(_is_loaded(atom) for value in options for atom in whole(value).below)
 
     def _note_stored(self, pointer: Sum, value: Value) -> None:
-        """Note what a stored value is made of, and the dtype that it was given."""
+        """Note what a stored value is made of, and the dtype that it was given. Memory that is no tensor's, as LDS, has
+        the name ""."""
         if self._silent or value is None:
             return
-        for base in bases_of(pointer):
+        for base in bases_of(pointer) or ("",):
             stored = self.found.stored[base]
             stored.sources.update(atom.key for atom in whole(value).below if _is_loaded(atom))
             if isinstance(value, Cast):

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
 T = TypeVar("T")
-LIMIT_S = 20
+LIMIT_S = 120
 """Seconds after which an input is taken for one that waits for ever."""
 
 
