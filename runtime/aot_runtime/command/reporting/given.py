@@ -172,6 +172,8 @@ def read_modelled(path: Path, index: Index) -> Modelled:
 
 
 def _read(path: Path, form: type[_Given], command: str) -> _Given:
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe may have nobody who writes to it
+        raise ArgumentError(f"{path} is no regular file")
     try:
         with path.open("rb") as file:
             data: Any = file.read(LARGEST + 1)
