@@ -67,8 +67,8 @@ def write_lines(lines: Iterable[str], err: bool = False) -> None:
 
 
 def write_json(data: Any) -> None:
-    """Write data as JSON to standard output: numbers that are not finite are null; iterators are arrays that are
-    written piece by piece, also as values of mappings at the top.
+    """Write data as JSON to standard output. Numbers that are not finite are null. Iterators, also as values of
+    mappings at the top, are arrays that are written piece by piece.
 
     It is ASCII, so that whatever is in a text, a terminal has nothing to obey.
     """

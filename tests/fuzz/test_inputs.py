@@ -193,7 +193,7 @@ def test_faults_are_found(
 def test_what_is_printed_raw_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, escape: Callable[[str], str]):
     """Raw characters, and lines that a text begins."""
     monkeypatch.setattr("aot_runtime.terminal.escaped", escape)
-    assert {failure.signature for failure in run(terminals, 60, tmp_path)[1]} == {"WrongError at bundles.py:must"}
+    assert {failure.signature for failure in run(terminals, 200, tmp_path)[1]} == {"WrongError at bundles.py:must"}
 
 
 def test_a_failure_is_made_smaller_and_kept(tmp_path: Path):

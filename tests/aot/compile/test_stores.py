@@ -195,14 +195,14 @@ def test_files_that_vanish_while_they_are_listed(tmp_path: Path, monkeypatch: py
 
 def test_a_folder_that_is_removed_as_it_is_empty_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     """As `cache prune` does beside a build."""
-    create, tidied = OpenFolder.create, []
+    create, tidied = OpenFolder._created, []
 
-    def beside(folder: OpenFolder, *arguments: Any) -> int:
+    def beside(folder: OpenFolder, *arguments: Any) -> Any:
         if len(tidied) < 3:
             tidied.append(FolderStore(tmp_path).remove([]))
         return create(folder, *arguments)
 
-    monkeypatch.setattr(OpenFolder, "create", beside)
+    monkeypatch.setattr(OpenFolder, "_created", beside)
     FolderStore(tmp_path).write(NAME, b"x")
     assert FolderStore(tmp_path).read(NAME) == b"x" and len(tidied) == 3
 

@@ -173,6 +173,8 @@ def read_modelled(path: Path, index: Index) -> Modelled:
 
 
 def _read(path: Path, form: type[_Given], command: str) -> _Given:
+    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe may have nobody who writes to it
+        raise ArgumentError(f"{path} is no regular file")
     try:
         data = read_regular(path, LARGEST)
     except OSError as error:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import html
 import json
+import os
 import re
 import statistics
 import sys
@@ -197,6 +198,7 @@ def test_modelled_times(sample_folder: Path, tmp_path: Path):
         ("time", {"launches": [{}]}, "is not what `aotbundle profile --time --json` writes: "),
         ("profile", None, "is not what `aotbundle profile --json` writes: "),
         ("selftest", "absent", "cannot be read: No such file or directory"),
+        ("time", "a pipe", "is no regular file"),
     ],
 )
 def test_files_that_are_about_something_else(
@@ -204,7 +206,9 @@ def test_files_that_are_about_something_else(
 ):
     whole = {"selftest": selftest_data, "profile": profile_data, "time": time_data}[name](read_index(sample_folder).id)
     given = tmp_path / "given.json"
-    if change != "absent":
+    if change == "a pipe":
+        os.mkfifo(given)
+    elif change != "absent":
         given.write_text(json.dumps({**whole, **change}) if isinstance(change, dict) else "{")
     result = aotbundle("report", sample_folder, "-o", tmp_path / "page.html", f"--{name}", given)
     assert result.exit_code == 2 and f"{given} {message}" in result.stderr
