@@ -175,10 +175,10 @@ def _prepare(
             made.append(device.driver.prepare(device.index, function, *shape, segment, variant.early))
         return kernargs, made, *(launch.enqueue for launch in made)
 
-    captures = device.holdings.captures
+    captures, note_stream = device.holdings.captures, getattr(load, "streams", set()).add
 
     def placed(stream: int) -> Prepared:
-        load.streams.add(stream)
+        note_stream(stream)
         if captures:
             _note_captures(device, load)
         try:
