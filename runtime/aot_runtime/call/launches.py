@@ -175,7 +175,9 @@ def _prepare(
             made.append(device.driver.prepare(device.index, function, *shape, segment, variant.early))
         return kernargs, made, *(launch.enqueue for launch in made)
 
-    captures, note_stream = device.holdings.captures, getattr(load, "streams", set()).add
+    captures = device.holdings.captures
+    streams: set[int] = getattr(load, "streams", set())
+    note_stream = streams.add
 
     def placed(stream: int) -> Prepared:
         note_stream(stream)
