@@ -254,6 +254,7 @@ def run_interrupted(folder: Path, interrupts: int, seed: int) -> Outcome:
                 _count(outcome, error)
             is_armed = False
     finally:
+        signal.signal(signal.SIGALRM, signal.SIG_IGN)  # else `interrupt` might set the timer again
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
         sys.unraisablehook = hook

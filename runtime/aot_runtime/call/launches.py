@@ -176,9 +176,11 @@ def _prepare(
         return kernargs, made, *(launch.enqueue for launch in made)
 
     captures = device.holdings.captures
+    streams: set[int] = getattr(load, "streams", set())
+    note_stream = streams.add
 
     def placed(stream: int) -> Prepared:
-        load.streams.add(stream)
+        note_stream(stream)
         if captures:
             _note_captures(device, load)
         try:

@@ -160,6 +160,7 @@ class DeviceMemory:
         self._small: dict[int, Block] = {}
         """Blocks of the shelves by address, owned or not: a weak reference must not go before what it is to."""
         self._small_bytes = 0
+        self._moment: _Moment | None = None
         self._scratch: dict[int, list[Allocation]] = {}
         """Blocks by size that no call has at the moment."""
         self._scratch_blocks: dict[int, Block] = {}
@@ -230,7 +231,18 @@ class DeviceMemory:
         for user in block.others or ():
             if _is_user(block.others, user):
                 with contextlib.suppress(DriverCallError):
-                    self.order_after(block.stream, user)
+                    self._order_by_one_event(block.stream, user)
+
+    def _order_by_one_event(self, later: int, earlier: int) -> None:
+        """As `order_after`, by an event that is kept for as long as there are streams of ours. Needs the lock."""
+        moment = self._moment
+        if moment is None:
+            moment = _Moment()
+            made = self.holdings.hold_handle(moment, self.driver.destroy_event)
+            moment.event = self.driver.create_event(self.index, made)
+            self._moment = moment if self.streams else None
+        self.driver.record_event(self.index, moment.event, earlier)
+        self.driver.wait_event(self.index, later, moment.event)
 
     def _hold(self, owner: Allocation, size: int, stream: int) -> Block:
         """A block that is not there yet."""
@@ -355,6 +367,8 @@ class DeviceMemory:
         """Forget a stream of ours that was destroyed; its handle may be another's by now."""
         if self.streams.get(handle) is holding:
             del self.streams[handle]
+        if not self.streams:
+            self._moment = None
 
     def order_after(self, later: int, earlier: int) -> None:
         """Make work that follows on stream `later` wait for the work so far on stream `earlier`."""
@@ -409,9 +423,10 @@ class DeviceMemory:
 
 
 class _Moment:
-    """The owner of an event for a moment."""
+    """The owner of an event."""
 
-    __slots__ = ("__weakref__",)
+    __slots__ = ("__weakref__", "event")
+    event: int
 
 
 def rounded(nbytes: int) -> int:
