@@ -133,6 +133,21 @@ COPIES = """
         check(hip.hipMemset(device, 9, n(4096)))
         check(hip.hipDeviceSynchronize())
         assert c.string_at(device, 4096) == bytes([9]) * 4096
+    stream, urgent, least, most = c.c_void_p(), c.c_void_p(), c.c_int(), c.c_int()
+    check(hip.hipStreamCreate(c.byref(stream)))
+    check(hip.hipDeviceGetStreamPriorityRange(c.byref(least), c.byref(most)))
+    check(hip.hipStreamCreateWithPriority(c.byref(urgent), 0, most))
+    check(hip.hipMallocAsync(c.byref(device), n(1 << 20), stream))
+    check(hip.hipMemsetAsync(device, 3, n(1 << 20), stream))
+    flag, found = allocate(64), np.zeros(4, np.uint8)
+    check(hip.hipStreamWriteValue32(stream, flag, c.c_uint32(5), 0))
+    check(hip.hipStreamSynchronize(stream))  # one kernel at a time is run: another one could not wait for it
+    check(hip.hipStreamWaitValue32(urgent, flag, c.c_uint32(5), 1, c.c_uint32(0xFFFFFFFF)))  # equal
+    check(hip.hipMemcpyAsync(at(found), device, n(4), 2, urgent))
+    check(hip.hipStreamSynchronize(urgent))
+    assert (found == 3).all()
+    check(hip.hipFreeAsync(device, stream))
+    check(hip.hipStreamSynchronize(stream))
     peer = c.c_int()
     check(hip.hipDeviceCanAccessPeer(c.byref(peer), 0, 1))
     assert peer.value == 1

@@ -6,6 +6,7 @@
 #include <string.h>
 #include <sys/ioctl.h>
 #include <sys/mman.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #define CALL(number, type, ...) ({ struct type a_ = {__VA_ARGS__}; \
@@ -17,7 +18,7 @@ struct queue { uint64_t ring, write, read, doorbell; uint32_t size, gpu, type, p
                uint64_t eop, eop_size, save; uint32_t save_size, stack, engine, metadata; };
 struct event { uint64_t page; uint32_t trigger, type, resets, node, id, slot; };
 struct waited { uint64_t data[5]; uint32_t id, pad; };
-struct wait { uint64_t events; uint32_t count, all, timeout, result; };
+struct waiting { uint64_t events; uint32_t count, all, timeout, result; };
 struct apertures { uint64_t array; uint32_t count, pad; };
 struct aperture { uint64_t bounds[6]; uint32_t gpu, pad; };
 struct available { uint64_t bytes; uint32_t gpu, pad; };
@@ -37,6 +38,17 @@ static void *allocate(uint64_t size, uint32_t flags) {  // of the driver, mapped
 struct signal { int64_t kind, value; uint64_t mailbox; uint32_t event, pad; uint64_t start, end, queue, pad2; };
 
 int main(int argc, char **argv) {
+    if (argc > 1 && !strcmp(argv[1], "fork")) {  // the parent's memory, queue and event are none of the child's
+        kfd = open("/dev/kfd", O_RDWR), render = open("/dev/dri/renderD128", O_RDWR);
+        struct aperture found[8];
+        CALL(0x14, apertures, (uint64_t)found, 8);
+        gpu = found[0].gpu;
+        strcpy(allocate(1 << 20, 1), "the parent's");
+        CALL(8, event, 0, 0, 0, 1);
+        int status = 0;
+        if (fork()) return wait(&status) < 0 ? 8 : WEXITSTATUS(status);
+        argv[1] = "copy";
+    }
     kfd = open("/dev/kfd", O_RDWR), render = open("/dev/dri/renderD128", O_RDWR);
     if (kfd < 0 || render < 0) return 3;
     struct version version = CALL(1, version, 0);
@@ -79,7 +91,7 @@ int main(int argc, char **argv) {
         *bell = 0;
     }
     struct waited waited = {.id = event.id};
-    struct wait wait = CALL(0x0C, wait, (uint64_t)&waited, 1, 0, 20000);
+    struct waiting wait = CALL(0x0C, waiting, (uint64_t)&waited, 1, 0, 20000);
     printf("waited %u, signal %lld, %s\n", wait.result, (long long)signal->value, memory + 5000);
     return 0;
 }

@@ -46,6 +46,12 @@ def test_a_copy_by_an_engine(program: Path):
     assert done.stdout.splitlines()[-1] == "waited 0, signal 0, copied by the engine", done.stderr
 
 
+def test_the_child_of_a_fork_has_a_driver_of_its_own(program: Path):
+    done = emulate(program, "fork")
+    assert done.stdout.splitlines()[-1] == "waited 0, signal 0, copied by the engine", done.stderr
+    assert f"left {(192 << 30) - (1 << 20)}" in done.stdout and done.returncode == 0
+
+
 def test_what_is_not_served_is_refused_by_name(program: Path):
     done = emulate(program, "refused")
     assert done.stdout.splitlines()[1:] == ["svm -1", "svm -1", "unknown -1"]

@@ -14,6 +14,13 @@ static uint64_t next_handle = 1, next_offset[MAX_DEVICES], in_use[MAX_DEVICES];
 static bool queue_used[MAX_DEVICES][QUEUES];
 enum { GRANULE = 2 << 20 };  // of offsets in a device's file: what the program may map with large pages
 
+void forget_memory(void) {
+    objects = NULL;
+    memset(next_offset, 0, sizeof next_offset);
+    memset(in_use, 0, sizeof in_use);
+    memset(queue_used, 0, sizeof queue_used);
+}
+
 static unsigned device_of(uint32_t gpu_id) {
     unsigned i = 0;
     while (i < device_count && devices[i].gpu_id != gpu_id) i++;

@@ -24,6 +24,7 @@ unsigned device_count;
 int memory_fds[MAX_DEVICES];
 char *shared;
 static int kfd_fd = -1, peer = -1;
+static bool known;  // the list of devices
 static pthread_mutex_t opening = PTHREAD_MUTEX_INITIALIZER;
 
 const char *folder(void) { return getenv("AOTBUILD_KFD"); }
@@ -45,7 +46,6 @@ static int real_open(const char *path, int flags) {
 }
 
 bool open_machine(void) {
-    static bool known;
     pthread_mutex_lock(&opening);
     if (!known) {
         char path[512];
@@ -134,9 +134,12 @@ static int open_kfd(void) {
     return kfd_fd < 0 ? refuse(ENOENT) : duplicate(kfd_fd);
 }
 
-static void forget(void) {  // in the child of a fork: it opens the driver anew
+static void forget(void) {  // in the child of a fork, which has to open the driver anew
     kfd_fd = peer = -1;
     shared = NULL;
+    known = false;
+    forget_memory();
+    forget_events();
     pthread_mutex_init(&lock, NULL);
     pthread_mutex_init(&opening, NULL);
 }

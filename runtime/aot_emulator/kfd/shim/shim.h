@@ -65,10 +65,12 @@ void complain(const char *format, ...) __attribute__((format(printf, 1, 2)));
 
 // driver.c
 int serve(unsigned long request, void *argument);
+void forget_memory(void);
 struct object *object_of(uint64_t handle);
 
 // events.c
 int create_event(struct create_event *event);
+void forget_events(void);
 int set_event(uint32_t id);
 int reset_event(uint32_t id);
 int wait_events(struct wait_events *wait);
