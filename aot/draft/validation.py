@@ -18,6 +18,7 @@ from .draft import OpDraft
 from .manifest_text import manifest_text
 
 TARGET = Target("gfx942")
+"""The architecture that drafts are planned for; nothing is compiled."""
 
 
 def mark_faults(ops: Sequence[OpDraft], root: Path, process: ForkedProcess) -> None:

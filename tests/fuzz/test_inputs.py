@@ -113,8 +113,7 @@ def test_a_sample(tmp_path: Path, make: Make, count: int, outcomes: set[str]):
     assert sum(counts.values()) == count and counts.keys() >= outcomes
 
 
-@pytest.mark.parametrize("name", ["bundles", "archives", "names", "policies", "manifests"])
-@pytest.mark.parametrize("name", ["bundles", "archives", "manifests", "terminals"])
+@pytest.mark.parametrize("name", ["bundles", "archives", "names", "policies", "manifests", "terminals"])
 def test_what_failed_once(tmp_path: Path, name: str):
     """Each file of the corpus is an input for which a fault was mended, or one of an outcome."""
     if name == "bundles":

@@ -38,6 +38,8 @@ class ComputeUnit:
         barriers: workgroups of more than one wave, which is what takes a barrier; None: no limit of their own.
         sgprs: scalar registers of a SIMD; None: they never limit.
         lds_reserved: bytes of LDS that the system takes from every workgroup and that its code object does not count.
+        compute_units: compute units, as GPUs are described by, in what HIP counts as a multiprocessor: two in a
+            work-group processor.
     """
 
     waves: int
@@ -49,6 +51,7 @@ class ComputeUnit:
     barriers: int | None = None
     sgprs: int | None = None
     lds_reserved: int = 0
+    compute_units: int = 1
 
 
 @dataclass(frozen=True)
@@ -168,8 +171,9 @@ def _cdna(waves: int, vgprs: int, vgpr_granule: int, lds_kib: int = 64, lds_gran
     return ComputeUnit(waves, vgprs, vgpr_granule, lds_kib * KIB, lds_granule, waves * SIMDS, barriers=16, sgprs=800)
 
 
-def _rdna(vgprs: int, vgpr_granule: int, lds_kib: int = 128) -> ComputeUnit:
-    return ComputeUnit(16, vgprs, vgpr_granule, lds_kib * KIB, 1024, 16 * SIMDS, barriers=32)
+def _rdna(vgprs: int, vgpr_granule: int, lds_kib: int = 128, compute_units: int = 2) -> ComputeUnit:
+    lds = lds_kib * KIB
+    return ComputeUnit(16, vgprs, vgpr_granule, lds, 1024, 16 * SIMDS, barriers=32, compute_units=compute_units)
 
 
 def _sm(warps: int, blocks: int, shared_kib: int, reserved: int = 0) -> ComputeUnit:
@@ -228,7 +232,7 @@ _AMD = (
     Architecture("gfx1153", "experimental", 0x58, 64 * KIB, _SMALL),
     Architecture("gfx1200", "supported", 0x48, 64 * KIB, _LARGE, fp8="ocp"),
     Architecture("gfx1201", "supported", 0x4E, 64 * KIB, _LARGE, fp8="ocp", product=_RX9070XT),
-    Architecture("gfx1250", "experimental", 0x49, 320 * KIB, _rdna(1024, 16, 320), descriptor_vgprs=16,
+    Architecture("gfx1250", "experimental", 0x49, 320 * KIB, _rdna(1024, 16, 320, 1), descriptor_vgprs=16,
                  has_bf16_cvt=True, fp8="ocp"),
 )  # fmt: skip
 

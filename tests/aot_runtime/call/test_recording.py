@@ -334,7 +334,7 @@ def test_aliases_and_merged_calls_stay_as_they_are(tmp_path: Path):
 
 def test_a_pipe_is_no_calls_file(tmp_path: Path):
     os.mkfifo(tmp_path / "calls.yaml")
-    with pytest.raises(CallsFileError, match=r"calls\.yaml: it is no regular file"):
+    with pytest.raises(CallsFileError, match=r"calls\.yaml: cannot be read: it is no regular file"):
         aot_runtime.record(tmp_path / "calls.yaml")
 
 

@@ -75,7 +75,7 @@ def test_what_is_done_is_logged(rows_bundles: Path, caplog: pytest.LogCaptureFix
     said = [record.getMessage() for record in caplog.records]
     assert said[0] == f"opened {bundle}, id {read_index(bundle).id}, on emulator:0"
     assert "planned a call of softmax: softmax_rows" in said
-    assert any(line.startswith("loaded softmax_rows of code/") for line in said)
+    assert any(line.startswith("loaded softmax_rows of code object ") for line in said)
 
 
 def test_verify_says_ok_or_each_fault(rows_bundles: Path, rows_copy: Path):

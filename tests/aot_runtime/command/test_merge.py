@@ -16,7 +16,6 @@ from aot_runtime.bundle.files import source_of
 from aot_runtime.bundle.packing import merge_bundles, pack_bundle
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.contract.records import SELFTEST_FOLDER
-from aot_runtime.opening import _look_at
 from tests.support.building.builds import contents
 from tests.support.command import aotbundle
 from tests.support.forging import edit_index
@@ -107,15 +106,6 @@ def test_opened(folders: list[Path], merged: Path, tmp_path: Path):
     assert open_bundle(tmp_path, "emulator").path == tmp_path / "more.aotb/gfx942"
     (tmp_path / "rows").symlink_to(folders[0])
     assert open_bundle(tmp_path, "emulator").path == tmp_path / "rows"  # they are the same bundle
-
-
-def test_which_drivers_start_up(merged: Path, tmp_path: Path):
-    """One for each kind of GPU that there is a bundle for, however many vectors are beside them."""
-    assert _look_at(str(merged)) == ["cuda", "hip"]
-    assert _look_at(str(merged / "gfx942")) == []
-    merged_without = tmp_path / "other.aotb"
-    merge_bundles([merged / "gfx942"], merged_without)
-    assert _look_at(str(merged_without)) == ["hip gfx942"]
 
 
 def test_opening_reads_nothing_of_the_others(folders: list[Path], merged: Path, monkeypatch: pytest.MonkeyPatch):

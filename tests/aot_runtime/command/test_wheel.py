@@ -270,7 +270,7 @@ def test_names_are_looked_up_without_the_packages_of_importlib(rows_bundle: Path
     """Whose import takes longer than opening a bundle."""
     site.install(rows_bundle)
     script = (
-        "import sys; from aot_runtime.opening import installed_bundles\n"
+        "import sys; from aot_runtime.installed import installed_bundles\n"
         f"sys.path.insert(0, {str(site.folder)!r})\n"
         "assert [item.arch for item in installed_bundles('rows')] == ['gfx942']\n"
         "assert not {'importlib.metadata', 'email', 'zipfile', 'numpy', 'msgspec'} & set(sys.modules)\n"

@@ -18,11 +18,13 @@ NAME = re.compile(r"(gfx\d|sm_\d)[\w\\]*")
 IN_CODE = {
     "runtime/aot_runtime/contract/arch.py": "the table",
     "runtime/aot_emulator/isa/": "which are emulated, and what each does otherwise than the tables of instructions",
+    "runtime/aot_emulator/kfd/models.py": "which GPUs are emulated below AMD's runtime",
     "runtime/aot_emulator/sanitizer/wait_states.py": "which instructions need wait states between them on each",
     "runtime/aot_emulator/timing/": "what instructions and memory of each cost: the table of the model of time",
     "aot/command/check.py": "the default of --arch",
     "aot/compile/kernel_source.py": "the target that files see which are run to be looked at, for no build",
     "aot/draft/texts.py": "the same, of a manifest that is drafted",
+    "aot/draft/validation.py": "the same: drafts are planned for it",
     "benchmarks/build.py": "a default of --arch",
     "benchmarks/timing/traces.py": "the one whose published times are compared",
     "benchmarks/peers/building.py": "the architecture whose peers these are",

@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import ctypes
 import os
-import re
 from typing import Any, ClassVar
 
-from aot_runtime.contract.arch import likely_dies
+from aot_runtime.contract.arch import ARCHITECTURES, likely_dies
 from aot_runtime.errors import DeviceError
 
 from .base import DeviceProperties, Outcome
@@ -142,8 +141,8 @@ def _units_of_a_processor(arch: str) -> int:
     Of RDNA that is a work-group processor, of two compute units, unless HIP's variable GPU_ENABLE_WGP_MODE is 0; HIP's
     count of "physical" multiprocessors is halved as well.
     """
-    is_rdna = re.fullmatch(r"gfx1[012][0-5].", arch) is not None and arch != "gfx1250"
-    return 2 if is_rdna and os.environ.get("GPU_ENABLE_WGP_MODE") != "0" else 1
+    row = ARCHITECTURES.get(arch)
+    return 1 if row is None or os.environ.get("GPU_ENABLE_WGP_MODE") == "0" else row.unit.compute_units
 
 
 def _text(value: bytes | str) -> str:
