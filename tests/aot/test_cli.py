@@ -239,16 +239,21 @@ def test_what_is_not_met_is_listed_and_nothing_is_written(project: Project):
         ("-o", "m.yaml/sub", "output folder {} cannot be written: Not a directory"),
         ("-o", "m.yaml", "output folder {} cannot be written: File exists"),
         ("--cache-dir", "m.yaml/sub", "compile cache {} cannot be written: Not a directory"),
-        ("--cache-dir", "cache", "compile cache {} cannot be written: Not a directory"),  # it was to be had, at first
     ],
 )
 def test_places_that_cannot_be_written(project: Project, option: str, place: str, message: str):
-    project.cache.mkdir()
-    (project.cache / "v2").write_text("in the way")
     path = project.folder / place
     result = project.build(option, str(path), *SMALL)
     assert result.exit_code == 1 and result.stderr.startswith(f"aotbuild: error: {message.format(path)}")
     assert not project.folder_of().exists()
+
+
+def test_a_file_where_the_cache_keeps_entries_costs_no_bundle(project: Project):
+    project.cache.mkdir()
+    (project.cache / "v2").write_text("in the way")
+    result = project.build(*SMALL)
+    assert result.exit_code == 0 and "cannot be read (a file is in its place); it is not used" in result.stderr
+    assert project.folder_of().exists() and (project.cache / "v2").read_text() == "in the way"
 
 
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
