@@ -14,7 +14,7 @@ _AT = re.compile(r"(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)?\s*\Z")
 _OF_LISTING = re.compile(r"(?:, line |triton-amdgpu-assembler:)(?P<line>\d+)(?:;|:\d+:)\s*\Z")
 _IN_FUNCTION = re.compile(r"(?P<file>[^\s:]+):(?P<line>\d+):\d+: in function (?P<function>\S+) .*?\): (?P<message>.*)")
 _WHY = "Layout has "
-"""How a diagnostic's second line begins that says what is wrong with a layout."""
+"""The beginning of a diagnostic's second line that names the fault of a layout."""
 _SUMMARIES = ("Failures have been detected", "Ptx assembly aborted due to errors", "PTX codegen error")
 """Parts of errors that say only that there were others."""
 _CHANGES_RESULTS = re.compile(

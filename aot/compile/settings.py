@@ -117,7 +117,7 @@ class CompilerOutput:
         return _text(self.native) + _text(self.python)
 
     def sizes(self) -> tuple[int, int]:
-        """How much was printed until now."""
+        """The size of what was printed until now."""
         return len(_text(self.native)), len(_text(self.python))
 
     def of_compilers(self, after: tuple[int, int] = (0, 0)) -> str:

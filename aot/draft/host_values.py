@@ -186,7 +186,7 @@ class HostTensor:
 
     @property
     def least_rank(self) -> int:
-        """How many dims it has at least, by the positions that are asked for."""
+        """The least number of dims, by the positions that are asked for."""
         owner = self.like or self
         return max((dim + 1 if dim >= 0 else -dim for dim in owner._asked), default=0)
 

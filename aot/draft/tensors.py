@@ -25,7 +25,7 @@ POINTER_NAME = re.compile(r"(?i)(^|_)(ptr|ptrs|pointer)$|_ptr_")
 
 ONE = "one element"
 SURE = 100
-"""How alike an index and what a mask bounds are where the mask says how far the index goes."""
+"""The likeness of an index and what a mask bounds from which on the mask bounds that index."""
 
 
 @dataclass(frozen=True)
@@ -296,7 +296,7 @@ class _Shapes:
         return best if best[0] else (1, self._divided(index, own) or self._unbound(index))
 
     def _reached(self, index: Sum, bound: Bound) -> Extent | None:
-        """How far a multiple of what is bound, and an offset behind it, come; None where it is the bound itself."""
+        """The reach of a multiple of what is bound, and of an offset behind it; None where it is the bound itself."""
         if index.key() == bound.index.key() or not bound.index.terms:
             return None
         counts = {index.terms.get(product, 0) / count for product, count in bound.index.terms.items()}

@@ -17,7 +17,7 @@ MAX_TERMS = 200
 
 ARGUMENT, PROGRAM, PROGRAMS, RANGE, LOOP, LOADED = "argument", "program", "programs", "range", "loop", "loaded"
 LOADED_KEY = "loaded "
-"""How the key of a loaded value, an atom of kind `other`, begins."""
+"""The beginning of the key of a loaded value, an atom of kind `other`."""
 QUOTIENT, REMAINDER, OTHER = "quotient", "remainder", "other"
 
 

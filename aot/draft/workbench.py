@@ -103,7 +103,7 @@ class Workbench:
         return ""
 
     def _programs(self, axis: int) -> str:
-        """How many programs there are along an axis."""
+        """The number of programs along an axis."""
         written = size_text(self.launch.grid[axis]) if axis < len(self.launch.grid) else ""
         text = self.launch.final(written)
         tuned = names_of(text) & {name for name, p in self.parameters.items() if p.constexpr}

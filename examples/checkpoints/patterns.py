@@ -37,7 +37,7 @@ _PLAIN = re.compile(r"[\w.-]*")
 
 
 class Budget:
-    """How much work is left for the expressions of a file."""
+    """The work that is left for the expressions of a file."""
 
     def __init__(self, values: Values, left: int = BUDGET):
         self.values, self.left = values, left
@@ -58,7 +58,7 @@ class Subject:
         self._found: dict[str, int] = {}
 
     def places(self, text: str) -> int:
-        """Where a text begins, as bits."""
+        """The places where a text begins, as bits."""
         if (found := self._found.get(text)) is None:
             found, at = 0, self.text.find(text)
             while at >= 0:

@@ -183,7 +183,7 @@ def kinds_of(values: Values, implied: list[str]) -> list[str]:
 
 
 def window_of(values: Values, kinds: Iterable[str]) -> int | None:
-    """How many tokens a token of a sliding layer sees.
+    """The number of tokens that a token of a sliding layer sees.
 
     Raises `CheckpointError`: layers slide, and there is no window.
     """

@@ -1,4 +1,4 @@
-"""Where both commands print. Nothing else of them writes to standard output or standard error.
+"""The one module by which both commands print. Nothing else of them writes to standard output or standard error.
 
 What is printed may come from anywhere: a bundle, the name of a file, a compiler, a server. So it is written line by
 line, and each line is escaped as a whole: no text in it can begin another line, or be obeyed by a terminal.

@@ -52,7 +52,7 @@ def test_importing_the_runtime_imports_no_binding():
 
 
 def test_an_open_and_a_call_import_what_they_need(small_bundle: Path):
-    """What errors, graphs, recordings of calls, exchange with other libraries and masked arrays need comes later."""
+    """Modules for errors, graphs, recordings, exchange with other libraries and masked arrays are imported later."""
     printed = run(
         "from aot_runtime import open_bundle\nimport numpy as np\n"
         f"small = open_bundle({str(small_bundle)!r}, 'emulator')\n"

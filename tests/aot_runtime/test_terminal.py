@@ -1,4 +1,4 @@
-"""What both commands print: by one module, line by line, with nothing that a terminal obeys."""
+"""Both commands print by one module, line by line, and nothing that a terminal obeys."""
 
 from __future__ import annotations
 
@@ -151,7 +151,7 @@ def test_a_print_is_found(text: str):
 
 
 def prints(text: str, module: str) -> Iterator[str]:
-    """What of a module may write to a terminal by itself: line and what it is."""
+    """Find what may write to a terminal by itself in a module: line and what it is."""
     tree = ast.parse(text)
     asked = {
         id(node.value)

@@ -289,7 +289,7 @@ def test_act_order_and_codes_of_other_dtypes_are_not_prepacked():
 
 
 def with_zeros(weight: np.ndarray, size: int) -> Packed:
-    """Of 8 bits."""
+    """A format of 8 bits."""
     return replace(to_int8(weight, size), zeros=np.zeros((weight.shape[1] // size, len(weight)), np.int8))
 
 

@@ -73,7 +73,7 @@ class Archives:
         """The next input takes its place."""
 
     def handle(self, given: ArchiveInput, data: bytes) -> str:
-        """What became of an input, in a few words. Raises what is wrong with it."""
+        """Return the outcome of an input, in a few words. Raises what is wrong with it."""
         is_damaged = given.is_damage and data != self.inputs.data[given.seed]
         try:
             found = open_place(self.path)

@@ -106,7 +106,7 @@ class Bundles:
                     os.mkdir(path)
 
     def handle(self, given: BundleInput, files: Files) -> str:
-        """What became of an input, in a few words. Raises what is wrong with it."""
+        """Return the outcome of an input, in a few words. Raises what is wrong with it."""
         seed, folder = self.inputs.seeds[given.seed], self.folder / given.seed
         is_damaged = not given.adopted and self._differs(seed, files)
         try:

@@ -117,7 +117,7 @@ class CallsFiles:
         self._path.write_bytes(content)
 
     def handle(self, given: CallsFileInput, prepared: None) -> str:
-        """What became of an input: what `check` and `merge` do, but for writing. Raises what is wrong with it."""
+        """Do what `check` and `merge` do, but for writing; return the outcome. Raises what is wrong with an input."""
         try:
             data = calls_file._read(self._path)
         except CallsFileError as error:

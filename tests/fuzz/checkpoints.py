@@ -119,7 +119,7 @@ class Checkpoints:
             path.unlink()
 
     def handle(self, given: CheckpointInput, prepared: bytes) -> str:
-        """What became of an input. Raises what is wrong with it."""
+        """Return the outcome of an input. Raises what is wrong with it."""
         try:
             self.seeds[given.seed].read(self._whole)
         except REFUSALS as error:

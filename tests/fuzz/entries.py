@@ -38,7 +38,7 @@ ODD = (
 """Values that a field may come to have."""
 
 Edit = tuple[tuple[Any, ...], Any]
-"""Where in an entry, and what is put there."""
+"""A place in an entry, and what is put there."""
 
 
 @dataclass(frozen=True)

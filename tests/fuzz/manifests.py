@@ -131,7 +131,7 @@ class Manifests:
         """Nothing: the next input has the file."""
 
     def handle(self, given: ManifestInput, prepared: None) -> str:
-        """What became of an input. Raises what is wrong with it."""
+        """Return the outcome of an input. Raises what is wrong with it."""
         try:
             manifest = load_manifest(self.path)
         except ManifestError as error:

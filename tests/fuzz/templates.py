@@ -125,7 +125,7 @@ class Templates:
         return None
 
     def handle(self, given: TemplateInput, prepared: str | None) -> str:
-        """What became of an input."""
+        """Return the outcome of an input."""
         if prepared is None:
             return "taken"
         assert prepared, "an error without words"

@@ -44,7 +44,7 @@ HARMLESS = "¤"
 """Takes the place of what a terminal would obey: a letter of no name and no expression either."""
 _ESCAPE = re.compile(r"\\+(x[0-9a-f]{2}|u[0-9a-f]{4}|[nrt])")
 ERASE = "\r\x1b[K"
-"""What the commands themselves say to a terminal."""
+"""Escapes that the commands themselves send to a terminal."""
 COMMANDS = (
     "show {b}", "show {b}", "show {b} --variants", "show {b} --variants", "show {b} --json", "ls {b}", "ls {b} --json",
     "verify {b}", "verify {b} --json", "diff {o} {b}", "diff {o} {b} --variants", "diff {b} {o} --json",
@@ -89,7 +89,7 @@ class _Screen(io.StringIO):
 
 @dataclass(frozen=True)
 class Shown:
-    """What a command printed."""
+    """The output of a command."""
 
     status: object
     out: str
@@ -173,7 +173,7 @@ class Terminals:
         return files
 
     def handle(self, given: TerminalInput, files: tuple[Files, Files]) -> str:
-        """What became of an input, in a few words. Raises what is wrong with it."""
+        """Return the outcome of an input, in a few words. Raises what is wrong with it."""
         hostile, clean = self._shown(given, self.hostile), self._shown(cleaned(given), self.clean)
         for shown in (hostile, clean):
             for text in (shown.out, shown.err):
@@ -218,7 +218,7 @@ def _filled(word: str, places: dict[str, Any]) -> str:
 
 
 def shown_by(run: Callable[[], object], is_terminal: bool) -> Shown:
-    """What is printed meanwhile, on a terminal or not."""
+    """Progress is printed meanwhile, on a terminal or not."""
     out, err = _Screen(is_terminal), _Screen(is_terminal)
     status: object = 0
     with redirect_stdout(out), redirect_stderr(err):

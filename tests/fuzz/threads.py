@@ -38,7 +38,7 @@ INTERVAL_S = 2e-3
 
 @dataclass
 class Outcome:
-    """What many steps came to.
+    """The result of many steps.
 
     Attributes:
         left: what was not given back, or was given back twice: (before, after) by what it is.
@@ -52,14 +52,14 @@ class Outcome:
     errors: dict[str, int] = field(default_factory=dict)
 
     def faults(self) -> list[str]:
-        """What must not be."""
+        """Facts that must not be."""
         return [
             *(f"{count} times: {error}" for error, count in self.errors.items()),
             *(f"{what}: {before} before, {after} after" for what, (before, after) in self.left.items()),
         ]
 
     def lines(self) -> Iterator[str]:
-        """What was done, in lines."""
+        """A summary, in lines."""
         yield f"{self.steps:,} steps in {self.seconds:,.0f} s, {self.interrupts:,} interrupts"
 
 
@@ -271,7 +271,7 @@ def _opened(folder: Path) -> Bundle:
 
 
 def _there(bundle: Bundle) -> dict[str, int]:
-    """What there is when nothing is kept that is not used."""
+    """Count what there is when nothing is kept that is not used."""
     double, device = Double(), bundle.device
     gc.collect()
     device.trim()

@@ -97,7 +97,7 @@ def _adds_to(instruction: Instruction, operand: Operand) -> bool:
 
 
 def _halves_read(instruction: Instruction, operand: Operand) -> tuple[int, ...]:
-    """Which halves of the one register of an operand matter."""
+    """Name the halves of the one register of an operand that matter."""
     name, fields = instruction.mnemonic, instruction.fields
     if operand.name in _DATA and ("_store_" in name or "_write_" in name):
         return (1,) if "_d16_hi" in name else (0,) if name.endswith(("_b16", "_b8", "_short", "_byte")) else _BOTH
@@ -123,7 +123,7 @@ def _kept(name: str, first: int) -> tuple[int, ...]:
 
 
 def _of_selection(selection: int) -> tuple[int, ...]:
-    """Of SDWA: bytes 0 to 3, words 4 and 5, or all of a register."""
+    """Name the halves that an SDWA selection reads: bytes 0 to 3, words 4 and 5, or all of a register."""
     return (selection >> 1,) if selection < 4 else (selection - 4,) if selection < 6 else _BOTH
 
 

@@ -358,7 +358,7 @@ class Archive:
         return content
 
     def _start_of(self, entry: Entry, offset: int) -> int:
-        """Where an entry's content begins, whose header is what the directory says. Raises `BundleError`."""
+        """Return the place of an entry's content, whose header is what the directory says. Raises `BundleError`."""
         before = header(entry, offset)
         if self._read(offset, len(before)) != before:
             raise BundleError(f"{self.path}: {entry.name} is not where the archive's directory says")

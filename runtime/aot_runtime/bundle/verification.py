@@ -130,7 +130,7 @@ def label(variant: Variant) -> str:
 
 
 def variant_faults(variant: Variant, code: CodeObject) -> Iterator[str]:
-    """Where a variant differs from what its code object says of its kernel."""
+    """Yield the differences of a variant from what its code object says of its kernel."""
     try:
         kernel = code.kernel(variant.symbol)
     except BundleError as error:

@@ -45,7 +45,7 @@ class LoadFunction(Protocol):
     """Gives the driver's handle of a variant's kernel, loading its code object on first use: `Code`."""
 
     streams: set[int]
-    """Those that kernels were launched on, besides the default stream."""
+    """Streams that kernels were launched on, besides the default stream."""
 
     def __call__(self, variant: Variant, /) -> int: ...
 

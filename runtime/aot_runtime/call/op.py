@@ -279,7 +279,7 @@ class _Calls:
 
 
 def _is_masked(value: Any) -> bool:
-    """Whether this is an array of numpy's with a mask: nobody has one who has not imported the module."""
+    """Tell whether this is one of numpy's masked arrays: nobody has one who has not imported the module."""
     module = sys.modules.get("numpy.ma")
     return module is not None and isinstance(value, module.MaskedArray)
 

@@ -1,4 +1,4 @@
-"""How to have what a bundle lacks built: the command, as it works in the working folder. Loaded for an error."""
+"""The command that builds what a bundle lacks, as it works in the working folder. Loaded for an error."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aot_runtime.contract.records import INDEX
 SHIPPED = "manifests"
 """The folder of the manifests that come with aotbuild, which are built by their names."""
 OUTPUT, BESIDE = "dist", "for-calls"
-"""Where aotbuild writes to by default; and where a bundle goes that does not replace another."""
+"""Folders that aotbuild writes to: by default, and for a bundle that does not replace another."""
 
 LEVELS = 4
 """Folders above a bundle that may be the root of its project."""

@@ -68,7 +68,7 @@ def _cells(row: CodeRow) -> tuple[str, ...]:
 
 
 def unmet_data(index: Index, unmet: Iterable[Unmet]) -> Iterator[Any]:
-    """What is not met as plain data, one by one, ready for `write_json`."""
+    """Unmet requirements as plain data, one by one, ready for `write_json`."""
     for item in unmet:
         yield {
             "requirement": item.requirement,

@@ -213,5 +213,5 @@ def _advice(drivers: list[FoundDriver]) -> Iterator[str]:
 
 
 def _loads_in_main(driver: FoundDriver) -> bool:
-    """Whether a driver's library should be loaded by the main thread."""
+    """Tell whether a driver's library should be loaded by the main thread."""
     return any(device.driver_version.startswith("6.4.") for device in driver.devices)

@@ -69,7 +69,7 @@ class Told(click.Command):
 
 
 def _usage(error: click.ClickException) -> list[str]:
-    """How the command is used that an error is about."""
+    """The usage of the command that an error is about."""
     ctx = getattr(error, "ctx", None)
     return [] if ctx is None else [*text_block(ctx.get_usage()), f"Try '{ctx.command_path} --help' for help.", ""]
 

@@ -14,7 +14,7 @@ from .variants import VariantRow
 
 
 def head_text(index: Index) -> str:
-    """Which bundle it is, and what compiled it."""
+    """The bundle, and what compiled it."""
     compiler = index.toolchain.get("compiler", "unknown compiler")
     return f"bundle {bundle_title(index)}, id {index.id[:ID_LENGTH]}, {compiler}"
 

@@ -36,7 +36,7 @@ class Code:
         self._functions: dict[tuple[str, str, int], int] = {}
 
     def __len__(self) -> int:
-        """How many kernels are loaded."""
+        """The number of kernels that are loaded."""
         return len(self._functions)
 
     def __call__(self, variant: Variant) -> int:

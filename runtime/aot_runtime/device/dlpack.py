@@ -28,7 +28,7 @@ HOST_DEVICES = (1, 3, 11)
 _READ_ONLY, _IS_COPIED = 1, 2
 """Flags of a versioned capsule."""
 _HAS_VERSIONS = tuple(map(int, np.__version__.split(".")[:2])) >= (2, 1)
-"""Whether numpy makes capsules that have a version."""
+"""True where numpy makes capsules that have a version."""
 
 _KINDS = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
 _CODES = {

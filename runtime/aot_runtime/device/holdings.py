@@ -31,7 +31,7 @@ class Capture(Protocol):
     """A capture in progress."""
 
     is_over: bool
-    """Whether nothing is left of it but to end it."""
+    """Tell whether nothing is left of it but to end it."""
 
     def end(self) -> None:
         """End it; once more where that was interrupted."""
@@ -68,7 +68,7 @@ class Holding(ref[Any]):
 
 
 class Holdings:
-    """What the driver made for the objects of one device. May be used from any thread, and from finalisers.
+    """The things that the driver made for the objects of one device. Used from any thread, and from finalisers.
 
     Attributes:
         lock: held while things are given back. Whoever makes something of a thing that may be given back meanwhile
@@ -81,9 +81,9 @@ class Holdings:
         self.lock = threading.RLock()
         self.captures: dict[int, Capture] = {}
         self.dropped: deque[Holding] = deque()
-        """Those whose owners are gone, in this order."""
+        """Holdings whose owners are gone, in this order."""
         self._held: dict[int, Holding] = {}
-        """Those that are there, by their own id."""
+        """Holdings that are there, by their own id."""
         self._is_settling = False
 
     def hold(self, kind: type[_H], owner: object) -> _H:

@@ -88,7 +88,7 @@ class Allocation:
 
     @property
     def nbytes(self) -> int:
-        """How many bytes it has, which may be some more than were asked for."""
+        """The size in bytes, which may be some more than was asked for."""
         return self.block.size
 
     @property
@@ -212,8 +212,9 @@ class DeviceMemory:
         return owner
 
     def _is_ready(self, shelf: _Shelf) -> bool:
-        """Whether the first block of a shelf may be used, once the default stream waits for all that used it. During a
-        capture, which that would break, only one that nobody else used."""
+        """Tell whether the first block of a shelf may be used, once the default stream waits for all that used it.
+
+        During a capture, which that would break, only one that nobody else used may be."""
         while shelf.free:
             block = shelf.free[0]
             if not getattr(block, "address", 0):  # nothing was taken for it
@@ -293,7 +294,7 @@ class DeviceMemory:
             return self._scratch.setdefault(_scratch_size(nbytes), [])
 
     def new_scratch(self, nbytes: int) -> Allocation:
-        """One more block for `scratch`; where there would be too many, those that are free go."""
+        """Make one more block for `scratch`; where there would be too many, those that are free go."""
         size = _scratch_size(nbytes)
         owner = Allocation()
         with self._lock:

@@ -108,7 +108,7 @@ def foreign_handle(stream: Any) -> int:
 
 
 def _handle_said(stream: Any) -> tuple[Any, Any]:
-    """What an object says when it is asked for its handle, and the handle in that."""
+    """The answer of an object that is asked for its handle, and the handle in that."""
     if hasattr(stream, "__cuda_stream__") and not isinstance(stream, type):
         given = stream.__cuda_stream__()
         return given, given[1] if isinstance(given, tuple | list) and len(given) == 2 else None

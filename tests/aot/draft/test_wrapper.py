@@ -1,4 +1,4 @@
-"""What the function around a launch says: shapes, strides, dtypes, conditions, sizes."""
+"""Facts of the function around a launch: shapes, strides, dtypes, conditions, sizes."""
 
 import textwrap
 

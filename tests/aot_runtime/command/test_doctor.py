@@ -86,7 +86,7 @@ def test_a_system_that_does_not_tell_the_partition_mode(machine: Path):
 
 
 def test_a_library_that_the_main_thread_has_to_load(machine: Path, monkeypatch: pytest.MonkeyPatch):
-    """Of 6.4, and no other."""
+    """Only of release 6.4."""
     words = "have the main thread call get_device('hip')"
     assert words not in " ".join(" ".join(doctor()).split())
     older = msgspec.structs.replace(MI300X, driver_version="6.4.43484")

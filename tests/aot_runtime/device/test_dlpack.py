@@ -22,7 +22,7 @@ def counted(*shape: int, dtype: Any = "float32") -> np.ndarray:
 
 
 def exports() -> int:
-    """How many exports keep their array."""
+    """The number of exports that keep their array."""
     gc.collect()
     return sum(type(item) is SimpleNamespace and hasattr(item, "__array_interface__") for item in gc.get_objects())
 

@@ -1,4 +1,4 @@
-"""What the driver made is given back once nobody has it: wherever its owner dies, and wherever an interrupt comes."""
+"""Everything that the driver made is given back once nobody has it, wherever its owner dies or an interrupt comes."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = ("memory", "module", "stream", "event", "graph", "executable")
 
 
 def there(device: Device) -> dict[str, int]:
-    """What there is when nothing is kept that is not used."""
+    """Count what there is when nothing is kept that is not used."""
     gc.collect()
     device.trim()
     double, memory = Double(), device.memory

@@ -43,7 +43,7 @@ class GpuApi(ABC):
     renamed: ClassVar[Mapping[str, str]]
     """Full names of the calls whose name is not the prefix and CUDA's name."""
     symbols: ClassVar[Mapping[str, str]] = {}
-    """What the library has functions by, where that is not their full name."""
+    """Names of the library's functions, where these are not their full names."""
     first_is_current: ClassVar[bool]
     """Whether the first device is current in a thread that has asked for none, so that a single one always is."""
 

@@ -14,7 +14,7 @@ import msgspec
 from aot_runtime.contract.records import TensorMap
 
 Outcome: TypeAlias = "list[Any] | None"
-"""Where a call leaves what came of it, if not None: see `Driver`."""
+"""The list that a call leaves its result in, or None: see `Driver`."""
 
 
 def handle_of(outcome: list[Any]) -> int:

@@ -1,4 +1,4 @@
-"""What is said of a GPU that Linux has and HIP does not show."""
+"""Messages about a GPU that Linux has and HIP does not show."""
 
 from __future__ import annotations
 
