@@ -16,7 +16,7 @@ from .session import inside
 
 pytestmark = pytest.mark.on("rocm")
 
-_LIMIT_S = 300
+_LIMIT_S = 100
 
 
 @pytest.fixture(scope="module")
@@ -108,13 +108,15 @@ MANY = (
         device.synchronize()
         device.driver.trim(0, 0)
         rss = int(Path("/proc/self/statm").read_text().split()[1]) * 4096
-        return device.driver.free_memory(0), len(os.listdir("/proc/self/fd")), len(os.listdir("/proc/self/task")), rss
+        files = {os.readlink(file) for file in Path("/proc/self/fd").iterdir() if file.exists()}
+        files -= {name for name in files if name.startswith(sys.argv[1])}  # a signal may come right behind os.open
+        return device.driver.free_memory(0), files, len(os.listdir("/proc/self/task")), rss
     for each in work: each()
     for each in work:
         before = figures()
         each()
         after = figures()
-        print(each.__name__, [b - a for a, b in zip(before, after)], flush=True)
+        print(each.__name__, after[0] - before[0], after[3] - before[3], flush=True)
         assert before[0] - after[0] <= 0, "memory of the device is lost"
         assert after[1:3] == before[1:3], f"files or threads are left: {before}, {after}"
         assert after[3] - before[3] < 64 << 20, "memory of the host is lost"
@@ -127,7 +129,6 @@ def test_many_times(bundle: Path):
     """Opens, drops, calls, streams, graphs, signals and threads that end, 50 of each, twice over."""
     status, output = ended(MANY, bundle, "50")
     assert status == 0 and "nothing is left" in output, output
-    print(output)
 
 
 FORKS = (
@@ -153,7 +154,6 @@ FORKS = (
 
 def test_forks(bundle: Path):
     status, output = ended(FORKS, bundle)
-    print(output)
     assert status == 0 and "the parent goes on" in output, output
 
 
@@ -178,7 +178,6 @@ RESETS = (
 
 def test_resets(bundle: Path):
     status, output = ended(RESETS, bundle)
-    print(output)
     assert status == 0 and "each works" in output, output
 
 
@@ -203,11 +202,17 @@ LAST = {
 }
 
 
-@pytest.mark.parametrize("last", LAST)
-@pytest.mark.parametrize("first", FIRST)
+OF_EACH = ("the end", "dropped", "an exception", "SIGTERM")
+"""Ends that are tried after each beginning; the others after the plainest one."""
+
+
+@pytest.mark.parametrize(
+    ("first", "last"), [(first, last) for first in FIRST for last in LAST if first == "main" or last in OF_EACH]
+)
 def test_exits(first: str, last: str, bundle: Path):
     text, expected = LAST[last]
+    if first == "a thread, then main" and last in OF_EACH[:3] and inside().hip.name.endswith(".6"):
+        expected = -signal.SIGSEGV  # as the page on threads says, and `aotbundle doctor`
     body = OPENED + "\n".join("    " + line for line in ["kept = None", *FIRST[first].split("\n"), *text.split("\n")])
     status, output = ended(body, bundle)
-    print(first, last, status, output)
     assert status == expected, output
