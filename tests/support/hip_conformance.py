@@ -140,7 +140,7 @@ def devices(hip: Hip) -> None:
 
 
 def the_last_error(hip: Hip) -> None:
-    """It is of any call of the thread and told once; in 6.4.3 of the last call alone, so one that succeeds clears it."""
+    """It is of any call of the thread and told once. In 6.4.3 a call that succeeds clears it."""
     value = Cell()
     hip.call("hipGetLastError")
     hip.gives("Success", "hipGetLastError")
@@ -514,7 +514,7 @@ def _captured(
     hip: Hip, mode: int, flags: int, expected: tuple[str, str], name: str, *arguments: object,
     double: tuple[str, str] = ("", ""),
 ) -> None:  # fmt: skip
-    """Make a call during a capture, of the stream that "stream" stands for: its status, and that of the capture's end."""
+    """Hold a call during a capture, and the capture's end, to two statuses; "stream" stands for what is captured."""
     stream, graph, kept = hip.stream(flags), Cell(), len(hip.differences)
     hip.gives("Success", "hipStreamBeginCapture", stream, mode)
     hip.gives(expected[0], name, *(stream if x == "stream" else x for x in arguments), double=double[0])

@@ -5,9 +5,11 @@ from __future__ import annotations
 import ctypes
 import os
 import re
+from types import SimpleNamespace
 
 import pytest
 
+from tests.support.emulated_launches import as_hip_copies
 from tests.support.hip_conformance import FACTS, Hip
 from tests.support.hip_double.double import DoubleLibrary
 from tests.support.hip_kernels import scale_code
@@ -46,3 +48,9 @@ def test_the_library(name: str):
     from tests.rocm.session import inside
 
     check(str(inside().hip), name)
+
+
+def test_padding_between_arguments_is_garbage():
+    args = [SimpleNamespace(offset=offset, size=size) for offset, size in ((0, 4), (8, 8), (40, 8))]
+    found = as_hip_copies(bytes(range(20)), SimpleNamespace(args=args))
+    assert found == bytes([0, 1, 2, 3, *[0x55] * 4, *range(8, 16), *[0x55] * 4])
