@@ -7,6 +7,7 @@ import gc
 import importlib
 import os
 import tempfile
+import time
 from collections.abc import Generator
 from contextlib import suppress
 from pathlib import Path
@@ -33,6 +34,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--rocm", choices=list(SUITES), default="6.4.3", help="the release of HIP that --on rocm fetches and runs on"
     )
+    parser.addoption("--within", type=float, metavar="SECONDS", help="skip what has not begun by then")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -50,6 +52,13 @@ def pytest_configure(config: pytest.Config) -> None:
 
 
 _LAUNCHES = pytest.StashKey[object]()
+_BEGAN = time.monotonic()
+
+
+def pytest_runtest_setup(item: pytest.Item) -> None:
+    within = item.config.getoption("--within")
+    if within is not None and time.monotonic() - _BEGAN > within:
+        pytest.skip(f"the {within:g} s of --within are over")
 
 
 @pytest.hookimpl(wrapper=True)

@@ -6,6 +6,7 @@ The emulator sees the double's allocations at their own addresses, and nothing e
 from __future__ import annotations
 
 import ctypes
+from typing import Any
 
 import numpy as np
 from aot_emulator import ARCHS, Options, Statistics
@@ -34,7 +35,17 @@ class EmulatedLaunches:
             memory.adopt(address, np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(address)))
         kernel = Module(launch.image, ARCHS["gfx942"], memory).kernel(launch.kernel)
         assert launch.block[1:] == (1, 1)
-        emulated = Emulated(kernel, launch.grid, launch.block[0], launch.lds_bytes, launch.kernargs)
+        kernargs = as_hip_copies(launch.kernargs, kernel.metadata)
+        emulated = Emulated(kernel, launch.grid, launch.block[0], launch.lds_bytes, kernargs)
         statistics = run_launch(emulated, memory, self.options)
         if self._keep:
             self.done.append((launch, statistics))
+
+
+def as_hip_copies(kernargs: bytes, metadata: Any) -> bytes:
+    """The arguments as a kernel gets them: HIP copies them one by one, and what lies between them is garbage."""
+    copied = bytearray(b"\x55" * len(kernargs))
+    for arg in metadata.args:
+        place = slice(arg.offset, min(arg.offset + arg.size, len(kernargs)))
+        copied[place] = kernargs[place]
+    return bytes(copied)

@@ -38,10 +38,10 @@ class BundleOnDemand(Bundle):
     ):  # fmt: skip
         target = parse_arch(device.arch)
         loaded = load_manifest(manifest) if isinstance(manifest, Path) else manifest
-        planned = plan_bundle(loaded, target, filters or {}, False)
-        super().__init__(cache, index_of(planned), device, check_contents)
+        self.planned = plan_bundle(loaded, target, filters or {}, False)
+        super().__init__(cache, index_of(self.planned), device, check_contents)
         self._planned = {
-            key_of(stub): variant for stub, variant in zip(self.index.variants, planned.variants, strict=True)
+            key_of(stub): variant for stub, variant in zip(self.index.variants, self.planned.variants, strict=True)
         }
         self._compiled: dict[Key, records.Variant] = {}
 
@@ -57,7 +57,9 @@ class BundleOnDemand(Bundle):
         key = key_of(stub)
         if key not in self._compiled:
             planned = self._planned[key]
-            self._compiled[key] = make_variant(planned, self._kernel(planned), self.device.arch, planned.key, {})
+            kernel = self._kernel(planned)
+            self._compiled[key] = make_variant(planned, kernel, self.device.arch, planned.key, {})
+            self.index.blobs[planned.key] = records.Blob(f"code/{planned.key}", len(kernel.image), planned.key)
         return self._compiled[key]
 
     def _kernel(self, planned: PlannedVariant) -> CompiledKernel:

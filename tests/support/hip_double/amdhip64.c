@@ -31,7 +31,7 @@
   X(hipErrorInvalidValue, 1, "invalid argument")                        \
   X(hipErrorOutOfMemory, 2, "out of memory")                            \
   X(hipErrorInvalidConfiguration, 9, "invalid configuration argument")  \
-  X(hipErrorInvalidMemcpyDirection, 21, "invalid copy direction")       \
+  X(hipErrorInvalidMemcpyDirection, 21, "invalid copy direction for memcpy")       \
   X(hipErrorNoDevice, 100, "no ROCm-capable device is detected")        \
   X(hipErrorInvalidDevice, 101, "invalid device ordinal")               \
   X(hipErrorInvalidImage, 200, "device kernel image is invalid")        \
@@ -47,7 +47,7 @@
   X(hipErrorStreamCaptureUnsupported, 900, "operation not permitted when stream is capturing") \
   X(hipErrorStreamCaptureInvalidated, 901, "operation failed due to a previous error during capture") \
   X(hipErrorStreamCaptureIsolation, 905, "dependency created on uncaptured work in another stream") \
-  X(hipErrorStreamCaptureImplicit, 906, "operation would make the default stream depend on a capturing one") \
+  X(hipErrorStreamCaptureImplicit, 906, "operation would make the legacy stream depend on a capturing blocking stream") \
   X(hipErrorCapturedEvent, 907, "operation not permitted on an event last recorded in a capturing stream") \
   X(hipErrorUnknown, 999, "unknown error")
 
@@ -128,11 +128,16 @@ static void leave(int *held) {
 #define ENTER(name)                                                    \
   const hipError_t injected = enter(F_##name);                         \
   __attribute__((cleanup(leave), unused)) int held = 1;                \
-  if (injected) return injected
+  if (injected) return failed(injected)
+
+static __thread hipError_t last_error;
+
+/* Keep a status for hipGetLastError. */
+static hipError_t failed(hipError_t status) { return last_error = status; }
 
 #define CHECK(condition, status) \
   do {                           \
-    if (!(condition)) return status; \
+    if (!(condition)) return failed(status); \
   } while (0)
 
 static int function_named(const char *name) {
@@ -312,23 +317,22 @@ static size_t lds_bytes(int device) { return is_arch(device, "gfx950") ? 160 << 
 
 hipError_t hipGetDeviceCount(int *count) {
   ENTER(hipGetDeviceCount);
+  CHECK(count, hipErrorInvalidValue);
   *count = device_count;
-  return device_count ? hipSuccess : hipErrorNoDevice;
+  CHECK(device_count, hipErrorNoDevice);
+  return hipSuccess;
 }
 
 hipError_t hipGetDevice(int *device) {
   ENTER(hipGetDevice);
+  CHECK(device, hipErrorInvalidValue);
   *device = current_device;
   return hipSuccess;
 }
 
-static __thread hipError_t last_error; /* of hipSetDevice alone */
-
 hipError_t hipSetDevice(int device) {
   ENTER(hipSetDevice);
-  last_error = hipErrorInvalidDevice;
   CHECK(device >= 0 && device < device_count, hipErrorInvalidDevice);
-  last_error = hipSuccess;
   current_device = device;
   return hipSuccess;
 }
@@ -342,6 +346,7 @@ hipError_t hipGetLastError(void) {
 
 hipError_t hipGetDevicePropertiesR0600(hipDeviceProp_tR0600 *p, int device) {
   ENTER(hipGetDevicePropertiesR0600);
+  CHECK(p, hipErrorInvalidValue);
   CHECK(device >= 0 && device < device_count, hipErrorInvalidDevice);
   snprintf(p->name, sizeof p->name, "Double of an AMD GPU");
   snprintf(p->gcnArchName, sizeof p->gcnArchName, "%s", arch_of(device));
@@ -362,6 +367,7 @@ hipError_t hipGetDevicePropertiesR0600(hipDeviceProp_tR0600 *p, int device) {
 hipError_t hipDeviceGetAttribute(int *value, int attribute, int device) {
   enum { MEMORY_POOLS_SUPPORTED = 88, NUMBER_OF_XCCS = 10018 };
   ENTER(hipDeviceGetAttribute);
+  CHECK(value, hipErrorInvalidValue);
   CHECK(device >= 0 && device < device_count, hipErrorInvalidDevice);
   CHECK(attribute == MEMORY_POOLS_SUPPORTED || (attribute == NUMBER_OF_XCCS && dies), hipErrorInvalidValue);
   *value = attribute == NUMBER_OF_XCCS ? dies : has_pools;
@@ -370,6 +376,7 @@ hipError_t hipDeviceGetAttribute(int *value, int attribute, int device) {
 
 hipError_t hipRuntimeGetVersion(int *version) {
   ENTER(hipRuntimeGetVersion);
+  CHECK(version, hipErrorInvalidValue);
   *version = 70226015;
   return hipSuccess;
 }
@@ -397,7 +404,7 @@ static hipError_t check_unsafe_call(void) {
     const int ours = pthread_equal(s->capturing_thread, pthread_self());
     if (!ours && (s->mode == CAPTURE_THREAD_LOCAL || thread_capture_mode == CAPTURE_THREAD_LOCAL)) continue;
     s->invalidated = 1;
-    status = hipErrorStreamCaptureUnsupported;
+    status = failed(hipErrorStreamCaptureUnsupported);
   }
   return status;
 }
@@ -432,7 +439,7 @@ static hipError_t check_default_stream(struct target target) {
   for (struct object *s = objects; s && !target.stream; s = s->next) {
     if (s->kind != STREAM || s->device != target.device || !s->owner || !s->is_blocking) continue;
     s->invalidated = 1;
-    status = hipErrorStreamCaptureImplicit;
+    status = failed(hipErrorStreamCaptureImplicit);
   }
   return status;
 }
@@ -441,7 +448,7 @@ static hipError_t check_default_stream(struct target target) {
 static hipError_t refuse_capture(struct target target) {
   if (!is_captured(target)) return check_default_stream(target);
   target.stream->invalidated = 1;
-  return hipErrorStreamCaptureUnsupported;
+  return failed(hipErrorStreamCaptureUnsupported);
 }
 
 /* ---- Work that is not done yet ------------------------------------------------------------------------------ */
@@ -456,6 +463,7 @@ static uint64_t last_work(struct target target) { return target.stream ? target.
 
 hipError_t hipStreamCreateWithFlags(void **stream, unsigned flags) {
   ENTER(hipStreamCreateWithFlags);
+  CHECK(stream, hipErrorInvalidValue);
   CHECK(flags <= 1, hipErrorInvalidValue);
   struct object *created = new_object(STREAM, current_device);
   created->is_blocking = flags == 0;
@@ -484,6 +492,7 @@ hipError_t hipStreamSynchronize(void *handle) {
 
 hipError_t hipStreamGetDevice(void *handle, int *device) {
   ENTER(hipStreamGetDevice);
+  CHECK(device, hipErrorInvalidValue);
   RESOLVE(handle, target);
   *device = target.device;
   return hipSuccess;
@@ -550,7 +559,9 @@ size_t hip_double_kept(int device) {
 
 /* Memory of a pool is what it keeps, as far as that goes. */
 static hipError_t allocate(void **address, size_t size, int device, struct object *pool) {
-  CHECK(address && size, hipErrorInvalidValue);
+  CHECK(address, hipErrorInvalidValue);
+  *address = NULL;
+  if (!size) return hipSuccess;
   const size_t reused = !pool ? 0 : pool->unused < size ? pool->unused : size, fresh = size - reused;
   CHECK(fresh <= device_memory && allocated(device) + kept(device) <= device_memory - fresh, hipErrorOutOfMemory);
   if (pool) pool->unused -= reused;
@@ -603,13 +614,16 @@ hipError_t hipHostMalloc(void **address, size_t size, unsigned flags) {
   ENTER(hipHostMalloc);
   const hipError_t unsafe = check_unsafe_call();
   if (unsafe) return unsafe;
-  CHECK(address && size, hipErrorInvalidValue);
+  CHECK(address, hipErrorInvalidValue);
+  *address = NULL;
+  if (!size) return hipSuccess;
   *address = new_memory(HOST_MEMORY, current_device, size)->address;
   return hipSuccess;
 }
 
 hipError_t hipHostFree(void *address) {
   ENTER(hipHostFree);
+  if (!address) return hipSuccess;
   struct object *memory = memory_at(address, HOST_MEMORY);
   CHECK(memory, hipErrorInvalidValue);
   const hipError_t status = do_work(given);
@@ -649,6 +663,7 @@ hipError_t hipMemPoolCreate(void **pool, const hipMemPoolProps *p) {
   enum { PINNED = 1, ON_DEVICE = 1 };
   static const unsigned char zeros[sizeof p->reserved];
   ENTER(hipMemPoolCreate);
+  CHECK(pool && p, hipErrorInvalidValue);
   CHECK(has_pools, hipErrorNotSupported);
   CHECK(p->allocType == PINNED && p->handleTypes == 0 && p->location.type == ON_DEVICE, hipErrorInvalidValue);
   CHECK(p->location.id >= 0 && p->location.id < device_count, hipErrorInvalidValue);
@@ -686,9 +701,8 @@ hipError_t hipMemPoolGetAttribute(void *handle, int attribute, void *value) {
 
 hipError_t hipMemGetInfo(size_t *unused, size_t *total) {
   ENTER(hipMemGetInfo);
-  CHECK(unused && total, hipErrorInvalidValue);
-  *total = device_memory;
-  *unused = device_memory - allocated(current_device) - kept(current_device);
+  if (total) *total = device_memory;
+  if (unused) *unused = device_memory - allocated(current_device) - kept(current_device);
   return hipSuccess;
 }
 
@@ -743,7 +757,7 @@ typedef struct {
 hipError_t hipPointerGetAttributes(hipPointerAttribute_t *attributes, const void *address) {
   enum { UNREGISTERED, HOST, DEVICE };
   ENTER(hipPointerGetAttributes);
-  CHECK(address, hipErrorInvalidValue);
+  CHECK(attributes, hipErrorInvalidValue);
   const struct object *device = holder(address, 1, MEMORY), *host = holder(address, 1, HOST_MEMORY);
   memset(attributes, 0, sizeof *attributes);
   attributes->type = device ? DEVICE : host ? HOST : UNREGISTERED;
@@ -825,7 +839,8 @@ hipError_t hipModuleLoadData(void **module, const void *image) {
 hipError_t hipModuleUnload(void *handle) {
   ENTER(hipModuleUnload);
   struct object *module = find(handle, MODULE), *next;
-  CHECK(module, hipErrorInvalidHandle);
+  CHECK(handle, hipErrorInvalidHandle);
+  CHECK(module, hipErrorNotFound);
   const hipError_t status = do_work(given);
   for (struct object *o = objects; o; o = next) {
     next = o->next;
@@ -841,7 +856,10 @@ static int is_intact(const struct object *module) { return checksum(module->imag
 hipError_t hipModuleGetFunction(void **function, void *handle, const char *name) {
   ENTER(hipModuleGetFunction);
   struct object *module = find(handle, MODULE);
-  CHECK(function && name && module && module->device == current_device, hipErrorInvalidHandle);
+  CHECK(function && name && *name, hipErrorInvalidValue);
+  CHECK(handle, hipErrorInvalidHandle);
+  CHECK(module, hipErrorNotFound);
+  CHECK(module->device == current_device, hipErrorInvalidHandle);
   CHECK(is_intact(module), hipErrorInvalidImage);
   CHECK(has_kernel(module->image, name), hipErrorNotFound);
   struct object *found = new_object(FUNCTION, module->device);
@@ -898,6 +916,7 @@ static hipError_t run_launch(const struct node *n, struct target target) {
 static hipError_t run_node(const struct node *n, struct target target) {
   if (n->work == LAUNCH) return run_launch(n, target);
   if (!n->size) return hipSuccess;
+  CHECK(n->target && (n->work == FILL || n->source), hipErrorInvalidValue);
   const int to_device = n->work != COPY_OUT, from_device = n->work == COPY_OUT || n->work == COPY_ON;
   CHECK(!to_device || holder(n->target, n->size, MEMORY), hipErrorInvalidValue);
   CHECK(!from_device || holder(n->source, n->size, MEMORY), hipErrorInvalidValue);
@@ -972,6 +991,7 @@ static hipError_t submit(struct node *n, void *stream) {
   if (implicit) return implicit;
   if (!is_captured(target)) return do_or_defer(n, target);
   CHECK(!target.stream->invalidated, hipErrorStreamCaptureInvalidated);
+  CHECK(n->work != FILL || n->size, hipErrorInvalidValue);
   append(target.stream->owner, n);
   return hipSuccess;
 }
@@ -1017,10 +1037,12 @@ hipError_t hipModuleLaunchKernel(void *function, unsigned grid_x, unsigned grid_
   RESOLVE(stream, target);
   n.function = find(function, FUNCTION);
   CHECK(n.function, hipErrorInvalidHandle);
-  CHECK(n.function->device == current_device && target.device == current_device, hipErrorInvalidHandle);
+  CHECK(target.device == current_device, hipErrorInvalidHandle);
+  CHECK(n.function->device == current_device, hipErrorInvalidDevice);
   CHECK(!parameters, hipErrorInvalidValue);
   const size_t threads = (size_t)block_x * block_y * block_z;
-  CHECK(grid_x && grid_y && grid_z && threads && threads <= 1024, hipErrorInvalidConfiguration);
+  CHECK(grid_x && grid_y && grid_z && threads && threads <= 1024, hipErrorInvalidValue);
+  CHECK((uint64_t)grid_x * block_x <= UINT32_MAX, hipErrorInvalidValue);
   CHECK(lds <= lds_bytes(current_device), hipErrorInvalidValue);
   const hipError_t malformed = read_extra(extra, &n);
   return malformed ? malformed : submit(&n, stream);
@@ -1031,6 +1053,7 @@ hipError_t hipModuleLaunchKernel(void *function, unsigned grid_x, unsigned grid_
 hipError_t hipStreamIsCapturing(void *handle, int *status) {
   enum { NONE, ACTIVE, INVALIDATED };
   ENTER(hipStreamIsCapturing);
+  CHECK(status, hipErrorInvalidValue);
   RESOLVE(handle, target);
   *status = !is_captured(target) ? NONE : target.stream->invalidated ? INVALIDATED : ACTIVE;
   return hipSuccess;
@@ -1040,6 +1063,7 @@ hipError_t hipStreamBeginCapture(void *handle, int mode) {
   ENTER(hipStreamBeginCapture);
   RESOLVE(handle, target);
   CHECK(target.stream, hipErrorStreamCaptureUnsupported);
+  CHECK(mode >= CAPTURE_GLOBAL && mode <= CAPTURE_RELAXED, hipErrorInvalidValue);
   CHECK(!is_captured(target), hipErrorIllegalState);
   target.stream->owner = new_object(GRAPH, target.device);
   target.stream->mode = mode;
@@ -1065,7 +1089,7 @@ hipError_t hipStreamEndCapture(void *handle, void **graph) {
   *graph = NULL;
   if (target.stream->invalidated) {
     delete_graph(captured);
-    return hipErrorStreamCaptureInvalidated;
+    return failed(hipErrorStreamCaptureInvalidated);
   }
   *graph = captured;
   return hipSuccess;
@@ -1084,7 +1108,8 @@ hipError_t hipGraphInstantiateWithFlags(void **executable, void *handle, unsigne
 hipError_t hipGraphDestroy(void *handle) {
   ENTER(hipGraphDestroy);
   struct object *graph = find(handle, GRAPH);
-  CHECK(graph, hipErrorInvalidValue);
+  CHECK(handle, hipErrorInvalidValue);
+  CHECK(graph, hipErrorIllegalState);
   delete_graph(graph);
   return hipSuccess;
 }
@@ -1114,8 +1139,9 @@ hipError_t hipGraphLaunch(void *handle, void *stream) {
 
 hipError_t hipEventCreateWithFlags(void **event, unsigned flags) {
   ENTER(hipEventCreateWithFlags);
+  CHECK(event, hipErrorInvalidValue);
   enum { DISABLE_TIMING = 2 };
-  CHECK(!flags || flags == DISABLE_TIMING, hipErrorNotSupported);
+  CHECK(!flags || flags == DISABLE_TIMING, hipErrorInvalidValue);
   struct object *made = new_object(EVENT, current_device);
   made->has_no_time = flags == DISABLE_TIMING;
   *event = made;
@@ -1124,6 +1150,7 @@ hipError_t hipEventCreateWithFlags(void **event, unsigned flags) {
 
 hipError_t hipEventDestroy(void *handle) {
   ENTER(hipEventDestroy);
+  CHECK(handle, hipErrorInvalidHandle);
   struct object *event = find(handle, EVENT);
   CHECK(event, hipErrorContextIsDestroyed);
   unlink_object(event);
@@ -1132,6 +1159,7 @@ hipError_t hipEventDestroy(void *handle) {
 
 hipError_t hipEventRecord(void *handle, void *stream) {
   ENTER(hipEventRecord);
+  CHECK(handle, hipErrorInvalidHandle);
   RESOLVE(stream, target);
   struct object *event = find(handle, EVENT);
   CHECK(event, hipErrorContextIsDestroyed);
@@ -1146,13 +1174,16 @@ hipError_t hipEventRecord(void *handle, void *stream) {
 
 hipError_t hipEventSynchronize(void *handle) {
   ENTER(hipEventSynchronize);
+  CHECK(handle, hipErrorInvalidHandle);
   const struct object *event = find(handle, EVENT);
   CHECK(event, hipErrorContextIsDestroyed);
-  return event->captured_by ? hipErrorCapturedEvent : do_work(event->last_work);
+  CHECK(!event->captured_by, hipErrorCapturedEvent);
+  return do_work(event->last_work);
 }
 
 hipError_t hipStreamWaitEvent(void *handle, void *event_handle, unsigned flags) {
   ENTER(hipStreamWaitEvent);
+  CHECK(event_handle, hipErrorInvalidHandle);
   RESOLVE(handle, target);
   const struct object *event = find(event_handle, EVENT);
   CHECK(event, hipErrorContextIsDestroyed);
@@ -1160,12 +1191,14 @@ hipError_t hipStreamWaitEvent(void *handle, void *event_handle, unsigned flags) 
   const struct object *capture = is_captured(target) ? target.stream->owner : NULL;
   if (event->captured_by == capture) return hipSuccess;
   /* A stream may join another's capture in HIP; that is not modelled. */
-  return capture ? hipErrorStreamCaptureIsolation : hipErrorStreamCaptureUnsupported;
+  return failed(capture ? hipErrorStreamCaptureIsolation : hipErrorStreamCaptureUnsupported);
 }
 
 hipError_t hipEventElapsedTime(float *ms, void *start_handle, void *end_handle) {
   ENTER(hipEventElapsedTime);
+  CHECK(ms, hipErrorInvalidValue);
   const struct object *start = find(start_handle, EVENT), *end = find(end_handle, EVENT);
+  CHECK(start_handle && end_handle, hipErrorInvalidHandle);
   CHECK(start && end, hipErrorContextIsDestroyed);
   CHECK(start->recorded.tv_sec && end->recorded.tv_sec, hipErrorInvalidHandle);
   CHECK(!start->has_no_time && !end->has_no_time, hipErrorInvalidHandle);

@@ -221,5 +221,5 @@ def test_the_image_lives_as_long_as_its_module():
     driver.get_function(0, module, "scale", 0)
     driver.unload_module(0, module)
     assert not driver._images
-    with pytest.raises(DriverCallError, match="hipErrorInvalidHandle"):
+    with pytest.raises(DriverCallError, match="hipErrorNotFound"):
         driver.get_function(0, module, "scale", 0)

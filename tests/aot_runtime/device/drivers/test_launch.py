@@ -43,11 +43,11 @@ def test_a_launch_arrives_as_it_was_prepared():
     double.on_launch(launches.append)
     stream = driver.create_stream(0)
     kernargs = struct.pack("<QQfi", 0x7F0000001234, 2**64 - 1, 0.5, -7)
-    launch = driver.prepare(0, loaded(driver, IMAGE), (2**31 - 1, 65535, 3), 256, 65536, kernargs)
+    launch = driver.prepare(0, loaded(driver, IMAGE), (2**24 - 1, 65535, 3), 256, 65536, kernargs)
     address = ctypes.addressof(ctypes.c_char.from_buffer(launch.kernargs))
     for at in (0, stream, 0):
         launch.run(at)
-    shape = ("scale", (2**31 - 1, 65535, 3), (256, 1, 1), 65536, kernargs, 0)
+    shape = ("scale", (2**24 - 1, 65535, 3), (256, 1, 1), 65536, kernargs, 0)
     assert launches == [Launch(IMAGE, *shape, at) for at in (0, stream, 0)]
     with pytest.raises(BufferError):
         launch.kernargs.append(0)
