@@ -42,7 +42,8 @@ def run_dispatch(
         )
     grid = tuple(-(-threads // size) for threads, size in zip(dispatch.threads, dispatch.shape, strict=True))
     allocation = memory.find(dispatch.kernarg) if dispatch.kernarg else None
-    nbytes = min(kernel.metadata.kernarg_bytes, allocation.end - dispatch.kernarg) if allocation else 0
+    wanted = max(kernel.metadata.kernarg_bytes, 4 * sum(kernel.descriptor.preload))
+    nbytes = min(wanted, allocation.end - dispatch.kernarg) if allocation else 0
     segment = memory.bytes_at(dispatch.kernarg, nbytes).tobytes() if nbytes else b""
     packet = Packet(
         place.address, place.index, place.queue, dispatch.kernarg, dispatch.shape, dispatch.threads,
