@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from aot_emulator.machine.execution import Turns, finish
 from aot_emulator.machine.launch_options import Options
 from aot_emulator.machine.launch_records import Launch, Packet
 from aot_emulator.machine.loader import Kernel
 from aot_emulator.profile.counters import Statistics
 from aot_emulator.state.device_memory import Memory
-from aot_emulator.watched_launch import run_launch
+from aot_emulator.watched_launch import run_launch_in_turns
 from aot_runtime.errors import EmulationError
 
 from .packets import DispatchPacket
@@ -35,6 +36,13 @@ def run_dispatch(
 
     Raises `EmulationError`, at a fault of the kernel or where the packet asks for more than there is.
     """
+    return finish(run_dispatch_in_turns(kernel, dispatch, memory, options, place))
+
+
+def run_dispatch_in_turns(
+    kernel: Kernel, dispatch: DispatchPacket, memory: Memory, options: Options, place: Place = Place()
+) -> Turns[Statistics]:
+    """Run a kernel as `run_dispatch` does, with turns between which others may be run."""
     arch = kernel.module.arch
     if dispatch.lds_bytes > arch.lds_bytes:
         raise EmulationError(
@@ -51,4 +59,4 @@ def run_dispatch(
     )  # fmt: skip
     x, y, z = grid
     launch = Launch(kernel, (x, y, z), math.prod(dispatch.shape), dispatch.lds_bytes, segment, packet)
-    return run_launch(launch, memory, options)
+    return (yield from run_launch_in_turns(launch, memory, options))
