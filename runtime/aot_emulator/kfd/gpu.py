@@ -36,13 +36,14 @@ from aot_runtime.errors import (
 from . import packets, protocol
 from .address_space import AddressSpace, Process
 from .code_objects import CodeObjects
-from .launches import Place, run_dispatch_in_turns
+from .launches import Place, launch_of, run_dispatch_in_turns
 from .models import Model
 from .packets import DispatchPacket
 from .protocol import FaultKind, Message, Operation
 from .report import Report
 from .sdma import BOXES, Engine, clock
 from .signals import complete
+from .timed import Timed, model_text
 
 _AQL = 2
 _SDMA = (1, 3, 4)
@@ -110,9 +111,10 @@ class Gpus:
     """
 
     def __init__(
-        self, connection: socket.socket, models: Sequence[Model], options: Options, say: Callable[[str], None]
-    ):
-        self._connection, self._options, self._say = connection, options, say
+        self, connection: socket.socket, models: Sequence[Model], options: Options, say: Callable[[str], None],
+        timed: Timed | None = None,
+    ):  # fmt: skip
+        self._connection, self._options, self._say, self._timed = connection, options, say, timed
         raw, fds, _, _ = socket.recv_fds(connection, protocol.MESSAGE_BYTES, 1 + protocol.MAX_DEVICES)
         if not raw:
             raise Gone
@@ -257,6 +259,11 @@ class Gpus:
         device = queue.device
         kernel = device.code.kernel(dispatch.descriptor)
         place = Place(address, queue.header, queue.index)
+        if self._timed is not None and self._timed.kernels.search(kernel.symbol):
+            launch = launch_of(kernel, dispatch, device.memory, place)
+            self._say(model_text(launch, device.model, device.memory, self._options))
+            if self._timed.only:
+                return
         with shown_progress(kernel.symbol, self._options) as options:
             turns = run_dispatch_in_turns(kernel, dispatch, device.memory, options, place)
             done = yield from _lending(turns, device.memory)

@@ -43,6 +43,11 @@ def run_dispatch_in_turns(
     kernel: Kernel, dispatch: DispatchPacket, memory: Memory, options: Options, place: Place = Place()
 ) -> Turns[Statistics]:
     """Run a kernel as `run_dispatch` does, with turns between which others may be run."""
+    return (yield from run_launch_in_turns(launch_of(kernel, dispatch, memory, place), memory, options))
+
+
+def launch_of(kernel: Kernel, dispatch: DispatchPacket, memory: Memory, place: Place = Place()) -> Launch:
+    """The launch that a packet asks for. Raises `EmulationError` where it asks for more than there is."""
     arch = kernel.module.arch
     if dispatch.lds_bytes > arch.lds_bytes:
         raise EmulationError(
@@ -58,5 +63,4 @@ def run_dispatch_in_turns(
         dispatch.scratch_bytes,
     )  # fmt: skip
     x, y, z = grid
-    launch = Launch(kernel, (x, y, z), math.prod(dispatch.shape), dispatch.lds_bytes, segment, packet)
-    return (yield from run_launch_in_turns(launch, memory, options))
+    return Launch(kernel, (x, y, z), math.prod(dispatch.shape), dispatch.lds_bytes, segment, packet)
