@@ -259,7 +259,7 @@ class Gpus:
         device = queue.device
         kernel = device.code.kernel(dispatch.descriptor)
         place = Place(address, queue.header, queue.index)
-        if self._timed is not None and self._timed.kernels.search(kernel.symbol):
+        if self._timed is not None and self._timed.takes(kernel):
             launch = launch_of(kernel, dispatch, device.memory, place)
             self._say(model_text(launch, device.model, device.memory, self._options))
             if self._timed.only:

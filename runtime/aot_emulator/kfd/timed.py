@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 from aot_emulator.machine.launch_options import Options
 from aot_emulator.machine.launch_records import Launch
+from aot_emulator.machine.loader import Kernel
 from aot_emulator.state.device_memory import Allocation, Memory
 from aot_emulator.timing.sampling import Sampled, sample_launch
 
@@ -24,6 +25,10 @@ class Timed:
 
     kernels: re.Pattern[str]
     only: bool = False
+
+    def takes(self, kernel: Kernel) -> bool:
+        """Tell whether a kernel is one of them; ROCr's own, which are in no code object, never are."""
+        return bool(kernel.module.name) and self.kernels.search(kernel.symbol) is not None
 
 
 class Copies(Memory):
