@@ -15,7 +15,7 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from aot_emulator.isa.archs import Arch, Isa
-from aot_emulator.isa.decoding import Instruction, decode
+from aot_emulator.isa.decoding import decode
 from aot_emulator.isa.memory.buffer import scratch_resource
 from aot_emulator.isa.operands import Registers
 from aot_emulator.state.arrays import Array, words_of
