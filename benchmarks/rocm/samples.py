@@ -8,6 +8,7 @@ import re
 from collections.abc import Iterator
 from dataclasses import dataclass
 from io import StringIO
+from itertools import pairwise
 
 MOST = 160
 """Rows and columns of a matrix, at most: a product takes seconds."""
@@ -49,7 +50,7 @@ class Case:
     def error_of(self, output: str) -> float:
         """The error that the program found; infinite where it names none."""
         lines = [re.sub(r"^\[\d+\]:", "", line.strip()) for line in output.splitlines()]
-        for head, values in zip(lines, lines[1:], strict=False):
+        for head, values in pairwise(lines):
             if "norm_error" in head:
                 names, found = next(csv.reader(StringIO(head))), next(csv.reader(StringIO(values)))
                 known = dict(zip((name.strip() for name in names), found, strict=False))
