@@ -4,12 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import math
-import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from importlib.metadata import version
 from typing import Any
 
@@ -24,7 +23,7 @@ from aot_emulator.machine.loader import Kernel, Module
 from aot_emulator.profile.counters import Statistics
 from aot_emulator.state.device_memory import Memory
 from aot_emulator.statuses import call_error
-from aot_emulator.terminal import TerminalProgress
+from aot_emulator.terminal import shown_progress
 from aot_emulator.watched_launch import run_launch
 from aot_runtime.contract.records import TensorMap
 from aot_runtime.device.drivers.base import DeviceProperties, Outcome
@@ -274,10 +273,9 @@ class EmulatorDriver:
     def launch(self, device: int, launch: Launch) -> None:
         """Run a launch now. Raises `EmulationError`."""
         with self._lock:
-            options = self.options
-            if options.progress is None and sys.stderr.isatty():
-                options = replace(options, progress=TerminalProgress(launch.kernel.symbol))
-            self.last = self.runner(launch, self._device("ModuleLaunchKernel", device).memory, options)
+            memory = self._device("ModuleLaunchKernel", device).memory
+            with shown_progress(launch.kernel.symbol, self.options) as options:
+                self.last = self.runner(launch, memory, options)
             if self.record is not None:
                 self.record.append(self.last)
 

@@ -2,12 +2,30 @@
 
 from __future__ import annotations
 
+import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import replace
 
+from aot_emulator.machine.launch_options import Options
 from aot_runtime.terminal import write_status
 
 _FIRST_S, _EVERY_S = 3.0, 0.5
 """When the line appears, and how often it changes: short launches show nothing."""
+
+
+@contextmanager
+def shown_progress(kernel: str, options: Options) -> Iterator[Options]:
+    """The options of a launch that is made meanwhile, which have it show how far it is where there is a terminal."""
+    if options.progress is not None or not sys.stderr.isatty():
+        yield options
+        return
+    progress = TerminalProgress(kernel)
+    try:
+        yield replace(options, progress=progress)
+    finally:
+        progress.erase()
 
 
 class TerminalProgress:
@@ -19,20 +37,22 @@ class TerminalProgress:
     def __init__(self, kernel: str):
         self._kernel, self._begin = kernel, time.monotonic()
         self._next = self._begin + _FIRST_S
-        self._width = 0
+        self._is_shown = False
 
     def __call__(self, done: int, total: int) -> None:
         now = time.monotonic()
         if done < total and now < self._next:
             return
         if done == total:
-            self._show("")
+            self.erase()
             return
         self._next = now + _EVERY_S
         left = (now - self._begin) * (total - done) / done
-        self._show(f"emulating {self._kernel}: {done} of {total} workgroups, {left:.0f} s left")
+        write_status(f"emulating {self._kernel}: {done} of {total} workgroups, {left:.0f} s left")
+        self._is_shown = True
 
-    def _show(self, text: str) -> None:
-        if self._width or text:
-            write_status(text)
-        self._width = len(text)
+    def erase(self) -> None:
+        """Take the line away if it is there."""
+        if self._is_shown:
+            write_status("")
+        self._is_shown = False

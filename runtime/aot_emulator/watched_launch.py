@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from aot_emulator.machine.execution import execute
+from aot_emulator.machine.execution import Turns, execute_in_turns, finish
 from aot_emulator.machine.launch_options import Options
 from aot_emulator.machine.launch_records import Launch
 from aot_emulator.profile.counters import Statistics
@@ -13,9 +13,15 @@ from aot_emulator.state.device_memory import Memory
 
 def run_launch(launch: Launch, memory: Memory, options: Options) -> Statistics:
     """Run a launch to its end. Raises `EmulationError`."""
+    return finish(run_launch_in_turns(launch, memory, options))
+
+
+def run_launch_in_turns(launch: Launch, memory: Memory, options: Options) -> Turns[Statistics]:
+    """Run a launch as `run_launch` does, with turns between which other launches may be run."""
     if not options.strict:
         memory.stop_tracking()  # what this launch writes is not noted
     sanitizer = Sanitizer(launch, options.ignored) if options.strict else None
     traffic = Traffic(launch.kernel.program.arch.peaks) if options.profile else None
     monitors = [monitor for monitor in (sanitizer, traffic) if monitor is not None]
-    return Statistics.of(execute(launch, memory, options, monitors), traffic)
+    execution = yield from execute_in_turns(launch, memory, options, monitors)
+    return Statistics.of(execution, traffic)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import shutil
 import subprocess
 from pathlib import Path
@@ -225,6 +226,19 @@ def test_a_profile(tmp_path: Path):
     done = launched(tmp_path, spill_code("gfx942"), "spill", "<Q", options=("--profile",))
     rows = [line.split() for line in done.errors.splitlines() if line.startswith(("kernel ", "spill "))]
     assert rows[0][:2] == ["kernel", "launches"] and rows[1][:3] == ["spill", "1", "1"]
+
+
+@pytest.mark.parametrize("only", [False, True])
+def test_modelled_dispatches(only: bool, tmp_path: Path):
+    """What is modelled alone leaves no results; what is not, and HIP's own copies and fills, are run as ever."""
+    options = ("--time", "^sp.ll$", *(["--time-only"] if only else []))
+    done = launched(tmp_path, spill_code("gfx942"), "spill", "<Q", options=options)
+    expected = [str(i % 64 * i) for i in range(128)]
+    assert done.status == 0 and (done.output.split()[1:] == expected) is not only, done.errors
+    line = r"^aotbuild emulator: [\d.]+ us, modelled, not measured, .* 1 workgroups: spill$"
+    assert re.search(line, done.errors, re.MULTILINE)
+    others = launched(tmp_path, spill_code("gfx942"), "spill", "<Q", options=("--time", "other", *options[2:]))
+    assert others.output.split()[1:] == expected and "modelled" not in others.errors
 
 
 C_PROGRAM = """

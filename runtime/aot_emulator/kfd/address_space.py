@@ -5,6 +5,7 @@ from __future__ import annotations
 import mmap
 import os
 import struct
+import time
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -18,6 +19,9 @@ _OWN = 1 << 60
 """Above every address of a program; nothing of the emulator's own is put there as yet."""
 _GAP = 256
 """Bytes that did not change and yet are written back, between two that did."""
+
+_PAUSE = 20
+"""Between two times of writing back while a kernel runs, in units of the time that it takes."""
 
 
 class Process:
@@ -53,7 +57,7 @@ class AddressSpace(Memory):
     """A device's view of one program's memory, by virtual address.
 
     Memory that the driver gave is shared with the program. What the program registered of its own is read when a kernel
-    first reaches it, and what the kernel changed is written back by `return_lent`, at its end.
+    first reaches it, and what the kernel changed is written back by `return_lent`, at its end and now and then before.
 
     Args:
         process: the program's memory.
@@ -64,6 +68,7 @@ class AddressSpace(Memory):
         super().__init__(_OWN, 0)
         self._process, self._files = process, files
         self._lent: dict[int, _Lent] = {}
+        self._next_return = 0.0
 
     def map(self, va: int, nbytes: int, offset: int, device: int) -> None:
         """Let the device reach a part of a device's memory."""
@@ -111,6 +116,14 @@ class AddressSpace(Memory):
                     first, end = int(run[0]), int(run[-1]) + 1
                     self._process.write(lent.address + first, lent.data[first:end].tobytes())
                 lent.before = None
+
+    def return_lent_now_and_then(self) -> None:
+        """Write it back unless that was done a short while ago, for what it takes: kernels then read all of it anew."""
+        started = time.monotonic()
+        if started >= self._next_return:
+            self.return_lent()
+            ended = time.monotonic()
+            self._next_return = ended + _PAUSE * (ended - started)
 
     # By itself, for what is no kernel
 

@@ -44,10 +44,12 @@ class BareCode:
     def address_of(self, symbol: str) -> int:
         return 0  # the one kernel's descriptor
 
+    def function(self, address: int) -> bytes:
+        found = self._memory.find(self.base + address)
+        return self.bytes_at(address, min(found.end - self.base - address, _MOST_CODE))
+
     def functions(self) -> Iterator[tuple[int, bytes]]:
-        entry = Descriptor(self.bytes_at(0, _DESCRIPTOR_BYTES), self.arch.isa).entry
-        found = self._memory.find(self.base + entry)
-        yield entry, self.bytes_at(entry, min(found.end - self.base - entry, _MOST_CODE))
+        return iter(())  # no others are known
 
     def bytes_at(self, address: int, size: int) -> bytes:
         return self._memory.bytes_at(self.base + address, size).tobytes()

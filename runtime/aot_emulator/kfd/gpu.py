@@ -1,8 +1,9 @@
 """The process that plays the GPUs of one program: it takes packets from the queues, and has them executed.
 
-Packets of a queue are done one after another, and queues in turn, a packet each: a barrier packet whose signals are not
-as it waits for keeps its own queue waiting alone. A packet is begun only when everything that the program told before
-it rang the doorbell has been heeded.
+Packets of a queue are done one after another. Queues have turns: in one a queue does a packet, or a few milliseconds of a
+kernel, so that a kernel can wait for what another queue or the program does meanwhile; a barrier packet whose signals
+are not as it waits for keeps its own queue waiting alone. A packet is begun only when everything that the program told
+before it rang the doorbell has been heeded.
 
 A fault ends the GPUs' work, with a line on standard error, and reaches ROCr as the driver's events have it: an access
 that is not mapped is a memory exception, a kernel that does not end a hang of the device, anything else an exception of
@@ -14,16 +15,16 @@ from __future__ import annotations
 import mmap
 import os
 import socket
-import sys
 import time
 import traceback
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 
+from aot_emulator.machine.execution import Result, Turns
 from aot_emulator.machine.launch_options import Options
-from aot_emulator.terminal import TerminalProgress
+from aot_emulator.terminal import shown_progress
 from aot_runtime.errors import (
     EmulationError,
     InstructionBudgetError,
@@ -35,13 +36,14 @@ from aot_runtime.errors import (
 from . import packets, protocol
 from .address_space import AddressSpace, Process
 from .code_objects import CodeObjects
-from .launches import Place, run_dispatch
+from .launches import Place, launch_of, run_dispatch_in_turns
 from .models import Model
 from .packets import DispatchPacket
 from .protocol import FaultKind, Message, Operation
 from .report import Report
 from .sdma import BOXES, Engine, clock
 from .signals import complete
+from .timed import Timed, model_text
 
 _AQL = 2
 _SDMA = (1, 3, 4)
@@ -62,7 +64,12 @@ class Gone(Exception):
 
 @dataclass
 class Queue:
-    """A queue in memory. index: of the next packet; of SDMA rings, the next byte."""
+    """A queue in memory.
+
+    Attributes:
+        index: of the packet that is being done, or is next; of SDMA rings, the byte.
+        turns: the work of the queue, a turn for each `next`, which tells whether anything was done.
+    """
 
     number: int
     kind: int
@@ -74,6 +81,7 @@ class Queue:
     doorbell: int
     save_area: int
     index: int = 0
+    turns: Iterator[bool] = field(default_factory=lambda: iter(()))
 
     @property
     def header(self) -> int:
@@ -103,9 +111,10 @@ class Gpus:
     """
 
     def __init__(
-        self, connection: socket.socket, models: Sequence[Model], options: Options, say: Callable[[str], None]
-    ):
-        self._connection, self._options, self._say = connection, options, say
+        self, connection: socket.socket, models: Sequence[Model], options: Options, say: Callable[[str], None],
+        timed: Timed | None = None,
+    ):  # fmt: skip
+        self._connection, self._options, self._say, self._timed = connection, options, say, timed
         raw, fds, _, _ = socket.recv_fds(connection, protocol.MESSAGE_BYTES, 1 + protocol.MAX_DEVICES)
         if not raw:
             raise Gone
@@ -180,6 +189,7 @@ class Gpus:
             number, kind = values[0] & 0xFFFFFFFF, values[0] >> 32
             queue = Queue(number, kind, device, *values[1:7])
             if kind == _AQL or kind in _SDMA:
+                queue.turns = self._packets(queue) if kind == _AQL else self._commands(queue)
                 self._queues[number] = queue
             else:
                 self._fault(queue, EmulationError(f"a queue of type {kind} is not served"))
@@ -190,83 +200,92 @@ class Gpus:
     # Packets
 
     def _advance(self, queue: Queue) -> bool:
-        """Do the next packet of a queue, or the commands of an SDMA ring; returns whether anything was done."""
-        bell = int(self._doorbells[queue.doorbell >> 3])
-        if self._is_stopped or bell == protocol.NO_PACKET:
+        """Give a queue its turn; returns whether anything was done."""
+        if self._is_stopped:
             return False
         try:
-            return self._next_packet(queue, bell) if queue.kind == _AQL else self._commands(queue, bell)
+            return next(queue.turns)
         except Gone:
             raise
         except Exception as error:  # whatever it is, the program must hear of it
             self._fault(queue, error)
             return True
 
-    def _next_packet(self, queue: Queue, bell: int) -> bool:
-        memory = queue.device.memory
-        # Of several producers the last to ring need not have the highest index: the doorbell says only that there is
-        # something, and the packets' types what is complete.
-        if queue.index > bell and queue.index >= memory.word(queue.write_pointer):
-            return False
-        self._listen()
-        address = queue.ring + queue.index * packets.PACKET_BYTES % queue.nbytes
-        raw = memory.read(address, packets.PACKET_BYTES)
-        started = clock()
-        if packets.packet_type(raw) == packets.INVALID or not self._do(queue, address, raw):
-            return False
-        memory.put_word(address, packets.INVALID, "<H")
-        queue.index += 1
-        memory.put_word(queue.read_pointer, queue.index)
-        complete(memory, packets.completion_signal(raw), started, clock(), self._raise_event)
-        return True
+    def _bell(self, queue: Queue) -> int:
+        """What the program has rung a queue's doorbell with; -1: it has not yet."""
+        bell = int(self._doorbells[queue.doorbell >> 3])
+        return -1 if bell == protocol.NO_PACKET else bell
 
-    def _do(self, queue: Queue, address: int, raw: bytes) -> bool:
-        """Do what a packet says; returns whether it is done, for a barrier may have to wait."""
+    def _packets(self, queue: Queue) -> Iterator[bool]:
+        """Do the packets of an AQL queue, as they come."""
+        memory = queue.device.memory
+        while True:
+            # Of several producers the last to ring need not have the highest index: the doorbell says only that there
+            # is something, and the packets' types what is complete.
+            bell = self._bell(queue)
+            if bell < 0 or (queue.index > bell and queue.index >= memory.word(queue.write_pointer)):
+                yield False
+                continue
+            self._listen()
+            address = queue.ring + queue.index * packets.PACKET_BYTES % queue.nbytes
+            raw = memory.read(address, packets.PACKET_BYTES)
+            if packets.packet_type(raw) == packets.INVALID:
+                yield False
+                continue
+            started = clock()
+            yield from self._packet(queue, address, raw)
+            memory.put_word(address, packets.INVALID, "<H")
+            queue.index += 1
+            memory.put_word(queue.read_pointer, queue.index)
+            complete(memory, packets.completion_signal(raw), started, clock(), self._raise_event)
+            yield True
+
+    def _packet(self, queue: Queue, address: int, raw: bytes) -> Iterator[bool]:
+        """Do what a packet says, in turns; a barrier may have to wait."""
         kind, memory = packets.packet_type(raw), queue.device.memory
         if kind == packets.DISPATCH:
-            self._dispatch(queue, address, DispatchPacket.read(raw))
-            return True
-        if kind in (packets.BARRIER_AND, packets.BARRIER_OR):
-            return packets.barrier_is_passed(raw, memory)
-        if kind == packets.VENDOR:
-            return packets.vendor_is_passed(raw, memory)
-        raise packets.refusal(raw)
+            for _ in self._dispatch(queue, address, DispatchPacket.read(raw)):
+                yield True
+        elif kind in (packets.BARRIER_AND, packets.BARRIER_OR):
+            while not packets.barrier_is_passed(raw, memory):
+                yield False
+        elif kind == packets.VENDOR:
+            while not packets.vendor_is_passed(raw, memory):
+                yield False
+        else:
+            raise packets.refusal(raw)
 
-    def _dispatch(self, queue: Queue, address: int, dispatch: DispatchPacket) -> None:
+    def _dispatch(self, queue: Queue, address: int, dispatch: DispatchPacket) -> Iterator[None]:
         device = queue.device
         kernel = device.code.kernel(dispatch.descriptor)
         place = Place(address, queue.header, queue.index)
-        options = replace(self._options, progress=self._progress(kernel.symbol))
-        done = run_dispatch(kernel, dispatch, device.memory, options, place)
-        device.memory.return_lent()
+        if self._timed is not None and self._timed.takes(kernel):
+            launch = launch_of(kernel, dispatch, device.memory, place)
+            self._say(model_text(launch, device.model, device.memory, self._options))
+            if self._timed.only:
+                return
+        with shown_progress(kernel.symbol, self._options) as options:
+            turns = run_dispatch_in_turns(kernel, dispatch, device.memory, options, place)
+            done = yield from _lending(turns, device.memory)
         if self._options.profile:
             self.report.add(kernel.symbol, done)
 
-    def _progress(self, kernel: str) -> Callable[[int, int], None]:
-        """Listen to how far a launch is: show it on a terminal, and give up where the program has ended."""
-        shown = TerminalProgress(kernel) if sys.stderr.isatty() else None
-
-        def progress(done: int, total: int) -> None:
-            self._listen()
-            if shown is not None:
-                shown(done, total)
-
-        return progress
-
-    def _commands(self, queue: Queue, bell: int) -> bool:
-        """Do the commands of an SDMA ring as far as its doorbell says; returns whether there was any."""
-        before, memory = queue.index, queue.device.memory
-        if queue.index < bell:
-            self._listen()
-        while queue.index < bell:
-            at = queue.index % queue.nbytes
-            raw = memory.read(queue.ring + at, min(64, queue.nbytes - at))
-            size = queue.device.engine.do(raw)
-            if not size:
-                break
-            queue.index += size
-            memory.put_word(queue.read_pointer, queue.index)
-        return queue.index > before
+    def _commands(self, queue: Queue) -> Iterator[bool]:
+        """Do the commands of an SDMA ring, as far as its doorbell says; one of them may have to wait."""
+        memory = queue.device.memory
+        while True:
+            before = queue.index
+            if queue.index < self._bell(queue):
+                self._listen()
+            while queue.index < self._bell(queue):
+                at = queue.index % queue.nbytes
+                raw = memory.read(queue.ring + at, min(64, queue.nbytes - at))
+                size = queue.device.engine.do(raw)
+                if not size:
+                    break
+                queue.index += size
+                memory.put_word(queue.read_pointer, queue.index)
+            yield queue.index > before
 
     # Faults
 
@@ -307,6 +326,19 @@ class Gpus:
         except MemoryAccessError:
             raw = self._process.read(address, nbytes)
         return int.from_bytes(raw, "little")
+
+
+def _lending(turns: Turns[Result], memory: AddressSpace) -> Turns[Result]:
+    """Do a launch in turns, after which the program sees what was changed of its own memory, and the other way round."""
+    while True:
+        try:
+            next(turns)
+        except StopIteration as end:
+            memory.return_lent()
+            result: Result = end.value
+            return result
+        memory.return_lent_now_and_then()
+        yield
 
 
 def _exception_of(error: Exception) -> int:

@@ -8,12 +8,13 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from aot_emulator.machine.execution import Turns, finish
 from aot_emulator.machine.launch_options import Options
 from aot_emulator.machine.launch_records import Launch, Packet
 from aot_emulator.machine.loader import Kernel
 from aot_emulator.profile.counters import Statistics
 from aot_emulator.state.device_memory import Memory
-from aot_emulator.watched_launch import run_launch
+from aot_emulator.watched_launch import run_launch_in_turns
 from aot_runtime.errors import EmulationError
 
 from .packets import DispatchPacket
@@ -35,6 +36,18 @@ def run_dispatch(
 
     Raises `EmulationError`, at a fault of the kernel or where the packet asks for more than there is.
     """
+    return finish(run_dispatch_in_turns(kernel, dispatch, memory, options, place))
+
+
+def run_dispatch_in_turns(
+    kernel: Kernel, dispatch: DispatchPacket, memory: Memory, options: Options, place: Place = Place()
+) -> Turns[Statistics]:
+    """Run a kernel as `run_dispatch` does, with turns between which others may be run."""
+    return (yield from run_launch_in_turns(launch_of(kernel, dispatch, memory, place), memory, options))
+
+
+def launch_of(kernel: Kernel, dispatch: DispatchPacket, memory: Memory, place: Place = Place()) -> Launch:
+    """The launch that a packet asks for. Raises `EmulationError` where it asks for more than there is."""
     arch = kernel.module.arch
     if dispatch.lds_bytes > arch.lds_bytes:
         raise EmulationError(
@@ -42,12 +55,12 @@ def run_dispatch(
         )
     grid = tuple(-(-threads // size) for threads, size in zip(dispatch.threads, dispatch.shape, strict=True))
     allocation = memory.find(dispatch.kernarg) if dispatch.kernarg else None
-    nbytes = min(kernel.metadata.kernarg_bytes, allocation.end - dispatch.kernarg) if allocation else 0
+    wanted = max(kernel.metadata.kernarg_bytes, 4 * sum(kernel.descriptor.preload))
+    nbytes = min(wanted, allocation.end - dispatch.kernarg) if allocation else 0
     segment = memory.bytes_at(dispatch.kernarg, nbytes).tobytes() if nbytes else b""
     packet = Packet(
         place.address, place.index, place.queue, dispatch.kernarg, dispatch.shape, dispatch.threads,
         dispatch.scratch_bytes,
     )  # fmt: skip
     x, y, z = grid
-    launch = Launch(kernel, (x, y, z), math.prod(dispatch.shape), dispatch.lds_bytes, segment, packet)
-    return run_launch(launch, memory, options)
+    return Launch(kernel, (x, y, z), math.prod(dispatch.shape), dispatch.lds_bytes, segment, packet)

@@ -14,12 +14,14 @@ from ctypes.util import find_library
 from pathlib import Path
 
 from aot_emulator.machine.launch_options import IGNORE_VARIABLE, STRICT_VARIABLE, TIME_LIMIT_VARIABLE
+from aot_emulator.timing.constants import machine_of
 from aot_runtime.errors import DeviceError
 from aot_runtime.terminal import write
 
 from .models import MODELS, find_model
 from .protocol import MAX_DEVICES, OPENED
 from .shim import build_shim
+from .timed import Timed
 from .topology import write_machine
 
 FOLDER_VARIABLE = "AOTBUILD_KFD"
@@ -30,7 +32,8 @@ _BACKLOG = 64
 
 @contextmanager
 def emulated_machine(
-    devices: Sequence[str] = ("mi300x",), environment: Mapping[str, str] | None = None, profile: bool = False
+    devices: Sequence[str] = ("mi300x",), environment: Mapping[str, str] | None = None, profile: bool = False,
+    timed: Timed | None = None,
 ) -> Iterator[dict[str, str]]:
     """A machine with these GPUs: the environment that its programs are to be run with.
 
@@ -40,14 +43,18 @@ def emulated_machine(
         devices: names of GPUs, one for each, as `models.MODELS` has them.
         environment: what the programs' is made of; by default this process's.
         profile: write a table of what the kernels did to standard error when a program ends.
+        timed: dispatches whose time is modelled, which is written to standard error.
 
-    Raises `DeviceError` where this is not Linux, and where there is no compiler, no such GPU, or too many.
+    Raises `DeviceError` where this is not Linux, where there is no compiler, no such GPU, or too many, and where the
+    model of time has no figures of a GPU that it is asked for.
     """
     if sys.platform != "linux":
         raise DeviceError(f"GPUs are emulated under AMD's runtime on Linux alone, and this is {sys.platform}")
     if not 0 < len(devices) <= MAX_DEVICES:
         raise DeviceError(f"{len(devices)} GPUs are asked for; 1 to {MAX_DEVICES} can be emulated")
     models = [find_model(name) for name in devices]
+    for model in models if timed is not None else ():
+        machine_of(model.arch.name)
     library = build_shim()
     given = dict(os.environ if environment is None else environment)
     with (
@@ -60,6 +67,8 @@ def emulated_machine(
         listening.listen(_BACKLOG)
         names = [next(key for key, model in MODELS.items() if model is found) for found in models]
         arguments = [str(listening.fileno()), *names, *(["--profile"] if profile else [])]
+        if timed is not None:
+            arguments += [f"--time={timed.kernels.pattern}", *(["--time-only"] if timed.only else [])]
         command = [sys.executable, "-m", "aot_emulator.kfd.server", *arguments]
         server = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, pass_fds=[listening.fileno()], start_new_session=True,
@@ -91,7 +100,7 @@ def _variables(given: Mapping[str, str], library: Path, folder: Path) -> dict[st
 
 def run_program(
     program: Sequence[str], devices: Sequence[str] = ("mi300x",), strict: bool = False, ignored: Sequence[str] = (),
-    time_limit_s: float | None = None, profile: bool = False,
+    time_limit_s: float | None = None, profile: bool = False, timed: Timed | None = None,
 ) -> int:  # fmt: skip
     """Run a program with emulated GPUs: its exit status, or 128 and the number of the signal that ended it.
 
@@ -102,6 +111,7 @@ def run_program(
         ignored: kinds of faults that it passes over.
         time_limit_s: seconds that a launch may take.
         profile: write a table of what the kernels did to standard error at the end.
+        timed: dispatches whose time is modelled: a line for each, on standard error.
 
     Raises `DeviceError` where the machine or the program cannot be had.
     """
@@ -112,7 +122,7 @@ def run_program(
         environment[IGNORE_VARIABLE] = ",".join(ignored)
     if time_limit_s is not None:
         environment[TIME_LIMIT_VARIABLE] = str(time_limit_s)
-    with emulated_machine(devices, environment, profile) as variables:
+    with emulated_machine(devices, environment, profile, timed) as variables:
         try:
             running = subprocess.Popen(program, env=variables)
         except OSError as error:

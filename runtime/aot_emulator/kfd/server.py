@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import ctypes
 import os
+import re
 import signal
 import socket
 import sys
@@ -22,6 +23,7 @@ from aot_runtime.terminal import write_lines
 
 from .gpu import Gone, Gpus
 from .models import MODELS, Model
+from .timed import Timed
 
 _SET_DEATH_SIGNAL = 1  # PR_SET_PDEATHSIG
 _GRACE_S = 10.0
@@ -32,13 +34,18 @@ def main() -> None:
     parser.add_argument("socket", type=int)
     parser.add_argument("models", nargs="+", choices=MODELS)
     parser.add_argument("--profile", action="store_true")
+    parser.add_argument("--time", type=re.compile)
+    parser.add_argument("--time-only", action="store_true")
     given = parser.parse_args()
     _die_with_parent()
     options = replace(options_of_environment(), profile=given.profile, lds_is_bounded=False)  # as on hardware
-    serve(socket.socket(fileno=given.socket), [MODELS[name] for name in given.models], options)
+    timed = None if given.time is None else Timed(given.time, given.time_only)
+    serve(socket.socket(fileno=given.socket), [MODELS[name] for name in given.models], options, timed)
 
 
-def serve(listening: socket.socket, models: Sequence[Model], options: Options) -> None:
+def serve(
+    listening: socket.socket, models: Sequence[Model], options: Options, timed: Timed | None = None
+) -> None:
     """Play the GPUs of each program that connects, until SIGTERM."""
     players: set[int] = set()
 
@@ -58,13 +65,13 @@ def serve(listening: socket.socket, models: Sequence[Model], options: Options) -
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
         _die_with_parent()
         listening.close()
-        _play(connection, models, options)
+        _play(connection, models, options, timed)
 
 
-def _play(connection: socket.socket, models: Sequence[Model], options: Options) -> None:
+def _play(connection: socket.socket, models: Sequence[Model], options: Options, timed: Timed | None) -> None:
     status = 1
     try:
-        gpus = Gpus(connection, models, options, _say)
+        gpus = Gpus(connection, models, options, _say, timed)
         gpus.serve()
         write_lines(gpus.report.lines(), err=True)
         status = 0

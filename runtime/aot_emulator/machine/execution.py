@@ -1,14 +1,16 @@
 """Runs a launch, batch by batch.
 
 A batch is whole workgroups, as many as fit `Options.batch_wavefronts`: registers of more would leave the processor's
-cache. Batches are run one after another, so a workgroup must not wait for a later one.
+cache. Batches are run one after another, so a workgroup must not wait for a later one. Launches that wait for each other
+are run in turns (`execute_in_turns`).
 """
 
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
+from typing import TypeVar
 
 import numpy as np
 
@@ -19,6 +21,20 @@ from .launch_options import Options, Order
 from .launch_records import Execution, Launch, RunningLaunch, coordinates
 from .monitor import Monitor
 from .scheduler import Scheduler
+
+Result = TypeVar("Result")
+Turns = Generator[None, None, Result]
+"""Something that is done in turns: each `next` does a part of it, and at the end it returns a result."""
+
+
+def finish(turns: Turns[Result]) -> Result:
+    """Do to its end what can be done in turns; its result."""
+    while True:
+        try:
+            next(turns)
+        except StopIteration as end:
+            result: Result = end.value
+            return result
 
 
 def execute(
@@ -33,13 +49,24 @@ def execute(
     Args:
         workgroups: numbers of those that are run; None: all of the launch.
     """
+    return finish(execute_in_turns(launch, memory, options, monitors, workgroups))
+
+
+def execute_in_turns(
+    launch: Launch,
+    memory: Memory,
+    options: Options,
+    monitors: Sequence[Monitor] = (),
+    workgroups: Sequence[int] | None = None,
+) -> Turns[Execution]:
+    """Run a launch as `execute` does, with turns between which other launches may be run."""
     numbers = np.arange(launch.workgroups) if workgroups is None else np.array(workgroups, np.int64)
     parts = list(launch.parts(numbers))
     wavefronts = sum(part.wavefronts * len(own) for part, own in parts)
     execution = Execution(launch.kernel.program, len(numbers), wavefronts)
     deadline = None if options.time_limit_s is None else time.monotonic() + options.time_limit_s
     done = 0
-    with _kernarg_segment(launch, memory) as (kernarg, segment), np.errstate(all="ignore"):
+    with _kernarg_segment(launch, memory) as (kernarg, segment):
         addresses = range(kernarg, kernarg + len(segment))
         for part, own in parts:
             running = RunningLaunch(part, memory, addresses, options, tuple(monitors), execution, deadline)
@@ -49,7 +76,11 @@ def execute(
                 batch = _make_batch(part, len(mine), options)
                 places = coordinates(part.grid, mine[batch.workgroup])
                 part.kernel.start(batch, places, part, kernarg, segment, options.preload)
-                Scheduler(running, batch, mine).run()
+                scheduler = Scheduler(running, batch, mine)
+                while scheduler.advance():
+                    paused = time.monotonic()
+                    yield
+                    execution.paused_s += time.monotonic() - paused
                 done += len(mine)
                 if options.progress is not None:
                     options.progress(done, len(numbers))

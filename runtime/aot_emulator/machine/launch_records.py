@@ -116,6 +116,7 @@ class Execution:
         instructions: by wavefront, of every kind.
         runs: how often a wavefront entered each straight run, by pc.
         taken: how often a wavefront took the branch at the end of a run, by the run's pc.
+        paused_s: seconds for which other launches had their turns.
     """
 
     program: Program | None = None
@@ -124,6 +125,7 @@ class Execution:
     instructions: int = 0
     runs: Counter[int] = field(default_factory=Counter)
     taken: Counter[int] = field(default_factory=Counter)
+    paused_s: float = 0.0
 
 
 @dataclass(frozen=True)
@@ -135,7 +137,7 @@ class RunningLaunch:
         kernarg: addresses of the kernarg segment in it.
         monitors: what is told of each batch.
         execution: where is counted what is executed.
-        deadline: when the launch has to be done, on `time.monotonic`'s clock; None: whenever.
+        deadline: when the launch has to be done, on `time.monotonic`'s clock without its pauses; None: whenever.
     """
 
     launch: Launch

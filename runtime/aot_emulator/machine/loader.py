@@ -15,13 +15,14 @@ from typing import TYPE_CHECKING, Protocol
 import numpy as np
 
 from aot_emulator.isa.archs import Arch, Isa
-from aot_emulator.isa.decoding import Instruction, decode
+from aot_emulator.isa.decoding import decode
 from aot_emulator.isa.memory.buffer import scratch_resource
 from aot_emulator.isa.operands import Registers
 from aot_emulator.state.arrays import Array, words_of
 from aot_emulator.state.device_memory import HOSTCALL_BUFFER, Memory
 from aot_emulator.state.wavefronts import EXEC, TTMP0, Batch
 from aot_runtime.bundle.codeobject import KernelMetadata, read_code_object, read_loaded_image
+from aot_runtime.bundle.elf import Segment
 from aot_runtime.bundle.line_table import LineTable, read_line_table
 from aot_runtime.errors import BundleError, EmulationError
 
@@ -33,6 +34,8 @@ if TYPE_CHECKING:
 _PRELOAD_ENTRY = 256
 """Where hardware that preloads kernel arguments starts: it leaves out what loads them."""
 _NAME_LENGTH = 16
+_CALLS = ("s_swappc_b64", "s_setpc_b64", "s_call_b64")
+"""Instructions by which a kernel may reach other functions of its code object."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +124,8 @@ class Code(Protocol):
 
     def address_of(self, symbol: str) -> int: ...
 
+    def function(self, address: int) -> bytes: ...
+
     def functions(self) -> Iterator[tuple[int, bytes]]: ...
 
     def bytes_at(self, address: int, size: int) -> bytes: ...
@@ -181,16 +186,47 @@ class Module:
         """Where in source files the code comes from, by address from the start of the module."""
         return read_line_table(self._file)
 
+    def function(self, address: int) -> bytes:
+        """The machine code of a kernel whose first instruction lies at an address from the start of the module.
+
+        Where its symbol has no size, as those of assembly may not have one, it goes on to the next kernel's. Raises
+        `BundleError`.
+        """
+        size = self._sizes.get(address)
+        if size is None:
+            part = next((s for s in self._executable if s.address <= address < s.address + s.size), None)
+            if part is None:
+                raise BundleError(f"the code object has no code at {address:#x}")
+            end = part.address + part.size
+            size = min((other for other in self._entries if address < other < end), default=end) - address
+        return self.bytes_at(address, size)
+
     def functions(self) -> Iterator[tuple[int, bytes]]:
-        """(address from the start of the module, machine code) of each function. Raises `BundleError`."""
-        executable = [segment for segment in self._image.segments if segment.executable]
-        left = sum(segment.size for segment in executable)
+        """(address from the start of the module, machine code) of each function that has a size."""
+        for address, size in self._sizes.items():
+            yield address, self.bytes_at(address, size)
+
+    @property
+    def _executable(self) -> list[Segment]:
+        return [segment for segment in self._image.segments if segment.executable]
+
+    @cached_property
+    def _sizes(self) -> dict[int, int]:
+        """Sizes of the functions that have one, by address."""
+        found: dict[int, int] = {}
+        left = sum(segment.size for segment in self._executable)
         for address, size in set(self._image.symbols.values()):
-            if size and any(s.address <= address < s.address + s.size for s in executable):
+            if size and any(s.address <= address < s.address + s.size for s in self._executable):
                 left -= size
                 if left < 0:
                     raise BundleError("functions of the code object overlap")
-                yield address, self.bytes_at(address, size)
+                found[address] = max(size, found.get(address, 0))
+        return found
+
+    @cached_property
+    def _entries(self) -> list[int]:
+        """Addresses of kernels' code."""
+        return [self.address_of(kernel.symbol) for kernel in self._parsed.kernels]
 
     def bytes_at(self, address: int, size: int) -> bytes:
         """Bytes from the start of the module. Raises `BundleError`."""
@@ -229,9 +265,11 @@ class Kernel:
     @cached_property
     def program(self) -> Program:
         code = self._code_address
-        instructions: dict[int, Instruction] = {}
-        for address, text in self.module.functions():
-            instructions |= decode(text, self.module.arch, address - code)
+        instructions = decode(self.module.function(code), self.module.arch)
+        if any(instruction.mnemonic in _CALLS for instruction in instructions.values()):
+            others = (decode(text, self.module.arch, address - code) for address, text in self.module.functions())
+            for other in others:
+                instructions |= other
         total = self.descriptor.vector_registers
         layout = Registers(min(self.descriptor.first_accumulation, total), total)
         return Program(self.symbol, self.module.arch, self.module.base + code, instructions, layout)

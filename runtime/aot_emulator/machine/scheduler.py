@@ -17,6 +17,8 @@ from .launch_options import Order
 from .launch_records import RunningLaunch, coordinates
 from .program import Program, Run
 
+_TURN = 64
+"""Runs until another launch may have its turn: some milliseconds, if few wavefronts stand together."""
 _FAIRNESS = 512
 """Every so many runs the wavefronts that have waited longest are stepped instead, so that a spinning one ends."""
 
@@ -73,13 +75,18 @@ class Scheduler:
         x, y, z = coordinates(self._launch.grid, np.array([workgroup]))[0].tolist()
         return x, y, z
 
-    def run(self) -> None:
-        while self._groups:
-            self._release_barriers()
-            group = self._choose()
-            run = self.program.run_at(group.pc)
-            self._execute(group, run)
-            self._leave(group, run)
+    def advance(self) -> bool:
+        """Run a turn of the batch; returns whether anything of it is left."""
+        with np.errstate(all="ignore"):
+            for _ in range(_TURN):
+                if not self._groups:
+                    return False
+                self._release_barriers()
+                group = self._choose()
+                run = self.program.run_at(group.pc)
+                self._execute(group, run)
+                self._leave(group, run)
+        return True
 
     def _choose(self) -> Wavefronts:
         """The next wavefronts to step, at the lowest pc of the lowest rank."""
@@ -134,7 +141,7 @@ class Scheduler:
         if self._execution.instructions > self._limit:
             used_up = InstructionBudgetError("the budget of instructions is used up: an endless loop?")
             raise self._at(group, run, 0, used_up)
-        if self._deadline is not None and time.monotonic() > self._deadline:
+        if self._deadline is not None and time.monotonic() - self._execution.paused_s > self._deadline:
             late = InstructionBudgetError("the launch takes longer than its time limit: an endless loop?")
             raise self._at(group, run, 0, late)
         index = 0

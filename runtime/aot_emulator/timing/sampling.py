@@ -90,13 +90,19 @@ def _rest(sampled: Sampled, launch: Launch, memory: Memory, options: Options) ->
     return partial(execute, launch, memory, options, (), left) if left else None
 
 
-def sample_launch(launch: Launch, memory: Memory, options: Options) -> Sampled:
-    """Run some workgroups of a launch, and model the time of all. Raises as `SamplingRunner` does."""
-    machine = machine_of(launch.kernel.program.arch.name)
-    plan = _plan(launch)
+def sample_launch(
+    launch: Launch, memory: Memory, options: Options, device: tuple[int, int] | None = None
+) -> Sampled:
+    """Run some workgroups of a launch, and model the time of all. Raises as `SamplingRunner` does.
+
+    device: its compute units and dies; None: those of the architecture's product.
+    """
+    arch = launch.kernel.program.arch.name
+    machine = machine_of(arch)
+    plan = _plan(launch, device or compute_units(arch))
     run = _run(launch, memory, options, machine)
     trace = run.first() if len(_lengths(run)) == 1 else run
-    sharing = shared_loads(launch, memory, options, trace, plan.resident)
+    sharing = shared_loads(launch, memory, options, trace, plan.resident, (plan.num_cus, plan.dies))
     samples = tuple(Workgroup(trace, place, machine) for place in range(len(trace.waves)))
     time = time_launch(machine, plan, samples, sharing)
     scale = plan.workgroups / trace.statistics.workgroups
@@ -126,7 +132,7 @@ def _lengths(trace: Trace) -> set[tuple[int, ...]]:
     return {tuple(wave.length for wave in waves) for waves in trace.waves}
 
 
-def _plan(launch: Launch) -> Plan:
+def _plan(launch: Launch, device: tuple[int, int]) -> Plan:
     kernel, arch = launch.kernel, launch.kernel.program.arch
     fits = occupancy(
         arch.name, vgprs=kernel.metadata.allocated_vgprs, sgprs=kernel.metadata.sgprs, lds_bytes=launch.lds_bytes,
@@ -134,7 +140,7 @@ def _plan(launch: Launch) -> Plan:
     )  # fmt: skip
     if not fits.workgroups:
         raise DeviceError(f"kernel {kernel.symbol} does not fit a compute unit of {arch.name}: too much {fits.limit}")
-    return Plan(launch.workgroups, fits.workgroups, *compute_units(arch.name))
+    return Plan(launch.workgroups, fits.workgroups, *device)
 
 
 def _executed(trace: Trace, column: int) -> list[float]:

@@ -130,9 +130,16 @@ def _stripped(launch: Launch) -> Launch:
     return replace(launch, kernel=kernel)
 
 
-def shared_loads(launch: Launch, memory: Memory, options: Options, trace: Trace, resident: int) -> Sharing:
-    """How the workgroups of the first round share their loads. resident: workgroups of a compute unit."""
-    num_cus, dies = compute_units(launch.kernel.program.arch.name)
+def shared_loads(
+    launch: Launch, memory: Memory, options: Options, trace: Trace, resident: int, device: tuple[int, int] | None = None
+) -> Sharing:
+    """How the workgroups of the first round share their loads.
+
+    Args:
+        resident: workgroups of a compute unit.
+        device: its compute units and dies; None: those of the architecture's product.
+    """
+    num_cus, dies = device or compute_units(launch.kernel.program.arch.name)
     count = min(launch.workgroups, num_cus * resident, max(1, MOST_WAVEFRONTS // launch.wavefronts))
     units = min(count, num_cus)
     monitor = _Lines(*_start(trace))

@@ -1,4 +1,6 @@
-"""AMD's HSACO: metadata in an `AMDGPU` note, as MessagePack, and a 64-byte descriptor of each kernel.
+"""AMD's HSACO: metadata in `AMDGPU` notes, as MessagePack, and a 64-byte descriptor of each kernel.
+
+A compiler writes one note. The linker keeps those of all objects that it links, as AMD's Tensile has it do.
 
 See LLVM's "User Guide for AMDGPU Backend".
 """
@@ -68,7 +70,7 @@ def hsaco_kernels(elf: Elf, table: Iterable[Symbol], arch: str) -> Iterator[Kern
     """Every kernel of an image with this symbol table. Raises `BundleError`, or `struct.error` where bytes are
     missing."""
     symbols = {symbol.name: symbol for symbol in table}
-    for entry in _metadata(elf).kernels:
+    for entry in _entries(elf):
         for name, most in _MOST.items():
             if not 0 <= getattr(entry, name) <= most:
                 raise BundleError(f".{name} of a code object is out of range: {getattr(entry, name)}")
@@ -94,7 +96,24 @@ def hsaco_kernels(elf: Elf, table: Iterable[Symbol], arch: str) -> Iterator[Kern
         )
 
 
-def _metadata(elf: Elf) -> _Metadata:
+def _entries(elf: Elf) -> Iterator[_Kernel]:
+    """The kernels of all notes. Raises `BundleError` where there is none."""
+    notes = 0
+    for raw in _notes(elf):
+        notes += 1
+        try:
+            yield from msgspec.msgpack.decode(raw, type=_Metadata).kernels
+        except msgspec.ValidationError as error:
+            found = re.sub(r"Expected (`.*?`), got (`.*?`)", r"\1 expected, \2 found", str(error))
+            raise BundleError(f"AMDGPU metadata of a code object: {found}") from None
+        except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
+            raise BundleError(f"AMDGPU metadata is not MessagePack: {error}") from None
+    if not notes:
+        raise BundleError("code object has no AMDGPU metadata note")
+
+
+def _notes(elf: Elf) -> Iterator[bytes]:
+    """Each note of metadata."""
     for section in elf.sections:
         if section.type != SHT_NOTE:
             continue
@@ -103,15 +122,8 @@ def _metadata(elf: Elf) -> _Metadata:
             name_size, size, kind = struct.unpack_from("<III", data, at)
             start = at + 12 + _padded(name_size)
             if kind == _NT_AMDGPU_METADATA and data[at + 12 : at + 12 + name_size] == b"AMDGPU\0":
-                try:
-                    return msgspec.msgpack.decode(data[start : start + size], type=_Metadata)
-                except msgspec.ValidationError as error:
-                    found = re.sub(r"Expected (`.*?`), got (`.*?`)", r"\1 expected, \2 found", str(error))
-                    raise BundleError(f"AMDGPU metadata of a code object: {found}") from None
-                except (msgspec.MsgspecError, ValueError, TypeError, RecursionError) as error:
-                    raise BundleError(f"AMDGPU metadata is not MessagePack: {error}") from None
+                yield data[start : start + size]
             at = start + _padded(size)
-    raise BundleError("code object has no AMDGPU metadata note")
 
 
 def _padded(size: int) -> int:

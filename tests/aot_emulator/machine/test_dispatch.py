@@ -9,10 +9,12 @@ import pytest
 from aot_emulator import ARCHS, Options, Order
 from aot_emulator.kfd.launches import Place, run_dispatch
 from aot_emulator.kfd.packets import DispatchPacket
+from aot_emulator.kfd.timed import Copies
 from aot_emulator.machine.loader import Module
 from aot_emulator.state.device_memory import Memory
 
 from aot_runtime.errors import EmulationError
+from tests.support.emulation.assembled import POINTER, data, link_several
 from tests.support.hip_kernels import places_code, spill_code
 
 PACKET_BYTES = 64
@@ -96,3 +98,31 @@ def test_a_module_that_is_loaded_already():
     found = again.kernel_at(loaded.base + loaded.address_of("places.kd"))
     assert found is not None and found.program.address == loaded.kernel("places").program.address
     assert again.kernel_at(loaded.base) is None
+
+
+STORE = f"{POINTER}v_mov_b32 v2, {{}}\nglobal_store_dword v1, v2, s[4:5]"
+
+
+@pytest.mark.parametrize("arch", ["gfx942", "gfx1100", "gfx1201"])
+def test_kernels_whose_symbols_have_no_size(arch: str):
+    """Each one's code goes on to the next kernel's, or to the end of the code."""
+    memory = Memory(1 << 32, 1 << 30)
+    module = Module(link_several(arch, first=STORE.format(11), second=STORE.format(22)), ARCHS[arch], memory)
+    stores = []
+    for name, expected in (("first", 11), ("second", 22)):
+        kernel = module.kernel(name)
+        out = put(memory, bytes(4 * 32))
+        dispatch = DispatchPacket((32, 1, 1), (32, 1, 1), 0, 0, 0, put(memory, struct.pack("<2Q", out, 0)))
+        run_dispatch(kernel, dispatch, memory, Options())
+        assert set(memory.bytes_at(out, 128).view(np.uint32)) == {expected}
+        stores.append(sum("store" in found.mnemonic for found in kernel.program.instructions.values()))
+    assert stores == [1, 1]
+
+
+def test_what_is_written_to_copies_stays_there():
+    memory = Memory(1 << 32, 1 << 30)
+    address, other = put(memory, data(4).tobytes()), put(memory, data(4).tobytes())
+    copies = Copies(memory)
+    copies.write(address, 4, 0xAA)
+    assert copies.bytes_at(address, 8).tobytes() == b"\xaa" * 4 + struct.pack("<I", 1)
+    assert memory.bytes_at(address, 16).tobytes() == memory.bytes_at(other, 16).tobytes() == data(4).tobytes()

@@ -94,4 +94,16 @@ def test_a_terminal_shows_how_far_a_long_launch_is(monkeypatch: pytest.MonkeyPat
         now[0] = seconds
         progress(done, 10)
     line = "emulating softmax_rows: 5 of 10 workgroups, 4 s left"
-    assert shown.getvalue() == f"\r{line}\r{'':<{len(line)}}\r"
+    erase = "\r\x1b[K"  # to the line's end, however long it was
+    assert shown.getvalue() == f"{erase}{line}{erase}"
+
+
+def test_a_fault_does_not_stand_behind_the_line(monkeypatch: pytest.MonkeyPatch):
+    shown = io.StringIO()
+    monkeypatch.setattr(shown, "isatty", lambda: True)
+    monkeypatch.setattr("aot_emulator.terminal._FIRST_S", 0)
+    monkeypatch.setattr(sys, "stderr", shown)
+    wild = POINTER + "s_cmp_eq_u32 s2, 0\ns_cbranch_scc1 good\nglobal_load_dword v2, v1, s[0:1] offset:2048\ngood:"
+    with pytest.raises(MemoryAccessError):
+        run(wild, data(), workgroups=2, strict=False, batch_wavefronts=1)
+    assert "1 of 2 workgroups" in shown.getvalue() and shown.getvalue().endswith("\r\x1b[K")

@@ -26,6 +26,7 @@ from aot.compile.compiler import compile_job
 from aot.targets import TARGETS, Target
 from tests.support.amd_assembly import assembled
 from tests.support.building import jobs
+from tests.support.emulation.assembled import link_several
 
 CUOBJDUMP = Path(triton.__file__).parent / "backends/nvidia/bin/cuobjdump"
 FORMATS = ("gfx942", "sm_90")
@@ -155,3 +156,11 @@ def test_overwritten_words_are_read_or_refused(images: dict[str, bytes], arch: s
             changed = bytearray(image)
             struct.pack_into("<I", changed, position, word)
             read_or_refuse(bytes(changed))
+
+
+def test_kernels_of_every_note_are_read():
+    """A linker keeps a note of each object that it links."""
+    found = read_code_object(link_several(first="s_nop 0", second="s_nop 1"))
+    assert [(kernel.symbol, kernel.kernarg_bytes, kernel.code_bytes) for kernel in found.kernels] == [
+        ("first", 16, 0), ("second", 16, 0),
+    ]  # fmt: skip

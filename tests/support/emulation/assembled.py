@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import struct
 import tempfile
 from functools import cache
@@ -89,8 +90,27 @@ def in_words_of(arch: str, body: str) -> str:
 @cache
 def link(body: str, arch: str = "gfx942") -> bytes:
     """A code object with one kernel of these instructions; it ends behind them. s[0:1] has its arguments' address."""
+    return _linked(_text(body, arch), arch)
+
+
+@cache
+def link_several(arch: str = "gfx942", **bodies: str) -> bytes:
+    """A code object as linkers make it of hand-written ones: a note of metadata for each kernel, and symbols of no size.
+    """
+    texts = []
+    for name, body in bodies.items():
+        text = re.sub(r"^end:\n\.size .*\n", "", _text(body, arch), flags=re.MULTILINE)
+        texts.append(re.sub(r"\bkernel\b", name, text))
+    first, *others = texts
+    return _linked(first + "".join(text.partition("\n")[2] for text in others), arch)
+
+
+def _text(body: str, arch: str) -> str:
+    return _TEXT.format(arch=arch, body=in_words_of(arch, body), of_arch=_OF_ARCH[arch], lanes=ARCHS[arch].lanes)
+
+
+def _linked(text: str, arch: str) -> bytes:
     compiler = pytest.importorskip("triton.backends.amd.compiler", reason="assembling needs the extra `build`")
-    text = _TEXT.format(arch=arch, body=in_words_of(arch, body), of_arch=_OF_ARCH[arch], lanes=ARCHS[arch].lanes)
     with tempfile.TemporaryDirectory() as folder:
         before, after = Path(folder) / "in", Path(folder) / "out"
         before.write_bytes(compiler.assemble_amdgcn(text, arch, ""))

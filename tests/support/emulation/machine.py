@@ -25,7 +25,7 @@ from aot_runtime.bundle.elf import Elf
 from tests.support.emulation.values import COUNT, RDNA, assert_same, block, is_rdna
 
 ACCUMULATION = 64
-"""Ordinary vector registers, and as many accumulation registers."""
+"""Ordinary vector registers, and on CDNA as many accumulation registers."""
 DEFAULT_MODE = 0x3F0
 """Round to nearest, denormals kept, DX10_CLAMP and IEEE: what Triton's kernels start with."""
 OLD = 0x5A5AA5A5
@@ -88,7 +88,8 @@ class Machine:
         self.arch = ARCHS[arch]
         lanes = self.arch.lanes
         wavefronts = wavefronts or COUNT // lanes
-        self.batch = Batch(2 * ACCUMULATION, wavefronts, lanes)
+        self.layout = Registers(ACCUMULATION, ACCUMULATION if is_rdna(arch) else 2 * ACCUMULATION)
+        self.batch = Batch(self.layout.total, wavefronts, lanes)
         self.batch.workgroup[:] = np.arange(wavefronts) * lanes // 128
         self.batch.mode[:] = mode
         self.v, self.s = self.batch.vectors, self.batch.scalars
@@ -210,7 +211,7 @@ class Machine:
         """Run straight-line code."""
         code = assemble("\n".join((*lines, "s_endpgm")), self.arch.name)
         program = Program(
-            "test", self.arch, 1 << 16, decode(code, self.arch), Registers(ACCUMULATION, 2 * ACCUMULATION)
+            "test", self.arch, 1 << 16, decode(code, self.arch), self.layout
         )
         self._forget()
         with np.errstate(all="ignore"):

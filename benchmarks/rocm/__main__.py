@@ -1,0 +1,147 @@
+"""AMD's libraries beside our kernels, by AMD's unmodified HIP on emulated GPUs. Times are modelled, never measured.
+
+    python -m benchmarks.rocm install build/libraries
+    python -m benchmarks.rocm products build/libraries --size 2048 4096
+    python -m benchmarks.rocm sample build/libraries hipblaslt --count 20
+
+docs/howto/emulate.md says more.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from tests.rocm.packages import Unavailable
+
+from .building import built
+from .libraries import NAMES, Libraries, environment, install
+from .samples import Case, cases
+
+ROOT = Path(__file__).parents[2]
+SCRIPT = Path(__file__).with_name("product.py")
+CHECKED = (257, 129, 65)
+_MODELLED = re.compile(r"([\d.]+) us, modelled")
+_ERROR = re.compile(r"relative error (\S+)")
+_OTHERS = r"^(?!__amd_rocclr)"
+"""Kernels other than those of HIP's own copies and fills."""
+HEADINGS = ("product", "whose", "µs, modelled", "TFLOP/s", "of our rate", "error of a small one")
+
+
+def main() -> None:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    commands = parser.add_subparsers(required=True)
+    command = commands.add_parser("install", help="fetch HIP and AMD's libraries")
+    command.add_argument("folder", type=Path)
+    command.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
+    command.set_defaults(run=run_install)
+    command = commands.add_parser("products", help="a table of modelled products")
+    command.add_argument("folder", type=Path)
+    command.add_argument("--device", default="mi210", metavar="GPU", help="as of `aotbundle emulate` (%(default)s)")
+    command.add_argument("--arch", default="gfx90a", help="that GPU's architecture (%(default)s)")
+    command.add_argument("--type", choices=("f16", "bf16"), default="bf16")
+    command.add_argument("--ops", choices=("NN", "NT", "TN", "TT"), default="TN")
+    command.add_argument("--size", type=int, nargs="+", default=[2048, 4096, 8192], metavar="N")
+    command.add_argument("--tensile", type=Path, metavar="FOLDER",
+                         help="kernels of hipBLASLt that were generated elsewhere, for a GPU that Debian builds none "
+                         "for: a folder as hipBLASLt's own `library`")  # fmt: skip
+    command.set_defaults(run=run_products)
+    command = commands.add_parser("sample", help="products drawn at random, checked by the library's own program")
+    command.add_argument("folder", type=Path)
+    command.add_argument("library", choices=NAMES)
+    command.add_argument("--device", default="mi210", metavar="GPU")
+    command.add_argument("--count", type=int, default=20)
+    command.add_argument("--seed", type=int, default=0)
+    command.set_defaults(run=run_sample)
+    given = parser.parse_args()
+    try:
+        given.run(given)
+    except Unavailable as error:
+        parser.exit(1, f"{error}\n")
+
+
+def run_install(given: argparse.Namespace) -> None:
+    install(given.folder.absolute(), given.only)
+    print(f"{', '.join(given.only)} and HIP are in {given.folder}")
+
+
+def run_products(given: argparse.Namespace) -> None:
+    libraries = Libraries(given.folder.absolute())
+    more = {} if given.tensile is None else {"HIPBLASLT_TENSILE_LIBPATH": str(given.tensile.absolute())}
+    row(HEADINGS)
+    for size in given.size:
+        product = [given.type, given.ops, *[str(size)] * 3]
+        small = [given.type, given.ops, *map(str, CHECKED)]
+        bundle = built(given.folder.absolute() / "ours", given.arch, given.type, given.ops, [(size,) * 3, CHECKED])
+        own = None
+        for who in ("ours", *(name for name in NAMES if libraries.has(name))):
+            place = str(bundle) if who == "ours" else who
+            seconds = modelled(libraries, given.device, [place, *product], more)
+            own = own or seconds
+            error = checked(libraries, given.device, [place, *small], more)
+            rate = f"{2 * size**3 / seconds / 1e12:.1f}" if seconds else "none"
+            times = f"{seconds * 1e6:.1f}" if seconds else "none"
+            part = f"{own / seconds:.2f}" if own and seconds else "none"
+            row((f"{given.type} {given.ops} {size}³", who, times, rate, part, error))
+    print(f"Modelled for {given.device}, not measured: docs/timing.md says what such times are worth.")
+
+
+def row(cells: Sequence[str]) -> None:
+    print("  ".join(cell.ljust(width) for cell, width in zip(cells, (16, 10, 13, 8, 12, 0), strict=True)), flush=True)
+
+
+def modelled(libraries: Libraries, device: str, product: Sequence[str], more: dict[str, str]) -> float | None:
+    """Seconds that all kernels of a product take; None where it cannot be run, which is said."""
+    done = emulated(libraries, ["--device", device, "--time", _OTHERS, "--time-only"], product, more)
+    found = [float(microseconds) * 1e-6 for microseconds in _MODELLED.findall(done.stderr)]
+    if done.returncode or not found:
+        print(done.stderr[-1000:], file=sys.stderr)
+        return None
+    return sum(found)
+
+
+def checked(libraries: Libraries, device: str, product: Sequence[str], more: dict[str, str]) -> str:
+    """The relative error of a product that is run whole, or that it fails."""
+    done = emulated(libraries, ["--device", device], [*product, "--check"], more)
+    found = _ERROR.search(done.stdout)
+    return found[1] if found and not done.returncode else f"fails: {(done.stderr or done.stdout)[-200:]}"
+
+
+def emulated(
+    libraries: Libraries, options: Sequence[str], product: Sequence[str], more: dict[str, str]
+) -> subprocess.CompletedProcess[str]:
+    program = libraries.rocm.python(SCRIPT, *product, executable=Path(sys.executable))
+    return run(options, program, more)
+
+
+def run(options: Sequence[str], program: Sequence[str], more: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "aot_runtime", "emulate", *options, "--", *program]
+    return subprocess.run(command, capture_output=True, text=True, env=environment(more), cwd=ROOT)
+
+
+def run_sample(given: argparse.Namespace) -> None:
+    libraries = Libraries(given.folder.absolute())
+    wrong = 0
+    for case in cases(given.library, given.count, given.seed):
+        text = outcome(libraries, given.device, case)
+        wrong += text != "right"
+        print(f"{case}: {text}", flush=True)
+    print(f"{given.count - wrong} of {given.count} are right")
+    sys.exit(bool(wrong))
+
+
+def outcome(libraries: Libraries, device: str, case: Case) -> str:
+    program = libraries.rocm.command([libraries.bench(case.library), *case.arguments()])
+    done = run(["--device", device], program, {})
+    if done.returncode:
+        return f"ends with status {done.returncode}: {(done.stderr or done.stdout)[-300:]}"
+    error = case.error_of(done.stdout)
+    return "right" if error <= case.tolerance else f"wrong: the error is {error}"
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,68 @@
+"""HIP by ctypes, as far as programs here need it: memory with a matrix in it, and numbers of 16 bits."""
+
+from __future__ import annotations
+
+import ctypes
+from typing import Any
+
+import numpy as np
+
+Array = np.ndarray[Any, Any]
+Pointer = ctypes.c_void_p
+TYPES = {"f16": np.dtype(np.float16), "bf16": np.dtype(np.uint16), "f32": np.dtype(np.float32)}
+"""Types of elements, and what holds them in numpy."""
+_TO_DEVICE, _TO_HOST = 1, 2
+_SCHEDULE_BLOCKING_SYNC = 4
+
+
+class Hip:
+    """The first GPU."""
+
+    def __init__(self) -> None:
+        self.library = ctypes.CDLL("libamdhip64.so.6")
+        check(self.library.hipInit(0), "hipInit")
+        check(self.library.hipSetDeviceFlags(_SCHEDULE_BLOCKING_SYNC), "hipSetDeviceFlags")
+
+    def empty(self, nbytes: int) -> Pointer:
+        found = Pointer()
+        check(self.library.hipMalloc(ctypes.byref(found), ctypes.c_size_t(max(nbytes, 16))), "hipMalloc")
+        return found
+
+    def array(self, host: Array) -> Pointer:
+        found = self.empty(host.nbytes)
+        given = host.ctypes.data_as(Pointer)
+        check(self.library.hipMemcpy(found, given, ctypes.c_size_t(host.nbytes), _TO_DEVICE), "hipMemcpy")
+        return found
+
+    def read(self, host: Array, device: Pointer) -> Array:
+        target = host.ctypes.data_as(Pointer)
+        check(self.library.hipMemcpy(target, device, ctypes.c_size_t(host.nbytes), _TO_HOST), "hipMemcpy")
+        return host
+
+    def synchronize(self) -> None:
+        check(self.library.hipDeviceSynchronize(), "hipDeviceSynchronize")
+
+
+def check(status: int, what: str) -> None:
+    if status:
+        raise SystemExit(f"{what} fails with status {status}")
+
+
+def encoded(values: Array, kind: str) -> Array:
+    """float32 as elements of a type."""
+    if kind != "bf16":
+        return values.astype(TYPES[kind])
+    bits = values.view(np.uint32)
+    return (bits + 0x7FFF + (bits >> 16 & 1) >> 16).astype(np.uint16)
+
+
+def decoded(elements: Array, kind: str) -> Array:
+    """Elements of a type as float64."""
+    if kind != "bf16":
+        return elements.astype(np.float64)
+    return (elements.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
+
+
+def relative_error(got: Array, wanted: Array) -> float:
+    """Of matrices: the norm of the difference, as a part of the norm."""
+    return float(np.linalg.norm(got - wanted) / np.linalg.norm(wanted))
