@@ -18,7 +18,7 @@ pytestmark = pytest.mark.sampled(5)
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 FP16, FP32 = np.dtype(np.float16), np.dtype(np.float32)
-OTHERS = ("gfx90a", "gfx950", "gfx1100", "gfx1201")
+OTHERS = ("gfx90a", "gfx950", "gfx1100", "gfx1151", "gfx1201")
 
 
 @pytest.fixture(scope="module")

@@ -21,12 +21,15 @@ class Arch:
         lds_alignment: the most that strict mode asks of an access of LDS, bytes. The mode that the HSA ABI prescribes
             needs none; gfx950 is given 16 bytes at multiples of 8 by Triton's padded layouts.
         scratch_resource: scratch is a buffer whose resource a kernel gets in SGPRs; else the hardware knows its base.
+        scalar_floats: the scalar unit computes with floats: RDNA 3.5 and 4 (LLVM, `FeatureSALUFloatInsts`). The tables
+            of RDNA 3 have them for all of it.
     """
 
     name: str
     isa: Isa
     lds_alignment: int = 16
     scratch_resource: bool = False
+    scalar_floats: bool = False
 
     @property
     def row(self) -> Architecture:
@@ -75,7 +78,8 @@ ARCHS: Mapping[str, Arch] = {
         Arch("gfx950", "cdna", lds_alignment=8),
         Arch("gfx90a", "cdna", scratch_resource=True),
         Arch("gfx1100", "rdna3"),
-        Arch("gfx1201", "rdna4"),
+        Arch("gfx1201", "rdna4", scalar_floats=True),
+        Arch("gfx1151", "rdna3", scalar_floats=True),
     )
 }
 """By name. The device for an arch has its place here as its number."""

@@ -10,6 +10,8 @@ from aot_runtime.contract.arch import arch_of
 from aot_runtime.errors import DeviceError
 
 GIB = 1 << 30
+_FAMILIES = {"gfx90a": 141, "gfx942": 141, "gfx950": 141, "gfx1100": 145, "gfx1151": 150, "gfx1201": 152}
+_SHADER_ARRAYS = {"gfx90a": 4, "gfx942": 4, "gfx950": 4, "gfx1100": 12, "gfx1151": 4, "gfx1201": 8}
 
 
 @dataclass(frozen=True)
@@ -41,6 +43,16 @@ class Model:
     def is_cdna(self) -> bool:
         return self.arch.isa == "cdna"
 
+    @property
+    def family(self) -> int:
+        """AMDGPU_FAMILY_* of libdrm's amdgpu_drm.h."""
+        return _FAMILIES[self.arch.name]
+
+    @property
+    def shader_arrays(self) -> int:
+        """Of a die."""
+        return _SHADER_ARRAYS[self.arch.name]
+
     def partition(self, dies: int) -> Model:
         """A partition of so many dies, with its share of compute units and memory."""
         units, memory = self.num_cus * dies // self.dies, self.memory_bytes * dies // self.dies
@@ -61,13 +73,17 @@ _WHOLE: Mapping[str, Model] = {
     "mi350x": _model("gfx950", "AMD Instinct MI350X", 256, 8, 288 * GIB, 0x75A0, 2000, 8192, 4096, 262144),
     "mi355x": _model("gfx950", "AMD Instinct MI355X", 256, 8, 288 * GIB, 0x75A3, 2000, 8192, 4096, 262144),
     "rx7900xtx": _model("gfx1100", "AMD Radeon RX 7900 XTX", 96, 1, 24 * GIB, 0x744C, 1249, 384, 6144, 98304),
+    "8060s": _model("gfx1151", "AMD Radeon 8060S", 40, 1, 96 * GIB, 0x1586, 1000, 256, 2048, 32768),
     "rx9070xt": _model("gfx1201", "AMD Radeon RX 9070 XT", 64, 1, 16 * GIB, 0x7550, 1259, 256, 8192, 65536),
 }
 _MODES: Mapping[int, Mapping[str, int]] = {
     8: {"dpx": 2, "qpx": 4, "cpx": 8}, 6: {"tpx": 3, "cpx": 6}, 4: {"cpx": 4},
 }  # fmt: skip
 """Compute partition modes of GPUs with so many dies, and how many partitions there are in each."""
-_BY_ARCH = {"gfx90a": "mi210", "gfx942": "mi300x", "gfx950": "mi355x", "gfx1100": "rx7900xtx", "gfx1201": "rx9070xt"}
+_BY_ARCH = {
+    "gfx90a": "mi210", "gfx942": "mi300x", "gfx950": "mi355x", "gfx1100": "rx7900xtx", "gfx1151": "8060s",
+    "gfx1201": "rx9070xt",
+}  # fmt: skip
 
 MODELS: Mapping[str, Model] = dict(_WHOLE) | {
     f"{name}-{mode}": model.partition(model.dies // parts)

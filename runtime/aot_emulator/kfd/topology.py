@@ -14,14 +14,10 @@ from .models import Model
 from .protocol import packed_device
 
 _FIRST_GPU_ID = 0xA001
-_FAMILIES = {"cdna": 141, "rdna3": 145, "rdna4": 152}
-"""AMDGPU_FAMILY_* of libdrm's amdgpu_drm.h."""
 _DOORBELLS_OF_64_BITS, _TRAP_DEBUG, _SRAM_ECC, _DEBUG_FIRMWARE = 2 << 12, 1 << 15, 1 << 26, 1 << 29
 _FIRST_SIMD = 0x80001000
 _PCIE, _XGMI = 2, 11
 _GPU_CACHE = 9  # of data, a compute unit's
-_SHADER_ARRAYS = {"cdna": 4, "rdna3": 12, "rdna4": 8}
-"""Shader arrays of a die, by instruction set."""
 
 
 def gpu_id(index: int) -> int:
@@ -43,8 +39,8 @@ def write_machine(folder: Path, models: Sequence[Model]) -> None:
 
 def _listed(index: int, model: Model) -> bytes:
     clock, title = round(model.arch.peaks.clock / 1e3), f"{model.title} (emulated)"
-    family = _FAMILIES[model.arch.isa]
-    return packed_device(gpu_id(index), model.pci_id, family, model.memory_bytes, clock, model.memory_mhz * 1000, title)
+    memory_khz = model.memory_mhz * 1000
+    return packed_device(gpu_id(index), model.pci_id, model.family, model.memory_bytes, clock, memory_khz, title)
 
 
 def _write_cpu(node: Path, gpus: int) -> None:
@@ -64,7 +60,7 @@ def _write_cpu(node: Path, gpus: int) -> None:
 def _write_gpu(node: Path, index: int, models: Sequence[Model]) -> None:
     model = models[index]
     arch, clock = model.arch, round(model.arch.peaks.clock / 1e6)
-    arrays = _SHADER_ARRAYS[arch.isa] * model.dies
+    arrays = model.shader_arrays * model.dies
     caches = [(1, 32), (2, model.l2_kib), *([(3, model.l3_kib)] if model.l3_kib else [])]
     peers = [other for other in range(len(models)) if other != index]
     near = [other for other in peers if model.is_cdna and models[other].arch == arch]

@@ -209,6 +209,11 @@ _RX7900XTX = Product(
     96,
     Peaks(2.5e9, 0.96e12, _rates(f16_bf16_iu8=512, iu4=1024), 2, 1, 1, 32, 128),
 )
+_8060S = Product(
+    "AMD Radeon 8060S",
+    40,  # of a Ryzen AI Max+ 395, whose memory is 256 bits of LPDDR5X-8000; matrix rates are those of RDNA 3
+    Peaks(2.9e9, 0.256e12, _rates(f16_bf16_iu8=512, iu4=1024), 2, 1, 1, 32, 128),
+)
 _RX9070XT = Product(
     "AMD Radeon RX 9070 XT",
     64,
@@ -227,7 +232,7 @@ _AMD = (
     Architecture("gfx1102", "supported", 0x47, 64 * KIB, _SMALL),
     Architecture("gfx1103", "experimental", 0x44, 64 * KIB, _SMALL),
     Architecture("gfx1150", "experimental", 0x43, 64 * KIB, _SMALL),
-    Architecture("gfx1151", "experimental", 0x4A, 64 * KIB, _LARGE),
+    Architecture("gfx1151", "experimental", 0x4A, 64 * KIB, _LARGE, product=_8060S),
     Architecture("gfx1152", "experimental", 0x55, 64 * KIB, _SMALL),
     Architecture("gfx1153", "experimental", 0x58, 64 * KIB, _SMALL),
     Architecture("gfx1200", "supported", 0x48, 64 * KIB, _LARGE, fp8="ocp"),
@@ -305,10 +310,10 @@ def arch_of(name: str) -> str:
 
 
 _LARGEST = {
-    "gfx908": 120, "gfx1101": 60, "gfx1102": 32, "gfx1151": 40, "gfx1200": 32,
+    "gfx908": 120, "gfx1101": 60, "gfx1102": 32, "gfx1200": 32,
     "sm_75": 40, "sm_80": 108, "sm_86": 84, "sm_89": 142, "sm_90": 132, "sm_100": 148, "sm_120": 170,
 }  # fmt: skip
-"""Compute units of an MI100, RX 7800 XT, RX 7600, 8060S, RX 9060 XT, T4, A100, A40, L40S, H100, B200, RTX 5090 (data
+"""Compute units of an MI100, RX 7800 XT, RX 7600, RX 9060 XT, T4, A100, A40, L40S, H100, B200, RTX 5090 (data
 sheets)."""
 
 

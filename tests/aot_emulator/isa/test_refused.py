@@ -6,9 +6,11 @@ import re
 
 import numpy as np
 import pytest
+from aot_emulator.isa.decoding import decode
+from aot_emulator.machine.program import Program
 
 from aot_runtime.errors import UnsupportedInstructionError
-from tests.support.emulation.machine import LANE, Machine
+from tests.support.emulation.machine import LANE, Machine, assemble
 
 NOTHING = """
 gfx90a: buffer_wbinvl1_vol; buffer_wbl2; buffer_invl2
@@ -84,3 +86,12 @@ def test_what_is_refused(line: str):
     assert (raised.value.mnemonic, raised.value.pc) == (text.split()[0], 0)
     assert raised.value.mnemonic in str(raised.value)
     assert raised.value.kernel in ("test", None)  # none where its execution refuses it
+
+
+@pytest.mark.parametrize("text", ("s_add_f32 s4, s5, s6", "s_cvt_f32_i32 s4, s5", "s_cmp_lt_f16 s5, s6"))
+def test_scalar_floats_where_there_are_none(text: str):
+    """RDNA 3 has no such code, and the tables do not tell it from RDNA 3.5."""
+    machine = Machine("gfx1100")
+    program = Program("test", machine.arch, 0, decode(assemble(text, "gfx1151"), machine.arch), machine.layout)
+    with pytest.raises(UnsupportedInstructionError, match="the scalar unit of gfx1100 has no floats"):
+        program.run_at(0)

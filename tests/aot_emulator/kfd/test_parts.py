@@ -50,8 +50,9 @@ def test_gpus_are_found_by_any_name():
     assert find_model("MI300X") is find_model("AMD Instinct MI300X") is find_model("gfx942") is MODELS["mi300x"]
     part = find_model("mi300x-cpx")
     assert (part.num_cus, part.dies, part.memory_bytes) == (38, 1, 24 << 30)
-    with pytest.raises(DeviceError, match="'gfx1151' is no GPU that is emulated; there are: mi210"):
-        find_model("gfx1151")
+    with pytest.raises(DeviceError, match="'gfx1150' is no GPU that is emulated; there are: mi210"):
+        find_model("gfx1150")
+    assert find_model("Radeon 8060S") is find_model("gfx1151") is MODELS["8060s"]
 
 
 def test_linux_shows_what_was_written(tmp_path: Path):

@@ -26,7 +26,7 @@ ORDERS = pytest.mark.parametrize("order", tuple(Order), ids=lambda order: order.
 _PRIVATE = ".amdhsa_enable_private_segment 1\n.amdhsa_user_sgpr_count 2\n"
 _CDNA, _RDNA = ".amdhsa_accum_offset 64", f"{_PRIVATE}.amdhsa_wavefront_size32 1"
 _OF_ARCH = {
-    "gfx942": _PRIVATE + _CDNA, "gfx950": _PRIVATE + _CDNA, "gfx1100": _RDNA, "gfx1201": _RDNA,
+    "gfx942": _PRIVATE + _CDNA, "gfx950": _PRIVATE + _CDNA, "gfx1100": _RDNA, "gfx1151": _RDNA, "gfx1201": _RDNA,
     "gfx90a": f""".amdhsa_user_sgpr_private_segment_buffer 1
   .amdhsa_user_sgpr_flat_scratch_init 1
   .amdhsa_system_sgpr_private_segment_wavefront_offset 1

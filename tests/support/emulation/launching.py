@@ -23,7 +23,7 @@ BF16 = np.dtype(ml_dtypes.bfloat16)
 FP8, BF8 = np.dtype(ml_dtypes.float8_e4m3fnuz), np.dtype(ml_dtypes.float8_e5m2fnuz)
 OCP_FP8, OCP_BF8 = np.dtype(ml_dtypes.float8_e4m3fn), np.dtype(ml_dtypes.float8_e5m2)
 _OCP = (OCP_FP8, OCP_BF8)
-FP8_OF = {"gfx942": (FP8, BF8), "gfx950": _OCP, "gfx90a": (), "gfx1100": (), "gfx1201": _OCP}
+FP8_OF = {"gfx942": (FP8, BF8), "gfx950": _OCP, "gfx90a": (), "gfx1100": (), "gfx1151": (), "gfx1201": _OCP}
 """The 8-bit floats that Triton multiplies on each architecture."""
 _TYPES = {F16: "fp16", BF16: "bf16", F32: "fp32", F64: "fp64", FP8: "fp8e4b8", BF8: "fp8e5b16", OCP_FP8: "fp8e4nv",
           OCP_BF8: "fp8e5", **{np.dtype(f"{kind}{n}"): f"{kind}{8 * n}" for kind in "iu" for n in (1, 2, 4, 8)}}  # fmt: skip

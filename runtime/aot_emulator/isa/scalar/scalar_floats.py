@@ -1,4 +1,4 @@
-"""Floats in the scalar unit (gfx12): SOP1, SOP2 and SOPC of floats, and the scalar forms of transcendental functions.
+"""Floats in the scalar unit (gfx1151, gfx12): SOP1, SOP2 and SOPC of floats, and the scalar forms of transcendental functions.
 
 Each does to one value a wavefront what the vector instruction of the same name does to one a lane.
 """
@@ -35,7 +35,15 @@ _OPS: dict[str, VectorOp] = {
 
 
 def bind(instruction: Instruction) -> Step | None:
-    """What executes an instruction on floats; None if it is none."""
+    """What executes an instruction on floats; None if it is none. Raises `UnsupportedInstructionError` where the
+    architecture has none."""
+    step = _bind(instruction)
+    if step is not None and not instruction.arch.scalar_floats:
+        raise instruction.unsupported(f"the scalar unit of {instruction.arch.name} has no floats")
+    return step
+
+
+def _bind(instruction: Instruction) -> Step | None:
     name = instruction.operation
     if name == "s_cvt_hi_f32_f16":
         return _bind_high_half(instruction)

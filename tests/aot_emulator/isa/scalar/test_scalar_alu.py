@@ -281,22 +281,27 @@ def test_fields_of_mode(arch: str):
         machine.execute("s_setreg_b32 hwreg(HW_REG_MODE, 0, 2), s4")
 
 
-# Floats (gfx12), against the vector unit's
+# Floats (RDNA 3.5 and 4), against the vector unit's
+
+SCALAR_FLOATS = [
+    (arch, operation) for arch in ("gfx1151", "gfx1201") for operation in _OPS
+    if arch == "gfx1201" or not operation.startswith(("v_s_", "s_minimum", "s_maximum"))
+]  # fmt: skip
 
 
-def vector_name(operation: str) -> str:
+def vector_name(operation: str, arch: str) -> str:
     """What the vector unit calls the same."""
     plain = operation.replace("v_s_", "v_") if operation.startswith("v_s_") else f"v_{operation[2:]}"
-    return mnemonics("gfx1201")[plain.replace("pk_rtz", "pkrtz")]
+    return mnemonics(arch)[plain.replace("pk_rtz", "pkrtz")]
 
 
 @pytest.mark.parametrize("mode", (DEFAULT_MODE, DEFAULT_MODE & ~0xF0 | 5), ids=("", "flushed and upward"))
-@pytest.mark.parametrize("operation", _OPS)
-def test_scalar_floats(operation: str, mode: int):
+@pytest.mark.parametrize("arch,operation", SCALAR_FLOATS)
+def test_scalar_floats(arch: str, operation: str, mode: int):
     """A value a wavefront: what the vector unit gives for a value a lane."""
     result, *kinds = _OPS[operation].kinds
     literal = {"mk": 1, "ak": 2}.get(operation[5:7])
-    reference, machine = Machine("gfx1201", mode=mode), Machine("gfx1201", 256, mode=mode)
+    reference, machine = Machine(arch, mode=mode), Machine(arch, 256, mode=mode)
     vectors, scalars = [], []
     for i, (kind, source) in enumerate(zip(kinds, values.sources_of(tuple(kinds)), strict=True)):
         number = 2 if kind.startswith("=") else 8 + i
@@ -305,8 +310,8 @@ def test_scalar_floats(operation: str, mode: int):
         if number != 2:
             vectors.append("0x40490fdb" if i == literal else values.spelled(kind, number, 0))
             scalars.append("0x40490fdb" if i == literal else f"s{number}")
-    reference.execute(f"{vector_name(operation)} {values.spelled(result, 2, 0)}, {', '.join(vectors)}")
-    machine.execute(f"{mnemonics('gfx1201')[operation]} s2, {', '.join(scalars)}")
+    reference.execute(f"{vector_name(operation, arch)} {values.spelled(result, 2, 0)}, {', '.join(vectors)}")
+    machine.execute(f"{mnemonics(arch)[operation]} s2, {', '.join(scalars)}")
     dtype = values.dtype_of(result)
     assert dtype.itemsize == 4 or not (machine.s[2] >> 16).any(), "a half is a number of 32 bits"
     got = machine.s[2].astype(f"u{dtype.itemsize}").view(dtype)
@@ -328,11 +333,12 @@ FLOAT_ORDERS = sorted({name[6:-4] for name in mnemonics("gfx1201") if name.start
 
 
 @pytest.mark.parametrize("bits", (16, 32))
+@pytest.mark.parametrize("arch", ("gfx1151", "gfx1201"))
 @pytest.mark.parametrize("name", FLOAT_ORDERS)
-def test_scalar_float_comparison(name: str, bits: int):
+def test_scalar_float_comparison(name: str, arch: str, bits: int):
     a, b = (values.edge_floats(seed, f"f{bits // 8}", WAVES) for seed in range(2))
     b[::5] = a[::5]
-    machine = Machine("gfx1201", WAVES)
+    machine = Machine(arch, WAVES)
     machine.s[4], machine.s[8] = a.view(f"u{bits // 8}"), b.view(f"u{bits // 8}")
     machine.execute(f"s_cmp_{name}_f{bits} s4, s8")
     assert machine.scc.tolist() == [ORDERS[name](x, y) for x, y in zip(a.tolist(), b.tolist(), strict=True)]
