@@ -1,7 +1,7 @@
 """The process that plays the GPUs of one program: it takes packets from the queues, and has them executed.
 
-Packets of a queue are done one after another. Queues have turns: in one a queue does a packet, or a few milliseconds of a
-kernel, so that a kernel can wait for what another queue or the program does meanwhile; a barrier packet whose signals
+Packets of a queue are done one after another. Queues have turns: in one a queue does a packet, or a few milliseconds of
+a kernel, so that a kernel can wait for what another queue or the program does meanwhile; a barrier packet whose signals
 are not as it waits for keeps its own queue waiting alone. A packet is begun only when everything that the program told
 before it rang the doorbell has been heeded.
 
@@ -187,7 +187,8 @@ class Gpus:
             self._queues.pop(values[0], None)
         elif message.operation is Operation.CREATE_QUEUE:
             number, kind = values[0] & 0xFFFFFFFF, values[0] >> 32
-            queue = Queue(number, kind, device, *values[1:7])
+            ring, nbytes, read_pointer, write_pointer, doorbell, save_area = values[1:7]
+            queue = Queue(number, kind, device, ring, nbytes, read_pointer, write_pointer, doorbell, save_area)
             if kind == _AQL or kind in _SDMA:
                 queue.turns = self._packets(queue) if kind == _AQL else self._commands(queue)
                 self._queues[number] = queue
@@ -329,7 +330,7 @@ class Gpus:
 
 
 def _lending(turns: Turns[Result], memory: AddressSpace) -> Turns[Result]:
-    """Do a launch in turns, after which the program sees what was changed of its own memory, and the other way round."""
+    """Do a launch in turns. After each the program sees what was changed of its own memory, and the other way round."""
     while True:
         try:
             next(turns)
