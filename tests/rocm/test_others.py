@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-import shutil
-import subprocess
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
-
-from tests.support.session_builds import build_once
 
 from .programs import emulate, script
 from .session import inside
@@ -26,7 +22,8 @@ def softmax_kernel(output_ptr, input_ptr, input_row_stride, output_row_stride, n
     columns = tl.arange(0, BLOCK_SIZE)
     values = tl.load(input_ptr + row * input_row_stride + columns, mask=columns < n_cols, other=-float("inf"))
     numerator = tl.exp(values - tl.max(values, axis=0))
-    tl.store(output_ptr + row * output_row_stride + columns, numerator / tl.sum(numerator, axis=0), mask=columns < n_cols)
+    result = numerator / tl.sum(numerator, axis=0)
+    tl.store(output_ptr + row * output_row_stride + columns, result, mask=columns < n_cols)
 """
 ON_TORCH = """
     import ctypes
@@ -48,15 +45,16 @@ ON_TORCH = """
     class OnDevice:
         def __init__(self, tensor):
             self.tensor, self.dtype, self.place = tensor.contiguous(), tensor.dtype, ctypes.c_void_p()
-            assert hip.hipMalloc(ctypes.byref(self.place), ctypes.c_size_t(self.nbytes)) == 0
-            assert hip.hipMemcpy(self.place, ctypes.c_void_p(self.tensor.data_ptr()), ctypes.c_size_t(self.nbytes), 1) == 0
+            self.host, self.size = ctypes.c_void_p(self.tensor.data_ptr()), ctypes.c_size_t(self.nbytes)
+            assert hip.hipMalloc(ctypes.byref(self.place), self.size) == 0
+            assert hip.hipMemcpy(self.place, self.host, self.size, 1) == 0
         @property
         def nbytes(self):
             return self.tensor.numel() * self.tensor.element_size()
         def data_ptr(self):
             return self.place.value
         def cpu(self):
-            assert hip.hipMemcpy(ctypes.c_void_p(self.tensor.data_ptr()), self.place, ctypes.c_size_t(self.nbytes), 2) == 0
+            assert hip.hipMemcpy(self.host, self.place, self.size, 2) == 0
             return self.tensor
 
     hip = ctypes.CDLL(sys.argv[2])

@@ -20,7 +20,6 @@ IN_CODE = {
     "runtime/aot_emulator/isa/": "which are emulated, and what each does otherwise than the tables of instructions",
     "runtime/aot_emulator/kfd/models.py": "which GPUs are emulated below AMD's runtime",
     "runtime/aot_emulator/sanitizer/wait_states.py": "which instructions need wait states between them on each",
-    "runtime/aot_emulator/kfd/models.py": "the GPUs that programs can be shown",
     "runtime/aot_emulator/timing/": "what instructions and memory of each cost: the table of the model of time",
     "aot/command/check.py": "the default of --arch",
     "aot/compile/kernel_source.py": "the target that files see which are run to be looked at, for no build",
