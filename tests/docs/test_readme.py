@@ -56,8 +56,9 @@ def test_ci_runs_the_readmes_test_command_and_the_release_check(tmp_path: Path):
     called = [line.rstrip() for line in log.read_text().splitlines()]
     checks = ["ruff check .", "mypy", "lint-imports", "mkdocs build --strict"]
     kept = tmp_path / "cache/aotbuild-release"
-    real = "tests/rocm tests/aot_runtime/device/drivers/test_gpu.py"
-    rocm = [f"pytest --on rocm --rocm {release} {real}" for release in SUITES]
+    drivers = "tests/aot_runtime/device/drivers"
+    real = f"{drivers}/test_conformance.py {drivers}/test_gpu.py tests/rocm"
+    rocm = [f"pytest --on rocm --rocm {release} --within 300 {real}" for release in SUITES]
     assert called == [plain, *checks, plain, run, *rocm, f"python -m tests.release --cache {kept}"]
 
 

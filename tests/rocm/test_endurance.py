@@ -14,7 +14,7 @@ from tests.support.session_builds import build_once
 from .programs import script
 from .session import inside
 
-pytestmark = pytest.mark.on("rocm")
+pytestmark = [pytest.mark.on("rocm"), pytest.mark.slow]
 
 _LIMIT_S = 100
 
