@@ -64,5 +64,5 @@ def decoded(elements: Array, kind: str) -> Array:
 
 
 def relative_error(got: Array, wanted: Array) -> float:
-    """Of matrices: the norm of the difference, as a part of the norm."""
+    """The norm of the difference of two matrices, as a part of the norm."""
     return float(np.linalg.norm(got - wanted) / np.linalg.norm(wanted))

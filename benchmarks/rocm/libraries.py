@@ -29,7 +29,7 @@ _LIBRARIES = "usr/lib/x86_64-linux-gnu"
 
 @dataclass(frozen=True)
 class Libraries:
-    """What `install` has put into a folder."""
+    """The content of a folder that `install` made."""
 
     folder: Path
 

@@ -36,7 +36,7 @@ class Case:
         return _TOLERANCES[self.type]
 
     def arguments(self) -> list[str]:
-        """Those of the library's benchmark program."""
+        """Cases of the library's benchmark program."""
         sizes = ["-m", str(self.m), "-n", str(self.n), "-k", str(self.k), "--beta", str(self.beta)]
         sizes += ["-i", "1", "-j", "0"]
         a, b = self.ops

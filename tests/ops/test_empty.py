@@ -32,7 +32,7 @@ MANIFESTS = ("attention", "attention_mods", "attention_quantised", "decode", "ge
 OF_CALLS = {"batch", "rows", "tokens", "tokens_q", "seqlen_q", "m", "count"}
 """Dims that say how much there is to do, in whatever op."""
 TOGETHER = {"tokens_q": ("batch", "tokens_k"), "tokens": ("batch",)}
-"""What is 0 beside a dim where sequences are packed: without one there is no token of one."""
+"""Dims that are 0 beside a dim where sequences are packed: without one there is no token of one."""
 REFUSED = {("quantise_all", "m"): "m is 0; allowed: 1 to"}
 """The scale of nothing."""
 LAUNCHED = {("linear_int4", "m"), ("linear_int8", "m")}

@@ -28,7 +28,7 @@ operands on gfx11.0 alone. tinygrad's tables, which are made of AMD's own, have 
 
 @dataclass(frozen=True)
 class Verdict:
-    """What comgr found in a bundle.
+    """The findings of comgr in a bundle.
 
     Attributes:
         faults: differences from the index, and what comgr refuses.
@@ -69,7 +69,7 @@ def judge(bundle: Path, python: Sequence[str]) -> Verdict:
 
 
 def _faults(said: Mapping[str, Any], arch: str) -> Iterator[str]:
-    """What comgr refuses of a code object, or takes for another architecture's."""
+    """Yield what comgr refuses of a code object, or takes for another architecture's."""
     if "error" in said:
         yield said["error"]
         return

@@ -182,7 +182,7 @@ def _bytes(code: bytes, at: int) -> int:
 
 
 def _file_offset(image: bytes, address: int) -> int:
-    """Where in the file the byte of a loaded address is, by the program headers of a 64-bit ELF."""
+    """Find the place in the file of a loaded address, by the program headers of a 64-bit ELF."""
     headers, count = int.from_bytes(image[32:40], "little"), int.from_bytes(image[56:58], "little")
     for start in range(headers, headers + 56 * count, 56):
         kind = int.from_bytes(image[start : start + 4], "little")
@@ -194,7 +194,7 @@ def _file_offset(image: bytes, address: int) -> int:
 
 
 def read(comgr: Comgr, path: Path) -> dict[str, Any]:
-    """What comgr says of a code object. Raises `ComgrError` where it refuses one."""
+    """Read a code object by comgr. Raises `ComgrError` where it refuses one."""
     image, data, metadata = path.read_bytes(), Handle(), Handle()
     comgr.call("create_data", _EXECUTABLE, ctypes.byref(data))
     try:

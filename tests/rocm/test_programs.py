@@ -231,7 +231,7 @@ def test_a_profile(tmp_path: Path):
 
 @pytest.mark.parametrize("only", [False, True])
 def test_modelled_dispatches(only: bool, tmp_path: Path):
-    """What is modelled alone leaves no results; what is not, and HIP's own copies and fills, are run as ever."""
+    """Dispatches that are only modelled leave no results; others, and HIP's own copies and fills, are run as ever."""
     options = ("--time", "^sp.ll$", *(["--time-only"] if only else []))
     done = launched(tmp_path, spill_code("gfx942"), "spill", "<Q", options=options)
     expected = [str(i % 64 * i) for i in range(128)]

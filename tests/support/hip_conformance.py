@@ -1,4 +1,4 @@
-"""How libamdhip64 answers, above all to calls that are wrong: facts that hold of AMD's library and of its double.
+"""Answers of libamdhip64, above all to calls that are wrong: facts that hold of AMD's library and of its double.
 
 A fact makes calls and says what each gives: a status, by its name without "hipError", and what it writes. Where HIP
 6.4.3 and 7.2.4 differ, it says both; the double is like 7.2.4. Some mistakes AMD's library lets pass, and the double
@@ -57,7 +57,7 @@ class Hip:
             self.differences.append(f"{what} is {found}, not {expected}")
 
     def makes(self, name: str, *arguments: object) -> int:
-        """What a call that succeeds writes to its first argument."""
+        """Return what a call that succeeds writes to its first argument."""
         made = Cell()
         self.gives("Success", name, made, *arguments)
         return made.value

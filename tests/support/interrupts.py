@@ -61,7 +61,7 @@ def _bytes(code: CodeType) -> bytes:
 
 @cache
 def _handler(code: CodeType, at: int) -> int | None:
-    """Where an exception of an instruction goes."""
+    """The address that an exception of an instruction goes to."""
     entries = dis._parse_exception_table(code)  # type: ignore[attr-defined]
     return next((entry.target for entry in entries if entry.start <= at < entry.end), None)
 

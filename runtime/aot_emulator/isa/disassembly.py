@@ -39,7 +39,7 @@ _ORDER = (
 )
 _RESULTS = frozenset({"sdata", "vdst", "vdstx", "vdsty", "sdst"})
 _POSITIONS = {"src0": 0, "src1": 1, "vsrc1": 1, "src2": 2, "vdst": 3}
-"""Of operands' bits in op_sel."""
+"""Positions of operands' bits in op_sel."""
 _DATA = ("vdst", "vdata", "vsrc", "data", "data0")
 _SHORT_TRANSFER = re.compile(r"_d16(_|$)|_store_b(16|8)$")
 _OFF, _SDWA, _LITERAL = 0x7F, 249, 255

@@ -213,7 +213,7 @@ class Gpus:
             return True
 
     def _bell(self, queue: Queue) -> int:
-        """What the program has rung a queue's doorbell with; -1: it has not yet."""
+        """The number that the program has rung a queue's doorbell with; -1: it has not yet."""
         bell = int(self._doorbells[queue.doorbell >> 3])
         return -1 if bell == protocol.NO_PACKET else bell
 

@@ -50,7 +50,7 @@ class Model:
 
     @property
     def shader_arrays(self) -> int:
-        """Of a die."""
+        """Shader arrays of a die."""
         return _SHADER_ARRAYS[self.arch.name]
 
     def partition(self, dies: int) -> Model:

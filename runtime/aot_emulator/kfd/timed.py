@@ -16,7 +16,7 @@ from .models import Model
 
 @dataclass(frozen=True)
 class Timed:
-    """Which dispatches are modelled.
+    """The choice of dispatches that are modelled.
 
     Attributes:
         kernels: an expression that is looked for in kernels' names.

@@ -24,7 +24,7 @@ Halves = Mapping[int, int]
 """By a bit of a set of registers, as `register_set` has them: the pc of the load that left that half open."""
 
 _POSITIONS = {"src0": 0, "src1": 1, "vsrc1": 1, "src2": 2}
-"""Of operands' bits in op_sel."""
+"""Positions of operands' bits in op_sel."""
 _DATA = ("vsrc", "vdata", "data", "data0", "data1")
 _BOTH = (0, 1)
 _NOTHING: Halves = {}

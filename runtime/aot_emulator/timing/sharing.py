@@ -133,7 +133,7 @@ def _stripped(launch: Launch) -> Launch:
 def shared_loads(
     launch: Launch, memory: Memory, options: Options, trace: Trace, resident: int, device: tuple[int, int] | None = None
 ) -> Sharing:
-    """How the workgroups of the first round share their loads.
+    """The sharing of loads among the workgroups of the first round.
 
     Args:
         resident: workgroups of a compute unit.
