@@ -1,8 +1,8 @@
 """Runs a launch, batch by batch.
 
 A batch is whole workgroups, as many as fit `Options.batch_wavefronts`: registers of more would leave the processor's
-cache. Batches are run one after another, so a workgroup must not wait for a later one. Launches that wait for each other
-are run in turns (`execute_in_turns`).
+cache. Batches are run one after another, so a workgroup must not wait for a later one. Launches that wait for each
+other are run in turns (`execute_in_turns`).
 """
 
 from __future__ import annotations
