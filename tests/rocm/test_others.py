@@ -1,11 +1,15 @@
-"""Programs as other people write them: Triton's JIT on torch's CPU tensors, and C over the header of a bundle."""
+"""Programs as other people write them: Triton's JIT on torch's CPU tensors, and a kernel that prints."""
 
 from __future__ import annotations
 
+import re
 from importlib.util import find_spec
 from pathlib import Path
 
 import pytest
+
+from aot.compile.kernargs import kernarg_bytes, kernarg_layout
+from tests.support.emulation.launching import compile_kernel
 
 from .programs import emulate, script
 from .session import inside
@@ -22,8 +26,8 @@ def softmax_kernel(output_ptr, input_ptr, input_row_stride, output_row_stride, n
     columns = tl.arange(0, BLOCK_SIZE)
     values = tl.load(input_ptr + row * input_row_stride + columns, mask=columns < n_cols, other=-float("inf"))
     numerator = tl.exp(values - tl.max(values, axis=0))
-    result = numerator / tl.sum(numerator, axis=0)
-    tl.store(output_ptr + row * output_row_stride + columns, result, mask=columns < n_cols)
+    out = output_ptr + row * output_row_stride + columns
+    tl.store(out, numerator / tl.sum(numerator, axis=0), mask=columns < n_cols)
 """
 ON_TORCH = """
     import ctypes
@@ -45,16 +49,17 @@ ON_TORCH = """
     class OnDevice:
         def __init__(self, tensor):
             self.tensor, self.dtype, self.place = tensor.contiguous(), tensor.dtype, ctypes.c_void_p()
-            self.host, self.size = ctypes.c_void_p(self.tensor.data_ptr()), ctypes.c_size_t(self.nbytes)
-            assert hip.hipMalloc(ctypes.byref(self.place), self.size) == 0
-            assert hip.hipMemcpy(self.place, self.host, self.size, 1) == 0
+            assert hip.hipMalloc(ctypes.byref(self.place), ctypes.c_size_t(self.nbytes)) == 0
+            self.copy(self.place, ctypes.c_void_p(self.tensor.data_ptr()), 1)
+        def copy(self, to, source, kind):
+            assert hip.hipMemcpy(to, source, ctypes.c_size_t(self.nbytes), kind) == 0
         @property
         def nbytes(self):
             return self.tensor.numel() * self.tensor.element_size()
         def data_ptr(self):
             return self.place.value
         def cpu(self):
-            assert hip.hipMemcpy(self.host, self.place, self.size, 2) == 0
+            self.copy(ctypes.c_void_p(self.tensor.data_ptr()), self.place, 2)
             return self.tensor
 
     hip = ctypes.CDLL(sys.argv[2])
@@ -76,3 +81,30 @@ def test_triton_on_tensors_of_torch(device: str, arch: str, tmp_path: Path):
     variables = {"TRITON_LIBHIP_PATH": str(inside().hip), "TRITON_CACHE_DIR": str(tmp_path / "cache")}
     done = emulate(script(ON_TORCH, tmp_path, inside().hip, more=(tmp_path,)), "-d", device, "--strict", **variables)
     assert done.output == f"{arch} agrees with torch\n", done.output + done.errors
+
+
+PRINTS = """
+    import struct
+    import sys
+    from aot_runtime.device.drivers import open_driver
+    driver = open_driver("hip")
+    function = driver.get_function(0, driver.load_module(0, open(sys.argv[1], "rb").read()), sys.argv[2], 0)
+    address = driver.allocate_now(0, 4096)
+    driver.fill(0, address, 0, 4096, 0)
+    kernargs = struct.pack("<Q", address).ljust(int(sys.argv[4]), bytes(1))
+    driver.prepare(0, function, (1, 1, 1), int(sys.argv[3]), 0, kernargs).run(0)
+    driver.synchronize(0, 0)
+    print("the end", flush=True)
+"""
+
+
+def test_a_kernel_prints(tmp_path: Path):
+    """By HIP's own calls of the host, for which the kernel waits while the program's thread serves them."""
+    kernel = compile_kernel("printing", (("x", "*fp32"),), (("BLOCK", 64),))
+    compiled, nbytes = kernel.compiled, kernarg_bytes(kernarg_layout(kernel.signature))
+    (tmp_path / "code").write_bytes(compiled.image)
+    threads = compiled.num_warps * compiled.warp_size
+    done = emulate(script(PRINTS, tmp_path / "code", compiled.symbol, str(threads), str(nbytes)))
+    lines = done.output.splitlines()
+    assert "the end" in lines, done.output + done.errors
+    assert sum(bool(re.match(r"pid \(0, 0, 0\) idx \(\s*\d+\) x: 0\.0", line)) for line in lines) >= 64, lines[:3]

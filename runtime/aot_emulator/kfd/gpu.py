@@ -1,9 +1,9 @@
 """The process that plays the GPUs of one program: it takes packets from the queues, and has them executed.
 
-Packets of a queue are done one after another. Queues have turns: in one a queue does a packet, or a few milliseconds of
-a kernel, so that a kernel can wait for what another queue or the program does meanwhile; a barrier packet whose signals
-are not as it waits for keeps its own queue waiting alone. A packet is begun only when everything that the program told
-before it rang the doorbell has been heeded.
+Packets of a queue are done one after another. Queues have turns: in one a queue does a packet, or a few milliseconds
+of a kernel, so that a kernel can wait for what another queue or the program does meanwhile; a barrier packet whose
+signals are not as it waits for keeps its own queue waiting alone. A packet is begun only when everything that the
+program told before it rang the doorbell has been heeded.
 
 A fault ends the GPUs' work, with a line on standard error, and reaches ROCr as the driver's events have it: an access
 that is not mapped is a memory exception, a kernel that does not end a hang of the device, anything else an exception of
@@ -137,6 +137,7 @@ class Gpus:
     def _device(self, index: int, model: Model, files: Sequence[mmap.mmap]) -> Device:
         memory = AddressSpace(self._process, files)
         code = CodeObjects(model.arch, memory, self._process)
+        memory.interrupt = self._raise_events_like
         engine = Engine(memory, BOXES[model.arch.isa], self._raise_event)
         return Device(index, model, memory, code, engine)
 
@@ -197,6 +198,10 @@ class Gpus:
 
     def _raise_event(self, event: int) -> None:
         self._raised[event % protocol.MAX_EVENTS] += 1
+
+    def _raise_events_like(self, event: int) -> None:
+        """Raise those with the same lowest 8 bits; ROCr looks at a signal's value, so one too many does no harm."""
+        self._raised[event & 0xFF : protocol.MAX_EVENTS : 0x100] += 1
 
     # Packets
 
@@ -330,7 +335,7 @@ class Gpus:
 
 
 def _lending(turns: Turns[Result], memory: AddressSpace) -> Turns[Result]:
-    """Do a launch in turns. After each the program sees what was changed of its own memory, and the other way round."""
+    """Do a launch in turns, between which it and the program see what either has changed of the program's memory."""
     while True:
         try:
             next(turns)

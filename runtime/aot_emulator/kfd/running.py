@@ -62,8 +62,11 @@ def emulated_machine(
         socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as listening,
     ):
         folder = Path(name)
-        write_machine(folder, models)
-        listening.bind(str(folder / "gpu"))
+        try:
+            write_machine(folder, models)
+            listening.bind(str(folder / "gpu"))
+        except OSError as error:  # of a path that is too long for a socket, too
+            raise DeviceError(f"the emulated machine cannot be put into {folder} (TMPDIR): {error}") from None
         listening.listen(_BACKLOG)
         names = [next(key for key, model in MODELS.items() if model is found) for found in models]
         arguments = [str(listening.fileno()), *names, *(["--profile"] if profile else [])]

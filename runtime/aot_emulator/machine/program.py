@@ -21,7 +21,7 @@ from aot_emulator.isa.vector import compare, vector_alu
 from aot_emulator.isa.vector import dual_issue as dual
 from aot_emulator.isa.vector import packed_math as packed
 from aot_emulator.state.arrays import Array
-from aot_emulator.state.wavefronts import EXEC, VCC, Wavefronts
+from aot_emulator.state.wavefronts import EXEC, M0, VCC, Wavefronts
 from aot_runtime.errors import EmulationError, UnsupportedInstructionError
 
 _IGNORED = re.compile(
@@ -29,8 +29,8 @@ _IGNORED = re.compile(
     r"|incperflevel|decperflevel|ttracedata|set_valu_coexec_mode)$"
 )
 """Timing, priority, and waiting for what is complete at once here."""
-_DEALLOCATE_REGISTERS = 3
-"""The message that a wavefront uses no vector registers any more."""
+_INTERRUPT, _DEALLOCATE_REGISTERS = 1, 3
+"""Messages: that the host is to look at something, and that the wavefront uses no vector registers any more."""
 _WORKGROUP_BARRIER = (193, 0xFFFF)
 """-1, as s_barrier_signal and s_barrier_wait have it."""
 _MODES = {"s_round_mode": (0x0F, 0), "s_denorm_mode": (0xF0, 4)}
@@ -206,6 +206,19 @@ class Program:
             error.kernel = self.kernel
             raise
 
+    def _interrupt(self, instruction: Instruction) -> Step:
+        """Tell the host that there is something for it to look at: M0 has the lowest bits of an event's number."""
+        m0 = M0 if self.arch.isa == "cdna" else M0 + 1
+
+        def step(waves: Wavefronts) -> None:
+            interrupt = waves.memory.memory.interrupt
+            if interrupt is None:
+                raise instruction.unsupported("an interrupt, which no host takes")
+            for event in set(waves.scalars[m0].tolist()):
+                interrupt(event)
+
+        return step
+
     def _find_step(self, instruction: Instruction) -> Step | None:
         name, encoding = instruction.mnemonic, instruction.base_encoding
         if _IGNORED.match(name) or (name == "s_sendmsg" and instruction.fields["simm16"] == _DEALLOCATE_REGISTERS):
@@ -215,6 +228,8 @@ class Program:
             step = self._link(instruction)
         elif name == "s_barrier_signal":
             step = self._signal(instruction)
+        elif name == "s_sendmsg" and instruction.fields["simm16"] == _INTERRUPT:
+            step = self._interrupt(instruction)
         elif name in _MODES:
             mask, shift = _MODES[name]
             step = scalar_alu.set_mode(instruction, mask, instruction.fields["simm16"] << shift)

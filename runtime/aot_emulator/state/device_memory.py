@@ -7,7 +7,7 @@ index one byte array by offsets that the caller has checked.
 from __future__ import annotations
 
 import bisect
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -56,11 +56,15 @@ class Memory:
         start: lowest address. An address is never used twice.
         limit: bytes that may be allocated in all.
         tracked: keep for every byte whether it was written.
+
+    Attributes:
+        interrupt: tells the host, if there is one, of an event whose number has these lowest 8 bits.
     """
 
     def __init__(self, start: int, limit: int, tracked: bool = False):
         self._next, self._limit, self._used = start, limit, 0
         self.tracked = tracked
+        self.interrupt: Callable[[int], None] | None = None
         self._bases: list[int] = []
         self._allocations: list[Allocation] = []
 

@@ -103,6 +103,15 @@ def test_a_cache_that_cannot_be_written(tmp_path: Path):
         build_shim(tmp_path / "file" / "cache")
 
 
+def test_a_folder_that_is_too_deep_for_a_socket(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    deep = tmp_path / ("x" * 100)
+    deep.mkdir()
+    monkeypatch.setattr("tempfile.tempdir", str(deep))
+    expected = r"cannot be put into .* \(TMPDIR\): AF_UNIX path too long"
+    with pytest.raises(DeviceError, match=expected), emulated_machine():
+        pass
+
+
 def test_it_is_built_once(tmp_path: Path):
     first = build_shim(tmp_path)
     before = first.stat().st_mtime_ns

@@ -210,9 +210,7 @@ class Machine:
     def execute(self, *lines: str) -> Machine:
         """Run straight-line code."""
         code = assemble("\n".join((*lines, "s_endpgm")), self.arch.name)
-        program = Program(
-            "test", self.arch, 1 << 16, decode(code, self.arch), self.layout
-        )
+        program = Program("test", self.arch, 1 << 16, decode(code, self.arch), self.layout)
         self._forget()
         with np.errstate(all="ignore"):
             for _, step in program.run_at(0).steps:

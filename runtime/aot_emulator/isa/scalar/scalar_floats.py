@@ -1,4 +1,4 @@
-"""Floats in the scalar unit (gfx1151, gfx12): SOP1, SOP2 and SOPC of floats, and scalar transcendental functions.
+"""Floats in the scalar unit (gfx1151, gfx12): SOP1, SOP2 and SOPC of floats; scalar forms of transcendental functions.
 
 Each does to one value a wavefront what the vector instruction of the same name does to one a lane.
 """
