@@ -213,7 +213,9 @@ class Program:
         def step(waves: Wavefronts) -> None:
             interrupt = waves.memory.memory.interrupt
             if interrupt is None:
-                raise instruction.unsupported("an interrupt, which no host takes")
+                refused = instruction.unsupported("an interrupt, which no host takes")
+                refused.kernel = self.kernel
+                raise refused
             for event in set(waves.scalars[m0].tolist()):
                 interrupt(event)
 
