@@ -40,8 +40,9 @@ REPEATED = 1000
 EPOCHS, WARM_EPOCHS = 20, 5
 PLANS, SHAPES = 256, 512
 """Plans that are kept here, so that they are dropped and made anew many times, and the shapes that ask for them."""
-ALLOWED_BYTES = {"heap": 64 << 10, "allocated": 0, "resident": 4 << 20}
-"""Growth that is none: caches differ a little in what they hold, and heaps in how it lies."""
+ALLOWED_BYTES = {"heap": 64 << 10, "allocated": 16 << 10, "resident": 4 << 20}
+"""Growth that is none: caches differ a little in what they hold, heaps in how it lies, and memory whose owner is gone
+waits in a queue until the device is used next."""
 _OUT_OF_MEMORY, _LAUNCH_FAILURE = 2, 719
 
 
