@@ -34,6 +34,8 @@ class Code:
         self._lock = threading.RLock()
         self._modules: dict[str, _Module] = {}
         self._functions: dict[tuple[str, str, int], int] = {}
+        with device.holdings.lock:
+            device.memory.launched_on.add(self)
 
     def __len__(self) -> int:
         """The number of kernels that are loaded."""

@@ -15,7 +15,8 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
+from weakref import WeakSet
 
 from aot_runtime.errors import CaptureError, DeviceError, DeviceMemoryError, DriverCallError
 from aot_runtime.logs import log
@@ -40,6 +41,12 @@ class MemoryStats(NamedTuple):
 
     held: int
     in_use: int
+
+
+class LaunchedOn(Protocol):
+    """An object that remembers the streams that it launched kernels on, by handle."""
+
+    streams: set[int]
 
 
 class StreamHolding(Holding):
@@ -153,6 +160,8 @@ class DeviceMemory:
         self._exact, self._lock = driver.exact_allocations, holdings.lock
         self.streams: dict[int, StreamHolding] = {}
         """Streams of ours by handle, until they are destroyed."""
+        self.launched_on: WeakSet[LaunchedOn] = WeakSet()
+        """Objects that remember the handles of streams: they forget those of streams that are destroyed."""
         self._kept: dict[tuple[int, int], list[Block]] = {}
         """Small blocks of our streams that nobody owns, by size and stream."""
         self._kept_bytes = 0
@@ -368,6 +377,8 @@ class DeviceMemory:
         """Forget a stream of ours that was destroyed; its handle may be another's by now."""
         if self.streams.get(handle) is holding:
             del self.streams[handle]
+            for launcher in self.launched_on:  # the default stream waits for the stream's work
+                launcher.streams.discard(handle)
         if not self.streams:
             self._moment = None
 

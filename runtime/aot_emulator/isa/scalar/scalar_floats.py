@@ -35,7 +35,7 @@ _OPS: dict[str, VectorOp] = {
 
 
 def bind(instruction: Instruction) -> Step | None:
-    """What executes an instruction on floats; None if it is none. Raises `UnsupportedInstructionError` where the
+    """Bind an instruction on floats to what executes it; None if it is none. Raises `UnsupportedInstructionError` where the
     architecture has none."""
     step = _bind(instruction)
     if step is not None and not instruction.arch.scalar_floats:
