@@ -35,8 +35,10 @@ _OPS: dict[str, VectorOp] = {
 
 
 def bind(instruction: Instruction) -> Step | None:
-    """Bind an instruction on floats to what executes it; None if it is none. Raises `UnsupportedInstructionError` where the
-    architecture has none."""
+    """Bind an instruction on floats to what executes it; None if it is none.
+
+    Raises `UnsupportedInstructionError` where the architecture has none.
+    """
     step = _bind(instruction)
     if step is not None and not instruction.arch.scalar_floats:
         raise instruction.unsupported(f"the scalar unit of {instruction.arch.name} has no floats")
