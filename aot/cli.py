@@ -150,7 +150,6 @@ def _signer(_: click.Context, __: click.Parameter, path: Path | None) -> Signer 
 
 
 def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
-    """That it can be done is known before anything is compiled."""
     from aot_runtime.bundle.zstd import need_library
     from aot_runtime.errors import BundleError
 

@@ -192,7 +192,6 @@ def _pack(console: Console, bundles: list[PlannedBundle], folder: Path, request:
 
 
 def _executor(request: Request, jobs: Sequence[CompileJob]) -> tuple[Executor, str]:
-    """What compiles, and how many workers that has, in words."""
     if request.scheduler is None:
         workers = min(request.jobs or default_workers(len(jobs)), len(jobs))
         return WarmPool(workers, request.timeout), counted(workers, "worker")
@@ -295,7 +294,6 @@ def _requirement_faults(
 
 
 def _vectors(request: Request, bundles: list[PlannedBundle], cache: VectorCache) -> list[tuple[CaseVectors, ...]]:
-    """The selftest vectors of each bundle."""
     with ForkedProcess(request.timeout) as process:
 
         def computed(root: str, recipe: Recipe) -> Computed:
@@ -359,7 +357,6 @@ def _print_calls(console: Console, request: Request, bundles: list[PlannedBundle
 
 
 def _print_failures(request: Request, bundles: list[PlannedBundle], outcome: Outcome) -> None:
-    """Every failure with its variants; those with one reason stand together."""
     by_reason: dict[tuple[str, str], list[str]] = {}
     for bundle in bundles:
         for variant in bundle.variants:

@@ -205,7 +205,6 @@ def peer_graph(torch: Any, cases: list[Case]) -> tuple[Callable[[], Any], int]:
 
 
 def _replay(launch: Callable[[], Any], kept: list[Any]) -> None:
-    """What a graph reads and writes is `kept` as long as the graph is."""
     launch()
 
 
@@ -257,7 +256,6 @@ def block8(bundle: Bundle, torch: Any, shape: Shape) -> Case:
 
 
 def _float8_operands(torch: Any, shape: Shape) -> tuple[Any, Any, Any]:
-    """Activations, weights, and where results go."""
     x, w = (_random(torch, (rows, shape.k), torch.float8_e4m3fn) for rows in (shape.m, shape.n))
     return x, w, torch.empty((shape.m, shape.n), dtype=torch.bfloat16, device="cuda")
 

@@ -148,7 +148,6 @@ class Layer:
         return partial(graph.launch, None)
 
     def _adopted_products(self, adopted: Bundle, x: Any, weights: Any, chosen: Any, rows: int) -> Callable[..., None]:
-        """Both products by the adopted kernel; what is between them is random."""
         device, (tokens, topk) = self.bundle.device, tuple(chosen.shape)
         (experts, hidden, intermediate), wide = self.down.shape, self.gate_up.shape[1]
         act = self._random(tokens * topk, intermediate)
@@ -166,7 +165,6 @@ class Layer:
         return products
 
     def _peer(self, x: Any, weights: Any, chosen: Any) -> tuple[Callable[[], Any], Any]:
-        """What replays a loop over experts, and where its result is."""
         torch = self.torch
         places = [(int(expert), *torch.nonzero(chosen == expert, as_tuple=True)) for expert in torch.unique(chosen)]
 

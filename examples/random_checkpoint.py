@@ -121,7 +121,6 @@ def random_tensors(found: Mapping[str, Any], seed: int = 0, alike: bool = False)
 
 
 def _plain(drawn: Array, shape: tuple[int, ...], config: Config, name: str) -> Array:
-    """A tensor of weights; drawn: its numbers, or those that it repeats."""
     values = drawn * shape[-1] ** -0.5
     if name.endswith("norm.weight"):
         values = drawn / 10 if config.zero_centred else 1 + drawn / 10

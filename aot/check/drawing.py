@@ -146,7 +146,6 @@ class Drawing:
         )
 
     def _values(self, scalar: Scalar) -> Iterator[Any]:
-        """Values of a scalar, the one to take first first; None: its default."""
         rng = self.rng
         if scalar.default and rng.random() < 0.5:
             yield None
@@ -220,7 +219,6 @@ class Drawing:
         return Drawn(packed, strided, decision)
 
     def _broadcast(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
-        """Extents of 1 instead of those that may be broadcast, now and then."""
         found = dict(shapes)
         for tensor in self.op.tensors:
             if tensor.name in shapes and tensor.role != "output":
@@ -231,7 +229,6 @@ class Drawing:
         return found
 
     def _unaligned(self, there: Sequence[Tensor], shapes: Mapping[str, Shape]) -> frozenset[str]:
-        """One tensor whose address keeps the call from the aligned specialisation."""
         names = [tensor.name for tensor in there if tensor.align and 0 not in shapes[tensor.name]]
         return frozenset({names[int(self.rng.integers(len(names)))]} if names else ())
 
@@ -265,7 +262,6 @@ def _reach_end(tensor: Tensor, decision: Decision) -> bool:
 
 
 def _constants(texts: Iterable[str]) -> set[int]:
-    """The whole numbers in expressions."""
     nodes = (node for text in texts for node in ast.walk(parse(text).tree))
     return {node.value for node in nodes if isinstance(node, ast.Constant) and type(node.value) is int}
 
@@ -299,7 +295,6 @@ def _far_extents(op: Op, dims: Sequence[str]) -> list[tuple[str, int]]:
 
 
 def _values_of(scalar: Scalar, sizes: Sequence[int]) -> list[Any]:
-    """Values of a scalar that its declaration allows."""
     if scalar.type == "choice":
         return list(scalar.choices)
     if scalar.type in ("flag", "i1"):

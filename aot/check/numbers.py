@@ -109,7 +109,6 @@ def draw_distinct(low: int, high: int, count: int, rng: np.random.Generator) -> 
 
 
 def _within(dtype: str, low: Any, high: Any) -> list[int | float]:
-    """A range of numbers, as far as a dtype has them."""
     if numpy_dtype(dtype).kind not in "iu":
         return [low, high]
     limits = np.iinfo(numpy_dtype(dtype))

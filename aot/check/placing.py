@@ -57,7 +57,6 @@ class Placed:
 
     @property
     def _bytes(self) -> Array:
-        """Where each byte of each element is: [*shape, itemsize]."""
         return self.elements[..., None] + np.arange(self.array.layout.itemsize)
 
     def written(self) -> Array:

@@ -67,7 +67,6 @@ class _Call:
 
     @property
     def scalars(self) -> dict[str, Any]:
-        """Those that the call passes."""
         texts = self.planned.drawn.packed.scalars
         values = {item.name: parse_scalar(self.op, item, texts.get(item.name)) for item in self.op.scalars}
         return {name: value for name, value in values.items() if value is not None}
@@ -126,7 +125,6 @@ class Runner:
         return _Run({**placed, **shared}, list(_left_behind(op, kept)))
 
     def _failure(self, op: Op, error: AotError, placed: Mapping[str, Placed]) -> Finding:
-        """An error of a launch as a finding."""
         if not isinstance(error, EmulationError):
             return Finding("failed", f"{type(error).__name__}: {error}")
         source, kernel = error.source, error.kernel or ""
@@ -147,7 +145,6 @@ class Runner:
     # Results
 
     def _refer(self, call: _Call, results: Mapping[str, Array], refer: Refer) -> Iterator[Finding]:
-        """What differs from the reference."""
         try:
             known = refer(call.planned.recipe)
         except NoBoundError:
@@ -186,7 +183,6 @@ class Runner:
             yield from _told([Finding("strides", text, name, index)], STRIDED, planned.strided)
 
     def _cause(self, call: _Call, packed: Mapping[str, Array], order: Order) -> str:
-        """The tensor whose strides alone change results."""
         base = call.planned.drawn.decision
         for name, layout in call.planned.strided.layouts.items():
             if layout.strides != base.layouts[name].strides:
@@ -196,7 +192,6 @@ class Runner:
         return "with strides"
 
     def _in_place(self, call: _Call, packed: Mapping[str, Array]) -> Iterator[Finding]:
-        """What is wrong where an output is an input itself, as the contract allows."""
         decision = call.planned.drawn.decision
         for tensor in call.op.tensors:
             output = decision.layouts.get(tensor.name)
@@ -216,12 +211,10 @@ class Runner:
 
 
 def _alike(one: Layout, other: Layout) -> bool:
-    """Tell whether one array may be both."""
     return (one.dtype, one.shape) == (other.dtype, other.shape)
 
 
 def _with_layout(decision: Decision, name: str, layout: Layout) -> Decision:
-    """A decision with one tensor laid out otherwise."""
     return msgspec.structs.replace(decision, layouts={**decision.layouts, name: layout})
 
 
@@ -237,12 +230,10 @@ def _hint(op: Op, placed: Mapping[str, Placed]) -> str:
 
 
 def _told(findings: Iterable[Finding], memory: str, decision: Decision) -> list[Finding]:
-    """Findings with how the tensors lay."""
     return [replace(item, memory=memory, layouts=layouts_text(decision)) for item in findings]
 
 
 def _left_behind(op: Op, placed: Mapping[str, Placed]) -> Iterator[Finding]:
-    """What is wrong with the memory of a call's tensors after it."""
     roles = {tensor.name: tensor.role for tensor in op.tensors}
     for name, item in placed.items():
         if not item.nbytes:
@@ -264,7 +255,6 @@ def _left_behind(op: Op, placed: Mapping[str, Placed]) -> Iterator[Finding]:
 
 
 def _changed(one: Mapping[str, Array], other: Mapping[str, Array]) -> Iterator[tuple[str, tuple[int, ...], str]]:
-    """(tensor, index, both values) of each tensor that has not the same numbers."""
     for name, values in one.items():
         raw = [np.ascontiguousarray(array).view(f"u{array.itemsize}") for array in (values, other[name])]
         wrong = raw[0] != raw[1]
@@ -277,7 +267,6 @@ def _changed(one: Mapping[str, Array], other: Mapping[str, Array]) -> Iterator[t
 
 
 def _differing(name: str, actual: Array, expected: Array, allowed: float) -> Iterator[Finding]:
-    """What is further from the reference's results than it may be."""
     wrong = deviation(actual, expected) > allowed
     if wrong.any():
         index = _first(wrong)

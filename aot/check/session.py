@@ -94,7 +94,6 @@ class _Checked:
         return self.request.count if self.request.case is None else self.request.case + 1
 
     def _planned(self, op: PlannedOp) -> PlannedOp:
-        """The calls that were asked for, of all that are drawn before them."""
         case = self.request.case
         if case is None:
             return op
@@ -102,7 +101,6 @@ class _Checked:
         return replace(op, checks=checks, refusal=op.refusal or ("" if checks else f"there is no case {case}"))
 
     def run(self, output: Path, console: Console) -> Iterator[OpReport]:
-        """The report of each op."""
         folder = output / self.bundle.folder_name
         opened = Bundle(folder, read_index(folder), self.device, check_contents=True) if self.needed else None
         with ForkedProcess(self.request.build.timeout) as process:
@@ -138,7 +136,6 @@ class _Checked:
         )
 
     def _again(self, op: str, case: int) -> str:
-        """The command that makes a call again."""
         words = [
             "aotbuild", "check", *map(str, self.request.build.manifests), *self.request.words, "--arch",
             self.bundle.target.arch, "--op", op, "--seed", str(self.request.seed), "--case", str(case),

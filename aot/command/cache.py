@@ -23,7 +23,6 @@ _DAY_S = 86400.0
 
 @contextmanager
 def _told() -> Iterator[None]:
-    """An error of a cache ends the command, once it has been said."""
     from aot.compile.shared_cache import CacheError
 
     try:

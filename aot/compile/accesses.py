@@ -127,7 +127,6 @@ class _Graph:
         self.is_open = "tt.ptr_to_int" in self._names and bool(self._names & _OPAQUE)
 
     def sources(self, value: int) -> set[int]:
-        """The values that `value` may be, of those that are made of no others."""
         found, seen, waiting = set(), {value}, [value]
         while waiting:
             current = waiting.pop()
@@ -140,7 +139,6 @@ class _Graph:
         return found
 
     def _visit(self, op: Any) -> None:
-        """What an operation adds; those in its regions came before it."""
         name = op.get_name()
         operands = [op.get_operand(i).id() for i in range(op.get_num_operands())]
         results = [op.get_result(i).id() for i in range(op.get_num_results())]
@@ -222,7 +220,6 @@ def watched_stages(
 
 
 def _watch(stages: dict[str, Callable[..., Any]], name: str, see: Callable[[Any], None]) -> None:
-    """Have a stage, if there is one of the name, show what it makes."""
     make = stages.get(name)
 
     def watched(module: Any, metadata: Any) -> Any:

@@ -118,7 +118,6 @@ def _config(config: Any, parameters: Collection[str]) -> TunedConfig:
 
 
 def _plain(values: dict[str, Any]) -> tuple[tuple[str, Any], ...]:
-    """The values, of a `tl.constexpr` what it holds."""
     plain = {name: getattr(value, "value", value) for name, value in values.items()}
     return tuple(
         (name, value if isinstance(value, bool | int | float | str) else Other(repr(value)))

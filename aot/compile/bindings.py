@@ -77,7 +77,6 @@ class _Names:
             mine |= others
 
     def read(self, node: ast.AST) -> None:
-        """Add what a statement does, or a part of one."""
         match node:
             case ast.FunctionDef() | ast.AsyncFunctionDef() | ast.ClassDef():
                 self.bound.add(node.name)
@@ -201,7 +200,6 @@ def _parts(node: ast.stmt) -> Iterator[ast.stmt]:
 
 
 def _blocks(node: ast.stmt) -> tuple[list[ast.stmt], ...]:
-    """The blocks of an `if`, `try` or `with`: of an `if` the two branches."""
     match node:
         case ast.If():
             return node.body, node.orelse
@@ -223,7 +221,6 @@ def _is_star(node: ast.stmt) -> bool:
 
 
 def _is_main(node: ast.AST) -> bool:
-    """Whether a statement is for a file that is run as a script."""
     match node:
         case ast.If(test=ast.Compare(left=left, comparators=[right]), orelse=[]):
             return {"__name__", "'__main__'"} == {ast.unparse(left), ast.unparse(right)}

@@ -95,7 +95,6 @@ def push_missing(local: CacheListing, shared: CacheListing, settings: SharedSett
 
 
 def _body(store: Store, entry: StoredFile) -> bytes | None:
-    """Of an entry that is whole."""
     with suppress(OSError):
         return unsealed(entry.name.rpartition("/")[2], store.read(entry.name) or b"")
     return None

@@ -125,7 +125,6 @@ class _Scope:
         self._inner = inspect.getclosurevars(function.fn).nonlocals
 
     def uses(self, read: Read) -> Iterator[_Use]:
-        """Look a name up, and its attributes as far as it is a module or a class."""
         name, *attributes = read.path
         value = self._inner[name] if name in self._inner else self._global(name)
         path = name
@@ -186,7 +185,6 @@ class _Scope:
 
 
 def _functions(value: Any) -> Iterator[JITCallable]:
-    """The functions in a value that Triton may call."""
     from triton.language.core import constexpr
     from triton.runtime.jit import JITCallable
 

@@ -161,7 +161,6 @@ class _Watch:
         return compiled, tuple(f"{self._kernel}: {text}" for text in said)
 
     def see_failure(self, error: BaseException) -> None:
-        """Take what ended a compilation, and what was printed."""
         self._printed = self._output.text()
         self._errors = errors(diagnostics(f"{error}\n{self._output.of_compilers()}", self._listing))
 
@@ -233,7 +232,6 @@ def ast_source(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFun
 
 
 def _describe(source: Any, job: CompileJob, hints: Mapping[str, Sequence[tuple[str, int]]]) -> None:
-    """Tell what is known of the arguments that descriptors are passed as."""
     fields = {
         field.name: field
         for name, type_name in job.signature
@@ -275,7 +273,6 @@ def _source_class(job: CompileJob, kernel: JITFunction) -> type[ASTSource]:
 
 
 def _hints(job: CompileJob, target: Target) -> dict[str, list[tuple[str, int]]]:
-    """What arguments are promised to be, by their names."""
     hints: dict[str, list[tuple[str, int]]] = {}
     order = argument_names(job).index
     for name in sorted(job.divisible_by_16, key=order):

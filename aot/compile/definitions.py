@@ -118,7 +118,6 @@ def _with_defaults(arguments: ast.arguments, evaluate: Evaluate, namespace: dict
 
 
 def _called(decorator: ast.expr) -> str:
-    """The last part of what a decorator is called."""
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
     return str(getattr(called, "attr", getattr(called, "id", "")))
 

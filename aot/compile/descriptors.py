@@ -110,7 +110,6 @@ def map_box(type_name: str) -> tuple[MapLayout, tuple[int, ...]]:
 
 
 def _parts(type_name: str) -> tuple[str, tuple[int, ...], str]:
-    """Element type, block and layout."""
     found = _TYPE.fullmatch(type_name)
     if found is None:
         raise ValueError(f"{type_name!r} is no type of a tensor descriptor")

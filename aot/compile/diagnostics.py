@@ -119,7 +119,6 @@ def _known(place: re.Match[str]) -> str:
 
 
 def _shortened(line: str) -> str:
-    """Compilers print whole types and modules."""
     return line if len(line) <= 300 else f"{line[:300]} …"
 
 
@@ -133,11 +132,9 @@ class _Listing:
         self._lines = assembly.splitlines()
 
     def text(self, number: int) -> str:
-        """A line, which are numbered from 1."""
         return self._lines[number - 1].strip() if 0 < number <= len(self._lines) else ""
 
     def place(self, number: int) -> str:
-        """The line of the sources that a line was made of."""
         for line in reversed(self._lines[:number]):
             if (at := self._LOC.match(line)) and at[2] != "0" and (file := dict(self._files()).get(at[1])):
                 return f"{file}:{at[2]}"

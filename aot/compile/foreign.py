@@ -82,7 +82,6 @@ class _Reader:
         self._used: set[int] = set()
 
     def visit(self, op: Any) -> None:
-        """Note an operation; those that make its operands came before it."""
         operands = [op.get_operand(i) for i in range(op.get_num_operands())]
         results = [op.get_result(i).id() for i in range(op.get_num_results())]
         self._used.update(operand.id() for operand in operands)
@@ -119,7 +118,6 @@ class _Reader:
 
 
 def _split(constraints: str) -> tuple[list[str], list[str]]:
-    """The outputs' and the inputs' constraints."""
     tokens = [token.strip() for token in constraints.split(",") if token.strip() and not token.startswith("~")]
     outputs = [token.lstrip("=&") for token in tokens if token.startswith("=")]
     return outputs, [token for token in tokens if not token.startswith("=")]

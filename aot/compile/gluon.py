@@ -34,7 +34,6 @@ class GluonSource(GluonASTSource):
 
 
 def _foreign_operations(module: Any, backend: str) -> list[str]:
-    """The names of operations that another backend compiles."""
     names: list[str] = []
     module.walk(lambda op: names.append(op.get_name()))
     return [name for name in names if _OWNERS.get(name.partition(".")[0], (backend,))[0] != backend]

@@ -87,7 +87,6 @@ def _node(text: str, code: CodeType) -> ast.Lambda | ast.FunctionDef | None:
 
 @functools.lru_cache(maxsize=4)
 def _parsed(text: str) -> ast.Module | None:
-    """A file, parsed once for all of its heuristics; nobody may change it."""
     try:
         return ast.parse(text)
     except SyntaxError:
@@ -95,7 +94,6 @@ def _parsed(text: str) -> ast.Module | None:
 
 
 def _within(node: ast.Lambda | ast.FunctionDef, code: CodeType) -> bool:
-    """Whether the code's instructions lie where the body is."""
     body = node.body if isinstance(node, ast.Lambda) else node.body[0]
     places = [(line, column) for line, _, column, _ in code.co_positions() if line and column]
     first, last = (body.lineno, body.col_offset), (body.end_lineno or 0, body.end_col_offset or 0)
@@ -201,7 +199,6 @@ class _Translation:
         return _FUNCTIONS.get(last, "")
 
     def _constant(self, node: ast.expr) -> ast.expr:
-        """A name outside of the function, which is a constant to it."""
         text = ast.unparse(node)
         name, *attributes = text.split(".")
         value = self._scope(name)

@@ -99,7 +99,6 @@ class ForkedProcess:
             os.setpgid(self._process.pid or 0, self._process.pid or 0)
 
     def _ending(self) -> str:
-        """How the process ended, which is then no more."""
         assert self._process is not None
         self._process.join(1)
         code = self._process.exitcode
@@ -126,7 +125,6 @@ def die_with(lifeline: int) -> None:
 
 
 def _serve(connection: Connection, theirs: Connection, lifeline: int, held: int) -> None:
-    """The forked process: it answers until nobody asks any more."""
     os.setpgid(0, 0)
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the build, which then ends this process
     signal.signal(signal.SIGTERM, signal.SIG_DFL)

@@ -169,7 +169,6 @@ def tuple_classes(kernel: JITFunction) -> dict[str, Any]:
 
 
 def _named(text: str, scope: dict[str, Any]) -> Any:
-    """What an annotation means that is text."""
     try:
         return _resolve(ast.parse(text, mode="eval").body, scope)
     except (SyntaxError, ValueError):
@@ -195,7 +194,6 @@ def _members(name: str, tuple_class: Any) -> tuple[Parameter, ...]:
 
 
 def _plain(default: Any) -> Any:
-    """A default; of a `tl.constexpr`, what it holds."""
     value = getattr(default, "value", default)
     if constant := dtype_of(value) or layout_of(value):
         return constant
@@ -280,7 +278,6 @@ def _resolve(node: ast.expr, scope: dict[str, Any]) -> Any:
 
 
 def _spelled(value: Any) -> str:
-    """A constant that a kernel reads, in full; empty for what is none."""
     import triton.language as tl
 
     if isinstance(value, bool | int | float | str | tl.dtype):

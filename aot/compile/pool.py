@@ -127,7 +127,6 @@ def _available_memory_bytes() -> int:
 
 
 def _available_kib() -> int:
-    """What the kernel says can be had without swapping."""
     for line in Path("/proc/meminfo").read_text().splitlines():
         if line.startswith("MemAvailable:"):
             return int(line.split()[1])
@@ -228,7 +227,6 @@ class WarmPool(Executor):
         self.shutdown(cancel_futures=kind is not None)
 
     def _settle(self, outer: Future[T], inner: Future[T]) -> None:
-        """Pass an outcome on, with pebble's exceptions turned into ours."""
         if inner.cancelled():
             outer.cancel()
         if not self._take(outer):
@@ -244,7 +242,6 @@ class WarmPool(Executor):
             outer.set_result(inner.result())
 
     def _take(self, outer: Future[Any]) -> bool:
-        """Whether a future is still to be settled, which is then the caller's to do."""
         with self._settling:
             return self._futures.pop(outer, None) is not None and outer.set_running_or_notify_cancel()
 

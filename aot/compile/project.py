@@ -190,11 +190,9 @@ class Project:
         return tuple(module.notes() for module in self._by_path.values() if module.left_out)
 
     def _file(self, path: Path) -> str:
-        """A file as messages name it: from the root."""
         return Path(os.path.relpath(path, self.root)).as_posix()
 
     def _is_current(self, expected: Mapping[str, str] | None) -> bool:
-        """Whether what was loaded may be used."""
         if expected is not None:
             return all(expected.get(file, digest) == digest for file, digest in self.digests.items())
         return all(_digest(self.root / file) == digest for file, digest in self.digests.items())
@@ -211,7 +209,6 @@ class Project:
 
     @contextmanager
     def _reported(self, source: str, what: str = "") -> Iterator[None]:
-        """Let what a file raises be a fault of its, with its place."""
         try:
             yield
         except BaseException as error:  # it may as well exit
@@ -370,7 +367,6 @@ def _nearest(module: SourceModule, function: str) -> str:
 
 
 def _before_paths() -> int:
-    """The place in `sys.meta_path` before what looks through `sys.path`."""
     return next((i for i, finder in enumerate(sys.meta_path) if finder is PathFinder), len(sys.meta_path))
 
 

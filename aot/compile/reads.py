@@ -45,7 +45,6 @@ class _Reads(ast.NodeVisitor):
         self._called: ast.expr | None = None
 
     def signature(self, function: ast.FunctionDef | ast.AsyncFunctionDef) -> None:
-        """Annotations and defaults, which are evaluated outside of the function."""
         arguments = function.args
         self._signature = True
         for annotation in [*(item.annotation for item in _arguments(arguments)), function.returns]:

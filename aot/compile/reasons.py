@@ -64,7 +64,6 @@ def _front_end_reason(error: BaseException, evidence: Evidence) -> str | None:
 
 
 def _functions() -> Iterable[Any]:
-    """Every jit function of the process."""
     from triton.runtime.jit import _triton_jit_function_registry
 
     return [*_triton_jit_function_registry.values()]
@@ -80,7 +79,6 @@ def _owner(error: Any) -> Any:
 
 
 def _has_node(source: str, node: Any) -> bool:
-    """Tell whether a function's text has a node where it says that it stands."""
     with suppress(SyntaxError):
         place, form = _position(node), ast.dump(node)
         return any(_position(one) == place and ast.dump(one) == form for one in ast.walk(ast.parse(source)))
@@ -108,7 +106,6 @@ def _located(error: Any, message: str) -> str:
 
 
 def _back_end_reason(error: Exception, evidence: Evidence) -> str:
-    """Say what compiler passes found wrong, or what ended them, and where."""
     summary = str(error).strip().partition("\n")[0] or type(error).__name__
     faults = [_at(code.fault, code) for code in evidence.foreign if code.fault]
     told = faults or [_told(item, evidence.foreign) for item in foremost(evidence.found) or [Diagnostic(summary)]]

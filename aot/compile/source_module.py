@@ -185,7 +185,6 @@ class SourceModule:
         return None if isinstance(self._result(only), BaseException) else only
 
     def _latest(self, block: Block, name: str, before: float, core: bool) -> Any:
-        """What a name means at the end of a block, or before a statement of it."""
         for statement in reversed(block):
             if name not in statement.names or statement.index >= before or statement in self._running:
                 continue
@@ -202,7 +201,6 @@ class SourceModule:
         return ABSENT
 
     def _branch(self, statement: Statement, name: str) -> Block:
-        """The branch of an `if` that is taken."""
         assert isinstance(statement.node, ast.If)
         if statement not in self._branches:
             try:
@@ -241,7 +239,6 @@ class SourceModule:
         return self._decorated(definition, statement.index)
 
     def _decorated(self, definition: Definition, index: float) -> Any:
-        """A jit function with all of its decorators that can be had."""
         value = definition.value
         for decorator in definition.outer:
             try:
@@ -296,7 +293,6 @@ class SourceModule:
         return define(node, lambda expression: self.evaluate(expression, index), execute, namespace)
 
     def _execute(self, node: ast.stmt, postponed: bool = False) -> None:
-        """Run a statement; its annotations stay text where they are postponed."""
         flags = self._flags | (__future__.annotations.compiler_flag if postponed else 0)
         code = compile(ast.Module([node], []), str(self.path), "exec", dont_inherit=True, flags=flags)
         exec(code, self.module.__dict__)
@@ -380,7 +376,6 @@ def _triton_itself(node: ast.stmt) -> dict[str, Any]:
 
 
 def _plain(node: ast.stmt) -> ast.stmt:
-    """A statement as it is run: the annotation of a variable decides nothing."""
     if isinstance(node, ast.AnnAssign) and node.value:
         return ast.copy_location(ast.Assign([node.target], node.value), node)
     return node

@@ -174,7 +174,6 @@ def _put(folder: OpenFolder, key: str, content: bytes) -> None:
 
 
 def _remove_leftovers(folder: OpenFolder) -> None:
-    """Remove what nobody can be writing any more."""
     for name in folder.names():
         status = folder.status(name) if name.startswith(ASIDE) else None
         if status is not None and stat.S_ISREG(status.st_mode) and time.time() - status.st_mtime > LEFTOVER_S:

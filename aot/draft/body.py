@@ -76,7 +76,6 @@ class _Reader(Expressions):
         frame.names = self._joined_names(split.branch, split.guards, *outcomes)
 
     def _unresolved(self, node: ast.stmt, frame: Frame) -> Iterator[Either]:
-        """The branches that the names of a statement still differ by."""
         for item in ast.walk(node):
             if (isinstance(item, ast.Name) and isinstance(item.ctx, ast.Load)) or isinstance(node, ast.AugAssign):
                 value = frame.names.get(getattr(item, "id", ""))
@@ -92,7 +91,6 @@ class _Reader(Expressions):
         first: Mapping[str, Value],
         second: Mapping[str, Value],
     ) -> dict[str, Value]:
-        """Find what names stand for after a branch."""
         return {
             name: self.merged(branch, guards, first[name], second[name])
             if name in first and name in second
@@ -127,7 +125,6 @@ class _Reader(Expressions):
             frame.names[target.id] = value
 
     def _branch(self, node: ast.If, frame: Frame) -> list[Guard]:
-        """Go through a branch; what holds where its condition does not."""
         guards, opposite = self._condition(node.test, frame)
         before, result = dict(frame.names), frame.result
         with self._guarded(guards):
@@ -236,7 +233,6 @@ def _loaded(node: ast.expr) -> ast.expr:
 
 
 def _side_of(value: Value, branch: int, side: int) -> Value:
-    """A value on one side of a branch."""
     if isinstance(value, Either) and value.branch == branch:
         return value.second if side else value.first
     return value

@@ -144,7 +144,6 @@ class Constexprs:
             self.op.note("bind", name, f"the dtype {name}")
 
     def _add_extent(self, name: str, size: str) -> None:
-        """A size that is compiled in."""
         text = self.work.launch.size(name)
         allowed = [item for item in self.work.launch.facts.allowed.get(text, ()) if type(item) is int]
         sizes = [64, 128] if _HEAD_DIM.search(name) else [8] if _SMALL.search(name) else [1024, 4096]
@@ -159,7 +158,6 @@ class Constexprs:
         self._rows.require(name)
 
     def _add_condition(self, name: str, value: Condition) -> bool:
-        """A condition that the launch computes."""
         key = self.work.launch.present(name)
         tensor = self.work.tensor_of_key(key) if key else None
         if tensor is not None and self._is_input(tensor):
@@ -172,7 +170,6 @@ class Constexprs:
         return False
 
     def _when(self, name: str, text: str) -> None:
-        """Let what is written only under a condition be an output only then."""
         for tensor in self.work.guarded_by(Guard(name)):
             if self.work.spec(tensor).get("role") == "output":
                 self.work.spec(tensor)["when"] = text
@@ -225,7 +222,6 @@ class Constexprs:
         return self.work.spec(tensor).get("role") != "output"
 
     def _add_flag(self, name: str, default: bool = False) -> None:
-        """A condition of the call."""
         argument = self.work.launch.tensor(name)
         scalar = self.work.scalar_names.get(argument.key if argument else "") or self._scalar_name(name)
         self.op.scalars[scalar] = {"type": "flag", "default": default}

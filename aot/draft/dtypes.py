@@ -85,7 +85,6 @@ class Dtypes:
         return self._is_made(tensor) or READ in tensor.kinds
 
     def _is_rounded(self, tensor: DraftTensor) -> bool:
-        """Tell whether something beside it says by what its numbers are scaled."""
         names = [self.work.tensor_name(other.parameter).lower() for other in self.work.tensors if other is not tensor
                  and not other.kinds <= {READ}]  # fmt: skip
         return any("scale" in name for name in names)
@@ -95,7 +94,6 @@ class Dtypes:
         return dtype
 
     def _variable(self, options: tuple[str, ...]) -> str:
-        """The variable of several dtypes that are said."""
         if options not in self._variables:
             name = "T" if not self._variables else f"T{len(self._variables) + 1}"
             self._variables[options] = name

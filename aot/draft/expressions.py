@@ -169,7 +169,6 @@ class Expressions:
 
     @contextmanager
     def _guarded(self, guards: Sequence[Guard]) -> Iterator[None]:
-        """Note what holds meanwhile."""
         count = len(self._guards)
         self._guards += guards
         yield
@@ -271,14 +270,12 @@ class Expressions:
         return self._other([left, right], ast.unparse(node))
 
     def _divided(self, left: Sum, right: Sum, kind: str, sign: str) -> Sum:
-        """A quotient or a remainder; equal ones are one."""
         text = f"{left.digest} {sign} {right.argument() or right.constant}"
         if kind == values.QUOTIENT:
             self.found.quotients[text] = (left, right)
         return other(text, [left, right], kind)
 
     def _note_bits(self, value: Value, amount: int | None) -> None:
-        """Bits are taken of loaded values: these are integers."""
         base = loaded_base(value)
         if base and not self._silent:
             most = MOST_BITS if amount is None else amount
@@ -343,7 +340,6 @@ class Expressions:
         )
 
     def _cast(self, given: Sequence[Value], named: Mapping[str, Value]) -> Value:
-        """A value of another dtype; the same numbers, for what is looked for here."""
         value = given[0]
         wanted = given[1] if len(given) > 1 else named.get("dtype")
         if not isinstance(wanted, _Module):
@@ -355,7 +351,6 @@ class Expressions:
         return Cast(whole(value), dtype) if dtype and not isinstance(value, tuple | _Mask) else value
 
     def _asserted(self, test: ast.expr, frame: Frame) -> None:
-        """Note the dtypes that a `static_assert` says."""
         match test:
             case ast.BoolOp(op=ast.And(), values=parts):
                 for part in parts:
@@ -549,7 +544,6 @@ class Expressions:
 
 
 def _normal(low: Sum, high: Sum) -> Bound:
-    """`low < high` with everything that is no limit on the left."""
     limits = [product for product in high.terms if all(atom.kind == values.ARGUMENT for atom in product)]
     if not limits or len(limits) == len(high.terms):
         return Bound(low, high)
@@ -614,7 +608,6 @@ def _is_place(value: Value) -> bool:
 
 
 def _sources(value: Value) -> set[str]:
-    """The tensors that a value is computed from."""
     return {atom.key for atom in whole(value).below if _is_loaded(atom)}
 
 

@@ -175,7 +175,6 @@ class Host:
                     self._assign(item.value if isinstance(item, ast.Starred) else item, part)
 
     def _named(self, name: str, value: Value) -> Value:
-        """A value that gets a name, which may serve as that of a dim."""
         if not isinstance(value, Size) or name == "_":
             return value
         self.facts.hints.setdefault(value.text, name)
@@ -238,7 +237,6 @@ class Host:
         }
 
     def _side(self, body: Sequence[ast.stmt]) -> bool:
-        """Go through one side of a branch; whether it leaves the function."""
         try:
             self._block(body)
         except _End:
@@ -246,7 +244,6 @@ class Host:
         return False
 
     def _merged(self, condition: str, one: Value | None, two: Value | None, before: Value | None = None) -> Value:
-        """Find what a name stands for after a branch."""
         if one is None or two is None or one == two:
             return two if one is None and two is not None else one if one is not None else Unknown()
         for value, none, text in ((one, two, condition), (two, one, negated(condition) if condition else "")):
@@ -275,7 +272,6 @@ class Host:
     # What holds
 
     def _holds(self, test: ast.expr) -> None:
-        """Note what a condition says."""
         if self._is_doubtful:
             return
         match test:
@@ -311,7 +307,6 @@ class Host:
             self.facts.required.append(text)
 
     def _compared(self, left: Value, op: ast.cmpop, right: Value) -> bool:
-        """Note what a comparison that holds says; whether that is all of it."""
         match left, op, right:
             case DtypeValue(of=HostTensor() as tensor), ast.Eq() | ast.Is(), DtypeValue(name=name, of=None):
                 tensor.dtypes = (name,)
@@ -346,7 +341,6 @@ class Host:
         return True
 
     def _equal(self, one: str, two: str) -> bool:
-        """Note that two sizes are one; whether that is all that is said."""
         one, two = self.same(one), self.same(two)
         if one and one == two:
             return True
@@ -692,6 +686,5 @@ def _raises(body: Sequence[ast.stmt]) -> bool:
 
 
 def _assigned(body: Sequence[ast.stmt]) -> set[str]:
-    """Names that statements assign to."""
     nodes = (item for statement in body for item in ast.walk(statement))
     return {item.id for item in nodes if isinstance(item, ast.Name) and isinstance(item.ctx, ast.Store)}

@@ -155,7 +155,6 @@ def _set_dtype(made: HostTensor, dtype: Value | None) -> None:
 
 
 def _shape(host: Host, sizes: Sequence[Value]) -> tuple[str, ...] | Shape | Joined | None:
-    """The extents that a call asks for, as one tuple or as single numbers."""
     if len(sizes) == 1 and isinstance(sizes[0], Joined):
         return sizes[0]
     if len(sizes) == 1 and isinstance(sizes[0], Shape):
@@ -168,7 +167,6 @@ def _shape(host: Host, sizes: Sequence[Value]) -> tuple[str, ...] | Shape | Join
 
 
 def _viewed(host: Host, tensor: HostTensor, given: Sequence[Value]) -> Value:
-    """A tensor with other dims. One of them may be -1: what is left for it."""
     if len(given) == 1 and isinstance(given[0], DtypeValue):
         return host.tensor(tensor.key, like=tensor, dtypes=(given[0].name,) if given[0].name else (), **_made(tensor))
     parts = list(given[0]) if len(given) == 1 and isinstance(given[0], tuple) else list(given)
@@ -184,7 +182,6 @@ def _viewed(host: Host, tensor: HostTensor, given: Sequence[Value]) -> Value:
 
 
 def _remaining(view: HostTensor, tensor: HostTensor, rest: Sequence[str]) -> str:
-    """The extent of the dim that gets what the others leave."""
     shape = list(tensor.shape or ())
     if shape and all(text in shape for text in rest):
         for text in rest:
@@ -218,7 +215,6 @@ def _permuted(host: Host, tensor: HostTensor, given: Sequence[Value] | None, swa
 
 
 def _cast(host: Host, tensor: HostTensor, dtype: DtypeValue | None) -> Value:
-    """A tensor of another dtype: what the caller passes to an op is that."""
     if dtype is None or (dtype.of is tensor):
         return tensor
     cast = host.tensor(tensor.key, like=tensor, **_made(tensor))

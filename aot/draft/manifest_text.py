@@ -105,7 +105,6 @@ def _flow(value: Any) -> str:
 
 
 def _scalar(value: Any, in_flow: bool = True) -> str:
-    """A scalar of YAML; text in quotes where it would be read as something else."""
     if value is None:
         return "null"
     if isinstance(value, bool):

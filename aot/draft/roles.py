@@ -108,7 +108,6 @@ def give_dims_to_inputs(work: Workbench) -> None:
 
 
 def _is_passed(name: str, tensor: dict[str, Any], output: dict[str, Any]) -> bool:
-    """Tell whether the caller passes a tensor wherever an output is there."""
     is_left_out = tensor.get("optional") and f"given({name})" not in output.get("when", "")
     return tensor.get("role") != "output" and not is_left_out
 

@@ -30,7 +30,6 @@ class Rows:
         return next(self._limits(name), "")
 
     def _limits(self, length: str) -> Iterator[str]:
-        """The sizes that a range of a length goes over, by itself."""
         if length in self.work.found.loops:
             return
         for bound in self.work.found.bounds:

@@ -80,7 +80,6 @@ class Scalars:
             self.op.note("scalars", scalar, "its type")
 
     def _type(self, name: str) -> tuple[str, bool]:
-        """(type, whether something says so) of a scalar."""
         value = self.work.launch.arguments.get(name)
         if isinstance(value, HostTensor):
             if value.annotation in _ANNOTATED:

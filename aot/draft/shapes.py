@@ -37,7 +37,6 @@ class Shapes:
         self._name_what_inputs_give()
 
     def _add_unseen(self) -> None:
-        """Pointers, by the launch or by name, that no access was found of."""
         known = {tensor.parameter for tensor in self.work.tensors}
         for name, parameter in self.work.parameters.items():
             is_pointer = POINTER_NAME.search(name) or self.work.launch.is_tensor(name)
@@ -65,7 +64,6 @@ class Shapes:
             tensor.dims = [next(ordered) if dim in strided else dim for dim in tensor.dims]
 
     def _share_extents(self) -> None:
-        """Dims that have one stride have one extent."""
         for stride, dims in strides_of(self.work.tensors).items():
             if not is_stride(self.work, stride):
                 continue  # a size: what it multiplies may be anything
@@ -179,7 +177,6 @@ class Shapes:
 
 
 def _is_solved_for(text: str, name: str) -> bool:
-    """Tell whether a call finds the extent `name` from an extent that is `text`."""
     match ast.parse(text, mode="eval").body:
         case ast.BinOp(left=ast.Name(id=left), op=ast.Add() | ast.Sub() | ast.Mult() | ast.FloorDiv()) if left == name:
             return True
@@ -199,5 +196,4 @@ def positions(shape: Sequence[str | int], dims: Iterable[int]) -> list[str | int
 
 
 def _are_alike(one: HostTensor, other: HostTensor | None) -> bool:
-    """Tell whether one tensor is the other, or has its shape."""
     return other is not None and (one is other or one.like is other or other.like is one)

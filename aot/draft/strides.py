@@ -41,7 +41,6 @@ class Strides:
                 self.work.op.bind[name] = f"stride({owner}, {dim})"
 
     def _passed(self, name: str) -> tuple[DraftTensor, int] | None:
-        """(tensor, position) of the stride that the launch passes."""
         passed = self.work.launch.stride(name)
         if passed is None:
             return None
@@ -52,12 +51,10 @@ class Strides:
         return (tensor, passed[1] % count) if -count <= passed[1] < count else None
 
     def _like(self, host: HostTensor) -> DraftTensor | None:
-        """The tensor that is a view of the same memory, with as many dims."""
         passed = ((tensor, self.work.launch.tensor(tensor.parameter)) for tensor in self.work.tensors)
         return next((tensor for tensor, own in passed if own is not None and own.like is host), None)
 
     def _used(self, name: str) -> tuple[DraftTensor, int] | None:
-        """(tensor, position) of the dim whose index the kernel multiplies by it."""
         uses = strides_of(self.work.tensors).get(name, [])
         parameter = self.work.parameters[name]
         limits = {atom.key for bound in self.work.found.bounds for atom in bound.limit.atoms}
@@ -75,7 +72,6 @@ class Strides:
         return {text for shape in self.work.shapes.values() for text in shape}
 
     def _named(self, name: str) -> tuple[DraftTensor, int] | None:
-        """(tensor, position) of a stride that the kernel does not use, by its name."""
         if not is_stride_name(name):
             return None
         for tensor in self.work.tensors:

@@ -57,7 +57,6 @@ def _dim(work: Workbench, tensor: DraftTensor, position: int) -> str | int:
 
 
 def _mark_unknown(work: Workbench, tensor: DraftTensor, shapes: Shapes, name: str) -> None:
-    """Mark a tensor whose shape nothing says."""
     if tensor.parameter in shapes.unseen:
         work.op.note("tensors", name, "its shape; the kernel was not seen to use it")
     every = [text for shape in work.shapes.values() for text in shape]
@@ -68,7 +67,6 @@ def _mark_unknown(work: Workbench, tensor: DraftTensor, shapes: Shapes, name: st
 
 
 def _bind_descriptor(work: Workbench, tensor: DraftTensor, name: str) -> None:
-    """A descriptor of blocks whose lengths multiply the indices of the dims."""
     blocks: list[str | int] = []
     for dim in tensor.dims:
         lengths = [item for item in arguments(dim.index.atoms) if work.parameters[item].constexpr]

@@ -116,7 +116,6 @@ def find_tensors(
 
 
 def _pointers(names: Collection[str], found: Findings, passed: Collection[str]) -> Callable[[Sum], str]:
-    """A function that gives the pointer that an address starts from."""
     sure = set(passed)
 
     def candidates(address: Sum) -> list[str]:
@@ -139,7 +138,6 @@ def _pointers(names: Collection[str], found: Findings, passed: Collection[str]) 
 
 
 def _index_tensors(found: Findings) -> set[str]:
-    """The parameters whose contents are part of an address, or limit something."""
     used = [atom for access in found.accesses for atom in access.pointer.below]
     counting = {values.RANGE, values.LOOP, values.PROGRAM}
     for bound in found.bounds:
@@ -164,7 +162,6 @@ class _Shapes:
         self._sizes = self._find_sizes()
 
     def of(self, name: str, accesses: Sequence[Access]) -> list[Dim]:
-        """The dims of a pointer, outermost first."""
         for described in self.found.described:
             if self._pointer(described.pointer) == name:
                 return [*self._outside(name, described.pointer), *self._described(described)]
@@ -185,7 +182,6 @@ class _Shapes:
         return dims
 
     def _outside(self, name: str, pointer: Sum) -> list[Dim]:
-        """The dims that the base of a descriptor goes along."""
         groups = self._groups(name, pointer, ())
         dims = [Dim(key, index, self._extent(index, ())[1]) for key, index in groups.items() if index.terms]
         return sorted(dims, key=self._rank)
@@ -206,7 +202,6 @@ class _Shapes:
         return (1, -len(names), -math.prod(int(item) for item in dim.strides if item.isdigit()))
 
     def _groups(self, name: str, address: Sum, bounds: Sequence[Bound]) -> dict[tuple[str, ...], Sum]:
-        """The index of each dim of an address, by what multiplies it."""
         groups: dict[tuple[str, ...], dict[Product, int]] = {}
         for product, count in address.terms.items():
             if [atom.key for atom in product] == [name]:
@@ -280,7 +275,6 @@ class _Shapes:
     # Extents
 
     def _extent(self, index: Sum, own: Sequence[Bound]) -> tuple[int, Extent]:
-        """(how sure it is, the extent) of what an index counts."""
         if any(atom.key.startswith(values.LOADED_KEY) for atom in index.atoms):
             # What numbers in memory are below says nothing of what they point into, but where that is masked.
             limits = (self._limit(bound) for bound in own if bound.index.key() == index.key())
@@ -343,7 +337,6 @@ class _Shapes:
         return Extent(argument=tiled[0]) if tiled else self._extent(index, ())[1]
 
     def _unbound(self, index: Sum) -> Extent:
-        """The extent of what no limit is known of."""
         if not index.terms:
             return Extent(note=ONE)
         atoms = index.atoms
@@ -390,7 +383,6 @@ def _short(atom: Atom) -> str:
 
 
 def _likeness(index: Sum, other: Sum) -> int:
-    """How alike two indices are; 0: not at all."""
     if index.key() == other.key() and index.terms:
         return 100
     mine, theirs = index.atoms, other.atoms

@@ -86,7 +86,6 @@ def _check_name(path: Path, source: str, function: str) -> None:
 
 
 def _collect(function: Any, key: str, found: dict[str, FunctionText]) -> None:
-    """Add a function, and those that it calls."""
     from triton.runtime.jit import JITCallable
 
     found[key] = FunctionText("", {}, {})

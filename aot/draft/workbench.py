@@ -103,7 +103,6 @@ class Workbench:
         return ""
 
     def _programs(self, axis: int) -> str:
-        """The number of programs along an axis."""
         written = size_text(self.launch.grid[axis]) if axis < len(self.launch.grid) else ""
         text = self.launch.final(written)
         tuned = names_of(text) & {name for name, p in self.parameters.items() if p.constexpr}
@@ -183,7 +182,6 @@ class Workbench:
         return free(clean(f"{tensor.lower()}_{kind}"), self._taken())
 
     def _axis_dim(self, parameter: str) -> str:
-        """The name of a dim whose extent is compiled in."""
         name = re.sub(r"^(n|num)_", "", clean(parameter).lower())
         self.axis_dims[parameter] = name = free(name, {*self._taken(), *self.parameters})
         return name

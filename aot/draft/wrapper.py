@@ -171,7 +171,6 @@ def _reached(tree: ast.Module, call: ast.Call, parameters: Sequence[str], others
 
 
 def _functions(tree: ast.Module, names: Mapping[str, Value]) -> Iterator[tuple[str, Value]]:
-    """Functions of a file that are defined under a condition."""
     for node in tree.body:
         for inner in ast.walk(node) if isinstance(node, ast.If | ast.Try) else ():
             if isinstance(inner, ast.FunctionDef) and inner.name not in names:

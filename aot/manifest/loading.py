@@ -135,7 +135,6 @@ def load_manifest(path: Path) -> Manifest:
 
 
 def _included(file: YamlFile, spec: ManifestSpec) -> Iterator[OpSource]:
-    """The ops of other manifests, of those that they declare themselves."""
     owners = dict.fromkeys(spec.ops, "this manifest")
     for name, ops in spec.include.items():
         try:

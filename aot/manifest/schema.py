@@ -20,7 +20,6 @@ from aot_runtime.contract.names import MAX_VERSION, VERSION
 
 
 def _one_of(what: str, known: Iterable[str]) -> Any:
-    """A text type with a fixed list of values; the error names the nearest."""
     values = tuple(known)
 
     def check(value: str) -> str:
@@ -58,7 +57,6 @@ def _number(value: float) -> float:
 
 
 def _as_expression(value: float) -> float | str:
-    """A number as an expression: an infinite one is a literal that is too large."""
     if math.isinf(value):
         return "1e999" if value > 0 else "-1e999"
     return _number(value)
@@ -250,7 +248,6 @@ FROM_KERNEL = "from kernel"
 
 
 def _spelled_out(value: Any) -> Any:
-    """The configs that a text is short for."""
     return [{"from_kernel": 0}] if value == FROM_KERNEL else value
 
 

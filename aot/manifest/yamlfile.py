@@ -179,7 +179,6 @@ class _Plain:
         raise self._error(node, f"a key must be text (given: {given})")
 
     def _scalar(self, node: ScalarNode) -> Any:
-        """A scalar of YAML's core schema; dates and the like are text."""
         kind, text = str(node.tag).removeprefix(_TAG), node.value
         if kind not in _SCALARS:
             raise self._unknown_tag(node)

@@ -85,7 +85,6 @@ class Binder:
         return tuple(found)
 
     def _parts(self, parameter: Parameter) -> Iterable[tuple[Parameter, Value | None]]:
-        """(parameter or member, what it is bound to or None)."""
         if not parameter.members:
             bind, name = self._scope.launch.bind, parameter.name
             return [(parameter, as_value(bind[name]) if name in bind else None)]
@@ -291,7 +290,6 @@ class Binder:
 
     @staticmethod
     def _wide(tensor: records.Tensor, variant: VariantSpec) -> bool:
-        """Whether offsets into a tensor may need 64 bits."""
         return tensor.large or not variant.aligned
 
     def _default(self, parameter: Parameter) -> Any:

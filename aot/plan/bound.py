@@ -92,7 +92,6 @@ def compile_job(
 
 
 def _divisible(item: Bound) -> Iterator[str]:
-    """The arguments that are multiples of 16 in the aligned specialisation."""
     if not is_descriptor(item.type):
         yield from [item.name] * item.divisible
         return

@@ -131,7 +131,6 @@ def plan_bundle(
 
 
 def _with_kernels(source: OpSource, inspect: _Read) -> OpSource:
-    """An op with what its kernels' decorators say."""
     launches = source.spec.launches
     kernels = [
         _inspected(source.manifest, source.name, index, inspect, launch.kernel, "kernel")
@@ -158,7 +157,6 @@ def _maps(source: OpSource, variants: Iterable[VariantSpec], inspect: _Read) -> 
 
 
 def _binds(values: Iterable[object]) -> Iterator[BindSpec]:
-    """The mappings among what is bound, those within tuples too."""
     for value in values:
         if isinstance(value, BindSpec):
             yield value

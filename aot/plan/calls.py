@@ -142,7 +142,6 @@ def call_spec(spec: CallEntrySpec, planner: Planner) -> CallSpec:
 
 
 def _wrong_names(entry: CallEntry, op: records.Op) -> Iterator[str]:
-    """What an entry names that the op does not have, each at its place."""
     spec, tensors = entry.spec, [tensor.name for tensor in op.tensors]
     optional = [tensor.name for tensor in op.tensors if tensor.optional]
     innermost = {tensor.name: tensor.innermost for tensor in op.tensors if tensor.innermost}

@@ -174,7 +174,6 @@ def _warps(spec: VariantSpec) -> int:
 
 
 def _map(tensor: str) -> records.Kernarg:
-    """A kernarg that is some map of a tensor."""
     size = records.TENSOR_MAP_BYTES
     return records.Kernarg(f"{tensor}.map", records.TENSOR_MAP, 0, size, tensor, records.TensorMap("", (), ()))
 

@@ -75,7 +75,6 @@ def laid_configs(manifest: Manifest, op: str, arch: str) -> list[list[ConfigSpec
 
 
 def _with_kernel(manifest: Manifest, op: str, arch: str, index: int, entry: ConfigSpec) -> ConfigSpec:
-    """An entry on top of the config of the kernel that it is, if it is one."""
     if entry.from_kernel is None:
         return entry
     kernel = manifest.spec.ops[op].launches[index].kernel

@@ -225,7 +225,6 @@ class _Contract:
         self._check_optionals(op)
 
     def _bound_hint(self, path: tuple[Key, ...], text: str) -> str:
-        """What to write where a grid reads what only the kernel is given."""
         found = re.search(r"undefined name '(\w+)'", text)
         if found is None or path[:1] != ("launches",) or "grid" not in path:
             return ""
@@ -285,7 +284,6 @@ class _Contract:
             raise self._error(path, f"'{text}': strides are not known here; {path[0]} cannot depend on them")
 
     def _text(self, value: Any, path: tuple[Key, ...]) -> str:
-        """An expression in canonical spelling."""
         try:
             return positional(parse(with_numbers(str(value), self.numbers)), self.tensors).text
         except ExpressionError as error:

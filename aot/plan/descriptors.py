@@ -110,7 +110,6 @@ def _map_layout(
 
 
 def _place_fault(arch: str, variant: VariantSpec) -> str:
-    """Why a variant takes no tensor maps at all."""
     if ARCHITECTURES[arch].descriptor_align == 1:
         return f"{arch} has none; a launch that needs them has `when: has_wgmma`, say"
     if not variant.aligned:

@@ -78,7 +78,6 @@ class _Taking:
         self._laid = [self._whole(entry, tuned) for entries in laid for entry in entries]
 
     def of(self, heuristic: Heuristic) -> OpSpec:
-        """The op with a heuristic in it, if nothing else gives its value."""
         name = heuristic.name
         parameters = {parameter.name for parameter in self._kernel.parameters}
         group = "blocks" if name in parameters else "options"
@@ -125,7 +124,6 @@ class _Taking:
             raise self._error(heuristic, f"is no expression: {error}") from None
 
     def meaning(self, heuristic: Heuristic, name: str) -> ast.expr:
-        """What an argument of the kernel is in the op."""
         op, bind = self._spec, self._launch.bind
         if name in bind:
             given = bind[name]
@@ -170,7 +168,6 @@ class _Taking:
         return entry.model_copy(update=update)
 
     def _is_known(self, value: Expression) -> bool:
-        """Whether the point of every variant decides a value."""
         axes = op_axes(self._spec)
         picks = {str(axis.pick) for axis in axes.values()}
         known = {*axes, *self._spec.dtypes, *EXPRESSION_NAMES, "aligned"}

@@ -75,7 +75,6 @@ class LaunchScope:
 
     @cached_property
     def _sound(self) -> set[str]:
-        """Texts of the expressions whose names were checked."""
         return set()
 
     @cached_property

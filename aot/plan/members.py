@@ -143,7 +143,6 @@ def _with_defaults(parameter: Parameter, values: dict[str, Value]) -> dict[str, 
 
 
 def _absent(member: Parameter) -> Value:
-    """What a member is where the op has nothing for its parameter."""
     if member.has_default:
         return _default(member)
     return () if member.field == OPERANDS else Absent(0 if member.field.startswith(STRIDE) else None)

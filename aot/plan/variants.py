@@ -212,7 +212,6 @@ def _yes(name: str, axis: str) -> _Answer:
 
 
 def _size(name: str, dtype: str, op: records.Op) -> _Answer:
-    """Bytes per element of a dtype, or of a dtype variable."""
     needs = frozenset({dtype} & op.dtypes.keys())
     return _Answer(query_name("elsize", name), needs, lambda known: DTYPES[str(known.get(dtype, dtype))])
 

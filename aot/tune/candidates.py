@@ -168,7 +168,6 @@ class _Reader:
 
 
 def _products(specs: Iterable[CandidatesSpec]) -> Iterator[tuple[dict[str, Any], dict[str, Any]]]:
-    """(blocks, options) of each choice of one value of every list."""
     for spec in specs:
         lists = [
             value if isinstance(value, list) else [value] for value in (*spec.blocks.values(), *spec.options.values())
@@ -215,7 +214,6 @@ def _configs(group: Group, first_alone: bool) -> list[ConfigSpec]:
 
 
 def _derived_alone(tuning: Tuning | None) -> Tuning | None:
-    """A tuning file whose configs are in the manifest already."""
     if tuning is None:
         return None
     entries = [entry.model_copy(update={"launches": {}}) for entry in tuning.spec.tuning]

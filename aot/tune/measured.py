@@ -153,7 +153,6 @@ def _start(array: DeviceArray) -> int:
 
 
 def _bytes(array: DeviceArray) -> Any:
-    """What an array's memory holds, gaps included."""
     host = np.empty((array.layout.high - array.layout.low) * array.layout.itemsize, np.uint8)
     if host.size:
         array.device.read(host, _start(array), 0)

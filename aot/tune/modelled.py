@@ -111,5 +111,4 @@ def _worker() -> _Worker:
 
 
 def _time(task: ModelTask) -> Timed:
-    """What a process is asked for."""
     return _worker().time(task)

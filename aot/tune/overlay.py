@@ -98,7 +98,6 @@ def _own(text: str, node: Node) -> str:
 
 
 def _entry(arch: str, launch: str, members: Mapping[str, Any], config: ConfigSpec, column: int) -> str:
-    """An entry of a list that begins at a column, as lines of block style."""
     origin = "measured" if config.measured else "modelled"
     said = config_members(config)[origin] | {"figure": "Each config says it."}
     inner = " " * (column + 2)
@@ -124,7 +123,6 @@ def _with_entry(text: str, entries: SequenceNode, arch: str, lines: str) -> str:
 
 
 def _divided(text: str, entries: SequenceNode, entry: Node, arch: str) -> str:
-    """With an entry of an architecture alone in front of the one that it was in."""
     own, archs = _own(text, entry), _member(entry, "arch")
     start = entry.start_mark.index
     before, after = archs.start_mark.index - start, archs.end_mark.index - start

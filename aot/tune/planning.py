@@ -114,7 +114,6 @@ def _served(
     plan: Plan, source: OpSource, groups: Sequence[Group], calls: Sequence[TunedCall], arch: str,
     device: tuple[int | None, int | None],
 ) -> list[frozenset[int]]:  # fmt: skip
-    """Positions of the groups that serve each call: of its own, if it has one."""
     entries = tuple(call.with_candidate(0, *device) for call in calls)
     bundle = plan(with_candidates(source, groups, arch, first_alone=True), WantedCalls(entries, False))
     (op,) = bundle.ops
@@ -148,7 +147,6 @@ def _shown(groups: Sequence[Group], places: dict[tuple[int, str], int], key: tup
 
 
 def _configs(op: Op, planned: PlannedCall) -> frozenset[tuple[int, str]]:
-    """(launch, config) of each launch of a call."""
     return frozenset((spec.launch, op.launches[spec.launch].configs[spec.config].name) for spec in planned.variants)
 
 
@@ -157,6 +155,5 @@ def _key(spec: object) -> tuple[object, ...]:
 
 
 def _identity(op: Op) -> str:
-    """Of all that an op says but its configs: grids follow from it."""
     launches = tuple(msgspec.structs.replace(launch, configs=()) for launch in op.launches)
     return hashlib.sha256(msgspec.json.encode(msgspec.structs.replace(op, launches=launches))).hexdigest()

@@ -105,7 +105,6 @@ def _space_and_op(request: TuneRequest) -> tuple[Space, OpSource]:
 
 
 def _source(request: TuneRequest, op: str, space: Space | None) -> OpSource:
-    """The op, where its manifest declares it."""
     if request.build.manifests:
         (path,) = request.build.manifests
         return _op_of([load_manifest(path)], op)

@@ -93,7 +93,6 @@ def _timer(request: TuneRequest) -> Timer:
 
 
 def _check_left(groups: Sequence[Group], dropped: Sequence[Mapping[int, str]]) -> None:
-    """Raise `TuningError` where no group has a candidate left, with the reasons."""
     if not any(c.number not in why for group, why in zip(groups, dropped, strict=True) for c in group.candidates):
         reasons = [f"{group.name}: {reasons_text(group, why)}" for group, why in zip(groups, dropped, strict=True)]
         raise TuningError("the space leaves no candidate", *reasons)

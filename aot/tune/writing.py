@@ -106,12 +106,10 @@ def _write_shortlist(
 
 
 def _manifest(subject: Subject, beside: Path) -> str:
-    """The manifest, by its name if it is shipped, or from the shortlist."""
     path = subject.source.manifest.file.path.resolve()
     names = {shipped.resolve(): name for name, shipped in shipped_manifests().items()}
     return names.get(path) or _from(path, beside)
 
 
 def _from(path: Path, file: Path) -> str:
-    """A path as another file may name it."""
     return Path(os.path.relpath(path, file.resolve().parent)).as_posix()

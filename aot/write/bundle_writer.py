@@ -121,7 +121,6 @@ def _layout(planned: PlannedVariant) -> tuple[KernargField, ...]:
 
 
 def _plain(options: Mapping[str, Any]) -> dict[str, records.Value]:
-    """Options as flat values: unset ones are left out, lists become text."""
     return {
         name: value if isinstance(value, bool | int | float | str) else json.dumps(value)
         for name, value in sorted(options.items())

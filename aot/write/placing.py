@@ -83,7 +83,6 @@ def _is_there(folder: OpenFolder, file: str, content: bytes) -> bool:
 
 @contextmanager
 def _aside(folder: OpenFolder) -> Iterator[OpenFolder]:
-    """A folder within, on the same file system; nothing is left of it."""
     name = f"{_ASIDE}{secrets.token_hex(4)}"
     with folder.below(name, make=True) as aside:
         try:

@@ -91,5 +91,4 @@ def _name(path: Path, roots: Iterable[Path]) -> str:
 
 
 def _filter_text(filters: Filters) -> str:
-    """What `--filter` says, in one order."""
     return ",".join(f"{axis}={'|'.join(sorted(values))}" for axis, values in sorted(filters.items()))

@@ -48,7 +48,6 @@ def _variants(bundle: PlannedBundle, op: records.Op) -> list[PlannedVariant]:
 
 
 def _faults(op: records.Op, variants: Iterable[PlannedVariant], kernels: Kernels) -> Iterator[tuple[str, str]]:
-    """(tensor, what is wrong)."""
     calls: dict[object, list[PlannedVariant]] = {}
     inputs = {tensor.name for tensor in op.tensors if tensor.role == "input"}
     loose = {tensor.name for tensor in op.tensors if not tensor.align}

@@ -163,7 +163,6 @@ def vectors_fault(vectors: CaseVectors, recipe: Recipe) -> str:
 
 
 def _case(recipe: Recipe, content: bytes, bounds: Mapping[str, float]) -> records.Case:
-    """Make the index's record of the vectors of a recipe."""
     return records.Case(
         op=recipe.op,
         name=recipe.name,
@@ -216,7 +215,6 @@ def _plain(value: Any) -> Any:
 
 @functools.cache
 def _own_code() -> list[str]:
-    """Digests of the files whose code makes vectors of a recipe."""
     modules = (sys.modules[__name__], aot_runtime.bundle.vector_files, aot_runtime.contract.dtypes)
     return [hashlib.sha256(Path(str(module.__file__)).read_bytes()).hexdigest() for module in modules]
 
@@ -330,7 +328,6 @@ def _takes(function: Callable[..., Any], name: str) -> bool:
 
 
 def _as_passed(scalar: PlannedScalar) -> Any:
-    """A scalar as the kernel gets it."""
     rounded_to = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp32": np.float32}.get(scalar.type)
     return float(rounded_to(scalar.value)) if rounded_to else scalar.value
 

@@ -168,7 +168,6 @@ def _spec(entry: dict[str, Any]) -> CallSpec:
 
 
 def _content(call: Call, scratch: Path) -> dict[str, str]:
-    """Of what is drawn or counted, a file."""
     dims = call.entry["dims"]
     found = {}
     for name, text in call.way.content.items():
@@ -185,7 +184,6 @@ def _content(call: Call, scratch: Path) -> dict[str, str]:
 
 
 def _key(call: Call, bundle: Bundle, decision: Decision) -> str:
-    """Of the code objects that the call launches, the call, and the model."""
     launches = [
         (bundle.index.blobs[launch.variant.code].sha256, launch.variant.symbol, launch.grid)
         for launch in decision.launches

@@ -125,7 +125,6 @@ def tile_sharing(
 
 
 def _grouped(tiles: np.ndarray, rows: int, columns: int, group: int) -> tuple[np.ndarray, np.ndarray]:
-    """(row, column) of each tile, in the order of GROUP_M."""
     width = group * columns
     first = tiles // width * group
     high = np.minimum(rows - first, group)
@@ -224,7 +223,6 @@ class Model:
         return time_launch(self.machine, plan, [sample], first, lambda _: last).seconds * 1e6
 
     def _one_tile_each(self, key: Key, config: Product | Scaled, group: int) -> float:
-        """A program for each tile, or for each part of K of each tile."""
         m, n, k = key.shape
         split = config.split if isinstance(config, Product) else 1
         steps = self._steps(
@@ -239,7 +237,6 @@ class Model:
         return time_launch(self.machine, plan, [sample], first, lambda _: last).seconds * 1e6
 
     def _experts(self, key: Key, config: Experts, groups: Sequence[int]) -> float:
-        """Of both products, with one configuration."""
         tokens, _, _, experts, each = key.shape
         of_each = routed(tokens, experts, each)
         _, filled = blocks_of(of_each, config.bm)
@@ -252,7 +249,6 @@ class Model:
             return expert_sharing(of_each, n, config, min(group, len(filled)), wave, resident)
 
         def loading(group: int) -> float:
-            """Cycles, in proportion."""
             shared = [conditions_of(self.machine, sharing(n, group), self.machine.clock_ghz) for n, _ in both]
             return sum(of.per_loaded * n * k for of, (n, k) in zip(shared, both, strict=True))
 
@@ -315,7 +311,6 @@ def matrix_waves(key: Key, config: Config, ghz: float, launch_us: float) -> floa
 
 
 def _waves(tiles: int, work: float, ghz: float, launch_us: float) -> float:
-    """work: of a tile, flops."""
     return launch_us + -(-tiles // NUM_CUS) * work / FLOPS_A_CLOCK / ghz / 1e3
 
 

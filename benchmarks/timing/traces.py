@@ -283,7 +283,6 @@ def _compiled(
     constants: dict[str, Any],
     options: dict[str, Any],
 ) -> Any:
-    """divisible: by what arguments are known to be."""
     attributes = {
         (at,): [["tt.divisibility", divisible[name]]] for at, name in enumerate(signature) if name in divisible
     }

@@ -193,7 +193,6 @@ def ranks(tables: Tables, machine: Machine, only: str, every: int, thin: int, ve
 
 
 def _families(tables: Tables) -> Iterator[tuple[str, list[Key], Sequence[Config]]]:
-    """(name, keys, configurations that are tried)."""
     for layout, keys in tables.products.items():
         yield f"products, {layout}", keys, product_space(keys)
     for layout, keys in tables.plain.items():

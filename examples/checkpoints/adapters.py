@@ -134,5 +134,4 @@ class Adapter:
 
 
 def _names(layer: str) -> tuple[str, str]:
-    """Of the two matrices' tensors."""
     return f"{PREFIX}{layer}.lora_A.weight", f"{PREFIX}{layer}.lora_B.weight"

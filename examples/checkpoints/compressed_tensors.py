@@ -146,7 +146,6 @@ def _refuse_others(stored: Values) -> None:
 
 
 def _group(stored: Values, group: Any) -> Values:
-    """The keys of a group, and of its weights and activations."""
     if not isinstance(group, dict) or not isinstance(group.get("weights"), dict):
         raise CheckpointError(f"{stored.path}: a group of 'config_groups' has no 'weights'")
     found = held(stored.part(group), GROUP)
@@ -188,14 +187,12 @@ def _known(kind: str, weights: dict[str, Any], activations: dict[str, Any] | Non
 
 
 def _strategy(arguments: dict[str, Any]) -> str:
-    """Where it is not said, the size of groups says it."""
     size = arguments["group_size"]
     implied = "tensor" if size is None else "channel" if size == -1 else "group"
     return arguments["strategy"] or implied
 
 
 def _alike(weights: dict[str, Any], activations: dict[str, Any]) -> bool:
-    """Whether activations are symmetric numbers of the weights' kind."""
     kinds = [(arguments["type"], arguments["num_bits"]) for arguments in (weights, activations)]
     return kinds[0] == kinds[1] and activations["symmetric"]
 

@@ -130,6 +130,5 @@ def wanted_tensors(
 
 
 def _ends(name: str, stored: Mapping[str, Stored | Held]) -> list[str]:
-    """Of the names of a layer's tensors."""
     known = ("g_idx", "weight_g_idx", "weight_scale", "weight_scale_inv", "input_scale", "activation_scale")
     return [end for end in known if f"{name}.{end}" in stored]

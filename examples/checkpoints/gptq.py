@@ -87,5 +87,4 @@ def _left_out(stored: Values) -> list[str]:
 
 
 def _ends(stored: Values) -> tuple[str, ...]:
-    """The ends of the names of the layers that are quantised, where not all are."""
     return tuple(name for names in stored.get("modules_in_block_to_quantize", ()) for name in names)

@@ -198,7 +198,6 @@ def _letter(kind: Any, argument: Any) -> Match:
 
 
 def _letters(kind: Any, argument: Any) -> Callable[[Subject], int]:
-    """The places of the letters that a part of an expression stands for."""
     if kind is code.ANY:
         return lambda subject: subject.end - 1 & ~subject.places("\n")
     fits = _fitting(kind, argument)
@@ -206,7 +205,6 @@ def _letters(kind: Any, argument: Any) -> Callable[[Subject], int]:
 
 
 def _fitting(kind: Any, argument: Any) -> Callable[[str], bool]:
-    """The letters that a part of an expression stands for."""
     if kind is code.LITERAL:
         return lambda letter: ord(letter) == argument
     if kind is code.NOT_LITERAL:

@@ -141,7 +141,6 @@ def _tensors(mapped: mmap.mmap) -> Iterator[tuple[str, Stored]]:
 
 
 def _index(folder: Path) -> Mapping[str, str]:
-    """Each tensor's file, where there is an index."""
     path = folder / INDEX
     if not os.path.lexists(path):
         return {}

@@ -109,5 +109,4 @@ def check_regular(path: Path, status: os.stat_result) -> None:
 
 
 def _without_waiting(path: str, flags: int) -> int:
-    """Open a file; a pipe without waiting for somebody who writes to it."""
     return os.open(path, flags | getattr(os, "O_NONBLOCK", 0))

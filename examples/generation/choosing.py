@@ -68,7 +68,6 @@ class Chooser:
             bundle.count_tokens(out, self._counts, stream=stream)
 
     def _count(self, sequences: Sequence[Running], stream: Stream) -> None:
-        """Note which tokens each sequence has already."""
         model = self._model
         if self._counts is None:
             shape = (self._rows, model.config.vocabulary)

@@ -120,13 +120,11 @@ def serve(questions: IO[bytes], answers: IO[bytes], seconds: float) -> None:
 
 
 def _limit_memory() -> None:
-    """Let this process have so much more memory than it has."""
     now = int(Path("/proc/self/statm").read_text().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + MEMORY, now + MEMORY))
 
 
 def _environment() -> Any:
-    """Jinja's sandbox with what transformers has for templates, and no files."""
     from jinja2 import TemplateError, nodes
     from jinja2.ext import Extension, loopcontrols
     from jinja2.parser import Parser

@@ -255,7 +255,6 @@ class Scheduler:
         return Span(sequence, start, count, end == len(sequence.tokens))
 
     def _patience(self, sequence: Running) -> int:
-        """Tokens that a sequence may get before anybody looks."""
         return 1 if sequence.request.limits.logprobs is not None else min(self.burst, sequence.remaining)
 
     def _grow(self, sequence: Running, found: Sequence[int]) -> list[int]:

@@ -80,7 +80,6 @@ class StopStrings:
 
 
 def _overlap(text: str, stop: str) -> int:
-    """How many of the text's last characters are the stop string's first ones."""
     return next((n for n in range(min(len(text), len(stop) - 1), 0, -1) if text.endswith(stop[:n])), 0)
 
 

@@ -185,6 +185,5 @@ class Config:
 def _split(
     names: tuple[str, ...], outputs: tuple[int, ...], inputs: int, biased: bool
 ) -> Iterator[tuple[str, LinearShape]]:
-    """One layer for each part of the outputs, or one for all of them."""
     parts = outputs if len(names) > 1 else (sum(outputs),)
     yield from ((name, LinearShape(part, inputs, biased)) for name, part in zip(names, parts, strict=True))

@@ -58,7 +58,6 @@ def deepseek_v2(values: Values, context: int | None) -> Config:
 
 
 def _temperature(values: Values) -> float:
-    """What yarn multiplies queries and keys by, beside their rotation."""
     stretch = rope_parameters_of(values)
     share = stretch.get("mscale_all_dim", 0)
     if kind_of(stretch) == "default" or not share:
@@ -78,7 +77,6 @@ def _experts(values: Values) -> Experts:
 
 
 def _groups(values: Values, count: int) -> tuple[int, int]:
-    """(groups of experts, those that a token's may be of)."""
     if values["topk_method"] == "greedy":
         return 1, 1
     groups, chosen = values["n_group"], values["topk_group"]

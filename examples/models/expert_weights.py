@@ -84,7 +84,6 @@ def _stack(experts: Sequence[Sequence[Array]], axis: int = 0) -> Array:
 
 
 def _of_all(figures: Experts, named: Named, name: str) -> list[Array | Packed | Scaled]:
-    """A weight of each expert, those of the shared ones last."""
     own = [named(f"{figures.each}.{number}.{name}").weight for number in range(figures.count)]
     if not figures.shared:
         return own

@@ -245,7 +245,6 @@ def _place_scaled(bundle: Bundle, weights: Sequence[Scaled], bias: DeviceArray |
 
 
 def _biases(bundle: Bundle, parts: Sequence[Linear], dtype: np.dtype) -> DeviceArray | None:
-    """Side by side; zeros where only others have one."""
     if all(part.bias is None for part in parts):
         return None
     found = [np.zeros(part.outputs, dtype) if part.bias is None else part.bias.astype(dtype) for part in parts]

@@ -136,7 +136,6 @@ def _yarn(stretch: Stretch) -> Frequencies:
     factor = values.get("factor") or stretch.positions / stretch.trained
 
     def number(turns: float) -> float:
-        """Of the frequency that makes so many turns in the context of the training."""
         return stretch.dims * math.log(stretch.trained / (turns * 2 * math.pi)) / (2 * math.log(stretch.theta))
 
     first, last = number(values.get("beta_fast", 32)), number(values.get("beta_slow", 1))

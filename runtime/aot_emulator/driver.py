@@ -409,7 +409,6 @@ class EmulatorDriver:
 
 
 def _host_bytes(host: int, nbytes: int) -> Any:
-    """Host memory that the caller answers for, as uint8 [nbytes]."""
     return np.ctypeslib.as_array((ctypes.c_uint8 * nbytes).from_address(host))
 
 

@@ -103,7 +103,6 @@ def _text(path: str) -> bytes:
 
 
 def _entries(text: str) -> Iterator[tuple[str, str, str]]:
-    """(bundle, architecture, value) of each entry point of the group."""
     group = ""
     for line in map(str.strip, text.splitlines()):
         if line.startswith("[") and line.endswith("]"):

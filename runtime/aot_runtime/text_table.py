@@ -50,7 +50,6 @@ def table_lines(
 
 
 def _columns(text: str) -> int:
-    """Columns that a terminal shows a text in."""
     if text.isascii():
         return len(text)
     return len(text) + sum(
@@ -71,14 +70,12 @@ def _narrow(widths: list[int], wrapped: Collection[int], room: int) -> None:
 
 
 def _folded(text: str, width: int) -> Sequence[str]:
-    """A cell in as many lines as it takes."""
     if _columns(text) <= width:
         return (text,)
     return textwrap.wrap(text, width, break_on_hyphens=False) or ("",)
 
 
 def _side_by_side(cells: Sequence[Sequence[str]]) -> Iterator[list[str]]:
-    """The lines of a row, the first of each cell, then the second."""
     for line in range(max(map(len, cells))):
         yield [cell[line] if line < len(cell) else "" for cell in cells]
 

@@ -278,7 +278,6 @@ and
 
 
 def _unsigned(codes: Array) -> Array:
-    """uint8 of int8, with 128 added."""
     return codes.view(np.uint8) ^ 0x80
 
 
@@ -334,7 +333,6 @@ def _scales(numbers: Array, dtype: np.dtype | type) -> Array:
 
 
 def _codes(words: Array, bits: int) -> Array:
-    """uint8 [.., 32 / bits], the lowest first."""
     if bits == 8:
         return np.ascontiguousarray(words).view(np.uint8).reshape(*words.shape, 4)
     return (words[..., None] >> np.arange(0, 32, 4, dtype=np.int32) & 15).astype(np.uint8)

@@ -86,7 +86,6 @@ def test_the_roofline_is_drawn_of_its_table():
 
 
 def _numbers(svg: str) -> list[float]:
-    """Where the points lie, in points of the page."""
     places = re.findall(r"<use [^>]*?x=\"([\d.]+)\" y=\"([\d.]+)\"[^>]*style=\"fill: var\(--c[14]\)", svg)
     assert places
     return [float(number) for place in places for number in place]

@@ -149,7 +149,6 @@ def _entry_edit(entries: Sequence[tuple[str, bytes]], draw: Draw) -> Edit:
 
 
 def _beside(name: str, draw: Draw) -> str:
-    """A name that one folder may not be able to have beside another."""
     folder, _, last = name.rpartition("/")
     return draw.rng.choice(
         (f"{name}/x", folder or f"{name}x", name.swapcase(), f"{folder.upper()}/{last}", f"{name}.zst")

@@ -29,7 +29,6 @@ _OF_BUNDLE = re.compile(
 
 
 def _archives_of(found: object) -> Iterator[Archive]:
-    """The archive that was opened, and those in it that can be opened."""
     if isinstance(found, Archive):
         yield found
     if isinstance(found, MultiArchive):
@@ -98,7 +97,6 @@ class Archives:
 
     @staticmethod
     def _bundle(path: Path, given: ArchiveInput, is_damaged: bool, faults: list[str]) -> str:
-        """What became of one bundle; its faults are added to those that there are."""
         found = verify_bundle(path)
         faults += found
         try:

@@ -255,7 +255,6 @@ def _change(changed: Files, seed: Seed, name: str, edit: Edit) -> None:
 
 
 def _with_metadata(image: bytes, note: Note | None, edit: Edit) -> bytes:
-    """An image whose metadata were edited: a new note, at the end of the image."""
     assert note is not None
     header, tree = note.header, deepcopy(note.metadata)
     edit_tree(tree, edit)
@@ -273,7 +272,6 @@ def _with_metadata(image: bytes, note: Note | None, edit: Edit) -> bytes:
 
 
 def _adopt(tree: Any, changed: Files) -> None:
-    """Have the index describe the files as they are now, each named by its hash."""
     for blob in _vectors(tree):
         name = blob.get("file")
         if isinstance(name, str) and (found := _renamed(changed, name)):
@@ -314,7 +312,6 @@ def _id_of(data: bytes) -> bytes:
 
 
 def _with_id(data: bytes) -> bytes:
-    """An index with the id that it has."""
     found = _ID.search(data)
     if not found:
         return data

@@ -126,7 +126,6 @@ class Bundles:
 
     @staticmethod
     def _differs(seed: Seed, files: Files) -> bool:
-        """Whether a file that the index answers for is another one."""
         return any(
             content != seed.files.get(name)
             for name, content in files.items()

@@ -168,7 +168,6 @@ def _everything_else(bundle: Bundle, double: Double, x: DeviceArray, bias: Devic
 
 
 def _shape(number: int) -> tuple[int, int]:
-    """One of `SHAPES` shapes."""
     rows, cols = divmod(number % SHAPES, 64)
     return 1 + rows, 1 + 3 * cols
 

@@ -202,7 +202,6 @@ class _Worker:
         self.is_running = True
 
     def poll(self) -> None:
-        """Take what it sent; kill it where it is stuck; replace it where it died."""
         if not self.is_running:
             return
         self._take()

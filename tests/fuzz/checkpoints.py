@@ -174,7 +174,6 @@ def _header(path: Path) -> tuple[Mapping[str, Any], bytes]:
 
 
 def _read_config(folder: Path) -> None:
-    """Do all that is done before a weight is read, and hold it to what must be."""
     values = Values.read(folder / "config.json")
     config = config_from(values)
     format_ = format_of(values)

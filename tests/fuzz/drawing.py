@@ -111,7 +111,6 @@ class Draw:
     def _alike(
         self, path: tuple[str | int, ...], paths: Sequence[tuple[tuple[str | int, ...], Any]]
     ) -> tuple[str | int, ...]:
-        """Another place whose key has this name."""
         for _ in range(20):
             other = self.rng.choice(paths)[0]
             if other[-1] == path[-1] and other != path:

@@ -165,7 +165,6 @@ class Entries:
 
 
 def _places(tree: Any, above: tuple[Any, ...] = ()) -> Any:
-    """The places of all values of a tree, and one that is not there."""
     if above:
         yield above
     if isinstance(tree, dict):
@@ -177,7 +176,6 @@ def _places(tree: Any, above: tuple[Any, ...] = ()) -> Any:
 
 
 def _put(tree: Any, place: tuple[Any, ...], value: Any) -> None:
-    """Put a value at a place, where that is still there."""
     try:
         for key in place[:-1]:
             tree = tree[key]

@@ -107,7 +107,6 @@ class Folders:
     # What is there
 
     def _make_outside(self) -> None:
-        """A folder with files of all names that are used within."""
         shutil.rmtree(self.outside, ignore_errors=True)
         for place in (self.outside, self.outside / "ab"):
             place.mkdir()
@@ -214,7 +213,6 @@ def _unpacked(seed: str) -> dict[str, bytes]:
 
 
 def _snapshot(folder: Path) -> list[tuple[str, int, int, int, int]]:
-    """List a folder and `ab` in it, with sizes and times."""
     found = []
     for place in (folder, folder / "ab"):
         with os.scandir(place) as entries:
@@ -226,7 +224,6 @@ def _snapshot(folder: Path) -> list[tuple[str, int, int, int, int]]:
 
 @contextmanager
 def _meanwhile(steps: tuple[tuple[int, Change], ...], put: Callable[[Change], None]) -> Iterator[None]:
-    """Have changes made before the calls of the system of these numbers."""
     if not steps:
         yield
         return

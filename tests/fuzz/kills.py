@@ -142,7 +142,6 @@ def kill_builds(count: int, seed: int, folder: Path, outcomes: Outcomes) -> Iter
 
 
 def _lay_out(good: Good, place: Place, cold: bool) -> None:
-    """The older bundle, and a cache."""
     shutil.rmtree(place.folder, ignore_errors=True)
     place.make()
     shutil.copytree(good.place.output, place.output, dirs_exist_ok=True)

@@ -88,7 +88,6 @@ class Names:
 
 
 def _name(rng: random.Random, others: Sequence[str]) -> str:
-    """A name: mostly one that has to do with another."""
     other = rng.choice(others) if others else "a"
     match rng.randrange(8):
         case 0:

@@ -116,7 +116,6 @@ class Policies:
 
     @staticmethod
     def _ask(policy: TrustPolicy, rng: random.Random) -> None:
-        """Compare how a signer, and a bundle that it signed, are held to the policy."""
         issuer = rng.choice(("https://a", "https://b"))
         subject = _text_of(str(rng.choice([*(item.subject for item in policy.identities), *_SUBJECTS])), rng)
         found, reason = "", ""
@@ -141,7 +140,6 @@ def _pick(rng: random.Random, values: Any, sound: int) -> Any:
 
 
 def _made(make: Any) -> tuple[TrustPolicy | None, str]:
-    """(the policy, or why it is none)."""
     try:
         return make(), ""
     except TrustError as error:
@@ -154,7 +152,6 @@ def _public(number: int) -> bytes:
 
 
 def _labelled(given: PolicyInput) -> Iterator[tuple[str, str, list[Any]]]:
-    """(kind, label, fields) of each signer."""
     for at, (kind, *fields) in enumerate(given.edits):
         if kind in ("key", "identity"):
             yield kind, f"signer {at}", fields
@@ -241,7 +238,6 @@ def _is_sound(policy: TrustPolicy) -> bool:
 
 
 def _identity_of(policy: TrustPolicy, issuer: str, subject: str) -> tuple[str, str]:
-    """(the label of the identity that somebody is, why nobody is)."""
     there = [item for item in policy.identities if item.issuer == issuer]
     if any(item.revoked and fits(subject.casefold(), item.subject.casefold()) for item in there):
         return "", "revoked"

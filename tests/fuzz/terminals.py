@@ -244,7 +244,6 @@ def _clean(value: Any, kept: str) -> Any:
 
 
 def _text(rng: random.Random, old: str) -> str:
-    """A text with something in it that a terminal would obey."""
     found = old
     for _ in range(rng.choice((1, 1, 2, 5))):
         at = rng.randrange(len(found) + 1)
@@ -267,7 +266,6 @@ def _tree_edits(rng: random.Random, places: Sequence[tuple[tuple[str | int, ...]
 
 
 def _call(seed: Seed) -> list[str]:
-    """A call of a seed's op, as `explain` takes it."""
     from aot_runtime.contract.index_file import decode_index
 
     (op,) = decode_index(seed.files[INDEX]).ops
@@ -277,7 +275,6 @@ def _call(seed: Seed) -> list[str]:
 
 
 def _kpack(parts: dict[str, str]) -> bytes:
-    """An archive of one code object."""
     arch = parts.get("arch", "gfx942")
     entry = {"type": "hsaco", "ordinal": 0, "metadata": {"symbol": parts.get("symbol", "s")}}
     table = msgspec.msgpack.encode({
@@ -289,7 +286,6 @@ def _kpack(parts: dict[str, str]) -> bytes:
 
 
 def _fail(edits: Sequence[Edit]) -> None:
-    """Report variants that did not compile."""
     said: dict[str, str] = {"reason": "r", "label": "l", "traceback": "t"} | dict(edits)
     error = CompileError(said["reason"], said["traceback"])
     variant: Any = SimpleNamespace(key="k", spec=SimpleNamespace(label=said["label"]))

@@ -71,7 +71,6 @@ class _Turns:
 
     @contextmanager
     def shared(self) -> Iterator[None]:
-        """Beside others."""
         with self._changed:
             self._changed.wait_for(lambda: not self._is_alone)
             self._sharing += 1
@@ -84,7 +83,6 @@ class _Turns:
 
     @contextmanager
     def alone(self) -> Iterator[None]:
-        """With nobody else."""
         with self._changed:
             self._changed.wait_for(lambda: not self._is_alone)
             self._is_alone = True
@@ -271,7 +269,6 @@ def _opened(folder: Path) -> Bundle:
 
 
 def _there(bundle: Bundle) -> dict[str, int]:
-    """Count what there is when nothing is kept that is not used."""
     double, device = Double(), bundle.device
     gc.collect()
     device.trim()

@@ -54,7 +54,6 @@ def commands(setting: Setting) -> Findings:
 
 
 def _left_out(outcome: Outcome) -> list[str]:
-    """What of a command was not done."""
     if outcome.result is None:
         return [f"`{outcome.shown}`: {outcome.treated.skipped}"]
     appended = [rule for rule in outcome.treated.used if rule.action is Action.APPEND]

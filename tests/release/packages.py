@@ -108,7 +108,6 @@ def make_release(setting: Setting, folder: Path) -> Path:
 
 
 def _environment(setting: Setting, folder: Path) -> _Environment:
-    """An empty one."""
     venv.create(folder / "venv", with_pip=True)
     (folder / "work").mkdir()
     whole = environment(setting.cache) | {"SOURCE_DATE_EPOCH": WHEN, "PIP_DISABLE_PIP_VERSION_CHECK": "1"}

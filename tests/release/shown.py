@@ -94,7 +94,6 @@ def _subcommands(commands: Mapping[str, click.Command]) -> Iterator[tuple[str, c
 
 
 def _docstrings(path: Path) -> Iterator[tuple[int, str]]:
-    """(the line that it begins on, text) of each docstring of a module."""
     for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
         if isinstance(node, ast.Module | ast.ClassDef | ast.FunctionDef) and (text := ast.get_docstring(node)):
             yield node.body[0].lineno, text

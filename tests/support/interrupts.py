@@ -31,7 +31,6 @@ class _Interrupter:
         return _Frame(self)
 
     def pass_by(self, frame: FrameType) -> None:
-        """One place more."""
         self.count += 1
         if self.count == self.at:
             sys.settrace(None)
@@ -61,7 +60,6 @@ def _bytes(code: CodeType) -> bytes:
 
 @cache
 def _handler(code: CodeType, at: int) -> int | None:
-    """The address that an exception of an instruction goes to."""
     entries = dis._parse_exception_table(code)  # type: ignore[attr-defined]
     return next((entry.target for entry in entries if entry.start <= at < entry.end), None)
 

@@ -38,7 +38,6 @@ def session_cache() -> Path:
 
 @cache
 def _builder() -> str:
-    """The hash of the code that compiles."""
     sources = b"".join(path.read_bytes() for path in sorted((ROOT / "aot/compile").glob("*.py")))
     return hashlib.sha256(sources).hexdigest()[:12]
 

@@ -115,7 +115,6 @@ class Instance:
         )
 
     def _promise(self, certificate: bytes, issued: datetime, key: ec.EllipticCurvePrivateKey) -> bytes:
-        """A signed certificate timestamp, as RFC 6962 has it."""
         millis = int(issued.timestamp() * 1000)
         length = struct.pack("!I", len(certificate))[1:]
         entry = struct.pack("!BBQH", 0, 0, millis, 1) + _key_id(self.authority_key) + length + certificate + b"\0\0"
@@ -207,7 +206,6 @@ def entry_body(envelope: dict[str, Any], certificate: x509.Certificate) -> bytes
 
 
 def _usage(*, keys: bool) -> x509.KeyUsage:
-    """Of the authority's key, or of one that signs bundles."""
     return x509.KeyUsage(
         digital_signature=not keys, key_cert_sign=keys, crl_sign=keys, content_commitment=False, key_encipherment=False,
         data_encipherment=False, key_agreement=False, encipher_only=False, decipher_only=False,

@@ -156,7 +156,6 @@ class ClusterPool(Executor):
                 self._end(ClusterError(f"the cluster at {self.address} cannot be used any more: {described(error)}"))
 
     def _end(self, error: ClusterError) -> None:
-        """Fail all that is to be done; what comes later fails, too."""
         self._fault = error
         if not self._ready.done():
             self._ready.set_exception(error)
@@ -269,7 +268,6 @@ class ClusterPool(Executor):
             self._again(call, f"worker {seat.address} cannot compile: {described(outcome)}")
 
     def _lose(self, seat: Seat) -> None:
-        """Give the jobs of a worker that is gone to others."""
         LOG.log(
             logging.WARNING if seat.calls else logging.INFO,
             "worker %s is gone; jobs that it had: %d", seat.address, len(seat.calls),
@@ -285,7 +283,6 @@ class ClusterPool(Executor):
         LOG.warning("worker %s is not used: %s", seat.address, fault)
 
     def _again(self, call: Call, loss: str) -> None:
-        """Give a job out once more, to a worker that runs nothing else; or fail it."""
         call.losses.append(loss)
         call.alone = True
         if len(call.losses) < ATTEMPTS:
@@ -320,7 +317,6 @@ def _pickled_call(function: Callable[..., Any], arguments: tuple[Any, ...]) -> b
 
 
 async def _workers(client: Client) -> Mapping[str, Mapping[str, Any]]:
-    """What the scheduler says of the workers that there are, by address."""
     assert client.scheduler is not None
     found = await client.scheduler.identity(n_workers=-1)
     return found["workers"]

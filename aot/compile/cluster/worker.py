@@ -119,7 +119,6 @@ def _is_wanted(worker: Worker, key: Any) -> bool:
 
 @functools.cache
 def _processes(address: str, threads: int, limit_s: float | None) -> Processes:
-    """Those of one worker of this process, for builds with one time limit."""
     return Processes(threads, limit_s)
 
 
@@ -167,7 +166,6 @@ class Processes:
 
 
 def _run_unpacked(function: Callable[[CompileJob], Any], job: CompileJob, sources: bytes) -> Reply:
-    """In a process: run a function on a job whose files are laid out there."""
     try:
         root = unpacked_root(sources)
         return sealed(None, function(replace(job, root=str(root))))
@@ -187,14 +185,12 @@ def _failed(error: BaseException, told: AotError) -> Reply:
 
 
 def _chain(error: BaseException | None) -> Iterator[BaseException]:
-    """An exception, and those that were being handled when it was raised."""
     while error is not None:
         yield error
         error = error.__cause__ or error.__context__
 
 
 def _disk_fault() -> str:
-    """Why nothing can be written where processes write; empty where it can."""
     try:
         with tempfile.TemporaryFile() as file:
             file.write(bytes(_PROBE_BYTES))

@@ -101,7 +101,6 @@ class _Writer:
         self.texts, self.places, self.chains = texts, places, 0
 
     def value(self, node: ast.expr) -> str:
-        """Code of type aot_value."""
         query = query_of(node)
         if query is not None:
             return self.places[query]
@@ -127,7 +126,6 @@ class _Writer:
         return f"aot_b({self.truth(node)})"
 
     def truth(self, node: ast.expr) -> str:
-        """Code of type bool, for the places where an expression is a condition."""
         match node:
             case ast.BoolOp(op=op, values=values):
                 sign = " || " if isinstance(op, ast.Or) else " && "
@@ -147,7 +145,6 @@ class _Writer:
         return code
 
     def _compare(self, left: ast.expr, ops: list[ast.cmpop], comparators: list[ast.expr]) -> str:
-        """Each operand is evaluated once: one between two comparisons is kept."""
         parts, before = [], self.value(left)
         for op, node in zip(ops, comparators, strict=True):
             code = self.value(node)

@@ -76,7 +76,6 @@ Generated together with the bundle of id {index.id}.""")
 
 
 def _limits(index: records.Index, tables: list[OpTables], chains: int, slots: int, key_bytes: int) -> Iterator[str]:
-    """Sizes that the support code's arrays have."""
     used = [variant for table in tables for _, _, variant, _ in table.variants]
     product = ARCHITECTURES[index.target.arch].product
     limits: Mapping[str, int | str] = {

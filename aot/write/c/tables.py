@@ -87,7 +87,6 @@ class OpTables:
         )
 
     def _array(self, kind: str, name: str, rows: Iterable[str]) -> str:
-        """Add an array; returns its name, or NULL for one that would be empty."""
         listed = list(rows)
         if not listed:
             return "NULL"
@@ -264,7 +263,6 @@ class OpTables:
         ]
 
     def _built(self) -> str:
-        """What there are variants of, as the runtime says it where none fits a call."""
         there = {
             name: sorted({variant.axis_values[name] for _, _, variant, _ in self.variants}, key=str)
             for name in axis_names(self.op)

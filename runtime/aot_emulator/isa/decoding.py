@@ -206,7 +206,6 @@ def _name_halves(fields: dict[str, int], short: frozenset[str]) -> None:
 
 
 def _pair(decoded: Any, arch: Arch, pc: int) -> Instruction:
-    """VOPD: two instructions in one."""
     numbers = {name: _number(decoded, name, field) for name, field in decoded._fields}
     # The second result is a register of the other parity; its lowest bit is not in the encoding.
     numbers["vdsty"] = 256 | numbers["vdsty"] << 1 | ~numbers["vdstx"] & 1

@@ -116,7 +116,6 @@ def _find_operands(instruction: Instruction) -> Iterator[Operand]:
 
 
 def _half(instruction: Instruction, name: str) -> int | None:
-    """Which half of a register an operand is, on RDNA."""
     if instruction.arch.isa == "cdna":
         return None
     if instruction.base_encoding.startswith("VOP"):
@@ -131,7 +130,6 @@ def _half(instruction: Instruction, name: str) -> int | None:
 
 
 def _words(instruction: Instruction, name: str, words: int) -> int:
-    """Registers of an operand; 0: it is not there."""
     fields, mnemonic = instruction.fields, instruction.mnemonic
     if name == "saddr":
         return 0 if fields["saddr"] == _OFF else words

@@ -275,7 +275,6 @@ class Dpp(Modifiers):
         self._enabled = (rows >> lane // 16 & banks >> lane // 4 % 4 & 1).astype(bool)
 
     def _find_lanes(self) -> tuple[Array, Array]:
-        """For each lane, the lane that it reads, and whether there is one."""
         return _source_lanes(self.instruction)
 
     def numbers(self) -> list[int]:
@@ -301,7 +300,6 @@ class Dpp(Modifiers):
         return permute
 
     def _valid(self, waves: Wavefronts) -> Array | None:
-        """Lanes whose source lane exists and is active; None: all."""
         if waves.dpp_sources is None or self._reads_inactive:
             return None if self._whole else self._within
         return self._within & waves.dpp_sources[:, self._lanes]

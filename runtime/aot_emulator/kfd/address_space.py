@@ -169,5 +169,4 @@ class AddressSpace(Memory):
             target, content = target + part, content[part:]
 
     def _room(self, address: int) -> int:
-        """Bytes from an address to the end of its allocation."""
         return super().find(address).end - address

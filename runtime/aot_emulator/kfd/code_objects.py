@@ -97,7 +97,6 @@ class CodeObjects:
         return None
 
     def _loaded(self) -> Iterator[tuple[int, str]]:
-        """(address, URI) of each code object in the list."""
         if not self.list_address:
             return
         entry = struct.unpack("<Q", self._process.read(self.list_address + 8, 8))[0]

@@ -159,7 +159,6 @@ class Gpus:
     # What the program tells
 
     def _listen(self) -> None:
-        """Heed what the program has told so far."""
         while True:
             try:
                 raw = self._connection.recv(protocol.MESSAGE_BYTES)
@@ -206,7 +205,6 @@ class Gpus:
     # Packets
 
     def _advance(self, queue: Queue) -> bool:
-        """Give a queue its turn; returns whether anything was done."""
         if self._is_stopped:
             return False
         try:
@@ -223,7 +221,6 @@ class Gpus:
         return -1 if bell == protocol.NO_PACKET else bell
 
     def _packets(self, queue: Queue) -> Iterator[bool]:
-        """Do the packets of an AQL queue, as they come."""
         memory = queue.device.memory
         while True:
             # Of several producers the last to ring need not have the highest index: the doorbell says only that there
@@ -247,7 +244,6 @@ class Gpus:
             yield True
 
     def _packet(self, queue: Queue, address: int, raw: bytes) -> Iterator[bool]:
-        """Do what a packet says, in turns; a barrier may have to wait."""
         kind, memory = packets.packet_type(raw), queue.device.memory
         if kind == packets.DISPATCH:
             for _ in self._dispatch(queue, address, DispatchPacket.read(raw)):
@@ -326,7 +322,6 @@ class Gpus:
         return True
 
     def _anywhere(self, queue: Queue, address: int, nbytes: int) -> int:
-        """A number in the device's memory or the program's own."""
         try:
             raw = queue.device.memory.read(address, nbytes)
         except MemoryAccessError:

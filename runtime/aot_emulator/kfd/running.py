@@ -32,7 +32,9 @@ _BACKLOG = 64
 
 @contextmanager
 def emulated_machine(
-    devices: Sequence[str] = ("mi300x",), environment: Mapping[str, str] | None = None, profile: bool = False,
+    devices: Sequence[str] = ("mi300x",),
+    environment: Mapping[str, str] | None = None,
+    profile: bool = False,
     timed: Timed | None = None,
 ) -> Iterator[dict[str, str]]:
     """A machine with these GPUs: the environment that its programs are to be run with.
@@ -89,7 +91,6 @@ def emulated_machine(
 
 
 def _variables(given: Mapping[str, str], library: Path, folder: Path) -> dict[str, str]:
-    """Variables that a program's environment needs besides."""
     preloaded = [str(library), *filter(None, [given.get("LD_PRELOAD")])]
     found = {
         "LD_PRELOAD": ":".join(preloaded),
@@ -138,7 +139,6 @@ def run_program(
 
 
 def _why_unopened(program: str) -> str:
-    """Say why a program may not have opened the driver."""
     reason = f"{program} has not opened /dev/kfd, so it has used no GPU"
     if find_library("hsa-runtime64") or find_library("amdhip64"):
         return reason

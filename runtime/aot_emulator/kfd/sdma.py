@@ -134,7 +134,6 @@ class Engine:
         return 7
 
     def _copy_rectangle(self, words: tuple[int, ...]) -> int:
-        """A box out of one pitched array into another; sizes are in elements."""
         element, form = 1 << (words[0] >> 29), self.boxes
         width, height = (size + 1 for size in form.xy(words[11]))
         depth = (words[12] & form.z_mask) + 1

@@ -43,9 +43,7 @@ def main() -> None:
     serve(socket.socket(fileno=given.socket), [MODELS[name] for name in given.models], options, timed)
 
 
-def serve(
-    listening: socket.socket, models: Sequence[Model], options: Options, timed: Timed | None = None
-) -> None:
+def serve(listening: socket.socket, models: Sequence[Model], options: Options, timed: Timed | None = None) -> None:
     """Play the GPUs of each program that connects, until SIGTERM."""
     players: set[int] = set()
 
@@ -85,7 +83,6 @@ def _play(connection: socket.socket, models: Sequence[Model], options: Options, 
 
 
 def _wait_for(players: set[int]) -> None:
-    """Let processes end, and end those that do not."""
     deadline = time.monotonic() + _GRACE_S
     while players and time.monotonic() < deadline:
         players -= {pid for pid in players if os.waitpid(pid, os.WNOHANG)[0]}

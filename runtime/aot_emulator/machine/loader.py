@@ -167,8 +167,7 @@ class Module:
         return Kernel(self._parsed.kernel(symbol), self)
 
     def kernel_at(self, descriptor: int) -> Kernel | None:
-        """The kernel whose descriptor lies at an address of device memory; None if there is none. Raises `BundleError`.
-        """
+        """The kernel whose descriptor lies at an address of device memory; None if there is none. Raises `BundleError`."""
         symbol = self._descriptors.get(descriptor - self.base)
         return None if symbol is None else self.kernel(symbol)
 
@@ -212,7 +211,6 @@ class Module:
 
     @cached_property
     def _sizes(self) -> dict[int, int]:
-        """Sizes of the functions that have one, by address."""
         found: dict[int, int] = {}
         left = sum(segment.size for segment in self._executable)
         for address, size in set(self._image.symbols.values()):
@@ -225,7 +223,6 @@ class Module:
 
     @cached_property
     def _entries(self) -> list[int]:
-        """Addresses of kernels' code."""
         return [self.address_of(kernel.symbol) for kernel in self._parsed.kernels]
 
     def bytes_at(self, address: int, size: int) -> bytes:
@@ -254,7 +251,6 @@ class Kernel:
 
     @property
     def _code_address(self) -> int:
-        """Address of pc 0, from the start of the module."""
         return self._descriptor_address + self.descriptor.entry
 
     def source(self, pc: int) -> str:

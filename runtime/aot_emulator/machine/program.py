@@ -170,13 +170,11 @@ class Program:
         return None
 
     def _link(self, instruction: Instruction) -> Step:
-        """s_swappc_b64 and s_getpc_b64: the address of the next instruction."""
         write = scalar_writer(instruction, instruction.fields["sdst"], "u64")
         following = np.uint64(self.address + instruction.next_pc)
         return lambda waves: write(waves, following)
 
     def _signal(self, instruction: Instruction) -> Step:
-        """s_barrier_signal: the first half of a barrier."""
         if instruction.fields["ssrc0"] not in _WORKGROUP_BARRIER:
             raise instruction.unsupported("a barrier other than the workgroup's")
 
@@ -186,7 +184,6 @@ class Program:
         return step
 
     def _wait(self, instruction: Instruction) -> Step:
-        """s_barrier_wait: what is checked before it."""
         if instruction.fields["simm16"] not in _WORKGROUP_BARRIER:
             raise instruction.unsupported("a barrier other than the workgroup's")
 

@@ -89,7 +89,6 @@ class Scheduler:
         return True
 
     def _choose(self) -> Wavefronts:
-        """The next wavefronts to step, at the lowest pc of the lowest rank."""
         if len(self._groups) == 1:
             return self._groups[0]
         self._merge()
@@ -103,7 +102,6 @@ class Scheduler:
         return chosen
 
     def _merge(self) -> None:
-        """Join neighbours that stand at the same place."""
         self._groups.sort(key=lambda group: group.start)
         merged = self._groups[:1]
         for group in self._groups[1:]:
@@ -210,7 +208,6 @@ class Scheduler:
         return parts
 
     def _jump_to(self, group: Wavefronts, addresses: Array, run: Run) -> None:
-        """An indirect jump, of wavefronts that may go to different places."""
         rest: Wavefronts | None = group
         while rest is not None:
             where = np.broadcast_to(addresses, (rest.count,))
@@ -223,7 +220,6 @@ class Scheduler:
     # Barriers
 
     def _release_barriers(self) -> None:
-        """Let workgroups go on whose living wavefronts all wait."""
         waiting = [group for group in self._groups if group.waiting]
         if not waiting:
             return

@@ -63,7 +63,6 @@ def count_passes(banks: int, action: Action, addresses: Array, nbytes: int, lane
 
 @lru_cache(maxsize=64)
 def _order(lanes: int, banks: int, action: Action, nbytes: int) -> tuple[Array, int]:
-    """The lanes in the order of passes, and how many a pass takes."""
     width = 4 if nbytes > 8 else 2 if nbytes == 8 else 1  # 12 bytes go like 16
     together = min(lanes, banks // width)
     permuted = action == "load" and nbytes == 16 and (lanes, banks) == (64, 32)

@@ -179,14 +179,12 @@ class Statistics(Execution):
         )
 
     def _executions(self, runs: Collection[int]) -> Iterator[tuple[int, int, Instruction]]:
-        """(run, executions, instruction) of each instruction of some runs."""
         if self.program is not None:
             for start in runs:
                 for instruction in self.program.run_at(start).instructions:
                     yield start, self.runs[start], instruction
 
     def _summary(self, runs: Collection[int] | None) -> Summary:
-        """Counts of some runs; None: of all."""
         found = Summary()
         inside = set()
         for _, count, instruction in self._executions(self.runs if runs is None else runs):
@@ -223,7 +221,6 @@ class Statistics(Execution):
         yield from (way for way in dict.fromkeys(ways) if way in self.runs)
 
     def _followed(self, start: int, target: int) -> int:
-        """How often a wavefront went from the run at `start` to `target`."""
         assert self.program is not None
         way = self.program.run_at(start).exit
         if way.kind != "branch" or way.target == way.other:

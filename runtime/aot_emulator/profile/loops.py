@@ -109,7 +109,6 @@ def _immediate_dominators(
 
 
 def _meet(first: int, second: int, dominators: Mapping[int, int], number: Mapping[int, int]) -> int:
-    """The closest block that dominates both."""
     while first != second:
         while number[first] > number[second]:
             first = dominators[first]

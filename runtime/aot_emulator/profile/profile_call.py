@@ -227,7 +227,6 @@ def _tensor_traffic(name: str, array: DeviceArray, statistics: Statistics) -> Te
 
 
 def _arrays(device: Device, op: Op, decision: Decision, content: Mapping[str, str]) -> dict[str, DeviceArray]:
-    """Every tensor that the call has, outputs too."""
     for name in content:
         if name not in decision.layouts:
             raise ArgumentError(f"{op.name}: the call has no tensor '{name}'{nearest(name, tuple(decision.layouts))}")
@@ -239,7 +238,6 @@ def _arrays(device: Device, op: Op, decision: Decision, content: Mapping[str, st
 
 
 def _values(op: Op, name: str, layout: Layout, given: str | None, rng: np.random.Generator) -> Array:
-    """A tensor's elements, of its shape."""
     dtype = numpy_dtype(layout.dtype)
     if given is not None:
         return _given(op, name, layout, given, rng).astype(dtype)
@@ -272,7 +270,6 @@ def _given(op: Op, name: str, layout: Layout, text: str, rng: np.random.Generato
 
 
 def _array(device: Device, layout: Layout, values: Array) -> DeviceArray:
-    """An array of the layout's shape, strides and alignment."""
     layout = make_layout(device.key, layout.dtype, layout.shape, layout.strides, layout.aligned)
     span = layout.high - layout.low
     if not span:

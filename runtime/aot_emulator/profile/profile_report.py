@@ -73,7 +73,6 @@ def _heading(launch: LaunchProfile) -> Iterator[str]:
 
 
 def _section(title: str, rows: Sequence[Sequence[str]], right: Sequence[int]) -> Iterator[str]:
-    """A table, unless it has nothing but its headings."""
     if len(rows) > 1:
         yield f"  {title}"
         yield from (_cut(f"    {line}") for line in table_lines(rows, right))
@@ -107,7 +106,6 @@ def _kind_rows(total: Summary) -> list[Sequence[str]]:
 
 
 def _frequent(total: Summary, kind: str) -> str:
-    """The commonest mnemonics of a class, as many as fit."""
     names = [name for name, _ in total.by_kind[kind].most_common()]
     shown: list[str] = []
     while names and len(", ".join([*shown, names[0]])) <= 50:

@@ -172,14 +172,12 @@ def _distinct_bytes(ordered: Array, nbytes: int) -> int:
 
 
 def _distinct_lines(ordered: Array, nbytes: int, line_bytes: int) -> int:
-    """Lines that each row's accesses touch together, summed."""
     first, last = ordered // line_bytes, (ordered + (nbytes - 1)) // line_bytes
     fresh = last[:, 1:] - np.maximum(first[:, 1:] - 1, last[:, :-1])
     return int((last[:, 0] - first[:, 0] + 1).sum() + np.maximum(fresh, 0).sum())
 
 
 def _mark(bitmap: Array, offsets: Array, nbytes: int) -> None:
-    """Set a byte for each byte that is reached. offsets: int64, in bounds."""
     if nbytes in _ONES:
         scatter(bitmap, offsets, nbytes, np.broadcast_to(_ONES[nbytes], offsets.shape))
     elif nbytes <= 16:

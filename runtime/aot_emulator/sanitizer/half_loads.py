@@ -84,7 +84,6 @@ class HalfLoads:
 
 
 def _open_half(instruction: Instruction) -> int | None:
-    """The half that an instruction leaves open; None: it is no d16 load."""
     name = instruction.mnemonic
     if "_d16" not in name or ("_read_" not in name and "_load_" not in name):
         return None
@@ -92,12 +91,10 @@ def _open_half(instruction: Instruction) -> int | None:
 
 
 def _adds_to(instruction: Instruction, operand: Operand) -> bool:
-    """An operand that is written is read before: v_fmac and its kin."""
     return operand.name == "vdst" and any(part in instruction.mnemonic for part in ("fmac", "v_dot", "v_mac_"))
 
 
 def _halves_read(instruction: Instruction, operand: Operand) -> tuple[int, ...]:
-    """Name the halves of the one register of an operand that matter."""
     name, fields = instruction.mnemonic, instruction.fields
     if operand.name in _DATA and ("_store_" in name or "_write_" in name):
         return (1,) if "_d16_hi" in name else (0,) if name.endswith(("_b16", "_b8", "_short", "_byte")) else _BOTH

@@ -69,11 +69,9 @@ class Sanitizer(Monitor):
 
     @property
     def _time(self) -> int:
-        """Number of the latest access."""
         return len(self._pcs) - 1
 
     def _numbers(self, waves: Wavefronts) -> Array:
-        """Of wavefronts in the launch: uint32 [wavefronts]."""
         ranks = waves.slot % self._batch.wavefronts
         return np.asarray(self._order.number(self._batch.numbers[waves.workgroup], ranks), np.uint32)
 
@@ -139,7 +137,6 @@ class Sanitizer(Monitor):
             self._order.barrier(self._numbers(group), now, now if since is None else since, load_time)
 
     def _barrier_before(self, pc: int) -> Instruction:
-        """The barrier that wavefronts wait at, which go on at a pc."""
         return next(found for size in (4, 8) if (found := self._program.instructions.get(pc - size)) is not None)
 
     def _barrier_error(self, text: str, group: Wavefronts, wave: int) -> SanitizerError:
@@ -244,7 +241,6 @@ class Sanitizer(Monitor):
             raise error
 
     def _fault(self, kind: str, text: str, reached: _Reached, wrong: Array) -> SanitizerError:
-        """The error of the first access of those that are wrong."""
         first = int(np.flatnonzero(wrong)[0])
         lane = None if reached.touch.space == "scalar" else int(reached.lanes[first])
         error = self._error(kind, text, reached.group, int(reached.waves[first]), lane)
@@ -255,7 +251,6 @@ class Sanitizer(Monitor):
         return SanitizerError(kind, text, self._batch.thread(waves, wave, lane))
 
     def _describe_wavefront(self, number: int) -> str:
-        """By its number in the launch."""
         workgroup, wavefront = self._order.workgroup(number), self._order.wavefront(number)
         return f"wavefront {wavefront} of workgroup {self._batch.place(workgroup)}"
 
@@ -269,7 +264,6 @@ _PAST = {"load": "loaded", "store": "stored", "atomic": "changed by an atomic"}
 
 @lru_cache(maxsize=64)
 def _everyone(shape: tuple[int, ...]) -> tuple[Array, ...]:
-    """The indices of all elements of an array of a shape."""
     return np.nonzero(np.ones(shape, bool))
 
 
@@ -292,14 +286,12 @@ class _Reached:
 
     @property
     def values(self) -> Array:
-        """What is stored, in the form that `gather` gives for the addresses."""
         assert self.touch.values is not None
         values, lanes = self.touch.values, self.touch.lanes
         chosen = values.reshape(*values.shape[:-2], -1) if lanes is None else values[..., lanes]
         return np.ascontiguousarray(chosen[..., self._mine])
 
     def only(self, mine: Array) -> _Reached:
-        """Some of them."""
         part: Any = object.__new__(_Reached)
         part.group, part.touch, part.nbytes = self.group, self.touch, self.nbytes
         part.addresses, part.waves, part.lanes = self.addresses[mine], self.waves[mine], self.lanes[mine]

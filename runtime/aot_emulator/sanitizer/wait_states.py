@@ -199,7 +199,6 @@ def _to_a_or_b(matrix: Matrix, arch: str) -> int:
 
 
 def _to_c(matrix: Matrix, first: Role, second: Matrix, arch: str) -> int:
-    """Results that are the very registers of C are forwarded."""
     if first.writes == second.c:
         if matrix.is_double and second.is_double and matrix.rows == second.rows == 4:
             return 4

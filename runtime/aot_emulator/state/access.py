@@ -200,13 +200,11 @@ class Access:
 
 
 def _blame(error: MemoryAccessError, wrong: Array, lanes: Array | None) -> None:
-    """Name the first lane that is wrong (bool, of all lanes' shape)."""
     found = np.argwhere(wrong if lanes is None else wrong & lanes)[0]
     error.member = int(found[0]), int(found[1]) if len(found) > 1 else None
 
 
 def _within(lanes: Array, mine: Array) -> Array:
-    """The mask over all lanes, from one over those that `lanes` has."""
     result = np.zeros(lanes.shape, bool)
     result[lanes] = mine
     return result

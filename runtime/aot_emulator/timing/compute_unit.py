@@ -148,7 +148,6 @@ def in_turn(replay: Callable[[int], Replayed], resident: int, count: int) -> Rep
 
 
 def _code(trace: Trace, machine: Machine) -> tuple[Array, Array, Array]:
-    """Integers, amounts and registers of the instructions, as `replay` has them."""
     code = np.zeros((len(trace.costs), numbers.CODE_COLUMNS), np.int32)
     registers: list[int] = []
     for row, cost in zip(code, trace.costs, strict=True):

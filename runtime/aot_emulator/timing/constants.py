@@ -112,7 +112,6 @@ _AS_GFX942 = "assumed: that of gfx942"
 
 
 def _like_gfx942(**changes: Figure) -> Table:
-    """What is not known of an architecture is taken from gfx942."""
     return {name: changes.get(name, Figure(found.value, _AS_GFX942)) for name, found in _GFX942.items()}
 
 

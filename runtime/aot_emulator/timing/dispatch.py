@@ -25,7 +25,6 @@ def dispatch(alone: Array, together: Array, num_cus: int, dies: int, resident: i
 
 
 def _of_die(alone: Array, together: Array, units: int, resident: int) -> Array:
-    """Of the compute units of a die, and its workgroups."""
     grows = (together - alone) / max(1, resident - 1)
     now, ends, following = np.zeros(units), np.zeros(units), np.full(units, np.inf)
     held: list[dict[int, float]] = [{} for _ in range(units)]
@@ -34,7 +33,6 @@ def _of_die(alone: Array, together: Array, units: int, resident: int) -> Array:
         held[unit][number] = 1.0  # what is left of it
 
     def cycles(unit: int, number: int) -> float:
-        """That a whole workgroup would take beside those that are there."""
         return float(alone[number] + grows[number] * (len(held[unit]) - 1))
 
     def look_ahead(unit: int) -> None:

@@ -49,7 +49,6 @@ def fold(sequence: Array, header: int | None) -> Folded:
 
 
 def _joined(parts: list[tuple[Array, int]]) -> list[tuple[Array, int]]:
-    """Parts that are not repeated and follow each other, in one."""
     found: list[tuple[Array, int]] = []
     for part, count in parts:
         if found and count == found[-1][1] == 1:

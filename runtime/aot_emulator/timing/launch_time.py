@@ -107,7 +107,6 @@ def conditions_of(machine: Machine, sharing: Sharing, clock: float) -> Condition
 
 
 def _rounded(value: float) -> float:
-    """To steps of 5 %, so that replays of similar conditions are done once."""
     return float(f"{1.05 ** round(math.log(value, 1.05)):.4g}")
 
 
@@ -176,7 +175,6 @@ def _in_turn(plan: Plan, sample: Sample, conditions: Sequence[Conditions]) -> tu
 
 
 def _scaled(sharing: Sharing, units: int) -> Sharing:
-    """Of fewer compute units, in proportion."""
     part = units / sharing.units if sharing.units else 1.0
     return Sharing(
         units, *(max(1.0, value * part) for value in (sharing.fullest, sharing.die, sharing.dies, sharing.distinct))
@@ -193,7 +191,6 @@ def _ends_in_turn(plan: Plan, rounds: tuple[_Round, _Round]) -> tuple[float, flo
 def _ends_apart(
     plan: Plan, samples: Sequence[Sample], kinds: Array, conditions: Conditions, rounds: tuple[_Round, _Round]
 ) -> tuple[float, float]:
-    """The same of workgroups that differ."""
     (most,) = (part for part in rounds if part.workgroups)
     alone, together = (
         np.array([found.cycles for found in of_each])[kinds]

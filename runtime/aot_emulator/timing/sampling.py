@@ -90,9 +90,7 @@ def _rest(sampled: Sampled, launch: Launch, memory: Memory, options: Options) ->
     return partial(execute, launch, memory, options, (), left) if left else None
 
 
-def sample_launch(
-    launch: Launch, memory: Memory, options: Options, device: tuple[int, int] | None = None
-) -> Sampled:
+def sample_launch(launch: Launch, memory: Memory, options: Options, device: tuple[int, int] | None = None) -> Sampled:
     """Run some workgroups of a launch, and model the time of all. Raises as `SamplingRunner` does.
 
     device: its compute units and dies; None: those of the architecture's product.
@@ -115,7 +113,6 @@ def sample_launch(
 
 
 def _run(launch: Launch, memory: Memory, options: Options, machine: Machine) -> Trace:
-    """The trace of a few workgroups, or of more, if these are not alike."""
     few = replace(options, budget=min(options.budget, MOST_INSTRUCTIONS))
     try:
         trace = record(launch, memory, few, chosen(launch.workgroups, FEW_SAMPLES), machine)
@@ -144,7 +141,6 @@ def _plan(launch: Launch, device: tuple[int, int]) -> Plan:
 
 
 def _executed(trace: Trace, column: int) -> list[float]:
-    """An amount, by workgroup."""
     amounts = trace.amounts[:, column]
     return [
         float(sum(amounts[part].sum() * count for wave in waves for part, count in wave.parts)) for waves in trace.waves

@@ -170,12 +170,10 @@ def _start(trace: Trace) -> tuple[int, frozenset[int], int | None]:
 
 
 def _count(values: Array) -> int:
-    """Distinct values."""
     return len(np.unique(values))
 
 
 def _count_pairs(first: Array, second: Array) -> int:
-    """Distinct pairs."""
     low = int(second.min())
     width = int(second.max()) - low + 1
     return _count(first.astype(np.int64) * width + (second - low))

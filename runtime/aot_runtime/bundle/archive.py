@@ -132,7 +132,6 @@ def _check_size(end: int, count: int) -> None:
 
 
 def _end_of(offset: int, name_length: int, size: int) -> int:
-    """Where an entry ends that begins at an offset."""
     unpadded = offset + _LOCAL.size + name_length + _PADDING.size
     return unpadded + -unpadded % PAGE + size
 
@@ -199,7 +198,6 @@ def compressed(files: Mapping[str, bytes]) -> dict[str, bytes]:
 
 
 def _plain(name: str) -> str:
-    """The file that an entry has the content of."""
     is_compressed = name.endswith(_COMPRESSED) and _IS_COMPRESSED.fullmatch(name)
     return name.removesuffix(_COMPRESSED) if is_compressed else name
 

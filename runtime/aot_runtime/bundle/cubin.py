@@ -74,7 +74,6 @@ def _records(elf: Elf, name: str) -> Iterator[tuple[int, bytes]]:
 
 
 def _by_function(records: Iterable[tuple[int, bytes]]) -> dict[int, dict[int, int]]:
-    """The records (symbol index, number) by symbol index, then by attribute."""
     found: dict[int, dict[int, int]] = defaultdict(dict)
     for attribute, value in records:
         if len(value) == 8:

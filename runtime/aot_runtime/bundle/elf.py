@@ -114,7 +114,6 @@ class Elf:
         )
 
     def _program_headers(self) -> tuple[int, int]:
-        """(offset, size) of their table."""
         table = struct.unpack_from("<Q", self.image, 32)[0]
         entry, count = struct.unpack_from("<HH", self.image, 54)
         if count and entry != _PROGRAM_HEADER.size:

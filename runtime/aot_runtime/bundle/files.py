@@ -186,7 +186,6 @@ def unreadable(what: str, path: Path, error: OSError) -> BundleError:
 
 @contextmanager
 def _opened(folder: Path, name: str) -> Iterator[int]:
-    """The descriptor of a regular file, opened component by component."""
     *parents, last = name.split("/")
     if {"", ".", ".."} & {*parents, last}:
         raise OSError(errno.EINVAL, "that is no path in the bundle")

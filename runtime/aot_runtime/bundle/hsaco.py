@@ -113,7 +113,6 @@ def _entries(elf: Elf) -> Iterator[_Kernel]:
 
 
 def _notes(elf: Elf) -> Iterator[bytes]:
-    """Each note of metadata."""
     for section in elf.sections:
         if section.type != SHT_NOTE:
             continue

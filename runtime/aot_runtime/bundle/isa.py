@@ -105,7 +105,6 @@ def loops_of(instructions: Sequence[Instruction]) -> list[tuple[Instruction, ...
 
 
 def _blocks(instructions: Sequence[Instruction]) -> list[list[Instruction]]:
-    """The basic blocks."""
     targets = {instruction.target for instruction in instructions}
     blocks: list[list[Instruction]] = [[]]
     for instruction in instructions:
@@ -116,12 +115,10 @@ def _blocks(instructions: Sequence[Instruction]) -> list[list[Instruction]]:
 
 
 def _ends(instruction: Instruction) -> bool:
-    """Whether a block ends with an instruction."""
     return instruction.target is not None or _goes_away(instruction)
 
 
 def _goes_away(instruction: Instruction) -> bool:
-    """Whether the next instruction is never the one that follows."""
     return instruction.mnemonic.startswith(("s_branch", "s_endpgm", "s_setpc"))
 
 
@@ -135,7 +132,6 @@ def hot_loops(instructions: Sequence[Instruction]) -> list[tuple[Instruction, ..
 
 
 def _innermost(loops: Sequence[tuple[Instruction, ...]]) -> list[tuple[Instruction, ...]]:
-    """Those of the loops in which no other one lies."""
     places = [{instruction.pc for instruction in body} for body in loops]
     return [body for body, own in zip(loops, places, strict=True) if not any(other < own for other in places)]
 

@@ -156,7 +156,6 @@ class Kpack:
         return content
 
     def _read_contents(self, size: int) -> tuple[Contents, int]:
-        """(the table of contents, where it begins)."""
         if size < HEADER.size:
             raise BundleError("it is too short for a header")
         magic, version, start = HEADER.unpack(self._read(0, HEADER.size))
@@ -190,7 +189,6 @@ class Kpack:
         return places
 
     def _frames(self, end: int) -> Iterator[Place]:
-        """Where the frames of zstd lie; nothing but them is in their run."""
         run = Place(self.contents.zstd_offset, self.contents.zstd_size)
         _check_place(run, end)
         at, end = run.offset, run.offset + run.size

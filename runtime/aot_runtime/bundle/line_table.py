@@ -96,7 +96,6 @@ class _Unit:
 
 
 def _rows(reader: _Reader) -> Iterator[tuple[int, Place]]:
-    """(address, place) of every row of every unit."""
     while reader.at + 4 <= len(reader.data):
         length = reader.number("I")
         end = reader.at + length
@@ -128,7 +127,6 @@ def _unit(reader: _Reader) -> _Unit:
 
 
 def _run(reader: _Reader, end: int, unit: _Unit) -> Iterator[tuple[int, Place]]:
-    """Execute a unit's program."""
     first = len(unit.operands) + 1
     address, file, line = 0, 1, 1
     while reader.at < end:

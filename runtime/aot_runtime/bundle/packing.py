@@ -122,7 +122,6 @@ def put_file(source: Source, name: str, content: bytes) -> None:
 
 
 def _with(files: Files[_Kept], name: str, content: _Kept) -> Files[_Kept]:
-    """Files with one in the place of what is called so."""
     return Files((*files, name), lambda asked: content if asked == name else files[asked])
 
 
@@ -212,7 +211,6 @@ def _opened_whole(path: Path, done: str) -> Source | MultiArchive:
 
 
 def _folder_name(index: Index) -> str:
-    """What `aotbuild` calls the folder of a bundle."""
     return f"{index.name}-{index.target.arch}"
 
 

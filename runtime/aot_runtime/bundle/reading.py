@@ -143,7 +143,6 @@ def _check_references(index: Index) -> None:
 
 
 def _check_layout(variant: Variant, pointees: set[str]) -> None:
-    """What a kernarg segment holds. pointees: the op's tensors and workspaces."""
     end = 0
     for arg in variant.kernargs:
         _check_kernarg(variant, arg, pointees)
@@ -153,7 +152,6 @@ def _check_layout(variant: Variant, pointees: set[str]) -> None:
 
 
 def _check_variant(variant: Variant) -> None:
-    """What a launch of it takes, its layout being sound."""
     last = variant.kernargs[-1] if variant.kernargs else None
     end = last.offset + last.size if last else 0
     if end > variant.kernarg_bytes or variant.kernarg_bytes > 1 << 16:

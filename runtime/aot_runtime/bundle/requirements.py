@@ -101,7 +101,6 @@ def _values(op: Op, variant: Variant) -> dict[str, Value]:
 
 
 def _code_values(facts: CodeFacts) -> dict[str, Value]:
-    """Where nothing is loaded, nothing is too narrow."""
     load_bits = math.inf if facts.load_bits is None else facts.load_bits
     return {"load_bits": load_bits, "matrix": facts.matrix, "loop_instructions": facts.loop_instructions}
 

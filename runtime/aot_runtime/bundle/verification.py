@@ -90,7 +90,6 @@ def mixture(indexes: Mapping[str, Index]) -> str:
 
 
 def _contracts(index: Index) -> Iterator[str]:
-    """What a reader leaves until an op is first called: its expressions."""
     variants = _grouped(index.variants, lambda variant: variant.op)
     for op in index.ops:
         if op.name not in variants:
@@ -158,7 +157,6 @@ def variant_faults(variant: Variant, code: CodeObject) -> Iterator[str]:
 
 
 def _vectors(source: Source, index: Index) -> Iterator[str]:
-    """The vectors of each selftest case against the op's contract."""
     ops = {op.name: op for op in index.ops}
     for case in index.selftest:
         try:

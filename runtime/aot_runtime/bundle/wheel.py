@@ -63,7 +63,6 @@ class _Packed:
 
     @property
     def stem(self) -> str:
-        """What the file is called."""
         return "_".join([self.indexes[0].name, *(index.target.arch for index in self.indexes)])
 
 
@@ -198,7 +197,6 @@ def _entry_points(package: str, archives: Iterable[_Packed]) -> Iterator[str]:
 
 
 def _zip(file: IO[bytes], files: Mapping[str, bytes | Content], record: str) -> None:
-    """Write a wheel: its files in order, and last its list of them."""
     rows = []
     with zipfile.ZipFile(file, "w") as wheel:
         for name, content in files.items():

@@ -55,7 +55,6 @@ def advice(op: Op, variants: Iterable[Variant], asked: Asked, fits: Fits, serves
 
 
 def _ways(changes: list[Change], count: int, asked: Asked, fits: Fits, serves: Serves) -> list[str]:
-    """The changes of `count` arguments that lead to something built, in words."""
     found: dict[tuple[str, ...], list[tuple[str, ...]]] = {}
     for group in combinations(changes, count):
         subjects = tuple(change.subject for change in group)
@@ -67,7 +66,6 @@ def _ways(changes: list[Change], count: int, asked: Asked, fits: Fits, serves: S
 
 
 def _told(subjects: tuple[str, ...], found: list[tuple[str, ...]]) -> Iterator[str]:
-    """The values of the same arguments together, where each goes with each."""
     values = [tuple(dict.fromkeys(column)) for column in zip(*found, strict=True)]
     together = [tuple((value,) for value in row) for row in found]
     for row in [values] if prod(map(len, values)) == len(found) else together:
@@ -99,7 +97,6 @@ def _changes(op: Op, built: list[Variant], asked: Asked) -> Iterator[Change]:
 
 
 def _dtypes(op: Op, variable: str, built: list[Variant], asked: Asked) -> Iterator[Change]:
-    """The other dtypes of a variable that are built."""
     there = {variant.axis_values[variable] for variant in built}
     tensors = [item.name for item in op.tensors if item.dtype == variable]
     subject = ", ".join(item.name for item in op.tensors if item.name in asked.given and item.name in tensors)
@@ -115,7 +112,6 @@ def _typed(op: Op, variable: str, dtype: str) -> dict[str, Any]:
 
 
 def _values(op: Op, scalar: Scalar, built: list[Variant], given: Any) -> Iterator[Any]:
-    """What else a scalar can be: the values that tell apart what is built."""
     if scalar.type in ("flag", "i1"):
         yield not given
     elif scalar.type == "choice":
@@ -135,7 +131,6 @@ def _literal(text: str) -> list[int]:
 
 
 def _numbers(op: Op, name: str, built: list[Variant]) -> list[int]:
-    """The values of the axes that follow from a dim or scalar."""
     axes = [axis.name for axis in op.axes if name in _read(op, [axis.name])]
     found = {variant.axis_values[axis] for axis in axes for variant in built}
     return sorted(value for value in found if isinstance(value, int) and not isinstance(value, bool))
@@ -149,7 +144,6 @@ def _optional(op: Op, read: Collection[str], asked: Asked) -> Iterator[Change]:
 
 
 def _innermost(op: Op, asked: Asked) -> Iterator[Change]:
-    """Another dim with stride 1."""
     for tensor in op.tensors:
         dims = [*map(str, range(len(tensor.shape))), *(dim.extent for dim in tensor.shape)]
         queries = {query_name("innermost", tensor.name, dim): dim for dim in dims}
@@ -179,7 +173,6 @@ def _read(op: Op, names: Iterable[str]) -> set[str]:
 
 
 def _deciding(op: Op, given: Collection[str]) -> str:
-    """The arguments and dims that decide which variant a call gets."""
     read = _read(op, axis_names(op))
     typed = [item.name for item in op.tensors if item.name in given and item.dtype in op.dtypes]
     dims = [
@@ -192,7 +185,6 @@ def _deciding(op: Op, given: Collection[str]) -> str:
 
 
 def _float8(op: Op, built: list[Variant], names: Mapping[str, Any], serves: Serves) -> Iterator[str]:
-    """How to go on where float8 is built in the other flavour only."""
     for variable in (name for name in axis_names(op) if name in op.dtypes):
         dtype, there = names[variable], {variant.axis_values[variable] for variant in built}
         other = OTHER_FLOAT8.get(dtype, "")

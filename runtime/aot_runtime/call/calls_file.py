@@ -70,17 +70,14 @@ def _merged(yaml: Any, data: Any, entries: Iterable[Entry]) -> str:
 
 
 def _in_order(entry: Entry) -> Entry:
-    """With the count behind what is called."""
     return {key: entry[key] for key in ("bundle", "op", "count")} | entry
 
 
 def _key(entry: Entry) -> str:
-    """The same text for what is the same call."""
     return json.dumps({key: value for key, value in entry.items() if key != "count"}, sort_keys=True, default=str)
 
 
 def _read(path: Path) -> Any:
-    """The content of a calls file; that of an empty one where there is none."""
     from ruamel.yaml.error import MarkedYAMLError
 
     yaml = _yaml(path)
@@ -107,7 +104,6 @@ def _read(path: Path) -> Any:
 
 
 def _content(path: Path) -> str:
-    """The text of a file, which is a regular one: a pipe may never end."""
     content = read_regular(path, MAX_BYTES)
     if len(content) > MAX_BYTES:
         raise CallsFileError(f"{path}: it has more than {MAX_BYTES} bytes")
@@ -176,7 +172,6 @@ def _hold_to_form(path: Path, data: Any) -> None:
 
 
 def _yaml(path: Path) -> Any:
-    """A reader and writer, which holds what it reads of a file to `_check_node`."""
     try:
         import filelock  # noqa: F401
         from ruamel.yaml import YAML

@@ -126,7 +126,6 @@ def _check_names(op: Op, call: CallSpec) -> None:
 
 
 def _dtypes(op: Op, call: CallSpec) -> dict[str, str]:
-    """The dtype of each variable."""
     return {variable: _dtype(op, variable, allowed, call) for variable, allowed in op.dtypes.items()}
 
 
@@ -159,7 +158,6 @@ def _derived_shapes(
 
 
 def _add_values(env: dict[str, Any], named: Iterable[tuple[str, str]]) -> None:
-    """Add what can be evaluated; a shape that needs another one says so itself."""
     for name, text in named:
         with suppress(ExpressionError):
             env[name] = expressions.parse(text).evaluate(env)

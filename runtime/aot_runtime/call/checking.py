@@ -98,7 +98,6 @@ class Checking:
     # Preparation
 
     def _dtype_of(self, subject: str) -> str:
-        """The dtype, or the dtype variable, that `elsize(subject)` asks about."""
         return self.scope.subjects[subject].dtype if subject in self.scope.subjects else subject
 
     def _of_output(self, query: Query) -> bool:
@@ -114,7 +113,6 @@ class Checking:
         return source is not None and (source.tensor, source.position) == (tensor.name, position)
 
     def _output(self, tensor: Tensor, first: Mapping[str, str]) -> _Output:
-        """first: the first required input of each dtype, or dtype variable."""
         shape = tuple(evaluator(dim.extent) for dim in tensor.shape)
         like = first[tensor.dtype] if tensor.dtype in self.op.dtypes else ""
         return _Output(tensor, shape, evaluator(tensor.when) if tensor.when else None, like)
@@ -183,7 +181,6 @@ class Checking:
                 self.rules.out_of_range(dim.name, names[dim.name], dim.low, dim.high)
 
     def _check_scalars(self, call: Call, given: Mapping[str, Any]) -> None:
-        """Each scalar, or its default, as its type has it."""
         for scalar, default in self.scalars:
             value = given.get(scalar.name)
             if value is None and default is not None:
@@ -191,7 +188,6 @@ class Checking:
             call.names[scalar.name] = self.rules.scalar(scalar, value)
 
     def _check_requirements(self, call: Call) -> None:
-        """What the op requires, then the values that it derives."""
         names = call.names
         for text, holds, read in self.required:
             if not holds(names):
@@ -200,7 +196,6 @@ class Checking:
             names[name] = self.rules.derived(name, value(names))
 
     def _check_extents(self, call: Call) -> None:
-        """Every extent agrees with what the dims make it."""
         for name, position, expected in self.extents:
             layout = call.layouts[name]
             if layout is not None:

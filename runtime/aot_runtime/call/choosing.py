@@ -196,7 +196,6 @@ class Choosing:
         return Decision(names, names["aligned"], misaligned, layouts, spaces, launches, axes)
 
     def _no_variant(self, call: Call, search: Search, serves: Serves) -> NoVariantError:
-        """The error of a call that the contract allows and nothing was built for."""
         op, built = self.op, list(self.table.values())
         there = {name: sorted({v.axis_values[name] for v in built}, key=str) for name in self.axis_names}
         listed = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in there.items())

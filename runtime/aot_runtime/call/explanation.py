@@ -148,7 +148,6 @@ def _call(op: Op, decision: Decision) -> Iterator[str]:
 
 
 def _hardware(names: Mapping[str, Any]) -> str:
-    """Compute units, and dies where they are not those of a whole GPU."""
     cus, dies = names["num_cus"], names["num_xcds"]
     usual = ARCHITECTURES[names["arch"]].num_xcds
     parts = [f"{cus} compute units"] * bool(cus) + [f"{dies} of {usual} dies"] * (dies != usual)
@@ -233,7 +232,6 @@ def _unmet(condition: str, decision: Decision) -> str:
 
 
 def _values(condition: str, decision: Decision) -> str:
-    """The values of all that a condition reads."""
     parsed = expressions.parse(condition)
     queries = {
         f"{function}({', '.join(map(str, rest))})": expressions.query_name(str(function), *rest)

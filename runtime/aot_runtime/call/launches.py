@@ -247,7 +247,6 @@ def _maps(
 
 
 def _field(arg: Kernarg, free: frozenset[str], addresses: dict[str, str], made: dict[str, str]) -> Iterable[Field]:
-    """made: expressions of scratch memory and tensor maps, by kernarg."""
     if arg.map is not None:
         yield Field(arg.offset, f"{TENSOR_MAP_BYTES}s", made[arg.name])
     elif arg.type[0] == POINTER:

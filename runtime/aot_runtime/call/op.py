@@ -183,7 +183,6 @@ class _Calls:
         return run
 
     def forget(self) -> None:
-        """Plan every call anew."""
         with self.lock:
             self.plans.clear()
 
@@ -200,7 +199,6 @@ class _Calls:
         return self.planner.decide(layouts, scalars, key, cus, properties.arch, dies)
 
     def lay_out(self, layouts: Mapping[str, Any], scalars: Mapping[str, Any]) -> Decision:
-        """The same of a call that launches nothing, whatever is built."""
         properties = self.device.properties
         key, cus, dies = self.device.key, properties.num_cus, properties.num_xcds
         return self.planner.lay_out(layouts, scalars, key, cus, properties.arch, dies)
@@ -285,7 +283,6 @@ def _is_masked(value: Any) -> bool:
 
 
 def _zeroing(op: Op, given: frozenset[str]) -> Op:
-    """An op whose allocated outputs are zeroed, of which no launch writes them."""
     replace = msgspec.structs.replace
     allocated = [tensor.role == "output" and tensor.name not in given for tensor in op.tensors]
     tensors = (replace(tensor, zero=new) for tensor, new in zip(op.tensors, allocated, strict=True))

@@ -137,7 +137,6 @@ class Planner:
     def _serves(
         self, arguments: Arguments, changes: Iterable[Change], device: tuple[str, int], hardware: Mapping[str, Any]
     ) -> bool:
-        """Tell whether a call gets all that it needs once it is changed."""
         try:
             changed = arguments.changed(self.op, changes, device)
             call = self._checking.check(changed.layouts, changed.scalars, device, hardware)
@@ -147,14 +146,12 @@ class Planner:
 
     @contextmanager
     def _named_failures(self) -> Iterator[None]:
-        """What cannot be computed of a call is an error of its arguments."""
         try:
             yield
         except (ArithmeticError, TypeError) as error:
             raise ArgumentError(f"{self.op.name}: these arguments have no plan: {error}") from error
 
     def _remedy(self, layouts: Mapping[str, Layout | None], scalars: Mapping[str, Any], call: Call) -> tuple[str, ...]:
-        """How to have a call built that nothing is built for."""
         from .entries import entry_lines
         from .remedy import build_command
 

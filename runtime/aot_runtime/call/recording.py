@@ -205,7 +205,6 @@ def _begin(recording: Recording) -> None:
 
 
 def _end(recording: Recording) -> bool:
-    """Whether this was the recording that ran."""
     global _now
     with _lock:
         if _now is not recording:

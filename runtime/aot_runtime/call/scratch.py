@@ -68,7 +68,6 @@ def _spaces(decision: Decision, numbers: Sequence[int]) -> Iterator[tuple[str, i
 
 
 def _placed(spaces: Sequence[tuple[str, int, bool]], namespace: dict[str, Any]) -> list[str]:
-    """One behind the other in a block; returns their names."""
     offset = 0
     for name, nbytes, _ in spaces:
         namespace[f"_at_{name}"] = offset

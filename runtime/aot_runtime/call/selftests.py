@@ -196,13 +196,11 @@ class _Guarded:
         return slice(count), slice(-count, None)
 
     def altered(self, *parts: slice) -> bool:
-        """Whether some part of `whole` is no longer what it was."""
         now = self.whole.numpy()
         return any(now[part].tobytes() != self.host[part].tobytes() for part in parts)
 
 
 def _arrays(device: Device, op: Op, prepared: Prepared) -> Mapping[str, _Guarded]:
-    """Every tensor of a call: inputs as they are, outputs poisoned."""
     case, vectors = prepared.case, prepared.vectors
     arrays = {}
     for tensor in op.tensors:

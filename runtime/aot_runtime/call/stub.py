@@ -165,7 +165,6 @@ def _tuple_name(op: records.Op, names: tuple[str, ...]) -> str:
 
 
 def _conditions(op: records.Op) -> list[str]:
-    """The distinct conditions under which an output exists."""
     return list(dict.fromkeys(tensor.when for tensor in op.tensors if tensor.role == "output" and tensor.when))
 
 
@@ -205,7 +204,6 @@ def _method(op: records.Op, doc: str) -> Iterator[str]:
 
 
 def _places(op: records.Op) -> Iterator[tuple[str, str]]:
-    """(type of the inputs, type of the outputs)."""
     if any(tensor.role == "output" for tensor in op.tensors):
         yield "_HostArray", "_HostArray"
     yield "_Array", "_DeviceArray"
@@ -267,5 +265,4 @@ def _annotation(argument: Argument, array: str) -> str:
 
 
 def _source(value: object) -> str:
-    """A default as Python code."""
     return {"inf": "1e999", "-inf": "-1e999"}.get(repr(value), repr(value))

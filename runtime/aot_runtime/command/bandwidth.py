@@ -110,7 +110,6 @@ def _calls(bundle: Bundle, way: Callable[[], Any]) -> int:
 
 
 def _seconds(bundle: Bundle, way: Callable[[], Any], calls: int) -> float:
-    """The device's time of one call: between two events around `calls` of them."""
     start = bundle.device.event()
     for _ in range(calls):
         way()

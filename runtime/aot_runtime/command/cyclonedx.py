@@ -164,12 +164,10 @@ def _packages(origin: Origin) -> Iterator[Component]:
 
 
 def _source(name: str) -> str:
-    """How others refer to a source: as to no file of a bundle."""
     return f"source/{name}"
 
 
 def _package(url: str) -> str:
-    """How others refer to a package."""
     return f"package/{url}"
 
 

@@ -169,7 +169,6 @@ def _system() -> Iterator[str]:
 
 
 def _bundles(path: Path, archs: dict[str, str]) -> tuple[bool, list[str]]:
-    """(whether some bundle there fits a device, a line each)."""
     try:
         found = {folder: read_index(folder) for folder in find_bundles([path])}
     except (AotError, OSError) as error:
@@ -183,7 +182,6 @@ def _bundles(path: Path, archs: dict[str, str]) -> tuple[bool, list[str]]:
 
 
 def _settings(drivers: list[FoundDriver]) -> list[GpuSettings]:
-    """Of each GPU once: partitions share them."""
     gpus = dict.fromkeys((driver.name, device.pci) for driver in drivers for device in driver.devices)
     return [gpu_settings(*gpu) for gpu in gpus]
 
@@ -213,5 +211,4 @@ def _advice(drivers: list[FoundDriver]) -> Iterator[str]:
 
 
 def _loads_in_main(driver: FoundDriver) -> bool:
-    """Tell whether a driver's library should be loaded by the main thread."""
     return any(device.driver_version.startswith("6.4.") for device in driver.devices)

@@ -21,7 +21,9 @@ from .failures import Unusable
 @click.option("--time-limit", type=click.FloatRange(min=0, min_open=True), help="Seconds that a launch may take.")
 @click.option("--profile", is_flag=True, help="At the end, what each kernel did, on standard error.")
 @click.option(
-    "--time", "kernels", metavar="REGEX",
+    "--time",
+    "kernels",
+    metavar="REGEX",
     help="Model the time of dispatches of kernels whose name has this, and say it on standard error.",
 )
 @click.option("--time-only", is_flag=True, help="With --time, do not run them as well: they leave no results.")

@@ -69,7 +69,6 @@ class Told(click.Command):
 
 
 def _usage(error: click.ClickException) -> list[str]:
-    """The usage of the command that an error is about."""
     ctx = getattr(error, "ctx", None)
     return [] if ctx is None else [*text_block(ctx.get_usage()), f"Try '{ctx.command_path} --help' for help.", ""]
 

@@ -105,7 +105,6 @@ def partition_mode(pci: str) -> str:
 
 
 def _amd(pci: str) -> GpuSettings:
-    """From what amdgpu shows in sysfs."""
     folder = _PCI_DEVICES / pci
     sensors = sorted(folder.glob("hwmon/hwmon*"))
     caps = [_microwatts(sensors[0] / name) if sensors else None for name in ("power1_cap", "power1_cap_default")]
@@ -114,7 +113,6 @@ def _amd(pci: str) -> GpuSettings:
 
 
 def _steps(table: str) -> Clock | None:
-    """The current and the highest of a table's clocks."""
     found = [(int(step), star) for step, star in _STEP.findall(table)]
     now = [step for step, star in found if star]
     return Clock(now[0], max(step for step, _ in found)) if now else None
@@ -126,7 +124,6 @@ def _microwatts(path: Path) -> float | None:
 
 
 def _nvidia(pci: str) -> GpuSettings:
-    """From what nvidia-smi says."""
     command = ["nvidia-smi", "-i", pci, f"--query-gpu={','.join(_QUERY)}", "--format=csv,noheader,nounits"]
     try:
         said = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True).stdout

@@ -73,7 +73,6 @@ def _ranges(rows: Sequence[VariantRow]) -> tuple[str, ...]:
 
 
 def _range(numbers: Sequence[float], text: Callable[[int], str]) -> str:
-    """`3`, or `3-8`; the unit is given once where it is the same."""
     if not numbers:
         return ""
     low, high = text(min(numbers)), text(max(numbers))  # type: ignore[arg-type]
@@ -84,7 +83,6 @@ def _range(numbers: Sequence[float], text: Callable[[int], str]) -> str:
 
 
 def _totals(index: Index, rows: Sequence[VariantRow]) -> Iterator[str]:
-    """Of one op."""
     op, sizes = rows[0].op, {row.file: row.code_bytes for row in rows}
     yield f"{op}: {len(rows)} variants, {len(sizes)} code objects, {size_text(sum(sizes.values()))} of code"
     if cases := [case.name for case in index.selftest if case.op == op]:

@@ -182,7 +182,6 @@ def _sm(warps: int, blocks: int, shared_kib: int, reserved: int = 0) -> ComputeU
 
 
 def _rates(**by_types: int) -> dict[str, int]:
-    """Rates by type; keywords are types joined by `_`."""
     return {name: rate for names, rate in by_types.items() for name in names.split("_")}
 
 
@@ -243,12 +242,10 @@ _AMD = (
 
 
 def _ampere(name: str, tier: Tier, lds_kib: int, unit: ComputeUnit, fp8: Fp8 = "") -> Architecture:
-    """An architecture of sm_80 or later."""
     return Architecture(name, tier, None, lds_kib * KIB, unit, has_bf16_cvt=True, has_tf32=True, fp8=fp8)
 
 
 def _hopper(name: str, tier: Tier, lds_kib: int, unit: ComputeUnit) -> Architecture:
-    """An architecture of sm_90 or later."""
     return replace(_ampere(name, tier, lds_kib, unit, "ocp"), descriptor_align=16)
 
 

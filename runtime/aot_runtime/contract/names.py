@@ -101,7 +101,6 @@ class _Table:
 
     @property
     def now(self) -> Known:
-        """What is known so far, whatever is added later."""
         return _FirstNames(self._names, self._places)
 
 
@@ -255,7 +254,6 @@ def _find_dims(op: Op) -> dict[str, DimSource]:
 
 
 def _missing(text: str, known: Container[str]) -> set[str]:
-    """The names of an expression that are not known."""
     return {name for name in expressions.parse(text).names if name not in known}
 
 

@@ -106,16 +106,13 @@ def meets(version: str, clauses: tuple[Clause, ...]) -> bool:
 
 
 def _numbers(version: str) -> list[int]:
-    """The numbers that a version begins with, zeros at their end included."""
     found = re.match(r"[0-9]+(\.[0-9]+)*", version)
     return [int(part) for part in found[0].split(".")] if found else []
 
 
 def _begins(version: str, numbers: list[int]) -> bool:
-    """Whether a version begins with some numbers, as if zeros followed its own."""
     return [*_numbers(version), *[0] * len(numbers)][: len(numbers)] == numbers
 
 
 def _is_early(key: tuple[tuple[int, ...], tuple[float, int], float, float]) -> bool:
-    """Whether a version is one before a release: `a`, `b`, `rc` or `.dev`."""
     return key[1] != _FINAL or key[3] != math.inf

@@ -235,7 +235,6 @@ class DeviceArray(OneOfAKind):
 
 
 def _index(layout: Layout, keys: tuple[Any, ...]) -> tuple[Shape, Shape, int]:
-    """(shape, strides, element offset) of basic indexing."""
     named = sum(key is not None and key is not Ellipsis for key in keys)
     if sum(key is Ellipsis for key in keys) > 1 or named > len(layout.shape):
         raise ArgumentError(f"index {shown(keys)} does not fit an array of {len(layout.shape)} dims")

@@ -76,7 +76,6 @@ def _device_of(foreign: Any) -> tuple[int, int]:
 
 
 def _capsule(foreign: Any, **stream: int) -> Any:
-    """The capsule of an array, versioned where its library knows of that."""
     try:
         return foreign.__dlpack__(**stream, max_version=VERSION)
     except TypeError:  # a library from before DLPack 1

@@ -255,7 +255,6 @@ class DeviceMemory:
         self.driver.wait_event(self.index, later, moment.event)
 
     def _hold(self, owner: Allocation, size: int, stream: int) -> Block:
-        """A block that is not there yet."""
         block = self.holdings.hold(Block, owner)
         block.memory, block.address, block.size, block.stream, block.is_kept = self, 0, size, stream, False
         block.own, block.is_spare = None, False
@@ -447,5 +446,4 @@ def rounded(nbytes: int) -> int:
 
 
 def _scratch_size(nbytes: int) -> int:
-    """The next power of two: what differs a little shares blocks."""
     return max(GRANULE, 1 << (nbytes - 1).bit_length())

@@ -104,13 +104,11 @@ class _Search:
             return []
 
     def error(self) -> DeviceError:
-        """That no driver has a GPU."""
         obstacles = [f"{name}: {self._obstacles[name]}" for name in GPUS]
         return DeviceError("there is no usable GPU", *obstacles, WITHOUT_A_GPU)
 
 
 def _first_of(name: str, archs: Collection[str]) -> Device:
-    """The first device of a driver that is of one of `archs`."""
     if not archs:
         return _device(name, 0)
     devices = _devices(name)

@@ -82,7 +82,6 @@ def check_signature(source: Source, data: bytes, policy: TrustPolicy) -> Signed:
 
 
 def _by_key(source: Source, policy: TrustPolicy, data: bytes) -> Signed | None:
-    """None: the bundle has no such signature."""
     content = read_signature_file(source, SIGNATURE)
     if content is None:
         return None
@@ -97,7 +96,6 @@ def _by_key(source: Source, policy: TrustPolicy, data: bytes) -> Signed | None:
 
 
 def _by_identity(source: Source, policy: TrustPolicy, data: bytes) -> Signed | None:
-    """None: the bundle has no such signature."""
     content = read_signature_file(source, SIGSTORE)
     if content is None:
         return None

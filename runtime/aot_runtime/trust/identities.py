@@ -98,7 +98,6 @@ def _verifier(policy: TrustPolicy) -> Verifier:
 
 
 def _verified(verifier: Verifier, bundle: Bundle, issuer: str, subject: str) -> bytes:
-    """The statement that the identity signed."""
     from sigstore.errors import CertValidationError, MetadataError
     from sigstore.verify.policy import Identity
 
@@ -124,7 +123,6 @@ def _now() -> str:
 
 
 def _text(error: Exception) -> str:
-    """An error of the library in one line that is not long."""
     return " ".join(str(error).split())[:300] or type(error).__name__
 
 

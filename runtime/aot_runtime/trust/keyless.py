@@ -85,7 +85,6 @@ def _instance(config: Path | None) -> ClientTrustConfig:
 
 
 def _token(instance: ClientTrustConfig) -> IdentityToken:
-    """Of the CI service, or else of a browser."""
     from sigstore.oidc import IdentityToken, Issuer, detect_credential
 
     ambient = detect_credential()

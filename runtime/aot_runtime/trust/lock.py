@@ -117,5 +117,4 @@ def lock_text(bundles: Iterable[LockedBundle]) -> str:
 
 
 def _quoted(text: str) -> str:
-    """A text as TOML has it, which is as JSON has it, but for DEL."""
     return json.dumps(text).replace("\x7f", "\\u007f")

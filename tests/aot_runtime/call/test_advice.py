@@ -53,7 +53,6 @@ class _Arguments:
     aligned: bool = False
 
     def change(self, words: str) -> None:
-        """Do what a piece of advice says."""
         if words.startswith("aligned arguments"):
             self.align()
         elif match := re.fullmatch(r"(\w+) \(dim \d+ of \w+\) of (\d+)", words):
@@ -106,7 +105,6 @@ class _Arguments:
         return replace(whole, shapes=shapes, strides=strides, unaligned=frozenset(unaligned), innermost=self.innermost)
 
     def _numbers(self) -> dict[str, Any]:
-        """The scalars that are given, as their types have them."""
         given = {scalar.name: scalar for scalar in self.op.scalars if self.scalars.get(scalar.name) is not None}
         return {name: parse_scalar(self.op, item, str(self.scalars[name])) for name, item in given.items()}
 

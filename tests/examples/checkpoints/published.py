@@ -57,7 +57,6 @@ def pack(codes: Array, bits: int, order: Sequence[int] | None = None) -> Array:
 
 
 def _scales(rng: np.random.Generator, shape: tuple[int, ...], k: int, bits: int, dtype: np.dtype = BF16) -> Array:
-    """With which weights are about k ** -0.5."""
     return (rng.uniform(0.5, 1.5, shape) * 3.5 * k**-0.5 / 2**bits).astype(dtype)
 
 

@@ -260,7 +260,6 @@ def test_weights_are_those_of_transformers(tmp_path: Path):
 
 
 def _tensor(torch: object, array: Array) -> object:
-    """Of torch, with the same bits."""
     if array.dtype == E4M3:
         return torch.from_numpy(array.view(np.uint8)).view(torch.float8_e4m3fn)
     if array.dtype.name == "bfloat16":

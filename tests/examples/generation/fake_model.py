@@ -65,7 +65,6 @@ class FakeModel:
         return chosen
 
     def _chosen(self, keys: list[int], table: Sequence[int], seed: int, repeats: int) -> list[int]:
-        """Tokens one after the other, as a device chooses them while nobody looks."""
         chosen = [next_token(keys, seed)]
         while len(chosen) < repeats:
             self.cache[self._slot(table, len(keys))] = (chosen[-1], len(keys))

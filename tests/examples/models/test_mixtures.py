@@ -64,7 +64,6 @@ def _experts(
     x: Array, gate_up: Array, down: Array, weights: Array, chosen: Array, shared: Array | None,
     seen: Callable[[Array], Array],
 ) -> Array:  # fmt: skip
-    """Of activations that are rounded to 8 bits."""
     numbers = Numbers(gate_up.astype(np.float32), down.astype(np.float32), seen)
     return same_dtype_sum(x, numbers, weights, chosen, shared, "silu")
 

@@ -59,5 +59,4 @@ def make_call(case: Latent) -> Call:
 
 
 def _entry(item: Placed) -> Placed:
-    """The only entry of a tensor's first dim."""
     return Placed(item.whole, lambda whole: item.place(whole)[0])

@@ -177,7 +177,6 @@ def test_int8_probabilities_depend_neither_on_blocks_nor_on_their_order(attentio
     call = quantised_call(attention_quantised, Quantised("int8", int8_p=True, return_lse=False))
 
     def out_of(queries: int, keys: Array) -> Array:
-        """What the first queries give, with the keys in another order."""
         order = {"q": np.arange(queries), "k": keys, "v": keys}
         cut = {name: placed(call.inputs[name].values[:, :, rows]) for name, rows in order.items()}
         out = placed(call.outputs["out"].values[:, :, :queries])

@@ -50,7 +50,6 @@ def test_views_that_are_not_copied(decode: Bundle, heads_kv: int):
         return x.reshape(2, x.shape[1], x.shape[2] * x.shape[3], 64).transpose(0, 2, 1, 3)
 
     def repeated(x: DeviceArray) -> DeviceArray:
-        """As other libraries' arrays may be."""
         strides = (x.strides[0], 0, *x.strides[2:])
         found = {"shape": (2, heads_kv, 90, 64), "strides": strides, "typestr": "<f2", "data": (x.ptr, False)}
         return decode.device.wrap(SimpleNamespace(__cuda_array_interface__=found, owner=x))

@@ -95,8 +95,7 @@ def link(body: str, arch: str = "gfx942") -> bytes:
 
 @cache
 def link_several(arch: str = "gfx942", **bodies: str) -> bytes:
-    """A code object as linkers make it of hand-written ones: a note of metadata for each kernel, and symbols of no size.
-    """
+    """A code object as linkers make it of hand-written ones: a note of metadata for each kernel, and symbols of no size."""
     texts = []
     for name, body in bodies.items():
         text = re.sub(r"^end:\n\.size .*\n", "", _text(body, arch), flags=re.MULTILINE)

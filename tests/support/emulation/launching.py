@@ -98,7 +98,6 @@ def launch(
 
 
 def _options(given: Options | None) -> Options:
-    """The options, strict too if the environment asks for that."""
     by_default = EmulatorDriver().options
     return by_default if given is None else replace(given, strict=given.strict or by_default.strict)
 

@@ -90,7 +90,6 @@ class Case:
 
 
 def _file_offset(image: bytes, address: int) -> int:
-    """Where the byte of an address is in an ELF image."""
     segments = read_loaded_image(image).segments
     segment = next(s for s in segments if s.address <= address < s.address + len(s.data))
     return image.index(segment.data) + address - segment.address

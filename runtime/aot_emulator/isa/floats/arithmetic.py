@@ -89,21 +89,18 @@ _SPLITTER = float((1 << 27) + 1)
 
 
 def _split(value: Array) -> tuple[Array, Array]:
-    """Two float64 of 26 bits each whose sum is the value."""
     scaled = value * _SPLITTER
     high = scaled - (scaled - value)
     return high, value - high
 
 
 def _two_product(a: Array, b: Array) -> tuple[Array, Array]:
-    """The rounded product and its error, exactly."""
     product = a * b
     (a_high, a_low), (b_high, b_low) = _split(a), _split(b)
     return product, ((a_high * b_high - product) + a_high * b_low + a_low * b_high) + a_low * b_low
 
 
 def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
-    """The rounded sum and its error, exactly."""
     total = a + b
     other = total - a
     return total, (a - (total - other)) + (b - other)
@@ -134,7 +131,6 @@ def _fma64(a: Array, b: Array, c: Array, rounding: Rounding) -> Array:
 
 
 def _within(value: Array, limit: int) -> Array:
-    """Where a magnitude is 0 or between 2**-limit and 2**limit."""
     size = np.abs(value)
     return (size == 0) | ((size >= 2.0**-limit) & (size <= 2.0**limit))
 

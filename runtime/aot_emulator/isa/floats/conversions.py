@@ -120,7 +120,6 @@ def _rounds_away_randomly(rest: Array, shift: Array, random: Array, width: int) 
 
 
 def _overflow(fmt: FloatFormat, negative: Array, rounding: Rounding, saturate: bool) -> Array:
-    """The magnitude of a finite value that is too large."""
     if saturate or fmt.special == "finite" or rounding is Rounding.ZERO:
         return np.full(negative.shape, fmt.max_code, np.int64)
     beyond = fmt.infinity_code or (fmt.nan_code & (fmt.sign_code - 1))

@@ -121,7 +121,6 @@ _TWO_OVER_PI_BITS = 1201
 
 @lru_cache(maxsize=1)
 def _two_over_pi() -> int:
-    """The first bits of 2 / pi, by Machin's formula for pi."""
     one = 1 << _TWO_OVER_PI_BITS + 64
 
     def arctangent_of_inverse(n: int) -> int:

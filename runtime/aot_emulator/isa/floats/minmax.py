@@ -20,7 +20,6 @@ def _select(a: Array, b: Array, take_a: Array, ieee: bool) -> Array:
 
 
 def _below(a: Array, b: Array) -> Array:
-    """a < b, with -0 below +0."""
     return (a < b) | ((a == b) & np.signbit(a) & ~np.signbit(b))
 
 
@@ -61,7 +60,6 @@ def maximum(a: Array, b: Array) -> Array:
 
 
 def _propagate(a: Array, b: Array, number: Array) -> Array:
-    """Signalling NaNs first, then quiet ones, then the number."""
     chosen = np.where(np.isnan(a), a, np.where(np.isnan(b), b, number))
     return quiet(np.where(~is_signalling(a) & is_signalling(b), b, chosen))
 

@@ -40,7 +40,6 @@ def _flushed(values: Array) -> Array:
 
 
 def _pairwise(terms: list[Array]) -> Array:
-    """Neighbours added first, each sum rounded and flushed."""
     if len(terms) == 1:
         return terms[0]
     half = len(terms) // 2
@@ -48,7 +47,6 @@ def _pairwise(terms: list[Array]) -> Array:
 
 
 def _exponent(values: Array, fmt: FloatFormat) -> Array:
-    """Of each value, at least the format's smallest; -126 of zero."""
     return np.where(values == 0, -126, np.maximum(np.frexp(values)[1] - 1, 1 - fmt.bias))
 
 
@@ -60,7 +58,6 @@ def _aligned(products: Array, exponents: Array) -> tuple[Array, Array]:
 
 
 def _floor(values: Array, bits: Array | int) -> Array:
-    """Rounded down to `bits` binary places."""
     return np.ldexp(np.floor(np.ldexp(values, bits)), np.negative(bits))
 
 

@@ -58,7 +58,6 @@ def decode(registers: Array, element: Element, signed: bool = True, dtype: npt.D
 
 
 def _join(words: Array) -> Array:
-    """float64[wavefronts, n, lanes] from uint32[wavefronts, 2 * n, lanes]."""
     waves, count, lanes = words.shape
     pairs = np.empty((waves, count // 2, lanes, 2), np.uint32)
     pairs[..., 0], pairs[..., 1] = words[:, 0::2], words[:, 1::2]
@@ -102,7 +101,6 @@ def _decode_float(fields: Array, fmt: FloatFormat, dtype: npt.DTypeLike) -> Arra
 
 
 def _restore_specials(values: Array, registers: Array, fmt: FloatFormat) -> None:
-    """Puts in the infinities and NaN that `_decode_float` took for numbers."""
     if fmt.special == "fnuz":
         packed = np.ascontiguousarray(registers).view(np.uint8)
         if (packed == fmt.nan_code).any():
@@ -161,7 +159,6 @@ def load_matrix(
 
 
 def _signs(op: MatrixOp, modifiers: MatrixModifiers, which: int) -> tuple[bool, bool]:
-    """Whether the elements in even and in odd slots are negated."""
     if op.blgp == "signs":
         negated = bool(modifiers.blgp >> which & 1)
         return negated, negated

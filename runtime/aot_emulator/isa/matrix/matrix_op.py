@@ -160,7 +160,6 @@ _NAME = re.compile(
 
 
 def _describe(canonical: str, mnemonic: str, family: Family, elements: Mapping[str, Element]) -> MatrixOp:
-    """What a mnemonic in CDNA3's spelling says of itself."""
     match = _NAME.fullmatch(canonical)
     if match is None:
         raise ValueError(f"{canonical!r} is not the name of a matrix instruction")
@@ -198,7 +197,6 @@ def _wmma_fields(op: MatrixOp) -> frozenset[str]:
 
 
 def _names(pattern: str) -> list[str]:
-    """A shell-like brace pattern, expanded."""
     match = re.search(r"\{([^{}]*)\}", pattern)
     if match is None:
         return [pattern]

@@ -46,7 +46,6 @@ def arithmetic_of(instruction: Instruction, op: MatrixOp, waves: Wavefronts) -> 
 
 
 def _chunk(op: MatrixOp) -> int:
-    """Wavefronts at a time: few enough that their matrices stay in the cache."""
     return max(32, (1 << 18) // (max(op.m, op.n) * max(op.m, op.n, op.k) * op.blocks))
 
 
@@ -151,7 +150,6 @@ def _execute(
 
 
 def _without_denormals(matrix: Array) -> Array:
-    """Of numbers that fp32 holds, in whatever dtype."""
     return np.where(np.abs(matrix) < np.finfo(np.float32).smallest_normal, matrix.dtype.type(0), matrix)
 
 
@@ -163,7 +161,6 @@ def _from_infinity(op: MatrixOp, left: Array, right: Array, addend: Array | None
 
 
 def _store(op: MatrixOp, product: Array, addend: Array | None, how: _How, out: Array) -> None:
-    """Adds C to the product (in D's order) and writes D."""
     if op.a.fmt is None:
         # Sums of the instruction's products fit 32 bits, and float32 holds them exactly.
         saturates = how.modifiers.clmp or how.saturate

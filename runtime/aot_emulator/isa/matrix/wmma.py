@@ -51,7 +51,6 @@ def bind(instruction: Instruction, layout: Registers, op: matrix_op.MatrixOp) ->
 
 
 def _constant(instruction: Instruction, op: matrix_op.MatrixOp) -> np.uint32:
-    """Every register of a C that is a constant."""
     value = constant(instruction, instruction.fields["src2"], "u32")
     if value is None or instruction.fields["src2"] == 255:
         raise instruction.unsupported("src2 that is neither a vector register nor an inline constant")

@@ -125,7 +125,6 @@ _SUBTRACTIONS = {"cond_sub_u32": Atomic("u32", _subtract_if_enough), "sub_clamp_
 
 
 def _with_types(bits: int, table: Mapping[str, Atomic]) -> dict[str, Atomic]:
-    """With the names that say the type of what is in memory."""
     found = {f"{name}_u{bits}": table[name] for name in ("add", "sub", "inc", "dec")}
     for name in ("min", "max"):
         found |= {f"{name}_u{bits}": table[f"u{name}"], f"{name}_i{bits}": table[f"s{name}"]}
@@ -217,7 +216,6 @@ def _perform_at(atomic: Atomic, data: Array, offsets: Array, values: list[Array]
 
 
 def _turns(index: Array) -> Array:
-    """For each access, how many earlier ones go to the same place."""
     order = np.argsort(index, kind="stable")
     ordered = index[order]
     first = np.r_[True, ordered[1:] != ordered[:-1]]

@@ -117,7 +117,6 @@ def scratch_resource(nbytes: int, lanes: int) -> tuple[int, int, int, int]:
 
 
 def _is_of_scratch(instruction: Instruction, waves: Wavefronts, register: int) -> bool:
-    """Whether the resource in some registers is that of the wavefronts' scratch."""
     if not instruction.arch.scratch_resource:
         return False
     word0, word1, _, word3 = (waves.scalars[register + i] for i in range(4))
@@ -172,7 +171,6 @@ def _locate(instruction: Instruction, layout: Registers) -> Locate:
         return waves.u32[row].astype(np.int64) if offset_enabled else 0
 
     def shared(start: Array, waves: Wavefronts) -> Array:
-        """soffset, of all lanes, as part of it in each lane."""
         if (start % (4 * waves.lanes)).any():
             raise instruction.unsupported("an soffset into scratch that is not a dword of every lane")
         return (start // waves.lanes).astype(np.int64)[..., None]

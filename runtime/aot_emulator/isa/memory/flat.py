@@ -79,7 +79,6 @@ def _bind_load_to_lds(instruction: Instruction, layout: Registers, transfer: Tra
 
 
 def _bind_store(instruction: Instruction, layout: Registers, transfer: Transfer, find: Find, data: str) -> Step:
-    """A store from the register that field `data` names."""
     row, nbytes = data_register(instruction, data, layout, transfer.words), transfer.nbytes
 
     def step(waves: Wavefronts) -> None:
@@ -114,7 +113,6 @@ def _scalar_address(instruction: Instruction) -> int | None:
 
 
 def _vector_address(instruction: Instruction, layout: Registers, words: int) -> int:
-    """Row of an address's register."""
     return vector_register(instruction, instruction.fields[named(instruction, "addr", "vaddr")], False, layout, words)
 
 

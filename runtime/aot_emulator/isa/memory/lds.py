@@ -48,7 +48,6 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
 
 
 def _addresses(instruction: Instruction, layout: Registers, offset: int) -> Addresses:
-    """Addresses, that wrap at 32 bits: a base may be negative."""
     row = vector_register(instruction, instruction.fields["addr"], False, layout, 1)
     return lambda waves: (waves.u32[row] + np.uint32(offset)).astype(np.int64)
 

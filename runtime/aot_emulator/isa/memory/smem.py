@@ -87,7 +87,6 @@ def _bind_buffer_load(base: int, offset: Offset, transfer: Transfer, target: int
 
 
 def _load(waves: Wavefronts, transfer: Transfer, target: int, addresses: Array, loading: Array | None) -> None:
-    """Load for some of the wavefronts, or all. addresses: uint64 [wavefronts]."""
     # The scalar unit takes dwords at multiples of 4, shorts at multiples of 2.
     addresses = addresses & np.uint64(-min(4, transfer.nbytes) & 0xFFFFFFFFFFFFFFFF)
     for allocation, mine in waves.memory.scalar_loads(waves, addresses, transfer.nbytes, loading):

@@ -74,7 +74,6 @@ def _stores(byte: str, short: str) -> dict[str, Transfer]:
 
 
 def _d16_first(transfers: Mapping[str, Transfer]) -> dict[str, Transfer]:
-    """With the names of RDNA's memory instructions: `d16_hi_u8` for `u8_d16_hi`."""
     return {re.sub(r"(\w+?)_(d16(_hi)?)", r"\2_\1", name): transfer for name, transfer in transfers.items()}
 
 

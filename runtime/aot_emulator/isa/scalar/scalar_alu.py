@@ -75,8 +75,6 @@ def _high(a: Array, b: Array) -> Array:
 
 
 def _select(less: Callable[[Array, Array], Array]) -> Callable[[Array, Array], tuple[Array, Array]]:
-    """Minimum or maximum; SCC says that the first was chosen."""
-
     def choose(a: Array, b: Array) -> tuple[Array, Array]:
         first = less(a, b)
         return np.where(first, a, b), first
@@ -98,7 +96,6 @@ def _field_mask(bits: int) -> Callable[[Array, Array], Array]:
 
 
 def _quad_mask(value: Array) -> Array:
-    """One bit for each four that are not all 0."""
     bits = np.unpackbits(np.ascontiguousarray(value)[..., None].view(np.uint8), axis=-1, bitorder="little")
     quads = bits.reshape(*value.shape, -1, 4).any(-1)
     powers = np.uint64(1) << np.arange(quads.shape[-1], dtype=np.uint64)
@@ -106,7 +103,6 @@ def _quad_mask(value: Array) -> Array:
 
 
 def _whole_quads(value: Array) -> Array:
-    """Each four bits all 1 if any is."""
     some = value | value >> 1
     some = (some | some >> 2) & value.dtype.type(0x1111111111111111 & ((1 << value.dtype.itemsize * 8) - 1))
     return some * value.dtype.type(15)
@@ -376,7 +372,6 @@ def set_mode(instruction: Instruction, mask: int, value: int) -> Step:
 
 
 def _bind_hardware_register(instruction: Instruction, raw: int) -> Step:
-    """s_getreg and s_setreg, of MODE only: a field of it by offset and size."""
     register, offset, size = raw & 63, raw >> 6 & 31, (raw >> 11) + 1
     if register != _MODE_REGISTER:
         raise instruction.unsupported(f"hardware register {register}; only MODE (1) is modelled")

@@ -16,8 +16,6 @@ from .vector_op import VectorOp, dot_of, vector_op
 
 
 def _chained(first: Callable[..., Array], second: Callable[..., Array]) -> Callable[..., Array]:
-    """second(first(a, b), c), for functions that may obey MODE.IEEE."""
-
     def chained(a: Array, b: Array, c: Array, **ieee: bool) -> Array:
         return second(first(a, b, **ieee), c, **ieee)
 

@@ -34,7 +34,6 @@ def _unordered(a: Array, b: Array) -> Array:
 
 
 def _differ(a: Array, b: Array) -> Array:
-    """Less or greater: false where either is NaN."""
     return (a < b) | (a > b)
 
 

@@ -30,7 +30,6 @@ def _insert_byte(value: Array, position: Array, old: Array) -> Array:
 
 
 def _normalised(scale: int, value: Array) -> Array:
-    """A float of [-1, 1] or [0, 1] as an integer of 16 bits."""
     low = -scale if scale == 0x7FFF else 0
     scaled = np.clip(np.nan_to_num(value.astype(np.float64), nan=0.0), -1 if low else 0, 1) * scale
     return np.rint(scaled).astype(np.int64).astype(np.uint16)

@@ -65,7 +65,6 @@ def _bind_write_lane(instruction: Instruction, layout: Registers) -> Step:
 
 
 def _bind_swap_halves(instruction: Instruction, layout: Registers) -> Step:
-    """v_swap_b16."""
     rows = _source_row(instruction, layout), vector_register(instruction, instruction.fields["vdst"], False, layout, 1)
     chosen = instruction.field("opsel")
     places = tuple(zip(rows, (chosen & 1, chosen >> 3), strict=True))
@@ -114,7 +113,6 @@ def _bind_row_swap(instruction: Instruction, layout: Registers) -> Step:
 
 
 def _bind_accumulation(instruction: Instruction, layout: Registers) -> Step:
-    """v_accvgpr_read, _write and _mov: moves to and from accumulation registers."""
     name, source = instruction.mnemonic, instruction.fields["src0"]
     from_accumulation = "_write" not in name
     if from_accumulation:

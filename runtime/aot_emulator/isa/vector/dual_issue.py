@@ -37,8 +37,6 @@ def _in_turn(first: Step, second: Step) -> Step:
 
 
 def _with_old_value(first: Step, second: Step, row: int) -> Step:
-    """Both, the second as if the first had not written its result to a row."""
-
     def step(waves: Wavefronts) -> None:
         old = waves.u32[row].copy()
         first(waves)

@@ -36,7 +36,6 @@ def fused_last(a: Array, b: Array, c: Array, rounding: Any = float_mode.Rounding
 
 
 def _unfused(a: Array, b: Array, c: Array, rounding: Any = float_mode.Rounding.NEAREST_EVEN) -> Array:
-    """v_mac and v_mad: the product is rounded before the sum."""
     return arithmetic.add(arithmetic.multiply(a, b, rounding), c, rounding)
 
 

@@ -42,7 +42,6 @@ def widened(function: Callable[..., Array]) -> Callable[..., Array]:
 
 
 def _saturate(function: Callable[..., Array], kind: str) -> Callable[..., Array]:
-    """The function in 64 bits, its result clamped to a kind of at most 32."""
     limits = np.iinfo(np.dtype(f"{kind[0]}{int(kind[1:]) // 8}"))
     return lambda *values: np.clip(function(*(value.astype(np.int64) for value in values)), limits.min, limits.max)
 

@@ -65,7 +65,6 @@ def _bind_carry(instruction: Instruction, layout: Registers, changes: Modifiers)
 
 
 def _bind_wide_multiply(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
-    """v_mad_u64_u32 and v_mad_i64_i32."""
     kind = "u" if "u64" in instruction.mnemonic else "i"
     changes.refuse_clamp()
     first, second, addend = changes.sources([f"{kind}32", f"{kind}32", f"{kind}64"])

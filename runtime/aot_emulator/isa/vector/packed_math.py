@@ -69,7 +69,6 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
 
 
 def _selections(instruction: Instruction) -> tuple[int, int]:
-    """op_sel and op_sel_hi, a bit a source."""
     field = instruction.field
     return field("opsel"), field("opsel_hi") | field("opsel_hi2") << 2
 
@@ -109,7 +108,6 @@ def _bind_halves(instruction: Instruction, layout: Registers, op: VectorOp) -> S
 
 
 def _dword_source(instruction: Instruction, layout: Registers, position: int, high: int, kind: str) -> Reader:
-    """The low or high dword of a 64-bit source."""
     number = instruction.fields[_NAMES[position]]
     value = constant(instruction, number, kind)
     if value is not None and high and value.view(np.uint32):

@@ -98,7 +98,6 @@ class _Conversion:
         return step
 
     def random(self, fmt: FloatFormat) -> Step:
-        """One number to a byte of the target, rounded with random bits."""
         value, bits = self._changes.sources(["f32", "u32"], placed=True)
         factor, row, position = self._factor(2, -1), self._target(), 8 * (self._select >> 2)
 
@@ -113,13 +112,11 @@ class _Conversion:
         return vector_register(self._instruction, self._instruction.fields["vdst"], False, self._layout, words)
 
     def _source(self, position: int) -> Reader:
-        """A source's bits."""
         if any(self._changes.sign_changes(position)):
             raise self._instruction.unsupported(f"neg or abs on source {position}, which is no float")
         return vector_source(self._instruction, self._changes.numbers()[position], "u32", self._layout)
 
     def _small_source(self, fmt: FloatFormat, pair: bool) -> tuple[Reader, int]:
-        """What holds the small numbers, and the lowest bit of the first."""
         if not self._scaled:
             if pair:
                 return self._source(0), 16 * self._changes.word_of_first_source()

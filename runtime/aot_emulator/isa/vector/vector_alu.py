@@ -77,7 +77,6 @@ def _bind_plain(instruction: Instruction, op: VectorOp, changes: Modifiers) -> S
 
 
 def _step(function: Any, readers: list[Any], write: Any, finish: Any) -> Step:
-    """A step for each number of sources, as this is where the time goes."""
     if finish is not None:
         return lambda waves: write(waves, finish(waves, function(*(read(waves) for read in readers))))
     if len(readers) == 1:

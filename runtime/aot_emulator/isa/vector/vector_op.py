@@ -100,7 +100,6 @@ def flush_output(mode: float_mode.FloatMode, kind: str, value: Any) -> Any:
 
 
 def _without_overflow(result: Any, values: list[Any]) -> Any:
-    """MODE.FP16_OVFL: infinity only from infinity."""
     given = np.zeros((), bool)
     for value in values:
         if value.dtype.kind == "f":

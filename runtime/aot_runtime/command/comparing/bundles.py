@@ -171,7 +171,6 @@ def _digests(item: Resource) -> str:
 
 
 def _ops(old: Index, new: Index, readers: tuple[Instructions, Instructions] | None) -> Iterator[OpDifference]:
-    """Those that differ."""
     olds, news = ({op.name: op for op in index.ops} for index in (old, new))
     before, after = _by_op(old), _by_op(new)
     told = shared_options(old, new)
@@ -221,7 +220,6 @@ def _cases(old: Index, new: Index) -> Iterator[Change]:
 
 
 def _figures(old: Index, new: Index) -> Iterator[Figure]:
-    """How much there is of what, and of the code objects how much is in both."""
     for what, number, is_size in _FIGURES:
         yield Figure(what, number(old), number(new), is_size)
     olds, news = ({blob.sha256: blob.size for blob in index.blobs.values()} for index in (old, new))

@@ -67,7 +67,6 @@ def record_changes(old: Record, new: Record, before: str = "") -> Iterator[Chang
 
 
 def _changes(what: str, field: str, old: Any, new: Any, before: str) -> Iterator[Change]:
-    """Of a field."""
     if old == new and type(old) is type(new):
         return
     items = [item for item in (*_listed(old), *_listed(new)) if item is not None]
@@ -88,7 +87,6 @@ def _listed(value: Any) -> Sequence[Any]:
 
 
 def _list_changes(field: str, old: Sequence[Any], new: Sequence[Any], before: str) -> Iterator[Change]:
-    """Of a list of records that have names."""
     olds, news = _by_name(old), _by_name(new)
     for name, item in olds.items():
         if name not in news:
@@ -114,7 +112,6 @@ def _by_name(items: Sequence[Any]) -> dict[str, Any]:
 
 
 def _described(item: Record) -> str:
-    """The fields of a record that are not at their default."""
     defaults = dict(
         zip(item.__struct_fields__[len(item.__struct_fields__) - len(item.__struct_defaults__) :],
             item.__struct_defaults__, strict=True)

@@ -85,7 +85,6 @@ def shared_options(old: Index, new: Index) -> SharedOptions:
 
 
 def _options(index: Index) -> dict[str, str]:
-    """The compiler options that all variants of a bundle have in common."""
     try:
         options = json.loads(index.toolchain.get("options", "{}"))
     except (ValueError, RecursionError):

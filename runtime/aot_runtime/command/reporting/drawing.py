@@ -126,7 +126,6 @@ def _rows(axes: Axes, labels: Sequence[str], lift: float) -> None:
 
 
 def _element(figure: Figure, prefix: str, title: str) -> str:
-    """The figure as an element `svg` that is an image with a name."""
     text = io.StringIO()
     figure.savefig(text, format="svg", metadata=dict.fromkeys(("Date", "Creator", "Format", "Type")))
     root = ElementTree.fromstring(text.getvalue())

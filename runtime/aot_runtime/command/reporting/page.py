@@ -119,7 +119,6 @@ def _own(name: str) -> str:
 
 
 def _hash(text: str) -> str:
-    """A source of a Content-Security-Policy: this very text."""
     return f"sha256-{base64.b64encode(hashlib.sha256(text.encode()).digest()).decode()}"
 
 

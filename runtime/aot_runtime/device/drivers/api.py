@@ -83,7 +83,6 @@ class GpuApi(ABC):
         return results[0] if results else None
 
     def _on(self, device: int, name: str, *arguments: Any) -> Any:
-        """Make a call with the device current."""
         with self._current(device):
             return self._call(name, *arguments)
 
@@ -114,7 +113,6 @@ class GpuApi(ABC):
         return self._not_null(name, cell.value or 0)
 
     def _give_back(self, device: int, name: str, *arguments: Any, gone: Outcome) -> None:
-        """Give something back; the status goes to `gone`."""
         gone = [] if gone is None else gone
         call = partial(self._function(name), *map(_as_c, arguments))
         with self._current(device):
@@ -123,7 +121,6 @@ class GpuApi(ABC):
             raise self._error(name, gone[-1])
 
     def _function(self, name: str) -> Any:
-        """A function of the library that gives the interpreter lock up."""
         full = self._full_name(name)
         return getattr(self._unlocked, self.symbols.get(full, full))
 
@@ -163,7 +160,6 @@ class GpuApi(ABC):
         return self._once(self._selectors, device, self._selector)
 
     def _once(self, made: dict[int, T], device: int, make: Callable[[int], T]) -> T:
-        """What was made for a device, made on first use by one thread."""
         value = made.get(device)
         if value is None:
             with self._lock:

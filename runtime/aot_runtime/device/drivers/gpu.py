@@ -91,7 +91,6 @@ class GpuDriver(GpuApi):
 
     # Memory.
     def _pool(self, device: int) -> int:
-        """The device's pool, 0 where it cannot have one."""
         return self._once(self._pools, device, self._new_pool)
 
     def _new_pool(self, device: int) -> int:
@@ -196,7 +195,6 @@ class GpuDriver(GpuApi):
             self._call("StreamSynchronize", stream)
 
     def _is_idle(self, device: int, stream: int) -> bool:
-        """Whether all work of a stream is done."""
         try:
             with self._current(device), self._despite_capture():
                 self._call("StreamQuery", stream)

@@ -140,7 +140,6 @@ def _looking(call: Callable[[], int], there: Callable[[], int], selector: Select
 
 
 def _call_there(call: Callable[[], int], selector: Selector) -> int:
-    """A launch with its device current."""
     status, before = selector.enter()
     if status:
         return status

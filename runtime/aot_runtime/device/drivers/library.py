@@ -161,7 +161,6 @@ def same_file(path: str, other: str) -> bool:
 
 
 def _path_of(candidate: str) -> str:
-    """Where a library that was opened lies, if it was opened by a name alone."""
     if os.sep in candidate:
         return candidate
     return next(iter(loaded_libraries()), candidate)

@@ -64,7 +64,6 @@ class _Buffers:
         self._changed = threading.Condition()
 
     def take(self) -> _Buffer:
-        """An idle buffer, once there is one."""
         with self._changed:
             if self._made < self.most and (not self._there or self._there[0].in_use):
                 self._make()
@@ -81,7 +80,6 @@ class _Buffers:
         return buffer
 
     def give(self, buffer: _Buffer) -> None:
-        """Put a buffer back."""
         with self._changed:
             if buffer.in_use:
                 self._there.append(buffer)
@@ -132,5 +130,4 @@ class Staging:
 
 
 def _pieces(nbytes: int) -> Iterator[tuple[int, int]]:
-    """(offset, size) of each piece of a copy."""
     return ((at, min(PIECE, nbytes - at)) for at in range(0, nbytes, PIECE))
