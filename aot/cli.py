@@ -37,9 +37,8 @@ from .command.tune import tune
 from .targets import TARGETS, Target
 
 if TYPE_CHECKING:
+    from aot.cache.shared_cache import CacheSettings
     from aot_runtime.trust.signing import Signer
-
-    from .compile.shared_cache import CacheSettings
 
 SUBCOMMANDS: Mapping[str, click.Command] = {"cache": cache, "check": check, "init": init, "tune": tune}
 
@@ -290,7 +289,7 @@ def main(
     A manifest is given by its path, or by the name of one that is shipped (see --list-manifests): a file of that very
     name comes first.
     """
-    from aot.compile.cache import CacheError
+    from aot.cache.layered_cache import CacheError
     from aot.manifest.yamlfile import ManifestError
 
     from .session import BuildError, Request, build

@@ -10,9 +10,9 @@ from contextlib import contextmanager
 import rich.console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from aot.compile.batch import OnDone
 from aot.compile.jobs import CompiledKernel
-from aot.compile.pool import CompileFailure
+from aot.workers.batch import OnDone
+from aot.workers.pool import CompileFailure
 from aot_runtime.terminal import Console
 
 LOG = logging.getLogger("aotbuild.build")

@@ -15,13 +15,11 @@ from pathlib import Path
 
 from filelock import FileLock, Timeout
 
-from aot.compile.batch import Outcome, compile_missing, look_up
-from aot.compile.cache import CompileCache
-from aot.compile.isolation import ForkedProcess
+from aot.cache.layered_cache import CompileCache
+from aot.cache.shared_cache import CacheSettings, SharedCache
 from aot.compile.jobs import CompileJob
 from aot.compile.kernel_source import KernelSource, inspect_kernel
-from aot.compile.pool import WarmPool, default_workers, remove_leftovers
-from aot.compile.shared_cache import CacheSettings, SharedCache
+from aot.forked_process import ForkedProcess
 from aot.manifest.calls import CallsFile, check_entries, entries, load_calls
 from aot.manifest.loading import Manifest, load_manifest
 from aot.manifest.yamlfile import ManifestError
@@ -30,6 +28,8 @@ from aot.plan.calls import WantedCalls
 from aot.plan.cases import Recipe
 from aot.plan.filters import Filters, resolve_filters
 from aot.plan.present import read_present
+from aot.workers.batch import Outcome, compile_missing, look_up
+from aot.workers.pool import WarmPool, default_workers, remove_leftovers
 from aot.write.bundle_writer import write_bundle
 from aot.write.packing import archive_names, folder_aside, pack_bundles
 from aot.write.requirements import requirement_faults

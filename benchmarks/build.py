@@ -20,10 +20,10 @@ from pathlib import Path
 from measure import ROOT, machine, seconds, table, versions
 
 from aot.compile.jobs import CompileJob
-from aot.compile.pool import CompileFailure, WarmPool, default_workers, run_jobs
 from aot.manifest.loading import load_manifest
 from aot.plan.bundles import plan_bundle
 from aot.targets import parse_arch
+from aot.workers.pool import CompileFailure, WarmPool, default_workers, run_jobs
 
 FRESH = "import pickle, sys; from aot.compile.compiler import compile_job; compile_job(pickle.load(sys.stdin.buffer))"
 """What a fresh process runs; the job comes on its standard input."""

@@ -12,7 +12,7 @@ from aot_emulator.driver import EmulatorDriver
 from aot_emulator.isa.archs import ARCHS
 from aot_emulator.machine.launch_options import Options
 
-from aot.compile.isolation import ForkedProcess
+from aot.forked_process import ForkedProcess
 from aot.plan.bundles import PlannedBundle
 from aot.plan.cases import Recipe
 from aot.session import Request, make, plan

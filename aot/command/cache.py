@@ -15,15 +15,15 @@ from aot.command.parameters import EXIT_FAILED, Age, Size
 from aot_runtime.terminal import error_lines, write, write_error, write_json
 
 if TYPE_CHECKING:
-    from aot.compile.cache_entries import CacheListing
-    from aot.compile.shared_cache import CacheSettings, SharedSettings
+    from aot.cache.listing import CacheListing
+    from aot.cache.shared_cache import CacheSettings, SharedSettings
 
 _DAY_S = 86400.0
 
 
 @contextmanager
 def _told() -> Iterator[None]:
-    from aot.compile.shared_cache import CacheError
+    from aot.cache.shared_cache import CacheError
 
     try:
         yield
@@ -65,7 +65,7 @@ def ls(caches: CacheSettings, as_json: bool) -> None:
       aotbuild cache ls
       aotbuild cache ls --json
     """
-    from aot.compile.cache_entries import list_local, list_shared
+    from aot.cache.listing import list_local, list_shared
 
     with _told():
         data = _counts(list_local(caches))
@@ -124,7 +124,7 @@ def prune(
       aotbuild cache prune --unused-for 2w --dry-run
       aotbuild cache prune --shared --shared-cache /mnt/team/aotbuild --unused-for 90d
     """
-    from aot.compile.cache_entries import list_local, list_shared, select_entries
+    from aot.cache.listing import list_local, list_shared, select_entries
     from aot_runtime.texts import size_text
 
     horizon = None if unused_for is None else time.time() - unused_for * _DAY_S
@@ -150,7 +150,7 @@ def push(caches: CacheSettings) -> None:
     Examples:
       aotbuild cache push --shared-cache /mnt/team/aotbuild
     """
-    from aot.compile.cache_entries import list_local, list_shared, push_missing
+    from aot.cache.listing import list_local, list_shared, push_missing
 
     settings = _shared(caches)
     if settings.readonly:

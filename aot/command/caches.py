@@ -20,7 +20,7 @@ class CacheUrl(click.ParamType):
     name = "url"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from aot.compile.stores import check_url
+        from aot.cache.stores import check_url
 
         try:
             check_url(str(value))
@@ -76,7 +76,7 @@ def cache_options(command: Callable[..., None]) -> Callable[..., None]:
         *arguments: Any, cache_dir: Path | None, shared_cache: str | None, shared_cache_readonly: bool,
         shared_cache_required: bool, shared_cache_key: bytes | None, **options: Any,
     ) -> None:  # fmt: skip
-        from aot.compile.shared_cache import CacheSettings, SharedSettings
+        from aot.cache.shared_cache import CacheSettings, SharedSettings
 
         if shared_cache is None:
             shared = None

@@ -15,7 +15,7 @@ from aot.targets import Target, parse_arch
 from aot_runtime.terminal import error_lines, write, write_error, write_json
 
 if TYPE_CHECKING:
-    from aot.compile.shared_cache import CacheSettings
+    from aot.cache.shared_cache import CacheSettings
 
 EPILOG = """\b
 Examples:
@@ -63,7 +63,7 @@ def check(
     nothing wrote, no race; every element of an output written, and nothing else; results that depend neither on
     strides nor on the order of wavefronts, and that the op's `reference` confirms, where it has one.
     """
-    from aot.compile.cache import CacheError
+    from aot.cache.layered_cache import CacheError
     from aot.manifest.yamlfile import ManifestError
     from aot.session import BuildError, Request
     from aot_runtime.errors import DeviceError

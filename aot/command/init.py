@@ -54,11 +54,11 @@ def init(kernels: tuple[tuple[Path, str], ...], output: Path | None, force: bool
       aotbuild init examples/foreign/kernels.py:add_kernel
       aotbuild init examples/foreign/kernels.py:add_kernel examples/foreign/kernels.py:_layer_norm_fwd_fused
     """
-    from aot.compile.isolation import ForkedProcess
     from aot.draft.manifest_text import manifest_text
     from aot.draft.proposal import propose, with_own_names
     from aot.draft.texts import read_kernel
     from aot.draft.validation import mark_faults
+    from aot.forked_process import ForkedProcess
     from aot_runtime.errors import AotError
     from aot_runtime.folders import write_file
 

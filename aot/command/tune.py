@@ -15,7 +15,7 @@ from aot.targets import Target
 from aot_runtime.terminal import Console, error_lines, write_error
 
 if TYPE_CHECKING:
-    from aot.compile.shared_cache import CacheSettings
+    from aot.cache.shared_cache import CacheSettings
     from aot.manifest.calls import CallEntrySpec
 
 EPILOG = """\b
@@ -130,7 +130,7 @@ def tune(
     if any(words) and calls:
         raise click.UsageError("calls are either in --for or described by --dim, --shape, --dtype, --set and --given")
 
-    from aot.compile.cache import CacheError
+    from aot.cache.layered_cache import CacheError
     from aot.manifest.yamlfile import ManifestError
     from aot.session import BuildError, Request
     from aot_runtime.errors import AotError

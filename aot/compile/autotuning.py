@@ -9,7 +9,8 @@ from collections.abc import Collection, Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import CompileError
+from aot.errors import CompileError
+
 from .heuristic_source import SourceFunction, read_function
 from .project import Project
 

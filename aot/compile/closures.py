@@ -13,7 +13,8 @@ from dataclasses import dataclass
 from types import ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .errors import KernelFileError, KernelFunctionError, described, is_interrupt
+from aot.errors import KernelFileError, KernelFunctionError, described, is_interrupt
+
 from .reads import Read, function_reads
 from .source_module import ABSENT, SourceModule
 from .unreadable import Members, SignatureOnly, Unreadable

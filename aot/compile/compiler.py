@@ -1,6 +1,6 @@
 """One compile job to one verified code object.
 
-Everything here works without a GPU, in any process: a worker of `aot.compile.pool`, of another executor, or the
+Everything here works without a GPU, in any process: a worker of `aot.workers.pool`, of another executor, or the
 caller's own. Triton is imported on first use.
 """
 
@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any, TypeVar
 from warnings import catch_warnings as recorded_warnings
 from warnings import simplefilter
 
+from aot.errors import CompileError, KernelFileError, described, is_interrupt
 from aot.targets import Target
 from aot_runtime.bundle.codeobject import KernelMetadata, read_arch, read_code_object
 from aot_runtime.bundle.signature import signature_faults
@@ -25,7 +26,6 @@ from .assumed_driver import assumed_driver
 from .constants import triton_constant
 from .descriptors import descriptor_fields, is_descriptor, is_map, run_time_arguments
 from .diagnostics import Diagnostic, diagnostics, errors, located, warnings
-from .errors import CompileError, KernelFileError, described, is_interrupt
 from .foreign import ForeignCode, foreign_code
 from .jobs import CompiledKernel, CompileJob, job_target
 from .kernargs import KernargField, kernarg_bytes, kernarg_layout

@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
-from .errors import described, is_interrupt
+from aot.errors import described, is_interrupt
 
 Evaluate = Callable[[ast.expr], Any]
 Execute = Callable[[ast.stmt, bool], Any]

@@ -14,12 +14,12 @@ from pathlib import Path
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from aot.errors import CompileError, described, is_interrupt
 from aot.targets import Target
 from aot_runtime.contract.dtypes import SCALAR_TYPES
 
 from .autotuning import Autotuning, decorators_of
 from .constants import dtype_of, layout_of
-from .errors import CompileError, described, is_interrupt
 from .project import Project, project
 from .tuple_uses import TupleUse, tuple_uses
 

@@ -24,14 +24,14 @@ from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
+from aot.errors import CompileError as CompileError
+from aot.errors import KernelFileError, KernelFunctionError, described, is_interrupt
 from aot.paths import is_file, is_folder
 from aot.targets import Target
 
 from .assumed_driver import assumed_driver
 from .bindings import read_bindings
 from .closures import Closures
-from .errors import CompileError as CompileError
-from .errors import KernelFileError, KernelFunctionError, described, is_interrupt
 from .import_paths import ImportPaths, installed_folders, submodule
 from .source_module import ABSENT, AbsentError, SourceModule
 

@@ -9,8 +9,9 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from aot.errors import CompileError, described
+
 from .diagnostics import MAX_TOLD, Diagnostic, foremost
-from .errors import CompileError, described
 from .foreign import ForeignCode
 
 

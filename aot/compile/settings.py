@@ -14,10 +14,10 @@ from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdo
 from pathlib import Path
 from typing import Any
 
+from aot.errors import CompileError
 from aot.targets import Target
 
 from .diagnostics import MAX_TOLD, last_words, ptxas_output
-from .errors import CompileError
 
 # Options that are not the user's to give: fixed by the target, or naming files, which no key could cover.
 _RESERVED_OPTIONS = frozenset({"arch", "backend_name", "warp_size", "extern_libs", "ir_override"})

@@ -18,9 +18,10 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from aot.errors import described, is_interrupt
+
 from .bindings import Bindings, Block, Statement, is_own
 from .definitions import Definition, define, is_jit_text, is_tuner
-from .errors import described, is_interrupt
 
 ABSENT = object()
 """What a name means that no statement binds."""

@@ -7,7 +7,7 @@ from collections.abc import Iterable
 from types import ModuleType
 from typing import Any
 
-from .errors import KernelFileError
+from aot.errors import KernelFileError
 
 
 class UnreadableError(KernelFileError):

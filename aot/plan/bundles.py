@@ -9,11 +9,11 @@ from functools import cache, lru_cache
 
 import msgspec
 
-from aot.compile.errors import CompileError
 from aot.compile.jobs import CompileJob
 from aot.compile.kernel_source import KernelSource, inspect_kernel, joined_hash, split_function
 from aot.compile.keys import JobKeys
 from aot.compile.settings import option_names
+from aot.errors import CompileError
 from aot.manifest.loading import Manifest, OpSource
 from aot.manifest.schema import BindSpec
 from aot.manifest.yamlfile import Key, ManifestError

@@ -8,10 +8,10 @@ from dataclasses import replace
 
 import msgspec
 
-from aot.compile.batch import Outcome
 from aot.compile.jobs import CompiledKernel
 from aot.manifest.yamlfile import ManifestError
 from aot.plan.bundles import PlannedBundle
+from aot.workers.batch import Outcome
 from aot.write.bundle_writer import make_index
 from aot_runtime.bundle.requirements import Code, parse_requirements, unmet_requirements
 from aot_runtime.contract.records import Index, Variant

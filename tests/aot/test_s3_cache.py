@@ -117,7 +117,7 @@ def test_a_server_that_went_away(tmp_path: Path, server: S3Server, caplog: pytes
 def test_a_server_that_stops_while_a_build_runs(tmp_path: Path, server: S3Server, caplog: pytest.LogCaptureFixture):
     """It answers what is read, and nothing that is written: what is compiled is kept here."""
     made = machine(tmp_path, "first")
-    from aot.compile.batch import compile_missing
+    from aot.workers.batch import compile_missing
 
     def stopping(*arguments: object, **options: object) -> None:
         server.process.send_signal(signal.SIGSTOP)

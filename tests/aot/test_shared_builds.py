@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from aot.cache.layered_cache import sealed
+from aot.cache.stores import FolderStore
 from aot.cli import main
-from aot.compile.cache import sealed
-from aot.compile.stores import FolderStore
 from tests.support import faulty_stores
 from tests.support.building.builds import Project, contents, figures
 from tests.support.building.selftests import project

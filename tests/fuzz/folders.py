@@ -16,9 +16,9 @@ from unittest import mock
 
 from hypothesis import strategies as st
 
-from aot.compile.cache_entries import list_local
-from aot.compile.shared_cache import CacheError, CacheSettings
-from aot.compile.stores import FolderStore
+from aot.cache.listing import list_local
+from aot.cache.shared_cache import CacheError, CacheSettings
+from aot.cache.stores import FolderStore
 from aot.write.placing import place_bundle
 from aot_runtime import folders
 from aot_runtime.bundle.packing import pack_bundle, unpack_bundle

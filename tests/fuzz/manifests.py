@@ -16,8 +16,8 @@ from typing import Any
 import msgspec
 from ruamel.yaml import YAML
 
-from aot.compile.errors import CompileError, described
 from aot.compile.kernel_source import KernelSource, inspect_kernel
+from aot.errors import CompileError, described
 from aot.manifest.loading import load_manifest
 from aot.manifest.yamlfile import ManifestError
 from aot.plan.bundles import plan_bundle

@@ -18,7 +18,7 @@ from typing import Any
 import msgspec
 
 from aot.cli import main as aotbuild
-from aot.compile.errors import CompileError
+from aot.errors import CompileError
 from aot.manifest.loading import load_manifest
 from aot.manifest.yamlfile import ManifestError
 from aot.session import _print_failures

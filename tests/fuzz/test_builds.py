@@ -11,7 +11,7 @@ import pytest
 
 pytest.importorskip("triton", reason="builds need the extra `build`")
 
-from aot.compile.cache import CompileCache
+from aot.cache.layered_cache import CompileCache
 from aot.write import placing
 from aot_runtime.folders import OpenFolder
 from tests.fuzz import building, kills

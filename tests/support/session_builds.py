@@ -30,7 +30,7 @@ def session_folder(factory: pytest.TempPathFactory) -> Path:
 
 def session_cache() -> Path:
     """The cache of compiled variants that sessions share, those with the same builder."""
-    from aot.compile.cache import default_cache_dir
+    from aot.cache.layered_cache import default_cache_dir
 
     caches = os.environ.get("AOTBUILD_TEST_CACHE") or default_cache_dir().with_name("aotbuild-tests")
     return Path(caches) / _builder()

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from aot.compile.compiler import compile_job
-from aot.compile.errors import CompileError
 from aot.compile.jobs import CompileJob
 from aot.compile.kernel_source import inspect_kernel, load_kernel
 from aot.compile.project import project
+from aot.errors import CompileError
 from aot.targets import Target
 from tests.support.building import builds
 from tests.support.building.projects import KERNELS, SCALE

@@ -11,8 +11,8 @@ from typing import Any
 
 import psutil
 
-from aot.compile.errors import CompileError
 from aot.compile.jobs import CompileJob
+from aot.errors import CompileError
 
 
 def act(job: CompileJob) -> Any:

@@ -9,10 +9,11 @@ from collections.abc import Callable, Mapping
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
 
-from .cache import CompileCache
-from .compiler import KernelReader, compile_job, compile_job_again
-from .jobs import CompiledKernel, CompileJob, job_target
-from .keys import JobKeys, recipe_changes, recipe_key
+from aot.cache.layered_cache import CompileCache
+from aot.compile.compiler import KernelReader, compile_job, compile_job_again
+from aot.compile.jobs import CompiledKernel, CompileJob, job_target
+from aot.compile.keys import JobKeys, recipe_changes, recipe_key
+
 from .pool import CompileFailure, run_jobs
 
 OnDone = Callable[[str, CompiledKernel | CompileFailure], None]

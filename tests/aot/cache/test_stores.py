@@ -13,7 +13,7 @@ from uuid import uuid4
 import fsspec
 import pytest
 
-from aot.compile.stores import (
+from aot.cache.stores import (
     LEFTOVER_S,
     EntryError,
     FolderStore,

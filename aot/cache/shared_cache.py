@@ -18,11 +18,11 @@ from functools import partial
 from pathlib import Path
 from typing import Any, TypeVar
 
+from aot.errors import described
+from aot.forked_process import ForkedProcess, TimeLimitError
 from aot_runtime.errors import AotError
 from aot_runtime.texts import printable
 
-from .errors import described
-from .isolation import ForkedProcess, TimeLimitError
 from .stores import EntryError, Store, open_store, shown
 
 T = TypeVar("T")

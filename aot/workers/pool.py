@@ -29,13 +29,12 @@ from typing import IO, Any, TypeVar
 
 import pebble
 
+from aot.compile.compiler import compile_job
+from aot.compile.jobs import CompiledKernel, CompileJob
+from aot.compile.settings import CompilerOutput
+from aot.errors import CompileError
+from aot.forked_process import TimeLimitError, WorkerDiedError, die_with, ending
 from aot_runtime.errors import AotError
-
-from .compiler import compile_job
-from .errors import CompileError
-from .isolation import TimeLimitError, WorkerDiedError, die_with, ending
-from .jobs import CompiledKernel, CompileJob
-from .settings import CompilerOutput
 
 T = TypeVar("T")
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from aot.compile.cache import CacheError, CompileCache, default_cache_dir
+from aot.cache.layered_cache import CacheError, CompileCache, default_cache_dir
 from aot.compile.compiler import compile_job
 from aot.compile.jobs import CompiledKernel
 from aot.compile.keys import recipe_key

@@ -12,13 +12,13 @@ from typing import Any
 import msgspec
 import pytest
 
-from aot.compile import shared_cache
-from aot.compile.batch import look_up
-from aot.compile.cache import CompileCache, sealed
+from aot.cache import shared_cache
+from aot.cache.layered_cache import CompileCache, sealed
+from aot.cache.shared_cache import SharedCache, SharedSettings
 from aot.compile.compiler import compile_job
 from aot.compile.jobs import CompiledKernel, CompileJob
 from aot.compile.keys import recipe_key
-from aot.compile.shared_cache import SharedCache, SharedSettings
+from aot.workers.batch import look_up
 from tests.support.building import jobs
 
 Forge = Callable[[dict[str, Any]], bytes]

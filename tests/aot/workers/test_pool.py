@@ -12,11 +12,11 @@ import pebble
 import psutil
 import pytest
 
-from aot.compile import pool as pool_module
 from aot.compile.compiler import compile_job, compile_job_again
-from aot.compile.isolation import WorkerDiedError
 from aot.compile.jobs import CompiledKernel, CompileJob
-from aot.compile.pool import CompileFailure, TimeLimitError, WarmPool, default_workers, run_jobs
+from aot.forked_process import WorkerDiedError
+from aot.workers import pool as pool_module
+from aot.workers.pool import CompileFailure, TimeLimitError, WarmPool, default_workers, run_jobs
 from tests.support.building import jobs, tasks
 from tests.support.building.tasks import gone, wait_for
 
@@ -155,7 +155,7 @@ def test_leaving_by_an_exception_kills_at_once(tmp_path: Path):
 
 PARENT = """
 import pathlib, sys
-from aot.compile.pool import WarmPool, run_jobs
+from aot.workers.pool import WarmPool, run_jobs
 from tests.support.building import jobs, tasks
 folder = pathlib.Path(sys.argv[1])
 folder.mkdir()

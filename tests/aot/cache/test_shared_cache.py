@@ -11,12 +11,12 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aot.compile import shared_cache
-from aot.compile.cache import CacheError, CompileCache, sealed, unsealed
+from aot.cache import shared_cache
+from aot.cache.layered_cache import CacheError, CompileCache, sealed, unsealed
+from aot.cache.shared_cache import BATCH, SharedCache, SharedSettings
 from aot.compile.compiler import compile_job
 from aot.compile.jobs import CompiledKernel
 from aot.compile.keys import recipe_key
-from aot.compile.shared_cache import BATCH, SharedCache, SharedSettings
 from tests.support import faulty_stores
 from tests.support.building import jobs
 

@@ -13,8 +13,9 @@ from typing import Generic, TypeVar
 
 import msgspec
 
-from .jobs import CompiledKernel
-from .keys import recipe_key
+from aot.compile.jobs import CompiledKernel
+from aot.compile.keys import recipe_key
+
 from .shared_cache import CacheError, Refusals, SharedCache
 from .stores import EntryError, FolderStore
 

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from aot.compile.errors import CompileError
-from aot.compile.isolation import ForkedProcess, TimeLimitError, WorkerDiedError
+from aot.errors import CompileError
+from aot.forked_process import ForkedProcess, TimeLimitError, WorkerDiedError
 from tests.support.building.builds import Project
 from tests.support.building.projects import KERNELS, SCALE, edit, unmarked
 from tests.support.building.selftests import REFERENCE, SCALE_CASES, project

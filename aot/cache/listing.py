@@ -6,8 +6,9 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, replace
 
-from .cache import COMPILED, VECTORS, default_cache_dir, sealed, unsealed
-from .errors import described
+from aot.errors import described
+
+from .layered_cache import COMPILED, VECTORS, default_cache_dir, sealed, unsealed
 from .shared_cache import CacheError, CacheSettings, SharedCache, SharedSettings
 from .stores import FolderStore, Store, StoredFile, open_store, shown
 
