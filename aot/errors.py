@@ -1,4 +1,4 @@
-"""What is wrong with a kernel or its file."""
+"""Errors of builds and of kernels."""
 
 from __future__ import annotations
 
@@ -6,6 +6,10 @@ import signal
 
 from aot_runtime.errors import AotError
 from aot_runtime.texts import escaped
+
+
+class BuildError(AotError):
+    """A build cannot go on: the output cannot be written, or a cluster cannot be used."""
 
 
 class CompileError(AotError):
@@ -42,5 +46,5 @@ def described(error: BaseException) -> str:
 
 
 def is_interrupt(error: BaseException) -> bool:
-    """Whether an exception is the user's Ctrl-C. In a process that ignores that, it is what a file raises."""
+    """Tell the user's Ctrl-C from a KeyboardInterrupt that a kernel's file raises in a process that ignores SIGINT."""
     return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN

@@ -19,6 +19,7 @@ from aot.cache.layered_cache import CompileCache
 from aot.cache.shared_cache import CacheSettings, SharedCache
 from aot.compile.jobs import CompileJob
 from aot.compile.kernel_source import KernelSource, inspect_kernel
+from aot.errors import BuildError
 from aot.forked_process import ForkedProcess
 from aot.manifest.calls import CallsFile, check_entries, entries, load_calls
 from aot.manifest.loading import Manifest, load_manifest
@@ -37,7 +38,7 @@ from aot.write.roles import check_roles, keys_at_fault
 from aot.write.vectors import CaseVectors, Computed, VectorCache, case_vectors, compute
 from aot_runtime.bundle.requirements import parse_requirements
 from aot_runtime.contract.expressions import Expression
-from aot_runtime.errors import AotError, BundleError, DeviceError, ExpressionError
+from aot_runtime.errors import BundleError, DeviceError, ExpressionError
 from aot_runtime.terminal import Console, text_block, write
 from aot_runtime.texts import size_text
 from aot_runtime.trust.signing import Signer
@@ -46,10 +47,6 @@ from .progress import counted, progress
 from .targets import Target
 
 LOG = logging.getLogger("aotbuild.build")
-
-
-class BuildError(AotError):
-    """A build cannot go on for a reason that is not the manifest's: the output or the cache cannot be written."""
 
 
 @dataclass(frozen=True)
@@ -196,14 +193,10 @@ def _executor(request: Request, jobs: Sequence[CompileJob]) -> tuple[Executor, s
         workers = min(request.jobs or default_workers(len(jobs)), len(jobs))
         return WarmPool(workers, request.timeout), counted(workers, "worker")
     try:
-        from aot.compile.cluster.executor import ClusterError, ClusterPool
+        from aot.workers.cluster import ClusterPool
     except ModuleNotFoundError as error:
         raise BuildError(f"--scheduler needs {error.name}: pip install 'aotbuild[cluster]'") from None
-    archs = sorted({job.arch for job in jobs})
-    try:
-        pool = ClusterPool(request.scheduler, archs, request.line_info, request.timeout, request.jobs)
-    except ClusterError as error:
-        raise BuildError(str(error)) from None
+    pool = ClusterPool(request.scheduler, request.timeout)
     return pool, f"{counted(pool.workers, 'worker')} of {pool.address}"
 
 

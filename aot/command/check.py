@@ -64,8 +64,9 @@ def check(
     strides nor on the order of wavefronts, and that the op's `reference` confirms, where it has one.
     """
     from aot.cache.layered_cache import CacheError
+    from aot.errors import BuildError
     from aot.manifest.yamlfile import ManifestError
-    from aot.session import BuildError, Request
+    from aot.session import Request
     from aot_runtime.errors import DeviceError
 
     log_as_asked(verbose, quiet)

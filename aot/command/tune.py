@@ -131,8 +131,9 @@ def tune(
         raise click.UsageError("calls are either in --for or described by --dim, --shape, --dtype, --set and --given")
 
     from aot.cache.layered_cache import CacheError
+    from aot.errors import BuildError
     from aot.manifest.yamlfile import ManifestError
-    from aot.session import BuildError, Request
+    from aot.session import Request
     from aot_runtime.errors import AotError
 
     log_as_asked(verbose, quiet)

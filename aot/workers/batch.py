@@ -39,12 +39,13 @@ def look_up(jobs: Mapping[str, CompileJob], cache: CompileCache) -> tuple[Outcom
 
 
 def compile_missing(
-    missing: Mapping[str, CompileJob], cache: CompileCache, executor: Executor, outcome: Outcome, on_done: OnDone
-) -> None:
+    missing: Mapping[str, CompileJob], cache: CompileCache, executor: Executor, outcome: Outcome, on_done: OnDone,
+    at_once: int | None = None,
+) -> None:  # fmt: skip
     """Compile what the cache did not have; results go to the cache and to `outcome` as they come."""
     # By identity: a constant True and a constant 1 make equal jobs, and different code.
     by_job = {id(job): key for key, job in missing.items()}
-    for job, result in run_jobs(missing.values(), executor, compile_job, compile_job_again):
+    for job, result in run_jobs(missing.values(), executor, compile_job, compile_job_again, at_once):
         key = by_job[id(job)]
         if isinstance(result, CompiledKernel) and recipe_key(result.recipe) != key:
             result = CompileFailure(_other_recipe(job, result))

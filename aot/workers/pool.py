@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import fcntl
 import functools
+import itertools
 import multiprocessing
 import os
 import re
@@ -61,12 +62,15 @@ def run_jobs(
     executor: Executor,
     work: Callable[[CompileJob], CompiledKernel] = compile_job,
     again: Callable[[CompileJob], CompiledKernel] | None = None,
+    at_once: int | None = None,
 ) -> Iterator[tuple[CompileJob, CompiledKernel | CompileFailure]]:
     """Run `work` on every job, and yield each job with its result as it completes.
 
-    A failure never stops the other jobs. A job whose process died is run once more, by `again` where that is given,
-    since the cause (memory, a neighbour) may have been passing. Closing the generator cancels what has not started.
+    A failure never stops the other jobs. A job whose process died is run once more, by `again` if that is given,
+    since the cause (memory, a neighbour) may have passed. Closing the generator cancels what has not started.
+    `at_once` limits the jobs that the executor has at a time.
     """
+    waiting = iter(jobs)
     finished: SimpleQueue[Future[CompiledKernel]] = SimpleQueue()
     running: dict[Future[CompiledKernel], tuple[CompileJob, int]] = {}
 
@@ -76,7 +80,7 @@ def run_jobs(
         future.add_done_callback(finished.put)
 
     try:
-        for job in jobs:
+        for job in itertools.islice(waiting, at_once):
             submit(job, 1)
         while running:
             future = finished.get()
@@ -85,6 +89,8 @@ def run_jobs(
             if isinstance(error, WorkerDiedError | BrokenExecutor) and attempt == 1:
                 submit(job, 2)
             else:
+                for next_job in itertools.islice(waiting, 1):
+                    submit(next_job, 1)
                 yield job, future.result() if error is None else _failure(error)
     finally:
         for future in running:
@@ -94,7 +100,7 @@ def run_jobs(
 def _submit(executor: Executor, work: Callable[[CompileJob], T], job: CompileJob) -> Future[T]:
     try:
         return executor.submit(work, job)
-    except BrokenExecutor as error:
+    except (BrokenExecutor, AotError) as error:
         failed: Future[T] = Future()
         failed.set_exception(error)
         return failed
