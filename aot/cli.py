@@ -292,8 +292,8 @@ def main(
     from aot.cache.layered_cache import CacheError
     from aot.manifest.yamlfile import ManifestError
 
+    from .build import Request, build
     from .errors import BuildError
-    from .session import Request, build
 
     if neighbours and not calls:
         raise click.UsageError("--neighbours are those of calls: it goes with --for")

@@ -63,10 +63,10 @@ def check(
     nothing wrote, no race; every element of an output written, and nothing else; results that depend neither on
     strides nor on the order of wavefronts, and that the op's `reference` confirms, where it has one.
     """
+    from aot.build import Request
     from aot.cache.layered_cache import CacheError
     from aot.errors import BuildError
     from aot.manifest.yamlfile import ManifestError
-    from aot.session import Request
     from aot_runtime.errors import DeviceError
 
     log_as_asked(verbose, quiet)
@@ -86,8 +86,8 @@ def check(
         quiet=quiet or as_json,
     )
     try:
-        from aot.check.session import CheckRequest
-        from aot.check.session import check as run
+        from aot.check.check_ops import CheckRequest
+        from aot.check.check_ops import check as run
 
         request = CheckRequest(build, seed, count, case, time_limit, tuple(words))
         reports = run(request, (lambda report: None) if as_json else _Printer(verbose > 0, quiet))

@@ -130,10 +130,10 @@ def tune(
     if any(words) and calls:
         raise click.UsageError("calls are either in --for or described by --dim, --shape, --dtype, --set and --given")
 
+    from aot.build import Request
     from aot.cache.layered_cache import CacheError
     from aot.errors import BuildError
     from aot.manifest.yamlfile import ManifestError
-    from aot.session import Request
     from aot_runtime.errors import AotError
 
     log_as_asked(verbose, quiet)
@@ -145,7 +145,7 @@ def tune(
     )  # fmt: skip
     try:
         from aot.tune.request import TuneRequest
-        from aot.tune.session import tune as run
+        from aot.tune.tune_op import tune as run
 
         call = _call(*words) if any(words) else None
         run(

@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from aot.build import Request
 from aot.manifest.calls import CallEntrySpec, load_calls
 from aot.manifest.loading import Manifest, OpSource, load_manifest
 from aot.manifest.shipped import shipped_manifests
 from aot.manifest.spaces import Space, load_space
-from aot.session import Request
 from aot.targets import Target, parse_arch
 from aot_runtime.contract.expressions import nearest
 from aot_runtime.errors import AotError

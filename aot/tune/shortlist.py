@@ -7,9 +7,9 @@ from typing import Any
 
 from aot.manifest.schema import ModelledSpec
 
+from .best_configs import Choice, shortlisted
 from .calls import TunedCall
 from .candidates import Candidate
-from .choosing import Choice, shortlisted
 from .yaml_text import flow, flow_mapping, given
 
 _OF_CALL = ("shapes", "dims", "given", "dtypes", "strides", "innermost", "unaligned", "scalars")

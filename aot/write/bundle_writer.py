@@ -22,8 +22,8 @@ from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.index_file import FORMAT_VERSION, OLDEST_FORMAT, encode_index
 from aot_runtime.contract.occupancy import occupancy
 
+from .atomic_install import place_bundle
 from .c.files import c_files
-from .placing import place_bundle
 from .provenance import make_provenance
 from .vectors import CaseVectors
 

@@ -15,7 +15,7 @@ from aot_emulator import EmulatorDriver
 from aot_emulator.profile.profile_call import MadeCall, make_call, open_for
 from aot_emulator.timing.sampling import Sampled, SamplingRunner
 
-from aot.tune.modelled import model_version
+from aot.tune.model_timer import model_version
 from aot_runtime.call.callspec import CallSpec, plan_call
 from aot_runtime.call.decision import Decision
 from aot_runtime.call.planner import Planner

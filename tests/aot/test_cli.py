@@ -56,7 +56,7 @@ def test_a_build_and_one_that_has_nothing_to_do(tmp_path: Path):
 
 
 def test_options_reach_the_pool_and_an_interrupt_ends_the_build(project: Project):
-    with mock.patch("aot.session.WarmPool", side_effect=KeyboardInterrupt) as pool:
+    with mock.patch("aot.build.WarmPool", side_effect=KeyboardInterrupt) as pool:
         assert project.build("--jobs", "3", "--timeout", "7", workers=True).exit_code == 130
     pool.assert_called_once_with(3, 7.0)
 

@@ -41,7 +41,7 @@ def test_a_cold_machine_compiles_nothing(tmp_path: Path, shared: Path, caplog: p
     made = first.build(*options)
     assert figures(made) == (2, 0) and f"\nshared cache {shared}: 0 entries read, 3 written\n" in made.stdout
     with (
-        mock.patch("aot.session.compile_missing", side_effect=AssertionError("it compiles")),
+        mock.patch("aot.build.compile_missing", side_effect=AssertionError("it compiles")),
         mock.patch("aot.write.vectors._computed", side_effect=AssertionError("it computes")),
     ):
         found = second.build(*options)

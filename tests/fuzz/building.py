@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-import aot.session  # noqa: F401  (and with it all that a fork needs)
+import aot.build  # noqa: F401  (and with it all that a fork needs)
 from aot.cli import main
 from aot_runtime.bundle.reading import read_blob, read_checked, read_index
 

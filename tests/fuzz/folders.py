@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from aot.cache.listing import list_local
 from aot.cache.shared_cache import CacheError, CacheSettings
 from aot.cache.stores import FolderStore
-from aot.write.placing import place_bundle
+from aot.write.atomic_install import place_bundle
 from aot_runtime import folders
 from aot_runtime.bundle.packing import pack_bundle, unpack_bundle
 from aot_runtime.bundle.verification import verify_bundle

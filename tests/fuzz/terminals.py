@@ -17,11 +17,11 @@ from typing import Any
 
 import msgspec
 
+from aot.build import _print_failures
 from aot.cli import main as aotbuild
 from aot.errors import CompileError
 from aot.manifest.loading import load_manifest
 from aot.manifest.yamlfile import ManifestError
-from aot.session import _print_failures
 from aot_runtime.bundle.kpack import ALIGNMENT, HEADER, MAGIC, VERSION
 from aot_runtime.command.main import main as aotbundle
 from aot_runtime.contract.names import Scope

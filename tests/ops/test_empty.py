@@ -10,7 +10,7 @@ pytest.importorskip("triton", reason="planning needs the extra `build`")
 
 from aot_emulator import EmulatorDriver
 
-from aot.check.planning import plan_op
+from aot.check.call_selection import plan_op
 from aot.manifest.loading import load_manifest
 from aot.plan.bundles import plan_bundle
 from aot.plan.cases import planning_index

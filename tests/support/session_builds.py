@@ -46,7 +46,7 @@ def build_here(command: Sequence[str]) -> Result:
     """`aotbuild` with these words, in this process: to start a worker takes longer than to compile a few kernels."""
     from aot.cli import main
 
-    with mock.patch("aot.session.WarmPool", lambda workers, timeout: ThreadPoolExecutor(1)):
+    with mock.patch("aot.build.WarmPool", lambda workers, timeout: ThreadPoolExecutor(1)):
         return CliRunner().invoke(main, command)
 
 

@@ -33,7 +33,7 @@ def test_a_file_edited_during_a_build_fails_it(tmp_path: Path, changed: str):
         path.write_text(planned + "\n# edited\n")
         return look_up(*arguments)
 
-    with mock.patch("aot.session.look_up", edit_before):
+    with mock.patch("aot.build.look_up", edit_before):
         result = project.build(*SMALL)
     assert result.exit_code == 1 and f"file {changed} changed during the build" in result.stderr
     assert not project.folder_of().exists()

@@ -23,9 +23,9 @@ from aot_runtime.opened import Bundle
 from aot_runtime.terminal import Console
 
 from .made_calls import made_call, run_with
-from .planning import PlannedTuning, Trial
 from .results import Results, Timed
-from .timing import Times, told_of
+from .timers import Times, told_of
+from .trials import PlannedTuning, Trial
 
 FLUSHED = 512 << 20
 """Bytes that are written before each timed call, so that no cache has any of its tensors: twice an MI300X's."""

@@ -15,12 +15,12 @@ from aot.progress import counted
 from aot_runtime.folders import write_file
 from aot_runtime.terminal import Console
 
-from .choosing import Choice
+from .best_configs import Choice
 from .overlay import is_measured, with_config
-from .planning import PlannedTuning
 from .request import Subject, TuneRequest, TuningError
 from .shortlist import shortlist_text
-from .timing import Timer
+from .timers import Timer
+from .trials import PlannedTuning
 
 MOST_NAMED = 4
 """Calls that a tuning file names of a config."""

@@ -18,7 +18,7 @@ from aot_runtime.contract.records import Index, Variant
 from aot_runtime.errors import BundleError, DeviceError, ExpressionError
 
 from .candidates import Group
-from .planning import PlannedTuning, Trial
+from .trials import PlannedTuning, Trial
 
 
 def without_failures(planned: PlannedTuning, outcome: Outcome) -> tuple[PlannedBundle, dict[int, str]]:

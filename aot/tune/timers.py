@@ -13,9 +13,9 @@ from aot.manifest.schema import MeasuredSpec, ModelledSpec
 from aot.progress import counted, steps
 from aot_runtime.terminal import Console
 
-from .modelled import ModelTask, model_version, modelled_times
-from .planning import PlannedTuning, Trial
+from .model_timer import ModelTask, model_version, modelled_times
 from .results import Results, Timed
+from .trials import PlannedTuning, Trial
 
 BY = "aotbuild tune"
 Times = dict[tuple[int, int], Timed]

@@ -17,7 +17,6 @@ pytest.importorskip("tinygrad", reason="the model of time needs the extra `emula
 
 from aot.manifest.loading import load_tuning
 from aot.manifest.schema import ConfigSpec
-from aot.tune import modelled
 from tests.support.building.builds import Project
 from tests.support.building.projects import edit
 from tests.support.hip_double.double import DoubleLibrary
@@ -92,7 +91,7 @@ class Tuned(Project):
 def modelled_run(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
     """A run that was ended as the second time was modelled, and went on."""
     project = Tuned(tmp_path_factory.mktemp("tuned"))
-    whole = modelled._Worker.time
+    whole = model_timer._Worker.time
     calls = iter(range(9))
 
     def interrupted(worker: Any, task: Any) -> Any:
@@ -100,7 +99,7 @@ def modelled_run(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
             raise KeyboardInterrupt
         return whole(worker, task)
 
-    with mock.patch.object(modelled._Worker, "time", interrupted):
+    with mock.patch.object(model_timer._Worker, "time", interrupted):
         assert project.refused()[0] != 0
     assert len(project.times) == 1 and not project.tuning.exists()
     project.results.write_text(project.results.read_text() + '{"op": "dou')  # as a killed run may leave it

@@ -7,22 +7,22 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
+from aot.build import compile_all, plan_manifests
 from aot.manifest.loading import Manifest
 from aot.plan.bundles import PlannedBundle
 from aot.plan.calls import WantedCalls
 from aot.progress import counted
-from aot.session import compile_all, plan_manifests
 from aot.write.bundle_writer import write_bundle
 from aot_runtime.terminal import Console
 
+from .best_configs import Choice, choose
 from .candidates import Group
-from .choosing import Choice, choose
-from .planning import PlannedTuning, plan_tuning
-from .pruning import pruned, reasons_text, without_failures
+from .code_filter import pruned, reasons_text, without_failures
+from .output_files import write
 from .request import Subject, TuneRequest, TuningError, subject_of
 from .results import Results
-from .timing import ByModel, Timer
-from .writing import write
+from .timers import ByModel, Timer
+from .trials import PlannedTuning, plan_tuning
 
 MARGINS = {"measured": 0.02, "modelled": 0.1}
 """Part of its time by which a config has to be faster than another one to be told apart from it."""
@@ -84,7 +84,7 @@ def _planned(
 def _timer(request: TuneRequest) -> Timer:
     if request.device is None:
         return ByModel(request.target.arch, request.build.jobs)
-    from .measured import OnDevice
+    from .device_timer import OnDevice
 
     device = OnDevice(request.device, request.target.arch, request.rounds)
     if not device.means and request.output is None:

@@ -21,9 +21,9 @@ from aot_runtime.call.planner import op_planner
 from aot_runtime.contract.records import Op, Variant
 from aot_runtime.device.device import Device
 
-from .drawing import Drawing, Drawn, Where
-from .naming import Point
-from .numbers import make_recipe, names_twice
+from .constraints import Point
+from .random_calls import Drawing, Drawn, Where
+from .random_values import make_recipe, names_twice
 
 MAX_POINTS = 8
 """Points of a specialisation that are tried where no call of an earlier one is found."""

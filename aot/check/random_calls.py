@@ -27,7 +27,7 @@ from aot_runtime.contract.records import Index, Op, Scalar, Tensor
 from aot_runtime.device.device import Device
 from aot_runtime.errors import ArgumentError
 
-from .naming import Constraints, Point
+from .constraints import Constraints, Point
 
 TRIES = 120
 """Calls of a point that are begun before it is given up."""

@@ -31,8 +31,8 @@ from aot.plan.filters import Filters, resolve_filters
 from aot.plan.present import read_present
 from aot.workers.batch import Outcome, compile_missing, look_up
 from aot.workers.pool import WarmPool, default_workers, remove_leftovers
+from aot.write.archives import archive_names, folder_aside, pack_bundles
 from aot.write.bundle_writer import write_bundle
-from aot.write.packing import archive_names, folder_aside, pack_bundles
 from aot.write.requirements import requirement_faults
 from aot.write.roles import check_roles, keys_at_fault
 from aot.write.vectors import CaseVectors, Computed, VectorCache, case_vectors, compute

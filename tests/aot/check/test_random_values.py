@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from aot.check.numbers import draw_distinct, draw_offsets
+from aot.check.random_values import draw_distinct, draw_offsets
 
 SEQUENCES = [(2, 7, None), (9, 31, None), (5, 12, 3), (6, 4, 1), (3, 9, 4)]
 """(count, extent, longest)"""

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from .candidates import Candidate, Group
-from .planning import PlannedTuning
 from .results import Timed
+from .trials import PlannedTuning
 
 
 @dataclass(frozen=True)

@@ -12,10 +12,10 @@ from aot_emulator.driver import EmulatorDriver
 from aot_emulator.isa.archs import ARCHS
 from aot_emulator.machine.launch_options import Options
 
+from aot.build import Request, make, plan
 from aot.forked_process import ForkedProcess
 from aot.plan.bundles import PlannedBundle
 from aot.plan.cases import Recipe
-from aot.session import Request, make, plan
 from aot.write.vectors import Expectation, expectation
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.device.device import Device
@@ -24,9 +24,9 @@ from aot_runtime.errors import DeviceError
 from aot_runtime.opened import Bundle
 from aot_runtime.terminal import Console
 
+from .call_selection import PlannedCheck, PlannedOp, narrowed, plan_op
 from .findings import ENDLESS, CaseReport, OpReport, call_text, variants_text
-from .planning import PlannedCheck, PlannedOp, narrowed, plan_op
-from .running import Runner, run_case
+from .properties import Runner, run_case
 
 Tell = Callable[[OpReport], None]
 """Called with the report of each op, as soon as it is there."""

@@ -129,7 +129,7 @@ def test_a_bundle_that_no_reader_takes_does_not_replace_one(project: Project, fo
 
 
 def test_a_build_with_nothing_to_do_reads_no_code_object(project: Project, folder: Path):
-    with mock.patch("aot.write.placing.verify_bundle", lambda folder: ["was verified"]):
+    with mock.patch("aot.write.atomic_install.verify_bundle", lambda folder: ["was verified"]):
         build(project, KERNELS)
 
 

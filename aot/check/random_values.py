@@ -15,7 +15,7 @@ from aot_runtime.contract.dtypes import numpy_dtype
 from aot_runtime.contract.evaluation import evaluator
 from aot_runtime.contract.records import Op, Tensor, Value
 
-from .drawing import Drawn
+from .random_calls import Drawn
 
 _LISTED = 1 << 16
 """Ranges of fewer numbers are drawn from without repeating any."""

@@ -30,9 +30,9 @@ from aot_runtime.contract.records import Op
 from aot_runtime.errors import AotError, EmulationError, InstructionBudgetError, SanitizerError
 from aot_runtime.opened import Bundle
 
+from .call_selection import PlannedCheck
 from .findings import ENDLESS, PACKED, STRIDED, Finding, layouts_text
-from .placing import Array, Placed, place, spot_of
-from .planning import PlannedCheck
+from .guarded_memory import Array, Placed, place, spot_of
 
 Refer = Callable[[Recipe], Expectation]
 """What the references of a recipe make of it."""
