@@ -44,6 +44,7 @@ from aot_runtime.texts import size_text
 from aot_runtime.trust.signing import Signer
 
 from .progress import counted, progress
+from .shards import WHOLE, Shard, jobs_json
 from .targets import Target
 
 LOG = logging.getLogger("aotbuild.build")
@@ -72,6 +73,8 @@ class Request:
     compress: bool = False
     scheduler: str | None = None
     add: bool = False
+    shard: Shard | None = None
+    list_jobs: bool = False
 
 
 def build(request: Request) -> int:
@@ -79,12 +82,18 @@ def build(request: Request) -> int:
     console = Console(quiet=request.quiet)
     started = time.monotonic()
     bundles = plan(request)
+    if request.list_jobs:
+        write(*jobs_json(bundles, request.shard or WHOLE).splitlines())
+        return 0
     _print_calls(console, request, bundles)
     requirements = _requirements(request, bundles)
     if request.dry_run:
         _print_counts(console, bundles)
         return 0
-    outcome = make(request, bundles, console, requirements)
+    if request.shard is None:
+        outcome = make(request, bundles, console, requirements)
+    else:
+        outcome = _compile_shard(request, bundles, console, request.shard)
     if outcome is None:
         return 1
     took = time.monotonic() - started
@@ -99,10 +108,8 @@ def make(
 
     Raises `ManifestError`, `BuildError` and `CacheError`.
     """
-    shared = None if request.cache.shared is None else SharedCache(request.cache.shared)
-    cache = CompileCache(request.cache.folder, shared)
-    remove_leftovers(Path(tempfile.gettempdir()))  # a build with nothing to compile makes no pool that does
-    with _locked(request.output, _outputs(request, bundles)), shared or nullcontext():
+    cache = _cache(request)
+    with _locked(request.output, _outputs(request, bundles)), cache.shared or nullcontext():
         _hold_present(bundles)
         outcome = _compiled(request, bundles, console, cache)
         if outcome.failures:
@@ -114,23 +121,50 @@ def make(
             write("aotbuild: --require is not met; no bundle was written", *faults, err=True)
             return None
         # All of them first: where a reference is at fault, no bundle is written.
-        vectors = _vectors(request, bundles, VectorCache(request.cache.folder, shared))
+        vectors = _vectors(request, bundles, VectorCache(request.cache.folder, cache.shared))
         with folder_aside(request.output, bundles) if request.pack else nullcontext(request.output) as folder:
             for bundle, selftest in zip(bundles, vectors, strict=True):
                 _write(console, bundle, outcome, selftest, request, folder)
             if request.pack:
                 _pack(console, bundles, folder, request)
-    if shared is not None and (use := shared.use):
-        console.print(f"{shared}: {use}")
+    _print_use(console, cache)
     return outcome
 
 
 def compile_all(request: Request, bundles: list[PlannedBundle], console: Console) -> Outcome:
-    """Compile what is planned, as far as the cache does not have it, and write nothing. Raises as `make` does."""
+    """Compile what is planned and not in the cache; write no bundle. Raises as `make` does."""
+    cache = _cache(request)
+    with cache.shared or nullcontext():
+        return _compiled(request, bundles, console, cache)
+
+
+def _compile_shard(
+    request: Request, bundles: list[PlannedBundle], console: Console, shard: Shard
+) -> Outcome | None:  # fmt: skip
+    """Compile the jobs of a shard into the cache; None if one failed, once that was reported."""
+    cache, jobs = _cache(request), _jobs(bundles)
+    part = shard.of(jobs)
+    console.print(f"shard {shard}: {len(part)} of {counted(len(jobs), 'job')}")
+    with cache.shared or nullcontext():
+        outcome, missing = look_up(part, cache)
+        _compile(request, bundles, console, cache, outcome, missing)
+        _log_warnings(outcome)
+    _print_use(console, cache)
+    if outcome.failures:
+        _print_failures(request, bundles, outcome)
+        return None
+    return outcome
+
+
+def _cache(request: Request) -> CompileCache:
+    remove_leftovers(Path(tempfile.gettempdir()))  # a pool does this too, but a build may not need one
     shared = None if request.cache.shared is None else SharedCache(request.cache.shared)
-    remove_leftovers(Path(tempfile.gettempdir()))
-    with shared or nullcontext():
-        return _compiled(request, bundles, console, CompileCache(request.cache.folder, shared))
+    return CompileCache(request.cache.folder, shared)
+
+
+def _print_use(console: Console, cache: CompileCache) -> None:
+    if cache.shared is not None and (use := cache.shared.use):
+        console.print(f"{cache.shared}: {use}")
 
 
 def _compiled(request: Request, bundles: list[PlannedBundle], console: Console, cache: CompileCache) -> Outcome:
@@ -140,9 +174,13 @@ def _compiled(request: Request, bundles: list[PlannedBundle], console: Console, 
     _compile(request, bundles, console, cache, outcome, missing)
     if doubtful and not outcome.failures:
         _compile_again(request, bundles, console, cache, outcome, doubtful)
+    _log_warnings(outcome)
+    return outcome
+
+
+def _log_warnings(outcome: Outcome) -> None:
     for warning in dict.fromkeys(text for kernel in outcome.kernels.values() for text in kernel.warnings):
         LOG.warning("%s", warning)
-    return outcome
 
 
 def _jobs(bundles: list[PlannedBundle]) -> dict[str, CompileJob]:
@@ -170,8 +208,9 @@ def _compile(
     if missing:
         labels = {variant.key: variant.spec.label for bundle in bundles for variant in bundle.variants}
         executor, workers = _executor(request, [*missing.values()])
+        at_once = request.jobs if request.scheduler else None
         with executor, progress(console, labels, workers, len(missing)) as advance:
-            compile_missing(missing, cache, executor, outcome, advance)
+            compile_missing(missing, cache, executor, outcome, advance, at_once)
 
 
 def _outputs(request: Request, bundles: list[PlannedBundle]) -> list[str]:
@@ -358,7 +397,7 @@ def _print_failures(request: Request, bundles: list[PlannedBundle], outcome: Out
                 label = f"{bundle.folder_name}: {variant.spec.label}"
                 by_reason.setdefault((failure.reason, details), []).append(label)
     count = counted(sum(map(len, by_reason.values())), "variant")
-    write(f"aotbuild: {count} did not compile; no bundle was written", err=True)
+    write(f"aotbuild: {count} did not compile{'' if request.shard else '; no bundle was written'}", err=True)
     for (reason, details), labels in by_reason.items():
         write(*(f"  {label}" for label in labels), err=True)
         for text in filter(None, (reason, details)):

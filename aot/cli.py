@@ -31,6 +31,7 @@ from .command.parameters import (
     Archs,
     ManifestPath,
     SchedulerAddress,
+    ShardNumber,
     filters_of,
 )
 from .command.tune import tune
@@ -39,6 +40,8 @@ from .targets import TARGETS, Target
 if TYPE_CHECKING:
     from aot.cache.shared_cache import CacheSettings
     from aot_runtime.trust.signing import Signer
+
+    from .shards import Shard
 
 SUBCOMMANDS: Mapping[str, click.Command] = {"cache": cache, "check": check, "init": init, "tune": tune}
 
@@ -56,6 +59,8 @@ Examples:
   aotbuild tune softmax --arch gfx942 --dry-run
   aotbuild --arch gfx942 --scheduler tcp://127.0.0.1:8786 manifests/first.yaml
   aotbuild --arch gfx942 --shared-cache /mnt/team/aotbuild manifests/first.yaml
+  aotbuild --arch gfx942 --shard 3/16 --shared-cache /mnt/team/aotbuild attention
+  aotbuild --arch gfx942 --list-jobs manifests/first.yaml
   aotbuild cache ls
 
 Exit status: 0 all built; 1 something did not compile or could not be written; 2 wrong usage or manifest.
@@ -192,6 +197,17 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
     help="Compile on the workers of a dask.distributed cluster: tcp://HOST:PORT, or tls://HOST:PORT.",
 )
 @click.option(
+    "--shard",
+    type=ShardNumber(),
+    metavar="NUMBER/COUNT",
+    help="Compile this part of the jobs into the cache and write no bundle; a build after all parts compiles nothing.",
+)
+@click.option(
+    "--list-jobs",
+    is_flag=True,
+    help="Print the compile jobs, or those of the --shard, as JSON; compile nothing.",
+)
+@click.option(
     "--filter",
     "filters",
     multiple=True,
@@ -282,7 +298,8 @@ def main(
     manifests: tuple[Path, ...], targets: tuple[tuple[Target, ...], ...], output: Path, jobs: int | None,
     scheduler: str | None, filters: dict[str, frozenset[str]], calls: tuple[Path, ...], neighbours: bool,
     add: bool, requirements: tuple[str, ...], signer: Signer | None, pack: bool, compress: bool, dry_run: bool,
-    timeout: float, caches: CacheSettings, line_info: bool, verbose: int, quiet: bool,
+    timeout: float, shard: Shard | None, list_jobs: bool, caches: CacheSettings, line_info: bool, verbose: int,
+    quiet: bool,
 ) -> None:  # fmt: skip
     """Compile every kernel variant that MANIFESTS list into bundles of code objects. Needs no GPU.
 
@@ -299,6 +316,8 @@ def main(
         raise click.UsageError("--neighbours are those of calls: it goes with --for")
     if add and (not calls or pack):
         raise click.UsageError("--add is for a bundle in a folder, and for calls: it goes with --for, without --pack")
+    if dry_run and (shard or list_jobs):
+        raise click.UsageError("--dry-run only counts variants: it goes without --shard and --list-jobs")
     if compress and not pack:
         raise click.UsageError("--compress is for archives: it goes with --pack")
     log_as_asked(verbose, quiet)
@@ -322,6 +341,8 @@ def main(
         compress,
         scheduler,
         add,
+        shard,
+        list_jobs,
     )
     try:
         with _ended_by_sigterm():

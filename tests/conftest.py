@@ -17,7 +17,6 @@ import pytest
 from aot_runtime.contract import records
 from tests.rocm.packages import SUITES
 from tests.rocm.session import is_inside, run_inside
-from tests.support.building.clusters import cluster  # noqa: F401  (a fixture)
 from tests.support.hip_double.double import hip_double  # noqa: F401  (a fixture)
 from tests.support.op_bundles import DEVICES, OpBundles, run_over_double
 from tests.support.sample_index import sample_index

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -12,6 +12,9 @@ from click.shell_completion import CompletionItem
 from aot.targets import TARGETS, Target, parse_arch
 from aot_runtime.contract.arch import GPU_NAMES
 from aot_runtime.texts import UNITS
+
+if TYPE_CHECKING:
+    from aot.shards import Shard
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 TIMEOUT_S: float = 600
@@ -85,7 +88,7 @@ class Size(click.ParamType):
             return value
         found = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]iB|B|)", str(value).strip())
         if not found:
-            self.fail(f"'{value}' is no size; write 2GiB, 500MiB or a number of bytes", param, ctx)
+            self.fail(f"'{value}' is not a size; write 2GiB, 500MiB or a number of bytes", param, ctx)
         return int(float(found[1]) * _SIZES[found[2]])
 
 
@@ -99,8 +102,27 @@ class Age(click.ParamType):
             return value
         found = re.fullmatch(r"(\d+(?:\.\d+)?) *([hdw])", str(value).strip())
         if not found:
-            self.fail(f"'{value}' is no age; write 30d, 2w or 12h", param, ctx)
+            self.fail(f"'{value}' is not an age; write 30d, 2w or 12h", param, ctx)
         return float(found[1]) * _DAYS[found[2]]
+
+
+class ShardNumber(click.ParamType):
+    """A part of a build's jobs: `3/16`."""
+
+    name = "shard"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Shard:
+        from aot.shards import Shard
+
+        if isinstance(value, Shard):
+            return value
+        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", str(value))
+        if not found:
+            self.fail(f"'{value}' is not a shard; write NUMBER/COUNT, as 3/16", param, ctx)
+        try:
+            return Shard(int(found[1]), int(found[2]))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 class SchedulerAddress(click.ParamType):
@@ -110,5 +132,5 @@ class SchedulerAddress(click.ParamType):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if not re.fullmatch(r"(tcp|tls)://[^\s/:]+:\d+|(tcp|tls)://\[[0-9a-fA-F:]+\]:\d+", str(value)):
-            self.fail(f"'{value}' is no address; write tcp://HOST:PORT or tls://HOST:PORT", param, ctx)
+            self.fail(f"'{value}' is not an address; write tcp://HOST:PORT or tls://HOST:PORT", param, ctx)
         return str(value)

@@ -5,13 +5,13 @@ import signal
 from pathlib import Path
 from subprocess import Popen
 
-import psutil
 import pytest
 from filelock import FileLock
 
 from tests.support.building.builds import Project, contents, figures
 from tests.support.building.projects import KERNELS, SCALE, edit
-from tests.support.building.tasks import gone, wait_for
+from tests.support.building.tasks import wait_for
+from tests.support.processes import descendants, gone
 
 # The same inputs give the same bytes
 
@@ -79,7 +79,7 @@ def test_a_build_that_is_ended_leaves_no_workers_and_nothing_half_done(tmp_path:
     process = project.start("--filter", "dtype=float16", "--jobs", "2")
     try:
         wait_for(lambda: sum(path.is_file() and path.name[0] != "." for path in project.cache.rglob("v2/*/*")) == 2)
-        children = [child.pid for child in psutil.Process(process.pid).children(recursive=True)]
+        children = descendants(process.pid)
         assert not all(map(gone, children))
         if end == signal.SIGINT:
             os.killpg(process.pid, end)  # as a terminal does: the whole group

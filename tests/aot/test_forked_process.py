@@ -12,7 +12,8 @@ from aot.forked_process import ForkedProcess, TimeLimitError, WorkerDiedError
 from tests.support.building.builds import Project
 from tests.support.building.projects import KERNELS, SCALE, edit, unmarked
 from tests.support.building.selftests import REFERENCE, SCALE_CASES, project
-from tests.support.building.tasks import gone, wait_for
+from tests.support.building.tasks import wait_for
+from tests.support.processes import gone
 
 SMALL = ("--filter", "dtype=float16,block=16")
 NEEDS_TWO = KERNELS.replace("* factor", "* factor * TWO")

@@ -15,11 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
 import aot.build  # noqa: F401  (and with it all that a fork needs)
 from aot.cli import main
 from aot_runtime.bundle.reading import read_blob, read_checked, read_index
+from tests.support.processes import descendants, gone
 
 MANIFEST = Path(__file__).parents[1] / "support" / "small" / "small.yaml"
 BUNDLE = "small-gfx942"
@@ -64,18 +63,16 @@ class Build:
     printed: int
     """The pipe that it prints to: files may be limited for it."""
     started: float
-    processes: dict[int, psutil.Process] = field(default_factory=dict)
+    processes: set[int] = field(default_factory=set)
     _text: bytes = b""
 
     def close(self) -> None:
         os.close(self.printed)
 
-    def look(self) -> list[psutil.Process]:
-        """The processes that it has started and that are alive now."""
-        with suppress(psutil.NoSuchProcess):
-            for process in psutil.Process(self.pid).children(recursive=True):
-                self.processes[process.pid] = process
-        return [process for process in self.processes.values() if _alive(process)]
+    def look(self) -> list[int]:
+        """Processes that it has started and that are alive now."""
+        self.processes.update(descendants(self.pid))
+        return [pid for pid in sorted(self.processes) if not gone(pid)]
 
     @property
     def said(self) -> str:
@@ -96,15 +93,12 @@ class Build:
         os.waitpid(self.pid, 0)
         return HUNG_STATUS
 
-    def wait_for_processes(self, seconds: float = 10.0) -> list[psutil.Process]:
-        """Those that still live when the build's own process is gone, some time later."""
-        return psutil.wait_procs([p for p in self.processes.values() if _alive(p)], timeout=seconds)[1]
-
-
-def _alive(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return process.status() != psutil.STATUS_ZOMBIE
-    return False
+    def wait_for_processes(self, seconds: float = 10.0) -> list[int]:
+        """Processes that are alive some time after the build's own has ended."""
+        deadline = time.monotonic() + seconds
+        while (alive := [pid for pid in self.processes if not gone(pid)]) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return alive
 
 
 def start(place: Place, wanted: str, *, jobs: int = 1, largest_file: int | None = None) -> Build:

@@ -11,14 +11,12 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from aot_runtime.bundle.verification import verify_bundle
 from tests.support.building.builds import contents
+from tests.support.processes import kill
 
 from .building import Build, Place, leftovers, opened, run, start
 from .outcomes import Outcomes
@@ -71,7 +69,7 @@ Disturbance = Callable[[Good, Place, float, bool], tuple[str, str]]
 (what became of it, what is wrong or nothing)."""
 
 
-def _kill(pick: Callable[[Build], list[psutil.Process]], whom: str) -> Disturbance:
+def _kill(pick: Callable[[Build], list[int]], whom: str) -> Disturbance:
     def disturb(good: Good, place: Place, share: float, cold: bool) -> tuple[str, str]:
         build = start(place, NEWER)
         deadline = build.started + share * (good.cold if cold else good.warm)
@@ -79,9 +77,8 @@ def _kill(pick: Callable[[Build], list[psutil.Process]], whom: str) -> Disturban
             build.look()
             time.sleep(min(0.01, left))
         build.look()
-        for process in pick(build):
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        for pid in pick(build):
+            kill(pid)
         status = build.wait()
         said = build.said
         build.close()
@@ -95,15 +92,15 @@ def _kill(pick: Callable[[Build], list[psutil.Process]], whom: str) -> Disturban
     return disturb
 
 
-def _parent(build: Build) -> list[psutil.Process]:
-    return [psutil.Process(build.pid)]
+def _parent(build: Build) -> list[int]:
+    return [build.pid]
 
 
-def _child(build: Build) -> list[psutil.Process]:
+def _child(build: Build) -> list[int]:
     return build.look()[-1:]
 
 
-def _all(build: Build) -> list[psutil.Process]:
+def _all(build: Build) -> list[int]:
     return [*_parent(build), *build.look()]
 
 

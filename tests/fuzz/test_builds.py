@@ -12,6 +12,7 @@ import pytest
 pytest.importorskip("triton", reason="builds need the extra `build`")
 
 from aot.cache.layered_cache import CompileCache
+from aot.write import atomic_install
 from aot_runtime.folders import OpenFolder
 from tests.fuzz import building, kills
 from tests.fuzz.building import BUNDLE, Place, run

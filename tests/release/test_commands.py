@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.support.building.tasks import gone, wait_for
+from tests.support.building.tasks import wait_for
+from tests.support.processes import gone
 
 from .commands import TRACEBACK, faults_of, outdated, run_script
 from .exceptions import NO_GPU, TABLE, Action, Rule, treat, unused

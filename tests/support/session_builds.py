@@ -38,8 +38,8 @@ def session_cache() -> Path:
 
 @cache
 def _builder() -> str:
-    sources = b"".join(path.read_bytes() for path in sorted((ROOT / "aot/compile").glob("*.py")))
-    return hashlib.sha256(sources).hexdigest()[:12]
+    files = [path for room in ("source", "compile", "cache") for path in sorted((ROOT / "aot" / room).glob("*.py"))]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 
 def build_here(command: Sequence[str]) -> Result:

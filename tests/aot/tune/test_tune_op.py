@@ -17,6 +17,7 @@ pytest.importorskip("tinygrad", reason="the model of time needs the extra `emula
 
 from aot.manifest.loading import load_tuning
 from aot.manifest.schema import ConfigSpec
+from aot.tune import model_timer
 from tests.support.building.builds import Project
 from tests.support.building.projects import edit
 from tests.support.hip_double.double import DoubleLibrary

@@ -9,7 +9,6 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExec
 from pathlib import Path
 
 import pebble
-import psutil
 import pytest
 
 from aot.compile.compiler import compile_job, compile_job_again
@@ -18,7 +17,8 @@ from aot.forked_process import WorkerDiedError
 from aot.workers import pool as pool_module
 from aot.workers.pool import CompileFailure, TimeLimitError, WarmPool, default_workers, run_jobs
 from tests.support.building import jobs, tasks
-from tests.support.building.tasks import gone, wait_for
+from tests.support.building.tasks import wait_for
+from tests.support.processes import gone
 
 _SPAWN = multiprocessing.get_context("spawn")
 
@@ -180,7 +180,7 @@ def test_workers_end_with_their_parent(tmp_path: Path):
 
 
 def test_the_number_of_workers(monkeypatch: pytest.MonkeyPatch):
-    assert 0 < pool_module._available_memory_bytes() <= psutil.virtual_memory().total
+    assert 0 < pool_module._available_memory_bytes() <= os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
     monkeypatch.setattr(os, "sched_getaffinity", lambda _: set(range(16)))
     for memory, jobs_there, workers in ((64, 1000, 16), (64, 3, 3), (10, 1000, 6), (1, 1000, 1)):
         monkeypatch.setattr(pool_module, "_available_memory_bytes", lambda size=memory: size << 30)
