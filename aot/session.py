@@ -18,7 +18,7 @@ from filelock import FileLock, Timeout
 from aot.cache.layered_cache import CompileCache
 from aot.cache.shared_cache import CacheSettings, SharedCache
 from aot.compile.jobs import CompileJob
-from aot.compile.kernel_source import KernelSource, inspect_kernel
+from aot.source.kernel_source import KernelSource, inspect_kernel
 from aot.forked_process import ForkedProcess
 from aot.manifest.calls import CallsFile, check_entries, entries, load_calls
 from aot.manifest.loading import Manifest, load_manifest

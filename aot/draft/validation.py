@@ -7,7 +7,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from aot.compile.kernel_source import KernelSource, inspect_kernel
+from aot.source.kernel_source import KernelSource, inspect_kernel
 from aot.forked_process import ForkedProcess
 from aot.manifest.loading import load_manifest
 from aot.manifest.yamlfile import ManifestError

@@ -10,7 +10,7 @@ from functools import cache, lru_cache
 import msgspec
 
 from aot.compile.jobs import CompileJob
-from aot.compile.kernel_source import KernelSource, inspect_kernel, joined_hash, split_function
+from aot.source.kernel_source import KernelSource, inspect_kernel, joined_hash, split_function
 from aot.compile.keys import JobKeys
 from aot.compile.settings import option_names
 from aot.errors import CompileError

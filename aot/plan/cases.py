@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from aot.compile.python_source import python_source
+from aot.source.python_source import python_source
 from aot.manifest.loading import Manifest
 from aot.manifest.schema import InputSpec, SelftestSpec
 from aot.manifest.yamlfile import Key, ManifestError

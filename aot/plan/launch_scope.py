@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-from aot.compile.constants import Dtype, Layout
+from aot.source.constants import Dtype, Layout
 from aot.manifest.loading import Manifest
 from aot.manifest.schema import LaunchSpec
 from aot.manifest.yamlfile import Key, ManifestError

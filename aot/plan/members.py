@@ -15,7 +15,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aot.compile.kernel_source import NotPlain, Parameter
+from aot.source.kernel_source import NotPlain, Parameter
 from aot.manifest.schema import BindSpec, Expr
 from aot_runtime.contract import records
 

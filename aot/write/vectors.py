@@ -30,8 +30,8 @@ import aot_runtime.bundle.vector_files
 import aot_runtime.contract.dtypes
 from aot.cache.layered_cache import NOT_ITS_NAME, VECTORS, Cache
 from aot.cache.shared_cache import SharedCache
-from aot.compile.project import Project
-from aot.compile.python_source import Closure, closure, python_source
+from aot.source.project import Project
+from aot.source.python_source import Closure, closure, python_source
 from aot.errors import CompileError, described, is_interrupt
 from aot.forked_process import TimeLimitError, WorkerDiedError
 from aot.manifest.schema import InputSpec

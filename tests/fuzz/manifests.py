@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 from ruamel.yaml import YAML
 
-from aot.compile.kernel_source import KernelSource, inspect_kernel
+from aot.source.kernel_source import KernelSource, inspect_kernel
 from aot.errors import CompileError, described
 from aot.manifest.loading import load_manifest
 from aot.manifest.yamlfile import ManifestError

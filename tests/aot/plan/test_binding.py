@@ -4,8 +4,8 @@ from typing import Any
 
 import pytest
 
-from aot.compile.constants import Dtype
-from aot.compile.kernel_source import Parameter
+from aot.source.constants import Dtype
+from aot.source.kernel_source import Parameter
 from aot.manifest.yamlfile import ManifestError
 from aot.plan.binding import Binder
 from aot.plan.bound import TRITON_DTYPES, Bound, kernarg_values

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from aot.compile.jobs import CompileJob
-from aot.compile.kernel_source import Parameter
+from aot.source.kernel_source import Parameter
 from aot.plan.binding import Binder
 from aot.plan.bound import Bound, compile_job
 from aot.plan.contract import build_contract

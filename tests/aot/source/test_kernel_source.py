@@ -4,8 +4,8 @@ from pathlib import Path
 
 import pytest
 
-from aot.compile.constants import Dtype
-from aot.compile.kernel_source import NotPlain, Parameter, kernel_parameters, load_kernel
+from aot.source.constants import Dtype
+from aot.source.kernel_source import NotPlain, Parameter, kernel_parameters, load_kernel
 from aot.errors import CompileError
 from tests.support.building import jobs
 
