@@ -18,7 +18,6 @@ from filelock import FileLock, Timeout
 from aot.cache.layered_cache import CompileCache
 from aot.cache.shared_cache import CacheSettings, SharedCache
 from aot.compile.jobs import CompileJob
-from aot.compile.kernel_source import KernelSource, inspect_kernel
 from aot.errors import BuildError
 from aot.forked_process import ForkedProcess
 from aot.manifest.calls import CallsFile, check_entries, entries, load_calls
@@ -29,6 +28,7 @@ from aot.plan.calls import WantedCalls
 from aot.plan.cases import Recipe
 from aot.plan.filters import Filters, resolve_filters
 from aot.plan.present import read_present
+from aot.source.kernel_source import KernelSource, inspect_kernel
 from aot.workers.batch import Outcome, compile_missing, look_up
 from aot.workers.pool import WarmPool, default_workers, remove_leftovers
 from aot.write.archives import archive_names, folder_aside, pack_bundles

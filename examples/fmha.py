@@ -236,7 +236,7 @@ def run(bundle: Bundle, call: Call, repeat: int) -> tuple[dict[str, Array], floa
 
 def check(bundle: Bundle, call: Call, results: dict[str, Array]) -> str:
     """What is wrong with the outputs, by the numpy reference that the op names; empty: nothing."""
-    from aot.compile.project import project
+    from aot.source.project import project
 
     inputs = {name: item.values for name, item in call.inputs.items()}
     if call.manifest == "attention_quantised":

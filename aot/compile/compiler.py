@@ -14,6 +14,10 @@ from warnings import catch_warnings as recorded_warnings
 from warnings import simplefilter
 
 from aot.errors import CompileError, KernelFileError, described, is_interrupt
+from aot.source.assumed_driver import assumed_driver
+from aot.source.constants import triton_constant
+from aot.source.kernel_source import sources_hash, split_function, tuple_classes
+from aot.source.project import project
 from aot.targets import Target
 from aot_runtime.bundle.codeobject import KernelMetadata, read_arch, read_code_object
 from aot_runtime.bundle.signature import signature_faults
@@ -22,17 +26,13 @@ from aot_runtime.contract.records import TENSOR_MAP
 from aot_runtime.errors import BundleError
 
 from .accesses import KINDS, pointer_accesses, watched_stages
-from .assumed_driver import assumed_driver
-from .constants import triton_constant
 from .descriptors import descriptor_fields, is_descriptor, is_map, run_time_arguments
 from .diagnostics import Diagnostic, diagnostics, errors, located, warnings
 from .foreign import ForeignCode, foreign_code
 from .jobs import CompiledKernel, CompileJob, job_target
 from .kernargs import KernargField, kernarg_bytes, kernarg_layout
-from .kernel_source import sources_hash, split_function, tuple_classes
 from .keys import JobKeys
 from .map_checks import map_faults
-from .project import project
 from .reasons import Evidence, compile_error
 from .settings import CompilerOutput, parsed_options, pinned_knobs, plain_options, quiet_triton
 from .tuples import TupleError, member_paths, nested_types
@@ -262,12 +262,12 @@ def _source_class(job: CompileJob, kernel: JITFunction) -> type[ASTSource]:
             "layout, and a kernel of Triton takes pointers in its place, which have none"
         )
     if described and not kernel.is_gluon():
-        from .pointer_source import PointerSource
+        from aot.source.pointer_source import PointerSource
 
         return PointerSource
     if not kernel.is_gluon():
         return ASTSource
-    from .gluon import GluonSource
+    from aot.source.gluon import GluonSource
 
     return GluonSource
 

@@ -9,11 +9,10 @@ from typing import Annotated
 from msgspec import Meta
 
 from aot.errors import CompileError
+from aot.source.constants import Constant
 from aot.targets import Target, parse_arch
 from aot_runtime.bundle.codeobject import KernelMetadata
 from aot_runtime.contract.records import Int
-
-from .constants import Constant
 
 # What a kernel that comes from a cache may hold at most: it is decoded within these bounds.
 Bytes = Annotated[int, Meta(ge=0, lt=1 << 31)]

@@ -6,10 +6,10 @@ import hashlib
 import json
 from typing import Any
 
+from aot.source.project import PROCESS_LOCK
 from aot.targets import Target
 
 from .jobs import CompileJob, job_target
-from .project import PROCESS_LOCK
 from .settings import code_environment, parsed_options, pinned_knobs
 
 KEY_VERSION = 3

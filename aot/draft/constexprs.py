@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from aot.compile.autotuning import Heuristic
-from aot.compile.kernel_source import Parameter
+from aot.source.autotuning import Heuristic
+from aot.source.kernel_source import Parameter
 from aot_runtime.contract.names import RESERVED
 
 from . import values

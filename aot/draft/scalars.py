@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from aot.compile.kernel_source import Parameter
+from aot.source.kernel_source import Parameter
 
 from .host_values import Const, HostTensor
 from .sizes import names_of

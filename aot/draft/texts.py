@@ -9,10 +9,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aot.compile.autotuning import Autotuning, decorators_of
-from aot.compile.kernel_source import Parameter, kernel_parameters, split_function
-from aot.compile.project import KernelFunctionError, project
 from aot.paths import is_file
+from aot.source.autotuning import Autotuning, decorators_of
+from aot.source.kernel_source import Parameter, kernel_parameters, split_function
+from aot.source.project import KernelFunctionError, project
 from aot.targets import Target
 from aot_runtime.contract.expressions import nearest
 

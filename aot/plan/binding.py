@@ -14,11 +14,11 @@ from dataclasses import dataclass
 from functools import cached_property
 from typing import Any
 
-from aot.compile.constants import Constant
-from aot.compile.kernel_source import Parameter
 from aot.manifest.loading import Manifest
 from aot.manifest.schema import BindSpec, Expr, LaunchSpec, is_function
 from aot.manifest.yamlfile import ManifestError
+from aot.source.constants import Constant
+from aot.source.kernel_source import Parameter
 from aot_runtime.contract import records
 from aot_runtime.contract.expressions import UNKNOWN, Expression, nearest, parse, query_name
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 
-from aot.compile.constants import Constant
 from aot.compile.descriptors import DescriptorField, descriptor_fields, is_descriptor, is_map, map_box
 from aot.compile.jobs import CompileJob
-from aot.compile.kernel_source import split_function
 from aot.manifest.loading import Manifest
 from aot.manifest.schema import LaunchSpec
+from aot.source.constants import Constant
+from aot.source.kernel_source import split_function
 from aot_runtime.contract.records import TensorMap
 
 from .variants import VariantSpec

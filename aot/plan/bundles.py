@@ -10,13 +10,13 @@ from functools import cache, lru_cache
 import msgspec
 
 from aot.compile.jobs import CompileJob
-from aot.compile.kernel_source import KernelSource, inspect_kernel, joined_hash, split_function
 from aot.compile.keys import JobKeys
 from aot.compile.settings import option_names
 from aot.errors import CompileError
 from aot.manifest.loading import Manifest, OpSource
 from aot.manifest.schema import BindSpec
 from aot.manifest.yamlfile import Key, ManifestError
+from aot.source.kernel_source import KernelSource, inspect_kernel, joined_hash, split_function
 from aot.targets import TARGETS, Target
 from aot_runtime.contract import records
 from aot_runtime.errors import AotError, ExpressionError

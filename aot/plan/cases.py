@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from aot.compile.python_source import python_source
 from aot.manifest.loading import Manifest
 from aot.manifest.schema import InputSpec, SelftestSpec
 from aot.manifest.yamlfile import Key, ManifestError
+from aot.source.python_source import python_source
 from aot.targets import Target
 from aot_runtime.call.callspec import CallSpec, plan_call
 from aot_runtime.call.planner import Decision, Planner, op_planner

@@ -6,8 +6,8 @@ import ast
 import math
 from typing import Any
 
-from aot.compile.constants import Constant, Dtype, Layout
-from aot.compile.kernel_source import Parameter
+from aot.source.constants import Constant, Dtype, Layout
+from aot.source.kernel_source import Parameter
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.records import Value
 

@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from aot.compile.autotuning import Heuristic, Other, TunedConfig
-from aot.compile.kernel_source import KernelSource, NotPlain
 from aot.manifest.loading import Manifest
 from aot.manifest.presence import op_axes
 from aot.manifest.schema import AxisSpec, BindSpec, ConfigSpec, OpSpec
 from aot.manifest.yamlfile import ManifestError
+from aot.source.autotuning import Heuristic, Other, TunedConfig
+from aot.source.kernel_source import KernelSource, NotPlain
 from aot_runtime.contract.arch import EXPRESSION_NAMES
 from aot_runtime.contract.expressions import Expression, parse
 from aot_runtime.errors import ExpressionError

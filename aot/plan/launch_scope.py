@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-from aot.compile.constants import Dtype, Layout
 from aot.manifest.loading import Manifest
 from aot.manifest.schema import LaunchSpec
 from aot.manifest.yamlfile import Key, ManifestError
+from aot.source.constants import Dtype, Layout
 from aot_runtime.contract import records
 from aot_runtime.contract.arch import EXPRESSION_NAMES
 from aot_runtime.contract.dtypes import DTYPES

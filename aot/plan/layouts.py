@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from aot.compile.constants import LAYOUTS, Layout
+from aot.source.constants import LAYOUTS, Layout
 from aot_runtime.contract.expressions import nearest, syntax_tree
 
 

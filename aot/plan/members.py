@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aot.compile.kernel_source import NotPlain, Parameter
 from aot.manifest.schema import BindSpec, Expr
+from aot.source.kernel_source import NotPlain, Parameter
 from aot_runtime.contract import records
 
 POINTER, STRIDE = "ptr", "stride_"

@@ -30,13 +30,13 @@ import aot_runtime.bundle.vector_files
 import aot_runtime.contract.dtypes
 from aot.cache.layered_cache import NOT_ITS_NAME, VECTORS, Cache
 from aot.cache.shared_cache import SharedCache
-from aot.compile.project import Project
-from aot.compile.python_source import Closure, closure, python_source
 from aot.errors import CompileError, described, is_interrupt
 from aot.forked_process import TimeLimitError, WorkerDiedError
 from aot.manifest.schema import InputSpec
 from aot.manifest.yamlfile import Key, ManifestError
 from aot.plan.cases import SAME_DTYPE, PlannedCase, PlannedScalar, PlannedTensor, Recipe
+from aot.source.project import Project
+from aot.source.python_source import Closure, closure, python_source
 from aot_runtime.bundle.reading import MAX_VECTOR_BYTES
 from aot_runtime.bundle.vector_files import (
     EXPECTED,

@@ -57,7 +57,7 @@ BODIES = {
 def front_end(folder: Path, body: str) -> None:
     """Read a kernel with this body as a build does, and compile it as far as Triton's own IR."""
     from aot.compile.jobs import CompileJob
-    from aot.compile.kernel_source import inspect_kernel
+    from aot.source.kernel_source import inspect_kernel
     from tests.support.building.front_end import accesses
 
     lines = "".join(f"    {line}\n" for line in body.splitlines())

@@ -240,7 +240,7 @@ def test_cold_start(hip_double: DoubleLibrary, attention_bundle: Path, tmp_path:
 
 
 def test_the_jit_gets_every_constexpr(attention_bundle: Path, tmp_path: Path):
-    from aot.compile.kernel_source import kernel_parameters, load_kernel
+    from aot.source.kernel_source import kernel_parameters, load_kernel
 
     jit = benchmark("coldstart").ways_of(attention_bundle, tmp_path)[2].arguments
     settings = ast.literal_eval(jit[-1])

@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 from ruamel.yaml import YAML
 
-from aot.compile.kernel_source import KernelSource, inspect_kernel
 from aot.errors import CompileError, described
 from aot.manifest.loading import load_manifest
 from aot.manifest.yamlfile import ManifestError
 from aot.plan.bundles import plan_bundle
+from aot.source.kernel_source import KernelSource, inspect_kernel
 from aot.targets import TARGETS
 from aot_runtime.errors import AotError
 from tests.support.building.projects import EVERYTHING, KERNELS, SCALE, tuning

@@ -15,9 +15,9 @@ pytestmark = pytest.mark.on("emulator")
 
 def test_kernels_have_at_most_30_parameters():
     pytest.importorskip("triton", reason="building bundles needs the extra `build`")
-    from aot.compile.kernel_source import split_function
-    from aot.compile.project import project
     from aot.manifest.loading import load_manifest
+    from aot.source.kernel_source import split_function
+    from aot.source.project import project
 
     ops = [op for path in (ROOT / "manifests").glob("*.yaml") for op in load_manifest(path).spec.ops.values()]
     kernels = {launch.kernel for op in ops for launch in op.launches}

@@ -13,13 +13,13 @@ from click.testing import CliRunner
 
 from aot.cli import main
 from aot.compile.compiler import compile_job
-from aot.compile.constants import triton_constant
 from aot.compile.descriptors import MapLayout
 from aot.compile.jobs import CompileJob
-from aot.compile.kernel_source import load_kernel, source_hash
 from aot.errors import CompileError
 from aot.manifest.loading import load_manifest
 from aot.plan.bundles import PlannedBundle, plan_bundle
+from aot.source.constants import triton_constant
+from aot.source.kernel_source import load_kernel, source_hash
 from aot.targets import parse_arch
 from aot_runtime import Device, open_bundle
 from aot_runtime.bundle.reading import read_index

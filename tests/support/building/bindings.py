@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from aot.compile.jobs import CompileJob
-from aot.compile.kernel_source import Parameter
 from aot.plan.binding import Binder
 from aot.plan.bound import Bound, compile_job
 from aot.plan.contract import build_contract
 from aot.plan.variants import VariantSpec, enumerate_variants
+from aot.source.kernel_source import Parameter
 
 from .projects import EVERYTHING, OPTIONS, edit, load
 

@@ -8,10 +8,10 @@ from typing import Any
 from aot.compile.accesses import pointer_accesses, watched_stages
 from aot.compile.compiler import argument_names, ast_source
 from aot.compile.jobs import CompileJob, job_target
-from aot.compile.kernel_source import split_function
-from aot.compile.project import project
 from aot.compile.settings import parsed_options, pinned_knobs
 from aot.plan.bundles import PlannedBundle
+from aot.source.kernel_source import split_function
+from aot.source.project import project
 
 
 def accesses(job: CompileJob) -> dict[str, str]:

@@ -5,8 +5,8 @@ from pathlib import Path
 from typing import Any
 
 from aot.compile.jobs import CompileJob
-from aot.compile.kernel_source import load_kernel, sources_hash, split_function
 from aot.compile.keys import job_key
+from aot.source.kernel_source import load_kernel, sources_hash, split_function
 
 ROOT = Path(__file__).parent / "fixtures"
 SOURCE = "kernels/softmax.py"

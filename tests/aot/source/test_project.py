@@ -9,10 +9,10 @@ import pytest
 from aot.cache.layered_cache import CompileCache
 from aot.compile.compiler import compile_job
 from aot.compile.jobs import CompileJob
-from aot.compile.kernel_source import inspect_kernel
 from aot.compile.keys import job_key, recipe_changes, recipe_key
-from aot.compile.project import Project
 from aot.errors import KernelFileError
+from aot.source.kernel_source import inspect_kernel
+from aot.source.project import Project
 from aot.workers.batch import look_up
 from tests.support.building import builds, jobs, selftests
 from tests.support.building.projects import KERNELS, SCALE, edit, unmarked

@@ -4,9 +4,9 @@ from pathlib import Path
 
 import pytest
 
-from aot.compile.constants import Dtype
-from aot.compile.kernel_source import NotPlain, Parameter, kernel_parameters, load_kernel
 from aot.errors import CompileError
+from aot.source.constants import Dtype
+from aot.source.kernel_source import NotPlain, Parameter, kernel_parameters, load_kernel
 from tests.support.building import jobs
 
 STORE = "import triton\nimport triton.language as tl\n@triton.jit\ndef f(x):\n    tl.store(x, {})\n"

@@ -8,9 +8,9 @@ import pytest
 
 from aot.compile.compiler import compile_job
 from aot.compile.jobs import CompileJob
-from aot.compile.kernel_source import inspect_kernel, load_kernel
-from aot.compile.project import project
 from aot.errors import CompileError
+from aot.source.kernel_source import inspect_kernel, load_kernel
+from aot.source.project import project
 from aot.targets import Target
 from tests.support.building import builds
 from tests.support.building.projects import KERNELS, SCALE
