@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -14,15 +14,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from aot_runtime.command.failures import Told
+from aot_runtime.command.lazy_group import LazyGroup
 from aot_runtime.contract.arch import GPU_NAMES
 from aot_runtime.terminal import error_lines, write, write_error
 
 from . import __version__
-from .command.cache import cache
 from .command.caches import cache_options
-from .command.check import check
-from .command.init import init
 from .command.logs import log_as_asked
 from .command.parameters import (
     EXIT_FAILED,
@@ -34,7 +31,6 @@ from .command.parameters import (
     ShardNumber,
     filters_of,
 )
-from .command.tune import tune
 from .targets import TARGETS, Target
 
 if TYPE_CHECKING:
@@ -43,7 +39,12 @@ if TYPE_CHECKING:
 
     from .shards import Shard
 
-SUBCOMMANDS: Mapping[str, click.Command] = {"cache": cache, "check": check, "init": init, "tune": tune}
+SUBCOMMANDS = {
+    "cache": ("cache", "List or prune what earlier builds compiled."),
+    "check": ("check", "Check ops by random calls on the emulator."),
+    "init": ("init", "Write a manifest for Triton kernels, an op each, from their bodies and their launches."),
+    "tune": ("tune", "Find the best configs of OP among the candidates of its space."),
+}
 
 EPILOG = """\b
 Examples:
@@ -68,12 +69,12 @@ Exit status: 0 all built; 1 something did not compile or could not be written; 2
 
 
 class _Terminated(KeyboardInterrupt):
-    """The build was sent SIGTERM. It ends as by Ctrl-C: what it started ends with it."""
+    """SIGTERM was received. The build ends as it does on Ctrl-C, with everything that it started."""
 
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM raises `_Terminated` meanwhile, unless somebody handles it already."""
+    """Raise `_Terminated` on SIGTERM in this context, unless the signal is handled already."""
 
     def terminate(number: int, frame: FrameType | None) -> None:
         raise _Terminated
@@ -89,10 +90,10 @@ def _ended_by_sigterm() -> Iterator[None]:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-class BuildCommand(Told):
-    """A command that builds, unless its first word is one of its subcommands, `commands`."""
+class BuildCommand(LazyGroup):
+    """A command that builds, unless its first word is one of its subcommands."""
 
-    commands = SUBCOMMANDS
+    allow_interspersed_args = True
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -105,14 +106,9 @@ class BuildCommand(Told):
     def invoke(self, ctx: click.Context) -> Any:
         return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        super().format_options(ctx, formatter)
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, command.get_short_help_str()) for name, command in self.commands.items()])
-
 
 class _FirstWord(ManifestPath):
-    """A manifest. The first word may be a subcommand's, too, which completion in shells offers."""
+    """A manifest. For the first word, shells also complete the names of subcommands."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         words = [] if ctx.params.get("manifests") or ctx.params.get("targets") else [*SUBCOMMANDS]
@@ -163,8 +159,13 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
         raise click.BadParameter(str(error)) from None
 
 
-@click.command(
+@click.group(
     cls=BuildCommand,
+    package="aot.command",
+    table=SUBCOMMANDS,
+    invoke_without_command=True,
+    no_args_is_help=False,
+    subcommand_metavar="",
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )

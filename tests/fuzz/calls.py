@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -108,7 +108,7 @@ def unpack_seed(name: str, folder: Path) -> Path:
     return folder / name
 
 
-def make_calls(folder: Path, total: int, done: Callable[[int], None] = lambda calls: None) -> Growth:
+def make_calls(folder: Path, total: int) -> Growth:
     """Make `total` calls in this process, which runs over the double."""
     double, growth = Double(), Growth()
     bundle = open_bundle(unpack_seed("affine", folder), "hip")
@@ -127,7 +127,6 @@ def make_calls(folder: Path, total: int, done: Callable[[int], None] = lambda ca
                 gc.collect()  # what is found only now comes back to the shelves that are trimmed
                 device.memory.trim()  # small blocks are kept for the next call
                 growth.samples.append(_sample(double))
-                done(growth.calls)
     growth.seconds = time.monotonic() - started
     return growth
 
@@ -206,8 +205,5 @@ def run_over_double(folder: Path, total: int) -> Growth:
 
 if __name__ == "__main__":
     from tests.fuzz import calls
-    from tests.fuzz.progress import Progress
 
-    progress = Progress("calls", int(sys.argv[2]))
-    grown = calls.make_calls(Path(sys.argv[1]), int(sys.argv[2]), lambda calls: progress.at(calls, 0))
-    os.write(1, pickle.dumps(grown))
+    os.write(1, pickle.dumps(calls.make_calls(Path(sys.argv[1]), int(sys.argv[2]))))

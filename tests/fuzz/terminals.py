@@ -291,4 +291,4 @@ def _fail(edits: Sequence[Edit]) -> None:
     variant: Any = SimpleNamespace(key="k", spec=SimpleNamespace(label=said["label"]))
     bundle: Any = SimpleNamespace(folder_name="b-gfx942", variants=[variant])
     outcome: Any = SimpleNamespace(failures={"k": error})
-    _print_failures(SimpleNamespace(tracebacks=True), [bundle], outcome)  # type: ignore[arg-type]
+    _print_failures(SimpleNamespace(shard=None, tracebacks=True), [bundle], outcome)  # type: ignore[arg-type]
