@@ -1,4 +1,4 @@
-"""One run of `aotbuild`: plan, look in the cache, compile with a progress bar, write the bundles, report."""
+"""Run a build: plan, look in the cache, compile with a progress bar, write the bundles, report."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ LOG = logging.getLogger("aotbuild.build")
 
 @dataclass(frozen=True)
 class Request:
-    """What was asked for on the command line."""
+    """The options of a build on the command line."""
 
     manifests: tuple[Path, ...]
     targets: tuple[Target, ...]
@@ -104,7 +104,7 @@ def build(request: Request) -> int:
 def make(
     request: Request, bundles: list[PlannedBundle], console: Console, requirements: tuple[Expression, ...] = ()
 ) -> Outcome | None:
-    """Compile what is planned, and write the bundles; None where that failed, once it has been said why.
+    """Compile the planned variants, and write the bundles. Returns None if that failed, after the failure was reported.
 
     Raises `ManifestError`, `BuildError` and `CacheError`.
     """
@@ -191,8 +191,8 @@ def _compile_again(
     request: Request, bundles: list[PlannedBundle], console: Console, cache: CompileCache, outcome: Outcome,
     doubtful: set[str],
 ) -> None:  # fmt: skip
-    """Compile what a shared cache may have given, and what is at fault by what it says to read and write: of that the
-    code tells nothing."""
+    """Compile kernels from a shared cache again whose recorded accesses contradict the manifest: their code does not
+    tell which is wrong."""
     keys = doubtful & {key for bundle in bundles for key in keys_at_fault(bundle, outcome.kernels)}
     if keys:
         LOG.warning("%s: what it says of %s is doubtful; made again", cache.shared, counted(len(keys), "kernel"))
@@ -240,7 +240,7 @@ def _executor(request: Request, jobs: Sequence[CompileJob]) -> tuple[Executor, s
 
 
 def plan(request: Request) -> list[PlannedBundle]:
-    """Every bundle of a request. Raises `ManifestError` with the faults of all manifests."""
+    """Plan every bundle of a request. Raises `ManifestError` with the faults of all manifests."""
     manifests: list[Manifest] = []
     faults: list[str] = []
     for path in request.manifests:
@@ -270,7 +270,7 @@ def plan(request: Request) -> list[PlannedBundle]:
 def plan_manifests(
     request: Request, manifests: Sequence[Manifest], filters: Filters, wanted: WantedCalls | None
 ) -> list[PlannedBundle]:
-    """Every bundle of manifests that are read, for the targets of a request. Raises `ManifestError`."""
+    """Plan every bundle of loaded manifests, for the targets of a request. Raises `ManifestError`."""
     with ExitStack() as stack:
         # One for each, since a file may ask once what it is built for.
         processes = {target.arch: stack.enter_context(ForkedProcess(request.timeout)) for target in request.targets}
@@ -292,7 +292,7 @@ def plan_manifests(
 
 
 def _wanted(request: Request, files: list[CallsFile], manifests: list[Manifest]) -> WantedCalls | None:
-    """What `--for` asks for; None where it is not given. Raises `ManifestError`."""
+    """The calls that `--for` asks for; None without `--for`. Raises `ManifestError`."""
     if not files:
         return None
     found = entries(files)
@@ -302,7 +302,7 @@ def _wanted(request: Request, files: list[CallsFile], manifests: list[Manifest])
 
 
 def _hold_present(bundles: list[PlannedBundle]) -> None:
-    """Raise `BuildError` where a bundle that is added to is not the one that was read: somebody built it since."""
+    """Raise `BuildError` if a bundle that `--add` extends was rebuilt since it was read."""
     for bundle in bundles:
         present = bundle.wanted and bundle.wanted.present.get(bundle.folder_name)
         if present and read_present(present.folder).id != present.id:
@@ -369,7 +369,7 @@ def _print_counts(console: Console, bundles: list[PlannedBundle]) -> None:
 
 
 def _print_calls(console: Console, request: Request, bundles: list[PlannedBundle]) -> None:
-    """What `--for` leaves of each bundle; where nothing is compiled, or it is logged, which call gets what."""
+    """Print what `--for` leaves of each bundle; in a dry run or a log, also the variants of each call."""
     if not request.calls:
         return
     for bundle in bundles:
@@ -426,7 +426,7 @@ def _write(
 
 
 def _cases(bundle: PlannedBundle) -> str:
-    """How many selftest cases a bundle has, and how many of its ops need variants that it does not have."""
+    """Count the selftest cases of a bundle, and those left out because they need variants that are not built."""
     stated = sum(len(source.spec.selftest) for source in bundle.manifest.sources)
     left_out = stated - len(bundle.cases)
     text = f", {counted(len(bundle.cases), 'selftest case')}" if stated else ""

@@ -1,4 +1,4 @@
-"""Processes for code that is not ours: what it does (exit, crash, loop for ever) ends its process, and no other."""
+"""A process for foreign code: if that code exits, crashes or hangs, it ends its own process only."""
 
 from __future__ import annotations
 
@@ -31,14 +31,15 @@ class TimeLimitError(AotError):
 
 
 class ForkedProcess:
-    """A process that is forked off this one for what users' files have to be run for, one function at a time.
+    """A process forked off this one, in which functions run that execute users' files, one at a time.
 
-    It is there from the first `run` on, and keeps what it imports; once it had to be killed, the next `run` forks
-    another. A fork takes milliseconds, since Triton is imported already. It never outlives this process.
+    It starts at the first `run` and keeps what it imports. After it had to be killed, the next `run` forks another. A
+    fork
+    takes milliseconds, since Triton is imported already. The process never outlives this one.
     """
 
     def __init__(self, limit_s: float | None = None):
-        """`limit_s`: limit of one `run`."""
+        """`limit_s` is the time limit of one `run`."""
         self._limit_s = limit_s
         self._process: ForkProcess | None = None
         self._lifeline = -1
@@ -50,12 +51,12 @@ class ForkedProcess:
         self.close()
 
     def run(self, function: Callable[..., T], *arguments: Any) -> T:
-        """What a module's function returns for plain arguments.
+        """Run a module's function with plain arguments, and return its result.
 
         Raises:
-            TimeLimitError: it ran too long.
+            TimeLimitError: it took too long.
             WorkerDiedError: the process ended.
-            AotError: as the function raises it. Any other exception is a `CompileError` of its description.
+            AotError: raised by the function. Any other exception becomes a `CompileError` that describes it.
         """
         if self._process is None:
             self._start()
@@ -107,18 +108,18 @@ class ForkedProcess:
 
 
 def ending(code: int | None) -> str:
-    """How a process with an exit code ended, in words."""
+    """Describe how a process ended, by its exit code."""
     if code is None:
         return "closed its connection"
     return f"was killed by {signal.Signals(-code).name}" if code < 0 else f"exited with code {code}"
 
 
 def die_with(lifeline: int) -> None:
-    """Have the kernel end this process's group once nobody has the other end of a pipe open, be it in Python, in LLVM
-    or waiting for ptxas.
+    """End this process's group when nobody has the other end of a pipe open any more. The kernel does so, in Python, in
+    LLVM or while a process waits for ptxas.
 
     Args:
-        lifeline: the pipe's end for reading. It stays open for good.
+        lifeline: the reading end of the pipe. It stays open.
     """
     fcntl.fcntl(lifeline, fcntl.F_SETOWN, -os.getpgrp())
     fcntl.fcntl(lifeline, fcntl.F_SETFL, os.O_ASYNC | os.O_NONBLOCK)

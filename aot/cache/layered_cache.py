@@ -1,5 +1,5 @@
-"""What took long to make (kernels, selftest vectors), each entry under the hash of all that decides it: in a folder of
-this machine, and behind it in a cache that machines share, if there is one."""
+"""Keep compiled kernels and selftest vectors, by hashes of everything that decides them: in a folder of this machine,
+and optionally in a cache that machines share."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ from .stores import EntryError, FolderStore
 
 T = TypeVar("T")
 Judge = Callable[[str, T], str]
-"""Says why the value under a key is not one of that key; an empty text: it may be."""
+"""Returns the reason to refuse the value under a key; empty if it may be used."""
 NOT_ITS_NAME = "is not what it is named as"
 DIGEST_BYTES = 32
 """Bytes of the digest, with which an entry begins."""
 
 
 class _RefusedError(Exception):
-    """An entry is not used, and why."""
+    """An entry is refused, for the reason given."""
 
 
 COMPILED, VECTORS = "v2", "vectors-v1"
-"""Folders of the cache: of compiled kernels, of selftest vectors. Another one, once the encoding changes."""
+"""Folders of compiled kernels and of selftest vectors in a cache. Renamed when the encoding changes."""
 
 
 def default_cache_dir() -> Path:
@@ -43,19 +43,22 @@ def default_cache_dir() -> Path:
 
 
 class Cache(Generic[T]):
-    """Entries of one type, under keys that say all that decides them. Any number of processes may use one at once.
+    """Entries of one type, by key. Any number of processes may use a cache at once.
 
-    An entry is the SHA-256 of its key and body, then the body; in a shared cache with a secret, the HMAC-SHA256. It may
-    hold anything, as whoever may write to a cache can forge it: what is truncated, altered, of another format, another
-    value than was asked for or no file is named in a warning, and not used. The next `put` replaces it.
+    An entry is the SHA-256 of its key and body, then the body; in a shared cache with a secret, the HMAC-SHA256.
+    Anybody
+    who may write to a cache can forge entries, so each is checked when it is read. An entry that is truncated, altered,
+    in
+    another format, or not a value of its key is refused with a warning, and replaced by the next `put`.
     """
 
     def __init__(self, path: Path | str | None, folder: str, kind: type[T], shared: SharedCache | None = None):
-        """Open or create the directory; None: `default_cache_dir()`. Raises `CacheError` if it cannot be written.
+        """Open the directory, or create it. Raises `CacheError` if it cannot be written.
 
         Args:
-            folder: of this type, below the cache's directory.
-            shared: what is not in the directory is looked for there, and what is put is written there, too.
+            path: defaults to `default_cache_dir()`.
+            folder: the folder of this type in the directory.
+            shared: read for entries that the directory lacks, and written to by `put`.
         """
         self.path = Path(path) if path is not None else default_cache_dir()
         self._folder, self._kind, self.shared = folder, kind, shared
@@ -73,10 +76,10 @@ class Cache(Generic[T]):
         return self.get_many([key]).get(key)
 
     def get_many(self, keys: Iterable[str], fault: Judge[T] | None = None) -> dict[str, T]:
-        """The entries that there are, by key, in the order of the keys. Raises `CacheError`.
+        """Return the entries that exist, by key, in the order of the keys. Raises `CacheError`.
 
         Args:
-            fault: says why a value is not one of its key, beside what it says itself.
+            fault: an additional check of each value.
         """
         judges = [self.fault] if fault is None else [self.fault, fault]
         found = self._get_local(keys, judges)
@@ -92,7 +95,7 @@ class Cache(Generic[T]):
             self.shared.write(self._name(key), sealed(key, body, self.shared.settings.secret))
 
     def fault(self, key: str, value: T) -> str:
-        """Say why a value cannot be what its key stands for, by what it says itself; an empty text: it can."""
+        """Return why a value, by its own content, cannot be that of its key; empty if it can."""
         return ""
 
     def _get_local(self, keys: Iterable[str], judges: Sequence[Judge[T]]) -> dict[str, T | None]:
@@ -137,7 +140,7 @@ class Cache(Generic[T]):
     def _value(
         self, key: str, entry: bytes, secret: bytes, judges: Sequence[Judge[T]], shared: bool = False
     ) -> T:  # fmt: skip
-        """The value of an entry, which may be anything. Raises `_RefusedError`."""
+        """Decode and check an entry. Raises `_RefusedError`."""
         body = unsealed(key, entry, secret)
         if body is None:
             writer = f", or was {'not written with this key' if secret else 'written with a key'}" if shared else ""
@@ -160,7 +163,7 @@ class Cache(Generic[T]):
 
 
 class CompileCache(Cache[CompiledKernel]):
-    """Compiled kernels by key (`keys.JobKeys`), which is the hash of what a kernel was made of."""
+    """Compiled kernels by key (`keys.JobKeys`): the hash of the recipe that a kernel was made from."""
 
     def __init__(self, path: Path | str | None = None, shared: SharedCache | None = None):
         super().__init__(path, COMPILED, CompiledKernel, shared)
@@ -170,12 +173,12 @@ class CompileCache(Cache[CompiledKernel]):
 
 
 def sealed(key: str, body: bytes, secret: bytes = b"") -> bytes:
-    """An entry: its digest, then its body."""
+    """Prefix the body of an entry with its digest."""
     return _digest(key, body, secret) + body
 
 
 def unsealed(key: str, entry: bytes, secret: bytes = b"") -> bytes | None:
-    """The body of an entry; None where the entry is not what was written under this key, and with this secret."""
+    """Return the body of an entry; None unless it was written under this key and with this secret."""
     digest, body = entry[:DIGEST_BYTES], entry[DIGEST_BYTES:]
     return body if hmac.compare_digest(digest, _digest(key, body, secret)) else None
 

@@ -1,4 +1,4 @@
-"""What lies in a cache: its entries by kind, size and last use, and removing some of them."""
+"""List the entries of a cache by kind, size and last use; remove or share some."""
 
 from __future__ import annotations
 
@@ -44,13 +44,13 @@ def kind_of(entry: StoredFile) -> str:
 
 
 def list_local(settings: CacheSettings) -> CacheListing:
-    """What is in the local cache. Other files in its folder are none of it. Raises `CacheError`."""
+    """List the local cache, without other files in its folder. Raises `CacheError`."""
     path = settings.folder or default_cache_dir()
     return _listed(str(path), FolderStore(path, marks_use=False))
 
 
 def list_shared(settings: SharedSettings) -> CacheListing:
-    """What is in a shared cache, which takes as long as its store needs. Raises `CacheError`."""
+    """List a shared cache. Raises `CacheError`."""
     place = shown(settings.url)
     try:
         store = open_store(settings.url)
@@ -69,9 +69,8 @@ def _listed(place: str, store: Store) -> CacheListing:
 def select_entries(
     entries: Sequence[StoredFile], max_size: int | None, horizon: float | None
 ) -> tuple[StoredFile, ...]:
-    """The entries to remove: those of older versions; those last used before `horizon`; and then those used longest ago
-    until no more than `max_size` bytes are left.
-    """
+    """Select entries to remove: those of older versions, those last used before `horizon`, and then the least recently
+    used until at most `max_size` bytes are left."""
     gone = {entry for entry in entries if kind_of(entry) == STALE or (horizon is not None and entry.used < horizon)}
     kept = sorted((entry for entry in entries if entry not in gone), key=lambda entry: entry.used)
     excess = 0 if max_size is None else sum(entry.size for entry in kept) - max_size
@@ -84,7 +83,7 @@ def select_entries(
 
 
 def push_missing(local: CacheListing, shared: CacheListing, settings: SharedSettings) -> int:
-    """Write what a shared cache lacks of a local one to it; returns how many entries. Raises `CacheError`."""
+    """Write the local entries that a shared cache lacks to it; returns their number. Raises `CacheError`."""
     there = {entry.name for entry in shared.entries}
     with SharedCache(replace(settings, required=True)) as cache:
         for entry in local.entries:

@@ -1,7 +1,7 @@
-"""A cache that machines share, behind the local one: bounded in time, and never the reason that a build fails.
+"""A cache that machines share, behind the local one. Its time is bounded, and its faults do not fail a build.
 
-All that speaks with the store runs in a process of its own: one that hangs is killed, and no thread of a network
-library is in the process that forks and compiles.
+All access to the store is in a process of its own: a store that hangs is killed with it, and threads of network
+libraries stay out of the process that forks and compiles.
 """
 
 from __future__ import annotations
@@ -29,24 +29,24 @@ T = TypeVar("T")
 
 LOG = logging.getLogger("aotbuild.build")
 BATCH = 32
-"""Entries of one request to the process, as many of which as `AT_ONCE` are under way at a time."""
+"""Entries of one request to the process, which has `AT_ONCE` of them under way at a time."""
 AT_ONCE = 16
 MAX_SHARED_BYTES = 1 << 25
-"""Size of an entry that is shared: a batch of whatever somebody put there is a gigabyte at most."""
+"""Largest entry that is shared: a batch is at most a gigabyte, whatever it holds."""
 GROWTH_BYTES = 96 * MAX_SHARED_BYTES
-"""Memory that the process may take: a batch of such entries, once more as it is sent, and what a library needs."""
+"""Memory limit of the process: a batch of the largest entries, a copy to send, and what a library needs."""
 EVERY_S = 10.0
-"""What waits to be written waits no longer than this, so that an interrupted build has shared nearly all."""
+"""Longest time that an entry waits to be written, so that an interrupted build has shared nearly all."""
 LIMIT_S = 15.0
-"""Time for a batch, and for all that a build asks of the store, beyond what its entries are worth."""
+"""Time limit of a batch, and of all requests of a build beyond the worth of their entries."""
 ASKED_S, MOVED_S = 0.05, 0.5
-"""What it is worth to ask for an entry, and to read or write one: less than compiling it takes."""
+"""Worth in seconds of asking for an entry, and of reading or writing one: less than compiling it."""
 TOLD = 3
-"""Refused entries that are named in warnings; others are counted, and logged."""
+"""Refused entries that warnings name; the others are counted, and logged."""
 MOST_TOLD = 400
-"""Characters of why an entry is refused, or a store fails."""
+"""Length limit of the reason why an entry is refused or a store fails."""
 Take = Callable[[str, bytes], str]
-"""Takes an entry by its name and content; why it is refused, else an empty text."""
+"""Takes an entry, by name and content; returns the reason if it refuses it, else an empty text."""
 
 
 class CacheError(AotError):
@@ -55,13 +55,13 @@ class CacheError(AotError):
 
 @dataclass(frozen=True)
 class SharedSettings:
-    """Where a shared cache is, and how it is used.
+    """A shared cache and its use.
 
     Attributes:
-        url: a folder, or what fsspec opens.
-        readonly: nothing is written to it.
-        required: a build fails where it cannot be used.
-        secret: with one, entries are authenticated by it (HMAC-SHA256), and others are refused.
+        url: a folder, or a URL that fsspec opens.
+        readonly: write nothing to it.
+        required: fail the build if it cannot be used.
+        secret: authenticates entries by HMAC-SHA256; entries without it are refused.
     """
 
     url: str
@@ -72,7 +72,7 @@ class SharedSettings:
 
 @dataclass(frozen=True)
 class CacheSettings:
-    """The caches of a build. folder: of the local one; None: its default. shared: None: there is no shared one."""
+    """The local cache's folder (None: the default), and the shared cache, if any."""
 
     folder: Path | None = None
     shared: SharedSettings | None = None
@@ -80,28 +80,27 @@ class CacheSettings:
 
 @dataclass(frozen=True)
 class Fault:
-    """A reason why something was not done with an entry. of_entry: it is the entry's own fault, and not its store's."""
+    """The reason why an operation on an entry failed. of_entry: the entry is at fault, not its store."""
 
     reason: str
     of_entry: bool
 
 
 def in_a_line(reason: str) -> str:
-    """Text that an entry or a store had a part in, as a part of a line: of a length that is read, with no control
-    characters."""
+    """Text of an entry or a store as part of a line: short, and without control characters."""
     line = " ".join(printable(reason).split())
     return line if len(line) <= MOST_TOLD else f"{line[:MOST_TOLD]}…"
 
 
 class Refusals:
-    """Warnings of the entries of a cache that are not used: one of each, and by name where they are few."""
+    """Warnings about refused entries, one for each entry; only a few name theirs."""
 
     def __init__(self, cache: object):
-        """`cache`: what begins a warning."""
+        """`cache` begins each warning."""
         self._cache, self._known = cache, set[str]()
 
     def tell(self, reasons: Mapping[str, str], cure: str) -> None:
-        """Warn of entries, by name; `cure` says what is done about each."""
+        """Warn about entries. reasons: by name of the entry; cure: what is done about each."""
         new = {name: reason for name, reason in reasons.items() if name not in self._known}
         self._known |= new.keys()
         told = len(new) if len(new) <= TOLD + 1 else TOLD
@@ -113,17 +112,17 @@ class Refusals:
 
 
 class SharedCache:
-    """The shared cache of one build: a context manager, of which leaving without an exception writes what is left.
+    """The shared cache of one build. Leaving its context without an exception writes pending entries.
 
-    The first fault of the store as a whole ends its use, with one warning. So does a batch that takes longer than
-    `limit_s`, and a store that took as much more than its entries are worth. Where the cache is required, each is a
-    `CacheError` instead.
+    The first fault of the store, a batch slower than `limit_s`, or a total time that exceeds the entries' worth by as
+    much,
+    ends its use with one warning; if the cache is required, with a `CacheError`.
     """
 
     def __init__(self, settings: SharedSettings, limit_s: float = LIMIT_S):
         self.settings = settings
         self.taken = self.written = 0
-        """Entries that were found in it and taken, and that were written to it."""
+        """Entries that were read and taken, and entries that were written."""
         self._limit_s, self._asked, self._spent_s = limit_s, 0, 0.0
         self._process = ForkedProcess(limit_s)
         self._reads, self._writes = True, not settings.readonly
@@ -146,11 +145,11 @@ class SharedCache:
 
     @property
     def use(self) -> str:
-        """What was done with it, in words; empty where nothing was."""
+        """A summary of its use, in words; empty if it was not used."""
         return f"{self.taken} entries read, {self.written} written" if self._asked else ""
 
     def read(self, names: Sequence[str], take: Take) -> None:
-        """Hand each entry that there is of these names to `take`."""
+        """Pass each entry that exists among these names to `take`."""
         refused: dict[str, str] = {}
         for start in range(0, len(names), BATCH):
             batch = names[start : start + BATCH]
@@ -193,7 +192,7 @@ class SharedCache:
     def _run(
         self, function: Callable[[SharedSettings, Sequence[Any]], list[T]], batch: Sequence[Any]
     ) -> list[T] | None:
-        """What a function gives for a batch in the process; None once the store is given up."""
+        """Run a function on a batch in the process; None once the store is given up."""
         worth = ASKED_S * self._asked + MOVED_S * (self.taken + self.written)
         if self._spent_s > self._limit_s + worth:
             self._give_up(f"is too slow: {self.use} in {self._spent_s:.0f} s")
@@ -228,7 +227,7 @@ class SharedCache:
 
 @functools.cache
 def _limit_growth() -> None:
-    """Bound the memory of this process, and the files that it writes: a store may send without end."""
+    """Limit the memory of this process and the files that it writes: a store may send without end."""
     with suppress(OSError, ValueError):
         data_pages = int(Path("/proc/self/statm").read_text().split()[5])
         for kind, most in (
@@ -267,7 +266,7 @@ def _opened(settings: SharedSettings) -> Store:
 
 
 def _attempt(function: Callable[..., T], *arguments: Any) -> T | Fault:
-    """What a function gives, or why it gives nothing: a store may raise anything."""
+    """Call a function; return its result, or the fault. A store may raise anything."""
     try:
         return function(*arguments)
     except EntryError as error:

@@ -20,25 +20,25 @@ from typing import Any, Protocol
 from aot_runtime.folders import ASIDE, InTheWayError, OpenFolder, opened_folder
 
 MAX_ENTRY_BYTES = 1 << 28
-"""Size of an entry, of which the largest are selftest vectors."""
+"""Largest entry that is read; selftest vectors are the largest."""
 _KIND = re.compile(r"v\d+|vectors-v\d+")
-"""Of folders that any version of the builder makes."""
+"""Folders of entries, of any version of the builder."""
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 """The other parts of an entry's name. A file that is being written has no such name."""
 LEFTOVER_S = 86400.0
 """Seconds after which a file that is still being written belongs to a writer that was killed."""
 _GONE = (FileNotFoundError, PermissionError, InTheWayError)
-"""Errors of what is there no more in a cache, or is none of ours."""
+"""Errors of files that are gone, or not entries."""
 _TRIES = 10
-"""Times that a folder is made anew which others remove as it is empty."""
+"""Attempts to make a folder that others remove while it is empty."""
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
-"""What file systems of fsspec call the time at which a file was written."""
+"""Names that file systems of fsspec have for the time of writing."""
 
 
 @dataclass(frozen=True)
 class StoredFile:
-    """An entry as its store lists it. size: bytes; used: when it was last used, seconds since the epoch. Where a store
-    does not know that, it is when the entry was written."""
+    """An entry as its store lists it. size: bytes; used: the time of last use, or of writing where the store does not
+    know it."""
 
     name: str
     size: int
@@ -46,15 +46,18 @@ class StoredFile:
 
 
 class EntryError(OSError):
-    """An entry cannot be read or written for what lies in its place. Its store is in order."""
+    """An entry cannot be read or written because of what lies in its place. The store is in order."""
 
 
 class Store(Protocol):
-    """Every method raises whatever its place does, OSError as a rule, and `EntryError` for a fault of one entry."""
+    """A place that entries are stored in.
+
+    Methods raise OSError as a rule, or whatever else the place raises, and `EntryError` for a fault of one entry.
+    """
 
     def read(self, name: str, most: int = MAX_ENTRY_BYTES) -> bytes | None:
-        """The content of an entry; None where there is none. Of one with more than `most` bytes, `EntryError` or the
-        first `most` + 1."""
+        """Return the content of an entry; None if there is none. For one larger than `most` bytes, raise `EntryError`
+        or return the first `most` + 1."""
         ...
 
     def write(self, name: str, content: bytes) -> None:
@@ -62,22 +65,23 @@ class Store(Protocol):
         ...
 
     def exists(self) -> bool:
-        """Whether the place itself is there."""
+        """Tell if the store itself exists."""
         ...
 
     def files(self) -> Iterator[StoredFile]:
-        """All entries, of older versions too. Other files are none of the cache."""
+        """Yield all entries, those of older versions included, and no other files."""
         ...
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove entries; those that are gone already are no error."""
+        """Remove entries; entries that are gone already are not an error."""
         ...
 
 
 class FolderStore:
-    """Files below a folder, and no others: what is reached through a link in it is none of it (`aot_runtime.folders`).
+    """Files in a folder. Links in it are not followed (`aot_runtime.folders`).
 
-    A file is written aside and renamed, so that nobody ever reads a part of it. Others may write and remove meanwhile.
+    A file is written aside and renamed, so that no reader sees a part of it. Others may write and remove at the same
+    time.
     """
 
     def __init__(self, path: Path, marks_use: bool = True):
@@ -128,7 +132,7 @@ class FolderStore:
                         yield StoredFile(name, status.st_size, status.st_mtime)
 
     def remove(self, names: Iterable[str]) -> None:
-        """Remove entries; what writers that were killed left behind; and folders that are empty then."""
+        """Remove entries, leftovers of writers that were killed, and folders that are empty then."""
         for name in names:
             folders, _, key = name.rpartition("/")
             gone = suppress(FileNotFoundError, InTheWayError)
@@ -155,7 +159,7 @@ class FolderStore:
 
 
 def _open(top: OpenFolder, folders: str, key: str) -> int:
-    """A descriptor of an entry. Raises `EntryError` where something else is there, or others keep it to themselves."""
+    """Open an entry. Raises `EntryError` if something else is in its place, or it cannot be accessed."""
     try:
         with top.below(folders) as folder:
             return folder.open(key)
@@ -256,13 +260,13 @@ def is_entry(name: str) -> bool:
 
 
 def open_store(url: str, readonly: bool = False) -> Store:
-    """The store at a path or a URL that `check_url` takes. Nothing is connected to yet, as a rule."""
+    """Open the store at a path or a URL that `check_url` accepts. As a rule this connects to nothing yet."""
     folder = _folder(url)
     return FsspecStore(url) if folder is None else FolderStore(folder, marks_use=not readonly)
 
 
 def check_url(url: str) -> None:
-    """Raises ValueError for what is neither a path nor a URL that the installed packages can open."""
+    """Raise ValueError unless this is a path, or a URL that the installed packages can open."""
     if not url:
         raise ValueError("is empty; a folder or a URL is needed")
     if _folder(url) is not None:
@@ -279,12 +283,12 @@ def check_url(url: str) -> None:
 
 
 def shown(url: str) -> str:
-    """A URL without the name and password that it may have."""
+    """Remove the name and password from a URL."""
     return re.sub(r"://[^/@]*@", "://", url)
 
 
 def _folder(url: str) -> Path | None:
-    """The folder that a path or a URL of a local file stands for; None for other URLs."""
+    """Return the folder of a path or of a URL of a local file; None for other URLs."""
     if "://" not in url:
         return Path(url).expanduser()
     protocol, _, rest = url.partition("://")
@@ -292,7 +296,7 @@ def _folder(url: str) -> Path | None:
 
 
 def _written(info: Mapping[str, Any]) -> float:
-    """When a file was written, of what a file system of fsspec says about it; now, where it does not say it."""
+    """Return the time of writing, from fsspec's description of a file; now, if it has none."""
     for name in _TIMES:
         match info.get(name):
             case datetime() as moment:

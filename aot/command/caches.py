@@ -1,4 +1,4 @@
-"""Options that say which caches a command uses."""
+"""Options for the caches that a command uses."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class CacheUrl(click.ParamType):
 
 
 class KeyFile(click.ParamType):
-    """The content of a file, without white space at its ends."""
+    """The content of a file, stripped of white space."""
 
     name = "file"
 
@@ -69,7 +69,7 @@ _OPTIONS = (
 
 
 def cache_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of caches, which `command` is given as one argument: `caches`, the `CacheSettings`."""
+    """Add the options of caches to a command, which receives them as one argument, `caches`: `CacheSettings`."""
 
     @functools.wraps(command)
     def wrapped(

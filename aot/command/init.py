@@ -115,7 +115,7 @@ def _above_package(file: Path) -> Path:
 
 
 def _root_key(root: Path, folder: Path, kernel: str) -> str:
-    """What the manifest says of its root: nothing where it is the nearest folder with the kernel."""
+    """The manifest's `root` key; none if that is the nearest folder with the kernel."""
     nearest = next((place for place in (folder, *folder.parents) if (place / kernel).is_file()), None)
     return "" if nearest == root else Path(os.path.relpath(root, folder)).as_posix()
 

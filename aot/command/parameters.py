@@ -1,4 +1,4 @@
-"""Types of options: architectures, filters, sizes and ages; exit statuses and defaults that several commands have."""
+"""Option types (architectures, filters, sizes, ages), exit statuses and defaults shared by commands."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 TIMEOUT_S: float = 600
-"""The default limit for one variant, and for each file that is run."""
+"""Default time limit of one variant, and of each file that is run."""
 NATIVE = "native"
 """Stands for the architectures of this machine's GPUs."""
 
@@ -58,7 +58,7 @@ class Archs(click.ParamType):
 
 
 def native_targets() -> tuple[Target, ...]:
-    """The architectures of this machine's GPUs. Raises ValueError where it has none that code can be built for."""
+    """Return the architectures of this machine's GPUs. Raises ValueError if code cannot be built for any."""
     from aot_runtime.device.registry import list_gpus
     from aot_runtime.errors import DeviceError
 
@@ -69,7 +69,7 @@ def native_targets() -> tuple[Target, ...]:
 
 
 def filters_of(texts: Iterable[str]) -> dict[str, frozenset[str]]:
-    """What the texts of `--filter` ask for."""
+    """Parse the texts of `--filter`."""
     from aot.plan.filters import parse_filters
 
     try:
@@ -126,7 +126,7 @@ class ShardNumber(click.ParamType):
 
 
 class SchedulerAddress(click.ParamType):
-    """Where the scheduler of a cluster listens: `tcp://HOST:PORT`."""
+    """The address of a cluster's scheduler: `tcp://HOST:PORT`."""
 
     name = "address"
 

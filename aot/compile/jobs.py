@@ -1,4 +1,4 @@
-"""What a worker is given, and what it gives back."""
+"""Compile jobs and compiled kernels: the input and the output of a worker."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ Count = Annotated[int, Meta(ge=1, le=64)]
 _Float = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 _Plain = None | bool | Int | _Float | str
 Option = None | bool | Int | _Float | str | list[_Plain | list[_Plain]]
-"""The value of a compiler option, as JSON has it."""
+"""The value of a compiler option, as in JSON."""
 
 
 @dataclass(frozen=True)
@@ -78,7 +78,7 @@ class CompiledKernel:
     profile_scratch_bytes: Bytes
     profile_scratch_align: Alignment
     cooperative: bool
-    """Whether the whole grid must be resident at once."""
+    """The whole grid must be resident at once."""
     metadata: KernelMetadata
     compiler: str
     options: dict[str, Option]
@@ -86,15 +86,15 @@ class CompiledKernel:
     accesses: dict[str, str]
     """Pointer of the signature → the kinds of access through it (`accesses.pointer_accesses`)."""
     recipe: str
-    """What it was made of (`keys.JobKeys.recipe`), as JSON; the SHA-256 of this text is the key of its job."""
+    """The recipe it was made from (`keys.JobKeys.recipe`), as JSON; the SHA-256 of this text is the key of its job."""
     early: bool = False
-    """Whether it waits for those that precede it on the stream, and so may begin before they have ended."""
+    """The kernel waits for those that precede it on the stream, and so may begin before they have ended."""
     warnings: tuple[str, ...] = ()
     """Warnings of the compiler, each with the kernel that it is about."""
 
 
 def job_target(job: CompileJob) -> Target:
-    """The target of a job. Raises `CompileError` for a name that is none."""
+    """Return the target of a job. Raises `CompileError` for an unknown architecture."""
     try:
         return parse_arch(job.arch)
     except ValueError as error:

@@ -1,4 +1,4 @@
-"""Where each argument of a kernel lies in its kernarg segment."""
+"""Layout of a kernel's arguments in its kernarg segment."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class KernargField(NamedTuple):
 
 
 def type_bytes(type_name: str) -> int:
-    """Size of an argument of a Triton type. Raises ValueError for a type that cannot be an argument."""
+    """Size of an argument of a Triton type. Raises ValueError if the type cannot be an argument."""
     if type_name.startswith("*"):
         return 8
     if type_name == TENSOR_MAP:
@@ -42,11 +42,11 @@ def type_bytes(type_name: str) -> int:
 
 
 def kernarg_layout(signature: Sequence[tuple[str, str]], start: int = 0) -> tuple[KernargField, ...]:
-    """Fields of the kernarg segment: what a kernel takes at run time, then Triton's two scratch pointers.
+    """Return the fields of the kernarg segment: the run-time arguments, then Triton's two scratch pointers.
 
     Args:
         signature: (parameter, Triton type or `constexpr`) in parameter order.
-        start: the address of the segment, as far as it decides how what needs more than 16 bytes is aligned.
+        start: address of the segment modulo its alignment, which decides the alignment of large arguments.
     """
     arguments = run_time_arguments(signature)
     fields: list[KernargField] = []

@@ -1,6 +1,6 @@
-"""Many jobs at once: from the cache where it has them, else compiled, each key once.
+"""Get the kernels of many jobs: from the cache, or by compiling each key once.
 
-What a kernel was made of is held to its key: by the cache, of what is taken from it, and here, before it is put there.
+A kernel's recipe is compared with its key when it is taken from the cache, and before it is put there.
 """
 
 from __future__ import annotations
@@ -17,12 +17,12 @@ from aot.compile.keys import JobKeys, recipe_changes, recipe_key
 from .pool import CompileFailure, run_jobs
 
 OnDone = Callable[[str, CompiledKernel | CompileFailure], None]
-"""Called with each key as its compilation ends."""
+"""Called with each key and result as its compilation ends."""
 
 
 @dataclass
 class Outcome:
-    """What there is by key: kernels and failures; and how many kernels were compiled or found in the cache."""
+    """Kernels and failures by key, and the numbers of kernels that were compiled and found in the cache."""
 
     kernels: dict[str, CompiledKernel] = field(default_factory=dict)
     failures: dict[str, CompileFailure] = field(default_factory=dict)
@@ -31,7 +31,7 @@ class Outcome:
 
 
 def look_up(jobs: Mapping[str, CompileJob], cache: CompileCache) -> tuple[Outcome, dict[str, CompileJob]]:
-    """What the cache has, and the jobs that have to be compiled, by key."""
+    """Return what the cache has, and the jobs that it lacks, by key."""
     reader = KernelReader()
     kernels = cache.get_many(jobs, lambda key, kernel: reader.fault(kernel, jobs[key]))
     missing = {key: job for key, job in jobs.items() if key not in kernels}
@@ -42,7 +42,7 @@ def compile_missing(
     missing: Mapping[str, CompileJob], cache: CompileCache, executor: Executor, outcome: Outcome, on_done: OnDone,
     at_once: int | None = None,
 ) -> None:  # fmt: skip
-    """Compile what the cache did not have; results go to the cache and to `outcome` as they come."""
+    """Compile the missing jobs; put results into the cache and into `outcome` as they come."""
     # By identity: a constant True and a constant 1 make equal jobs, and different code.
     by_job = {id(job): key for key, job in missing.items()}
     for job, result in run_jobs(missing.values(), executor, compile_job, compile_job_again, at_once):

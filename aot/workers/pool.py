@@ -40,10 +40,10 @@ from aot_runtime.errors import AotError
 T = TypeVar("T")
 
 WORKER_MEMORY_BYTES = 3 << 29
-"""What one worker is counted with: 1.5 GiB, five times the most that attention kernels were seen to take."""
+"""Memory that a worker is assumed to need: 1.5 GiB, five times the largest use seen with attention kernels."""
 
 _LOOK_EVERY_S = 0.2
-"""Seconds between looks at whether the workers are there."""
+"""Interval of checks that the workers are alive."""
 
 JOBS_PER_WORKER = 256
 """Jobs after which a worker is replaced: the compiler does not give back all of its memory."""
@@ -51,7 +51,7 @@ JOBS_PER_WORKER = 256
 
 @dataclass(frozen=True)
 class CompileFailure:
-    """Why a job gave no code object: `reason` in a few lines; the full traceback where there is one."""
+    """The failure of a job: the reason in a few lines, and the traceback if there is one."""
 
     reason: str
     traceback_text: str = ""
@@ -115,13 +115,13 @@ def _failure(error: BaseException) -> CompileFailure:
 
 
 def default_workers(jobs: int) -> int:
-    """Workers for a number of jobs: no more than there are CPUs for this process, or memory for their compilers."""
+    """Return the number of workers for some jobs, limited by this process's CPUs and by the memory for compilers."""
     by_memory = _available_memory_bytes() // WORKER_MEMORY_BYTES
     return max(1, min(len(os.sched_getaffinity(0)), by_memory, jobs))
 
 
 def _available_memory_bytes() -> int:
-    """Free memory of the machine, or of the control group (v2) where that has less."""
+    """Return the free memory of the machine, or of the control group (v2) if that has less."""
     available = _available_kib() << 10
     try:
         group = Path("/sys/fs/cgroup")
@@ -141,20 +141,21 @@ def _available_kib() -> int:
 class WarmPool(Executor):
     """Worker processes that stay warm from one job to the next.
 
-    Used as a context manager: leaving it waits for the jobs; leaving it by an exception (Ctrl-C too) kills the workers
-    at once. The workers are spawned, so they see the environment as it is when they start; what they run must be
-    importable, so not defined in the main module.
+    Leaving its context waits for the jobs; leaving it by an exception (Ctrl-C too) kills the workers at once. Workers
+    are
+    spawned: they see the environment as it is when they start, and run functions of importable modules only.
 
-    A worker lives only as long as the pool's lifeline: a FIFO that the pool holds open for writing. When that end
-    closes, because the pool was shut down or its process died however abruptly, the kernel sends the worker's process
-    group the SIGIO that ends it, be it in Python, in LLVM or waiting for ptxas.
+    A worker lives as long as the pool's lifeline: a FIFO that the pool holds open for writing. When that end closes,
+    because the pool was shut down or its process died, the kernel sends SIGIO to the worker's process group, which ends
+    it
+    in Python, in LLVM or while it waits for ptxas.
     """
 
     def __init__(self, workers: int, timeout_s: float | None = None, jobs_per_worker: int = JOBS_PER_WORKER):
         """`timeout_s`: limit of one job, from when it starts; its future then raises `TimeLimitError`."""
         self.timeout_s = timeout_s
         self._futures: dict[Future[Any], pebble.ProcessPool] = {}
-        """Those that are not settled, with the processes that they were given to."""
+        """Futures that are not settled, and the processes that they were given to."""
         remove_leftovers(Path(tempfile.gettempdir()))
         self._folder = tempfile.TemporaryDirectory(prefix=_FOLDER, ignore_cleanup_errors=True)
         self._lock = _lock_folder(Path(self._folder.name))
@@ -176,8 +177,8 @@ class WarmPool(Executor):
         self._watch = threading.Thread(target=self._look_after, name="aotbuild: pool", daemon=True)
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Run `fn` in a worker. The future may raise `TimeLimitError` or `WorkerDiedError`; to cancel it kills the
-        worker that runs it."""
+        """Run `fn` in a worker. The future may raise `TimeLimitError` or `WorkerDiedError`; cancelling it kills its
+        worker."""
         try:
             inner = self._schedule(fn, args, kwargs)
         except RuntimeError as error:
@@ -191,7 +192,7 @@ class WarmPool(Executor):
         return outer
 
     def _schedule(self, fn: Callable[..., T], args: tuple[Any, ...], kwargs: dict[str, Any]) -> Future[T]:
-        """Give a job to the workers; to new ones, where a worker died that had no job yet: pebble gives up then."""
+        """Give a job to the workers. If one died while it had none, pebble gives up, and new workers are started."""
         try:
             return self._pool.schedule(fn, args=args, kwargs=kwargs, timeout=self.timeout_s)
         except RuntimeError:
@@ -206,7 +207,8 @@ class WarmPool(Executor):
         self._pool.join()
 
     def _look_after(self) -> None:
-        """A thread: fails jobs of processes that pebble gave up, for it forgets those that it had not looked at yet."""
+        """Fail the jobs of processes that pebble gave up, since it forgets jobs that it had not started. Runs in a
+        thread."""
         while not self._closed.wait(_LOOK_EVERY_S):
             for outer, pool in tuple(self._futures.items()):
                 if not pool.active and self._take(outer):
@@ -251,7 +253,7 @@ class WarmPool(Executor):
             return self._futures.pop(outer, None) is not None and outer.set_running_or_notify_cancel()
 
     def _obituary(self, death: pebble.ProcessExpired) -> Iterator[str]:
-        """Lines that tell how a worker ended, what the compiler printed last, and what it compiled."""
+        """Describe how a worker ended, the compiler's last words, and what it was compiling."""
         left = CompilerOutput.of_process(Path(self._folder.name), death.pid)
         first, *more = [line for output in left for line in output.epitaph()] or [""]
         yield ": ".join(filter(None, (f"the compiler process {ending(death.exitcode)}", first)))
@@ -264,7 +266,7 @@ _LOCK = "lock"
 
 
 def _lock_folder(folder: Path) -> IO[bytes]:
-    """Lock a pool's folder for as long as the file that this returns is open: to the end of the process, at most."""
+    """Lock a pool's folder until the returned file is closed, at the latest when the process ends."""
     path = folder / f"{_LOCK}.new"
     file = path.open("wb")
     fcntl.flock(file, fcntl.LOCK_EX)
@@ -273,7 +275,7 @@ def _lock_folder(folder: Path) -> IO[bytes]:
 
 
 def remove_leftovers(parent: Path) -> None:
-    """Remove the folders of pools whose processes were killed: those of this user that are locked by nobody."""
+    """Remove folders of this user's pools whose processes were killed: those that nobody locks."""
     for folder in parent.glob(f"{_FOLDER}*"):
         with suppress(OSError):
             status = folder.lstat()
@@ -290,10 +292,11 @@ _MAIN_LOCK = threading.Lock()
 
 
 class _DetachedProcess(SpawnProcess):
-    """A spawned process that does not import its parent's main module. It needs nothing from it; and a script that
-    builds without the usual `if __name__ == "__main__"` would run, and build, once more in every worker.
+    """A spawned process that does not import its parent's main module.
 
-    The parent may be daemonic, as dask's workers are: such may start none that would outlive it, which this does not.
+    A script that builds without `if __name__ == "__main__"` would otherwise run again in every worker. The parent may
+    be
+    daemonic, as dask's workers are, although multiprocessing forbids it to start processes: these end with their pool.
     """
 
     def start(self) -> None:
@@ -314,7 +317,7 @@ class _DetachedContext(SpawnContext):
 
 
 def _start_worker(folder: str, lifeline: str) -> None:
-    """Set up a worker process: what it leaves behind, how it ends, and the import that makes it warm."""
+    """Set up a worker process: its temporary folder, its end, and the import that makes it warm."""
     tempfile.tempdir = os.environ["TMPDIR"] = folder
     os.setpgid(0, 0)
     signal.signal(signal.SIGTERM, lambda *_: os.killpg(0, signal.SIGKILL))

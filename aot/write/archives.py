@@ -1,4 +1,4 @@
-"""What `--pack` writes: one archive for each manifest, of the bundles for all architectures."""
+"""Write the archives of `--pack`: one for each manifest, with the bundles for all architectures."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from aot_runtime.folders import opened_folder
 
 
 def archive_names(bundles: Sequence[PlannedBundle]) -> list[str]:
-    """The names of the archives of bundles."""
+    """Names of the archives of bundles."""
     return list(dict.fromkeys(map(_name, bundles)))
 
 

@@ -92,7 +92,7 @@ def _aside(folder: OpenFolder) -> Iterator[OpenFolder]:
 
 
 def _leftovers(folder: OpenFolder) -> list[str]:
-    """What builds that were killed left behind: folders of that very name, and this user's."""
+    """Yield leftovers of builds that were killed: this user's folders of that very name."""
     return [name for name in folder.names() if _ASIDE_NAME.fullmatch(name) and _is_own_folder(folder.status(name))]
 
 

@@ -5,9 +5,8 @@ import re
 
 import pytest
 
-from aot.compile.compiler import compile_job
+from aot.compile.compiler import compile_job, map_faults
 from aot.compile.descriptors import MapLayout, descriptor_fields, descriptor_type, parse_layout, widest_layout
-from aot.compile.map_checks import map_faults
 from aot.errors import CompileError
 from aot.manifest.loading import load_manifest
 from aot.manifest.yamlfile import ManifestError

@@ -112,7 +112,7 @@ def test_what_warps_and_scratch_a_kernel_for_nvidia_has(tmp_path_factory: pytest
 @pytest.mark.slow
 def test_a_kernel_that_takes_other_maps_is_refused(monkeypatch: pytest.MonkeyPatch):
     job = next(job for job in planned("sm_90").jobs.values() if job.function == "scale_by_maps")
-    monkeypatch.setattr("aot.compile.map_checks.map_box", lambda _: (MapLayout(128, 16, 2), (64, 32)))
+    monkeypatch.setattr("aot.compile.compiler.map_box", lambda _: (MapLayout(128, 16, 2), (64, 32)))
     with pytest.raises(CompileError, match=r"the tensor map 'x' has boxes \(64, 64\), not \(64, 32\)"):
         compile_job(job)
 
