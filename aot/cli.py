@@ -314,13 +314,13 @@ def main(
     from .errors import BuildError
 
     if neighbours and not calls:
-        raise click.UsageError("--neighbours are those of calls: it goes with --for")
+        raise click.UsageError("--neighbours needs --for")
     if add and (not calls or pack):
-        raise click.UsageError("--add is for a bundle in a folder, and for calls: it goes with --for, without --pack")
+        raise click.UsageError("--add needs --for, and goes without --pack")
     if dry_run and (shard or list_jobs):
-        raise click.UsageError("--dry-run only counts variants: it goes without --shard and --list-jobs")
+        raise click.UsageError("--dry-run goes without --shard and --list-jobs")
     if compress and not pack:
-        raise click.UsageError("--compress is for archives: it goes with --pack")
+        raise click.UsageError("--compress needs --pack")
     log_as_asked(verbose, quiet)
     request = Request(
         manifests,

@@ -1,6 +1,5 @@
-"""Which calls are made of which ops, and which variants they need: of the cheapest points of an op's axes, by turns of
-its general and its aligned specialisation.
-"""
+"""Select the calls of each op, and the variants that they need: points of the op's axes with small blocks, alternating
+between its general and its aligned specialisation."""
 
 from __future__ import annotations
 
@@ -22,24 +21,24 @@ from aot_runtime.contract.records import Op, Variant
 from aot_runtime.device.device import Device
 
 from .constraints import Point
-from .random_calls import Drawing, Drawn, Where
+from .random_calls import CallSampler, PlanningContext, RandomCall
 from .random_values import make_recipe, names_twice
 
 MAX_POINTS = 8
-"""Points of a specialisation that are tried where no call of an earlier one is found."""
+"""Points of a specialisation that are tried until calls are found."""
 CASES_OF_A_POINT = 3
 
 
 @dataclass(frozen=True)
 class PlannedCheck:
-    """One call: how its tensors lie when they are packed and when they are strided, and its numbers."""
+    """A call of an op: its tensors packed and strided, and the recipe of their values."""
 
     number: int
-    drawn: Drawn
+    drawn: RandomCall
     strided: Decision
     recipe: Recipe
     is_referred: bool
-    """Whether the op's reference says what comes of it."""
+    """The op's reference defines the results."""
 
     @property
     def decisions(self) -> tuple[Decision, Decision]:
@@ -47,14 +46,14 @@ class PlannedCheck:
 
     @property
     def same_launches(self) -> bool:
-        """Whether packed and strided tensors get the same variants and grids, so that results are the same bytes."""
+        """Packed and strided tensors get the same variants and grids, so that the results are the same bytes."""
         first, second = ([(_key(item.variant), item.grid) for item in found.launches] for found in self.decisions)
         return first == second
 
 
 @dataclass(frozen=True)
 class PlannedOp:
-    """The calls of one op. `refusal` says why there are none, and is empty where there are some."""
+    """The calls of one op. `refusal`: why there are none; empty if there are some."""
 
     manifest: Manifest
     op: Op
@@ -63,10 +62,10 @@ class PlannedOp:
 
 
 def plan_op(bundle: PlannedBundle, manifest: Manifest, op: Op, device: Device, seed: int, count: int) -> PlannedOp:
-    """`count` calls of an op, or as many as are found. manifest: the one that declares it."""
+    """Plan `count` calls of an op, or as many as are found. manifest: the one that declares the op."""
     specs = [variant.spec for variant in bundle.variants if variant.spec.op == op.name]
     index = planning_index(op, specs, bundle.target)
-    where = Where(index, op_planner(index, op.name), device)
+    context = PlanningContext(index, op_planner(index, op.name), device)
     rng = np.random.default_rng([seed, crc32(op.name.encode())])
     points = [group for group in (_points(specs, aligned, rng) for aligned in (False, True)) if group]
     checks: list[PlannedCheck] = []
@@ -76,20 +75,20 @@ def plan_op(bundle: PlannedBundle, manifest: Manifest, op: Op, device: Device, s
         while drawn is None and (points := [group for group in points if group]):
             group = points[number % len(points)]
             point = group[number // len(points) // CASES_OF_A_POINT % len(group)]
-            drawing = Drawing(where, op, point, number, rng)
-            drawn = drawing.draw()
+            sampler = CallSampler(context, op, point, number, rng)
+            drawn = sampler.draw()
             if drawn is None:
-                refusal = refusal or drawing.refusal
+                refusal = refusal or sampler.refusal
                 group.remove(point)
         if drawn is not None:
             recipe = make_recipe(manifest, op, drawn, f"case{number}", rng)
             is_referred = bool(op.reference) and not names_twice(op, recipe)
-            checks.append(PlannedCheck(number, drawn, where.plan(drawn.strided), recipe, is_referred))
+            checks.append(PlannedCheck(number, drawn, context.plan(drawn.strided), recipe, is_referred))
     return PlannedOp(manifest, op, tuple(checks), "" if checks else refusal)
 
 
 def _points(specs: Iterable[VariantSpec], aligned: bool, rng: np.random.Generator) -> list[Point]:
-    """Some points of a specialisation, those of small blocks first: they compile and run fastest."""
+    """Choose some points of a specialisation. Points with small blocks come first: they compile and run fastest."""
     found = list(dict.fromkeys(spec.point for spec in specs if spec.aligned == aligned))
     shuffled = [found[i] for i in rng.permutation(len(found))]
     cheapest = sorted(shuffled, key=lambda point: sum(math.log2(v) for _, v in point if type(v) is int and v > 0))
@@ -97,7 +96,7 @@ def _points(specs: Iterable[VariantSpec], aligned: bool, rng: np.random.Generato
 
 
 def narrowed(bundle: PlannedBundle, planned: Iterable[PlannedOp]) -> PlannedBundle:
-    """What of a bundle the calls need."""
+    """Return the part of a bundle that the calls need."""
     wanted = {key for op in planned for key in _keys(op.checks)}
     variants = tuple(item for item in bundle.variants if _spec_key(item.spec) in wanted)
     names = {variant.spec.op for variant in variants}

@@ -1,4 +1,4 @@
-"""One run of `aotbuild check`: plan calls of every op, build the variants that they need, and run the calls."""
+"""Check the ops of manifests: plan calls of every op, build the variants that they need, and run the calls."""
 
 from __future__ import annotations
 
@@ -29,19 +29,19 @@ from .findings import ENDLESS, CaseReport, OpReport, call_text, variants_text
 from .properties import Runner, run_case
 
 Tell = Callable[[OpReport], None]
-"""Called with the report of each op, as soon as it is there."""
+"""Called with the report of each op as soon as it is complete."""
 
 
 @dataclass(frozen=True)
 class CheckRequest:
-    """What was asked for on the command line.
+    """The options of a check on the command line.
 
     Attributes:
-        build: the manifests, and how variants are built; where they are written to is decided here.
-        count: calls of each op.
-        case: make this one alone; None: all.
-        time_limit_s: of one launch on the emulator.
-        words: of the command line that say which variants there are, to be said again.
+        build: the manifests, and how variants are built; the output folder is a temporary one.
+        count: number of calls of each op.
+        case: the only call to make, by its number; None: all.
+        time_limit_s: time limit of one launch on the emulator.
+        words: options of the command line that restrict the variants, repeated in the command that makes a call again.
     """
 
     build: Request
@@ -53,9 +53,10 @@ class CheckRequest:
 
 
 def check(request: CheckRequest, tell: Tell) -> list[OpReport] | None:
-    """The report of every op; None where something did not compile, which has been said then.
+    """Check every op; returns the reports, or None if something did not compile, after that was reported.
 
-    Raises `ManifestError`, `BuildError` and `CacheError` as a build does, `DeviceError` for what is not emulated.
+    Raises `ManifestError`, `BuildError` and `CacheError` as a build does, and `DeviceError` if a target is not
+    emulated.
     """
     for target in request.build.targets:
         if target.arch not in ARCHS:
@@ -78,7 +79,7 @@ def check(request: CheckRequest, tell: Tell) -> list[OpReport] | None:
 
 
 class _Checked:
-    """One bundle: its calls, planned, and how they are run."""
+    """The planned calls of one bundle, and the emulated device that they run on."""
 
     def __init__(self, request: CheckRequest, bundle: PlannedBundle):
         self.request, self.bundle = request, bundle
@@ -114,7 +115,7 @@ class _Checked:
                 yield OpReport(op.op.name, self.bundle.target.arch, cases)
 
     def _cases(self, runner: Runner, op: PlannedOp, process: ForkedProcess) -> Iterator[CaseReport]:
-        """The report of each call, up to one that does not end: the others would take as long."""
+        """Yield the report of each call, up to one that does not end: the others would take as long."""
         for planned in op.checks:
             report = self._case(runner, op, planned, process)
             yield report

@@ -1,4 +1,4 @@
-"""What the names of an op's expressions stand for while a call is being drawn, one name after the other."""
+"""Conditions of an op on a call, evaluated as the call is drawn name by name."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ Point = Mapping[str, Any]
 
 
 class Constraints:
-    """What a call has to meet to be given the variants of one point: the op's `require`, and the pick of each axis."""
+    """Conditions under which a call gets the variants of one point: the op's `require`, and the pick of each axis."""
 
     def __init__(self, op: Op, point: Point):
         self.op, self.point = op, point
@@ -32,7 +32,7 @@ class Constraints:
         self.divisible = frozenset(op.divisible) if point["aligned"] else frozenset()
 
     def answers(self, given: Iterable[str], innermost: Mapping[str, int]) -> dict[str, Any]:
-        """The answers of `given`, `elsize` and `innermost` once it is known which tensors are passed, and how."""
+        """Return the answers of `given`, `elsize` and `innermost`, for the tensors that are passed."""
         passed = {*given, *(item.name for item in self.op.tensors if item.role == "output" or not item.optional)}
         names: dict[str, Any] = {variable: self.point[variable] for variable in self.op.dtypes}
         for tensor in self.op.tensors:
@@ -48,7 +48,7 @@ class Constraints:
         return names
 
     def allow(self, names: Mapping[str, Any]) -> bool:
-        """Whether nothing that is known so far keeps a call from being one of this point."""
+        """Tell if a call with these names can still be one of this point."""
         known: dict[str, Any] = {**names}
         try:
             for name, expression in (*self._defaults, *self._derived):

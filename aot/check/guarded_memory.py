@@ -1,6 +1,5 @@
-"""Tensors in the emulator's memory: with nothing written between, before and behind their elements, and how they are
-found afterwards.
-"""
+"""Tensors in the emulator's memory, with guard bytes that nothing has written between, before and behind their
+elements."""
 
 from __future__ import annotations
 
@@ -18,12 +17,12 @@ from aot_runtime.errors import SanitizerError
 
 Array = np.ndarray[Any, Any]
 _NEAR = 1 << 19
-"""Bytes beside a tensor within which an address is told by the tensor."""
+"""Distance in bytes up to which an address is described by a tensor near it."""
 
 
 @dataclass(frozen=True)
 class Spot:
-    """An address in words; the tensor that it is in or beside, and its element there, if it is one's."""
+    """An address in words, with the tensor that it is in or beside, and its element if it is in one."""
 
     text: str = ""
     tensor: str = ""
@@ -31,13 +30,14 @@ class Spot:
 
 
 @dataclass(frozen=True)
-class Placed:
+class GuardedTensor:
     """A tensor in an allocation of its own.
 
     Attributes:
-        base, nbytes: of the allocation, which ends with the last element. Its first `shift` bytes are no element's.
-        elements: int64 of the tensor's shape: where each element is, in bytes from `base`.
-        before: what is in the allocation before the call, uint8 [nbytes].
+        base: address of the allocation. Its first `shift` bytes belong to no element.
+        nbytes: size of the allocation, which ends with the last element.
+        elements: offsets of the elements in bytes from `base`: int64 of the tensor's shape.
+        before: content of the allocation before the call, uint8 [nbytes].
     """
 
     name: str
@@ -64,7 +64,7 @@ class Placed:
         return self.memory.written(self.base, self.nbytes)
 
     def unwritten_elements(self) -> Array:
-        """Which elements were not written as a whole: bool of the tensor's shape."""
+        """Mark the elements that were not written completely: bool of the tensor's shape."""
         return np.asarray(~self.written()[self._bytes].all(-1))
 
     def content(self) -> Array:
@@ -76,7 +76,7 @@ class Placed:
         return self.array.numpy()
 
     def spot(self, offset: int) -> Spot:
-        """What is at an offset from the start of the allocation."""
+        """Describe an offset from the start of the allocation."""
         held = np.argwhere((self.elements <= offset) & (offset < self.elements + self.array.layout.itemsize))
         if len(held):
             index = tuple(int(i) for i in held[0])
@@ -92,8 +92,8 @@ class Placed:
         return Spot(text, self.name)
 
 
-def place(device: Device, memory: Memory, name: str, layout: Layout, values: Array | None) -> Placed:
-    """A tensor of a layout. Only its elements are written, and without `values` nothing is."""
+def allocate_tensor(device: Device, memory: Memory, name: str, layout: Layout, values: Array | None) -> GuardedTensor:
+    """Allocate a tensor of a layout. Only its elements are written; without `values`, nothing is."""
     layout = make_layout(device.key, layout.dtype, layout.shape, layout.strides, layout.aligned)
     shift = 0 if layout.aligned else layout.itemsize
     nbytes = shift + (layout.high - layout.low) * layout.itemsize
@@ -103,7 +103,7 @@ def place(device: Device, memory: Memory, name: str, layout: Layout, values: Arr
         ends[dim] = extent
         elements += (np.arange(extent) * stride * layout.itemsize).reshape(ends)
     if not layout.size:
-        return Placed(name, DeviceArray(device, 0, layout, None), memory, 0, 0, elements, np.zeros(0, np.uint8))
+        return GuardedTensor(name, DeviceArray(device, 0, layout, None), memory, 0, 0, elements, np.zeros(0, np.uint8))
     owner = _Owned(memory, memory.allocate(nbytes))
     array = DeviceArray(device, owner.address + shift - layout.low * layout.itemsize, layout, owner)
     content, chosen = np.zeros(nbytes, np.uint8), np.zeros(nbytes, bool)
@@ -113,24 +113,24 @@ def place(device: Device, memory: Memory, name: str, layout: Layout, values: Arr
         chosen[where] = True
         memory.write_some(owner.address, content, chosen)
     before = np.array(memory.bytes_at(owner.address, nbytes))
-    return Placed(name, array, memory, owner.address, nbytes, elements, before)
+    return GuardedTensor(name, array, memory, owner.address, nbytes, elements, before)
 
 
 class _Owned:
-    """An allocation that is nobody else's before and after: the runtime's own keeps and hands out again."""
+    """An allocation that is not reused: the runtime's own would keep the memory and hand it out again."""
 
     def __init__(self, memory: Memory, address: int):
         self.memory, self.address = memory, address
 
     def used_on(self, stream: int) -> None:
-        """The emulator's work is done when it is given."""
+        """Do nothing: the emulator's work is done when a call returns."""
 
     def __del__(self) -> None:
         self.memory.free(self.address)
 
 
-def spot_of(placed: Mapping[str, Placed], error: SanitizerError) -> Spot:
-    """Where a fault's address is among the tensors of a call; nowhere, if it is near none."""
+def spot_of(placed: Mapping[str, GuardedTensor], error: SanitizerError) -> Spot:
+    """Find a fault's address among the tensors of a call. The spot is empty if it is near none."""
     if error.address is None:
         return Spot()
     address = error.address

@@ -1,8 +1,8 @@
-"""Makes the planned calls on the emulator, and holds what they leave behind to what has to be so of every call.
+"""Run planned calls on the emulator, and check the properties that every call must have.
 
-Strict mode finds what a kernel may not do while it runs. Beyond that: every element of an output is written, nothing
-between or beside elements is, inputs stay as they are, results are the same bytes however the tensors lie in memory and
-in whatever order wavefronts run, and they are what the op's reference gives.
+Strict mode finds what a kernel may not do while it runs. In addition: every element of an output is written; nothing
+between or beside elements is; inputs keep their content; results are the same bytes for any layout of the tensors and
+any order of wavefronts; and they agree with the op's reference.
 """
 
 from __future__ import annotations
@@ -32,24 +32,26 @@ from aot_runtime.opened import Bundle
 
 from .call_selection import PlannedCheck
 from .findings import ENDLESS, PACKED, STRIDED, Finding, layouts_text
-from .guarded_memory import Array, Placed, place, spot_of
+from .guarded_memory import Array, GuardedTensor, allocate_tensor, spot_of
 
 Refer = Callable[[Recipe], Expectation]
-"""What the references of a recipe make of it."""
+"""Computes the references of a recipe."""
 SLACK, ULPS, MOST = 4.0, 8.0, 0.1
-"""Results pass within `SLACK` times the bound of selftest vectors, whose calls are larger, so that it is known better;
-plus as many units in the last place of the coarsest dtype, relative to the largest result, but at most `MOST` of it."""
+"""Tolerance of results: `SLACK` times the bound of selftest vectors (whose calls are larger, so that it is known
+better),
+plus `ULPS` units in the last place of the coarsest dtype relative to the largest result, at most `MOST` of it.
+"""
 QUICK_S = 3.0
-"""Calls that take longer are made once more in the same order of wavefronts, not in the serial one, which is slow."""
+"""Calls that take longer are repeated in the same order of wavefronts, since the serial order is slow."""
 SUM_ULPS = 64.0
-"""The same for floating-point results of two orders of wavefronts, where atomics may have added in another order."""
+"""Tolerance of floating-point results of two orders of wavefronts, in which atomics may add in another order."""
 
 
 @dataclass(frozen=True)
 class _Run:
-    """A call that was made: its tensors afterwards, and what was found."""
+    """A call that was made: its tensors afterwards, and its findings."""
 
-    placed: Mapping[str, Placed]
+    placed: Mapping[str, GuardedTensor]
     findings: list[Finding]
 
     def results(self, op: Op) -> dict[str, Array]:
@@ -59,7 +61,7 @@ class _Run:
 
 @dataclass(frozen=True)
 class _Call:
-    """A planned call of an op, with the numbers of its inputs."""
+    """A planned call of an op, with the values of its inputs."""
 
     op: Op
     planned: PlannedCheck
@@ -73,13 +75,13 @@ class _Call:
 
 
 class Runner:
-    """Runs the calls of a bundle that is open on an emulator of its own."""
+    """Runs the calls of a bundle on an emulator of its own."""
 
     def __init__(self, bundle: Bundle, driver: EmulatorDriver, time_limit_s: float):
         self.bundle, self.driver, self.time_limit_s = bundle, driver, time_limit_s
 
     def check(self, op: Op, planned: PlannedCheck, refer: Refer) -> list[Finding]:
-        """What is wrong with one call."""
+        """Return the findings of one call."""
         call = _Call(op, planned, {tensor.name: draw_input(planned.recipe, tensor) for tensor in planned.recipe.inputs})
         decision = planned.drawn.decision
         started = time.monotonic()
@@ -101,18 +103,18 @@ class Runner:
 
     @property
     def _limit_s(self) -> float:
-        """The time limit of a launch on this machine, which may have other things to do."""
+        """Time limit of a launch, extended on a busy machine."""
         return self.time_limit_s * max(1.0, os.getloadavg()[0] / (os.cpu_count() or 1))
 
     def _run(
         self, call: _Call, decision: Decision, order: Order = Order.LOCKSTEP, one: Mapping[str, str] | None = None
     ) -> _Run:
-        """Make a call with tensors as a decision lays them out. one: output → the input that it is itself."""
+        """Make a call with the layouts of a decision. one: output → the input whose memory it shares."""
         op, device, memory = call.op, self.bundle.device, self.driver.memory(self.bundle.device.index)
         self.driver.options = Options(order=order, strict=True, time_limit_s=self._limit_s)
         device.trim()  # so that no workspace has what an earlier call left there
         placed = {
-            name: place(device, memory, name, layout, call.inputs.get(name))
+            name: allocate_tensor(device, memory, name, layout, call.inputs.get(name))
             for name, layout in decision.layouts.items()
         }
         shared = {output: placed[name] for output, name in (one or {}).items()}
@@ -124,7 +126,7 @@ class Runner:
         kept = {name: item for name, item in placed.items() if name not in shared and item not in shared.values()}
         return _Run({**placed, **shared}, list(_left_behind(op, kept)))
 
-    def _failure(self, op: Op, error: AotError, placed: Mapping[str, Placed]) -> Finding:
+    def _failure(self, op: Op, error: AotError, placed: Mapping[str, GuardedTensor]) -> Finding:
         if not isinstance(error, EmulationError):
             return Finding("failed", f"{type(error).__name__}: {error}")
         source, kernel = error.source, error.kernel or ""
@@ -166,7 +168,7 @@ class Runner:
     def _compare(
         self, call: _Call, packed: Mapping[str, Array], strided: Mapping[str, Array], order: Order
     ) -> Iterator[Finding]:
-        """What differs where the tensors lie in memory otherwise, or wavefronts run in another order."""
+        """Yield differences of results with other strides, or with another order of wavefronts."""
         if not any(True for _ in _changed(packed, strided)):
             return
         planned = call.planned
@@ -218,8 +220,8 @@ def _with_layout(decision: Decision, name: str, layout: Layout) -> Decision:
     return msgspec.structs.replace(decision, layouts={**decision.layouts, name: layout})
 
 
-def _hint(op: Op, placed: Mapping[str, Placed]) -> str:
-    """That numbers of integer tensors, which may be places of other things, are any where no rule is declared."""
+def _hint(op: Op, placed: Mapping[str, GuardedTensor]) -> str:
+    """Name the integer tensors that may be indices and have no declared `range`."""
     free = [
         f"'{tensor.name}'"
         for tensor in op.tensors
@@ -233,7 +235,7 @@ def _told(findings: Iterable[Finding], memory: str, decision: Decision) -> list[
     return [replace(item, memory=memory, layouts=layouts_text(decision)) for item in findings]
 
 
-def _left_behind(op: Op, placed: Mapping[str, Placed]) -> Iterator[Finding]:
+def _left_behind(op: Op, placed: Mapping[str, GuardedTensor]) -> Iterator[Finding]:
     roles = {tensor.name: tensor.role for tensor in op.tensors}
     for name, item in placed.items():
         if not item.nbytes:
@@ -246,7 +248,7 @@ def _left_behind(op: Op, placed: Mapping[str, Placed]) -> Iterator[Finding]:
         outside = np.flatnonzero(item.written() & ~item.is_element)
         if outside.size:
             where = item.spot(int(outside[0])).text
-            yield Finding("outside", f"{outside.size} bytes were written that are no element's, first {where}", name)
+            yield Finding("outside", f"{outside.size} bytes outside of all elements were written, first {where}", name)
         if roles[name] == "input":
             altered = np.flatnonzero(item.content() != item.before)
             if altered.size:
@@ -277,8 +279,8 @@ def _differing(name: str, actual: Array, expected: Array, allowed: float) -> Ite
 
 
 def _not_finite(call: _Call, results: Mapping[str, Array]) -> Iterator[Finding]:
-    """Outputs of which no element is a number, though all that the call passes is one. A fraction of 0 or less is left
-    out: it may be one under a root."""
+    """Yield outputs without any finite element, if all inputs are finite. Calls with a fraction of 0 or less are left
+    out: it may be under a root."""
     passed = [value for value in call.scalars.values() if isinstance(value, float)]
     if not all(_is_finite(values).all() for values in call.inputs.values()) or any(value <= 0 for value in passed):
         return
@@ -309,6 +311,6 @@ def _shown(value: Any) -> str:
 
 
 def run_case(runner: Runner, op: Op, planned: PlannedCheck, refer: Refer) -> tuple[list[Finding], float]:
-    """(what is wrong with a call, seconds that it took)."""
+    """Return the findings of a call, and the seconds that it took."""
     started = time.monotonic()
     return runner.check(op, planned, refer), time.monotonic() - started

@@ -1,8 +1,8 @@
-"""Random calls of an op, drawn from its contract: small, with extents that fit no block, strides that are
-not packed, optional tensors there and absent, scalars at their defaults, limits and choices.
+"""Random calls of an op, drawn from its contract: small ones, with extents that no block divides, strides with gaps,
+optional tensors present and absent, scalars at their defaults, limits and choices.
 
-A call is drawn for a point of the op's axes, name by name; a value that contradicts the contract, or another point, is
-not gone on with.
+A call is drawn for a point of the op's axes, name by name. A value that contradicts the contract, or leads to another
+point, is dropped at once.
 """
 
 from __future__ import annotations
@@ -30,26 +30,23 @@ from aot_runtime.errors import ArgumentError
 from .constraints import Constraints, Point
 
 TRIES = 120
-"""Calls of a point that are begun before it is given up."""
+"""Attempts at a call of a point."""
 FAR_TRIES = 24
-"""Calls among these that are begun with an extent which is far beyond others."""
+"""Attempts among these with an extent far beyond the others."""
 MAX_ELEMENTS, MAX_WORKGROUPS, MAX_WORKSPACE = 1 << 16, 128, 8 << 20
-"""Of a call: what is larger says no more, and takes long."""
+"""Limits of a call: larger ones find no more faults, and take long."""
 GRID_OF_DEVICE = 1024
-"""Workgroups of the smallest calls: the grid of a kernel may be as large as the device, whatever it computes."""
+"""Workgroups allowed for the smallest calls: a kernel's grid may be as large as the device for any call."""
 _SMALL = (1, 2, 3, 5, 7, 8, 13, 16, 17, 19, 24, 31, 32, 33, 48, 67)
 _NEAR = 130
-"""Extents beyond this are taken where no smaller one will do."""
+"""Extents beyond this are used only if no smaller one will do."""
 _FLOATS = (1.0, 0.5, 2.0, 0.125, -1.5)
 _INTEGERS = (0, 1, 2, 3, 7, 16, -1)
 
 
 @dataclass(frozen=True)
-class Drawn:
-    """A call, with its tensors packed, and the same one with strides that are not.
-
-    decision: what the packed call becomes.
-    """
+class RandomCall:
+    """A call with its tensors packed, and the same call with other strides. decision: the plan of the packed call."""
 
     packed: CallSpec
     strided: CallSpec
@@ -57,35 +54,36 @@ class Drawn:
 
 
 @dataclass(frozen=True)
-class Where:
-    """What calls are planned for: the variants that there are, and the device."""
+class PlanningContext:
+    """The variants and the device that calls are planned for."""
 
     index: Index
     planner: Planner
     device: Device
 
     def plan(self, call: CallSpec) -> Decision:
-        """What a call becomes. Raises `ArgumentError`."""
+        """Plan a call. Raises `ArgumentError`."""
         properties = self.device.properties
         return plan_call(self.index, self.planner, call, properties.num_cus, properties.num_xcds)
 
 
-class Drawing:
+class CallSampler:
     """Draws calls of one point of an op.
 
     Args:
-        number: of the call. Two of three calls have a dim beyond a block, or another constant, that is larger than what
-            is drawn otherwise: by turns each dim, and each such number.
+        number: the call's number. Two of three calls have a dim beyond a block or another constant of the op: each dim
+            and
+            each such constant in turn.
 
     Attributes:
-        refusal: why the latest call that came to nothing did so.
+        refusal: why the latest attempt failed.
     """
 
-    def __init__(self, where: Where, op: Op, point: Point, number: int, rng: np.random.Generator):
-        self.where, self.op, self.point, self.rng = where, op, point, rng
+    def __init__(self, context: PlanningContext, op: Op, point: Point, number: int, rng: np.random.Generator):
+        self.context, self.op, self.point, self.rng = context, op, point, rng
         self.constraints = Constraints(op, point)
         self.dims = Scope.of(op).dims
-        properties = where.device.properties
+        properties = context.device.properties
         self._hardware = device_names(properties.arch, properties.num_cus, properties.num_xcds)
         self._limits = {limit.name: (limit.min, limit.max) for limit in op.dims}
         self._sizes = sorted(_sizes(op))
@@ -94,8 +92,8 @@ class Drawing:
         self._boldness = 1.0  # from 1 to 0 as calls turn out to be too large, or to be none
         self.refusal = "no extents were found that meet `require` and the axes"
 
-    def draw(self) -> Drawn | None:
-        """A call; None where none is found in `TRIES`."""
+    def draw(self) -> RandomCall | None:
+        """Draw a call; None if `TRIES` attempts find none."""
         for attempt in range(TRIES):
             self._boldness = max(0.0, 1 - attempt / 20)
             reaches = bool(self._far) and attempt < FAR_TRIES
@@ -155,7 +153,7 @@ class Drawing:
             yield None
 
     def _extents(self, names: Mapping[str, Any], wanted: Sequence[str]) -> dict[str, int] | None:
-        """An extent of each dim, different ones where that can be; None where they contradict each other."""
+        """Draw an extent for each dim, different ones if possible; None if the conditions contradict each other."""
         known, chosen = dict(names), dict.fromkeys((name for name in self.dims if name not in wanted), 0)
         known |= chosen
         order = [wanted[i] for i in self.rng.permutation(len(wanted))]
@@ -174,7 +172,7 @@ class Drawing:
         return {name: chosen[name] for name in wanted}
 
     def _candidates(self, name: str) -> list[int]:
-        """Extents of a dim, in the order in which they are tried: mostly small ones first."""
+        """Return the extents of a dim in the order in which they are tried, mostly small ones first."""
         low, high = self._limits.get(name, (1, 2**31 - 1))
         rng = self.rng
         few = (0, *_SMALL) if rng.random() < 0.05 else _SMALL
@@ -188,9 +186,9 @@ class Drawing:
 
     # Layouts
 
-    def _laid_out(self, call: CallSpec) -> Drawn | None:
-        """The call with its tensors packed and strided, where both get the point's variants. Raises `ArgumentError`."""
-        shapes = {name: layout.shape for name, layout in self.where.plan(call).layouts.items()}
+    def _laid_out(self, call: CallSpec) -> RandomCall | None:
+        """Lay out a call's tensors packed and strided; both get the point's variants. Raises `ArgumentError`."""
+        shapes = {name: layout.shape for name, layout in self.context.plan(call).layouts.items()}
         shapes = self._broadcast(shapes)
         if sum(map(math.prod, shapes.values())) > (MAX_ELEMENTS if self._boldness == 0 else MAX_ELEMENTS // 4):
             self.refusal = "its calls are too large"
@@ -199,7 +197,7 @@ class Drawing:
         unaligned = frozenset() if self.point["aligned"] else self._unaligned(there, shapes)
         strides = {tensor.name: self._strides(tensor, shapes[tensor.name], call, gaps=False) for tensor in there}
         packed = CallSpec(shapes, {}, frozenset(), call.dtypes, strides, unaligned, call.scalars)
-        decision = self.where.plan(packed)
+        decision = self.context.plan(packed)
         if decision.aligned != self.point["aligned"] or any(
             decision.names[name] != value for name, value in self.point.items() if name != "aligned"
         ):
@@ -216,7 +214,7 @@ class Drawing:
             return None
         strides = {tensor.name: self._strides(tensor, shapes[tensor.name], call, gaps=True) for tensor in there}
         strided = CallSpec(shapes, {}, frozenset(), call.dtypes, strides, unaligned, call.scalars)
-        return Drawn(packed, strided, decision)
+        return RandomCall(packed, strided, decision)
 
     def _broadcast(self, shapes: Mapping[str, Shape]) -> dict[str, Shape]:
         found = dict(shapes)
@@ -233,7 +231,7 @@ class Drawing:
         return frozenset({names[int(self.rng.integers(len(names)))]} if names else ())
 
     def _strides(self, tensor: Tensor, shape: Shape, call: CallSpec, gaps: bool) -> Shape:
-        """Strides as the point needs them: packed as far as that goes, or with gaps and with dims in another order."""
+        """Draw strides that the point allows: packed as far as possible, or with gaps and dims in another order."""
         if tensor.zero:  # which is packed
             return packed_strides(shape, packing_order(tensor, len(shape), innermost=call.innermost.get(tensor.name)))
         rng, last = self.rng, tensor.contiguous
@@ -254,7 +252,7 @@ class Drawing:
 
 
 def _reach_end(tensor: Tensor, decision: Decision) -> bool:
-    """Whether sequences of a tensor of offsets can be so long that nothing is left behind the last one."""
+    """Tell if sequences of a tensor of offsets can be long enough to reach the end."""
     assert tensor.offsets is not None
     sequences = decision.layouts[tensor.name].size - 1
     longest = decision.names[tensor.offsets.longest] if tensor.offsets.longest else math.inf
@@ -267,7 +265,7 @@ def _constants(texts: Iterable[str]) -> set[int]:
 
 
 def _blocks(op: Op) -> set[int]:
-    """Numbers that mean something to an op: sizes of blocks, values of axes, constants of its expressions."""
+    """Numbers with a meaning for an op: block sizes, values of axes, constants of its expressions."""
     found = {value for axis in op.axes for value in axis.values if type(value) is int}
     configs = (config for launch in op.launches for config in launch.configs)
     found |= {value for config in configs for value in config.values.values() if type(value) is int}
@@ -276,8 +274,7 @@ def _blocks(op: Op) -> set[int]:
 
 
 def _sizes(op: Op) -> set[int]:
-    """The numbers that mean something to an op, those next to them, and those of which extents may have to be
-    multiples."""
+    """Numbers with a meaning for an op, their neighbours, and those that extents may have to be multiples of."""
     blocks, required = _blocks(op), _constants(op.require)
     return (
         {near for value in blocks for near in (value - 1, value, value + 1, 2 * value)}
@@ -287,8 +284,8 @@ def _sizes(op: Op) -> set[int]:
 
 
 def _far_extents(op: Op, dims: Sequence[str]) -> list[tuple[str, int]]:
-    """(dim, extent) of extents that are beyond a block, right below it, and a multiple of it, for blocks that are
-    larger than the extents which are drawn otherwise. The last dims come first: rows lie along them."""
+    """Return (dim, extent) of extents just above, just below and twice each large block. The last dims come first: rows
+    lie along them."""
     blocks = sorted(value for value in _blocks(op) if value > _NEAR)
     extents = [of(value) for of in (lambda v: v + 1, lambda v: v - 1, lambda v: 2 * v) for value in blocks]
     return [(dim, extent) for extent in extents for dim in reversed(dims)]

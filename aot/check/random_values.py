@@ -1,4 +1,4 @@
-"""The numbers of a drawn call: those that the contract allows, as recipes, so that references can be asked about it."""
+"""The values of a call's tensors, within the contract: recipes, from which references can be computed as well."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ from aot_runtime.contract.dtypes import numpy_dtype
 from aot_runtime.contract.evaluation import evaluator
 from aot_runtime.contract.records import Op, Tensor, Value
 
-from .random_calls import Drawn
+from .random_calls import RandomCall
 
 _LISTED = 1 << 16
-"""Ranges of fewer numbers are drawn from without repeating any."""
+"""Ranges with fewer numbers are drawn from without repetition."""
 _PLACES = ("int32", "int64")
-"""Integers with a range say where other things are, if they are of these; smaller ones are numbers like others."""
+"""Dtypes whose integers are indices if they have a range; smaller integers are plain values."""
 _MOST = 2**31 - 1
-"""The largest integer that is drawn for a tensor of 32 bits or more whose numbers may be any."""
+"""The largest integer drawn for tensors of 32 bits or more without a range."""
 
 
-def make_recipe(manifest: Manifest, op: Op, drawn: Drawn, name: str, rng: np.random.Generator) -> Recipe:
-    """All that decides the numbers of a call. manifest: the one that declares the op."""
+def make_recipe(manifest: Manifest, op: Op, drawn: RandomCall, name: str, rng: np.random.Generator) -> Recipe:
+    """Make the recipe of a call's values. manifest: the one that declares the op."""
     decision, cases = drawn.decision, manifest.spec.ops[op.name].selftest
     there = [tensor for tensor in op.tensors if tensor.name in decision.layouts]
     inputs = [tensor for tensor in there if tensor.role != "output"]
@@ -51,9 +51,8 @@ def make_recipe(manifest: Manifest, op: Op, drawn: Drawn, name: str, rng: np.ran
 
 
 def names_twice(op: Op, recipe: Recipe) -> bool:
-    """Whether indices name some place twice: within a tensor, or in two that have the same `range`. What that means is
-    in no contract, so that references may take it otherwise than kernels.
-    """
+    """Tell if indices name a place twice, within a tensor or in two with the same `range`. Contracts do not define the
+    result, so references may differ from kernels."""
     rules = {tensor.name: tensor.range for tensor in op.tensors if tensor.range and tensor.dtype in _PLACES}
     drawn: dict[tuple[str, ...], list[Value]] = {}
     for tensor in recipe.inputs:
@@ -70,7 +69,7 @@ def _planned(tensor: Tensor, decision: Decision, filled: InputSpec | None) -> Pl
 def _filled(
     tensor: Tensor, decision: Decision, hints: Mapping[str, InputSpec], rng: np.random.Generator
 ) -> InputSpec | None:
-    """How an input gets its numbers: by the rules that its declaration has of them, then as selftest cases fill it."""
+    """Choose the values of an input: by the rules of its declaration, or else as selftest cases fill it."""
     layout = decision.layouts[tensor.name]
     kind = numpy_dtype(layout.dtype).kind
     if tensor.offsets:
@@ -99,9 +98,8 @@ def _between(limits: list[int | float]) -> InputSpec:
 
 
 def draw_distinct(low: int, high: int, count: int, rng: np.random.Generator) -> list[Value]:
-    """Numbers that say where other things are, each once as far as there are so many: two that are the same could have
-    a kernel write one place twice. Those that are too many are -1 where that is allowed, which means nowhere.
-    """
+    """Draw indices, each once as far as possible: with an index twice, a kernel could write one place twice. Excess
+    indices are -1 (nowhere) if that is allowed."""
     drawn = rng.permutation(np.arange(low, high + 1))[:count]
     more = count - len(drawn)
     rest = np.full(more, -1) if low == -1 else rng.integers(low, high, more, endpoint=True)
@@ -116,7 +114,7 @@ def _within(dtype: str, low: Any, high: Any) -> list[int | float]:
 
 
 def draw_offsets(count: int, extent: int, longest: int | None, rng: np.random.Generator) -> list[Value]:
-    """Where sequences begin and end: from 0 to `extent`, or as near to it as `longest` lets them come."""
+    """Draw the offsets of sequences: from 0 to `extent`, or as near to it as `longest` allows."""
     if count == 0:
         return []
     most = extent if longest is None else min(extent, int(longest) * (count - 1))

@@ -18,9 +18,9 @@ def _kernels(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...])
     for text in texts:
         file, _, function = text.rpartition(":")
         if not file.endswith(".py") or not function.isidentifier():
-            raise click.BadParameter(f"'{text}' is no FILE:KERNEL, such as kernels/add.py:add_kernel")
+            raise click.BadParameter(f"'{text}' is not FILE:KERNEL, such as kernels/add.py:add_kernel")
         if not Path(file).is_file():
-            raise click.BadParameter(f"there is no file {file}")
+            raise click.BadParameter(f"file {file} does not exist")
         found.append((Path(file), function))
     return tuple(found)
 

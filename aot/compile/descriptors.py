@@ -77,7 +77,7 @@ def parse_layout(text: str) -> MapLayout:
             values = dict(zip(names, map(ast.literal_eval, given), strict=False))
             values |= {str(key.arg): ast.literal_eval(key.value) for key in keywords}
         case _:
-            raise ValueError(f"'{text}' is no {_LAYOUT}, which the layout of a tensor map is")
+            raise ValueError(f"'{text}': the layout of a tensor map must be {_LAYOUT}")
     if missing := [name for name in names[:2] if name not in values]:
         raise ValueError(f"'{text}' lacks {missing[0]}")
     if other := [name for name, value in values.items() if name not in names[:3] and value != plain.get(name, value)]:
@@ -118,7 +118,7 @@ def map_box(type_name: str) -> tuple[MapLayout, tuple[int, ...]]:
 def _parts(type_name: str) -> tuple[str, tuple[int, ...], str]:
     found = _TYPE.fullmatch(type_name)
     if found is None:
-        raise ValueError(f"{type_name!r} is no type of a tensor descriptor")
+        raise ValueError(f"{type_name!r} is not the type of a tensor descriptor")
     return found[1], tuple(map(int, found[2].split(","))), found[3] or ""
 
 

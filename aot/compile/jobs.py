@@ -26,7 +26,7 @@ Option = None | bool | Int | _Float | str | list[_Plain | list[_Plain]]
 
 @dataclass(frozen=True)
 class CompileJob:
-    """All that decides one code object. Hashable, and picklable to a worker process.
+    """A compilation: everything that decides one code object. Hashable and picklable.
 
     Attributes:
         root: project root folder, importable by the kernel file.
@@ -34,7 +34,7 @@ class CompileJob:
         function: the `@triton.jit` function in it.
         signature: (parameter, Triton type such as `*fp16`, `i32`, `fp32`, or `constexpr`), in parameter order. Here and
             below, a parameter that is a named tuple is its members, each by its path: `q.ptr`, `q.stride_heads`.
-        constants: (parameter, value) of each constexpr parameter that is no function.
+        constants: (parameter, value) of each constexpr parameter that is not a function.
         divisible_by_16: parameters whose value is promised to be a multiple of 16.
         pointer_range_32: pointers whose offsets are promised to fit 32 bits; without effect on NVIDIA.
         options: (name, value) of Triton's compiler options: `num_warps`, `num_stages`, `waves_per_eu`, …

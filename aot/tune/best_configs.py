@@ -1,4 +1,4 @@
-"""Which candidate of a group is the best, over all calls of the group."""
+"""Rank the candidates of a group over all its calls."""
 
 from __future__ import annotations
 
@@ -13,12 +13,11 @@ from .trials import PlannedTuning
 
 @dataclass(frozen=True)
 class Ranked:
-    """A candidate that all calls of its group were timed with.
+    """A candidate with the times of all calls of its group.
 
     Attributes:
-        score: its time as a part of that of the configs as they are: the geometric mean over the calls, each as often
-            as it counts.
-        seconds: of each call.
+        score: its time relative to the present configs': the geometric mean over the calls, weighted by their counts.
+        seconds: time of each call.
     """
 
     candidate: Candidate
@@ -28,12 +27,13 @@ class Ranked:
 
 @dataclass(frozen=True)
 class Choice:
-    """What came of a group.
+    """The outcome of a group.
 
     Attributes:
-        calls: positions of its calls; now: seconds of each as it is.
-        ranking: its candidates, the best first; of equal ones that which the space has first.
-        taken: whether the best is so much better that it becomes the config.
+        calls: positions of its calls.
+        now: seconds of each call with the present config.
+        ranking: its candidates, best first; equal ones in the order of the space.
+        taken: the best is enough better to become the config.
         dropped: candidate → why it is not in the ranking.
     """
 
@@ -59,8 +59,8 @@ def choose(
     """Rank the candidates of a group.
 
     Args:
-        times: (call, candidate) → what came of it; candidate 0 is the config as it is.
-        margin: the part of the time that the best one has to save.
+        times: (call, candidate) → outcome; candidate 0 is the present config.
+        margin: the part of the time that the best has to save.
     """
     group, calls = planned.groups[place], planned.calls_of(place)
     weights = [planned.calls[call].spec.count for call in calls]
@@ -87,7 +87,7 @@ def _mean_part(seconds: Sequence[float], now: Sequence[float], weights: Sequence
 
 
 def shortlisted(choice: Choice, count: int) -> list[Candidate]:
-    """The best candidates of a group: by turns the next of each call, and of the mean over all calls."""
+    """Return the best candidates of a group: in turns, the next best of each call and of the mean."""
     orders = [[item.candidate for item in choice.ranking]]
     orders += [
         [item.candidate for item in sorted(choice.ranking, key=lambda item: (item.seconds[i], item.candidate.number))]

@@ -1,4 +1,4 @@
-"""Which candidates are left out once they are compiled, by their registers, spills and LDS, and why."""
+"""Leave out candidates by their code: registers, spills, LDS and the space's requirements."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ from .trials import PlannedTuning, Trial
 
 
 def without_failures(planned: PlannedTuning, outcome: Outcome) -> tuple[PlannedBundle, dict[int, str]]:
-    """(the bundle of what compiled, candidate → why it did not). Raises `ManifestError` where the op's own configs did
-    not."""
+    """Return the bundle of what compiled, and why each other candidate did not. Raises `ManifestError` if one of the
+    op's own configs did not compile."""
     dropped: dict[int, str] = {}
     for trial in planned.trials:
         failure = next((outcome.failures[key] for key in trial.keys if key in outcome.failures), None)
@@ -37,9 +37,9 @@ def without_failures(planned: PlannedTuning, outcome: Outcome) -> tuple[PlannedB
 
 
 def pruned(planned: PlannedTuning, bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel]) -> dict[int, str]:
-    """Candidate → why its code is not worth a time: it does not fit a compute unit, spills more than what it is to
-    replace, or is not what its group requires. Raises `ManifestError` for a requirement that means nothing.
-    """
+    """Return candidate → why its code is not worth timing: it does not fit a compute unit, spills more than the config
+    that it is to replace, or does not meet the group's requirements. Raises `ManifestError` for a requirement that
+    cannot be evaluated."""
     index, files = make_index(bundle, kernels, ())
     code = Code(index, lambda key: files[index.blobs[key].file])
     dropped: dict[int, str] = {}
@@ -92,7 +92,7 @@ def _unmet(planned: PlannedTuning, group: Group, index: Index, code: Code, witho
 
 
 def reasons_text(group: Group, dropped: Mapping[int, str]) -> str:
-    """Why a group has fewer candidates than its space says, each reason with how many it is of."""
+    """Explain why a group has fewer candidates than its space: each reason with its count."""
     counts = Counter({f"does not meet {text}": count for text, count in group.left_out.items()})
     counts.update(dropped[candidate.number] for candidate in group.candidates if candidate.number in dropped)
     return "; ".join(f"{count} {reason}" for reason, count in counts.most_common())

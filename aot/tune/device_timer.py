@@ -1,4 +1,4 @@
-"""Times on a device: each candidate's results are held against those of the config that is there; all take turns."""
+"""Times on a device: candidates take turns, and their results are compared with those of the present config."""
 
 from __future__ import annotations
 
@@ -28,18 +28,18 @@ from .timers import Times, told_of
 from .trials import PlannedTuning, Trial
 
 FLUSHED = 512 << 20
-"""Bytes that are written before each timed call, so that no cache has any of its tensors: twice an MI300X's."""
+"""Bytes written before each timed call to flush caches: twice an MI300X's."""
 _UNWRITTEN = 0xFF
-"""Byte that outputs hold before a call whose results are looked at: of floats it makes NaN."""
+"""Byte that fills outputs before a call whose results are compared; as floats it is NaN."""
 
 
 class OnDevice:
-    """A device."""
+    """A timer on a device."""
 
     kind: Literal["measured", "modelled"] = "measured"
 
     def __init__(self, name: str, arch: str, rounds: int):
-        """Raises `DeviceError`, `ArchMismatchError` where the device is of another architecture."""
+        """Open the device. Raises `DeviceError`, and `ArchMismatchError` if it has another architecture."""
         self.device, self.rounds = get_device(name, arch), rounds
         found = self.device.properties
         if found.arch != arch:
@@ -69,7 +69,7 @@ class OnDevice:
     def _of_call(
         self, planned: PlannedTuning, trials: list[Trial], bundle: Bundle, results: Results
     ) -> list[tuple[Trial, Timed]]:
-        """Times of one call. They are known or not all together, since all take turns."""
+        """Time one call with each candidate. All are timed together, since they take turns, or all are known."""
         known = [results.get(trial.identity, self.by) for trial in trials]
         if all(known):
             return [(trial, timed) for trial, timed in zip(trials, known, strict=True) if timed]
@@ -87,7 +87,8 @@ class OnDevice:
         return found
 
     def _medians(self, made: MadeCall, numbers: list[int]) -> dict[int, float]:
-        """Seconds of a call with each candidate: medians of rounds in which all take turns, one more thrown away."""
+        """Seconds of a call with each candidate: medians over rounds in which all take turns, after a round that is
+        dropped."""
         device = self.device
         flushed = device.empty((FLUSHED if self.means else 1,), "uint8")
         taken: dict[int, list[float]] = {number: [] for number in numbers}
@@ -108,7 +109,7 @@ class OnDevice:
 
 
 class _Compared:
-    """Holds what candidates compute against what the config that is there computes."""
+    """Compares the results of candidates with those of the present config."""
 
     def __init__(self, made: MadeCall):
         op = made.planner.op
@@ -118,7 +119,7 @@ class _Compared:
         self._inouts = {name: _bytes(array) for name, array in self._written.items() if roles[name] == "inout"}
 
     def faults(self, numbers: Iterable[int]) -> dict[int, str]:
-        """Candidate → what is wrong with its results; the first number is the config that is there."""
+        """Return candidate → what is wrong with its results. The first number is the present config."""
         faults: dict[int, str] = {}
         expected: dict[str, Any] = {}
         for number in numbers:
@@ -160,8 +161,8 @@ def _bytes(array: DeviceArray) -> Any:
 
 
 def is_same(found: Any, expected: Any) -> bool:
-    """Whether two results are the same but for the order of what was added up: within 8 steps of the dtype at the
-    largest number, or 1e-4 of it; whole numbers, which may have been rounded, within 1."""
+    """Tell if two results agree up to the order of additions: within 8 steps of the dtype at the largest value, or 1e-4
+    of it; integers, which may have been rounded, within 1."""
     if found.dtype.kind in "iub":
         return bool(np.all(np.abs(found.astype(np.int64) - expected.astype(np.int64)) <= (found.dtype.itemsize == 1)))
     one, other = (np.asarray(values, np.float64) for values in (found, expected))

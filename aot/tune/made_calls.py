@@ -1,4 +1,4 @@
-"""A call that is made with one candidate after the other, its tensors in a device's memory."""
+"""A call to be made with one candidate after the other, its tensors in a device's memory."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .candidates import SCALAR
 def made_call(bundle: Bundle, op: str, call: CallEntrySpec, content: Mapping[str, str]) -> MadeCall:
     """Make the tensors of a call. Raises `ArgumentError`.
 
-    Whole numbers of 8 bits, which nothing says are bounded, are random ones: of zeros every candidate makes the same.
+    Unbounded 8-bit integers are random: with zeros, every candidate would compute the same.
     """
     planner: Planner = bundle[op].planner  # type: ignore[attr-defined]
     made = make_call(bundle, op, call_spec(call, planner), content)
@@ -35,5 +35,5 @@ def made_call(bundle: Bundle, op: str, call: CallEntrySpec, content: Mapping[str
 
 
 def run_with(made: MadeCall, number: int) -> None:
-    """Make the call with a candidate; 0: with the configs as they are."""
+    """Make the call with a candidate; 0: with the present configs."""
     made.bundle[made.planner.op.name](**made.arrays, **{**made.scalars, SCALAR: number})

@@ -1,4 +1,4 @@
-"""Times by the model of time: trials are run on the emulator, some in each of several processes."""
+"""Times by the model of time: trials run on the emulator, in several processes."""
 
 from __future__ import annotations
 
@@ -32,8 +32,8 @@ class ModelTask:
     """A trial for a process.
 
     Attributes:
-        folder: of the bundle.
-        key: of the call: tasks with one key have the same tensors.
+        folder: folder of the bundle.
+        key: identifies the tensors: tasks with the same key share them.
     """
 
     folder: str
@@ -46,14 +46,14 @@ class ModelTask:
 
 @lru_cache
 def model_version() -> str:
-    """The model's version: a digest of its sources, since a change to any of them may change times."""
+    """The model's version: a digest of its sources, since any change to them may change times."""
     folder = Path(aot_emulator.timing.__file__).parent
     sources = b"\0".join(path.read_bytes() for path in sorted(folder.glob("*.py")))
     return hashlib.sha256(sources).hexdigest()[:12]
 
 
 def modelled_times(tasks: Sequence[ModelTask], jobs: int) -> Iterator[tuple[int, Timed]]:
-    """(position of a task, what came of it), as they come."""
+    """Yield (position of a task, outcome) as they come."""
     if jobs == 1:
         here = _Worker()
         yield from ((place, here.time(task)) for place, task in enumerate(tasks))
@@ -74,7 +74,7 @@ def modelled_times(tasks: Sequence[ModelTask], jobs: int) -> Iterator[tuple[int,
 
 
 class _Worker:
-    """Has the tensors of one call at a time."""
+    """Runs tasks, and keeps the tensors of one call at a time."""
 
     def __init__(self) -> None:
         self._key: tuple[str, str] | None = None

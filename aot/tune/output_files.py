@@ -1,4 +1,4 @@
-"""What a run of tuning writes: configs of a tuning file, and a shortlist."""
+"""Write the results of a run: configs of a tuning file, and a shortlist."""
 
 from __future__ import annotations
 
@@ -23,14 +23,14 @@ from .timers import Timer
 from .trials import PlannedTuning
 
 MOST_NAMED = 4
-"""Calls that a tuning file names of a config."""
+"""Calls that a tuning file names for a config."""
 
 
 def write(
     request: TuneRequest, subject: Subject, planned: PlannedTuning, choices: Sequence[Choice], timer: Timer,
     console: Console,
 ) -> None:  # fmt: skip
-    """Write the configs that were chosen into the tuning file, and the shortlist. Raises `TuningError`."""
+    """Write the chosen configs to the tuning file, and the shortlist. Raises `TuningError`."""
     try:
         _write_tuning(request, subject, planned, choices, timer, console)
         if request.shortlist is not None:
@@ -70,7 +70,7 @@ def _write_tuning(
 
 
 def _config(choice: Choice, subject: Subject, planned: PlannedTuning, timer: Timer) -> ConfigSpec:
-    """The best candidate of a group, as a tuning file has it. What the manifest says of when it is used still holds."""
+    """The best candidate of a group as a config of a tuning file. The manifest's conditions on its use are kept."""
     group, best = choice.group, choice.best
     assert best is not None
     calls = [planned.calls[call].text for call in choice.calls]

@@ -1,4 +1,4 @@
-"""Who says how long a trial takes: what devices and the model of time have in common, and the model."""
+"""Timers of trials: the interface of devices and the model of time, and the model's timer."""
 
 from __future__ import annotations
 
@@ -19,17 +19,17 @@ from .trials import PlannedTuning, Trial
 
 BY = "aotbuild tune"
 Times = dict[tuple[int, int], Timed]
-"""(position of a call, number of a candidate) → what came of it."""
+"""(position of a call, number of a candidate) → outcome."""
 
 
 class Timer(Protocol):
     """Times trials.
 
     Attributes:
-        kind: what its times are.
-        by: under which name results are kept.
-        told: who times, in words.
-        means: whether its times say anything of a device.
+        kind: the kind of its times.
+        by: name under which results are kept.
+        told: the timer in words.
+        means: its times are meaningful for a device.
         num_cus, num_xcds: of the device that calls are planned for; None: the architecture's usual one.
     """
 
@@ -43,14 +43,14 @@ class Timer(Protocol):
     def times(
         self, planned: PlannedTuning, trials: list[Trial], folder: Path, results: Results, console: Console
     ) -> Times:
-        """The times of trials of the bundle in a folder; results are kept as they come, and those there are taken."""
+        """Return the times of trials of the bundle in a folder. Known results are used; new ones are kept."""
 
     def origin(self, figure: str) -> MeasuredSpec | ModelledSpec:
-        """What a tuning file says of configs that its times chose."""
+        """The origin of configs chosen by its times, for a tuning file."""
 
 
 class ByModel:
-    """The model of time."""
+    """A timer by the model of time."""
 
     kind: Literal["measured", "modelled"] = "modelled"
     means = True
@@ -58,7 +58,7 @@ class ByModel:
     num_xcds: int | None = None
 
     def __init__(self, arch: str, jobs: int | None):
-        """Raises `DeviceError` where the model has no constants for an architecture."""
+        """Raise `DeviceError` if the model has no constants for the architecture."""
         machine_of(arch)
         self.jobs = jobs or len(os.sched_getaffinity(0))
         self.by = f"model {model_version()}"
@@ -100,7 +100,7 @@ class ByModel:
 
 
 def told_of(planned: PlannedTuning, trial: Trial) -> dict[str, Any]:
-    """What a trial is, for who reads the file of results."""
+    """Describe a trial for readers of the file of results."""
     candidate = planned.candidate(trial)
     return {
         "op": planned.op.name,

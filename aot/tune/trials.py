@@ -1,4 +1,4 @@
-"""Which call is compared in which group, and what each candidate needs for it: kernels to compile, then trials."""
+"""Plan the trials of a run: the group of each call, and the kernels that each candidate needs for it."""
 
 from __future__ import annotations
 
@@ -24,13 +24,14 @@ Plan = Callable[[Manifest, WantedCalls], PlannedBundle]
 
 @dataclass(frozen=True)
 class Trial:
-    """A call with a candidate, which is timed.
+    """A call with a candidate, to be timed.
 
     Attributes:
-        call, group: positions in the plan; the group is None of the configs as they are.
-        number: the candidate's; 0: none.
-        keys: of the kernels that it launches.
-        identity: of all that its time follows from, but for the device.
+        call: position of the call in the plan.
+        group: position of the group; None for the present configs.
+        number: the candidate's number; 0 for the present configs.
+        keys: keys of the kernels that it launches.
+        identity: digest of everything that decides its time, except the device.
     """
 
     call: int
@@ -42,13 +43,13 @@ class Trial:
 
 @dataclass(frozen=True)
 class PlannedTuning:
-    """A run of tuning.
+    """A planned run of tuning.
 
     Attributes:
-        bundle: has all that the trials need.
-        defaults: of each call, (launch, name of the config) that it uses as it is.
+        bundle: the variants of all trials.
+        defaults: (launch, name of the config) that each call uses at present.
         unreached: candidate → why calls of its group do not use it.
-        unserved: calls that no group serves.
+        unserved: number of calls that no group serves.
     """
 
     bundle: PlannedBundle
@@ -66,7 +67,7 @@ class PlannedTuning:
         return next(item for item in self.groups[trial.group].candidates if item.number == trial.number)
 
     def calls_of(self, group: int) -> tuple[int, ...]:
-        """Positions of the calls that a group is compared on."""
+        """Positions of the calls on which a group is compared."""
         return tuple(dict.fromkeys(trial.call for trial in self.trials if trial.group == group))
 
 
@@ -74,7 +75,7 @@ def plan_tuning(
     plan: Plan, source: OpSource, groups: Sequence[Group], calls: Sequence[TunedCall], arch: str,
     num_cus: int | None = None, num_xcds: int | None = None,
 ) -> PlannedTuning:  # fmt: skip
-    """Plan every trial. Raises `ManifestError` for a call that nothing serves, or whose group does not serve it."""
+    """Plan every trial. Raises `ManifestError` if a call is not served by anything, or not by its group."""
     unique = list({(call.text, call.group): call for call in calls}.values())
     used = [group for group in groups if group.candidates]
     served = _served(plan, source, used, unique, arch, (num_cus, num_xcds))

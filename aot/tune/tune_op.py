@@ -1,4 +1,4 @@
-"""One run of `aotbuild tune`: plan, compile, leave out, time, choose, write."""
+"""Tune an op: plan, compile, leave candidates out, time, choose, write."""
 
 from __future__ import annotations
 
@@ -25,15 +25,15 @@ from .timers import ByModel, Timer
 from .trials import PlannedTuning, plan_tuning
 
 MARGINS = {"measured": 0.02, "modelled": 0.1}
-"""Part of its time by which a config has to be faster than another one to be told apart from it."""
+"""Part of its time by which one config has to be faster than another to be told apart."""
 
 
 def tune(request: TuneRequest, console: Console) -> tuple[Choice, ...]:
-    """Run it; what came of each group.
+    """Run a request; returns the outcome of each group.
 
     Raises:
         ManifestError, BuildError, CacheError: as a build does.
-        DeviceError: there is no such device, or the model has no constants for the architecture.
+        DeviceError: the device does not exist, or the model has no constants for the architecture.
         TuningError: no candidate is left, or something cannot be written.
     """
     request = request.resolved

@@ -204,7 +204,7 @@ def test_what_cannot_be_added_to_is_left_as_it_is(project: Project):
     assert result.exit_code == 2 and files(project) == before
     gone = "scale[BLOCK=32, T=float16] aligned config 0; scale[BLOCK=32, T=float16] general config 0"
     assert f"--add: {project.folder_of()} has variants that the manifest no longer has: {gone}; build" in result.stderr
-    assert "it goes with --for" in project.build("--add").stderr
+    assert "--add needs --for" in project.build("--add").stderr
     project.manifest.write_text(SCALE)
     result = project.build(*add)
     assert figures(result) == (1, 4)

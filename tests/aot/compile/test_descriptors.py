@@ -85,7 +85,7 @@ def test_layouts_and_boxes_of_maps():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("BlockedLayout([1], [64], [4], [0])", "is no NVMMASharedLayout, which the layout of a tensor map is"),
+        ("BlockedLayout([1], [64], [4], [0])", "the layout of a tensor map must be NVMMASharedLayout"),
         ("NVMMASharedLayout(128)", "lacks element_bitwidth"),
         ("NVMMASharedLayout(128, 16, transposed=True)", "has transposed, which no layout of a tensor map has here"),
         ("NVMMASharedLayout(128, 16, widths=2)", "NVMMASharedLayout has no widths"),

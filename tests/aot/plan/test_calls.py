@@ -266,4 +266,4 @@ def test_the_command_says_what_each_call_gets(tmp_path: Path):
     result = project.build("--for", str(file), "--filter", "T=float16", "--dry-run")
     assert result.exit_code == 2 and f"{file}:2:3: for gfx942 nothing serves this call" in result.output
     result = project.build("--neighbours", "--dry-run")
-    assert result.exit_code == 2 and "it goes with --for" in result.output
+    assert result.exit_code == 2 and "needs --for" in result.output

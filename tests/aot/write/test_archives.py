@@ -55,7 +55,7 @@ def test_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
         again = source_of(packed / "tiny.aotb" / arch)
         signed = {**source.own.stored(), "bundle.json.sig": b"a signature"}
         assert isinstance(again, Part) and again.own.stored() == signed
-    assert "goes with --pack" in project.build(*SMALL, "--compress").stderr
+    assert "needs --pack" in project.build(*SMALL, "--compress").stderr
     monkeypatch.setitem(sys.modules, LIBRARY, None)
     result = project.build(*SMALL, "--pack", "--compress")
     assert result.exit_code == 2 and "pip install 'aotbuild[zstd]'" in result.stderr
