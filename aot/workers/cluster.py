@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import hashlib
 import pickle
 import socket
 import tempfile
@@ -11,7 +10,7 @@ import threading
 from collections.abc import Callable
 from concurrent.futures import CancelledError, Executor, Future, wait
 from contextlib import suppress
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from multiprocessing.util import Finalize
 from pathlib import Path, PurePosixPath
 from typing import Any, TypeVar
@@ -57,9 +56,12 @@ class ClusterPool(Executor):
         return len(self._client.scheduler_info(n_workers=-1)["workers"])
 
     def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
-        """Run a function on one job; its sources are sent along. Raises `KernelFileError` if one of them changed."""
+        """Run a function on one job, with its source files, whose digests the job has. Raises `KernelFileError`."""
         (job,) = args
-        sources = tuple((file, _content(Path(job.root), file, digest)) for file, digest in job.sources)
+        try:
+            sources = tuple((file, Path(job.root, file).read_bytes()) for file, _ in job.sources)
+        except OSError as error:
+            raise KernelFileError(f"file {error.filename} cannot be read: {error.strerror}") from None
         toolchain = _toolchain(job.arch, job.line_info)
         call = _Call((run_job, (fn, replace(job, root=""), sources, toolchain, self._timeout_s)))
         # Pickled here and unpickled by the task: dask itself would unpickle the call on the scheduler as well.
@@ -94,30 +96,17 @@ def _connect(address: str) -> Client:
         raise BuildError(f"cannot connect to the scheduler at {address}: {reason}") from None
 
 
-def _content(root: Path, file: str, digest: str) -> bytes:
-    try:
-        content = (root / file).read_bytes()
-    except OSError as error:
-        raise KernelFileError(f"file {file} cannot be read: {error.strerror}") from None
-    if hashlib.sha256(content).hexdigest() != digest:
-        raise KernelFileError(f"file {file} changed during the build; build again")
-    return content
-
-
 @functools.cache
 def _toolchain(arch: str, line_info: bool) -> dict[str, Any]:
     """The part of a job's recipe that the machine decides: the compiler and the environment."""
     return JobKeys(parse_arch(arch), line_info).common
 
 
-@dataclass(frozen=True)
-class _Call:
-    """Unpickles to the result of a function: (the function, its arguments)."""
+class _Call(tuple[Any, ...]):
+    """(function, arguments) that unpickles to the function's result."""
 
-    reduced: tuple[Callable[..., Any], tuple[Any, ...]]
-
-    def __reduce__(self) -> tuple[Callable[..., Any], tuple[Any, ...]]:
-        return self.reduced
+    def __reduce__(self) -> tuple[Any, ...]:
+        return tuple(self)
 
 
 # On a worker

@@ -15,6 +15,7 @@ import pytest
 
 pytest.importorskip("distributed", reason="clusters need the extra `cluster`")
 
+from aot.compile.compiler import compile_job
 from aot.compile.jobs import CompileJob
 from aot.errors import BuildError, KernelFileError
 from aot.workers import cluster as cluster_module
@@ -84,23 +85,18 @@ def test_no_scheduler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     assert wrong.exit_code == 2 and "write tcp://HOST:PORT or tls://HOST:PORT" in wrong.stderr
 
 
-def test_sources_are_what_was_hashed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """They lie on a worker as they do here, also one beside the root; one that was changed since is an error."""
-    root = tmp_path / "project" / "kernels" / "root"
-    files = {"kernels/a.py": b"a", "../../beside.py": b"b"}
-    digests = {"kernels/a.py": "ca978112ca1bbdcafac231b39a23dc4da786eff8147c4e72b9807785afee48bb",
-               "../../beside.py": "3e23e8160039594a33894f6564e1b1348bbd7a0088d42c4acb73eeaed59c009d"}  # fmt: skip
-    (root / "kernels").mkdir(parents=True)
-    for file, content in files.items():
-        (root / file).write_bytes(content)
-    sources = tuple((file, cluster_module._content(root, file, digest)) for file, digest in digests.items())
+def test_sources_lie_on_a_worker_as_they_do_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """Also one beside the root. A file that is not the one that was hashed is an error."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
-    unpacked = cluster_module._unpacked(sources)
-    assert not unpacked.is_relative_to(root.parent)
+    files = {"kernels/a.py": b"a", "../../beside.py": b"b"}
+    unpacked = cluster_module._unpacked(tuple(files.items()))
+    assert unpacked.is_relative_to(tmp_path)
     assert {file: (unpacked / file).read_bytes() for file in files} == files
-    (root / "kernels/a.py").write_bytes(b"other")
-    with pytest.raises(KernelFileError, match=r"file kernels/a\.py changed during the build; build again"):
-        cluster_module._content(root, "kernels/a.py", digests["kernels/a.py"])
+    job = jobs.scalars("gfx942")
+    sources = ((job.source, Path(job.root, job.source).read_bytes()),)
+    changed = replace(job, sources=((job.source, "0" * 64),))
+    with pytest.raises(KernelFileError, match=f"file {job.source} changed during the build; build again"):
+        cluster_module._run_unpacked(compile_job, changed, sources, cluster_module._toolchain("gfx942", False))
 
 
 def test_another_compiler_is_refused():
