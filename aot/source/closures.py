@@ -8,65 +8,19 @@ compilation reads.
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from aot.errors import KernelFileError, KernelFunctionError, described, is_interrupt
 
-from .source_module import SourceModule
+from .missing import Missing
+from .source_module import SourceModule, without_tuners
 from .statements import Read, function_reads
 
 if TYPE_CHECKING:
     from triton.runtime.jit import JITCallable
-
-
-class MissingError(KernelFileError):
-    """A jit function reads a global that is missing."""
-
-    def __repr__(self) -> str:  # this is what Triton says of it
-        return self.reason
-
-
-class MissingAttributeError(AttributeError):
-    """As `MissingError`, of an attribute: Triton asks for one when it hashes, and goes on."""
-
-    def __repr__(self) -> str:
-        return str(self)
-
-
-class Missing:
-    """Stands for a global that is missing. Triton hashes it as nothing.
-
-    Args:
-        text: its name, and why it is missing.
-        attributes: what annotations and defaults of parameters take of it, at any depth, which Triton evaluates and
-            makes nothing of. None: only the function's body reads it, and to do so is an error.
-    """
-
-    hash_attrs = ()
-
-    def __init__(self, text: str, attributes: frozenset[str] | None = None):
-        self.text, self.attributes = text, attributes
-        self.__triton_aggregate__, self.__annotations__ = attributes is None, {}
-
-    def __repr__(self) -> str:
-        return self.text
-
-    @property
-    def __triton_builtin__(self) -> bool:
-        if self.attributes is None:
-            raise MissingError(self.text)
-        return True
-
-    def __getattr__(self, name: str) -> Missing:
-        if self.attributes is None or name not in self.attributes:
-            raise MissingAttributeError(self.text)
-        return self
-
-    def __getitem__(self, index: object) -> Missing:
-        return self
 
 
 @dataclass(frozen=True)
@@ -103,16 +57,16 @@ class Closures:
             return
         self._uses[id(function)] = ()
         self._kept.append(function)  # the id is its own as long as it lives
-        node = module.function_at(function.__name__, function.def_file_line_number)
-        reads = function_reads(node or function.parse().body[0])
-        module.demand(read.path[0] for read in reads)
-        self._fill_scope(module, reads)
+        reads = function_reads(function.parse().body[0])
+        module.demand([*(read.path[0] for read in reads.body), *reads.signature])
+        self._fill_scope(module, reads.signature)
         function.__globals__ = module.scope
-        scope = function.__globals__ | inspect.getclosurevars(function.fn).nonlocals
-        self._uses[id(function)] = uses = tuple(use for read in reads for use in self._uses_of(read, scope))
-        for use in uses:
-            if use.callee is not None:
-                self.complete(use.callee)
+        scope = {**module.scope, **inspect.getclosurevars(function.fn).nonlocals}
+        defaults = [parameter.default for parameter in function.signature.parameters.values()]
+        uses = [use for read in reads.body for use in self._uses_of(read, scope)]
+        self._uses[id(function)] = tuple(uses)
+        for callee in (*_functions(defaults), *filter(None, (use.callee for use in uses))):
+            self.complete(callee)
 
     def check(self, kernel: JITCallable) -> None:
         """Raises `KernelFileError` for what a kernel surely reads and is missing, and `KernelFunctionError` for
@@ -127,44 +81,38 @@ class Closures:
             return error.reason
         return ""
 
-    def _fill_scope(self, module: SourceModule, reads: Iterable[Read]) -> None:
-        """Bring the globals of a module's jit functions up to date, for a function that reads these."""
+    def _fill_scope(self, module: SourceModule, signature: Mapping[str, frozenset[str]]) -> None:
+        """Bring the globals of a module's jit functions up to date, for one whose signature reads these attributes."""
         for name, value in module.names.items():
-            # Triton refuses to read what annotations are made of.
-            known = type(value).__module__ != "typing"
-            module.scope[name] = _without_tuners(value) if known else Missing(name, frozenset())
+            known = type(value).__module__ != "typing"  # Triton refuses to read what annotations are made of
+            module.scope[name] = without_tuners(value) if known else Missing(name, frozenset())
         for name, error in module.missing.items():
             before = module.scope.get(name)
             taken = before.attributes if isinstance(before, Missing) else None
-            paths = [read.path[1:] for read in reads if read.signature and read.path[0] == name]
-            if paths:
-                taken = frozenset(taken or ()).union(*paths)
+            if name in signature:
+                taken = signature[name] | (taken or frozenset())
             module.scope[name] = Missing(self._text(name, error), taken)
 
     def _text(self, name: str, error: BaseException) -> str:
         return f"{name!r}, which is not there: {described(error)}{self._place(error.__traceback__)}"
 
     def _uses_of(self, read: Read, scope: dict[str, Any]) -> Iterator[_Use]:
-        name, *attributes = read.path
-        value, path, fault = scope.get(name), name, ""
-        for attribute in attributes:
-            path = f"{path}.{attribute}"
+        value = scope.get(read.path[0])
+        for depth, attribute in enumerate(read.path[1:], 2):
             module = self._module_of(value.__name__) if isinstance(value, ModuleType) else None
             if module is not None and module.module is value:
                 try:
-                    value = _without_tuners(module.attribute(attribute))
+                    value = without_tuners(module.attribute(attribute))
                 except BaseException as error:
                     if is_interrupt(error):
                         raise
-                    value, fault = None, self._text(path, error)
+                    value = Missing(self._text(".".join(read.path[:depth]), error))
             elif isinstance(value, type):
                 value = getattr(value, attribute, None)
             else:
                 break
-        if isinstance(value, Missing) and not read.signature:
-            fault = value.text
-        if fault:
-            yield _Use(read.line, read.certain, fault=fault)
+        if isinstance(value, Missing):
+            yield _Use(read.line, read.certain, fault=value.text)
         for callee in _functions(value):
             yield _Use(read.line, read.certain and read.called and callee is value, callee)
 
@@ -193,15 +141,6 @@ class Closures:
         module = self._module_of(function.fn.__module__)
         file = module.file if module else function.file_name
         return f"{file}:{function.def_file_line_number + line - 1}"
-
-
-def _without_tuners(value: Any) -> Any:
-    """The jit function within an autotuner and heuristics; any other value as it is."""
-    from triton.runtime.autotuner import Autotuner, Heuristics
-
-    while isinstance(value, Autotuner | Heuristics):
-        value = value.fn
-    return value
 
 
 def _functions(value: Any) -> Iterator[JITCallable]:

@@ -32,7 +32,8 @@ from aot.targets import Target
 from .assumed_driver import assumed_driver
 from .closures import Closures
 from .import_paths import ImportPaths, installed_folders, submodule
-from .source_module import ABSENT, AbsentError, SourceModule
+from .missing import AbsentError
+from .source_module import ABSENT, SourceModule
 from .statements import jit_names
 
 if TYPE_CHECKING:

@@ -10,15 +10,25 @@ import __future__
 import ast
 import builtins
 import copy
+import sys
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
 
 from aot.errors import described, is_interrupt
 
-from .statements import Statement, bound_names, inner_statements, is_jit_text, module_statements
+from .missing import AbsentError, Missing
+from .statements import (
+    Statement,
+    bound_names,
+    called_name,
+    inner_statements,
+    is_jit_text,
+    module_statements,
+    used_decorators,
+)
 
 ABSENT = object()
 
@@ -26,33 +36,8 @@ Importer = Callable[["SourceModule", str, "tuple[str, ...] | None", int], Module
 """Imports a dotted name for a module: the names that are taken of it, if any, and the number of leading dots."""
 
 
-class AbsentError(AttributeError):
-    """A module has no attribute of a name.
-
-    Attributes:
-        cause: the error of the statement that was to bind it; None where there is no such statement.
-    """
-
-    def __init__(self, text: str, cause: BaseException | None = None):
-        super().__init__(text)
-        self.cause = cause
-
-    def __repr__(self) -> str:  # this is what Triton says of it
-        return str(self)
-
-
 class UndecidedError(Exception):
     """A name has several values, and which one it is depends on a condition that cannot be evaluated."""
-
-
-class Unavailable:
-    """The default of a parameter that could not be evaluated."""
-
-    def __init__(self, expression: ast.expr, error: BaseException):
-        self._text, self._error = ast.unparse(expression), error
-
-    def __repr__(self) -> str:
-        return f"{self._text} ({described(self._error)})"
 
 
 class SourceModule:
@@ -82,9 +67,8 @@ class SourceModule:
         self._position = len(self._statements)  # of the statement that is running
         self._outcomes: dict[ast.If, bool | BaseException] = {}
         self._own_getattr: Callable[[str], Any] | None = None
-        self._triton, self._of_triton = _triton_imports(tree), dict[str, Any]()
-        self._tuned: dict[str, tuple[Any, Any]] = {}  # within its autotuner and heuristics, and bare
-        self._untuned: dict[str, BaseException] = {}
+        self._triton, self._of_triton = _triton_imports(self._statements), dict[str, Any]()
+        self._tuned: dict[str, Any] = {}  # jit function → its autotuner and heuristics, or the error of evaluating them
         self._flags = _future_flags(tree)
         self._whole = False
 
@@ -104,7 +88,7 @@ class SourceModule:
             return importer(self, name, tuple(fromlist) if fromlist else None, level)
 
         self._getattr = self._attribute_or_absent
-        self.names["__builtins__"] = {**vars(builtins), "__import__": import_}
+        self.names["__builtins__"] = _Builtins(vars(builtins) | {"__import__": import_}, missing=self.missing)
         self.names["__getattr__"] = self._getattr
 
     def demand(self, names: Iterable[str]) -> None:
@@ -114,11 +98,9 @@ class SourceModule:
             return
         self._want(waiting)
         self._forget_outdated()
-        self._swap_tuned(True)
         for item in self._statements[: self._position]:
             if item not in self._done and self._is_wanted(item):
                 self._run(item)
-        self._swap_tuned(self._position < len(self._statements))
 
     def attribute(self, name: str) -> Any:
         """An attribute of the module. Raises AbsentError, or the error of the statement that was to bind it."""
@@ -151,9 +133,10 @@ class SourceModule:
 
     def tuned(self, name: str, function: Any) -> Any:
         """A jit function of the module within its autotuner and heuristics. Raises what these raised."""
-        if name in self._untuned:
-            raise self._untuned[name]
-        return self._tuned[name][0] if name in self._tuned else function
+        found = self._tuned.get(name, function)
+        if isinstance(found, BaseException):
+            raise found
+        return found
 
     def run_whole(self) -> None:
         """Run the file as Python does, once. Raises what it raises."""
@@ -161,25 +144,10 @@ class SourceModule:
             self._whole = True
             self._execute(self.tree.body)
 
-    def function_at(self, name: str, line: int) -> ast.FunctionDef | None:
-        """The text of the function at module level whose `def` is at a line; None where there is none."""
-        nodes = (item.node for item in self._binding.get(name, ()))
-        return next((node for node in nodes if isinstance(node, ast.FunctionDef) and node.lineno == line), None)
-
     def public_names(self) -> list[str]:
         """The names that `from … import *` takes."""
         self.demand({"__all__"})
         return self.names.get("__all__") or [name for name in self._binding if not name.startswith("_")]
-
-    def cause(self, error: BaseException) -> BaseException:
-        """The error because of which a name is missing, of an error that comes of reading it; else the error itself."""
-        if isinstance(error, AbsentError):
-            return error.cause or error
-        if isinstance(error, NameError):
-            reader = getattr(_last_globals(error).get("__getattr__"), "__self__", None)
-            if isinstance(reader, SourceModule):
-                return reader.missing.get(error.name or "", error)
-        return error
 
     def notes(self) -> str:
         """A line that lists what was needed and could not be run."""
@@ -251,7 +219,7 @@ class SourceModule:
             except BaseException as error:
                 if is_interrupt(error):
                     raise
-                self._outcomes[test] = self.left_out[test.lineno] = self.cause(error)
+                self._outcomes[test] = self.left_out[test.lineno] = _cause(error)
         return self._outcomes[test]
 
     def _is_sole(self, item: Statement, name: str, test: ast.If, outcome: bool, error: BaseException) -> bool:
@@ -271,7 +239,7 @@ class SourceModule:
     def _leave_out(self, node: ast.stmt | ast.expr, binds: Iterable[str], error: BaseException) -> None:
         if is_interrupt(error):
             raise error
-        self.left_out[node.lineno] = error = self.cause(error)
+        self.left_out[node.lineno] = error = _cause(error)
         for name in binds:
             if not (isinstance(node, ast.Import) and name in self.names):  # `import a.b` where `a` is there
                 self.names.pop(name, None)
@@ -306,12 +274,6 @@ class SourceModule:
                 self._of_triton[name] = self.names[name]
             except ImportError:
                 pass
-
-    def _swap_tuned(self, tuned: bool) -> None:
-        """Let names of jit functions be these within their autotuners while the file runs, for others the functions."""
-        for name, (outer, core) in self._tuned.items():
-            if self.names.get(name) is (core if tuned else outer):
-                self.names[name] = outer if tuned else core
 
     # What statements do
 
@@ -371,22 +333,23 @@ class SourceModule:
                     self.names[name] = value
 
     def _function(self, node: ast.FunctionDef) -> Any:
-        """A function with its decorators; around a jit function with its autotuner and heuristics, and no others."""
+        """A function with its decorators; of those around a jit function, autotuners and heuristics are kept aside, and
+        no others run."""
         from triton.runtime.autotuner import Autotuner, Heuristics
+        from triton.runtime.jit import JITCallable
 
-        function, decorators = self._undecorated(node), node.decorator_list[::-1]
-        while decorators and not is_jit(function):
+        function, decorators = self._undecorated(node), used_decorators(node)
+        while decorators and not isinstance(function, JITCallable):
             function = self._decorated(function, decorators.pop(0))
-        core = function
+        tuned = function
         try:
-            for decorator in filter(_is_tuner, decorators):
-                found = self._evaluate(decorator)(function)
-                function = found if isinstance(found, Autotuner | Heuristics) else function
+            for decorator in decorators:
+                found = self._evaluate(decorator)(tuned)
+                tuned = found if isinstance(found, Autotuner | Heuristics) else tuned
         except BaseException as error:
             self._leave_out(decorator, (), error)
-            self._untuned[node.name] = self.cause(error)
-        if function is not core:
-            self._tuned[node.name] = function, core
+            tuned = _cause(error)
+        self._tuned[node.name] = tuned
         return function
 
     def _undecorated(self, node: ast.FunctionDef) -> Any:
@@ -413,7 +376,7 @@ class SourceModule:
             except BaseException as error:
                 if is_interrupt(error):
                     raise
-                local[name] = Unavailable(expression, self.cause(error))
+                local[name] = Missing(f"{ast.unparse(expression)} ({described(_cause(error))})")
             return ast.copy_location(ast.Name(name, ast.Load()), expression)
 
         found = copy.copy(arguments)
@@ -426,7 +389,7 @@ class SourceModule:
         try:
             return self._evaluate(decorator)(function)
         except BaseException as error:
-            if is_interrupt(error) or _called(decorator) != "jit":
+            if is_interrupt(error) or called_name(decorator) != "jit":
                 raise
         from triton.experimental import gluon
         from triton.runtime.jit import jit
@@ -442,6 +405,25 @@ class SourceModule:
         return (gluon.jit if "gluon" in ast.unparse(decorator) else jit)(**options)(function)
 
 
+class _Builtins(dict[str, Any]):
+    """Python's builtins, for code of a module: to read a name that is missing raises the error that made it so."""
+
+    def __init__(self, names: dict[str, Any], missing: dict[str, BaseException]):
+        super().__init__(names)
+        self._missing = missing
+
+    def __missing__(self, name: str) -> Any:
+        # Code of the module looks names up in its frame's builtins, which is this; `inspect` may ask it, too.
+        if name in self._missing and sys._getframe(1).f_builtins is self:
+            raise self._missing[name]
+        raise KeyError(name)
+
+
+def _cause(error: BaseException) -> BaseException:
+    """The error because of which an attribute of a module is missing; any other error itself."""
+    return (isinstance(error, AbsentError) and error.cause) or error
+
+
 _KEPT = "<kept>"
 """A name that no file can write."""
 
@@ -451,50 +433,25 @@ _JIT_OPTIONS = (
 )
 
 
-def is_jit(value: Any) -> bool:
-    """A value is a function of Triton's or Gluon's, without an autotuner."""
-    from triton.runtime.jit import JITCallable
+def without_tuners(value: Any) -> Any:
+    """The jit function within an autotuner and heuristics; any other value as it is."""
+    from triton.runtime.autotuner import Autotuner, Heuristics
 
-    return isinstance(value, JITCallable)
-
-
-def _called(decorator: ast.expr) -> str:
-    called = decorator.func if isinstance(decorator, ast.Call) else decorator
-    return str(getattr(called, "attr", getattr(called, "id", "")))
+    while isinstance(value, Autotuner | Heuristics):
+        value = value.fn
+    return value
 
 
-def _is_tuner(decorator: ast.expr) -> bool:
-    """By its name, a decorator is `triton.autotune`, `triton.heuristics`, or one that does as they do."""
-    return "tune" in _called(decorator) or _called(decorator) == "heuristics"
-
-
-def _last_globals(error: BaseException) -> dict[str, Any]:
-    trace = error.__traceback__
-    while trace is not None and trace.tb_next is not None:
-        trace = trace.tb_next
-    return trace.tb_frame.f_globals if trace is not None else {}
-
-
-def _triton_imports(tree: ast.Module) -> dict[str, ast.stmt]:
+def _triton_imports(statements: Iterable[Statement]) -> dict[str, ast.stmt]:
     """Name → the one way in which a file, wherever in it, imports that from Triton."""
     found: dict[str, dict[str, ast.stmt]] = defaultdict(dict)
-    for node in _module_level(tree):
+    for node in (node for item in statements for node in (item.node, *inner_statements(item.node))):
         match node:
-            case ast.ImportFrom(module=str(module), level=0) if module.partition(".")[0] == "triton":
-                pass
-            case ast.Import(names=[ast.alias(name=module)]) if module.partition(".")[0] == "triton":
-                pass
-            case _:
-                continue
-        for name in bound_names(node):
-            found[name][ast.dump(node)] = node
+            case ast.ImportFrom(module=str(module), level=0) | ast.Import(names=[ast.alias(name=module)]):
+                if module.partition(".")[0] == "triton":
+                    for name in bound_names(node):
+                        found[name][ast.dump(node)] = node
     return {name: next(iter(nodes.values())) for name, nodes in found.items() if len(nodes) == 1}
-
-
-def _module_level(tree: ast.Module) -> Iterator[ast.stmt]:
-    for item in module_statements(tree):
-        yield item.node
-        yield from inner_statements(item.node)
 
 
 def _future_flags(tree: ast.Module) -> int:
