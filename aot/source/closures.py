@@ -1,23 +1,23 @@
-"""The closure of a kernel: each function gets the globals that it reads, and no others, before Triton sees it.
+"""The closure of a kernel: the functions that it calls, and the globals that they read.
 
-Triton takes the globals of a jit function from a dictionary, where nothing can be loaded on demand. What a function
-reads by its text is looked up here. What could not be evaluated is an error as soon as Triton reads it while it
-compiles; `check` finds beforehand what every compilation reads.
+Triton takes the globals of a jit function from a dictionary. The functions of a module get a copy of its namespace, in
+which a missing global says why as soon as Triton reads it while it compiles. `check` finds beforehand those that every
+compilation reads.
 """
 
 from __future__ import annotations
 
 import inspect
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import TYPE_CHECKING, Any
 
 from aot.errors import KernelFileError, KernelFunctionError, described, is_interrupt
 
-from .reads import Read, function_reads
-from .source_module import ABSENT, SourceModule
-from .unreadable import Members, SignatureOnly, Unreadable
+from .missing import Missing
+from .source_module import SourceModule, without_tuners
+from .statements import Read, function_reads
 
 if TYPE_CHECKING:
     from triton.runtime.jit import JITCallable
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Use:
-    """A read of another function (`callee`), or of what could not be evaluated (`fault`)."""
+    """A read of another function (`callee`), or of what is missing (`fault`)."""
 
     line: int
     certain: bool
@@ -45,48 +45,76 @@ class Closures:
         place: the place in the project that a traceback leads to.
     """
 
-    def __init__(self, module_of: Callable[[str], SourceModule | None], place: Callable[[Any], str]):
-        self.module_of, self._place = module_of, place
+    def __init__(self, module_of: Callable[[str], SourceModule | None], place: Callable[[TracebackType | None], str]):
+        self._module_of, self._place = module_of, place
         self._uses: dict[int, tuple[_Use, ...]] = {}
         self._kept: list[JITCallable] = []
 
-    def complete(self, kernel: JITCallable) -> None:
-        """Load all that a kernel reads, as far as it can be evaluated."""
-        self._bind(kernel)
+    def complete(self, function: JITCallable) -> None:
+        """Run all that a function reads, and give it and the functions that it calls their globals."""
+        module = self._module_of(function.fn.__module__)
+        if id(function) in self._uses or module is None or function.fn.__globals__ is not module.names:
+            return
+        self._uses[id(function)] = ()
+        self._kept.append(function)  # the id is its own as long as it lives
+        reads = function_reads(function.parse().body[0])
+        module.demand([*(read.path[0] for read in reads.body), *reads.signature])
+        self._fill_scope(module, reads.signature)
+        function.__globals__ = module.scope
+        scope = {**module.scope, **inspect.getclosurevars(function.fn).nonlocals}
+        defaults = [parameter.default for parameter in function.signature.parameters.values()]
+        uses = [use for read in reads.body for use in self._uses_of(read, scope)]
+        self._uses[id(function)] = tuple(uses)
+        for callee in (*_functions(defaults), *filter(None, (use.callee for use in uses))):
+            self.complete(callee)
 
     def check(self, kernel: JITCallable) -> None:
-        """Raises `KernelFileError` for what a kernel surely reads and is not there, and `KernelFunctionError` for
+        """Raises `KernelFileError` for what a kernel surely reads and is missing, and `KernelFunctionError` for
         functions that surely call each other in a circle."""
         self._check(kernel, (), set())
 
     def circle(self, kernel: JITCallable) -> str:
-        """Functions of a kernel's closure that call each other in a circle, whether surely or not, in words."""
+        """Functions of a kernel's closure that call each other in a circle, surely or not, in words."""
         try:
             self._check(kernel, (), set(), certain=False)
         except KernelFunctionError as error:
             return error.reason
         return ""
 
-    def _bind(self, function: JITCallable) -> None:
-        module = self.module_of(function.fn.__module__)
-        if id(function) in self._uses or module is None or function.fn.__globals__ is not module.module.__dict__:
-            return
-        self._uses[id(function)] = ()
-        self._kept.append(function)  # the id is its own as long as it lives
-        scope = _Scope(function, module, self)
-        node = module.function_at(function.__name__, function.def_file_line_number)
-        reads = function_reads(node or function.parse().body[0])
-        uses = [use for read in reads for use in scope.uses(read)]
-        scope.stand_in(reads)
-        function.__globals__ = scope.names
-        self._uses[id(function)] = tuple(uses)
-        for use in uses:
-            if use.callee is not None:
-                self._bind(use.callee)
+    def _fill_scope(self, module: SourceModule, signature: Mapping[str, frozenset[str]]) -> None:
+        """Bring the globals of a module's jit functions up to date, for one whose signature reads these attributes."""
+        for name, value in module.names.items():
+            known = type(value).__module__ != "typing"  # Triton refuses to read what annotations are made of
+            module.scope[name] = without_tuners(value) if known else Missing(name, frozenset())
+        for name, error in module.missing.items():
+            before = module.scope.get(name)
+            taken = before.attributes if isinstance(before, Missing) else None
+            if name in signature:
+                taken = signature[name] | (taken or frozenset())
+            module.scope[name] = Missing(self._text(name, error), taken)
 
-    def place(self, error: BaseException) -> str:
-        """The place in the project where an exception came from."""
-        return self._place(error.__traceback__)
+    def _text(self, name: str, error: BaseException) -> str:
+        return f"{name!r}, which is not there: {described(error)}{self._place(error.__traceback__)}"
+
+    def _uses_of(self, read: Read, scope: dict[str, Any]) -> Iterator[_Use]:
+        value = scope.get(read.path[0])
+        for depth, attribute in enumerate(read.path[1:], 2):
+            module = self._module_of(value.__name__) if isinstance(value, ModuleType) else None
+            if module is not None and module.module is value:
+                try:
+                    value = without_tuners(module.attribute(attribute))
+                except BaseException as error:
+                    if is_interrupt(error):
+                        raise
+                    value = Missing(self._text(".".join(read.path[:depth]), error))
+            elif isinstance(value, type):
+                value = getattr(value, attribute, None)
+            else:
+                break
+        if isinstance(value, Missing):
+            yield _Use(read.line, read.certain, fault=value.text)
+        for callee in _functions(value):
+            yield _Use(read.line, read.certain and read.called and callee is value, callee)
 
     def _check(self, function: JITCallable, callers: tuple[_Call, ...], sound: set[int], certain: bool = True) -> None:
         """Hold a function with these callers, and all that it surely calls, to what they read; or else only, and with
@@ -110,79 +138,9 @@ class Closures:
         )
 
     def _where(self, function: JITCallable, line: int) -> str:
-        module = self.module_of(function.fn.__module__)
+        module = self._module_of(function.fn.__module__)
         file = module.file if module else function.file_name
         return f"{file}:{function.def_file_line_number + line - 1}"
-
-
-class _Scope:
-    """The globals of one function, as they are found. A module of the project is there as one that has what the
-    function reads of it."""
-
-    def __init__(self, function: JITCallable, module: SourceModule, owner: Closures):
-        self.names: dict[str, Any] = {}
-        self._module, self._owner = module, owner
-        self._copied: dict[int, tuple[SourceModule, Members]] = {}
-        self._inner = inspect.getclosurevars(function.fn).nonlocals
-
-    def uses(self, read: Read) -> Iterator[_Use]:
-        name, *attributes = read.path
-        value = self._inner[name] if name in self._inner else self._global(name)
-        path = name
-        for attribute in attributes:
-            path = f"{path}.{attribute}"
-            if id(value) in self._copied:
-                value = self._member(value, attribute, path)
-            elif isinstance(value, type):
-                value = getattr(value, attribute, None)
-            else:
-                break
-        if isinstance(value, Unreadable):
-            yield _Use(read.line, read.certain, fault=value.text)
-        for callee in _functions(value):
-            yield _Use(read.line, read.certain and read.called and callee is value, callee)
-
-    def stand_in(self, reads: Iterable[Read]) -> None:
-        """Let what only a signature reads be there where it could not be evaluated, or Triton refuses to read it."""
-        for name in {read.path[0] for read in reads if read.signature} & self.names.keys():
-            value = self.names[name]
-            if isinstance(value, Unreadable) or type(value).__module__ == "typing":
-                paths = [read.path for read in reads if read.signature and read.path[0] == name]
-                attributes = {part for path in paths for part in path[1:]}
-                self.names[name] = SignatureOnly(attributes, getattr(value, "text", name))
-
-    def _global(self, name: str) -> Any:
-        if name not in self.names:
-            value = self._found(name, lambda: self._module.lookup(name, core=True))
-            if value is ABSENT:
-                return None  # a builtin, or what Triton says is not defined
-            self.names[name] = value
-        return self.names[name]
-
-    def _member(self, copied: ModuleType, name: str, path: str) -> Any:
-        module, members = self._copied[id(copied)]
-        if name not in members.found:
-
-            def find() -> Any:
-                value = module.lookup(name, core=True)
-                return module.attribute(name) if value is ABSENT else value
-
-            members.add(name, self._found(path, find))
-        return members.found[name]
-
-    def _found(self, path: str, find: Callable[[], Any]) -> Any:
-        try:
-            value = find()
-        except BaseException as error:
-            if is_interrupt(error):
-                raise
-            return Unreadable(f"{path!r}, which is not there: {described(error)}{self._owner.place(error)}")
-        module = self._owner.module_of(value.__name__) if isinstance(value, ModuleType) else None
-        if module is None or module.module is not value:
-            return value
-        members = Members(value.__name__)
-        self._copied[id(members.module)] = (module, members)
-        return members.module
 
 
 def _functions(value: Any) -> Iterator[JITCallable]:

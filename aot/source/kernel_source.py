@@ -225,7 +225,7 @@ def source_hash(kernel: JITFunction) -> str:
     constants: list[str] = []
     seen: set[int] = set()
     _collect_constants(kernel, constants, seen)
-    return hashlib.sha256("\n".join([kernel.cache_key, *sorted(constants)]).encode()).hexdigest()
+    return hashlib.sha256("\n".join([kernel.cache_key, *sorted(set(constants))]).encode()).hexdigest()
 
 
 def sources_hash(kernel: JITFunction, functions: Mapping[str, JITFunction]) -> str:

@@ -1,6 +1,6 @@
 """The modules of a project: every file is read once, and what was read is what runs and what is hashed.
 
-Of a kernel's file just that is run which the kernel needs (`SourceModule`); a numpy reference is run whole.
+A kernel's file is run in order as far as the kernel depends on it (`SourceModule`); a numpy reference is run whole.
 """
 
 from __future__ import annotations
@@ -30,10 +30,11 @@ from aot.paths import is_file, is_folder
 from aot.targets import Target
 
 from .assumed_driver import assumed_driver
-from .bindings import read_bindings
 from .closures import Closures
 from .import_paths import ImportPaths, installed_folders, submodule
-from .source_module import ABSENT, AbsentError, SourceModule
+from .missing import AbsentError
+from .source_module import ABSENT, SourceModule
+from .statements import jit_names
 
 if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
@@ -120,7 +121,7 @@ class Project:
         if knobs.runtime.interpret:
             raise CompileError("TRITON_INTERPRET is set: kernels are interpreted, not compiled; unset it to build")
         with self._assumed_driver():
-            found = self._defined(source, function, core=True)
+            found = self._defined(source, function)
         while not isinstance(found, JITFunction) and hasattr(found, "fn"):
             found = found.fn
         if not isinstance(found, JITFunction):
@@ -148,7 +149,7 @@ class Project:
         """What a file calls `function`, for use while `active`; of a jit function, within the `triton.autotune` and
         `triton.heuristics` around it. Raises KernelFileError, KernelFunctionError."""
         with self._assumed_driver():
-            found = self._defined(source, function, core=True)
+            found = self._defined(source, function)
         module = self._module(self.root / source)
         with self._assumed_driver(), self._reported(source, f"what is around {function!r}"):
             return module.tuned(function, found)
@@ -197,12 +198,13 @@ class Project:
             return all(expected.get(file, digest) == digest for file, digest in self.digests.items())
         return all(_digest(self.root / file) == digest for file, digest in self.digests.items())
 
-    def _defined(self, source: str, function: str, core: bool) -> Any:
+    def _defined(self, source: str, function: str) -> Any:
         module = self._module(self.root / source)
         with self._reported(source, repr(function)):
-            found = module.lookup(function, core=core)
-            if found is ABSENT:
-                found = module.defined(function)
+            module.demand({function})
+            if function in module.missing:
+                raise module.missing[function]
+            found = module.names[function] if function in module.names else module.nested(function)
         if found is ABSENT:
             raise KernelFunctionError(f"{source} has no function {function!r}{_nearest(module, function)}")
         return found
@@ -246,8 +248,8 @@ class Project:
         if not is_folder(path):
             module.__file__ = str(path)
             tree = self._tree(path)
-        added = SourceModule(module, path, self._file(path), tree, read_bindings(tree))
-        added.connect(self._import, self._submodule)
+        added = SourceModule(module, path, self._file(path), tree)
+        added.connect(self._import, self._submodule, self.place)
         module.__spec__ = ModuleSpec(name, _Loader(module), origin=vars(module).get("__file__"), is_package=package)
         self._by_path[path] = self._by_name[name] = added
         self._put(name, module)
@@ -291,7 +293,7 @@ class Project:
                 path = path.parent.parent if path.name == "__init__.py" else path.parent
                 path = path / "__init__.py" if is_file(path / "__init__.py") else path
             return self._module(path).module
-        for wanted in module.names() if "*" in names else names:
+        for wanted in module.public_names() if "*" in names else names:
             try:
                 module.attribute(wanted)
             except AbsentError as error:
@@ -355,7 +357,7 @@ class _Loader(Loader):
 
 def _nearest(module: SourceModule, function: str) -> str:
     """The jit functions of a file, or those whose names are near to one that is not there."""
-    names = module.jit_names()
+    names = jit_names(module.tree)
     near = get_close_matches(function, names, cutoff=0.5) or names
     if not names:
         return ", nor any @triton.jit function"

@@ -1,8 +1,7 @@
-"""A module of a project that runs no statement until something is read that the statement binds.
+"""A module that runs, in order, the statements that its users depend on, and leaves out what fails.
 
-The module's namespace starts empty. What its code looks up and does not find there Python looks for among the builtins,
-which are the module's own mapping: that finds the statements that bind the name, runs them, and keeps what they bind.
-So each name is what it would be had the whole file run, and the statements that nobody needs are never run.
+A statement that raises is noted, and the names that it binds are missing from then on: whatever reads one fails with
+the same error. All other names are what they would be had the whole file run.
 """
 
 from __future__ import annotations
@@ -10,28 +9,31 @@ import __future__
 
 import ast
 import builtins
-import math
+import copy
 import sys
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections import Counter, defaultdict
+from collections.abc import Callable, Iterable
 from pathlib import Path
-from types import ModuleType
+from types import ModuleType, TracebackType
 from typing import Any
 
 from aot.errors import described, is_interrupt
 
-from .bindings import Bindings, Block, Statement, is_own
-from .definitions import Definition, define, is_jit_text, is_tuner
+from .missing import AbsentError, Missing
+from .statements import (
+    Statement,
+    bound_names,
+    called_name,
+    inner_statements,
+    is_jit_text,
+    module_statements,
+    used_decorators,
+)
 
 ABSENT = object()
-"""What a name means that no statement binds."""
 
 Importer = Callable[["SourceModule", str, "tuple[str, ...] | None", int], ModuleType]
-"""What an import statement of a module imports: of a dotted name, these names, with so many dots."""
-
-
-class AbsentError(AttributeError):
-    """A module has no statement that binds a name."""
+"""Imports a dotted name for a module: the names that are taken of it, if any, and the number of leading dots."""
 
 
 class UndecidedError(Exception):
@@ -39,75 +41,84 @@ class UndecidedError(Exception):
 
 
 class SourceModule:
-    """A module and its statements.
+    """The statements of a file, and the module that they fill.
 
     Attributes:
-        module: what imports give, and what is in `sys.modules`.
+        module: what imports return, and what is in `sys.modules`.
+        names: its namespace.
+        scope: the globals that its jit functions are given, see `Closures`.
         file: its path, as messages have it.
-        left_out: (line, error) of each statement and decorator that was needed and raised.
+        missing: name → error of the statement that was to bind it.
+        left_out: line → error of each statement, condition and decorator that was needed and failed.
     """
 
-    def __init__(self, module: ModuleType, path: Path, file: str, tree: ast.Module, bindings: Bindings):
-        self.module, self.path, self.file, self.tree, self._bindings = module, path, file, tree, bindings
+    def __init__(self, module: ModuleType, path: Path, file: str, tree: ast.Module):
+        self.module, self.names, self.path, self.file, self.tree = module, module.__dict__, path, file, tree
+        self.scope: dict[str, Any] = {}
+        self.missing: dict[str, BaseException] = {}
         self.left_out: dict[int, BaseException] = {}
-        self._results: dict[Statement, dict[str, Any] | BaseException] = {}
-        self._definitions: dict[Statement, Definition] = {}
-        self._branches: dict[Statement, Block] = {}
-        self._running: list[Statement] = []
-        self._lines: list[float] = []
+        self._statements = module_statements(tree)
+        self._binding: dict[str, list[Statement]] = defaultdict(list)
+        for item in self._statements:
+            for name in item.binds | item.patches:
+                self._binding[name].append(item)
+        self._wanted: set[str] = set()
+        self._done: set[Statement] = set()
+        self._position = len(self._statements)  # of the statement that is running
+        self._outcomes: dict[ast.If, bool | BaseException] = {}
+        self._own_getattr: Callable[[str], Any] | None = None
+        self._triton, self._of_triton = _triton_imports(self._statements), dict[str, Any]()
+        self._tuned: dict[str, Any] = {}  # jit function → its autotuner and heuristics, or the error of evaluating them
+        self._flags = _future_flags(tree)
         self._whole = False
 
-    def connect(self, importer: Importer, submodule: Callable[[SourceModule, str], ModuleType | None]) -> None:
-        """Let the module import by `importer`, and have as attributes the modules that are in it."""
-        self._importer, self._submodule = importer, submodule
-        namespace = self.module.__dict__
-        namespace["__builtins__"] = _Builtins(self, importer)
-        namespace["__getattr__"] = self.attribute
+    def connect(
+        self,
+        importer: Importer,
+        submodule: Callable[[SourceModule, str], ModuleType | None],
+        place: Callable[[TracebackType | None], str],
+    ) -> None:
+        """Let the module import by `importer`, have the modules in its folder as attributes, and say what place a
+        traceback leads to."""
+        self._importer, self._submodule, self._place = importer, submodule, place
 
-    # What names mean
+        def import_(
+            name: str, globals: object = None, locals: object = None, fromlist: Any = (), level: int = 0
+        ) -> ModuleType:
+            return importer(self, name, tuple(fromlist) if fromlist else None, level)
+
+        self._getattr = self._attribute_or_absent
+        self.names["__builtins__"] = _Builtins(vars(builtins) | {"__import__": import_}, missing=self.missing)
+        self.names["__getattr__"] = self._getattr
+
+    def demand(self, names: Iterable[str]) -> None:
+        """Run what names depend on, as far as the file would have run by now."""
+        waiting = [name for name in names if name not in self._wanted]
+        if self._whole or not waiting:
+            return
+        self._want(waiting)
+        self._forget_outdated()
+        for item in self._statements[: self._position]:
+            if item not in self._done and self._is_wanted(item):
+                self._run(item)
 
     def attribute(self, name: str) -> Any:
-        """What the module calls `name`. Raises what a statement that binds it raises, or AttributeError."""
-        namespace = self.module.__dict__
-        value = namespace.get(name, ABSENT)
-        if value is ABSENT:
-            value = self.lookup(name)
-        if value is not ABSENT:
-            namespace[name] = value
-            return value
+        """An attribute of the module. Raises AbsentError, or the error of the statement that was to bind it."""
+        self.demand({name})
+        if name in self.names:
+            return self.names[name]
+        if name in self.missing:
+            raise self.missing[name]
         if not name.startswith("__"):
             if (found := self._submodule(self, name)) is not None:
                 return found
-            if (own := self.lookup("__getattr__")) is not ABSENT:
-                return own(name)
+            self.demand({"__getattr__"})
+            if self._own_getattr is not None:
+                return self._own_getattr(name)
         raise AbsentError(f"module {self.module.__name__!r} has no attribute {name!r}")
 
-    def read(self, name: str) -> Any:
-        """What the code of the module reads as `name`; `ABSENT` where no statement before it binds that."""
-        value = self.lookup(name, self._lines[-1] if self._lines else math.inf)
-        if value is not ABSENT:
-            self.module.__dict__[name] = value
-        return value
-
-    def lookup(self, name: str, before: float = math.inf, core: bool = False) -> Any:
-        """What `name` means before the statement of an index. Raises what a statement that binds it raises.
-
-        Args:
-            core: whether of a decorated jit function just that is wanted.
-        """
-        if self._whole:
-            return self.module.__dict__.get(name, ABSENT)
-        leaves = self._bindings.leaves.get(name, ())
-        if len(leaves) == 1:
-            found = self._outcome(leaves[0], name, core) if leaves[0].index < before else ABSENT
-        elif (only := self._of_triton(leaves)) is not None:
-            found = self._outcome(only, name, core)
-        else:
-            found = self._latest(self._bindings.statements, name, before, core) if leaves else ABSENT
-        return self._starred(name, before) if found is ABSENT else found
-
-    def defined(self, path: str) -> Any:
-        """The function that a dotted path of classes and functions leads to, as if it were at module level; `ABSENT`
+    def nested(self, path: str) -> Any:
+        """The function to which a dotted path of classes and functions leads, as if it were at module level; `ABSENT`
         where there are none, or several."""
         found: list[ast.AST] = [self.tree]
         for part in path.split("."):
@@ -115,268 +126,339 @@ class SourceModule:
             found = [node for node in inner if getattr(node, "name", None) == part and hasattr(node, "body")]
         match found:
             case [ast.FunctionDef() as node]:
-                return self._define(node).value
+                for item in module_statements(ast.Module([node], [])):
+                    self.demand(item.reads)
+                return self._function(node)
         return ABSENT
 
-    def _outer_decorators(self, name: str) -> tuple[ast.expr, ...]:
-        """The decorators around a jit function that `lookup` has found, from the innermost."""
-        for leaf in reversed(self._bindings.leaves.get(name, ())):
-            if leaf in self._definitions and name in leaf.names:
-                return self._definitions[leaf].outer
-        return ()
-
     def tuned(self, name: str, function: Any) -> Any:
-        """A jit function of the module within its autotuner and heuristics; its other decorators are not run. Raises
-        what those raise."""
-        from triton.runtime.autotuner import Autotuner, Heuristics
-
-        for decorator in self._outer_decorators(name):
-            if is_tuner(decorator):
-                found = self.evaluate(decorator)(function)
-                function = found if isinstance(found, Autotuner | Heuristics) else function
-        return function
-
-    def notes(self) -> str:
-        """What was needed and could not be evaluated, in a line."""
-        told = (f"line {line} ({described(error)})" for line, error in sorted(self.left_out.items()))
-        return f"file {self.file}: left out {', '.join(told)}"
-
-    def function_at(self, name: str, line: int) -> ast.FunctionDef | None:
-        """The text of the function at module level whose `def` is at a line; None where there is none."""
-        nodes = (leaf.node for leaf in self._bindings.leaves.get(name, ()))
-        return next((node for node in nodes if isinstance(node, ast.FunctionDef) and node.lineno == line), None)
-
-    def names(self) -> tuple[str, ...]:
-        """All names that statements bind."""
-        return tuple(self._bindings.leaves)
-
-    def jit_names(self) -> tuple[str, ...]:
-        """The functions whose text says that they are jit functions."""
-        return tuple(
-            node.name for node in ast.walk(self.tree) if isinstance(node, ast.FunctionDef) and is_jit_text(node)
-        )
-
-    # What statements do
+        """A jit function of the module within its autotuner and heuristics. Raises what these raised."""
+        found = self._tuned.get(name, function)
+        if isinstance(found, BaseException):
+            raise found
+        return found
 
     def run_whole(self) -> None:
         """Run the file as Python does, once. Raises what it raises."""
-        if self._whole:
-            return
-        self._whole = True
-        code = compile(self.tree, str(self.path), "exec", dont_inherit=True, flags=self._bindings.flags)
-        exec(code, self.module.__dict__)
+        if not self._whole:
+            self._whole = True
+            self._execute(self.tree.body)
 
-    def evaluate(self, expression: ast.expr, index: float = math.inf) -> Any:
-        """An expression of the module's text, at the place of a statement. Raises what it raises."""
-        code = compile(ast.Expression(expression), str(self.path), "eval", dont_inherit=True, flags=self._flags)
-        with self._at(index):
-            return eval(code, self.module.__dict__)
+    def public_names(self) -> list[str]:
+        """The names that `from … import *` takes."""
+        self.demand({"__all__"})
+        return self.names.get("__all__") or [name for name in self._binding if not name.startswith("_")]
 
-    @property
-    def _flags(self) -> int:
-        return self._bindings.flags
+    def notes(self) -> str:
+        """A line that lists what was needed and could not be run."""
+        told = (f"line {line} ({described(error)})" for line, error in sorted(self.left_out.items()))
+        return f"file {self.file}: left out {', '.join(told)}"
 
-    def _of_triton(self, leaves: list[Statement] | tuple[()]) -> Statement | None:
-        """The one way in which a name's statements import it from Triton, which is there, whatever a file makes of the
-        machine."""
-        found = {ast.dump(leaf.node): leaf for leaf in leaves if is_own(leaf.node, "triton")}
-        if len(found) != 1:
-            return None
-        (only,) = found.values()
-        return None if isinstance(self._result(only), BaseException) else only
+    def _attribute_or_absent(self, name: str) -> Any:
+        try:
+            return self.attribute(name)
+        except BaseException as error:
+            if is_interrupt(error) or isinstance(error, AttributeError):
+                raise
+            why = f"{described(error)}{self._place(error.__traceback__)}"
+            raise AbsentError(f"'{self.module.__name__}.{name}', which is not there: {why}", error) from error
 
-    def _latest(self, block: Block, name: str, before: float, core: bool) -> Any:
-        for statement in reversed(block):
-            if name not in statement.names or statement.index >= before or statement in self._running:
-                continue
-            if isinstance(statement.node, ast.Delete):
-                return ABSENT
-            if isinstance(statement.node, ast.If):
-                found = self._latest(self._branch(statement, name), name, before, core)
-            elif name in statement.changes and isinstance(self._result(statement), BaseException):
-                continue  # an attribute of a function that could not be set
-            else:
-                found = self._outcome(statement, name, core)
-            if found is not ABSENT:
-                return found
-        return ABSENT
+    # Which statements are run
 
-    def _branch(self, statement: Statement, name: str) -> Block:
-        assert isinstance(statement.node, ast.If)
-        if statement not in self._branches:
+    def _want(self, names: list[str]) -> None:
+        while names:
+            name = names.pop()
+            if name not in self._wanted:
+                self._wanted.add(name)
+                names += (read for item in self._binding.get(name, ()) for read in item.reads)
+                self._hand_on(name)
+
+    def _is_wanted(self, item: Statement) -> bool:
+        return item.is_star or not self._wanted.isdisjoint(item.binds | item.patches)
+
+    def _forget_outdated(self) -> None:
+        """Run again what has been run, where what is to be run now reads a name that has been bound anew since."""
+        first_read: dict[str, int] = {}
+        for item in self._statements[: self._position]:
+            if item not in self._done and self._is_wanted(item):
+                for name in item.reads:
+                    first_read.setdefault(name, item.index)
+        rebound = {name for name in first_read if len(self._binding.get(name, ())) > 1}
+        if any(item.index > first_read[name] for item in self._done for name in item.binds & rebound):
+            self._done = {item for item in self._done if item.index >= self._position}
+
+    def _run(self, item: Statement) -> None:
+        if not item.is_star:
+            self._done.add(item)
+        before, self._position = self._position, item.index
+        try:
+            if self._is_reached(item):
+                self._perform(item.node)
+        except BaseException as error:
+            self._leave_out(item.node, item.binds, error)
+        self._bind_as_written(item)
+        for node in inner_statements(item.node):
+            self._rescue(item, node)
+        self._position = before
+
+    def _is_reached(self, item: Statement) -> bool:
+        """The outcomes of a statement's conditions are those for which it runs. Raises UndecidedError."""
+        for test, outcome in item.conditions:
+            found = self._outcome(test)
+            if isinstance(found, BaseException):
+                if not all(self._is_sole(item, name, test, outcome, found) for name in item.binds & self._wanted):
+                    return False
+            elif found is not outcome:
+                return False
+        return True
+
+    def _outcome(self, test: ast.If) -> bool | BaseException:
+        if test not in self._outcomes:
             try:
-                taken = bool(self.evaluate(statement.node.test, statement.index))
+                self._outcomes[test] = bool(self._evaluate(test.test))
             except BaseException as error:
                 if is_interrupt(error):
                     raise
-                return self._only_branch(statement, name, error)
-            self._branches[statement] = statement.blocks[0 if taken else 1]
-        return self._branches[statement]
+                self._outcomes[test] = self.left_out[test.lineno] = _cause(error)
+        return self._outcomes[test]
 
-    def _only_branch(self, statement: Statement, name: str, error: BaseException) -> Block:
-        """The branch that binds a name which nothing else binds; or that defines a jit function of the name, where all
-        others define what Triton cannot call: they are for a machine without it."""
-        leaves = self._bindings.leaves[name]
-        binding = [block for block in statement.blocks if any(name in item.names for item in block)]
-        if len(binding) == 1 and leaves[0].index > statement.index:
-            return binding[0]
-        if all(isinstance(leaf.node, ast.FunctionDef | ast.ClassDef) for leaf in leaves):
-            jit = [block for block in binding if any(name in item.names and is_jit_text(item.node) for item in block)]
-            if len(jit) == 1 and sum(is_jit_text(leaf.node) for leaf in leaves) == 1:
-                return jit[0]
-        lines = " and ".join(f"{self.file}:{leaf.node.lineno}" for leaf in leaves)
-        condition = f"the condition at {self.file}:{statement.node.lineno} cannot be evaluated: {described(error)}"
+    def _is_sole(self, item: Statement, name: str, test: ast.If, outcome: bool, error: BaseException) -> bool:
+        """A statement in a branch is the only one that binds a name; or the only one that defines it as a jit function,
+        where all others define what Triton cannot call: they are for a machine without it."""
+        binding = self._binding[name]
+        rivals = [one for one in binding if (test, outcome) not in one.conditions]
+        if all(one.index > item.index and (test, not outcome) not in one.conditions for one in rivals):
+            return True
+        defined = all(isinstance(one.node, ast.FunctionDef | ast.ClassDef) for one in binding)
+        if defined and sum(is_jit_text(one.node) for one in binding) == 1:
+            return is_jit_text(item.node)
+        lines = " and ".join(f"{self.file}:{one.node.lineno}" for one in binding)
+        condition = f"the condition at {self.file}:{test.lineno} cannot be evaluated: {described(error)}"
         raise UndecidedError(f"{name!r} is bound at {lines}, and {condition}") from error
 
-    def _outcome(self, statement: Statement, name: str, core: bool) -> Any:
-        if statement in self._running:
-            return ABSENT
-        result = self._result(statement)
-        if isinstance(result, BaseException):
-            raise result
-        definition = self._definitions.get(statement)
-        if core or definition is None or not definition.outer:
-            return result.get(name, ABSENT)
-        return self._decorated(definition, statement.index)
+    def _leave_out(self, node: ast.stmt | ast.expr, binds: Iterable[str], error: BaseException) -> None:
+        if is_interrupt(error):
+            raise error
+        self.left_out[node.lineno] = error = _cause(error)
+        for name in binds:
+            if not (isinstance(node, ast.Import) and name in self.names):  # `import a.b` where `a` is there
+                self.names.pop(name, None)
+                self.missing[name] = error
 
-    def _decorated(self, definition: Definition, index: float) -> Any:
-        value = definition.value
-        for decorator in definition.outer:
+    def _rescue(self, item: Statement, node: ast.stmt) -> None:
+        """Run a statement in a `try` that was not reached, if nothing else binds what it binds."""
+        names = bound_names(node)
+        wanted = [name for name in names & self._wanted if name not in self.names]
+        inner = Counter(name for other in inner_statements(item.node) for name in bound_names(other))
+        if wanted and all(self._binding[name] == [item] and inner[name] == 1 for name in wanted):
             try:
-                value = self.evaluate(decorator, index)(value)
+                self._perform(node)
             except BaseException as error:
-                if is_interrupt(error) or is_tuner(decorator):
-                    raise
-                self.left_out[decorator.lineno] = error
-        return value
+                self._leave_out(node, names, error)
+            self._bind_as_written(item)
 
-    def _result(self, statement: Statement) -> dict[str, Any] | BaseException:
-        if statement not in self._results:
-            self._results[statement] = self._run(statement)
-        return self._results[statement]
+    def _bind_as_written(self, item: Statement) -> None:
+        """Keep Triton's modules, and note which names are there again."""
+        self.names.update(self._of_triton)
+        if self.names["__getattr__"] is not self._getattr:
+            self._own_getattr = self.names["__getattr__"]
+            self.names["__getattr__"] = self._getattr
+        for name in item.binds & self.missing.keys() & self.names.keys():
+            del self.missing[name]
 
-    def _run(self, statement: Statement) -> dict[str, Any] | BaseException:
-        namespace = self.module.__dict__
-        hook = namespace["__getattr__"]
-        self._running.append(statement)
-        try:
-            with self._at(statement.index):
-                if isinstance(statement.node, ast.FunctionDef):
-                    self._definitions[statement] = definition = self._define(statement.node, statement.index)
-                    return {statement.node.name: definition.value}
-                had = {name: namespace[name] for name in statement.names if name in namespace}
-                if isinstance(statement.node, ast.ClassDef):
-                    self._execute_class(statement.node)
-                else:
-                    self._execute(_plain(statement.node))
-                namespace.update(had)  # what a statement in it has bound before
-                return {name: namespace[name] for name in statement.names if name in namespace}
-        except BaseException as error:
-            if is_interrupt(error):
-                raise
-            self.left_out[statement.node.lineno] = error
-            return (isinstance(error, ModuleNotFoundError) and _triton_itself(statement.node)) or error
-        finally:
-            self._running.pop()
-            namespace["__getattr__"] = hook
-
-    def _define(self, node: ast.FunctionDef, index: float = math.inf) -> Definition:
-        namespace = self.module.__dict__
-
-        def execute(bare: ast.stmt, postponed: bool) -> Any:
-            before = namespace.get(node.name, ABSENT)
-            self._execute(bare, postponed)
-            found = namespace.pop(node.name)
-            if before is not ABSENT:
-                namespace[node.name] = before
-            return found
-
-        return define(node, lambda expression: self.evaluate(expression, index), execute, namespace)
-
-    def _execute(self, node: ast.stmt, postponed: bool = False) -> None:
-        flags = self._flags | (__future__.annotations.compiler_flag if postponed else 0)
-        code = compile(ast.Module([node], []), str(self.path), "exec", dont_inherit=True, flags=flags)
-        exec(code, self.module.__dict__)
-
-    def _execute_class(self, node: ast.ClassDef) -> None:
-        try:
-            self._execute(node)
-        except BaseException as error:
-            if is_interrupt(error):
-                raise
-            self._execute(node, postponed=True)
-
-    @contextmanager
-    def _at(self, index: float) -> Iterator[None]:
-        """Let names that are bound several times mean what they do before a statement."""
-        namespace, rebound = self.module.__dict__, self._bindings.rebound
-        held = {name: namespace.pop(name) for name in rebound if name in namespace}
-        self._lines.append(index)
-        try:
-            yield
-        finally:
-            self._lines.pop()
-            for name in rebound:
-                namespace.pop(name, None)
-            namespace.update(held)
-
-    def _starred(self, name: str, before: float) -> Any:
-        """What `from … import *` binds a name to; one whose module is not there binds nothing."""
-        if name.startswith("_"):
-            return ABSENT
-        for statement in reversed(self._bindings.stars):
-            if statement.index >= before or statement in self._running:
-                continue
-            self._running.append(statement)
+    def _hand_on(self, name: str) -> None:
+        """Import a name of Triton's, which is there whatever a file makes of the machine."""
+        if name in self._triton:
             try:
-                assert isinstance(statement.node, ast.ImportFrom)
-                module = self._importer(self, statement.node.module or "", (), statement.node.level)
-                if name in getattr(module, "__all__", [name]):
-                    return getattr(module, name)
-            except AttributeError:
-                continue
-            except ImportError as error:
-                self.left_out[statement.node.lineno] = error
-            finally:
-                self._running.pop()
-        return ABSENT
+                self._execute([self._triton[name]])
+                self._of_triton[name] = self.names[name]
+            except ImportError:
+                pass
+
+    # What statements do
+
+    def _evaluate(self, expression: ast.expr) -> Any:
+        code = compile(ast.Expression(expression), str(self.path), "eval", dont_inherit=True, flags=self._flags)
+        return eval(code, self.names)
+
+    def _execute(self, nodes: list[ast.stmt], local: dict[str, Any] | None = None, postponed: bool = False) -> None:
+        flags = self._flags | (__future__.annotations.compiler_flag if postponed else 0)
+        exec(compile(ast.Module(nodes, []), str(self.path), "exec", dont_inherit=True, flags=flags), self.names, local)
+
+    def _perform(self, node: ast.stmt) -> None:
+        match node:
+            case ast.ImportFrom(names=[ast.alias(name="*")]):
+                self._import_all(node)
+            case ast.ImportFrom(names=[alias]):
+                self._import(node, alias)
+            case ast.FunctionDef():
+                self.names[node.name] = self._function(node)
+            case ast.ClassDef():
+                try:
+                    self._execute([node])
+                except BaseException as error:
+                    if is_interrupt(error):
+                        raise
+                    self._execute([node], postponed=True)
+            case ast.AnnAssign(value=None):
+                pass
+            case ast.AnnAssign(target=target, value=ast.expr() as value):
+                self._execute([ast.copy_location(ast.Assign([target], value), node)])
+            case _:
+                self._execute([node])
+
+    def _import(self, node: ast.ImportFrom, alias: ast.alias) -> None:
+        import triton
+        import triton.language
+
+        try:
+            self._execute([node])
+        except ModuleNotFoundError:
+            known = {"triton": triton, "tl": triton.language}  # packages hand Triton on
+            if alias.name not in known:
+                raise
+            self.names[alias.asname or alias.name] = known[alias.name]
+
+    def _import_all(self, node: ast.ImportFrom) -> None:
+        """Take the names that are wanted and that no statement here binds."""
+        wanted = self._wanted - self._binding.keys()
+        if wanted <= vars(builtins).keys():
+            return
+        module = self._importer(self, node.module or "", (), node.level)
+        public = getattr(module, "__all__", None)
+        for name in wanted:
+            if name in public if public else not name.startswith("_"):
+                value = getattr(module, name, ABSENT)
+                if value is not ABSENT:
+                    self.names[name] = value
+
+    def _function(self, node: ast.FunctionDef) -> Any:
+        """A function with its decorators; of those around a jit function, autotuners and heuristics are kept aside, and
+        no others run."""
+        from triton.runtime.autotuner import Autotuner, Heuristics
+        from triton.runtime.jit import JITCallable
+
+        function, decorators = self._undecorated(node), used_decorators(node)
+        while decorators and not isinstance(function, JITCallable):
+            function = self._decorated(function, decorators.pop(0))
+        tuned = function
+        try:
+            for decorator in decorators:
+                found = self._evaluate(decorator)(tuned)
+                tuned = found if isinstance(found, Autotuner | Heuristics) else tuned
+        except BaseException as error:
+            self._leave_out(decorator, (), error)
+            tuned = _cause(error)
+        self._tuned[node.name] = tuned
+        return function
+
+    def _undecorated(self, node: ast.FunctionDef) -> Any:
+        """A function that begins at the line of its first decorator: Triton hashes that. Where annotations or defaults
+        cannot be evaluated, annotations stay text, and such a default says so if it is used."""
+        bare, local = copy.copy(node), dict[str, Any]({_KEPT: lambda function: function})
+        bare.decorator_list = [ast.copy_location(ast.Name(_KEPT, ast.Load()), item) for item in node.decorator_list[:1]]
+        try:
+            self._execute([bare], local)
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            bare.args = self._with_defaults(node.args, local)
+            self._execute([bare], local, postponed=True)
+        return local[node.name]
+
+    def _with_defaults(self, arguments: ast.arguments, local: dict[str, Any]) -> ast.arguments:
+        def default(expression: ast.expr | None) -> Any:
+            if expression is None:
+                return None
+            name = f"{_KEPT}{len(local)}"
+            try:
+                local[name] = self._evaluate(expression)
+            except BaseException as error:
+                if is_interrupt(error):
+                    raise
+                local[name] = Missing(f"{ast.unparse(expression)} ({described(_cause(error))})")
+            return ast.copy_location(ast.Name(name, ast.Load()), expression)
+
+        found = copy.copy(arguments)
+        found.defaults = [default(item) for item in arguments.defaults]
+        found.kw_defaults = [default(item) for item in arguments.kw_defaults]
+        return found
+
+    def _decorated(self, function: Any, decorator: ast.expr) -> Any:
+        """What a decorator makes of a function. One that is called `jit` and is not there is Triton's own."""
+        try:
+            return self._evaluate(decorator)(function)
+        except BaseException as error:
+            if is_interrupt(error) or called_name(decorator) != "jit":
+                raise
+        from triton.experimental import gluon
+        from triton.runtime.jit import jit
+
+        options: dict[str, Any] = {}
+        for keyword in decorator.keywords if isinstance(decorator, ast.Call) else ():
+            if keyword.arg in _JIT_OPTIONS:
+                try:
+                    options[keyword.arg] = self._evaluate(keyword.value)
+                except BaseException as error:
+                    if is_interrupt(error) or keyword.arg == "noinline":
+                        raise
+        return (gluon.jit if "gluon" in ast.unparse(decorator) else jit)(**options)(function)
 
 
 class _Builtins(dict[str, Any]):
-    """Python's builtins, for a module's code: a name that the module binds is looked for there first."""
+    """Python's builtins, for code of a module: to read a name that is missing raises the error that made it so."""
 
-    def __init__(self, owner: SourceModule, importer: Importer):
-        super().__init__(vars(builtins))
-        self._owner = owner
+    def __init__(self, names: dict[str, Any], missing: dict[str, BaseException]):
+        super().__init__(names)
+        self._missing = missing
 
-        def import_(
-            name: str, globals: object = None, locals: object = None, fromlist: Any = (), level: int = 0
-        ) -> ModuleType:
-            return importer(owner, name, tuple(fromlist) if fromlist else None, level)
-
-        super().__setitem__("__import__", import_)
-
-    def __getitem__(self, name: str) -> Any:
+    def __missing__(self, name: str) -> Any:
         # Code of the module looks names up in its frame's builtins, which is this; `inspect` may ask it, too.
-        if sys._getframe(1).f_builtins is self:
-            found = self._owner.read(name)
-            if found is not ABSENT:
-                return found
-        return super().__getitem__(name)
+        if name in self._missing and sys._getframe(1).f_builtins is self:
+            raise self._missing[name]
+        raise KeyError(name)
 
 
-def _triton_itself(node: ast.stmt) -> dict[str, Any]:
-    """What an import of a package that is not there binds, if that is known: other packages hand Triton on."""
-    import triton
-    import triton.language
-
-    known = {"triton": triton, "tl": triton.language}
-    if not isinstance(node, ast.ImportFrom):
-        return {}
-    return {alias.asname or alias.name: known[alias.name] for alias in node.names if alias.name in known}
+def _cause(error: BaseException) -> BaseException:
+    """The error because of which an attribute of a module is missing; any other error itself."""
+    return (isinstance(error, AbsentError) and error.cause) or error
 
 
-def _plain(node: ast.stmt) -> ast.stmt:
-    if isinstance(node, ast.AnnAssign) and node.value:
-        return ast.copy_location(ast.Assign([node.target], node.value), node)
-    return node
+_KEPT = "<kept>"
+"""A name that no file can write."""
+
+_JIT_OPTIONS = (
+    *("version", "repr", "launch_metadata", "do_not_specialize"),
+    *("do_not_specialize_on_alignment", "debug", "noinline"),
+)
+
+
+def without_tuners(value: Any) -> Any:
+    """The jit function within an autotuner and heuristics; any other value as it is."""
+    from triton.runtime.autotuner import Autotuner, Heuristics
+
+    while isinstance(value, Autotuner | Heuristics):
+        value = value.fn
+    return value
+
+
+def _triton_imports(statements: Iterable[Statement]) -> dict[str, ast.stmt]:
+    """Name → the one way in which a file, wherever in it, imports that from Triton."""
+    found: dict[str, dict[str, ast.stmt]] = defaultdict(dict)
+    for node in (node for item in statements for node in (item.node, *inner_statements(item.node))):
+        match node:
+            case ast.ImportFrom(module=str(module), level=0) | ast.Import(names=[ast.alias(name=module)]):
+                if module.partition(".")[0] == "triton":
+                    for name in bound_names(node):
+                        found[name][ast.dump(node)] = node
+    return {name: next(iter(nodes.values())) for name, nodes in found.items() if len(nodes) == 1}
+
+
+def _future_flags(tree: ast.Module) -> int:
+    features = [
+        getattr(__future__, alias.name, None)
+        for node in tree.body
+        if isinstance(node, ast.ImportFrom) and node.module == "__future__"
+        for alias in node.names
+    ]
+    return sum({feature.compiler_flag for feature in features if feature})
