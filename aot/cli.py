@@ -176,7 +176,7 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
     type=Archs(),
     multiple=True,
     required=True,
-    help="Targets: architectures (gfx942), GPUs (mi300x) or `native`, with commas between them; may be repeated.",
+    help="Targets: architectures (gfx942), GPUs (mi300x) or `native`, separated by commas; may be repeated.",
 )
 @click.option(
     "-o",
@@ -184,13 +184,13 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
     type=click.Path(path_type=Path),
     default=Path("dist"),
     show_default=True,
-    help="Folder that bundles are written to, one <bundle>-<arch> each.",
+    help="Folder to write bundles to, as <bundle>-<arch>.",
 )
 @click.option(
     "-j",
     "--jobs",
     type=click.IntRange(1),
-    help="Variants that are compiled at once. [default: by cores and memory, or as many as the cluster can]",
+    help="Variants compiled at once. [default: by cores and memory, or as many as the cluster can]",
 )
 @click.option(
     "--scheduler",
@@ -214,7 +214,7 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
     multiple=True,
     metavar="AXIS=VALUE,…",
     callback=_filters,
-    help="Build only variants with these values; alternatives with |. `dtype` is any dtype variable, `op` the op.",
+    help="Build only variants with these values; | separates alternatives. `dtype` is any dtype variable, `op` the op.",
 )
 @click.option(
     "--for",
@@ -222,24 +222,24 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="CALLS.yaml",
-    help="Build only the variants that the calls of this file get, which `aot_runtime.record` writes; may be repeated.",
+    help="Build only the variants that the calls in this file need (`aot_runtime.record` writes it); may be repeated.",
 )
 @click.option(
     "--neighbours",
     is_flag=True,
-    help="With --for, build what differs from these in one thing, too: aligned or general, or the value of one axis.",
+    help="With --for, also build variants that differ in one thing: aligned or general, or the value of one axis.",
 )
 @click.option(
     "--add",
     is_flag=True,
-    help="With --for, build all that the bundle in the output folder has, too, so that it only grows.",
+    help="With --for, also build all variants of the bundle in the output folder, so that it only grows.",
 )
 @click.option(
     "--require",
     "requirements",
     multiple=True,
     metavar="EXPRESSION",
-    help="What the code of every variant has to meet, as for `aotbundle isa`; else no bundle is written.",
+    help="Requirement on the code of every variant, as for `aotbundle isa`; if unmet, no bundle is written.",
 )
 @click.option(
     "--sign",
@@ -267,7 +267,7 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
     is_eager=True,
     expose_value=False,
     callback=_list_archs,
-    help="Print the targets, how well each is supported and names of its GPUs, and exit.",
+    help="Print the targets with their support tier and GPUs, and exit.",
 )
 @click.option(
     "--list-manifests",
@@ -275,7 +275,7 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
     is_eager=True,
     expose_value=False,
     callback=_list_manifests,
-    help="Print the names of the shipped manifests and what they are, and exit.",
+    help="Print the shipped manifests, and exit.",
 )
 @click.option(
     "--timeout",
@@ -283,7 +283,7 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
     default=TIMEOUT_S,
     show_default=True,
     metavar="SECONDS",
-    help="Time limit for one variant, and for each file of kernels or references that is run.",
+    help="Time limit of one variant, and of running each file of kernels or references.",
 )
 @cache_options
 @click.option("--line-info", is_flag=True, help="Keep source lines in the code objects, for profilers.")
@@ -291,7 +291,7 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
     "-v",
     "--verbose",
     count=True,
-    help="Log what is done, and print the compiler's traceback of each failure; -vv: more.",
+    help="Log progress, and print the compiler's traceback of each failure; -vv: more.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.version_option(__version__)
@@ -304,8 +304,8 @@ def main(
 ) -> None:  # fmt: skip
     """Compile every kernel variant that MANIFESTS list into bundles of code objects. Needs no GPU.
 
-    A manifest is given by its path, or by the name of one that is shipped (see --list-manifests): a file of that very
-    name comes first.
+    A manifest is given by its path, or by the name of a shipped one (see --list-manifests). A file of that name takes
+    precedence.
     """
     from aot.cache.layered_cache import CacheError
     from aot.manifest.yamlfile import ManifestError

@@ -47,11 +47,11 @@ class KeyFile(click.ParamType):
 _OPTIONS = (
     click.option(
         "--cache-dir", type=click.Path(path_type=Path), envvar="AOTBUILD_CACHE_DIR", show_envvar=True,
-        help="Compiled variants are kept here. [default: ~/.cache/aotbuild]",
+        help="Folder of the cache of compiled variants. [default: ~/.cache/aotbuild]",
     ),
     click.option(
         "--shared-cache", type=CacheUrl(), envvar="AOTBUILD_SHARED_CACHE", show_envvar=True, metavar="URL",
-        help="A cache that machines share, behind that of --cache-dir: a folder, or what fsspec opens, as s3://bucket/x.",
+        help="A cache that machines share, behind that of --cache-dir: a folder or a URL of fsspec, as s3://bucket/x.",
     ),
     click.option(
         "--shared-cache-readonly", is_flag=True, envvar="AOTBUILD_SHARED_CACHE_READONLY", show_envvar=True,
@@ -59,11 +59,11 @@ _OPTIONS = (
     ),
     click.option(
         "--shared-cache-required", is_flag=True, envvar="AOTBUILD_SHARED_CACHE_REQUIRED", show_envvar=True,
-        help="Fail where the shared cache cannot be used. Otherwise a warning says so, and the build goes on.",
+        help="Fail if the shared cache cannot be used, instead of printing a warning and going on.",
     ),
     click.option(
         "--shared-cache-key", type=KeyFile(), envvar="AOTBUILD_SHARED_CACHE_KEY", show_envvar=True, metavar="FILE",
-        help="Take from the shared cache only what was written with the secret in this file.",
+        help="Use only entries of the shared cache that were written with the secret in this file.",
     ),
 )  # fmt: skip
 

@@ -1,4 +1,4 @@
-"""`aotbuild init`: a first manifest for kernels that are there already."""
+"""`aotbuild init`: a first manifest for existing kernels."""
 
 from __future__ import annotations
 
@@ -46,8 +46,9 @@ def _kernels(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...])
 def init(kernels: tuple[tuple[Path, str], ...], output: Path | None, force: bool, timeout: float) -> None:
     """Write a manifest for Triton kernels, an op each, from their bodies and from how their files launch them.
 
-    `# decide:` marks what a person must decide. What the kernel takes for granted beyond that, docs/howto/own-kernel.md
-    says how to declare.
+    `# decide:` marks what a person must decide. docs/howto/own-kernel.md explains how to declare further assumptions of
+    a
+    kernel.
 
     \b
     Examples:
@@ -97,8 +98,8 @@ def init(kernels: tuple[tuple[Path, str], ...], output: Path | None, force: bool
 
 
 def _project_root(files: list[Path], folder: Path) -> Path:
-    """The folder that the kernels' modules are imported from: above their packages, the manifest's if that is above
-    them, or the working folder."""
+    """Return the folder that the kernels' modules are imported from: the one above their packages, the manifest's if
+    that is above them, or the working folder."""
     packages = [_above_package(file) for file in files]
     common = Path(os.path.commonpath(packages))
     if any((file.parent / "__init__.py").is_file() for file in files):
@@ -121,7 +122,7 @@ def _root_key(root: Path, folder: Path, kernel: str) -> str:
 
 
 def _schema_path(root: Path, folder: Path) -> str:
-    """The JSON schema of manifests: from the manifest's folder where it is of the same project."""
+    """Path of the JSON schema of manifests, relative to the manifest if both are in one project."""
     schema = Path(__file__).resolve().parents[1] / "manifest" / "manifest.schema.json"
     return Path(os.path.relpath(schema, folder)).as_posix() if schema.is_relative_to(root) else schema.as_posix()
 

@@ -23,8 +23,8 @@ def _name(bundle: PlannedBundle) -> str:
 
 @contextmanager
 def folder_aside(output: Path, bundles: Sequence[PlannedBundle]) -> Iterator[Path]:
-    """A folder that bundles are written to, whose archives' locks the caller holds, before they are packed. It is there
-    for as long as it is used; what a build that was killed left of it goes."""
+    """Yield a folder to write bundles to before they are packed. The caller holds the locks of their archives.
+    Leftovers of a build that was killed are removed."""
     first, *_ = archive_names(bundles)
     name = f".{first}.new"
     with opened_folder(output) as folder:
@@ -39,7 +39,8 @@ def folder_aside(output: Path, bundles: Sequence[PlannedBundle]) -> Iterator[Pat
 def pack_bundles(
     bundles: Sequence[PlannedBundle], folder: Path, output: Path, compress: bool
 ) -> Iterator[tuple[Path, list[str]]]:
-    """Write the archives of the bundles in a folder. Yields each with its architectures. Raises as `merge_bundles`."""
+    """Write the archives of the bundles in a folder; yields each with its architectures. Raises as `merge_bundles`
+    does."""
     for name in archive_names(bundles):
         places = [folder / bundle.folder_name for bundle in bundles if _name(bundle) == name]
         yield output / name, [*merge_bundles(places, output / name, compress)]

@@ -1,8 +1,8 @@
-"""Puts a bundle into its folder: written aside, verified as a reader does it, and then moved in, the index last.
+"""Install a bundle in its folder: write it aside, verify it as a reader does, and move it in, the index last.
 
-Until the index is there the old bundle is what the folder has. Of a folder's files only those are removed that an
-older build wrote: its index says which. Links within the folder are replaced where a file or folder of the bundle goes,
-and never followed (`aot_runtime.folders`).
+Until the index is moved, the folder has the old bundle. Of other files in the folder, only those that an older build
+wrote are removed, as its index lists them. Links in the folder are never followed (`aot_runtime.folders`); they are
+replaced if a file or folder of the bundle goes there.
 """
 
 from __future__ import annotations
@@ -23,21 +23,21 @@ from aot_runtime.folders import FOR_ALL, InTheWayError, OpenFolder, opened_folde
 
 _ASIDE = ".aotbuild-"
 _ASIDE_NAME = re.compile(re.escape(_ASIDE) + r"[a-z0-9_]{8}")
-"""The folders that bundles are written to before they are moved in."""
+"""Names of the folders that bundles are written to before they are moved in."""
 
 
-def place_bundle(folder: Path, files: Mapping[str, bytes]) -> None:
+def install_bundle(folder: Path, files: Mapping[str, bytes]) -> None:
     """Make `files` the bundle in a folder, whose lock the caller holds.
 
-    The signatures of an older bundle go where the index is another.
+    Signatures of an older bundle are removed if the index changes.
 
     Args:
-        folder: what it is in may be reached through links; it may be none itself.
-        files: file below the folder → content; those of an older bundle that are not among them go.
+        folder: may be reached through links, but may not be one.
+        files: path in the folder → content. Files of an older bundle that are not among them are removed.
 
     Raises:
-        BundleError: a reader would refuse the bundle. An older one is still there.
-        OSError: likewise.
+        BundleError: a reader would refuse the bundle. An older one is left in place.
+        OSError: the folder cannot be written. An older bundle is left in place.
     """
     folder.parent.mkdir(parents=True, exist_ok=True)
     with opened_folder(folder.parent) as output:
@@ -92,7 +92,7 @@ def _aside(folder: OpenFolder) -> Iterator[OpenFolder]:
 
 
 def _leftovers(folder: OpenFolder) -> list[str]:
-    """Yield leftovers of builds that were killed: this user's folders of that very name."""
+    """Return leftovers of builds that were killed: this user's folders of that very name."""
     return [name for name in folder.names() if _ASIDE_NAME.fullmatch(name) and _is_own_folder(folder.status(name))]
 
 
@@ -101,7 +101,7 @@ def _is_own_folder(status: os.stat_result | None) -> bool:
 
 
 def _written_before(folder: OpenFolder) -> set[str]:
-    """Files below a folder that a bundle there has, or one that was about to be there when its build was killed."""
+    """Files of the bundle in a folder, or of one that was about to be installed when its build was killed."""
     known: set[str] = set()
     for place in (folder.path, *(folder.path / name for name in _leftovers(folder))):
         with suppress(BundleError):

@@ -22,7 +22,7 @@ from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.index_file import FORMAT_VERSION, OLDEST_FORMAT, encode_index
 from aot_runtime.contract.occupancy import occupancy
 
-from .atomic_install import place_bundle
+from .atomic_install import install_bundle
 from .c.files import c_files
 from .provenance import make_provenance
 from .vectors import CaseVectors
@@ -159,5 +159,5 @@ def write_bundle(
         records.INDEX: encode_index(index),
     }
     folder = output / bundle.folder_name
-    place_bundle(folder, files)
+    install_bundle(folder, files)
     return WrittenBundle(folder, len(index.blobs), sum(map(len, files.values())))

@@ -136,10 +136,10 @@ def test_commands_of_the_cache_speak_of_the_shared_one(tmp_path: Path, shared: P
 @pytest.mark.parametrize(
     ("words", "status", "told"),
     [
-        (("prune", "--shared"), 2, "which shared cache? Give --shared-cache, or set AOTBUILD_SHARED_CACHE"),
-        (("push",), 2, "which shared cache?"),
-        (("push", "--shared-cache", "x", "--shared-cache-readonly"), 2, "the shared cache is only read"),
-        (("prune", "--shared", "--shared-cache", "x", "--shared-cache-readonly"), 2, "the shared cache is only read"),
+        (("prune", "--shared"), 2, "no shared cache: give --shared-cache, or set AOTBUILD_SHARED_CACHE"),
+        (("push",), 2, "no shared cache:"),
+        (("push", "--shared-cache", "x", "--shared-cache-readonly"), 2, "the shared cache is read-only"),
+        (("prune", "--shared", "--shared-cache", "x", "--shared-cache-readonly"), 2, "the shared cache is read-only"),
         (("push", "--shared-cache", "not/there"), 1, "error: shared cache not/there cannot be written: FileNotFound"),
         (
             ("ls", "--shared-cache", "denying://x"),

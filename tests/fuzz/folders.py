@@ -19,7 +19,7 @@ from hypothesis import strategies as st
 from aot.cache.listing import list_local
 from aot.cache.shared_cache import CacheError, CacheSettings
 from aot.cache.stores import FolderStore
-from aot.write.atomic_install import place_bundle
+from aot.write.atomic_install import install_bundle
 from aot_runtime import folders
 from aot_runtime.bundle.packing import pack_bundle, unpack_bundle
 from aot_runtime.bundle.verification import verify_bundle
@@ -60,7 +60,7 @@ class Folders:
         self.new, self.old = (_unpacked(name) for name in ("accumulate", "affine"))
         self.archive = folder / "small.aotb"
         (folder / BUNDLE).mkdir()
-        place_bundle(folder / BUNDLE, self.new)
+        install_bundle(folder / BUNDLE, self.new)
         pack_bundle(folder / BUNDLE, self.archive)
         self.names = {*KEYS, *(name.rpartition("/")[2] for name in self.old), "small.py", "__init__.py"}
         self._make_outside()
@@ -187,7 +187,7 @@ class Folders:
         assert not alone or list_local(CacheSettings(self.given)).entries == ()
 
     def _place(self, alone: bool) -> None:
-        place_bundle(self.given / BUNDLE, self.new)
+        install_bundle(self.given / BUNDLE, self.new)
         assert (
             not alone
             or {fault for fault in verify_bundle(self.given / BUNDLE) if "not in the index" not in fault} == set()

@@ -160,8 +160,8 @@ REFUSED = (
     (("--device", "emulator:gfx90a"), 1, "gfx90a, and --arch is gfx942"),
     (("--group", "bass"), 1, "the space has no group 'bass' for gfx942; did you mean 'base'?"),
     (("--dim", "m=3"), 2, "the command line: double has no dim 'm'; known: n"),
-    (("--dim", "n=3", "--for", "x.yaml"), 2, "calls are either in --for or described by"),
-    (("--model", "--device", "hip"), 2, "either --model or --device"),
+    (("--dim", "n=3", "--for", "x.yaml"), 2, "--for excludes --dim"),
+    (("--model", "--device", "hip"), 2, "--model and --device exclude each other"),
 )
 
 
