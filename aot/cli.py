@@ -323,28 +323,12 @@ def main(
         raise click.UsageError("--compress needs --pack")
     log_as_asked(verbose, quiet)
     request = Request(
-        manifests,
-        tuple(dict.fromkeys(target for group in targets for target in group)),
-        output,
-        jobs,
-        filters,
-        requirements,
-        dry_run,
-        timeout,
-        caches,
-        line_info,
-        bool(verbose),
-        quiet,
-        signer,
-        calls,
-        neighbours,
-        pack,
-        compress,
-        scheduler,
-        add,
-        shard,
-        list_jobs,
-    )
+        manifests=manifests, targets=tuple(dict.fromkeys(target for group in targets for target in group)),
+        output=output, jobs=jobs, filters=filters, requirements=requirements, dry_run=dry_run, timeout=timeout,
+        cache=caches, line_info=line_info, tracebacks=bool(verbose), quiet=quiet, signer=signer, calls=calls,
+        neighbours=neighbours, pack=pack, compress=compress, scheduler=scheduler, add=add, shard=shard,
+        list_jobs=list_jobs,
+    )  # fmt: skip
     try:
         with _ended_by_sigterm():
             sys.exit(build(request))

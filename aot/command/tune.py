@@ -79,7 +79,7 @@ class _Pair(click.ParamType):
 @click.option("--set", "scalars", multiple=True, type=_Pair(), metavar="SCALAR=VALUE", help="A scalar of the call.")
 @click.option("--given", multiple=True, metavar="TENSOR", help="An optional input of the call, shaped by --dim.")
 @click.option("--content", multiple=True, type=_Pair(), metavar="TENSOR=NUMBER|LOW..HIGH|FILE.npy",
-              help="Content of a tensor; LOW..HIGH: random integers. [default: N(0, 1) for floats, else 0]")  # fmt: skip
+              help="Content of a tensor; LOW..HIGH: random integers. [default: N(0, 1), integers 0]")  # fmt: skip
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Tuning file to write. [default: tuning/OP.yaml beside the manifest]")  # fmt: skip
 @click.option("--results", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",

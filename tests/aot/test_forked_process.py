@@ -1,4 +1,4 @@
-"""What users' files may do when they are run: a build names file and line, and never ends as if all was well."""
+"""Users' files that fail in any way when they are run: a build names file and line, and fails."""
 
 import os
 import sys

@@ -40,7 +40,7 @@ def test_without_a_bundle(name: str, bundles: int, tmp_path: Path):
 
 
 def ended(script: Path, *arguments: str) -> object:
-    """What a script, run as `python script arguments…` does, ends with: a status, or a message for a status of 1."""
+    """Return the end of `python script arguments…`: its status, or its message for a status of 1."""
     with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as end:
         patch.setattr(sys, "argv", [str(script), *arguments])
         patch.syspath_prepend(script.parent)
@@ -72,7 +72,7 @@ def test_copies(hip_double: DoubleLibrary):
 
 
 def test_rows(op_bundles: OpBundles):
-    """What is measured is what the references compute."""
+    """The measured ops compute the results of the references."""
     rows, measured, rng = op_bundles.open("rows"), benchmark("rows"), np.random.default_rng(0)
     shapes = {"x": (2, 1024), "y": (2, 1024), "sum": (2, 1024), "weight": (1024,), "bias": (1024,)}
     given = {name: rng.standard_normal(shape).astype(BF16) for name, shape in shapes.items()}

@@ -1,4 +1,4 @@
-"""What docs/_site generates, rewrites and refuses while the site is built. CI builds the site itself."""
+"""Pages that docs/_site generates. CI builds the site itself."""
 
 from __future__ import annotations
 

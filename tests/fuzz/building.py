@@ -29,7 +29,7 @@ _PIPE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Place:
-    """Where builds happen: output, cache and temporary files below one folder."""
+    """A place for builds: output, cache and temporary files below one folder."""
 
     folder: Path
 
@@ -57,11 +57,11 @@ class Place:
 
 @dataclass
 class Build:
-    """A build in a process of its own; `processes` are those of it that were seen alive."""
+    """A build in a process of its own. `processes`: its processes that were seen alive."""
 
     pid: int
     printed: int
-    """The pipe that it prints to: files may be limited for it."""
+    """The pipe that it prints to: files may be limited."""
     started: float
     processes: set[int] = field(default_factory=set)
     _text: bytes = b""
@@ -70,20 +70,21 @@ class Build:
         os.close(self.printed)
 
     def look(self) -> list[int]:
-        """Processes that it has started and that are alive now."""
+        """Return its processes that are alive now."""
         self.processes.update(descendants(self.pid))
         return [pid for pid in sorted(self.processes) if not gone(pid)]
 
     @property
     def said(self) -> str:
-        """What it printed so far."""
+        """Output so far."""
         with suppress(BlockingIOError):
             while chunk := os.read(self.printed, 1 << 16):
                 self._text += chunk
         return self._text.decode(errors="replace")
 
     def wait(self) -> int:
-        """Its exit status, or less than 0: the signal that ended it. One that hangs is killed: `HUNG_STATUS`."""
+        """Wait for its exit status; a negative one is the signal that ended it. A build that hangs is killed:
+        `HUNG_STATUS`."""
         while time.monotonic() - self.started < LIMIT_S:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -163,6 +164,6 @@ def opened(folder: Path) -> str:
 
 
 def leftovers(place: Place) -> list[str]:
-    """What builds must not leave behind: folders of pools, and bundles that were being written."""
+    """Leftovers that builds must not leave: folders of pools, and bundles that were being written."""
     found = [*place.temporary.glob("aotbuild-*"), *place.bundle.glob(".aotbuild-*"), *place.cache.rglob(".new-*")]
     return sorted(str(path.relative_to(place.folder)) for path in found)

@@ -112,7 +112,7 @@ class Seed:
 
     @cached_property
     def places(self) -> list[tuple[tuple[str | int, ...], Any]]:
-        """Of the index; each op and the first variants stand for all."""
+        """Places in the index; every op and the first variants stand for all."""
         return [
             item for item in places(self.tree) if item[0][0] != "variants" or len(item[0]) < 2 or int(item[0][1]) < 2
         ]
@@ -204,7 +204,7 @@ class Inputs:
 
 
 def files_of(given: BundleInput, seed: Seed) -> Files:
-    """What the files of an input are, where they differ from its seed's."""
+    """Files of an input that differ from its seed's."""
     changed: Files = {}
     tree, edits = seed.tree, [(str(edit[0]).split(), edit[1:]) for edit in given.edits]
     if any(what[0] == "index" for what, _ in edits) or given.adopted:

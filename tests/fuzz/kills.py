@@ -22,15 +22,14 @@ from .building import Build, Place, leftovers, opened, run, start
 from .outcomes import Outcomes
 
 OLDER, NEWER = "op=accumulate", "op=accumulate|row_sums"
-"""What is built before, and what the build makes that is killed: they share files, and each has selftest vectors."""
+"""Filters of the bundle that is built first, and of the one whose build is killed: they share files, and both have
+selftest vectors."""
 
 
 @dataclass(frozen=True)
 class Good:
-    """What builds give that nobody disturbs: the ids of both bundles and the files of the newer one.
-
-    `cold` and `warm` are what the newer one takes, in seconds, with nothing and with everything in the cache.
-    """
+    """Results of undisturbed builds: the ids of both bundles, and the files of the newer one. `cold` and `warm`:
+    seconds of building the newer one with an empty and with a full cache."""
 
     older: str
     newer: str
@@ -147,7 +146,7 @@ def _lay_out(good: Good, place: Place, cold: bool) -> None:
 
 
 def _afterwards(good: Good, place: Place) -> str:
-    """What is wrong with what a build left, and with what the next one makes of it."""
+    """Faults of the folder that a build left, and of what the next build makes of it."""
     try:
         found = opened(place.bundle)
     except Exception as error:

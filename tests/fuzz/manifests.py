@@ -145,7 +145,7 @@ class Manifests:
         return "planned"
 
     def _inspect(self, root: str, path: str, arch: str) -> KernelSource:
-        """As a build reads a kernel, each once: what its file raises is a `CompileError`."""
+        """Read a kernel once, as a build does: exceptions of its file are `CompileError`s."""
         key = (root, path, arch)
         if key not in self._kernels:
             try:

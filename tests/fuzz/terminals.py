@@ -114,7 +114,7 @@ class Terminals:
 
     @property
     def readable(self) -> Path:
-        """All that may be read."""
+        """The folder that may be read."""
         return self.folder
 
     def warm_up(self) -> None:

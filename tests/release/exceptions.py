@@ -1,5 +1,5 @@
-"""What is done otherwise with a command line than running it as it is shown: an explicit table, each entry with its
-reason. An entry that matches nothing that is shown is a fault: it is outdated."""
+"""Exceptions from running commands as they are shown: a table, each entry with its reason. An entry that matches no
+command is a fault: it is outdated."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ TABLE = (
 
 
 def treat(command: str, table: Sequence[Rule] = TABLE) -> Treated:
-    """What is to be done with one command."""
+    """Return the treatment of one command."""
     text, skipped, refused, used = command, "", "", set()
     for entry in table:
         if not re.search(entry.pattern, text):

@@ -16,7 +16,7 @@ from .setting import Setting, say
 
 ARCHS = "gfx942,sm_90"
 FILTER = "op=flash_attention,T=float16,HEAD_DIM=64,BOUND_LEFT=false"
-"""What is built of attention, so that it takes less than a minute."""
+"""Part of attention that is built, in less than a minute."""
 WHEN = "1763812800"
 """The time at which bundles are signed: with one key, the same signature each time."""
 PROGRAM = """\

@@ -17,7 +17,7 @@ from tests.support.processes import kill_tree
 
 TIMEOUT_S = 1800.0
 SHOWN_LINES = 12
-"""Of a failed program's output, the last lines that a report repeats."""
+"""Last lines of a failed program's output that a report repeats."""
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -40,7 +40,7 @@ class Result:
 
 @dataclass
 class Findings:
-    """What a part of the check did. `done` says it in a few words; failures may have several lines."""
+    """Findings of a part of the check. `done` summarises it; failures may have several lines."""
 
     done: str = ""
     failures: list[str] = field(default_factory=list)

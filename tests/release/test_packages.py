@@ -1,4 +1,4 @@
-"""What is shipped is enough: everything from building to calling, with no checkout in sight."""
+"""The shipped packages suffice for everything from building to calling, without a checkout."""
 
 from __future__ import annotations
 

@@ -107,7 +107,7 @@ def test_a_folder_with_something_in_it_is_left_and_named_once(
 
 
 def test_many_share_a_directory(cache: CompileCache, kernel: CompiledKernel, key: str):
-    """What is read is one of the entries that were written, whole."""
+    """Each entry that is read is one of those written, whole."""
 
     def hammer(number: int) -> list[CompiledKernel | None]:
         found = []

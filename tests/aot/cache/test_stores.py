@@ -194,7 +194,7 @@ def test_files_that_vanish_while_they_are_listed(tmp_path: Path, monkeypatch: py
 
 
 def test_a_folder_that_is_removed_as_it_is_empty_is_made_again(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """As `cache prune` does beside a build."""
+    """`cache prune` removes it while a build runs."""
     create, tidied = OpenFolder._created, []
 
     def beside(folder: OpenFolder, *arguments: Any) -> Any:
@@ -209,7 +209,7 @@ def test_a_folder_that_is_removed_as_it_is_empty_is_made_again(tmp_path: Path, m
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "link", "full folder", "file above"])
 def test_what_is_in_the_way_of_an_entry(tmp_path: Path, kind: str):
-    """It is replaced, but for what somebody may have put there for good."""
+    """It is replaced, unless somebody may have put it there for good."""
     store, path = FolderStore(tmp_path), tmp_path / NAME
     store.write(OTHER, b"x")
     path.parent.mkdir(parents=True)

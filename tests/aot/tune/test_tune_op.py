@@ -118,7 +118,7 @@ def test_the_best_becomes_the_config_and_no_time_is_asked_for_twice(modelled_run
 
 
 def test_a_shortlist_says_what_it_is_for(modelled_run: Tuned):
-    """What it finds on a device is marked as measured; a model leaves that as it is."""
+    """Configs found on a device are marked as measured, and the model leaves them as they are."""
     measured = modelled_run.folder / "measured.yaml"
     words = ["tune", "--shortlist", str(modelled_run.folder / "short.yaml"), "--cache-dir", str(modelled_run.cache),
              "--results", str(modelled_run.results)]  # fmt: skip

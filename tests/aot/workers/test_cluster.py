@@ -33,7 +33,7 @@ SMALL = ("--filter", "block=16,dtype=float16")
 
 
 class Elsewhere(ThreadPoolExecutor):
-    """One thread in place of a worker's processes, for which a file is not there."""
+    """A thread in place of a worker's processes, from which a file is hidden."""
 
     def __init__(self, path: Path):
         super().__init__(1)
@@ -51,7 +51,7 @@ class Elsewhere(ThreadPoolExecutor):
 
 
 def test_a_build_on_a_cluster_is_the_local_one(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """One worker, in this process, which cannot read the project."""
+    """The worker is in this process, and cannot read the project."""
     from distributed import LocalCluster
 
     project, local = Project(tmp_path), Project(tmp_path / "local")
@@ -198,7 +198,7 @@ def test_jobs_end_as_they_do_locally(cluster: Cluster, tmp_path: Path):
 
 @pytest.mark.slow
 def test_a_worker_that_is_killed(cluster: Cluster, tmp_path: Path):
-    """What it was compiling is compiled by another one."""
+    """Another worker compiles what it was compiling."""
     process, _ = cluster.worker()
     project = stalling(tmp_path / "p")
     build = project.start("--scheduler", cluster.address)

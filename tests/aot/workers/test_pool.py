@@ -115,7 +115,7 @@ def test_an_abort_is_told_with_what_the_compiler_printed_and_the_line():
 
 @pytest.mark.parametrize("known", [True, False])
 def test_workers_that_die_before_they_have_a_job(monkeypatch: pytest.MonkeyPatch, known: bool):
-    """Of low memory, say, while they start: others take their place, be it that pebble knew of the jobs or not."""
+    """Workers that die of low memory while they start are replaced, whether or not pebble knew of the jobs."""
     dying = WarmPool(1)
     monkeypatch.setattr(dying, "_pool", pebble.ProcessPool(1, initializer=os._exit, initargs=(9,), context=_SPAWN))
     with dying as pool:

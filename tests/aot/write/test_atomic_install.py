@@ -1,5 +1,4 @@
-"""What a build does to the folder that its bundle is written to, wherever it stops: it takes away its own files, and
-nothing else."""
+"""Installing a bundle, interrupted anywhere: a build removes its own files, and no others."""
 
 import itertools
 import os

@@ -15,7 +15,7 @@ from aot.source.project import project
 
 
 def accesses(job: CompileJob) -> dict[str, str]:
-    """What `compile_job` says of the accesses of a job, of its pointers and its scalars."""
+    """Accesses that `compile_job` records for a job, of its pointers and scalars."""
     from triton._C.libtriton import ir
     from triton.compiler import make_backend
 

@@ -1,4 +1,4 @@
-"""What the pool's tests run in workers in place of `compile_job`: a job's `function` says what."""
+"""Functions that tests run in workers instead of `compile_job`, selected by a job's `function`."""
 
 import os
 import signal
