@@ -24,7 +24,7 @@ class Target:
 
     @property
     def row(self) -> Architecture:
-        """All that is known of the architecture."""
+        """The architecture's row."""
         return ARCHITECTURES[self.arch]
 
     @property

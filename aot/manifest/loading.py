@@ -79,7 +79,7 @@ class Manifest:
         return self._tuning[path.stem]
 
     def tuning_path(self, op: str) -> Path:
-        """Where the tuning file of an op is, if it has one."""
+        """Path of an op's tuning file, which need not exist."""
         return self.file.path.resolve().parent / "tuning" / f"{self.spec.ops[op].tuning or op}.yaml"
 
     def with_op(self, name: str, spec: OpSpec, kernel_configs: KernelConfigs) -> Manifest:

@@ -12,7 +12,7 @@ from typing import Any
 from aot_runtime.contract.expressions import UNKNOWN, Expression, parse
 
 NULL = "null"
-"""What stands for None, as a branch."""
+"""Spelling of None as a branch."""
 
 
 def tests(value: Expression) -> Iterator[Expression]:

@@ -1,9 +1,9 @@
-"""From a variant and its kernel's parameters to a compile job, and to what each kernarg is at a call.
+"""Bind a kernel's parameters in a variant: make its compile job, and the kernargs of a call.
 
 A parameter is bound by its name (a tensor, `<tensor>_ptr`, `stride_<tensor>_<dim>`, a dim, a scalar, an axis or config
-constexpr, a derived number, a workspace, `num_cus`), or by the launch's `bind`; one that is a named tuple, member by
-member. What the point of a variant decides (an absent tensor, the unit stride of a contiguous dim, a literal) is folded
-into the code as a constant.
+constexpr, a derived number, a workspace, `num_cus`) or by the launch's `bind`; a named tuple is bound member by member.
+Values that the point of a variant decides (an absent tensor, the unit stride of a contiguous dim, a literal) become
+constants of the code.
 """
 
 from __future__ import annotations
@@ -72,7 +72,7 @@ class Binder:
         return LaunchScope(self.manifest, self.op, self.index)
 
     def bind(self, variant: VariantSpec) -> tuple[Bound, ...]:
-        """What every parameter is in a variant, in the kernel's order. Raises `ManifestError`: all that is wrong."""
+        """Bind every parameter in a variant, in the kernel's order. Raises `ManifestError` with all faults."""
         known, found, faults = dict(variant.constants), list[Bound](), list[str]()
         for parameter in self.parameters:
             try:
@@ -304,7 +304,7 @@ class Binder:
 
 
 def _comma_hint(before: str, value: Any, key: str) -> str:
-    """What to say where `key` is the rest of the expression of the entry before it: YAML parts braces at commas."""
+    """Hint that an expression was split at a comma within YAML braces, if `key` is its rest."""
     if not (isinstance(value, str) and value.count("(") > value.count(")") and key.count(")") > key.count("(")):
         return ""
     return f': between braces an expression with a comma is quoted: {before}: "{value}, {key}"'

@@ -1,4 +1,4 @@
-"""What each parameter of a kernel is in one variant, and what follows: the compile job, and the kernargs of a call."""
+"""The bound parameters of a kernel in one variant, and the compile job and kernargs that follow from them."""
 
 from __future__ import annotations
 
@@ -32,21 +32,21 @@ TRITON_DTYPES: Mapping[str, str] = {
 
 @dataclass(frozen=True)
 class Bound:
-    """What a parameter, or a member of one that is a tuple, is in one variant.
+    """A parameter of a kernel, or a member of a tuple parameter, bound in one variant.
 
     Attributes:
-        name: of a member its path, such as `q.stride_heads`.
+        name: the name; of a member its path, such as `q.stride_heads`.
         type: `constexpr`, a scalar type, `*` and a Triton dtype, or the type of a tensor descriptor.
         constant: the value of a `constexpr`.
-        value: otherwise the expression that gives the kernarg at a call; a pointer's tensor.
-        dtype: a pointer's dtype, or a descriptor's.
+        value: the expression of the kernarg at a call, unless it is a `constexpr`; a pointer's tensor.
+        dtype: the dtype of a pointer or a descriptor.
         divisible: the value is a multiple of 16 in the aligned specialisation.
         ranged: all offsets from the pointer fit 32 bits in the aligned specialisation.
-        function: the `path.py:function` that a `constexpr` is, if it is one.
-        shape: of a descriptor the expressions of its tensor's extents.
-        pads_with_nan: what a descriptor loads beyond the ends of its tensor, instead of zeros.
+        function: the `path.py:function` of a `constexpr` that is a function.
+        shape: expressions of the extents of a descriptor's tensor.
+        pads_with_nan: a descriptor's loads beyond the ends of its tensor give NaN instead of zeros.
         whole: positions of the dims of a descriptor whose extents are multiples of 16 in the aligned specialisation.
-        dims: of a descriptor the tensor's dims in its own order, outermost first; `shape` and `whole` are in that, too.
+        dims: dims of a descriptor's tensor in the descriptor's order, outermost first; `shape` and `whole` use it, too.
     """
 
     name: str

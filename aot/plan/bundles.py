@@ -1,4 +1,4 @@
-"""What a bundle will have: a manifest for one architecture, each op's variants bound and given their compile jobs."""
+"""Plan a bundle: a manifest for one architecture, each op's variants bound and given their compile jobs."""
 
 from __future__ import annotations
 
@@ -51,13 +51,13 @@ class PlannedVariant:
 
 @dataclass(frozen=True)
 class PlannedBundle:
-    """One bundle of a build: a manifest for one architecture, with the selftest cases that its variants serve.
+    """A bundle of a build: a manifest for one architecture, with the selftest cases that its variants serve.
 
     Attributes:
-        filters: what restricts the variants by the values of axes.
-        wanted: the calls that a build is for; None: it is for any.
-        calls: those of them that the variants were chosen for.
-        left_out: variants that none of these calls gets, and that were not there.
+        filters: restrictions of the variants by values of axes.
+        wanted: the calls to build for; None: any.
+        calls: the wanted calls that variants were chosen for.
+        left_out: number of variants that no wanted call gets, and that the present bundle lacks.
     """
 
     manifest: Manifest

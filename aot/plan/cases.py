@@ -27,7 +27,7 @@ from aot_runtime.errors import ArgumentError, NoVariantError
 from .variants import VariantSpec
 
 SAME_DTYPE = "_same_dtype"
-"""What the name of a reference's counterpart, which rounds as a kernel does, ends in."""
+"""Suffix of the name of a reference's counterpart, which rounds as a kernel does."""
 NUM_CUS = (1, 1024)
 """Fewer and more compute units than devices have. What a call needs may depend on them: it must be there for both."""
 
@@ -59,13 +59,13 @@ class PlannedScalar:
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that decides the vectors of a case, but for the reference's own source.
+    """Everything that decides the vectors of a case, except the reference's own source.
 
     Attributes:
         reference: `path.py:function` from the project's root.
         inputs, outputs: the tensors that the call reads and writes; an inout tensor is in both.
         dtypes: (dtype variable, dtype).
-        innermost: (input, position of the dim that has stride 1), of those that may be.
+        innermost: (input, position of the dim with stride 1), for inputs with a choice.
     """
 
     op: str
@@ -203,7 +203,7 @@ class _CasePlanner:
     # The call
 
     def _call(self) -> CallSpec:
-        """What is called. Raises `ManifestError` for a name that the op does not have."""
+        """Return the call of the case. Raises `ManifestError` for a name that the op does not have."""
         call = self.spec.call
         dims, scalars = list(Scope.of(self.op).dims), [scalar.name for scalar in self.op.scalars]
         inputs = [tensor for tensor in self.op.tensors if tensor.role != "output"]

@@ -1,6 +1,6 @@
-"""From a manifest's op to its contract (`aot_runtime.contract.records.Op`): names resolved, expressions checked.
+"""Make the contract of a manifest's op (`aot_runtime.contract.records.Op`): resolve names, check expressions.
 
-One contract per architecture: tuning files and `arch` in expressions make them differ.
+There is one contract per architecture: tuning files and `arch` in expressions make them differ.
 """
 
 from __future__ import annotations

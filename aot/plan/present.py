@@ -15,7 +15,8 @@ from aot_runtime.errors import BundleError
 from .variants import VariantSpec
 
 Key = tuple[Any, ...]
-"""All that tells a variant from the others of its bundle, in a manifest that is the same or was changed elsewhere."""
+"""Everything that distinguishes a variant from the others of its bundle, also after the manifest was changed elsewhere.
+"""
 _TOLD = 3
 """Variants that an error names."""
 
@@ -29,7 +30,7 @@ class Present:
     labels: Mapping[Key, str]
 
     def missing(self, found: Iterable[Key]) -> str:
-        """Why the bundle cannot be added to, where not all of its variants were found; else empty."""
+        """Return why the bundle cannot be added to, if some of its variants were not found; else empty."""
         if not (gone := self.labels.keys() - set(found)):
             return ""
         told = sorted(self.labels[key] for key in gone)

@@ -1,4 +1,4 @@
-"""What a bundle consists of: its index, code objects, C interface, stub and vectors."""
+"""Write a bundle: its index, code objects, C interface, stub and vectors."""
 
 from __future__ import annotations
 

@@ -233,10 +233,8 @@ def _references(recipe: Recipe, modules: Project, counterpart: str = SAME_DTYPE)
 
 
 def expectation(root: str, recipe: Recipe) -> Expectation:
-    """What the references of a recipe make of its inputs; the exact one alone, where there is no other.
-
-    Raises `CompileError` where there is none, `CaseError`.
-    """
+    """Compute the references of a recipe; only the exact one, if there is no other. Raises `CompileError` if there is
+    none, and `CaseError`."""
     modules = Project(Path(root).resolve())
     file, _, function = recipe.reference.rpartition(":")
     source = python_source(Path(root), file)
@@ -292,7 +290,7 @@ class _Computation:
     # Results
 
     def _refer(self, reference: Callable[..., Any], inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """What a reference makes of a call, by the name of each tensor that is written to."""
+        """Call a reference; returns the written tensors by name."""
         label = f"reference {reference.__name__}"
         scalars = {item.name: _as_passed(item) for item in self.recipe.scalars if _takes(reference, item.name)}
         arguments = {**inputs, **scalars}
