@@ -89,7 +89,7 @@ def test_a_build_that_is_ended_leaves_no_workers_and_nothing_half_done(tmp_path:
     finally:
         process.kill()
     if end == signal.SIGINT:
-        assert (code, out) == (130, "compiling 4 variants with 2 workers\n")
+        assert code == 130 and out.startswith("compiling 4 variants with 2 workers\n")
         assert err == "aotbuild: interrupted; nothing was written, and what was compiled is in the cache\n"
     elif end == signal.SIGTERM:
         assert (code, err) == (143, "aotbuild: terminated; no bundle was written\n")
