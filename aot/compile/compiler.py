@@ -15,8 +15,9 @@ from warnings import simplefilter
 from aot.errors import CompileError, KernelFileError, described, is_interrupt
 from aot.source.assumed_driver import assumed_driver
 from aot.source.constants import triton_constant
-from aot.source.kernel_source import sources_hash, split_function, tuple_classes
+from aot.source.kernel_source import split_function, tuple_classes
 from aot.source.project import project
+from aot.source.source_hash import sources_hash
 from aot.targets import Target
 from aot_runtime.bundle.codeobject import KernelMetadata, read_arch, read_code_object
 from aot_runtime.bundle.signature import signature_faults

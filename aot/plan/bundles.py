@@ -16,7 +16,8 @@ from aot.errors import CompileError
 from aot.manifest.loading import Manifest, OpSource
 from aot.manifest.schema import BindSpec
 from aot.manifest.yamlfile import Key, ManifestError
-from aot.source.kernel_source import KernelSource, inspect_kernel, joined_hash, split_function
+from aot.source.kernel_source import KernelSource, inspect_kernel, split_function
+from aot.source.source_hash import joined_hash
 from aot.targets import TARGETS, Target
 from aot_runtime.contract import records
 from aot_runtime.errors import AotError, ExpressionError

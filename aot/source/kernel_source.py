@@ -1,17 +1,12 @@
-"""Kernels as their files have them: their parameters, and a hash of everything that their code depends on."""
+"""Kernels as their files have them: their parameters, decorators, and what they are made of."""
 
 from __future__ import annotations
 
 import ast
-import dataclasses
-import functools
-import hashlib
-import inspect
 import traceback
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 from aot.errors import CompileError, described, is_interrupt
@@ -21,7 +16,7 @@ from aot_runtime.contract.dtypes import SCALAR_TYPES
 from .autotuning import Autotuning, decorators_of
 from .constants import dtype_of, layout_of
 from .project import Project, project
-from .tuple_uses import TupleUse, tuple_uses
+from .source_hash import is_tuple_class, resolve, source_hash
 
 if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
@@ -45,6 +40,21 @@ def split_function(path: str) -> tuple[str, str]:
     """(file, function) of a `path.py:function`."""
     source, _, function = path.rpartition(":")
     return source, function
+
+
+@dataclass(frozen=True)
+class TupleUse:
+    """What a kernel does with a parameter that is a tuple.
+
+    Attributes:
+        least: elements that it must have.
+        most: elements that it may have; None: any number.
+        text: the line of the kernel that says so.
+    """
+
+    least: int
+    most: int | None
+    text: str
 
 
 @dataclass(frozen=True)
@@ -165,22 +175,14 @@ def tuple_classes(kernel: JITFunction) -> dict[str, Any]:
     scope = kernel.get_capture_scope()
     # In a file with postponed annotations they are text.
     resolved = {name: _named(value, scope) if isinstance(value, str) else value for name, value in found.items()}
-    return {name: value for name, value in resolved.items() if _is_tuple_class(value)}
+    return {name: value for name, value in resolved.items() if is_tuple_class(value)}
 
 
 def _named(text: str, scope: dict[str, Any]) -> Any:
     try:
-        return _resolve(ast.parse(text, mode="eval").body, scope)
+        return resolve(ast.parse(text, mode="eval").body, scope)
     except (SyntaxError, ValueError):
         return None
-
-
-def _is_aggregate(value: Any) -> bool:
-    return isinstance(value, type) and getattr(value, "__triton_aggregate__", False)
-
-
-def _is_tuple_class(value: Any) -> bool:
-    return isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields")
 
 
 def _members(name: str, tuple_class: Any) -> tuple[Parameter, ...]:
@@ -213,110 +215,34 @@ def _plain(default: Any) -> Any:
     return NotPlain(repr(value))
 
 
-@functools.lru_cache(maxsize=256)
-def source_hash(kernel: JITFunction) -> str:
-    """Hex digest of all the source that a kernel's code depends on; the same in whatever folder it lies.
+def tuple_uses(kernel: Any) -> Mapping[str, TupleUse]:
+    """The use of each parameter of a kernel that is unpacked (`a, b = strides`), or indexed by numbers (`strides[1]`).
 
-    Triton's own `cache_key` covers the text of every function that the kernel reaches and the constants that they name.
-    It leaves out constants reached through a module (`common.LOG2E`), the defaults of helpers' parameters, the fields
-    of named tuples, Gluon's layouts, and what else functions read that run at compile time: lists, dicts, classes. Each
-    of these changes the code; they are added here.
+    A parameter that is assigned to somewhere may become anything, and is left out.
     """
-    constants: list[str] = []
-    seen: set[int] = set()
-    _collect_constants(kernel, constants, seen)
-    return hashlib.sha256("\n".join([kernel.cache_key, *sorted(set(constants))]).encode()).hexdigest()
+    tree = kernel.parse()
+    parameters = {parameter.name for parameter in kernel.params}
+    parameters -= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    found: dict[str, TupleUse] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Tuple(elts=parts)], value=ast.Name(id=name)):
+                starred = any(isinstance(part, ast.Starred) for part in parts)
+                use = TupleUse(len(parts) - starred, None if starred else len(parts), ast.unparse(node))
+            case ast.Subscript(value=ast.Name(id=name), slice=index) if (number := _number(index)) is not None:
+                use = TupleUse(number + 1 if number >= 0 else -number, None, ast.unparse(node))
+            case _:
+                continue
+        before = found.get(name)
+        if name in parameters and (before is None or (before.most is None and use.least > before.least)):
+            found[name] = use
+    return found
 
 
-def sources_hash(kernel: JITFunction, functions: Mapping[str, JITFunction]) -> str:
-    """`source_hash` of a kernel and of the functions, by parameter, that its constexprs are."""
-    return joined_hash(source_hash(kernel), {name: source_hash(function) for name, function in functions.items()})
-
-
-def joined_hash(kernel: str, functions: Mapping[str, str]) -> str:
-    """`sources_hash` from the `source_hash` of each."""
-    if not functions:
-        return kernel
-    digests = [kernel, *(f"{name}: {functions[name]}" for name in sorted(functions))]
-    return hashlib.sha256("\n".join(digests).encode()).hexdigest()
-
-
-def _collect_constants(function: Any, constants: list[str], seen: set[int]) -> None:
-    from triton.runtime.jit import JITCallable
-
-    if id(function) in seen or function.__module__.startswith("triton."):
-        return
-    seen.add(id(function))
-    for name, parameter in function.signature.parameters.items():
-        if parameter.default is not inspect.Parameter.empty:
-            constants.append(f"{function.__name__}({name}={parameter.default!r})")
-    scope = function.get_capture_scope()
-    for node in ast.walk(function.parse()):
-        if not isinstance(node, ast.Name | ast.Attribute):
-            continue
-        value = _resolve(node, scope)
-        if _is_aggregate(value):
-            # Its methods are functions of their own, which Triton's key covers; what they read it does not.
-            constants.append(f"{value.__name__}: {_spelled(value.__aggregate_defaults__)}")
-            for member in value.hash_attrs:
-                if isinstance(member, JITCallable):
-                    _collect_constants(member, constants, seen)
-        elif _is_tuple_class(value):
-            constants.append(f"{value.__name__}: {value._fields} {value._field_defaults}")
-        elif isinstance(value, JITCallable):
-            _collect_constants(value, constants, seen)
-        elif spelling := _spelled(value):
-            constants.append(f"{function.__name__}: {ast.unparse(node)}={spelling}")
-
-
-def _resolve(node: ast.expr, scope: dict[str, Any]) -> Any:
-    """What a dotted name means in `scope`: a global, or an attribute of a module; None for anything else."""
-    if isinstance(node, ast.Name):
-        return scope.get(node.id)
-    owner = _resolve(node.value, scope) if isinstance(node, ast.Attribute) else None
-    return getattr(owner, node.attr, None) if isinstance(owner, ModuleType) else None  # type: ignore[attr-defined]
-
-
-def _spelled(value: Any) -> str:
-    import triton.language as tl
-
-    if isinstance(value, bool | int | float | str | tl.dtype):
-        return repr(value)
-    if isinstance(value, tl.constexpr):
-        return f"constexpr[{_part_spelled(value.value)}]"
-    if isinstance(value, list | tuple):
-        return f"{type(value).__name__}({', '.join(map(_part_spelled, value))})"
-    if isinstance(value, dict):
-        return f"dict({', '.join(f'{_part_spelled(key)}: {_part_spelled(item)}' for key, item in value.items())})"
-    if isinstance(value, type):
-        return _class_spelled(value)
-    if dataclasses.is_dataclass(value):  # as Gluon's layouts are
-        fields = {field.name: getattr(value, field.name) for field in dataclasses.fields(value)}
-        return f"{type(value).__name__} {_spelled(fields)}"
-    return ""
-
-
-def _part_spelled(value: Any) -> str:
-    """What a constant holds. Of any other object only the type: its text may have an address."""
-    from triton.runtime.jit import JITCallable
-
-    if isinstance(value, type):
-        return value.__qualname__
-    if isinstance(value, FunctionType):
-        return _text(value)
-    return value.cache_key if isinstance(value, JITCallable) else _spelled(value) or type(value).__name__
-
-
-def _class_spelled(value: type) -> str:
-    """A class, if it is none of Triton's: what it holds, and the text of its methods."""
-    if value.__module__.startswith("triton."):
-        return ""
-    own = {name: member for name, member in vars(value).items() if name not in ("__doc__", "__module__")}
-    return f"{_spelled(own)} {''.join(map(_class_spelled, value.__bases__))}"
-
-
-def _text(function: FunctionType) -> str:
-    try:
-        return inspect.getsource(function)
-    except (OSError, TypeError):  # one that was made without text, as a dataclass's
-        return function.__qualname__
+def _number(index: ast.expr) -> int | None:
+    match index:
+        case ast.Constant(value=int(value)):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
+            return -value
+    return None

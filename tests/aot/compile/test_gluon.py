@@ -19,7 +19,8 @@ from aot.errors import CompileError
 from aot.manifest.loading import load_manifest
 from aot.plan.bundles import PlannedBundle, plan_bundle
 from aot.source.constants import triton_constant
-from aot.source.kernel_source import load_kernel, source_hash
+from aot.source.kernel_source import load_kernel
+from aot.source.source_hash import source_hash
 from aot.targets import parse_arch
 from aot_runtime import Device, open_bundle
 from aot_runtime.bundle.reading import read_index

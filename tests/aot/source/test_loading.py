@@ -52,6 +52,8 @@ AROUND = {
     "used after it is bound again": "A = 7\nB = A\nA = 8\nVALUE = tl.constexpr(B if A == 8 else 0)",
     "used before a name of its own": "VALUE = tl.constexpr(max(3, 7))\ndef max(a, b):\n    return 8",
     "bound again": "VALUE = tl.constexpr(6)\nVALUE = tl.constexpr(VALUE.value + 1)",
+    "bound again after a failure": "VALUE = torch.x\nVALUE = tl.constexpr(7)",
+    "an attribute of a function": "def f():\n    return 7\nf.x = torch.y\nVALUE = tl.constexpr(f())",
     "augmented": "A = 6\nA += 1\nVALUE = tl.constexpr(A)\nA += 1",
     "changed in place": "SIZES = []\nSIZES.append(5)\nSIZES.append(7)\nVALUE = tl.constexpr(SIZES[-1])",
     "loop": "SIZES = {}\nfor i in range(8):\n    SIZES[i] = i\nVALUE = tl.constexpr(SIZES[7])",
@@ -141,6 +143,49 @@ def test_an_attribute_is_the_kernel_within_its_autotuner_and_heuristics(tmp_path
     assert autotuning.fault.startswith("what is around 'kernel' in bad.py") and not autotuning.configs
 
 
+RAN = "def {0}(*functions):\n    pathlib.Path(__file__).with_name('ran').touch()\n    return functions[0]\n"
+
+
+def test_what_a_kernel_does_not_depend_on_is_not_run(tmp_path: Path):
+    """Benchmarks at module level, and wrappers of kernels; here and in what is imported."""
+    ran = f"{RAN.format('benchmark')}{RAN.format('wrapped')}benchmark(1)\nvalues = []\nvalues.append(benchmark(2))\n"
+    kernel = KERNEL.replace("@", "@wrapped\n@").replace("(x,", "(x, values,")
+    text = f"{HEAD}import pathlib\n{ran}{{}}{kernel}"
+    files = {"k.py": text.format("from helper import VALUE\n"), "helper.py": text.format("VALUE = tl.constexpr(7)\n")}
+    assert value(tmp_path, files) == 7
+    inspect_kernel(tmp_path, "k.py:kernel")
+    assert not (tmp_path / "ran").exists()
+
+
+def test_kernels_of_a_file_are_the_same_in_whatever_order_they_are_loaded(tmp_path: Path):
+    """Each has what names meant at its place, also where they have been bound again since."""
+    kernel = "@triton.autotune(SIZES, key=[])\n" + KERNEL.strip() + "\n"
+    sizes = "SIZES = [triton.Config({{'N': {}}})]\n"
+    parts = [f"{sizes.format(n)}{kernel.replace('kernel', name)}" for n, name in ((16, "first"), (32, "second"))]
+    for folder, names in (("a", ("first", "second")), ("b", ("second", "first"))):
+        write(tmp_path / folder, {"k.py": f"{HEAD}VALUE = tl.constexpr(7)\n{''.join(parts)}"})
+        for name in names:
+            inspect_kernel(tmp_path / folder, f"k.py:{name}")
+    for name, size in (("first", 16), ("second", 32)):
+        a, b = (inspect_kernel(tmp_path / folder, f"k.py:{name}") for folder in ("a", "b"))
+        assert a.digest == b.digest
+        assert [dict(found.autotuning.configs[0].blocks)["N"] for found in (a, b)] == [size, size]
+
+
+def test_only_what_a_kernel_depends_on_is_hashed(tmp_path: Path):
+    text = (
+        f"{HEAD}OTHER = tl.constexpr(1)\nA = 6\nVALUE = tl.constexpr(A + 1)\n{KERNEL}@triton.jit\ndef f(x):\n    pass\n"
+    )
+
+    def digest(*edit: str) -> str:
+        write(tmp_path, {"k.py": text.replace(*edit)})
+        return inspect_kernel(tmp_path, "k.py:kernel").digest
+
+    before = digest("", "")
+    assert digest("constexpr(1)", "constexpr(2)") == digest("pass", "tl.store(x, OTHER)") == before
+    assert before not in (digest("A = 6", "A = 7"), digest("(x, VALUE)", "(x + 1, VALUE)"))
+
+
 @pytest.mark.parametrize("text", [
     "def plain(x):\n    tl.store(x, VALUE)\nkernel = triton.jit(plain)\n",
     "class Kernels(torch.nn.Module):\n    @triton.jit\n    def kernel(x):\n        tl.store(x, VALUE)\n",
@@ -213,6 +258,8 @@ def test_the_modules_of_a_package_are_not_beside_each_other(tmp_path: Path):
 UNREADABLE = "KERNEL: 'kernel' reads 'VALUE', which is not there: "
 FAULTS = {
     "VALUE = torch.float16\n": UNREADABLE + "ModuleNotFoundError: No module named 'torch' (k.py:1)",
+    "VALUE = tl.constexpr(7)\nVALUE = torch.float16\n": UNREADABLE
+    + "ModuleNotFoundError: No module named 'torch' (k.py:1)",
     "from helper import VALUE\n": UNREADABLE + "ImportError: cannot import name 'VALUE' from helper.py (k.py:8)",
     "VALUE = 1 // 0\n": UNREADABLE + "ZeroDivisionError: integer division or modulo by zero (k.py:8)",
     "if torch.a:\n    VALUE = 1\nelse:\n    VALUE = 2\n": UNREADABLE + "UndecidedError: 'VALUE' is bound at k.py:9 and "

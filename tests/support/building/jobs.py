@@ -6,7 +6,8 @@ from typing import Any
 
 from aot.compile.jobs import CompileJob
 from aot.compile.keys import job_key
-from aot.source.kernel_source import load_kernel, sources_hash, split_function
+from aot.source.kernel_source import load_kernel, split_function
+from aot.source.source_hash import sources_hash
 
 ROOT = Path(__file__).parent / "fixtures"
 SOURCE = "kernels/softmax.py"
