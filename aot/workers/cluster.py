@@ -29,10 +29,8 @@ T = TypeVar("T")
 Sources = tuple[tuple[str, bytes], ...]
 """(path from the project's root, content) of each file that a job is compiled from."""
 
-CONNECT_S = 10.0
-"""Time limit for the scheduler to answer."""
-WORKERS_S = 60.0
-"""Time limit for a first worker to register with the scheduler."""
+CONNECT_S, WORKERS_S = 10.0, 60.0
+"""Time limits for the scheduler to answer, and for a first worker to register with it."""
 _LOOK_EVERY_S = 0.2
 _POOL_LOCK = threading.Lock()
 
@@ -109,14 +107,11 @@ class _Call(tuple[Any, ...]):
         return tuple(self)
 
 
-# On a worker
-
-
 def run_job(
     function: Callable[[CompileJob], T], job: CompileJob, sources: Sources, toolchain: dict[str, Any],
     timeout_s: float | None,
 ) -> T:  # fmt: skip
-    """Run a function on a job in one of this worker's processes, which is killed if the task is cancelled."""
+    """Run a function on a job, on a worker: in a process of its own, which is killed if the task is cancelled."""
     worker = get_worker()
     try:
         with _POOL_LOCK:
