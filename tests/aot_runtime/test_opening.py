@@ -209,7 +209,7 @@ def test_the_bundle_for_the_device_is_chosen(small_copy: Path):
     shutil.copytree(small_copy, dist / "another")
     assert open_bundle(dist).id == opened.id  # a copy makes no difference
     edit_index(dist / "another", lambda index: index.update(version="2.0"))
-    with pytest.raises(ArgumentError, match=r"several are for gfx942: .*another \(version 2\.0\).*; open one by its path, version or"):
+    with pytest.raises(ArgumentError, match=r"several are for gfx942: .*another \(version 2\.0\).*; open one"):
         open_bundle(dist)
     other = open_bundle(dist, version="==2.0")
     assert open_bundle(dist, id=other.id).path == open_bundle(dist / "another", id=other.id).path == other.path
