@@ -11,7 +11,8 @@ from typing import Any
 
 import msgspec
 
-from aot_runtime.bundle.codeobject import read_arch, read_loaded_image
+from aot_runtime.bundle.codeobject import read_loaded_image
+from aot_runtime.bundle.elf_header import read_arch
 from aot_runtime.errors import BundleError, DeviceError
 
 MATRIX = ("v_mfma", "v_smfmac", "v_wmma", "v_swmmac")

@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -77,20 +77,37 @@ class ArgumentError(AotError, ValueError):
 
 
 class NoVariantError(ArgumentError):
-    """The contract holds, but the bundle has no code object for these arguments.
+    """The contract allows the call, but the bundle has no variant for it.
+
+    The advice in its text is worked out when it is first read, since that takes longer than planning a call.
 
     Attributes:
-        may_be_had: whether the bundle's manifest may have such code, which a build for the call makes.
-        remedy: lines that say how to have it built: the entry of a calls file, and the command; none where that is
-            not known, or where there is none.
+        remedy: lines with the command and the calls file that build the missing variant; empty if that is unknown.
     """
 
-    may_be_had = False
-    remedy: tuple[str, ...] = ()
+    def __init__(self, *lines: str, explain: Callable[[], tuple[tuple[str, ...], tuple[str, ...]]] | None = None):
+        super().__init__(*lines)
+        self._explain = explain
+        self._explanation: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+
+    def _explained(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        explain, self._explain = self._explain, None
+        if explain is not None:
+            self._explanation = explain()
+        return self._explanation
+
+    @property
+    def remedy(self) -> tuple[str, ...]:
+        return self._explained()[1]
 
     @property
     def lines(self) -> tuple[str, ...]:
-        return (*super().lines, *self.remedy)
+        advice, remedy = self._explained()
+        return (*super().lines, *advice, *remedy)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._explained()
+        return super().__reduce__()
 
 
 class CallsFileError(AotError):

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
 CHECK_VARIABLE = "AOTBUILD_CHECK_CONTENTS"
 """Set to 1, it turns on checks of the contents of integer tensors on the device."""
 RECORD_VARIABLE = "AOTBUILD_RECORD"
+"""Names a calls file in which every call of the process is recorded."""
 
 _B = TypeVar("_B", bound="OpenBundle")
 

@@ -69,8 +69,7 @@ def test_a_stream_that_cannot_encode(
 def test_an_error_is_its_lines():
     error = AotError(f"no {HOSTILE}", "why")
     assert str(error) == f"no {HARMLESS}\n  why" and error.lines == (f"no {HOSTILE}", "why")
-    refused = NoVariantError("none")
-    refused.remedy = (HOSTILE,)
+    refused = NoVariantError("none", explain=lambda: ((), (HOSTILE,)))
     assert str(refused) == f"none\n  {HARMLESS}"
 
 

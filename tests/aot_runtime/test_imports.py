@@ -7,10 +7,15 @@ import sys
 from importlib import metadata
 from pathlib import Path
 
+import numpy as np
+
 import aot
 import aot_runtime
-from tests.support.hip_double.double import DoubleLibrary
+from aot_runtime import open_bundle
+from tests.support.hip_double.double import DoubleLibrary, in_double
 
+MAX_LINES = 9000
+"""Lines of the runtime that an open and a first call over HIP load."""
 RUNTIME = Path(__file__).parents[2] / "runtime"
 BLOCKED = """
 import sys
@@ -59,9 +64,21 @@ def test_an_open_and_a_call_import_what_they_need(small_bundle: Path):
         "small.affine(np.ones((2, 3), np.float32))\n"
         "print(*(name for name in sys.modules if name.startswith(('aot_runtime', 'numpy.ma'))))"
     ).split()
-    later = {"call.advice", "call.entries", "device.exporting", "device.dlpack", "device.foreign", "command"}
+    later = {
+        "bundle.archive", "bundle.codeobject", "call.advice", "call.calls_file", "call.contents", "call.entries",
+        "call.explanation", "call.recording", "call.refusal", "contract.tensor_maps", "contract.versions",
+        "device.dlpack", "device.exporting", "device.foreign", "device.graph", "trust.policy",
+    }  # fmt: skip
     assert {f"aot_runtime.{name}" for name in later}.isdisjoint(printed)
     assert "numpy.ma" not in printed
+
+
+@in_double()
+def test_an_open_and_a_call_over_hip_load_few_lines(small_bundle: Path):
+    open_bundle(small_bundle, "hip").affine(np.ones((2, 3), np.float32))
+    loaded = [module for name, module in sys.modules.items() if name.partition(".")[0] == "aot_runtime"]
+    files = {str(module.__file__) for module in loaded}
+    assert sum(len(Path(file).read_text().splitlines()) for file in files) <= MAX_LINES
 
 
 def test_the_version_is_that_of_the_package():

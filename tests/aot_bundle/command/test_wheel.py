@@ -144,9 +144,7 @@ def test_of_several_architectures_the_devices_is_opened(rows_bundles: Path, site
 def test_several_of_one_name_are_told_apart_by_their_versions(small_copy: Path, site: Site):
     for version in ("1.2", "1.10+rocm7"):
         site.install(versioned(small_copy, version), name=f"small-{version[:3].replace('.', '-')}")
-    said = (
-        r"small-1-1 1\.10.rocm7 \(gfx942\), small-1-2 1\.2 \(gfx942\); several are for gfx942: .*; open one by"
-    )
+    said = r"small-1-1 1\.10.rocm7 \(gfx942\), small-1-2 1\.2 \(gfx942\); several are for gfx942: .*; open one by"
     with pytest.raises(ArgumentError, match=said):
         open_bundle("small", "emulator")
     assert open_bundle("small", "emulator", version=">1.2").version == "1.10+rocm7"
