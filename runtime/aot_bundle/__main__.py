@@ -7,7 +7,7 @@ import sys
 from aot_bundle.terminal import guard, write_error
 
 NEEDED = ("click",)
-"""Packages of the extra `cli`, which aotbundle needs of it."""
+"""Packages that the commands need."""
 
 
 def main() -> None:
@@ -17,7 +17,7 @@ def main() -> None:
     except ModuleNotFoundError as error:
         if error.name not in NEEDED:
             raise
-        write_error("aotbundle", f"the commands need {error.name}: pip install 'aotbuild[cli]'")
+        write_error("aotbundle", f"the commands need {error.name}: pip install aotbuild")
         sys.exit(2)
     guard("aotbundle")
     command(prog_name="aotbundle")

@@ -150,7 +150,7 @@ def requirement(indexes: Sequence[Index], compressed: bool = False) -> str:
     oldest = max(OLDEST_FORMAT, *(index.oldest_reader for index in indexes))
     only_nvidia = all(index.target.backend == "cuda" for index in indexes)
     extras = ",".join([*(["cuda"] if only_nvidia else []), *(["zstd"] if compressed else [])])
-    return f"aotbuild{f'[{extras}]' if extras else ''}>={FIRST_READERS[oldest]}"
+    return f"aot-runtime{f'[{extras}]' if extras else ''}>={FIRST_READERS[oldest]}"
 
 
 def _metadata(name: str, version: str, indexes: Sequence[Index], needed: str, licence: str) -> str:

@@ -33,9 +33,12 @@ DRIVERS = ("hip", "cuda")
 _VARIABLES = (VARIABLE, "ROCM_PATH", "HIP_PATH", "CUDA_HOME", "LD_LIBRARY_PATH", "HIP_VISIBLE_DEVICES",
               "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION", "HSA_XNACK",
               "HIP_FORCE_DEV_KERNARG", "AOTBUNDLE_TRUST")  # fmt: skip
-_EXTRAS = {"emulator": "emulator", "builder": "build", "signatures": "trust", "sigstore": "sigstore",
-           "reports": "report", "recording": "record"}  # fmt: skip
-"""A part of aotbuild → the extra that it needs."""
+_EXTRAS = {
+    "emulator": ("aotbuild", "emulator"), "builder": ("aotbuild", "build"), "reports": ("aotbuild", "report"),
+    "signatures": ("aot-runtime", "trust"), "sigstore": ("aot-runtime", "sigstore"),
+    "recording": ("aot-runtime", "record"),
+}  # fmt: skip
+"""A feature → the distribution and the extra that install what it needs."""
 _NODES = ("/dev/kfd", "/dev/dri", "/dev/nvidiactl")
 _NUMA_BALANCING = Path("/proc/sys/kernel/numa_balancing")
 _ROCM_VERSION = ".info/version"
@@ -92,7 +95,7 @@ def diagnose(bundle: Path | None = None) -> Diagnosis:
         "python": [f"{platform.python_version()} at {sys.executable}, {platform.platform()}"],
         "packages": [*_packages()],
         "drivers": [line for driver in drivers for line in _driver(driver)],
-        "extras": [line for part, extra in _EXTRAS.items() for line in extra_lines(part, extra)],
+        "extras": [line for part, needed in _EXTRAS.items() for line in extra_lines(part, *needed)],
         "system": [*_system()],
         "bundle": bundles,
     }

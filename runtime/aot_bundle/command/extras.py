@@ -1,4 +1,4 @@
-"""Whether the extras of aotbuild are installed: what a part of it needs that not everyone needs."""
+"""Checks which optional features have the packages that they need."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ _CLAUSE = re.compile(r"\(?\s*(==|>=)\s*([\w.+-]+)")
 
 @dataclass(frozen=True)
 class Requirement:
-    """A package that an extra needs: `bounds` as pip has them, `found` its version; None where it is not installed."""
+    """A package that an extra needs: its version bounds in pip's syntax, and its installed version, or None."""
 
     package: str
     bounds: str
@@ -32,22 +32,22 @@ class Requirement:
         return f"{self.package}{self.bounds} ({f'{self.found} is' if self.found else 'not'} installed)"
 
 
-def requirements(extra: str) -> list[Requirement]:
-    """What an extra needs. Raises `PackageNotFoundError` where aotbuild itself is not installed."""
-    found = map(_REQUIREMENT.match, metadata.requires("aotbuild") or ())
-    return [Requirement(m[1], m[2], _version(m[1])) for m in found if m and m[3] == extra and m[1] != "aotbuild"]
+def requirements(distribution: str, extra: str) -> list[Requirement]:
+    """Return the packages of a distribution's extra. Raises `PackageNotFoundError` if it is not installed."""
+    found = map(_REQUIREMENT.match, metadata.requires(distribution) or ())
+    return [Requirement(m[1], m[2], _version(m[1])) for m in found if m and m[3] == extra and m[1] != distribution]
 
 
-def extra_lines(part: str, extra: str) -> Iterator[str]:
-    """Whether a part of aotbuild can be used, and if not, what is missing."""
+def extra_lines(part: str, distribution: str, extra: str) -> Iterator[str]:
+    """Yield a line on whether a feature can be used, or what it lacks."""
     try:
-        needed = requirements(extra)
+        needed = requirements(distribution, extra)
     except metadata.PackageNotFoundError:
-        yield f"{part}: not known, as aotbuild is not installed as a package"
+        yield f"{part}: not known, as {distribution} is not installed as a package"
         return
     missing = [item for item in needed if not item.is_met]
     if missing:
-        yield f"{part}: needs {', '.join(map(str, missing))}: pip install 'aotbuild[{extra}]'"
+        yield f"{part}: needs {', '.join(map(str, missing))}: pip install '{distribution}[{extra}]'"
     else:
         yield f"{part}: ready, with {', '.join(map(str, needed))}"
 

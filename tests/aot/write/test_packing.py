@@ -58,7 +58,7 @@ def test_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     assert "goes with --pack" in project.build(*SMALL, "--compress").stderr
     monkeypatch.setitem(sys.modules, LIBRARY, None)
     result = project.build(*SMALL, "--pack", "--compress")
-    assert result.exit_code == 2 and "pip install 'aotbuild[zstd]'" in result.stderr
+    assert result.exit_code == 2 and "pip install 'aot-runtime[zstd]'" in result.stderr
 
 
 def test_each_bundle_is_signed(tmp_path: Path):

@@ -157,8 +157,8 @@ def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
 
 
 def test_extras_that_are_installed(installed: dict[str, str]):
-    assert list(extras.extra_lines("emulator", "emulator")) == ["emulator: ready, with tinygrad 0.14.0"]
-    assert list(extras.extra_lines("builder", "build")) == [
+    assert list(extras.extra_lines("emulator", "aotbuild", "emulator")) == ["emulator: ready, with tinygrad 0.14.0"]
+    assert list(extras.extra_lines("builder", "aotbuild", "build")) == [
         "builder: ready, with triton 3.9.0, rich 15.0.0, coverage 7.1"
     ]
 
@@ -166,10 +166,10 @@ def test_extras_that_are_installed(installed: dict[str, str]):
 def test_what_an_extra_lacks(installed: dict[str, str]):
     installed |= {"tinygrad": "0.13.0", "rich": "12.6"}
     del installed["triton"]
-    assert list(extras.extra_lines("emulator", "emulator")) == [
+    assert list(extras.extra_lines("emulator", "aotbuild", "emulator")) == [
         "emulator: needs tinygrad==0.14.0 (0.13.0 is installed): pip install 'aotbuild[emulator]'"
     ]
-    assert list(extras.extra_lines("builder", "build")) == [
+    assert list(extras.extra_lines("builder", "aotbuild", "build")) == [
         "builder: needs triton==3.9.0 (not installed), rich>=13 (12.6 is installed): pip install 'aotbuild[build]'"
     ]
 
@@ -179,7 +179,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch):
         raise metadata.PackageNotFoundError(package)
 
     monkeypatch.setattr(extras.metadata, "requires", missing)
-    assert list(extras.extra_lines("builder", "build")) == [
+    assert list(extras.extra_lines("builder", "aotbuild", "build")) == [
         "builder: not known, as aotbuild is not installed as a package"
     ]
 

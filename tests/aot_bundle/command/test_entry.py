@@ -31,7 +31,7 @@ def run(*command: str) -> subprocess.CompletedProcess[str]:
     [
         ("aot", "triton", "aotbuild: error: building needs triton: pip install 'aotbuild[build]'\n"),
         ("aot", "click", "aotbuild: error: building needs click: pip install 'aotbuild[build]'\n"),
-        ("aot_bundle", "click", "aotbundle: error: the commands need click: pip install 'aotbuild[cli]'\n"),
+        ("aot_bundle", "click", "aotbundle: error: the commands need click: pip install aotbuild\n"),
     ],
 )
 def test_a_missing_package(module: str, gone: str, said: str):

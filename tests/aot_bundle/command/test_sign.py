@@ -109,7 +109,7 @@ def test_the_library_is_needed_by_policies_only(small_bundle: Path, tmp_path: Pa
             try:
                 needs()
             except TrustError as error:
-                assert error.reason == "library" and "pip install 'aotbuild[trust]'" in str(error)
+                assert error.reason == "library" and "pip install 'aot-runtime[trust]'" in str(error)
             else:
                 raise SystemExit("it went without")
     """

@@ -75,9 +75,11 @@ def test_what_is_in_a_wheel(rows_bundles: Path, tmp_path: Path):
     (installed,) = metadata.distributions(path=[str(tmp_path)])
     assert installed.metadata["License-Expression"] == "MIT OR Apache-2.0"
     (needed,) = map(Requirement, installed.requires or ())
-    assert (needed.name, needed.extras) == ("aotbuild", {"cuda"}) and needed.specifier.contains(aot_runtime.__version__)
+    assert (needed.name, needed.extras) == ("aot-runtime", {"cuda"}) and needed.specifier.contains(
+        aot_runtime.__version__
+    )
     result = aotbundle("wheel", rows_bundles / "rows-gfx942", "-o", tmp_path / "two")
-    assert result.exit_code == 0 and "aotbuild>=0.1.0" in metadata_of(tmp_path / "two", "rows_gfx942"), result.output
+    assert result.exit_code == 0 and "aot-runtime>=0.1.0" in metadata_of(tmp_path / "two", "rows_gfx942"), result.output
     assert set(FIRST_READERS) == {*range(OLDEST_FORMAT, FORMAT_VERSION + 1)}
     assert all(version_key(first) <= version_key(aot_runtime.__version__) for first in FIRST_READERS.values())
 
@@ -96,8 +98,8 @@ def test_compressed_code_needs_the_extra_that_reads_it(rows_bundles: Path, tmp_p
     merge_bundles(both, tmp_path / "rows.aotb", compress=True)
     for file in ("rows-gfx942.aotb", "rows.aotb"):
         aotbundle("wheel", tmp_path / file, "-o", tmp_path)
-    assert "Requires-Dist: aotbuild[zstd]>=" in metadata_of(tmp_path, "rows_gfx942")
-    assert "Requires-Dist: aotbuild[zstd]>=" in metadata_of(tmp_path, "rows")
+    assert "Requires-Dist: aot-runtime[zstd]>=" in metadata_of(tmp_path, "rows_gfx942")
+    assert "Requires-Dist: aot-runtime[zstd]>=" in metadata_of(tmp_path, "rows")
 
 
 def test_an_installed_bundle_is_opened_by_its_name(rows_bundle: Path, site: Site):

@@ -350,7 +350,7 @@ def test_the_library_is_needed_by_identities_only(
 ):
     monkeypatch.setitem(sys.modules, "sigstore", None)
     message = refused(sigstore_signed, identity_policy, "library", monkeypatch)
-    assert "pip install 'aotbuild[sigstore]'" in message
+    assert "pip install 'aot-runtime[sigstore]'" in message
     sign_bundle(sigstore_signed, key, WHEN)
     assert read_trusted_index(sigstore_signed, replace(identity_policy, keys=(trusted,))).name == "small"
     assert state.signature_state(sigstore_signed, None).state == "unverified"
