@@ -19,8 +19,9 @@ from aot.source.kernel_source import split_function, tuple_classes
 from aot.source.project import project
 from aot.source.source_hash import sources_hash
 from aot.targets import Target
-from aot_runtime.bundle.codeobject import KernelMetadata, read_arch, read_code_object
-from aot_runtime.bundle.signature import signature_faults
+from aot_bundle.signature import signature_faults
+from aot_runtime.bundle.codeobject import KernelMetadata, read_code_object
+from aot_runtime.bundle.elf_header import read_arch
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.records import TENSOR_MAP
 from aot_runtime.contract.tensor_maps import SWIZZLES

@@ -13,7 +13,7 @@ from aot.plan.bundles import PlannedBundle
 from aot.plan.calls import WantedCalls
 from aot.progress import counted
 from aot.write.bundle_writer import write_bundle
-from aot_runtime.terminal import Console
+from aot_bundle.terminal import Console
 
 from .best_configs import Choice, choose
 from .candidates import Group

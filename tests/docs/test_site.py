@@ -7,7 +7,7 @@ import re
 import click
 import pytest
 
-from aot_runtime.command.main import main as aotbundle
+from aot_bundle.command.main import main as aotbundle
 from docs._site.pages import PAGES_OUTSIDE, command_page
 from tests.docs.markdown import blocks, section, table
 from tests.docs.scripts import ROOT

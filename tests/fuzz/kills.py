@@ -14,7 +14,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from aot_runtime.bundle.verification import verify_bundle
+from aot_bundle.verification import verify_bundle
 from tests.support.building.builds import contents
 from tests.support.processes import kill
 
