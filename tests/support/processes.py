@@ -8,17 +8,26 @@ from contextlib import suppress
 from pathlib import Path
 
 
+def children(pid: int) -> list[int]:
+    """The processes that a process started."""
+    return _by_parent().get(pid, [])
+
+
 def descendants(pid: int) -> list[int]:
     """The processes that a process started, and those that these started."""
-    parents: dict[int, list[int]] = {}
-    for path in Path("/proc").glob("[0-9]*"):
-        parents.setdefault(int(_status(int(path.name))[1]), []).append(int(path.name))
-    found: list[int] = []
-    level = parents.get(pid, [])
+    by_parent = _by_parent()
+    found = level = by_parent.get(pid, [])
     while level:
-        found += level
-        level = [below for child in level for below in parents.get(child, [])]
+        level = [below for child in level for below in by_parent.get(child, [])]
+        found = [*found, *level]
     return found
+
+
+def command_line(pid: int) -> list[str]:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_text().split("\0")
+    except OSError:
+        return []
 
 
 def gone(pid: int) -> bool:
@@ -35,6 +44,13 @@ def kill_tree(pid: int) -> None:
     """Kill a process, and all that it started."""
     for each in [pid, *descendants(pid)]:
         kill(each)
+
+
+def _by_parent() -> dict[int, list[int]]:
+    found: dict[int, list[int]] = {}
+    for pid in (int(path.name) for path in Path("/proc").glob("[0-9]*")):
+        found.setdefault(int(_status(pid)[1]), []).append(pid)
+    return found
 
 
 def _status(pid: int) -> tuple[str, str]:
