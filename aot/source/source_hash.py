@@ -72,7 +72,7 @@ def _collect_constants(function: Any, constants: list[str], seen: set[int]) -> N
 
 
 def resolve(node: ast.expr, scope: dict[str, Any]) -> Any:
-    """What a dotted name means in `scope`: a global, or an attribute of a module; None for anything else."""
+    """Value of a dotted name in `scope`: a global, or an attribute of a module; None for anything else."""
     if isinstance(node, ast.Name):
         return scope.get(node.id)
     owner = resolve(node.value, scope) if isinstance(node, ast.Attribute) else None
@@ -99,7 +99,7 @@ def _spelled(value: Any) -> str:
 
 
 def _part_spelled(value: Any) -> str:
-    """What a constant holds. Of any other object only the type: its text may have an address."""
+    """Text of a constant's part. Of any other object only the type: its text may have an address."""
     from triton.runtime.jit import JITCallable
 
     if isinstance(value, type):

@@ -44,7 +44,7 @@ class SourceModule:
     """The statements of a file, and the module that they fill.
 
     Attributes:
-        module: what imports return, and what is in `sys.modules`.
+        module: the module that imports return, and that is in `sys.modules`.
         names: its namespace.
         scope: the globals that its jit functions are given, see `Closures`.
         file: its path, as messages have it.
@@ -196,7 +196,7 @@ class SourceModule:
                 self._perform(item.node)
         except BaseException as error:
             self._leave_out(item.node, item.binds, error)
-        self._bind_as_written(item)
+        self._settle(item)
         for node in inner_statements(item.node):
             self._rescue(item, node)
         self._position = before
@@ -255,9 +255,9 @@ class SourceModule:
                 self._perform(node)
             except BaseException as error:
                 self._leave_out(node, names, error)
-            self._bind_as_written(item)
+            self._settle(item)
 
-    def _bind_as_written(self, item: Statement) -> None:
+    def _settle(self, item: Statement) -> None:
         """Keep Triton's modules, and note which names are there again."""
         self.names.update(self._of_triton)
         if self.names["__getattr__"] is not self._getattr:
@@ -385,7 +385,7 @@ class SourceModule:
         return found
 
     def _decorated(self, function: Any, decorator: ast.expr) -> Any:
-        """What a decorator makes of a function. One that is called `jit` and is not there is Triton's own."""
+        """Apply a decorator; Triton's own for one that is called `jit` and cannot be evaluated."""
         try:
             return self._evaluate(decorator)(function)
         except BaseException as error:

@@ -34,7 +34,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 def value(folder: Path, files: dict[str, str], name: str = "VALUE", source: str = "k.py") -> Any:
-    """What a kernel of these files reads as a global."""
+    """A global that a kernel of these files reads."""
     write(folder, files)
     found = load_kernel(folder, source, "kernel").get_capture_scope()[name]
     return getattr(found, "value", found)
