@@ -371,12 +371,7 @@ class SourceModule:
             if expression is None:
                 return None
             name = f"{_KEPT}{len(local)}"
-            try:
-                local[name] = self._evaluate(expression)
-            except BaseException as error:
-                if is_interrupt(error):
-                    raise
-                local[name] = Missing(f"{ast.unparse(expression)} ({described(_cause(error))})")
+            local[name] = self._value(expression)
             return ast.copy_location(ast.Name(name, ast.Load()), expression)
 
         found = copy.copy(arguments)
@@ -384,8 +379,16 @@ class SourceModule:
         found.kw_defaults = [default(item) for item in arguments.kw_defaults]
         return found
 
+    def _value(self, expression: ast.expr) -> Any:
+        try:
+            return self._evaluate(expression)
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            return Missing(f"{ast.unparse(expression)} ({described(_cause(error))})")
+
     def _decorated(self, function: Any, decorator: ast.expr) -> Any:
-        """Apply a decorator; Triton's own for one that is called `jit` and cannot be evaluated."""
+        """Apply a decorator; Triton's own, with the options that can be evaluated, for a `jit` that cannot be."""
         try:
             return self._evaluate(decorator)(function)
         except BaseException as error:
@@ -394,15 +397,12 @@ class SourceModule:
         from triton.experimental import gluon
         from triton.runtime.jit import jit
 
-        options: dict[str, Any] = {}
-        for keyword in decorator.keywords if isinstance(decorator, ast.Call) else ():
-            if keyword.arg in _JIT_OPTIONS:
-                try:
-                    options[keyword.arg] = self._evaluate(keyword.value)
-                except BaseException as error:
-                    if is_interrupt(error) or keyword.arg == "noinline":
-                        raise
-        return (gluon.jit if "gluon" in ast.unparse(decorator) else jit)(**options)(function)
+        keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
+        options = {item.arg: self._value(item.value) for item in keywords if item.arg in _JIT_OPTIONS}
+        if isinstance(options.get("noinline"), Missing):
+            raise ValueError(f"noinline={options['noinline']}")
+        known = {name: value for name, value in options.items() if not isinstance(value, Missing)}
+        return (gluon.jit if "gluon" in ast.unparse(decorator) else jit)(**known)(function)
 
 
 class _Builtins(dict[str, Any]):

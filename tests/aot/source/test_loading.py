@@ -384,6 +384,14 @@ def test_what_only_some_variants_read_is_a_fault_of_theirs(tmp_path: Path, n: in
     assert str(caught.value).startswith(said)
 
 
+def test_a_function_that_is_passed_on_need_not_be_called(tmp_path: Path):
+    missing = "@triton.jit\ndef VALUE(x):\n    return x + torch.pi\n"
+    apply = "@triton.jit\ndef apply(f: tl.constexpr, N: tl.constexpr):\n    return f(N) if N > 4 else N\n"
+    for called, at_fault in (("VALUE(N)", True), ("apply(VALUE, N)", False)):
+        write(tmp_path, {"k.py": HEAD + missing + apply + KERNEL.replace("VALUE", called)})
+        assert bool(inspect_kernel(tmp_path, "k.py:kernel").fault) == at_fault
+
+
 def test_what_was_left_out_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture):
     text = f"{HEAD}try:\n    N = torch.a\nexcept ImportError:\n    N = 7\nVALUE = tl.constexpr(N)\n{KERNEL}"
     (tmp_path / "k.py").write_text(text)
