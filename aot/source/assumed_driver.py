@@ -1,4 +1,4 @@
-"""Which GPU Triton says there is while kernels are loaded: the one that is built for, never that of the machine.
+"""A driver for Triton while kernels are loaded: it names the GPU that is built for, never that of the machine.
 
 A file may choose constants or configs by `triton.runtime.driver.active.get_current_target()`; a build has no driver to
 ask.
@@ -17,7 +17,7 @@ class _Driver:
     """A driver that knows its target, and has no device.
 
     Args:
-        asked: called when it is asked for anything: what then follows is so for this target alone.
+        asked: called when it is asked for anything. A file that asks is loaded anew for another target.
     """
 
     def __init__(self, target: Target | None, asked: Callable[[], None]):

@@ -1,7 +1,4 @@
-"""What the decorators of a kernel say of it: the configs of its `@triton.autotune`, its `@triton.heuristics`.
-
-They are read in the process that runs kernel files; what leaves it is plain data.
-"""
+"""The decorators of a kernel as plain data: the configs of its `@triton.autotune`, its `@triton.heuristics`."""
 
 from __future__ import annotations
 
@@ -33,7 +30,7 @@ class TunedConfig:
     Attributes:
         blocks: constexpr parameters of the kernel → value.
         options: compiler options → value.
-        hooked: whether it has a `pre_hook`, which is not run.
+        hooked: it has a `pre_hook`, which is not run.
     """
 
     blocks: tuple[tuple[str, Any], ...]
@@ -51,15 +48,15 @@ class Heuristic:
 
 @dataclass(frozen=True)
 class Autotuning:
-    """What there is around a kernel.
+    """The autotuner and the heuristics around a kernel.
 
     Attributes:
-        configs: of `@triton.autotune`, in its order; none without one.
+        configs: those of `@triton.autotune`, in its order; empty without one.
         heuristics: in the order in which they are computed.
         keys: the parameters by which configs are chosen.
         zeroed, restored: tensors that tuning resets, since the kernel adds to them or overwrites what it reads.
-        pruned: whether the configs are filtered by the arguments of a call.
-        fault: why nothing of this is known, where a decorator cannot be evaluated.
+        pruned: the configs are filtered by the arguments of a call.
+        fault: the error, where a decorator cannot be evaluated and none of this is known.
     """
 
     configs: tuple[TunedConfig, ...] = ()
@@ -72,8 +69,8 @@ class Autotuning:
 
 
 def decorators_of(modules: Project, source: str, function: str) -> Autotuning:
-    """What is around a kernel of a project; for use while the project is active. What cannot be evaluated is an error
-    only for who needs it."""
+    """Read the decorators around a kernel; for use while the project is active. Where one cannot be evaluated, the
+    result says so."""
     try:
         return read_autotuning(modules.attribute(source, function))
     except CompileError as error:
@@ -81,7 +78,7 @@ def decorators_of(modules: Project, source: str, function: str) -> Autotuning:
 
 
 def read_autotuning(decorated: Any) -> Autotuning:
-    """What the chain of decorators says, from the outermost inwards, down to the kernel."""
+    """Read a chain of decorators, from the outermost inwards, down to the kernel."""
     from triton.runtime.autotuner import Autotuner, Heuristics
 
     found: dict[str, Any] = {}

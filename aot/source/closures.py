@@ -17,7 +17,7 @@ from aot.errors import KernelFileError, KernelFunctionError, described, is_inter
 
 from .missing import Missing
 from .source_module import SourceModule, without_tuners
-from .statements import Read, function_reads
+from .statements import Read, body_reads, signature_reads
 
 if TYPE_CHECKING:
     from triton.runtime.jit import JITCallable
@@ -57,13 +57,14 @@ class Closures:
             return
         self._uses[id(function)] = ()
         self._kept.append(function)  # the id is its own as long as it lives
-        reads = function_reads(function.parse().body[0])
-        module.demand([*(read.path[0] for read in reads.body), *reads.signature])
-        self._fill_scope(module, reads.signature)
+        node = function.parse().body[0]
+        reads, signature = body_reads(node), signature_reads(node)
+        module.demand([*(read.path[0] for read in reads), *signature])
+        self._fill_scope(module, signature)
         function.__globals__ = module.scope
         scope = {**module.scope, **inspect.getclosurevars(function.fn).nonlocals}
         defaults = [parameter.default for parameter in function.signature.parameters.values()]
-        uses = [use for read in reads.body for use in self._uses_of(read, scope)]
+        uses = [use for read in reads for use in self._uses_of(read, scope)]
         self._uses[id(function)] = tuple(uses)
         for callee in (*_functions(defaults), *filter(None, (use.callee for use in uses))):
             self.complete(callee)

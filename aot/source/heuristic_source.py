@@ -10,7 +10,6 @@ import ast
 import functools
 import linecache
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass
 from types import CodeType
 from typing import Any
@@ -52,7 +51,7 @@ class SourceFunction:
 
 
 def read_function(function: Any) -> SourceFunction:
-    """What a function of a dict of arguments computes. Does not raise: see `reason`."""
+    """Translate a function of a dict of arguments. Does not raise: see `reason`."""
     code = getattr(function, "__code__", None)
     if not isinstance(code, CodeType):
         return SourceFunction("", repr(function), "", 0, "it is no Python function")
@@ -101,21 +100,10 @@ def _within(node: ast.Lambda | ast.FunctionDef, code: CodeType) -> bool:
 
 
 def _values(function: Any) -> Callable[[str], Any]:
-    """What a name means to a function that is not its own; None where it means nothing."""
+    """Look-up of names that a function takes from outside; None for unknown ones."""
     closure = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     inner = {name: cell.cell_contents for name, cell in closure}
-    outer = function.__globals__
-    further = outer.get("__getattr__")  # a project's modules evaluate what is asked for
-
-    def value(name: str) -> Any:
-        for names in (inner, outer):
-            if name in names:
-                return names[name]
-        with suppress(Exception):
-            return further(name) if further else None
-        return None
-
-    return value
+    return {**function.__globals__, **inner}.get
 
 
 def _translated(node: ast.Lambda | ast.FunctionDef, scope: Callable[[str], Any]) -> str:
@@ -194,7 +182,7 @@ class _Translation:
         raise UntranslatableError(f"`{ast.unparse(node)}` is no argument")
 
     def _known(self, function: ast.expr) -> str:
-        """What the language calls a function: `triton.cdiv`, `min`; empty where it has none."""
+        """The name of a function (`triton.cdiv`, `min`) in the language; empty if it has none."""
         last = function.attr if isinstance(function, ast.Attribute) else getattr(function, "id", "")
         return _FUNCTIONS.get(last, "")
 

@@ -1,4 +1,4 @@
-"""Where the modules of a project lie: by dotted names, and by the folders above the file that imports them."""
+"""Finds the files of a project's modules: by dotted names, and by the folders above the file that imports them."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ def split_function(path: str) -> tuple[str, str]:
 
 @dataclass(frozen=True)
 class TupleUse:
-    """What a kernel does with a parameter that is a tuple.
+    """Use of a parameter that is a tuple.
 
     Attributes:
         least: elements that it must have.
@@ -62,12 +62,12 @@ class Parameter:
     """A parameter of a kernel, or a member of one that is a named tuple.
 
     Attributes:
-        name: of a member its path, `<parameter>.<field>`.
-        constexpr: whether it is annotated as a `tl.constexpr`.
+        name: the parameter's, or a member's path, `<parameter>.<field>`.
+        constexpr: it is annotated as a `tl.constexpr`.
         default: None unless `has_default`; `NotPlain` for what is no number, boolean, text, dtype or tuple.
         members: those of a parameter that is annotated with a `NamedTuple` class.
         type: the kernarg type that it is annotated with; empty without one.
-        unpacked: what the kernel does with it as with a tuple; None: nothing that its text tells.
+        unpacked: the kernel's use of it as a tuple, as far as its text tells.
     """
 
     name: str
@@ -96,15 +96,15 @@ class NotPlain:
 
 @dataclass(frozen=True)
 class KernelSource:
-    """What there is to know of a kernel, or of a function that is bound to one, before it is compiled; plain data.
+    """A kernel, or a function that is bound to one, before it is compiled; plain data.
 
     Attributes:
         digest: its `source_hash`.
         sources: (file from the root, SHA-256 of what was read) of each file that was read for it, at least.
-        autotuning: what the decorators around it say.
-        fault: what no compilation of it can do without and is not there; empty where all is.
-        left_out: of each of these files what it needed and could not evaluate, in a line.
-        is_gluon: whether it is a kernel of Gluon.
+        autotuning: the decorators around it.
+        fault: a missing value that every compilation of it reads, in words; empty if there is none.
+        left_out: a line for each of these files, of statements that were needed and failed.
+        is_gluon: it is a kernel of Gluon.
     """
 
     parameters: tuple[Parameter, ...]
@@ -120,7 +120,7 @@ def inspect_kernel(root: Path | str, path: str, arch: str = "gfx942") -> KernelS
     """Read a `path.py:function`. Raises `CompileError`: there is no such kernel, or its file is at fault.
 
     Args:
-        arch: what the file is told that there is, where it asks Triton.
+        arch: the architecture that the file finds where it asks Triton.
     """
     source, function = split_function(path)
     with project(root).active(target=Target(arch)) as modules:

@@ -111,9 +111,9 @@ class Project:
                     self._forget()
 
     def load(self, source: str, function: str) -> JITFunction:
-        """The `@triton.jit` function of a file, with all that it reads and that is there; for use while `active`.
+        """The `@triton.jit` function of a file, with all that it reads as far as it is there; for use while `active`.
 
-        Decorators around `@triton.jit` are taken off. Raises KernelFileError, KernelFunctionError.
+        Decorators around `@triton.jit` are left off. Raises KernelFileError, KernelFunctionError.
         """
         from triton import knobs
         from triton.runtime.jit import JITFunction
@@ -146,7 +146,7 @@ class Project:
         return self._closures.circle(kernel)
 
     def attribute(self, source: str, function: str) -> Any:
-        """What a file calls `function`, for use while `active`; of a jit function, within the `triton.autotune` and
+        """A global of a file, for use while `active`; a jit function within the `triton.autotune` and
         `triton.heuristics` around it. Raises KernelFileError, KernelFunctionError."""
         with self._assumed_driver():
             found = self._defined(source, function)
@@ -155,8 +155,7 @@ class Project:
             return module.tuned(function, found)
 
     def reference(self, source: str, function: str) -> Any:
-        """What a file that is run whole, as Python does, calls `function`. Raises KernelFileError,
-        KernelFunctionError."""
+        """A global of a file that is run whole, as Python does. Raises KernelFileError, KernelFunctionError."""
         path = self.root / source
         module = self._module(path)
         with self._reported(source):
@@ -187,7 +186,7 @@ class Project:
         return ""
 
     def left_out(self) -> tuple[str, ...]:
-        """Of each file of which something could not be evaluated what that is, in a line."""
+        """A line for each file that was run in part, of what was needed and failed."""
         return tuple(module.notes() for module in self._by_path.values() if module.left_out)
 
     def _file(self, path: Path) -> str:
@@ -273,8 +272,8 @@ class Project:
         sys.modules[name] = module
 
     def _import(self, importer: SourceModule, name: str, names: tuple[str, ...] | None, level: int) -> ModuleType:
-        """What an import statement of a module imports: the module of the name where names of it are asked for, which
-        are then there; else the first package of it."""
+        """Import for a statement of a module: the module of a dotted name if names are taken of it, which it then has;
+        else the first package of the name."""
         parts = name.split(".") if name else []
         if level:
             path = self._paths.relative(importer.path, level, parts)

@@ -89,7 +89,7 @@ def _read(root: Path, path: Path, text: bytes) -> PythonSource:
 
 
 def closure(root: Path, file: str) -> Closure:
-    """What the module in `file` is made of, as far as its imports say."""
+    """The files and packages that the module in `file` is made of, as far as its imports say."""
     found: dict[str, str] = {}
     outside: set[str] = set()
     waiting = [file]

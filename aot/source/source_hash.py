@@ -57,7 +57,7 @@ def _collect_constants(function: Any, constants: list[str], seen: set[int]) -> N
         if not isinstance(node, ast.Name | ast.Attribute):
             continue
         value = resolve(node, scope)
-        if isinstance(value, type) and getattr(value, "__triton_aggregate__", False):
+        if _is_aggregate(value):
             # Its methods are functions of their own, which Triton's key covers; what they read it does not.
             constants.append(f"{value.__name__}: {_spelled(value.__aggregate_defaults__)}")
             for member in value.hash_attrs:
@@ -72,7 +72,7 @@ def _collect_constants(function: Any, constants: list[str], seen: set[int]) -> N
 
 
 def resolve(node: ast.expr, scope: dict[str, Any]) -> Any:
-    """What a dotted name means in `scope`: a global, or an attribute of a module; None for anything else."""
+    """Value of a dotted name in `scope`: a global, or an attribute of a module; None for anything else."""
     if isinstance(node, ast.Name):
         return scope.get(node.id)
     owner = resolve(node.value, scope) if isinstance(node, ast.Attribute) else None
@@ -99,7 +99,7 @@ def _spelled(value: Any) -> str:
 
 
 def _part_spelled(value: Any) -> str:
-    """What a constant holds. Of any other object only the type: its text may have an address."""
+    """Text of a constant's part. Of any other object only the type: its text may have an address."""
     from triton.runtime.jit import JITCallable
 
     if isinstance(value, type):
@@ -122,6 +122,10 @@ def _text(function: FunctionType) -> str:
         return inspect.getsource(function)
     except (OSError, TypeError):  # one that was made without text, as a dataclass's
         return function.__qualname__
+
+
+def _is_aggregate(value: Any) -> bool:
+    return isinstance(value, type) and getattr(value, "__triton_aggregate__", False)
 
 
 def is_tuple_class(value: Any) -> bool:

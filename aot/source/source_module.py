@@ -44,7 +44,7 @@ class SourceModule:
     """The statements of a file, and the module that they fill.
 
     Attributes:
-        module: what imports return, and what is in `sys.modules`.
+        module: the module that imports return, and that is in `sys.modules`.
         names: its namespace.
         scope: the globals that its jit functions are given, see `Closures`.
         file: its path, as messages have it.
@@ -196,7 +196,7 @@ class SourceModule:
                 self._perform(item.node)
         except BaseException as error:
             self._leave_out(item.node, item.binds, error)
-        self._bind_as_written(item)
+        self._settle(item)
         for node in inner_statements(item.node):
             self._rescue(item, node)
         self._position = before
@@ -255,9 +255,9 @@ class SourceModule:
                 self._perform(node)
             except BaseException as error:
                 self._leave_out(node, names, error)
-            self._bind_as_written(item)
+            self._settle(item)
 
-    def _bind_as_written(self, item: Statement) -> None:
+    def _settle(self, item: Statement) -> None:
         """Keep Triton's modules, and note which names are there again."""
         self.names.update(self._of_triton)
         if self.names["__getattr__"] is not self._getattr:
@@ -371,12 +371,7 @@ class SourceModule:
             if expression is None:
                 return None
             name = f"{_KEPT}{len(local)}"
-            try:
-                local[name] = self._evaluate(expression)
-            except BaseException as error:
-                if is_interrupt(error):
-                    raise
-                local[name] = Missing(f"{ast.unparse(expression)} ({described(_cause(error))})")
+            local[name] = self._value(expression)
             return ast.copy_location(ast.Name(name, ast.Load()), expression)
 
         found = copy.copy(arguments)
@@ -384,8 +379,16 @@ class SourceModule:
         found.kw_defaults = [default(item) for item in arguments.kw_defaults]
         return found
 
+    def _value(self, expression: ast.expr) -> Any:
+        try:
+            return self._evaluate(expression)
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            return Missing(f"{ast.unparse(expression)} ({described(_cause(error))})")
+
     def _decorated(self, function: Any, decorator: ast.expr) -> Any:
-        """What a decorator makes of a function. One that is called `jit` and is not there is Triton's own."""
+        """Apply a decorator; Triton's own, with the options that can be evaluated, for a `jit` that cannot be."""
         try:
             return self._evaluate(decorator)(function)
         except BaseException as error:
@@ -394,15 +397,12 @@ class SourceModule:
         from triton.experimental import gluon
         from triton.runtime.jit import jit
 
-        options: dict[str, Any] = {}
-        for keyword in decorator.keywords if isinstance(decorator, ast.Call) else ():
-            if keyword.arg in _JIT_OPTIONS:
-                try:
-                    options[keyword.arg] = self._evaluate(keyword.value)
-                except BaseException as error:
-                    if is_interrupt(error) or keyword.arg == "noinline":
-                        raise
-        return (gluon.jit if "gluon" in ast.unparse(decorator) else jit)(**options)(function)
+        keywords = decorator.keywords if isinstance(decorator, ast.Call) else []
+        options = {item.arg: self._value(item.value) for item in keywords if item.arg in _JIT_OPTIONS}
+        if isinstance(options.get("noinline"), Missing):
+            raise ValueError(f"noinline={options['noinline']}")
+        known = {name: value for name, value in options.items() if not isinstance(value, Missing)}
+        return (gluon.jit if "gluon" in ast.unparse(decorator) else jit)(**known)(function)
 
 
 class _Builtins(dict[str, Any]):

@@ -183,23 +183,11 @@ class Read:
     path: tuple[str, ...]
     line: int
     certain: bool
-    called: bool = False
+    called: bool
 
 
-@dataclass(frozen=True)
-class FunctionReads:
-    """The globals that a function reads.
-
-    Attributes:
-        signature: names in annotations and defaults of its parameters → attributes that are taken of them there.
-    """
-
-    body: tuple[Read, ...]
-    signature: dict[str, frozenset[str]]
-
-
-def function_reads(function: ast.FunctionDef) -> FunctionReads:
-    """The globals that a function reads, in order. A name that is bound before it is read is a local one, as it is to
+def body_reads(function: ast.FunctionDef) -> tuple[Read, ...]:
+    """The globals that a function's body reads, in order. A name that is bound before it is read is local, as it is to
     Triton."""
     body: list[Read] = []
     arguments = [node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)]
@@ -214,10 +202,11 @@ def function_reads(function: ast.FunctionDef) -> FunctionReads:
                 line = getattr(node, "lineno", 1) - function.lineno + 1
                 body.append(Read(path, line, id(node) in sure, id(node) in called))
         certain = certain and not any(isinstance(node, ast.Return) for node in ast.walk(statement))
-    return FunctionReads(tuple(body), _signature(function))
+    return tuple(body)
 
 
-def _signature(function: ast.FunctionDef) -> dict[str, frozenset[str]]:
+def signature_reads(function: ast.FunctionDef) -> dict[str, frozenset[str]]:
+    """Names in annotations and defaults of a function's parameters → attributes that are taken of them there."""
     parts = [function.args, *filter(None, [function.returns])]
     nodes = [node for part in parts for node in ast.walk(part)]
     text = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}

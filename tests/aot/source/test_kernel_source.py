@@ -20,7 +20,7 @@ def test_interpreted_kernels_are_refused(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_parameters():
-    """Of a kernel within an autotuner; of one whose parameters are named tuples, annotated as text or as classes."""
+    """A kernel within an autotuner; one whose parameters are named tuples, annotated as text or as classes."""
     tuned = kernel_parameters(load_kernel(jobs.ROOT, jobs.SOURCE, "tuned"))
     assert tuned == (Parameter("x", False), Parameter("columns", False), Parameter("BLOCK", True, True, 64))
     a, mod = kernel_parameters(load_kernel(jobs.ROOT, "kernels/tuples.py", "postponed"))

@@ -34,7 +34,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 def value(folder: Path, files: dict[str, str], name: str = "VALUE", source: str = "k.py") -> Any:
-    """What a kernel of these files reads as a global."""
+    """A global that a kernel of these files reads."""
     write(folder, files)
     found = load_kernel(folder, source, "kernel").get_capture_scope()[name]
     return getattr(found, "value", found)
@@ -382,6 +382,14 @@ def test_what_only_some_variants_read_is_a_fault_of_theirs(tmp_path: Path, n: in
     with pytest.raises(CompileError) as caught:
         compile_job(job)
     assert str(caught.value).startswith(said)
+
+
+def test_a_function_that_is_passed_on_need_not_be_called(tmp_path: Path):
+    missing = "@triton.jit\ndef VALUE(x):\n    return x + torch.pi\n"
+    apply = "@triton.jit\ndef apply(f: tl.constexpr, N: tl.constexpr):\n    return f(N) if N > 4 else N\n"
+    for called, at_fault in (("VALUE(N)", True), ("apply(VALUE, N)", False)):
+        write(tmp_path, {"k.py": HEAD + missing + apply + KERNEL.replace("VALUE", called)})
+        assert bool(inspect_kernel(tmp_path, "k.py:kernel").fault) == at_fault
 
 
 def test_what_was_left_out_is_told(tmp_path: Path, caplog: pytest.LogCaptureFixture):
