@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import logging
 import pickle
 import socket
 import tempfile
@@ -78,6 +79,9 @@ class ClusterPool(Executor):
 
 def _connect(address: str) -> Client:
     opened: Future[Client] = Future()
+    if not logging.getLogger("aotbuild.build").isEnabledFor(logging.INFO):  # errors tell what is wrong
+        for name in ("distributed", "distributed.client"):
+            logging.getLogger(name).setLevel(logging.CRITICAL)
 
     def connect() -> None:
         try:
