@@ -28,8 +28,8 @@ from aot.manifest.yamlfile import ManifestError
 from aot.plan.bundles import PlannedBundle, plan_bundle
 from aot.plan.calls import WantedCalls
 from aot.plan.cases import Recipe
+from aot.plan.existing_bundle import read_present
 from aot.plan.filters import Filters, resolve_filters
-from aot.plan.present import read_present
 from aot.write.bundle_writer import write_bundle
 from aot.write.packing import archive_names, folder_aside, pack_bundles
 from aot.write.requirements import requirement_faults

@@ -19,7 +19,7 @@ from aot_runtime.contract.names import Scope
 from aot_runtime.errors import ArgumentError
 
 from .cases import NUM_CUS, Maps, planning_index
-from .present import Present
+from .existing_bundle import Present
 from .variants import VariantSpec
 
 

@@ -18,7 +18,7 @@ from aot_runtime.contract.names import stride_position
 from aot_runtime.contract.tensor_maps import map_fault
 from aot_runtime.errors import ExpressionError
 
-from .bound import TRITON_DTYPES, Bound
+from .bound_parameter import TRITON_DTYPES, Bound
 from .launch_scope import LaunchScope
 from .variants import VariantSpec
 

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from aot.manifest.loading import Manifest
-from aot.manifest.presence import op_axes
+from aot.manifest.optional_tensor_axes import op_axes
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.expressions import nearest

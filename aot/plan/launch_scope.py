@@ -18,11 +18,11 @@ from aot_runtime.contract.expressions import UNKNOWN, Expression, nearest, parse
 from aot_runtime.contract.names import Scope, config_names
 from aot_runtime.errors import ExpressionError
 
-from .alternatives import NULL, chosen, tests
-from .bound import TRITON_DTYPES
-from .choices import Numbers, choice_numbers, number_of, with_numbers
+from .bound_parameter import TRITON_DTYPES
+from .conditional_values import NULL, chosen, tests
 from .constants import constant_fault
 from .contract import positional
+from .enum_scalars import Numbers, choice_numbers, number_of, with_numbers
 from .kinds import with_derived_kinds
 from .layouts import planned_layout
 

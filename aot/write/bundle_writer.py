@@ -11,9 +11,10 @@ from typing import Any
 
 import msgspec
 
+from aot.c.files import c_files
 from aot.compile.jobs import CompiledKernel
 from aot.compile.kernargs import KernargField, kernarg_bytes, kernarg_layout
-from aot.plan.bound import kernarg_values, tensor_maps
+from aot.plan.bound_parameter import kernarg_values, tensor_maps
 from aot.plan.bundles import PlannedBundle, PlannedVariant
 from aot_runtime.bundle.reading import bundle_id
 from aot_runtime.call.stub import stub_text
@@ -22,7 +23,6 @@ from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.index_file import FORMAT_VERSION, OLDEST_FORMAT, encode_index
 from aot_runtime.contract.occupancy import occupancy
 
-from .c.files import c_files
 from .placing import place_bundle
 from .provenance import make_provenance
 from .vectors import CaseVectors

@@ -35,7 +35,7 @@ def documented_variables() -> set[str]:
 def test_own_variables_are_those_of_the_code():
     documented = {name for row in table(REFERENCE["environment"]) for name in OWN.findall(row[0])}
     completion = {"_AOTBUILD_COMPLETE", "_AOTBUNDLE_COMPLETE"}  # which click makes of the commands' names
-    texts = [*sources(*CODE), *sources("aot/write/c/support", suffix=".h")]
+    texts = [*sources(*CODE), *sources("aot/c/support", suffix=".h")]
     assert documented == completion | {name for text in texts for name in OWN.findall(text)}
 
 

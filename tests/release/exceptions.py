@@ -71,7 +71,7 @@ TABLE = (
     Rule("^dask (scheduler|worker) ", Action.SKIP, "does not end; builds on a cluster are run with both"),
     Rule(r"^docker ", Action.SKIP, "needs a container engine; tests/docs look at the Dockerfile"),
     Rule("^(cmake|build/softmax/softmax) ", Action.SKIP,
-         "needs ROCm; tests/aot/write/c builds with CMake, and tests/docs runs the program, over a double"),
+         "needs ROCm; tests/aot/c builds with CMake, and tests/docs runs the program, over a double"),
     Rule(r"^(ruff|mypy)\b", Action.SKIP, ".ci/run runs the linters"),
     Rule(r"^mkdocs serve", Action.SKIP, "does not end"),
     Rule(r"^pytest( -n auto)?$", Action.SKIP, ".ci/run runs the test suite"),

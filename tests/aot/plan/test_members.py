@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from aot.plan.binding import bound_functions
-from aot.plan.bound import Bound
+from aot.plan.bind_parameters import bound_functions
+from aot.plan.bound_parameter import Bound
 from tests.support.building.bindings import Bindings, binding, with_bind
 from tests.support.building.projects import EVERYTHING, check_fault, edit, rows
 

@@ -7,8 +7,8 @@ from typing import Any
 
 from aot.compile.jobs import CompileJob
 from aot.compile.kernel_source import Parameter
-from aot.plan.binding import Binder
-from aot.plan.bound import Bound, compile_job
+from aot.plan.bind_parameters import Binder
+from aot.plan.bound_parameter import Bound, compile_job
 from aot.plan.contract import build_contract
 from aot.plan.variants import VariantSpec, enumerate_variants
 

@@ -9,8 +9,8 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from aot.write.c.api import dispatched_ops, header_text, signature
-from aot.write.c.source import source_text
+from aot.c.api import dispatched_ops, header_text, signature
+from aot.c.source import source_text
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import DTYPES, FLOAT_TYPES
 

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from aot.write.c.expressions import Functions, Texts
-from aot.write.c.support import support_text
+from aot.c.expressions import Functions, Texts
+from aot.c.support import support_text
 
 from .calling import compile_library
 

@@ -7,8 +7,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aot.write.c.naming import member_names, struct_name
-from aot.write.c.variants import describe, variants_text
+from aot.c.naming import member_names, struct_name
+from aot.c.variants import describe, variants_text
 from aot_runtime.contract import records
 from aot_runtime.contract.variant_names import variant_names
 from tests.support.c_interface.calling import LANGUAGES, WARNINGS

@@ -16,7 +16,7 @@ from aot_runtime.contract.variant_names import prefix_of, variant_names
 from .api import dispatched_ops, signature
 from .expressions import Functions, Texts
 from .naming import function_names
-from .places import Slots
+from .slots import Slots
 from .spelling import comment, string
 from .support import support_text
 from .tables import DTYPE_POSITIONS, KEY_EXTRAS, OpTables

@@ -19,7 +19,7 @@ from aot_runtime.contract.names import Scope
 from aot_runtime.errors import ExpressionError
 from tests.support.c_interface.evaluating import EvaluatedInC, FaultError
 
-ROOT = Path(__file__).parents[4]
+ROOT = Path(__file__).parents[3]
 INTEGERS = (0, 1, -1, 2, 3, 7, 16, 64, 100, 128, 4096, 65536, 2**31 - 1, 2**31, 2**53 + 1, 2**62, 2**63 - 1, -(2**63))
 FLOATS = (0.0, -0.0, 1.0, 0.5, -2.5, 64.0, 1e-30, 3e300, 2.0**53, 2.0**63, -(2.0**63), math.inf, -math.inf, math.nan)
 HARD = (

@@ -7,8 +7,8 @@ import pytest
 from aot.compile.constants import Dtype
 from aot.compile.kernel_source import Parameter
 from aot.manifest.yamlfile import ManifestError
-from aot.plan.binding import Binder
-from aot.plan.bound import TRITON_DTYPES, Bound, kernarg_values
+from aot.plan.bind_parameters import Binder
+from aot.plan.bound_parameter import TRITON_DTYPES, Bound, kernarg_values
 from aot_runtime.contract.dtypes import DTYPES
 from tests.support.building.bindings import Bindings, binding, with_bind
 from tests.support.building.projects import EVERYTHING, SCALE, check_fault, edit, rows, tuning, unmarked

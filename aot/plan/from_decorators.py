@@ -15,14 +15,14 @@ from typing import Any
 from aot.compile.autotuning import Heuristic, Other, TunedConfig
 from aot.compile.kernel_source import KernelSource, NotPlain
 from aot.manifest.loading import Manifest
-from aot.manifest.presence import op_axes
+from aot.manifest.optional_tensor_axes import op_axes
 from aot.manifest.schema import AxisSpec, BindSpec, ConfigSpec, OpSpec
 from aot.manifest.yamlfile import ManifestError
 from aot_runtime.contract.arch import EXPRESSION_NAMES
 from aot_runtime.contract.expressions import Expression, parse
 from aot_runtime.errors import ExpressionError
 
-from .alternatives import NULL
+from .conditional_values import NULL
 from .configs import launch_name
 from .constants import literal
 from .kinds import value_kind

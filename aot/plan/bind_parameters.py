@@ -22,8 +22,8 @@ from aot.manifest.yamlfile import ManifestError
 from aot_runtime.contract import records
 from aot_runtime.contract.expressions import UNKNOWN, Expression, nearest, parse, query_name
 
-from .alternatives import NULL
-from .bound import TRITON_DTYPES, Bound
+from .bound_parameter import TRITON_DTYPES, Bound
+from .conditional_values import NULL
 from .configs import config_error
 from .constants import is_plain, kind_fault, literal
 from .descriptors import descriptor

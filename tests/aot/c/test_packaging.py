@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from aot.write.c.files import c_files
+from aot.c.files import c_files
 from aot_runtime.contract.records import TEXT_FILES, Index
 from tests.support.c_interface.calling import LANGUAGES, WARNINGS
 from tests.support.hip_double.double import DoubleLibrary

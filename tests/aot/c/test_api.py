@@ -8,9 +8,9 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aot.write.c.api import header_text, signature
-from aot.write.c.files import c_files
-from aot.write.c.naming import enumerators, function_names
+from aot.c.api import header_text, signature
+from aot.c.files import c_files
+from aot.c.naming import enumerators, function_names
 from aot_runtime.contract import records
 from aot_runtime.contract.variant_names import MAX_NAME, variant_names
 from tests.support.c_interface.calling import compile_library

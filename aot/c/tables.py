@@ -13,7 +13,7 @@ from aot_runtime.contract.tensor_maps import MAP_DTYPES, SWIZZLES
 
 from .expressions import Functions
 from .naming import argument_names
-from .places import OpPlaces, Slots
+from .slots import OpPlaces, Slots
 from .spelling import integer, string
 
 DTYPE_POSITIONS: Mapping[str, int] = {name: position for position, name in enumerate(DTYPES, 1)}
