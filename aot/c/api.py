@@ -6,12 +6,12 @@ import textwrap
 from collections.abc import Iterator
 
 from aot_runtime.contract import records
-from aot_runtime.contract.dtypes import FLOAT_TYPES
+from aot_runtime.contract.dtypes import FLAG_TYPES, FLOAT_TYPES
 from aot_runtime.contract.variant_names import digest, identifier, prefix_of
 
 from .naming import argument_names, enum_name, enumerators, function_names
 from .spelling import comment, uncommented
-from .support import support_text
+from .support import types_text
 from .tables import shape_text
 
 MAX_RANK = 8
@@ -32,7 +32,7 @@ def header_text(index: records.Index) -> str:
         _introduction(index),
         f"#ifndef {library.upper()}_H",
         f"#define {library.upper()}_H",
-        support_text("types.h"),
+        types_text(),
         _EXTERN_C,
         f"/* The bundle for {index.target.arch}, which src/{index.name}.c defines. */",
         f"extern const aot_library {library};",
@@ -140,7 +140,7 @@ def _member_type(scalar: records.Scalar) -> str:
     """The type of a scalar in the arguments' struct; empty for a choice, which has an enum of its own."""
     if scalar.type == "choice":
         return ""
-    return "aot_float" if scalar.type in FLOAT_TYPES else "aot_flag" if scalar.type in ("flag", "i1") else "aot_int"
+    return "aot_float" if scalar.type in FLOAT_TYPES else "aot_flag" if scalar.type in FLAG_TYPES else "aot_int"
 
 
 def _requirements(op: records.Op) -> str:

@@ -12,9 +12,9 @@ import re
 from collections.abc import Iterable, Mapping
 
 from aot_runtime.contract import records
-from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.expressions import parse, query_of
 
+from .dtypes import ABSENT, DTYPE_NUMBERS
 from .spelling import integer, number, string, uncommented
 
 _BINARY: Mapping[type[ast.AST], str] = {
@@ -32,10 +32,10 @@ Places = Mapping[str, str]
 
 
 class Texts:
-    """The table of all texts that values may be. The dtypes come first, in the order of `aot_dtype`."""
+    """The table of all texts that values may be. The dtypes come first, each at its number in `aot_dtype`."""
 
     def __init__(self) -> None:
-        self._positions = {name: i for i, name in enumerate(("absent", *DTYPES))}
+        self._positions = {name: i for i, name in enumerate((ABSENT, *DTYPE_NUMBERS))}
 
     def position(self, text: str) -> int:
         """Where a text is, from now on."""

@@ -76,7 +76,7 @@ class OpPlaces:
         tensor = scope.subjects.get(str(subject))
         dtype = str(subject) if tensor is None else tensor.dtype
         if function == "elsize" and dtype in DTYPES:
-            self.code[query_name(*query)] = f"aot_i({DTYPES[dtype]})"
+            self.code[query_name(*query)] = f"aot_i({DTYPES[dtype].size})"
             return
         slot = self.slots[query_name(*query)]
         self.code[query_name(*query)] = f"e->v[{slot}]"

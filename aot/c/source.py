@@ -10,16 +10,16 @@ from collections.abc import Iterator, Mapping
 
 from aot_runtime.contract import records
 from aot_runtime.contract.arch import ARCHITECTURES
-from aot_runtime.contract.dtypes import SCALAR_TYPES
 from aot_runtime.contract.variant_names import prefix_of, variant_names
 
 from .api import dispatched_ops, signature
+from .dtypes import DTYPE_NUMBERS
 from .expressions import Functions, Texts
 from .naming import function_names
 from .slots import Slots
 from .spelling import comment, string
 from .support import support_text
-from .tables import DTYPE_POSITIONS, KEY_EXTRAS, OpTables
+from .tables import KEY_EXTRAS, OpTables
 
 _BEFORE = ("values.h", "tables.h")
 _AFTER = (
@@ -55,7 +55,6 @@ def source_text(index: records.Index) -> str:
         *_limits(index, tables, functions.chains, len(slots), key_bytes),
         *map(support_text, _BEFORE),
         *functions.texts.lines,
-        *_type_names(),
         *functions.lines,
         *(line for table in tables for line in table.lines),
         *_library_tables(index, tables, rows),
@@ -81,7 +80,7 @@ def _limits(index: records.Index, tables: list[OpTables], chains: int, slots: in
     limits: Mapping[str, int | str] = {
         "ARCH": string(index.target.arch),
         "IS_HIP": int(index.target.backend == "hip"),
-        "DTYPES": len(DTYPE_POSITIONS) + 1,
+        "DTYPES": len(DTYPE_NUMBERS) + 1,
         "OPS": len(tables),
         "VARIANTS": len(used),
         "CODE_OBJECTS": len(index.blobs),
@@ -100,10 +99,6 @@ def _limits(index: records.Index, tables: list[OpTables], chains: int, slots: in
     yield from (f"#define AOT_{name} {value}" for name, value in limits.items())
     yield f"\nstatic const char aot_bundle_name[] = {string(index.name)};"
     yield f"static const char aot_bundle_id[] = {string(index.id)};\n"
-
-
-def _type_names() -> Iterator[str]:
-    yield f"static const char *const aot_type_names[] = {{{', '.join(map(string, SCALAR_TYPES))}}};"
 
 
 def _library_tables(index: records.Index, tables: list[OpTables], rows: list[str]) -> Iterator[str]:

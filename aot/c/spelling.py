@@ -7,6 +7,7 @@ import re
 from collections.abc import Container
 
 from aot_runtime.contract import records
+from aot_runtime.contract.dtypes import FLOAT32, FLOAT64, SCALAR_TYPES
 from aot_runtime.contract.variant_names import identifier
 from aot_runtime.texts import printable
 
@@ -65,11 +66,12 @@ def number(value: float) -> str:
 
 
 def c_type(arg: records.Kernarg) -> str:
-    """The C type of a kernarg. Pointers, booleans and half-precision numbers are unsigned integers of their size; a
-    tensor map is an array of words."""
+    """The C type of a kernarg. Pointers, booleans and 16-bit floats are passed as unsigned integers of their size, a
+    tensor map as an array of words."""
     if arg.map is not None:
         return "uint64_t"
-    if arg.type in ("fp32", "fp64"):
-        return "float" if arg.type == "fp32" else "double"
-    signed = arg.type in ("i8", "i16", "i32", "i64")
-    return f"{'' if signed else 'u'}int{arg.size * 8}_t"
+    scalar = SCALAR_TYPES.get(arg.type)
+    if scalar in (FLOAT32, FLOAT64):
+        return "float" if scalar is FLOAT32 else "double"
+    is_signed = scalar is not None and scalar.kind == "int"
+    return f"{'' if is_signed else 'u'}int{arg.size * 8}_t"

@@ -2,22 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from functools import cached_property
 
 from aot_runtime.contract import records
-from aot_runtime.contract.dtypes import DTYPES, SCALAR_TYPES
+from aot_runtime.contract.dtypes import DTYPES, FLAG_TYPES, SCALAR_TYPES, UINT64
 from aot_runtime.contract.names import axis_names, config_names
 from aot_runtime.contract.records import GLOBAL_SCRATCH
-from aot_runtime.contract.tensor_maps import MAP_DTYPES, SWIZZLES
+from aot_runtime.contract.tensor_maps import SWIZZLES
 
+from .dtypes import DTYPE_NUMBERS, enumerator
 from .expressions import Functions
 from .naming import argument_names
 from .slots import OpPlaces, Slots
 from .spelling import integer, string
 
-DTYPE_POSITIONS: Mapping[str, int] = {name: position for position, name in enumerate(DTYPES, 1)}
-"""The values of `aot_dtype`."""
 _ROLES = {"input": "AOT_INPUT", "output": "AOT_OUTPUT", "inout": "AOT_INOUT"}
 _RULES = {
     "equal": "AOT_EQUAL", ">=": "AOT_SMALLEST_GE", ">": "AOT_SMALLEST_GT", "<=": "AOT_LARGEST_LE",
@@ -108,7 +107,7 @@ class OpTables:
         rows = []
         for i, tensor in enumerate(self.op.tensors):
             allowed = self.op.dtypes.get(tensor.dtype, (tensor.dtype,))
-            bits = sum(1 << DTYPE_POSITIONS[dtype] for dtype in allowed)
+            bits = sum(1 << DTYPE_NUMBERS[dtype] for dtype in allowed)
             variable = self.variables.get(tensor.dtype, -1)
             like = first[tensor.dtype] if variable >= 0 and tensor.role == "output" else -1
             in_place = sum(1 << self.positions[name] for name in tensor.in_place)
@@ -153,7 +152,7 @@ class OpTables:
             limits = ", ".join(self.functions.constant(0 if limit is None else limit) for limit in (low, high))
             choices = [str(self.functions.texts.position(choice)) for choice in scalar.choices]
             rows.append(
-                f"{{{string(scalar.name)}, {string(allowed)}, AOT_{scalar.type.upper()}, "
+                f"{{{string(scalar.name)}, {string(allowed)}, {enumerator(scalar.type)}, "
                 f"{self.places.slots[scalar.name]}, offsetof({self.function}_args, {members[scalar.name]}), "
                 f"{_bool(low is not None)}, {_bool(high is not None)}, {limits}, {self._optional(scalar.default)}, "
                 f"{self._array('int', f'choices{i}', choices)}, {len(choices)}}}"
@@ -173,7 +172,7 @@ class OpTables:
     def _variables(self) -> list[str]:
         rows = []
         for name, i in self.variables.items():
-            dtypes = [f"(aot_dtype){DTYPE_POSITIONS[dtype]}" for dtype in self.op.dtypes[name]]
+            dtypes = [enumerator(dtype) for dtype in self.op.dtypes[name]]
             listed = self._array("aot_dtype", f"dtypes{i}", dtypes)
             rows.append(f"{{{string(name)}, {self.places.slots[name]}, {listed}, {len(dtypes)}}}")
         return rows
@@ -194,7 +193,8 @@ class OpTables:
         rows = []
         for i, space in enumerate(self.op.workspace):
             shape = self._array("aot_expression", f"shape{i}", map(self._function, space.shape))
-            size, variable = DTYPES.get(space.dtype, 0), self.variables.get(space.dtype, -1)
+            size = DTYPES[space.dtype].size if space.dtype in DTYPES else 0
+            variable = self.variables.get(space.dtype, -1)
             rows.append(
                 f"{{{string(space.name)}, {shape}, {len(space.shape)}, {size}, {variable}, {_bool(space.zero)}}}"
             )
@@ -228,12 +228,12 @@ class OpTables:
         return rows
 
     def _kernarg(self, arg: records.Kernarg, map_name: str) -> str:
-        source, index, kind, value, tensor_map = "AOT_OF_VALUE", 0, "AOT_U64", "NULL", "NULL"
+        source, index, kind, value, tensor_map = "AOT_OF_VALUE", 0, enumerator(UINT64.triton), "NULL", "NULL"
         if arg.map is not None:
             source, index = "AOT_OF_MAP", self.positions[arg.value]
             tensor_map = self._array("aot_map", map_name, [_map(arg.map)])
         elif arg.is_expression:
-            kind, value = f"AOT_{arg.type.upper()}", self._function(arg.value)
+            kind, value = enumerator(arg.type), self._function(arg.value)
         elif arg.value in self.positions:
             source, index = "AOT_OF_TENSOR", self.positions[arg.value]
         elif arg.value in self.spaces:
@@ -274,7 +274,7 @@ class OpTables:
 def _map(tensor_map: records.TensorMap) -> str:
     swizzle, fill = SWIZZLES.index(tensor_map.swizzle), int(tensor_map.nan)
     dims, box = (", ".join(map(str, row)) for row in (tensor_map.dims, tensor_map.box))
-    return f"{{{MAP_DTYPES[tensor_map.dtype]}, {len(tensor_map.box)}, {swizzle}, {fill}, {{{dims}}}, {{{box}}}}}"
+    return f"{{{DTYPES[tensor_map.dtype].tensor_map}, {len(tensor_map.box)}, {swizzle}, {fill}, {{{dims}}}, {{{box}}}}}"
 
 
 def _bool(value: bool) -> str:
@@ -288,7 +288,7 @@ def shape_text(tensor: records.Tensor) -> str:
 
 def scalar_range(scalar: records.Scalar) -> tuple[float | None, float | None, str]:
     """The least and the largest number that a scalar may be, and what is allowed in words."""
-    if scalar.type in ("choice", "flag", "i1"):
+    if scalar.type in ("choice", *FLAG_TYPES):
         return None, None, ", ".join(scalar.choices)
     kind = SCALAR_TYPES[scalar.type]
     low = max((limit for limit in (kind.low, scalar.min) if limit is not None), default=None)

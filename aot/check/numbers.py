@@ -11,7 +11,7 @@ from aot.manifest.loading import Manifest
 from aot.manifest.schema import InputSpec
 from aot.plan.cases import PlannedScalar, PlannedTensor, Recipe
 from aot_runtime.call.decision import Decision
-from aot_runtime.contract.dtypes import numpy_dtype
+from aot_runtime.contract.dtypes import INDEX_DTYPES, numpy_dtype
 from aot_runtime.contract.evaluation import evaluator
 from aot_runtime.contract.records import Op, Tensor, Value
 
@@ -19,8 +19,6 @@ from .drawing import Drawn
 
 _LISTED = 1 << 16
 """Ranges of fewer numbers are drawn from without repeating any."""
-_PLACES = ("int32", "int64")
-"""Integers with a range say where other things are, if they are of these; smaller ones are numbers like others."""
 _MOST = 2**31 - 1
 """The largest integer that is drawn for a tensor of 32 bits or more whose numbers may be any."""
 
@@ -54,7 +52,7 @@ def names_twice(op: Op, recipe: Recipe) -> bool:
     """Whether indices name some place twice: within a tensor, or in two that have the same `range`. What that means is
     in no contract, so that references may take it otherwise than kernels.
     """
-    rules = {tensor.name: tensor.range for tensor in op.tensors if tensor.range and tensor.dtype in _PLACES}
+    rules = {tensor.name: tensor.range for tensor in op.tensors if tensor.range and tensor.dtype in INDEX_DTYPES}
     drawn: dict[tuple[str, ...], list[Value]] = {}
     for tensor in recipe.inputs:
         if tensor.name in rules and tensor.filled and tensor.filled.values is not None:
@@ -80,7 +78,7 @@ def _filled(
     if tensor.range:
         low, high = (evaluator(text)(decision.names) for text in tensor.range)
         low, high = _within(layout.dtype, low, max(low, high))
-        if layout.dtype in _PLACES and high - low < _LISTED:
+        if layout.dtype in INDEX_DTYPES and high - low < _LISTED:
             return _listed(draw_distinct(int(low), int(high), layout.size, rng))
         return _between([low, high])
     if tensor.name in hints:

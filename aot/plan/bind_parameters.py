@@ -20,9 +20,10 @@ from aot.manifest.loading import Manifest
 from aot.manifest.schema import BindSpec, Expr, LaunchSpec, is_function
 from aot.manifest.yamlfile import ManifestError
 from aot_runtime.contract import records
+from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.expressions import UNKNOWN, Expression, nearest, parse, query_name
 
-from .bound_parameter import TRITON_DTYPES, Bound
+from .bound_parameter import Bound
 from .conditional_values import NULL
 from .configs import config_error
 from .constants import is_plain, kind_fault, literal
@@ -230,13 +231,13 @@ class Binder:
             return Bound(name, "constexpr", constant=None)
         if plain in spaces:
             dtype = str(known.get(spaces[plain].dtype, spaces[plain].dtype))
-            return Bound(name, f"*{TRITON_DTYPES[dtype]}", value=plain, dtype=dtype, divisible=True)
+            return Bound(name, f"*{DTYPES[dtype].triton}", value=plain, dtype=dtype, divisible=True)
         if plain in tensors:
             if known.get(query_name("given", plain)) is False:
                 return Bound(name, "constexpr", constant=None)
             tensor = tensors[plain]
             dtype = str(known.get(tensor.dtype, tensor.dtype))
-            pointer = f"*{TRITON_DTYPES[dtype]}"
+            pointer = f"*{DTYPES[dtype].triton}"
             return Bound(name, pointer, value=plain, dtype=dtype, divisible=tensor.align, ranged=not tensor.large)
         self._scope.check_names(value, name)
         strides = [query for query in value.queries if query[0] == "stride"]

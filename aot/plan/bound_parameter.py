@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from aot.compile.constants import Constant
@@ -14,20 +14,6 @@ from aot.manifest.schema import LaunchSpec
 from aot_runtime.contract.records import TensorMap
 
 from .variants import VariantSpec
-
-TRITON_DTYPES: Mapping[str, str] = {
-    "bool": "i1",
-    **{f"{sign}int{bits}": f"{sign or 'i'}{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)},
-    "float16": "fp16",
-    "bfloat16": "bf16",
-    "float32": "fp32",
-    "float64": "fp64",
-    "float8_e4m3fn": "fp8e4nv",
-    "float8_e4m3fnuz": "fp8e4b8",
-    "float8_e5m2": "fp8e5",
-    "float8_e5m2fnuz": "fp8e5b16",
-}
-"""Triton's name of each dtype."""
 
 
 @dataclass(frozen=True)

@@ -35,7 +35,7 @@ def kind_fault(parameter: Parameter, constant: Constant) -> str:
         return f"its default is {default!r}, so it is a number, and {constant!r} is none"
     if isinstance(default, Dtype) and isinstance(constant, bool | int | float | str):
         hint = f"; write {{dtype: {constant}}}" if constant in DTYPES else ""
-        return f"its default is {default!r}, and {constant!r} is no dtype{hint}"
+        return f"its default is {default!r}, and {constant!r} is not a dtype{hint}"
     return ""
 
 

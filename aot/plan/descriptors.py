@@ -18,7 +18,7 @@ from aot_runtime.contract.names import stride_position
 from aot_runtime.contract.tensor_maps import map_fault
 from aot_runtime.errors import ExpressionError
 
-from .bound_parameter import TRITON_DTYPES, Bound
+from .bound_parameter import Bound
 from .launch_scope import LaunchScope
 from .variants import VariantSpec
 
@@ -55,7 +55,7 @@ def descriptor(
             scope.place(name), f"parameter '{name}': a kernel of Triton knows no layout of what it gets pointers for"
         )
     return Bound(
-        name, descriptor_type(TRITON_DTYPES[dtype], block, layout), value=text, dtype=dtype,
+        name, descriptor_type(DTYPES[dtype].triton, block, layout), value=text, dtype=dtype,
         divisible=tensor.align, ranged=not tensor.large, shape=shape, pads_with_nan=given.padding == "nan",
         whole=tuple(i for i, extent in enumerate(shape) if extent in op.divisible), dims=dims,
     )  # fmt: skip
@@ -93,7 +93,7 @@ def _map_layout(
     known: Mapping[str, Any],
 ) -> MapLayout:  # fmt: skip
     """The layout that the manifest gives a tensor map, else the one with the widest pattern."""
-    bits = 8 * DTYPES[dtype]
+    bits = 8 * DTYPES[dtype].size
     if given.layout is None:
         return widest_layout(block, bits)
     try:

@@ -18,7 +18,6 @@ from aot_runtime.contract.expressions import UNKNOWN, Expression, nearest, parse
 from aot_runtime.contract.names import Scope, config_names
 from aot_runtime.errors import ExpressionError
 
-from .bound_parameter import TRITON_DTYPES
 from .conditional_values import NULL, chosen, tests
 from .constants import constant_fault
 from .contract import positional
@@ -146,13 +145,13 @@ class LaunchScope:
         """The dtype of that name, or that an expression names."""
         is_name = text.isidentifier() and text not in self.names
         dtype = text if is_name else self.built(text, name, known)
-        if dtype not in TRITON_DTYPES:
-            what = "no dtype" if dtype == text else f"{dtype!r}, which is no dtype"
+        if dtype not in DTYPES:
+            what = "not a dtype" if dtype == text else f"{dtype!r}, which is not a dtype"
             known_dtypes = [*self.op.dtypes, *DTYPES]
             raise self.error(
                 self.place(name), f"parameter '{name}': '{text}' is {what}{nearest(str(dtype), known_dtypes)}"
             )
-        return Dtype(TRITON_DTYPES[dtype])
+        return Dtype(DTYPES[dtype].triton)
 
     def layout(self, text: str, name: str, known: Mapping[str, Any], options: Mapping[str, Any]) -> Layout:
         """The layout of Gluon that a text is."""

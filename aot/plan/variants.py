@@ -213,7 +213,7 @@ def _yes(name: str, axis: str) -> _Answer:
 
 def _size(name: str, dtype: str, op: records.Op) -> _Answer:
     needs = frozenset({dtype} & op.dtypes.keys())
-    return _Answer(query_name("elsize", name), needs, lambda known: DTYPES[str(known.get(dtype, dtype))])
+    return _Answer(query_name("elsize", name), needs, lambda known: DTYPES[str(known.get(dtype, dtype))].size)
 
 
 def _innermost(tensor: records.Tensor, dim: int, decides: Mapping[str, str]) -> _Answer:

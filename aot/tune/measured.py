@@ -16,6 +16,7 @@ from aot.manifest.schema import MeasuredSpec
 from aot.progress import counted, steps
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.command.gpu_settings import gpu_settings
+from aot_runtime.contract.dtypes import UINT8
 from aot_runtime.device.array import DeviceArray
 from aot_runtime.device.registry import get_device
 from aot_runtime.errors import AotError, ArgumentError
@@ -89,7 +90,7 @@ class OnDevice:
     def _medians(self, made: MadeCall, numbers: list[int]) -> dict[int, float]:
         """Seconds of a call with each candidate: medians of rounds in which all take turns, one more thrown away."""
         device = self.device
-        flushed = device.empty((FLUSHED if self.means else 1,), "uint8")
+        flushed = device.empty((FLUSHED if self.means else 1,), UINT8.name)
         taken: dict[int, list[float]] = {number: [] for number in numbers}
         for turn in range(self.rounds + 1):
             for number in numbers:

@@ -45,16 +45,16 @@ static aot_value aot_read_scalar(const aot_scalar_rule *rule, const void *args, 
     aot_float number;
     aot_flag flag;
     int choice;
-    switch (rule->type) {
-    case AOT_CHOICE:
+    switch (aot_scalar_types[rule->type].kind) {
+    case AOT_KIND_TEXT:
         memcpy(&choice, at, sizeof choice);
         *given = choice != 0;
         return choice > 0 && choice <= rule->count ? aot_s(rule->choices[choice - 1]) : aot_i(choice);
-    case AOT_FLAG: case AOT_I1:
+    case AOT_KIND_BOOL:
         memcpy(&flag, at, sizeof flag);
         *given = flag.given;
         return aot_b(flag.value);
-    case AOT_FP16: case AOT_BF16: case AOT_FP32: case AOT_FP64:
+    case AOT_KIND_FLOAT:
         memcpy(&number, at, sizeof number);
         *given = number.given;
         return aot_f(number.value);
@@ -68,15 +68,16 @@ static aot_value aot_read_scalar(const aot_scalar_rule *rule, const void *args, 
 static bool aot_check_scalar(aot_plan *p, const aot_scalar_rule *rule, aot_value *value)
 {
     const char *allowed = NULL;
-    if (rule->type == AOT_CHOICE) {
+    const aot_kind kind = aot_scalar_types[rule->type].kind;
+    if (kind == AOT_KIND_TEXT) {
         int at = 0;
         while (at < rule->count && !aot_eq(*value, aot_s(rule->choices[at]))) at++;
         if (at == rule->count) allowed = rule->allowed;
-    } else if (rule->type == AOT_FLAG || rule->type == AOT_I1) {
+    } else if (kind == AOT_KIND_BOOL) {
         if (value->kind == AOT_KIND_INT && (value->i == 0 || value->i == 1)) value->kind = AOT_KIND_BOOL;
         if (value->kind != AOT_KIND_BOOL) return AOT_REFUSE(p, "argument '%s' is %s; True or False is allowed",
                                                             rule->name, aot_shown(*value).content);
-    } else if (rule->type >= AOT_FP16 && rule->type <= AOT_FP64) {
+    } else if (kind == AOT_KIND_FLOAT) {
         if (value->kind == AOT_KIND_TEXT) allowed = rule->allowed;
         else *value = aot_f(aot_as_float(*value));
     } else {

@@ -17,13 +17,12 @@ typedef struct aot_plan {
 } aot_plan;
 
 static const char *const aot_dtype_names[] = {
-    "absent", "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16",
-    "float32", "float64", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz"
+#include "dtype_names"
 };
 
 static const char *aot_dtype_name(aot_dtype dtype)
 {
-    return (int)dtype >= 0 && (int)dtype < AOT_DTYPES ? aot_dtype_names[(int)dtype] : "no dtype";
+    return (int)dtype >= 0 && (int)dtype < AOT_DTYPES ? aot_dtype_names[(int)dtype] : "an unknown dtype";
 }
 
 /* Set a status; always gives false. */

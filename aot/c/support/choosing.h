@@ -132,8 +132,8 @@ static bool aot_to_16_bits(double number, int digits, int lowest, uint16_t *bits
 /* Write a value as its type has it; false where it does not fit. */
 static bool aot_pack(aot_type type, aot_value value, unsigned char *at)
 {
-    static const signed char bits[] = {1, 7, 8, 15, 16, 31, 32, 63, 63}; /* that a value 0 or more may have */
-    static const unsigned char sizes[] = {1, 1, 1, 2, 2, 4, 4, 8, 8};
+    const aot_scalar_type *scalar = &aot_scalar_types[type];
+    const int bits = 8 * scalar->size - 1; /* of the largest signed value */
     if (value.kind == AOT_KIND_TEXT) return false;
     if (type == AOT_FP16 || type == AOT_BF16) {
         uint16_t word = 0;
@@ -148,16 +148,15 @@ static bool aot_pack(aot_type type, aot_value value, unsigned char *at)
         else memcpy(at, &single, sizeof single);
         return type == AOT_FP64 || !isinf(single) || isinf(number);
     }
-    if (type == AOT_I1) {
+    if (scalar->kind == AOT_KIND_BOOL) {
         *at = value.kind == AOT_KIND_FLOAT ? value.f < 0 || value.f > 0 || value.f != value.f : value.i != 0;
         return true;
     }
     if (value.kind == AOT_KIND_FLOAT) return false;
-    bool is_signed = type == AOT_I8 || type == AOT_I16 || type == AOT_I32 || type == AOT_I64;
-    if (value.i < 0 ? !is_signed || value.i < -((int64_t)1 << (bits[type] - 1)) * 2
-                    : bits[type] < 63 && value.i >> bits[type] != 0)
+    if (value.i < 0 ? !scalar->is_signed || (bits < 63 && value.i < -((int64_t)1 << bits))
+                    : bits < 63 && value.i >> (bits + !scalar->is_signed) != 0)
         return false;
-    memcpy(at, &value.i, sizes[type]); /* little endian, as the device is */
+    memcpy(at, &value.i, scalar->size); /* little endian, as the device is */
     return true;
 }
 
@@ -176,7 +175,7 @@ static bool aot_pack_values(aot_plan *p, aot_chosen *chosen)
         if (!aot_evaluate(p, arg->value, &value)) return false;
         if (!aot_pack(arg->type, value, at))
             return AOT_REFUSE(p, "%s is %s; the kernel takes it as %s ('%s')", arg->text, aot_shown(value).content,
-                              aot_type_names[arg->type], arg->name);
+                              aot_scalar_types[arg->type].name, arg->name);
     }
     return true;
 }

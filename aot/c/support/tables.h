@@ -39,9 +39,22 @@ typedef struct aot_query {
 } aot_query;
 
 typedef enum aot_type {
-    AOT_I1, AOT_I8, AOT_U8, AOT_I16, AOT_U16, AOT_I32, AOT_U32, AOT_I64, AOT_U64, AOT_FP16, AOT_BF16,
-    AOT_FP32, AOT_FP64, AOT_FLAG, AOT_CHOICE
+#include "scalar_enumerators"
+    AOT_FLAG, AOT_CHOICE
 } aot_type;
+
+typedef struct aot_scalar_type {
+    const char *name;
+    aot_kind kind;
+    unsigned char size; /* bytes in the kernarg segment */
+    bool is_signed;
+} aot_scalar_type;
+
+/* By aot_type. */
+static const aot_scalar_type aot_scalar_types[] = {
+#include "scalar_types"
+    {"flag", AOT_KIND_BOOL, 1, false}, {"choice", AOT_KIND_TEXT, 0, false}
+};
 
 typedef struct aot_scalar_rule {
     const char *name, *allowed;

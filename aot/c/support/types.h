@@ -1,8 +1,8 @@
-#if defined(AOT_TYPES) && AOT_TYPES != 1
+#if defined(AOT_TYPES) && AOT_TYPES != $VERSION
 #error "this bundle and one that was included before are of versions of aotbuild that cannot be used in one file"
 #endif
 #ifndef AOT_TYPES
-#define AOT_TYPES 1
+#define AOT_TYPES $VERSION
 #include <assert.h>
 #include <stdbool.h>
 #include <stddef.h>
@@ -30,9 +30,7 @@ typedef struct aot_status {
 
 typedef enum aot_dtype {
     AOT_ABSENT = 0, /* of a tensor that the call does not have */
-    AOT_BOOL, AOT_INT8, AOT_UINT8, AOT_INT16, AOT_UINT16, AOT_INT32, AOT_UINT32, AOT_INT64, AOT_UINT64,
-    AOT_FLOAT16, AOT_BFLOAT16, AOT_FLOAT32, AOT_FLOAT64,
-    AOT_FLOAT8_E4M3FN, AOT_FLOAT8_E4M3FNUZ, AOT_FLOAT8_E5M2, AOT_FLOAT8_E5M2FNUZ
+#include "dtype_enumerators"
 } aot_dtype;
 
 static_assert(sizeof(aot_dtype) == sizeof(int), "the dispatcher takes enums to be as large as int");
@@ -67,11 +65,8 @@ static inline aot_flag aot_set_flag(bool value) { aot_flag made; made.value = va
 static inline int64_t aot_itemsize(aot_dtype dtype)
 {
     switch (dtype) {
-    case AOT_ABSENT: return 0;
-    case AOT_INT16: case AOT_UINT16: case AOT_FLOAT16: case AOT_BFLOAT16: return 2;
-    case AOT_INT32: case AOT_UINT32: case AOT_FLOAT32: return 4;
-    case AOT_INT64: case AOT_UINT64: case AOT_FLOAT64: return 8;
-    default: return 1;
+#include "dtype_sizes"
+    default: return 0;
     }
 }
 

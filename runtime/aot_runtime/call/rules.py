@@ -8,7 +8,7 @@ from typing import Any, NoReturn
 
 import numpy as np
 
-from aot_runtime.contract.dtypes import DTYPES, SCALAR_TYPES
+from aot_runtime.contract.dtypes import DTYPES, FLAG_TYPES, SCALAR_TYPES
 from aot_runtime.contract.layout import ALIGNMENT, Layout, innermost_dim, make_layout, packed_strides, packing_order
 from aot_runtime.contract.records import Axis, Op, Scalar, Tensor, Value, Variant, Workspace
 from aot_runtime.contract.tensor_maps import unmappable
@@ -183,7 +183,7 @@ class Rules:
             if not isinstance(value, str) or value not in scalar.choices:
                 raise self.error(f"argument '{name}' is {shown(value)}; allowed: {', '.join(scalar.choices)}")
             return value
-        if scalar.type in ("flag", "i1"):
+        if scalar.type in FLAG_TYPES:
             if not isinstance(value, bool | np.bool_) and not (isinstance(value, int) and value in (0, 1)):
                 raise self.error(f"argument '{name}' is {shown(value)}; True or False is allowed")
             return bool(value)
@@ -270,7 +270,7 @@ class Rules:
         """The size of a workspace. names: of dtype variables the dtype."""
         if any(not isinstance(extent, int) or extent < 0 for extent in shape):
             raise self.error(f"workspace '{space.name}' would have shape {shape}")
-        return math.prod(shape) * DTYPES[names.get(space.dtype, space.dtype)]
+        return math.prod(shape) * DTYPES[names.get(space.dtype, space.dtype)].size
 
 
 def _dims(tensor: Tensor) -> str:

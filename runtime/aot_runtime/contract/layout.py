@@ -41,7 +41,7 @@ class Layout:
     ):  # fmt: skip
         self.device, self.dtype, self.shape, self.strides, self.aligned = device, dtype, shape, strides, aligned
         self.foreign, self.writeable = foreign, writeable
-        self.itemsize = DTYPES[dtype]
+        self.itemsize = DTYPES[dtype].size
         self.kernel_strides = tuple(0 if extent == 1 else stride for extent, stride in zip(shape, strides, strict=True))
         reach = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
         empty = 0 in shape

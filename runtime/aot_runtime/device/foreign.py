@@ -45,7 +45,7 @@ def host_array(foreign: Any) -> np.ndarray[Any, Any] | None:
         if _device_of(foreign)[0] not in HOST_DEVICES:
             return None
         taken = import_capsule(_capsule(foreign))
-    size = DTYPES[taken.dtype]
+    size = DTYPES[taken.dtype].size
     memory = {
         "data": (taken.ptr, not taken.writeable),
         "shape": taken.shape,

@@ -17,7 +17,7 @@ from aot_emulator import Options
 from aot_runtime import ArgumentError, Bundle, DeviceError, open_bundle
 from aot_runtime.bundle.reading import read_index
 from tests.support.c_interface import calling
-from tests.support.c_interface.calling import OpenedInC, RefusedError, Tensor, tensor
+from tests.support.c_interface.calling import DTYPE_NAMES, OpenedInC, RefusedError, Tensor, tensor
 from tests.support.emulated_launches import EmulatedLaunches
 from tests.support.hip_double.double import Double, Launch, in_double
 
@@ -69,7 +69,7 @@ def given_outputs(bundle: Bundle, c: OpenedInC, op: str, tensors: dict[str, Tens
     for name, item in laid.items():
         shape, strides = tuple(item.shape[: item.rank]), tuple(item.strides[: item.rank])
         order = tuple(np.argsort([-step for step in strides], kind="stable"))
-        made[name] = bundle.device.empty(shape, calling._DTYPES[item.dtype], order=order)
+        made[name] = bundle.device.empty(shape, DTYPE_NAMES[item.dtype], order=order)
         assert made[name].layout.strides == strides
     return made
 

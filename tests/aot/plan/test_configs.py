@@ -71,7 +71,7 @@ ORIGIN = "tuning.0: configs are either `measured`, `modelled` or `published`"
         (DERIVED % "chunks: rowz", "op 'scale': 'rowz' uses undefined name 'rowz'; did you mean 'rows'?"),
         ("@doc: x\n", "the manifest: the key 'tuning' is missing"),
         ("tuning: [\n@", "not valid YAML: expected the node content, but found '<stream end>'"),
-        (tuning("{}", "gfx942, @gfx94"), "tuning.0.arch.1: 'gfx94' is no architecture; did you mean 'gfx942'?"),
+        (tuning("{}", "gfx942, @gfx94"), "tuning.0.arch.1: unknown architecture 'gfx94'; did you mean 'gfx942'?"),
         (tuning("{}") + tuning("{}", "gfx90a, @gfx942")[8:], "another entry has gfx942 too"),
         (edit(tuning("{}"), ("arch", "@arch"), ("    modelled: {by: registers}\n", "")), ORIGIN),
         (edit(tuning("{}"), ("arch", "@arch")) + "    published: {source: a table}\n", ORIGIN),

@@ -10,9 +10,10 @@ from pathlib import Path
 from typing import Any
 
 from aot.c.api import dispatched_ops, header_text, signature
+from aot.c.dtypes import DTYPE_NUMBERS
 from aot.c.source import source_text
 from aot_runtime.contract import records
-from aot_runtime.contract.dtypes import DTYPES, FLOAT_TYPES
+from aot_runtime.contract.dtypes import FLOAT_TYPES
 
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"]
 LANGUAGES = {"c11": ["cc", "-std=c11", "-x", "c"], "c++17": ["c++", "-std=c++17", "-x", "c++"]}
@@ -20,7 +21,7 @@ CALL, OUTPUTS, EXPLAIN = range(3)
 ARGUMENT, NO_VARIANT, BUNDLE, ARCH_MISMATCH, DEVICE, MEMORY = range(1, 7)
 MAX_RANK = 8
 _HARNESS = Path(__file__).with_name("harness.c")
-_DTYPES = ("absent", *DTYPES)
+DTYPE_NAMES = {number: name for name, number in DTYPE_NUMBERS.items()}
 
 
 class Tensor(ctypes.Structure):
@@ -31,7 +32,7 @@ class Tensor(ctypes.Structure):
 
 
 def tensor(address: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
-    return Tensor(address, _DTYPES.index(dtype), len(shape), shape, strides)
+    return Tensor(address, DTYPE_NUMBERS[dtype], len(shape), shape, strides)
 
 
 class _Int(ctypes.Structure):
@@ -84,6 +85,17 @@ def compile_library(folder: Path, source: Path, *flags: str, language: str = "c1
     result = subprocess.run(command, capture_output=True, text=True)
     assert result.returncode == 0, result.stderr
     return library
+
+
+def run_c(folder: Path, index: records.Index, program: str) -> str:
+    """The output of a C program that is appended to the source of an index's dispatcher."""
+    source, header = folder / f"src/{index.name}.c", folder / f"include/{index.name}.h"
+    for file, text in ((source, f"{source_text(index)}\n{program}"), (header, header_text(index))):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    command = ["cc", "-std=c11", "-Wno-unused", str(source), "-o", str(folder / "program"), "-lm"]
+    subprocess.run(command, check=True)
+    return subprocess.run([folder / "program"], check=True, capture_output=True, text=True).stdout
 
 
 class PlannedInC:
