@@ -27,7 +27,11 @@ def test_a_row_agrees_with_numpy(row: ElementType):
     else:
         assert (row.low, row.high) == (np.iinfo(dtype).min, np.iinfo(dtype).max)
     if row.format:
-        assert struct.pack("<" + row.format, packable(row.triton, 1)) == np.ones((), dtype).tobytes()
+        value = -1 if row.kind in ("int", "float") else row.high
+        packed = struct.pack("<" + row.format, packable(row.triton, value))
+        assert packed == np.full((), value, dtype).tobytes()
+        unpacked = {"bool": bool, "float": float}.get(row.kind, int) if row.name != "bfloat16" else int
+        assert type(struct.unpack("<" + row.format, packed)[0]) is unpacked
 
 
 @every_dtype
@@ -56,6 +60,7 @@ def test_dlpack_has_this_code(row: ElementType):
 @every_dtype
 def test_cuda_has_this_code_of_tensor_maps(row: ElementType):
     cuda = pytest.importorskip("cuda.bindings.driver")
+    assert (row.tensor_map is not None) == (row.kind != "bool" and row.size < 8)
     if row.tensor_map is not None:
         # Integers of 8 and 16 bits and 8-bit floats are copied as unsigned ones of their size.
         name = f"uint{8 * row.size}" if row.size == 1 or row.name == "int16" else row.name
@@ -72,11 +77,11 @@ def test_names_tell_dtypes_apart():
         small = row.name.removeprefix("float8_")
         short = re.sub("fn$", "", small) if small != row.name else re.sub("u?int|b?float", lambda m: words[m[0]], small)
         assert row.short == short
-    torch_bits = {"short": 16, "int": 32, "long": 64, "half": 16, "float": 32, "double": 64}
-    assert {name: 8 * row.size for row in rows for name in row.torch} == torch_bits
-    assert all((row.kind == "int") == (name in ("short", "int", "long")) for row in rows for name in row.torch)
+    torch = {"short": "i16", "int": "i32", "long": "i64", "half": "f16", "float": "f32", "double": "f64"}
+    assert {name: row.short for row in rows for name in row.torch} == torch
     pairs = {row.name: row.other_float8 for row in rows if row.other_float8}
     assert pairs == {other: name for name, other in pairs.items()} and len(pairs) == 4
+    assert all(name != other for name, other in pairs.items())
     for name, other in pairs.items():
         assert other.removesuffix("uz").removesuffix("fn") == name.removesuffix("uz").removesuffix("fn")
     assert [*SCALAR_TYPES] == [row.triton for row in rows if not row.name.startswith("float8")]
