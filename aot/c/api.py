@@ -9,6 +9,7 @@ from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import FLAG_TYPES, FLOAT_TYPES
 from aot_runtime.contract.variant_names import digest, identifier, prefix_of
 
+from .apis import APIS
 from .naming import argument_names, enum_name, enumerators, function_names
 from .spelling import comment, uncommented
 from .support import types_text
@@ -90,7 +91,7 @@ has its default. The caller allocates the outputs. For each op FUNCTION there ar
 FUNCTION_outputs   puts dtype, shape and strides into the outputs that the arguments do not have, but no address
 FUNCTION_explain   checks the arguments, which need no addresses, and says in the message what would be launched
 
-A stream is a {"hipStream_t" if index.target.backend == "hip" else "CUstream"}, NULL the default one.""")
+A stream is a {APIS[index.target.backend].stream}, NULL the default one.""")
 
 
 def _open(index: records.Index) -> str:

@@ -2,21 +2,16 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
-
 from aot_runtime.contract import records
 from aot_runtime.contract.variant_names import prefix_of
 
-_DRIVERS: Mapping[str, tuple[str, str, str]] = {
-    "hip": ("hip", "hip::host", "libamdhip64"),
-    "cuda": ("CUDAToolkit", "CUDA::cuda_driver", "libcuda"),
-}
-"""By backend: the CMake package that has the driver, its target, and the library."""
+from .apis import APIS
 
 
 def cmake_text(index: records.Index) -> str:
     """`<bundle>Config.cmake`: the target `<bundle>::<bundle>`."""
-    package, target, library = _DRIVERS[index.target.backend]
+    api = APIS[index.target.backend]
+    package, target, library = api.cmake_package, api.cmake_target, api.library
     name, variable = index.name, prefix_of(index).upper()
     return f"""\
 # find_package({name}): the target {name}::{name} is the dispatcher of bundle '{name}' for {index.target.arch}, which is

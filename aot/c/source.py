@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 
 from aot_runtime.contract import records
-from aot_runtime.contract.arch import ARCHITECTURES
+from aot_runtime.contract.arch import ARCHITECTURES, BACKENDS
 from aot_runtime.contract.variant_names import prefix_of, variant_names
 
 from .api import dispatched_ops, signature
@@ -79,7 +79,7 @@ def _limits(index: records.Index, tables: list[OpTables], chains: int, slots: in
     product = ARCHITECTURES[index.target.arch].product
     limits: Mapping[str, int | str] = {
         "ARCH": string(index.target.arch),
-        "IS_HIP": int(index.target.backend == "hip"),
+        "COUNTS_THREADS": int(BACKENDS[index.target.backend].counts_threads),
         "DTYPES": len(DTYPE_NUMBERS) + 1,
         "OPS": len(tables),
         "VARIANTS": len(used),

@@ -14,6 +14,7 @@ from aot_runtime.contract import records
 from aot_runtime.contract.names import axis_names
 from aot_runtime.contract.variant_names import prefix_of, variant_names
 
+from .apis import APIS, Api
 from .naming import member_names, struct_name
 from .spelling import c_type, comment, string, uncommented
 
@@ -36,37 +37,6 @@ typedef struct aot_kernel {
 } aot_kernel;
 #endif
 """
-
-_USE = {
-    "hip": """\
-Include <hip/hip_runtime_api.h> before this header to get the launchers. Load a kernel's `code_object` with
-hipModuleLoad and get its `symbol` with hipModuleGetFunction, once.""",
-    "cuda": """\
-Include <cuda.h> before this header to get the launchers. Load a kernel's `code_object` with cuModuleLoad and get its
-`symbol` with cuModuleGetFunction, once; one with over 48 KiB of LDS (shared memory) needs cuFuncSetAttribute with
-CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES.""",
-}
-
-
-@dataclass(frozen=True)
-class _Api:
-    """The names by which one GPU API launches a kernel."""
-
-    name: str
-    macro: str
-    status: str
-    success: str
-    function: str
-    stream: str
-    launch: str
-
-
-_APIS = {
-    "hip": _Api(
-        "hip", "HIP_LAUNCH_PARAM", "hipError_t", "hipSuccess", "hipFunction_t", "hipStream_t", "hipModuleLaunchKernel"
-    ),
-    "cuda": _Api("cuda", "CU_LAUNCH_PARAM", "CUresult", "CUDA_SUCCESS", "CUfunction", "CUstream", "cuLaunchKernel"),
-}
 
 
 @dataclass(frozen=True)
@@ -92,7 +62,7 @@ def variants_text(index: records.Index) -> str:
     """
     prefix = prefix_of(index)
     names = variant_names(index)
-    api = _APIS[index.target.backend]
+    api = APIS[index.target.backend]
     return "\n".join(
         [
             _introduction(index),
@@ -121,7 +91,7 @@ extent is 1. An `aligned` variant may be launched only where its tensors' addres
 strides and the extents that the op aligns multiples of 16, and no tensor reaches 2 GiB past its address or below it,
 but for those that the op calls large. The address of a tensor that a call does not have is 0.
 
-{_USE[index.target.backend]}"""
+{APIS[index.target.backend].use}"""
     return comment(text)
 
 
@@ -140,7 +110,7 @@ def _constants(index: records.Index, prefix: str) -> list[str]:
 # Structs
 
 
-def _op(index: records.Index, names: list[str], op: records.Op, prefix: str, api: _Api) -> Iterator[str]:
+def _op(index: records.Index, names: list[str], op: records.Op, prefix: str, api: Api) -> Iterator[str]:
     variants = [(name, item) for name, item in zip(names, index.variants, strict=True) if item.op == op.name]
     structs: dict[str, records.Variant] = {}
     for _, variant in variants:
@@ -203,7 +173,7 @@ def _meaning(arg: records.Kernarg) -> str:
 
 
 def _variant(
-    blobs: Mapping[str, records.Blob], op: records.Op, name: str, variant: records.Variant, struct: str, api: _Api
+    blobs: Mapping[str, records.Blob], op: records.Op, name: str, variant: records.Variant, struct: str, api: Api
 ) -> Iterator[str]:
     numbers = (
         variant.num_warps * variant.warp_size,
@@ -244,14 +214,14 @@ def _when(condition: str) -> str:
 _GRID = "uint32_t grid_x, uint32_t grid_y, uint32_t grid_z"
 
 
-def _guarded(api: _Api, lines: Iterable[str]) -> Iterator[str]:
+def _guarded(api: Api, lines: Iterable[str]) -> Iterator[str]:
     yield f"#ifdef {api.macro}_END"
     yield from lines
     yield "#endif"
     yield ""
 
 
-def _api_launcher(api: _Api) -> str:
+def _api_launcher(api: Api) -> str:
     return f"""\
 #if defined({api.macro}_END) && !defined(AOT_{api.name.upper()}_LAUNCH)
 #define AOT_{api.name.upper()}_LAUNCH
@@ -272,7 +242,7 @@ static inline {api.status} aot_{api.name}_launch({api.function} function, const 
 """
 
 
-def _struct_launcher(name: str, api: _Api) -> Iterator[str]:
+def _struct_launcher(name: str, api: Api) -> Iterator[str]:
     """A launcher for a kernel that is chosen at run time, among those that take this struct."""
     yield f"static inline {api.status} {name}_launch("
     yield f"    {api.function} function, const aot_kernel *kernel, {_GRID},"
@@ -282,7 +252,7 @@ def _struct_launcher(name: str, api: _Api) -> Iterator[str]:
     yield "}"
 
 
-def _variant_launcher(name: str, struct: str, api: _Api) -> Iterator[str]:
+def _variant_launcher(name: str, struct: str, api: Api) -> Iterator[str]:
     yield f"static inline {api.status} {name}_launch("
     yield f"    {api.function} function, {_GRID},"
     yield f"    const {name}_kernargs *kernargs, {api.stream} stream)"

@@ -50,7 +50,7 @@ class OnDevice:
         self.by = found.name
         self.told = f"measured on {found.name}, driver {found.driver_version}"
         self.clocks = gpu_settings(self.device.driver.name, found.pci).summary()
-        self.means = self.device.driver.name != "emulator"
+        self.means = not self.device.driver.is_emulated
 
     def times(
         self, planned: PlannedTuning, trials: list[Trial], folder: Path, results: Results, console: Console

@@ -19,7 +19,7 @@ from aot.plan.bundles import PlannedBundle, PlannedVariant
 from aot_runtime.bundle.reading import bundle_id
 from aot_runtime.call.stub import stub_text
 from aot_runtime.contract import records
-from aot_runtime.contract.arch import ARCHITECTURES
+from aot_runtime.contract.arch import ARCHITECTURES, BACKENDS
 from aot_runtime.contract.index_file import FORMAT_VERSION, OLDEST_FORMAT, encode_index
 from aot_runtime.contract.occupancy import occupancy
 
@@ -32,7 +32,7 @@ def make_index(
     bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel], vectors: Sequence[CaseVectors]
 ) -> tuple[records.Index, dict[str, bytes]]:
     """(the index, file below the bundle's folder → code object or selftest vectors)."""
-    suffix = records.CODE_SUFFIXES[bundle.target.backend]
+    suffix = BACKENDS[bundle.target.backend].code_suffix
     blobs: dict[str, records.Blob] = {}
     files: dict[str, bytes] = {}
     variants = []

@@ -85,7 +85,7 @@ static const aot_variant *aot_find_variant(const aot_op *op, const unsigned char
 static bool aot_find_grid(aot_plan *p, const aot_launch *launch, aot_chosen *chosen)
 {
     /* HIP counts the threads along x in 32 bits. */
-    const int64_t limits[3] = {AOT_IS_HIP ? UINT32_MAX / chosen->variant->threads : INT32_MAX, 65535, 65535};
+    const int64_t limits[3] = {AOT_COUNTS_THREADS ? UINT32_MAX / chosen->variant->threads : INT32_MAX, 65535, 65535};
     aot_value grid[3];
     for (int i = 0; i < 3; i++)
         if (!aot_evaluate(p, launch->grid[i], &grid[i])) return false;

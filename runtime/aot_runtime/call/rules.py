@@ -8,26 +8,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 
+from aot_runtime.contract.arch import BACKENDS
 from aot_runtime.contract.dtypes import DTYPES, FLAG_TYPES, SCALAR_TYPES
 from aot_runtime.contract.layout import ALIGNMENT, Layout, innermost_dim, make_layout, packed_strides, packing_order
 from aot_runtime.contract.records import Axis, Op, Scalar, Tensor, Value, Variant, Workspace
 from aot_runtime.contract.tensor_maps import unmappable
 from aot_runtime.errors import ArgumentError
 from aot_runtime.texts import shown
-
-
-def hip_grid_limits(threads: int) -> tuple[int, int, int]:
-    """Most workgroups of `threads` threads along x, y and z: HIP counts a grid's threads in 32 bits per axis.
-
-    It takes more than 65535 along y and z on some devices, but promises no more.
-    """
-    return (2**32 - 1) // threads, 65535, 65535
-
-
-def cuda_grid_limits(threads: int) -> tuple[int, int, int]:
-    """Most blocks along x, y and z, whatever their size."""
-    return 2**31 - 1, 65535, 65535
-
 
 RANGE_32 = 2**31
 """Bytes that 32-bit offsets reach (`tt.pointer_range`), and elements that a kernel without 64-bit offsets reaches."""
@@ -55,7 +42,7 @@ class Rules:
     def __init__(self, op: Op, backend: str):
         self.op = op
         self.tensors = {tensor.name: tensor for tensor in op.tensors}
-        self.grid_limits = cuda_grid_limits if backend == "cuda" else hip_grid_limits
+        self.grid_limits = BACKENDS[backend].grid_limits
 
     def error(self, message: str) -> ArgumentError:
         return ArgumentError(f"{self.op.name}: {message}")

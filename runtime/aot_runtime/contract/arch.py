@@ -13,12 +13,52 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Backend = Literal["hip", "cuda"]
 Tier = Literal["primary", "supported", "experimental"]
 """`primary`: the shipped kernels are tuned for it first; the README says how far each was checked.
 `supported`: Triton's own test suite covers it.
 `experimental`: Triton compiles matrix products for it, and no more is claimed."""
 Fp8 = Literal["", "fnuz", "ocp"]
+
+
+@dataclass(frozen=True)
+class Backend:
+    """A GPU API, by the name that Triton's compiler and the runtime's driver have for it.
+
+    Attributes:
+        vendor: the maker of its GPUs.
+        code_suffix: the suffix of the file names of code objects.
+        dlpack_device: `DLDeviceType` of device memory (dlpack.h).
+        counts_threads: a launch has at most 2**32 - 1 threads along x, whatever the size of a block. HIP takes more
+            than 65535 blocks along y and z on some devices, but promises no more.
+        has_tensor_maps: kernels may take tensor maps (`CUtensorMap`) as arguments.
+        has_pointer_ranges: Triton's compiler uses the hint that the offsets from a pointer fit 32 bits.
+        extra: the extra of the runtime that installs the driver's binding; empty if it is always installed.
+    """
+
+    name: str
+    vendor: str
+    code_suffix: str
+    dlpack_device: int
+    counts_threads: bool
+    has_tensor_maps: bool
+    has_pointer_ranges: bool
+    extra: str
+
+    def grid_limits(self, threads: int) -> tuple[int, int, int]:
+        """The most blocks of a launch along x, y and z, for blocks of so many threads."""
+        return (2**32 - 1) // threads if self.counts_threads else 2**31 - 1, 65535, 65535
+
+
+HIP = Backend(
+    "hip", "AMD", "hsaco", dlpack_device=10, counts_threads=True, has_tensor_maps=False, has_pointer_ranges=True,
+    extra="",
+)  # fmt: skip
+CUDA = Backend(
+    "cuda", "NVIDIA", "cubin", dlpack_device=2, counts_threads=False, has_tensor_maps=True, has_pointer_ranges=False,
+    extra="cuda",
+)  # fmt: skip
+BACKENDS: Mapping[str, Backend] = {backend.name: backend for backend in (HIP, CUDA)}
+"""Every backend by name, in the order in which their GPUs are preferred."""
 
 SIMDS = 4
 """Of a `ComputeUnit`."""
@@ -139,8 +179,9 @@ class Architecture:
     product: Product | None = None
 
     @property
-    def backend(self) -> Backend:
-        return "cuda" if self.elf_machine is None else "hip"
+    def backend(self) -> str:
+        """The name of its `Backend`."""
+        return (CUDA if self.elf_machine is None else HIP).name
 
     @property
     def constants(self) -> dict[str, str | int | bool]:

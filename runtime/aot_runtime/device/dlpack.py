@@ -19,8 +19,6 @@ from aot_runtime.errors import ArgumentError
 
 VERSION = (1, 0)
 """The version of DLPack whose capsules are made, and asked for."""
-DEVICES = {"cuda": 2, "hip": 10}
-"""DLDeviceType of each driver's memory: kDLCUDA, kDLROCM. That of the emulator is no memory to other libraries."""
 CPU = (1, 0)
 """kDLCPU."""
 HOST_DEVICES = (1, 3, 11)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 from aot.c.api import dispatched_ops, header_text, signature
-from aot.c.dtypes import DTYPE_NUMBERS
+from aot.c.dtypes import ABSENT, DTYPE_NUMBERS
 from aot.c.source import source_text
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import FLOAT_TYPES
@@ -22,6 +22,7 @@ ARGUMENT, NO_VARIANT, BUNDLE, ARCH_MISMATCH, DEVICE, MEMORY = range(1, 7)
 MAX_RANK = 8
 _HARNESS = Path(__file__).with_name("harness.c")
 DTYPE_NAMES = {number: name for name, number in DTYPE_NUMBERS.items()}
+_NUMBERS = {ABSENT: 0, **DTYPE_NUMBERS}
 
 
 class Tensor(ctypes.Structure):
@@ -32,7 +33,7 @@ class Tensor(ctypes.Structure):
 
 
 def tensor(address: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
-    return Tensor(address, DTYPE_NUMBERS[dtype], len(shape), shape, strides)
+    return Tensor(address, _NUMBERS[dtype], len(shape), shape, strides)
 
 
 class _Int(ctypes.Structure):

@@ -13,6 +13,9 @@ import msgspec
 
 from aot_runtime.contract.records import TensorMap
 
+EMULATOR = "emulator"
+"""The name of the driver whose devices are emulated. It has one for each architecture that it knows, which is named by
+the architecture."""
 Outcome: TypeAlias = "list[Any] | None"
 """The list that a call leaves its result in, or None: see `Driver`."""
 
@@ -84,6 +87,10 @@ class Driver(Protocol):
 
     name: str
     """`hip`, `cuda` or `emulator`."""
+    dlpack_device: int | None
+    """`DLDeviceType` of its memory; None if other libraries cannot use the memory."""
+    is_emulated: bool
+    """The device is emulated: its times say nothing about a GPU."""
     exact_allocations: bool
     """Memory is to be asked for to the byte and given back at once, so that faults show."""
 
