@@ -23,7 +23,7 @@ from .tables import KEY_EXTRAS, OpTables
 
 _BEFORE = ("values.h", "tables.h")
 _AFTER = (
-    "checking.h", "arguments.h", "choosing.h", "overlap.h", "files.h", "driver_{backend}.h", "loading.h", "maps.h",
+    "overlap.h", "checking.h", "arguments.h", "choosing.h", "files.h", "driver_{backend}.h", "loading.h", "maps.h",
     "calls.h",
 )  # fmt: skip
 _SYSTEM = ("dlfcn", "errno", "inttypes", "math", "pthread", "stdarg", "stdio", "stdlib", "string")

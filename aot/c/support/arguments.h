@@ -247,3 +247,34 @@ static bool aot_check(aot_plan *p, const void *args)
     return aot_check_tensors(p) && aot_find_dims(p) && aot_check_scalars(p, args) && aot_check_requirements(p) &&
            aot_check_extents(p) && aot_check_outputs(p) && aot_check_reach(p);
 }
+
+/* One array: the same address, shape and strides. */
+static bool aot_is_same(const aot_tensor *a, const aot_tensor *b)
+{
+    if (a->address != b->address || a->rank != b->rank) return false;
+    if (aot_itemsize(a->dtype) != aot_itemsize(b->dtype)) return false;
+    for (int i = 0; i < a->rank; i++)
+        if (a->shape[i] != b->shape[i] || aot_kernel_stride(a, i) != aot_kernel_stride(b, i)) return false;
+    return true;
+}
+
+/* Tensors that are written to share no memory with others, unless the contract lists the pair as `in_place`. */
+static bool aot_require_apart(aot_plan *p)
+{
+    const aot_tensor_rule *rules = p->op->tensors;
+    for (int i = 0; i < p->op->n_tensors; i++) {
+        if (rules[i].role == AOT_INPUT || p->tensors[i] == NULL) continue;
+        for (int other = 0; other < p->op->n_tensors; other++) {
+            bool was_seen = other < i && rules[other].role != AOT_INPUT;
+            bool in_place = rules[i].in_place >> other & 1 || rules[other].in_place >> i & 1;
+            if (other == i || was_seen || p->tensors[other] == NULL) continue;
+            if (in_place && aot_is_same(p->tensors[i], p->tensors[other])) continue;
+            if (!aot_may_overlap(p->tensors[i], p->tensors[other])) continue;
+            return AOT_REFUSE(p, "arguments '%s' and '%s' may overlap in memory, and '%s' is written to; pass an array "
+                              "with memory of its own%s%s%s", rules[i].name, rules[other].name, rules[i].name,
+                              in_place ? ", or '" : "", in_place ? rules[other].name : "",
+                              in_place ? "' itself (the same address, shape and strides)" : "");
+        }
+    }
+    return true;
+}

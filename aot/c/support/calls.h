@@ -168,7 +168,7 @@ static bool aot_plan_call(aot_plan *p, aot_decision *d, uint64_t signature, aot_
     p->v[p->op->num_xcds] = aot_i(p->num_xcds);
     for (int i = 0; i < p->op->n_constants; i++) p->v[p->op->constants[i].slot] = p->op->constants[i].value;
     return aot_check(p, args) && (request == AOT_OUTPUTS || aot_decide(p, d)) &&
-           (request != AOT_CALL || aot_hold_apart(p));
+           (request != AOT_CALL || aot_require_apart(p));
 }
 
 static void aot_library_call(aot_bundle *bundle, uint64_t signature, aot_request request, const void *args,

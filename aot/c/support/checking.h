@@ -194,30 +194,6 @@ static bool aot_check_contiguity(aot_plan *p, const aot_tensor_rule *rule, const
     return true;
 }
 
-/* Whether no two elements share memory, decided by each stride reaching over all smaller ones. */
-static bool aot_disjoint(const aot_tensor *tensor)
-{
-    int64_t reach = 0;
-    int order[AOT_MAX_RANK], count = 0;
-    for (int i = 0; i < tensor->rank; i++)
-        if (tensor->shape[i] == 0) return true;
-    for (int i = 0; i < tensor->rank; i++) {
-        if (tensor->shape[i] == 1) continue;
-        int at = count++;
-        while (at > 0 && llabs(tensor->strides[order[at - 1]]) > llabs(tensor->strides[i])) {
-            order[at] = order[at - 1];
-            at--;
-        }
-        order[at] = i;
-    }
-    for (int i = 0; i < count; i++) {
-        int64_t step = llabs(tensor->strides[order[i]]);
-        if (step <= reach) return false;
-        reach += step * (tensor->shape[order[i]] - 1); /* `aot_measure` found that it fits */
-    }
-    return true;
-}
-
 /* The range of elements that a tensor reaches, and that all numbers of it are sensible. */
 static bool aot_measure(aot_plan *p, int index)
 {
@@ -244,7 +220,7 @@ static bool aot_measure(aot_plan *p, int index)
            AOT_REFUSE(p, "argument '%s' has elements, but its address is 0", name);
 }
 
-/* Rank, dtype, contiguity; what is written to overlaps itself nowhere. */
+/* Rank, dtype, contiguity; the elements of a tensor that is written to do not share memory. */
 static bool aot_check_form(aot_plan *p, int index)
 {
     const aot_tensor_rule *rule = &p->op->tensors[index];
@@ -258,9 +234,11 @@ static bool aot_check_form(aot_plan *p, int index)
         return AOT_REFUSE(p, "argument '%s' is %s; allowed: %s", rule->name, aot_dtype_name(tensor->dtype),
                           rule->dtypes);
     if (!aot_measure(p, index) || !aot_check_contiguity(p, rule, tensor)) return false;
-    if (rule->role != AOT_INPUT && !aot_disjoint(tensor))
-        return AOT_REFUSE(p, "argument '%s' is written to, but overlaps itself: strides %s", rule->name,
-                          aot_list(tensor->strides, tensor->rank).content);
+    if (rule->role != AOT_INPUT && !aot_is_nested(tensor))
+        return AOT_REFUSE(p, "argument '%s' is written to, but may overlap itself: strides %s for shape %s are not "
+                          "nested; pass a contiguous array", rule->name,
+                          aot_list(tensor->strides, tensor->rank).content,
+                          aot_list(tensor->shape, tensor->rank).content);
     if (rule->zero && !aot_is_packed(tensor))
         return AOT_REFUSE(p, "argument '%s' has strides %s for shape %s; it is zeroed before the launch, so it must be "
                           "packed (pass a contiguous array)", rule->name,

@@ -1,30 +1,32 @@
-/* ---- Memory that a call writes to, and that another argument lies in too: allowed only as the contract says ------ */
+/* ---- What may overlap in memory: the rule of aot_runtime/contract/overlap.py, which says what it can and cannot tell - */
 
-#define AOT_MAX_WORK 65536 /* steps of the search; what takes more counts as overlapping */
+/* The first byte of an array, and the one after the last, from its address; both are 0 if it has no elements. */
+typedef struct aot_reach { int64_t low, high; } aot_reach;
 
-/* Integers 0 <= z[k] <= most[k] with the sum of step[k] * z[k] = total? */
-typedef struct aot_sum {
-    int64_t step[2 * AOT_MAX_RANK + 2], most[2 * AOT_MAX_RANK + 2];
-    int64_t reach[2 * AOT_MAX_RANK + 3], divisor[2 * AOT_MAX_RANK + 3]; /* of the terms from k on */
-    int count, work;
-} aot_sum;
-
-/* Terms are kept by falling step; equal steps are one term. */
-static void aot_add_term(aot_sum *sum, int64_t step, int64_t most)
+/* The bytes that are reached along the dims whose strides are not multiples of `period`; along all dims if it is 0.
+ * `aot_measure` found that sums of extents times strides fit. */
+static aot_reach aot_reach_of(const aot_tensor *tensor, int64_t period)
 {
-    int at = 0;
-    if (step == 0 || most == 0) return;
-    while (at < sum->count && sum->step[at] > step) at++;
-    if (at < sum->count && sum->step[at] == step) {
-        sum->most[at] += most;
-        return;
+    const int64_t itemsize = aot_itemsize(tensor->dtype);
+    aot_reach reach = {0, 0};
+    for (int i = 0; i < tensor->rank; i++)
+        if (tensor->shape[i] == 0) return reach;
+    reach.high = itemsize;
+    for (int i = 0; i < tensor->rank; i++) {
+        if (tensor->shape[i] == 1 || (period != 0 && tensor->strides[i] * itemsize % period == 0)) continue;
+        int64_t end = (tensor->shape[i] - 1) * tensor->strides[i] * itemsize;
+        if (end < 0) reach.low += end; else reach.high += end;
     }
-    for (int i = sum->count++; i > at; i--) {
-        sum->step[i] = sum->step[i - 1];
-        sum->most[i] = sum->most[i - 1];
-    }
-    sum->step[at] = step;
-    sum->most[at] = most;
+    return reach;
+}
+
+/* Whether two arrays, at this distance from the one to the other, lie in different columns of rows of `row` bytes. */
+static bool aot_in_other_columns(const aot_tensor *one, const aot_tensor *other, int64_t distance, int64_t row)
+{
+    const aot_reach a = aot_reach_of(one, row), b = aot_reach_of(other, row);
+    int64_t column = (distance + b.low - a.low) % row;
+    if (column < 0) column += row;
+    return a.high - a.low <= column && column <= row - (b.high - b.low);
 }
 
 static int64_t aot_common_divisor(int64_t a, int64_t b)
@@ -37,77 +39,47 @@ static int64_t aot_common_divisor(int64_t a, int64_t b)
     return a;
 }
 
-static bool aot_has_solution(aot_sum *sum, int k, int64_t total)
+static bool aot_may_overlap(const aot_tensor *one, const aot_tensor *other)
 {
-    if (++sum->work > AOT_MAX_WORK) return true;
-    if (total < 0 || total > sum->reach[k]) return false;
-    if (k == sum->count) return total == 0;
-    if (total % sum->divisor[k] != 0) return false;
-    int64_t last = total / sum->step[k] < sum->most[k] ? total / sum->step[k] : sum->most[k];
-    int64_t first = total > sum->reach[k + 1] ? (total - sum->reach[k + 1] + sum->step[k] - 1) / sum->step[k] : 0;
-    for (int64_t z = first; z <= last; z++)
-        if (aot_has_solution(sum, k + 1, total - z * sum->step[k])) return true;
-    return false;
-}
-
-/* Add a tensor's dims, in bytes. Negative steps are counted from their other end, by which `total` grows. */
-static void aot_add_dims(aot_sum *sum, const aot_tensor *tensor, int sign, int64_t *total)
-{
-    const int64_t itemsize = aot_itemsize(tensor->dtype);
-    for (int i = 0; i < tensor->rank; i++) {
-        int64_t step = sign * aot_kernel_stride(tensor, i) * itemsize, most = tensor->shape[i] - 1;
-        if (step < 0) *total += -step * most;
-        aot_add_term(sum, llabs(step), most);
-    }
-    aot_add_term(sum, 1, itemsize - 1); /* the bytes of an element */
-    if (sign < 0) *total += itemsize - 1;
-}
-
-static bool aot_share_memory(const aot_plan *p, int one, int other)
-{
-    const aot_tensor *a = p->tensors[one], *b = p->tensors[other];
-    const int64_t a_size = aot_itemsize(a->dtype), b_size = aot_itemsize(b->dtype);
-    int64_t apart = 0; /* from the address of a to that of b */
-    aot_sum sum;
-    if (__builtin_sub_overflow((int64_t)b->address, (int64_t)a->address, &apart) || llabs(apart) > (int64_t)1 << 61)
-        return false;
-    if (p->low[one] * a_size >= apart + p->high[other] * b_size) return false;
-    if (apart + p->low[other] * b_size >= p->high[one] * a_size) return false;
-    memset(&sum, 0, sizeof sum);
-    aot_add_dims(&sum, a, 1, &apart);
-    aot_add_dims(&sum, b, -1, &apart);
-    for (int k = sum.count; k-- > 0;) {
-        sum.reach[k] = sum.reach[k + 1] + sum.step[k] * sum.most[k];
-        sum.divisor[k] = aot_common_divisor(sum.step[k], sum.divisor[k + 1]);
-    }
-    return aot_has_solution(&sum, 0, apart);
-}
-
-/* One array: the same address, shape and strides. */
-static bool aot_is_same(const aot_tensor *a, const aot_tensor *b)
-{
-    if (a->address != b->address || a->rank != b->rank) return false;
-    if (aot_itemsize(a->dtype) != aot_itemsize(b->dtype)) return false;
-    for (int i = 0; i < a->rank; i++)
-        if (a->shape[i] != b->shape[i] || aot_kernel_stride(a, i) != aot_kernel_stride(b, i)) return false;
+    int64_t strides[2 * AOT_MAX_RANK];
+    int count = 0;
+    const aot_reach a = aot_reach_of(one, 0), b = aot_reach_of(other, 0);
+    int64_t distance;
+    if (a.low == a.high || b.low == b.high) return false;
+    if (__builtin_sub_overflow((int64_t)other->address, (int64_t)one->address, &distance)) return false;
+    if (distance <= a.low - b.high || a.high - b.low <= distance) return false;
+    for (int i = 0; i < one->rank; i++)
+        if (one->shape[i] > 1) strides[count++] = llabs(one->strides[i]) * aot_itemsize(one->dtype);
+    for (int i = 0; i < other->rank; i++)
+        if (other->shape[i] > 1) strides[count++] = llabs(other->strides[i]) * aot_itemsize(other->dtype);
+    for (int i = 0; i < count; i++)
+        for (int k = 0; k <= i; k++) {
+            int64_t row = aot_common_divisor(strides[i], strides[k]);
+            if (row != 0 && aot_in_other_columns(one, other, distance, row)) return false;
+        }
     return true;
 }
 
-static bool aot_hold_apart(aot_plan *p)
+/* Whether each stride steps over all that the smaller ones reach, so that no two elements share memory. */
+static bool aot_is_nested(const aot_tensor *tensor)
 {
-    const aot_tensor_rule *rules = p->op->tensors;
-    for (int i = 0; i < p->op->n_tensors; i++) {
-        if (rules[i].role == AOT_INPUT || p->high[i] == p->low[i]) continue;
-        for (int other = 0; other < p->op->n_tensors; other++) {
-            bool was_seen = other < i && rules[other].role != AOT_INPUT;
-            bool in_place = rules[i].in_place >> other & 1 || rules[other].in_place >> i & 1;
-            if (other == i || was_seen || p->tensors[other] == NULL || p->high[other] == p->low[other]) continue;
-            if ((in_place && aot_is_same(p->tensors[i], p->tensors[other])) || !aot_share_memory(p, i, other)) continue;
-            return AOT_REFUSE(p, "arguments '%s' and '%s' overlap in memory, and '%s' is written to; allowed: memory "
-                              "of its own%s%s%s", rules[i].name, rules[other].name, rules[i].name,
-                              in_place ? ", or '" : "", in_place ? rules[other].name : "",
-                              in_place ? "' itself (the same address, shape and strides)" : "");
+    int64_t reach = 0;
+    int order[AOT_MAX_RANK], count = 0;
+    for (int i = 0; i < tensor->rank; i++)
+        if (tensor->shape[i] == 0) return true;
+    for (int i = 0; i < tensor->rank; i++) {
+        if (tensor->shape[i] == 1) continue;
+        int at = count++;
+        while (at > 0 && llabs(tensor->strides[order[at - 1]]) > llabs(tensor->strides[i])) {
+            order[at] = order[at - 1];
+            at--;
         }
+        order[at] = i;
+    }
+    for (int i = 0; i < count; i++) {
+        int64_t step = llabs(tensor->strides[order[i]]);
+        if (step <= reach) return false;
+        reach += step * (tensor->shape[order[i]] - 1);
     }
     return true;
 }

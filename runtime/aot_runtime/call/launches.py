@@ -32,9 +32,9 @@ from aot_runtime.device.device import Device
 from aot_runtime.device.memory import Allocation
 from aot_runtime.errors import ArgumentError
 
+from .aliasing import overlap_lines
 from .decision import Decision
 from .generated import define
-from .overlap import overlap_lines
 from .scratch import Scratch, scratch_name, scratch_of
 
 MAX_MAPS = 256

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -36,6 +36,14 @@ def pick_value(axis: Axis, wanted: Any) -> Value | None:
             return max(fitting, default=None)
 
 
+def self_overlap(name: str, shape: Sequence[int], strides: Sequence[int]) -> str:
+    """The error for a tensor that is written to and whose strides are not nested."""
+    return (
+        f"argument '{name}' is written to, but may overlap itself: strides {list(strides)} for shape {list(shape)} are "
+        "not nested; pass a contiguous array"
+    )
+
+
 class Rules:
     """The checks of one op's calls."""
 
@@ -54,7 +62,7 @@ class Rules:
         raise self.error(f"argument '{name}' is missing")
 
     def form(self, name: str, layout: Layout) -> None:
-        """Rank, dtype, contiguity; an output overlaps itself nowhere."""
+        """Rank, dtype, contiguity; the elements of an output do not share memory."""
         tensor = self.tensors[name]
         if len(layout.shape) != len(tensor.shape):
             raise self.error(
@@ -67,8 +75,8 @@ class Rules:
         self._contiguity(tensor, layout)
         if tensor.role != "input" and not layout.writeable:
             raise self.error(f"argument '{name}' is written to, but is read-only")
-        if tensor.role != "input" and not layout.disjoint:
-            raise self.error(f"argument '{name}' is written to, but overlaps itself: strides {list(layout.strides)}")
+        if tensor.role != "input" and not layout.is_nested:
+            raise self.error(self_overlap(name, layout.shape, layout.strides))
         if tensor.zero and layout.packed_order is None:
             raise self.error(
                 f"argument '{name}' has strides {list(layout.strides)} for shape {list(layout.shape)}; it is zeroed "

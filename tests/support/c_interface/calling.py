@@ -123,9 +123,11 @@ class PlannedInC:
         text = self._text.value.decode()
         return (code, text) if code else json.loads(text)
 
-    def share_memory(self, one: Tensor, other: Tensor) -> bool:
-        """Whether two arrays share memory, by the dispatcher's test."""
-        return bool(self.library.harness_share_memory(ctypes.byref(one), ctypes.byref(other)))
+    def may_overlap(self, one: Tensor, other: Tensor) -> bool:
+        return bool(self.library.harness_may_overlap(ctypes.byref(one), ctypes.byref(other)))
+
+    def is_nested(self, array: Tensor) -> bool:
+        return bool(self.library.harness_is_nested(ctypes.byref(array)))
 
 
 _OPEN = ctypes.CFUNCTYPE(
