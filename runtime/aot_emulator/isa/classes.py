@@ -113,8 +113,8 @@ _PASSES: Mapping[Generation, tuple[tuple[str, int], ...]] = {
 }  # fmt: skip
 """Passes, of four cycles each, of CDNA's matrix instructions, from LLVM's SISchedule.td. Its model for gfx950
 (`SIDPGFX950FullSpeedModel`) gives fp64's 16x16x4 16 passes, half the rate of CDNA 3, and f8f6f4 twice as many passes
-where an operand has 8 bits as where both have 6 or 4. The rates in AMD's CDNA 4 white paper agree. The passes listed for
-f8f6f4 are those of 8 bits."""
+where an operand has 8 bits as where both have 6 or 4. The rates in AMD's CDNA 4 white paper agree. Those listed for
+f8f6f4 are for 8 bits."""
 
 
 def matrix_passes(instruction: Instruction) -> int | None:
