@@ -62,7 +62,7 @@ def dispatched_ops(index: records.Index) -> list[records.Op]:
 
 
 def undispatchable(op: records.Op) -> str:
-    """Why an op cannot be called from C by a function; empty if it can."""
+    """The reason why an op has no function in C; empty if it has one."""
     if any(len(tensor.shape) > MAX_RANK for tensor in op.tensors):
         return f"it has a tensor of more than {MAX_RANK} dims"
     if len(op.tensors) > 63:

@@ -27,7 +27,7 @@ _COMPARE: Mapping[type[ast.AST], str] = {
     ast.GtE: "aot_ge(e, ",
 }  # fmt: skip
 
-Places = Mapping[str, str]
+Codes = Mapping[str, str]
 """Name, or `query_name` of a query → the C expression of its value."""
 
 
@@ -38,7 +38,7 @@ class Texts:
         self._positions = {name: i for i, name in enumerate((ABSENT, *DTYPE_NUMBERS))}
 
     def position(self, text: str) -> int:
-        """Where a text is, from now on."""
+        """The position of a text, which is added if it is new."""
         return self._positions.setdefault(text, len(self._positions))
 
     def text(self, position: int) -> str:
@@ -62,17 +62,17 @@ class Functions:
         """Temporary values that an expression may need."""
         self._names: dict[tuple[str, str], str] = {}
 
-    def function(self, text: str, places: Places) -> str:
+    def function(self, text: str, codes: Codes) -> str:
         """The name of the function that evaluates an expression, from now on."""
         tree = parse(text).tree
-        writer = _Writer(self.texts, places)
+        writer = _Writer(self.texts, codes)
         key = (writer.value(tree), parse(text).text)
         self.chains = max(self.chains, writer.chains)
         return self._names.setdefault(key, f"aot_x{len(self._names)}")
 
-    def optional(self, text: str, places: Places) -> str:
+    def optional(self, text: str, codes: Codes) -> str:
         """The same; NULL for an empty text."""
-        return self.function(text, places) if text else "NULL"
+        return self.function(text, codes) if text else "NULL"
 
     def constant(self, value: records.Value) -> str:
         """A value as an initialiser."""
@@ -97,13 +97,13 @@ class Functions:
 class _Writer:
     """Writes one expression in C."""
 
-    def __init__(self, texts: Texts, places: Places):
-        self.texts, self.places, self.chains = texts, places, 0
+    def __init__(self, texts: Texts, codes: Codes):
+        self.texts, self.codes, self.chains = texts, codes, 0
 
     def value(self, node: ast.expr) -> str:
         query = query_of(node)
         if query is not None:
-            return self.places[query]
+            return self.codes[query]
         match node:
             case ast.Constant(value=bool(flag)):
                 return f"aot_b({'true' if flag else 'false'})"
@@ -114,7 +114,7 @@ class _Writer:
             case ast.Constant(value=str(literal)):
                 return f"aot_s({self.texts.position(literal)})"
             case ast.Name(id=name):
-                return self.places[name]
+                return self.codes[name]
             case ast.BinOp(op=op, left=left, right=right):
                 return f"aot_{_BINARY[type(op)]}(e, {self.value(left)}, {self.value(right)})"
             case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:

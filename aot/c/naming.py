@@ -1,4 +1,4 @@
-"""What the C interface calls things: kernarg structs, ops and their arguments. Variants have the names of
+"""Names of the C interface: kernarg structs, ops and their arguments. Variants have the names of
 `aot_runtime.contract.variant_names`.
 
 Names come from what a thing is and from its op's contract, and not from the rest of the bundle, so that they are the

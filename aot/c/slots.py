@@ -1,4 +1,4 @@
-"""Where the C dispatcher keeps the value of each name of an op, and what its expressions ask about tensors."""
+"""Slots of the C dispatcher: the positions of names and of queries about tensors among the values of a call."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from aot_runtime.contract.names import Scope, config_names, stride_position
 from aot_runtime.contract.validate import kernarg_texts
 
 _OF_DEVICES = ("num_cus", "num_xcds")
-"""Names whose value the device gives; the others of an architecture are known to the builder."""
+"""Names whose values come from the device; the builder knows the others of an architecture."""
 
 
 @dataclass(frozen=True)
 class QueryRow:
-    """A query that is answered once a call: its kind in C, and what it is about."""
+    """A query that is answered once per call: its kind in C and its subject."""
 
     kind: str
     slot: int
@@ -28,7 +28,7 @@ class QueryRow:
 
 
 class Slots:
-    """The places of all names of a bundle: ops that call something alike share the functions that read it."""
+    """The slots of all names of a bundle. Ops that use the same name share the functions that read it."""
 
     def __init__(self) -> None:
         self._positions: dict[str, int] = {}
@@ -40,15 +40,15 @@ class Slots:
         return len(self._positions)
 
 
-class OpPlaces:
-    """The names of an op.
+class OpSlots:
+    """The slots of one op.
 
     Attributes:
-        dims: dim → where it comes from.
-        slots: the place of each name, or `query_name` of a query, among the values of a call.
-        constants: what the architecture gives, of the names that are read.
+        dims: dim → its source.
+        slots: name, or `query_name` of a query → its slot.
+        constants: names of the architecture that the op reads → their values.
         code: name, or `query_name` of a query → the C expression of its value; for `Functions`.
-        queries: those that take a place.
+        queries: the queries that have a slot.
     """
 
     def __init__(self, op: records.Op, variants: Iterable[records.Variant], target: records.Target, slots: Slots):
@@ -90,5 +90,5 @@ class OpPlaces:
         self.queries.append(QueryRow(f"AOT_{str(function).upper()}", slot, number, position, late))
 
     def named(self, text: str) -> list[tuple[str, int]]:
-        """The names that an expression reads, sorted, with their places."""
+        """The names that an expression reads, sorted, with their slots."""
         return [(name, self.slots[name]) for name in sorted(parse(text).names)]

@@ -1,4 +1,4 @@
-"""How names and texts are spelled in C and C++: identifiers, string literals, comments."""
+"""Spelling of names and texts in C and C++: identifiers, string literals, comments."""
 
 from __future__ import annotations
 

@@ -14,7 +14,7 @@ from aot_runtime.contract.tensor_maps import SWIZZLES
 from .dtypes import DTYPE_NUMBERS, enumerator
 from .expressions import Functions
 from .naming import argument_names
-from .slots import OpPlaces, Slots
+from .slots import OpSlots, Slots
 from .spelling import integer, string
 
 _ROLES = {"input": "AOT_INPUT", "output": "AOT_OUTPUT", "inout": "AOT_INOUT"}
@@ -40,7 +40,7 @@ class OpTables:
     ):  # fmt: skip
         self.op, self.functions, self.function, self.key_bytes = op, functions, function, key_bytes
         self.prefix = f"aot_op{number}"
-        self.places = OpPlaces(op, (variant for _, variant, _ in variants), target, slots)
+        self.scope = OpSlots(op, (variant for _, variant, _ in variants), target, slots)
         self.positions = {tensor.name: i for i, tensor in enumerate(op.tensors)}
         self.variables = {name: i for i, name in enumerate(op.dtypes)}
         self.spaces = {space.name: i for i, space in enumerate(op.workspace)}
@@ -52,26 +52,23 @@ class OpTables:
 
     def write(self, signature: str) -> str:
         """Add all tables to `lines`; returns the initialiser of the op itself."""
-        op, places = self.op, self.places
+        op, scope = self.op, self.scope
         tables: dict[str, list[str]] = {
             "tensor_rule": self._tensors(),
             "dim_rule": self._dims(),
-            "query": [
-                f"{{{q.kind}, {q.slot}, {q.tensor}, {q.position}, {_bool(q.of_output)}}}" for q in places.queries
-            ],
+            "query": [f"{{{q.kind}, {q.slot}, {q.tensor}, {q.position}, {_bool(q.of_output)}}}" for q in scope.queries],
             "scalar_rule": self._scalars(),
             "requirement": self._requirements(),
             "derivation": [
-                f"{{{string(item.name)}, {places.slots[item.name]}, {self._function(item.value)}}}"
+                f"{{{string(item.name)}, {scope.slots[item.name]}, {self._function(item.value)}}}"
                 for item in op.derived
             ],
             "constant": [
-                f"{{{places.slots[name]}, {self.functions.constant(value)}}}"
-                for name, value in places.constants.items()
+                f"{{{scope.slots[name]}, {self.functions.constant(value)}}}" for name, value in scope.constants.items()
             ],
             "dtype_variable": self._variables(),
             "axis": self._axes(),
-            "named": [f"{{{string(name)}, {places.slots[name]}}}" for name in op.divisible],
+            "named": [f"{{{string(name)}, {scope.slots[name]}}}" for name in op.divisible],
             "workspace": self._workspaces(),
             "launch": self._launches(),
             "layout": self._layouts(),
@@ -79,7 +76,7 @@ class OpTables:
         }
         names = [self._array(f"aot_{kind}", f"{kind}s", rows) for kind, rows in tables.items()]
         counts = [len(rows) for kind, rows in tables.items() if kind != "layout"]
-        numbers = [*counts, *(places.slots[name] for name in ("extent", "aligned", "num_cus", "num_xcds"))]
+        numbers = [*counts, *(scope.slots[name] for name in ("extent", "aligned", "num_cus", "num_xcds"))]
         return (
             f"{{{string(op.name)}, {signature}, {', '.join(names)},\n     {', '.join(map(str, numbers))}, "
             f"{_bool(op.wide_offsets)},\n     {string(self._built())}}}"
@@ -94,10 +91,10 @@ class OpTables:
         return full
 
     def _function(self, text: str) -> str:
-        return self.functions.function(text, self.places.code)
+        return self.functions.function(text, self.scope.code)
 
     def _optional(self, text: str) -> str:
-        return self.functions.optional(text, self.places.code)
+        return self.functions.optional(text, self.scope.code)
 
     # Arguments
 
@@ -124,7 +121,7 @@ class OpTables:
 
     def _extents(self, tensor: records.Tensor) -> Iterable[str]:
         for position, dim in enumerate(tensor.shape):
-            source = self.places.dims.get(dim.extent)
+            source = self.scope.dims.get(dim.extent)
             is_source = source is not None and (source.tensor, source.position) == (tensor.name, position)
             value = self._function(dim.extent)
             yield f"{{{string(dim.extent)}, {value}, {_bool(dim.broadcast)}, {_bool(is_source)}}}"
@@ -135,11 +132,11 @@ class OpTables:
     def _dims(self) -> list[str]:
         limits = {limit.name: (limit.min, limit.max) for limit in self.op.dims}
         rows = []
-        for name, source in self.places.dims.items():
+        for name, source in self.scope.dims.items():
             inverse = "NULL" if source.inverse == "extent" else self._function(source.inverse)
             low, high = limits.get(name, (1, 2**31 - 1))
             rows.append(
-                f"{{{string(name)}, {self.places.slots[name]}, {self.positions[source.tensor]}, {source.position}, "
+                f"{{{string(name)}, {self.scope.slots[name]}, {self.positions[source.tensor]}, {source.position}, "
                 f"{inverse}, {integer(low)}, {integer(high)}}}"
             )
         return rows
@@ -153,7 +150,7 @@ class OpTables:
             choices = [str(self.functions.texts.position(choice)) for choice in scalar.choices]
             rows.append(
                 f"{{{string(scalar.name)}, {string(allowed)}, {enumerator(scalar.type)}, "
-                f"{self.places.slots[scalar.name]}, offsetof({self.function}_args, {members[scalar.name]}), "
+                f"{self.scope.slots[scalar.name]}, offsetof({self.function}_args, {members[scalar.name]}), "
                 f"{_bool(low is not None)}, {_bool(high is not None)}, {limits}, {self._optional(scalar.default)}, "
                 f"{self._array('int', f'choices{i}', choices)}, {len(choices)}}}"
             )
@@ -162,7 +159,7 @@ class OpTables:
     def _requirements(self) -> list[str]:
         rows = []
         for i, text in enumerate(self.op.require):
-            names = self.places.named(text)
+            names = self.scope.named(text)
             listed = self._array("aot_named", f"required{i}", (f"{{{string(n)}, {slot}}}" for n, slot in names))
             rows.append(f"{{{string(text)}, {self._function(text)}, {listed}, {len(names)}}}")
         return rows
@@ -174,7 +171,7 @@ class OpTables:
         for name, i in self.variables.items():
             dtypes = [enumerator(dtype) for dtype in self.op.dtypes[name]]
             listed = self._array("aot_dtype", f"dtypes{i}", dtypes)
-            rows.append(f"{{{string(name)}, {self.places.slots[name]}, {listed}, {len(dtypes)}}}")
+            rows.append(f"{{{string(name)}, {self.scope.slots[name]}, {listed}, {len(dtypes)}}}")
         return rows
 
     def _axes(self) -> list[str]:
@@ -184,7 +181,7 @@ class OpTables:
             values = self._array("aot_value", f"values{i}", map(self.functions.constant, axis.values))
             rows.append(
                 f"{{{string(axis.name)}, {string(wanted)}, {string(', '.join(map(str, axis.values)))}, "
-                f"{self.places.slots[axis.name]}, {_RULES[axis.rule]}, {self._function(axis.pick)}, {values}, "
+                f"{self.scope.slots[axis.name]}, {_RULES[axis.rule]}, {self._function(axis.pick)}, {values}, "
                 f"{len(axis.values)}}}"
             )
         return rows
@@ -210,7 +207,7 @@ class OpTables:
                 configs.append(
                     f"{{{self._optional(config.when)}, {self._array('aot_value', f'config{i}_{n}', values)}}}"
                 )
-            slots = self._array("int", f"slots{i}", (str(self.places.slots[name]) for name in names))
+            slots = self._array("int", f"slots{i}", (str(self.scope.slots[name]) for name in names))
             grid = ", ".join(map(self._function, launch.grid))
             rows.append(
                 f"{{{string(launch.kernel)}, {self._optional(launch.when)}, {{{grid}}}, {slots}, {len(names)}, "

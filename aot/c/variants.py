@@ -191,7 +191,7 @@ def _variant(
 
 
 def describe(op: records.Op, variant: records.Variant) -> str:
-    """Which calls a variant serves, and how it was compiled."""
+    """A description of the calls that a variant serves and of how it was compiled."""
     launch = op.launches[variant.launch]
     config = launch.configs[variant.config]
     point = ", ".join(f"{name}={variant.axis_values[name]}" for name in axis_names(op))

@@ -73,7 +73,7 @@ class Binder:
         return LaunchScope(self.manifest, self.op, self.index)
 
     def bind(self, variant: VariantSpec) -> tuple[Bound, ...]:
-        """What every parameter is in a variant, in the kernel's order. Raises `ManifestError`: all that is wrong."""
+        """Bind every parameter for a variant, in the kernel's order. Raises `ManifestError` with all faults."""
         known, found, faults = dict(variant.constants), list[Bound](), list[str]()
         for parameter in self.parameters:
             try:
@@ -305,7 +305,7 @@ class Binder:
 
 
 def _comma_hint(before: str, value: Any, key: str) -> str:
-    """What to say where `key` is the rest of the expression of the entry before it: YAML parts braces at commas."""
+    """A hint for a `key` that is the rest of the expression before it, since YAML splits braces at commas."""
     if not (isinstance(value, str) and value.count("(") > value.count(")") and key.count(")") > key.count("(")):
         return ""
     return f': between braces an expression with a comma is quoted: {before}: "{value}, {key}"'

@@ -1,4 +1,4 @@
-"""What each parameter of a kernel is in one variant, and what follows: the compile job, and the kernargs of a call."""
+"""Parameters of a kernel bound for one variant, and what is derived from them: the compile job and the kernargs."""
 
 from __future__ import annotations
 
@@ -18,10 +18,10 @@ from .variants import VariantSpec
 
 @dataclass(frozen=True)
 class Bound:
-    """What a parameter, or a member of one that is a tuple, is in one variant.
+    """A kernel parameter, or a member of one that is a tuple, bound for one variant.
 
     Attributes:
-        name: of a member its path, such as `q.stride_heads`.
+        name: the parameter; for a member its path, such as `q.stride_heads`.
         type: `constexpr`, a scalar type, `*` and a Triton dtype, or the type of a tensor descriptor.
         constant: the value of a `constexpr`.
         value: otherwise the expression that gives the kernarg at a call; a pointer's tensor.

@@ -1,4 +1,4 @@
-"""What a bundle will have: a manifest for one architecture, each op's variants bound and given their compile jobs."""
+"""Plan a bundle: a manifest for one architecture, with each op's variants bound and given their compile jobs."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ class PlannedVariant:
 
 @dataclass(frozen=True)
 class PlannedBundle:
-    """One bundle of a build: a manifest for one architecture, with the selftest cases that its variants serve.
+    """A bundle of a build: a manifest for one architecture, with the selftest cases that its variants serve.
 
     Attributes:
         filters: what restricts the variants by the values of axes.

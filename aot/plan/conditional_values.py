@@ -1,6 +1,6 @@
-"""Values that differ by variant: `bias if WITH_BIAS else null`, of which each variant has one branch.
+"""Conditional values such as `bias if WITH_BIAS else null`, of which each variant takes one branch.
 
-A branch may be what no expression computes with: a tensor, a workspace, or nothing at all.
+A branch may be a tensor, a workspace or `null`, which expressions cannot compute with.
 """
 
 from __future__ import annotations
@@ -12,11 +12,11 @@ from typing import Any
 from aot_runtime.contract.expressions import UNKNOWN, Expression, parse
 
 NULL = "null"
-"""What stands for None, as a branch."""
+"""The spelling of None as a branch."""
 
 
 def tests(value: Expression) -> Iterator[Expression]:
-    """The conditions on the way to the branches of a value."""
+    """The conditions of a value and of its branches."""
     waiting = [value.tree]
     while waiting:
         tree = waiting.pop()
@@ -26,7 +26,7 @@ def tests(value: Expression) -> Iterator[Expression]:
 
 
 def chosen(value: Expression, known: Mapping[str, Any]) -> Expression:
-    """The branch that a variant has, as far as what is known of it decides. Raises `ExpressionError`."""
+    """The branch that a variant takes, as far as its known values decide. Raises `ExpressionError`."""
     tree = value.tree
     while isinstance(tree, ast.IfExp):
         holds = parse(ast.unparse(tree.test)).partial(known)

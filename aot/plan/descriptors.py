@@ -71,7 +71,7 @@ def _dims(tensor: records.Tensor, given: BindSpec) -> tuple[int, ...]:
 def _descriptor_fault(
     tensor: records.Tensor, block: Sequence[Any], dims: Sequence[int], known: Mapping[str, Any]
 ) -> str:
-    """Why there is no descriptor of a tensor with blocks of these extents; empty if there is."""
+    """The reason why a tensor has no descriptor with blocks of these extents; empty if it has one."""
     rank = len(tensor.shape)
     if len(block) != rank:
         return f"its block has {len(block)} extents, but '{tensor.name}' has {rank} dims"

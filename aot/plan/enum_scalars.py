@@ -1,6 +1,6 @@
-"""Numbers of choices: a manifest names them once, in `values`; its expressions ask with `number(scalar)`.
+"""Scalars whose choices have numbers, given once in `values`; expressions get a number by `number(scalar)`.
 
-The contract's expressions know a choice by its text alone: what stands for its number is spelled out here.
+Contracts have no `number`: it is replaced by a conditional over the texts of the choices.
 """
 
 from __future__ import annotations
@@ -17,23 +17,23 @@ Numbers = Mapping[str, Mapping[str, int]]
 
 
 def choice_numbers(scalars: Mapping[str, ScalarSpec]) -> Numbers:
-    """The choices that have numbers."""
+    """The numbers of the scalars that have some."""
     return {name: scalar.values for name, scalar in scalars.items() if isinstance(scalar.values, dict)}
 
 
 def with_numbers(text: str, numbers: Numbers) -> str:
-    """An expression without `number(scalar)`. Raises `ExpressionError` where the scalar has no numbers."""
+    """Replace `number(scalar)` in an expression. Raises `ExpressionError` if the scalar has no numbers."""
     if "number" not in text:
         return text
     try:
         tree = syntax_tree(text)
     except (SyntaxError, ValueError, RecursionError, MemoryError):
-        return text  # whoever parses it says what is wrong
+        return text  # which the parser reports
     return ast.unparse(_Numbers(numbers).visit(tree))
 
 
 def number_of(scalar: str, numbers: Numbers) -> str:
-    """The expression that gives a choice's number."""
+    """The expression for the number of a scalar's choice."""
     *others, (_, last) = numbers[scalar].items()
     return "".join(f"{number} if {scalar} == {name!r} else " for name, number in others) + str(last)
 

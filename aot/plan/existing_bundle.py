@@ -1,4 +1,4 @@
-"""`--add`: the variants of a bundle that is there, which are to be in the new one, too."""
+"""The existing bundle of `--add`, whose variants are kept in the new one."""
 
 from __future__ import annotations
 
@@ -15,21 +15,21 @@ from aot_runtime.errors import BundleError
 from .variants import VariantSpec
 
 Key = tuple[Any, ...]
-"""All that tells a variant from the others of its bundle, in a manifest that is the same or was changed elsewhere."""
+"""The identity of a variant in its bundle, which holds when other parts of the manifest change."""
 _TOLD = 3
-"""Variants that an error names."""
+"""The most variants that an error names."""
 
 
 @dataclass(frozen=True)
 class Present:
-    """A bundle that is added to. labels: key of each variant → what it is, in words."""
+    """A bundle that is added to. labels: key of each variant → its description."""
 
     folder: Path
     id: str
     labels: Mapping[Key, str]
 
     def missing(self, found: Iterable[Key]) -> str:
-        """Why the bundle cannot be added to, where not all of its variants were found; else empty."""
+        """The error for variants that were not found; empty if all were."""
         if not (gone := self.labels.keys() - set(found)):
             return ""
         told = sorted(self.labels[key] for key in gone)
@@ -41,7 +41,7 @@ class Present:
 
 
 def read_present(folder: Path) -> Present:
-    """The bundle in a folder. Raises `ManifestError` where there is none."""
+    """Read the bundle in a folder. Raises `ManifestError` if there is none."""
     try:
         index = read_index(folder)
     except BundleError as error:
@@ -61,7 +61,7 @@ def key_of(op: records.Op, variant: VariantSpec) -> Key:
 
 
 def _key(op: records.Op, launch: int, config: int, aligned: bool, point: Mapping[str, Any]) -> Key:
-    """By a config's content, as its position may be another by now; `repr` tells True from 1."""
+    """Use the content of the config, whose position may have changed; `repr` tells True from 1."""
     made = op.launches[launch]
     values = repr(sorted(point.items()))
     return op.name, launch, made.kernel, records.encode_json(made.configs[config]), aligned, values

@@ -37,7 +37,7 @@ def parse_filters(texts: Iterable[str]) -> dict[str, frozenset[str]]:
 
 @dataclass(frozen=True)
 class _Known:
-    """What a filter may name, in lower case.
+    """The names that a filter may use, in lower case.
 
     Attributes:
         axes: each axis, as manifests spell it.
@@ -71,7 +71,7 @@ def resolve_filters(manifests: Iterable[Manifest], filters: Filters) -> tuple[di
 
 
 def passes(op: records.Op, variant: VariantSpec, filters: Filters) -> bool:
-    """Whether a variant has one of the wanted values on each axis of a filter; an axis that its op lacks is no bar."""
+    """Tell whether a variant has a wanted value on each axis of a filter; axes that its op lacks are ignored."""
     point = {name.lower(): {str(value).lower()} for name, value in (*variant.point, ("op", variant.op))}
     point["dtype"] = {str(value).lower() for name, value in variant.point if name in op.dtypes}
     return all(

@@ -1,4 +1,4 @@
-"""What a kernel's decorators say of an op, taken into the op, so that its manifest need not say it again.
+"""Complete an op from its kernel's decorators, so that the manifest need not repeat them.
 
 The configs of `@triton.autotune` are there for `from_kernel`. A value of `@triton.heuristics` that nothing in the
 manifest gives becomes what a person would write: an entry of `bind` where the point of a variant decides it, an axis
@@ -149,14 +149,14 @@ class _Taking:
         raise self._error(heuristic, f"depends on {name}, and the op says nothing of that. Say what it is")
 
     def constant(self, heuristic: Heuristic, name: str) -> ast.expr | None:
-        """What all configs have for a name; None where none has it."""
+        """The value that all configs have for a name; None if no config has it."""
         values = {config.blocks[name] for config in (*self._configs, *self._laid) if name in config.blocks}
         if len(values) > 1 or (values and not all(name in config.blocks for config in self._configs)):
             raise self._error(heuristic, f"depends on {name}, which differs by config. Say what it is")
         return _tree(literal(values.pop())) if values else None
 
     def is_there(self, tensor: str) -> bool:
-        """Whether an argument is there in every call, as all are but optional tensors."""
+        """Tell whether every call has an argument, as all have but optional tensors."""
         spec = self._spec.tensors.get(tensor)
         return spec is None or (not spec.optional and spec.when == "")
 

@@ -1,4 +1,4 @@
-"""What the values of one launch's parameters may be made of: names, tensors, and what each variant decides of them."""
+"""The scope of one launch's values: names, tensors, and what each variant decides about them."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ class LaunchScope:
         return value
 
     def place(self, name: str) -> tuple[Key, ...]:
-        """Where the manifest binds a parameter or member: in `bind`, or with the kernel itself."""
+        """The place where the manifest binds a parameter or member: in `bind`, or at the kernel."""
         head, _, last = name.rpartition(".")
         if last.isdigit() and isinstance(self.launch.bind.get(head), list):
             return ("bind", head, int(last))

@@ -1,4 +1,4 @@
-"""What the members of a kernel parameter that is a named tuple are bound to.
+"""Bind the members of a kernel parameter that is a named tuple.
 
     class Matrix(NamedTuple):
         ptr: tl.tensor
@@ -26,15 +26,15 @@ NO_DIM = "none"
 
 @dataclass(frozen=True)
 class Absent:
-    """What a member is where the tuple stands for nothing."""
+    """The constant of a member of a tuple that stands for nothing."""
 
     constant: Any
 
 
 Value = Expr | BindSpec | tuple["Value", ...] | Absent
-"""Of a parameter or a member: an expression; a tuple, as operands are; or nothing."""
+"""The value of a parameter or member: an expression, a tuple (as operands are), or nothing."""
 Given = Expr | BindSpec | list[Expr | BindSpec | None] | None
-"""What `bind` has for a parameter or a member."""
+"""An entry of `bind` for a parameter or member."""
 
 
 class MemberError(ValueError):
@@ -47,7 +47,7 @@ def member_values(
     tensors: Mapping[str, records.Tensor],
     by_name: Callable[[str], str | None],
 ) -> dict[str, Value]:
-    """What each member is bound to, by its path. Raises `MemberError`.
+    """The value of each member, by its path. Raises `MemberError`.
 
     Args:
         bind: the launch's.
@@ -82,19 +82,19 @@ def member_values(
 
 
 def as_value(given: Given) -> Value:
-    """What an entry of `bind` stands for: a tuple where it is a list, nothing where it is null."""
+    """The value of an entry of `bind`: a tuple if it is a list, nothing if it is null."""
     if isinstance(given, list):
         return tuple(map(as_value, given))
     return Absent(None) if given is None else given
 
 
 def is_member(parameter: Parameter) -> bool:
-    """Whether it is a member, or an element, of a tuple."""
+    """Tell whether a name is a member or an element of a tuple."""
     return "." in parameter.name
 
 
 def length_fault(parameter: Parameter, count: int) -> str:
-    """Why a parameter cannot have so many elements, by what its kernel does with it; empty if it can."""
+    """The reason why the kernel cannot take so many elements; empty if it can."""
     use = parameter.unpacked
     if use is None or use.least <= count <= (count if use.most is None else use.most):
         return ""
@@ -103,7 +103,7 @@ def length_fault(parameter: Parameter, count: int) -> str:
 
 
 def not_a_tuple(parameter: Parameter) -> str:
-    """What is said of a parameter that the kernel takes apart, and that is bound to one value."""
+    """The error for a parameter that the kernel takes apart and that is bound to one value."""
     assert parameter.unpacked is not None
     return f"is a tuple to the kernel, `{parameter.unpacked.text}`: bind it to a list of its elements"
 

@@ -122,7 +122,7 @@ def _pair(tensor: Tensor, other: Tensor, places: Mapping[str, Strided]) -> Pair:
 
 
 def _same(place: Strided) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """What two arrays have in common that are one if they have one address."""
+    """Itemsize, shape and strides: arrays with the same, at the same address, are one array."""
     return place.itemsize, tuple((extent, stride if extent > 1 else 0) for extent, stride in place.dims)
 
 

@@ -1,4 +1,4 @@
-"""The rules that a call is held to; each raises an error that names the argument."""
+"""Rules of calls; each raises an error that names the argument."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ class Rules:
             step *= layout.shape[dim]
 
     def innermost(self, name: str, layout: Layout) -> int | None:
-        """Which dim is the innermost one of a tensor with several that may be; of others the last contiguous one."""
+        """The innermost dim: the one that the layout has of several candidates, else the last contiguous one."""
         tensor = self.tensors[name]
         if tensor.innermost:
             return innermost_dim(layout.shape, layout.strides, tensor.innermost)
@@ -118,7 +118,7 @@ class Rules:
         return present[first].dtype
 
     def extent(self, name: str, position: int, layout: Layout, expected: Any) -> None:
-        """One extent of a tensor against what the op's dims make it; `dim|1` may be 1."""
+        """Check an extent of a tensor against the op's dims; `dim|1` may be 1."""
         tensor = self.tensors[name]
         actual = layout.shape[position]
         if actual == expected or (tensor.shape[position].broadcast and actual == 1):
@@ -216,7 +216,7 @@ class Rules:
     # Specialisation and launch
 
     def misalignment(self, layouts: Mapping[str, Layout | None], extents: Mapping[str, int]) -> tuple[str, ...]:
-        """Why a call cannot use the aligned specialisation; empty if it can, but for what single variants ask for."""
+        """The reason why a call cannot use the aligned specialisation; empty if it can, single variants aside."""
         reasons: list[str] = []
         for name, layout in layouts.items():
             if layout is not None:
@@ -239,7 +239,7 @@ class Rules:
                 yield f"stride {stride} of '{tensor.name}' in dim {dim} is not a multiple of {ALIGNMENT}"
 
     def unmappable(self, name: str, layout: Layout) -> Iterable[str]:
-        """Why there is no tensor map of an argument; nothing if there is one."""
+        """The reason why an argument has no tensor map; empty if it has one."""
         return unmappable(name, layout, self.innermost(name, layout))
 
     def reach(self, layouts: Mapping[str, Layout | None]) -> None:

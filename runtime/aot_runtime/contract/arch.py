@@ -62,14 +62,14 @@ BACKENDS: Mapping[str, Backend] = {backend.name: backend for backend in (HIP, CU
 """Every backend by name, in the order in which their GPUs are preferred."""
 
 SIMDS = 4
-"""Of a `ComputeUnit`."""
+"""SIMDs of a `ComputeUnit`."""
 KIB = 1024
 
 
 @dataclass(frozen=True)
 class ComputeUnit:
-    """What a workgroup must fit in, which has four SIMDs: a gfx9 compute unit, an RDNA work-group processor (Triton
-    compiles for WGP mode) or an NVIDIA SM. From LLVM and CUDA.
+    """The hardware that a workgroup runs on, with four SIMDs: a gfx9 compute unit, an RDNA work-group processor
+    (Triton compiles for WGP mode) or an NVIDIA SM. From LLVM and CUDA.
 
     Attributes:
         waves: wave slots of a SIMD.
@@ -135,7 +135,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What differs by architecture.
+    """An architecture, and all that differs by architecture.
 
     Attributes:
         name: bare, as `--arch` spells it: `gfx942`, `sm_90`.
@@ -197,7 +197,7 @@ class Architecture:
 
     @property
     def device_constants(self) -> dict[str, str | int | bool]:
-        """Those of `constants` that every device has: of several dies a partition has fewer."""
+        """The constants that every device of the architecture has; a partition has fewer dies than a whole GPU."""
         return {name: value for name, value in self.constants.items() if name != "num_xcds" or value == 1}
 
 

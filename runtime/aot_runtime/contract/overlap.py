@@ -22,7 +22,7 @@ import msgspec
 
 
 class Strided(msgspec.Struct, frozen=True):
-    """Where the elements of an array lie, relative to its address.
+    """The positions of an array's elements relative to its address.
 
     Attributes:
         itemsize: bytes of an element.

@@ -22,8 +22,8 @@ SWIZZLES = (0, 32, 64, 128)
 
 
 class Mapped(msgspec.Struct, frozen=True):
-    """What a map of an array has besides the address, by dims from outermost to innermost: extents in elements, and
-    strides in bytes without that of the last dim."""
+    """The contents of an array's map besides the address, from the outermost dim to the innermost: extents in elements,
+    and strides in bytes, of all dims but the last."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -44,10 +44,10 @@ def mapped_tensors(variants: Iterable[Variant]) -> dict[int, tuple[str, ...]]:
 
 
 def unmappable(name: str, layout: Layout, innermost: int | None) -> Iterator[str]:
-    """Why there is no map of an array; nothing if there is one.
+    """The reasons why an array has no map; none if it has one.
 
     Args:
-        name: of its tensor.
+        name: the tensor.
         innermost: the dim that the contract holds to a stride of 1.
     """
     if not layout.aligned:
@@ -64,7 +64,7 @@ def unmappable(name: str, layout: Layout, innermost: int | None) -> Iterator[str
 
 
 def map_fault(tensor_map: TensorMap, tensor: Tensor, op: Op) -> str:
-    """Why a kernarg cannot be a map of a tensor of an op; empty if it can."""
+    """The reason why a kernarg cannot be a map of an op's tensor; empty if it can."""
     rank = len(tensor_map.box)
     dtype = DTYPES.get(tensor_map.dtype)
     is_of_tensor = tensor_map.dtype in op.dtypes.get(tensor.dtype, (tensor.dtype,))

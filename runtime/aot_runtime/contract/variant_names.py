@@ -1,4 +1,4 @@
-"""What variants are called outside of Python: in the C interface of a bundle, and in other formats of archives.
+"""Names of variants outside of Python: in the C interface of a bundle, and in other formats of archives.
 
 A name comes from what a variant is and from its op's contract, and not from the rest of the bundle, so that it is the
 same in every build of the manifest.
@@ -33,7 +33,7 @@ def digest(key: Any, length: int) -> str:
 
 
 def prefix_of(index: records.Index) -> str:
-    """What the names of one bundle for one architecture begin with."""
+    """The prefix of all names of one bundle for one architecture."""
     return identifier(index.name, index.target.arch)
 
 

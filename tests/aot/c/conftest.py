@@ -19,7 +19,7 @@ def small_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def small_library(small_bundle: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What the source of `small_bundle` compiles to, as C++."""
+    """The shared library of `small_bundle`'s source, compiled as C++."""
     if shutil.which("c++") is None:
         pytest.skip("no C++ compiler (c++)")
     return compile_library(tmp_path_factory.mktemp("c"), small_bundle / "src/small.c", language="c++17")

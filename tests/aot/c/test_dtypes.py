@@ -17,7 +17,7 @@ _SCALAR = 'printf("%s %s %d %d %d\\n", "{name}", {c}.name, {c}.size, {c}.is_sign
 
 
 def printed(folder: Path, lines: list[str]) -> list[list[str]]:
-    """What a program that includes the sample's source prints, line by line."""
+    """The lines that a program with the sample's source prints."""
     body = "\n    ".join(lines)
     text = run_c(folder, sample_index(), f"int main(void)\n{{\n    {body}\n    return 0;\n}}\n")
     return [line.split() for line in text.splitlines()]

@@ -43,7 +43,7 @@ def outcome(evaluate: Any) -> Any:
 
 
 def compare(found: EvaluatedInC, text: str, names: dict[str, Any]) -> bool:
-    """Whether C has a value where Python has one that 64 bits hold. It is never another one."""
+    """C has the value that Python has, or none if 64 bits cannot hold it."""
     ours = outcome(lambda: found.value(text, names))
     theirs = outcome(lambda: evaluator(text)(names))
     assert ours is None or ours == theirs, (text, names, ours, theirs)

@@ -44,7 +44,7 @@ set_target_properties(hip::host PROPERTIES INTERFACE_LINK_LIBRARIES "{library}")
 
 
 def write(folder: Path, index: Index) -> Path:
-    """What a build writes for C, and an index that has the id."""
+    """The files that a build writes for C, and an index with its id."""
     for file, content in {**c_files(index), "bundle.json": f'{{"id": "{index.id}"}}'.encode()}.items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_bytes(content)

@@ -29,7 +29,7 @@ from tests.support.on_demand import index_of
 ROOT = Path(__file__).parents[3]
 CUS, XCDS = (1, 38, 304), 8
 ONLY_IN_C = ("reaches further than 2**53 elements", "more than 64 bits", "beyond 2**53")
-"""What C refuses, as its page says, and Python takes or refuses for something else."""
+"""Calls that C refuses, as its page says, and Python takes or refuses for another reason."""
 
 
 _PYTHONS_ADVICE = re.compile(r"\n  advice: .*")

@@ -65,7 +65,7 @@ class Arguments:
         self.type = type(f"{op.name}_args", (ctypes.Structure,), {"_fields_": members})
 
     def make(self, tensors: Mapping[str, Tensor | None], scalars: Mapping[str, Any]) -> Any:
-        """What None is, and what is left out, is not passed."""
+        """Fill in the struct; names that are None or left out are not passed."""
         args = self.type()
         for name, value in tensors.items():
             if value is not None:
@@ -114,7 +114,7 @@ class PlannedInC:
     def plan(
         self, op: str, tensors: Mapping[str, Tensor | None], scalars: Mapping[str, Any], cus: int, xcds: int
     ) -> Any:
-        """What a call becomes, as data; or (code, message) where it is refused."""
+        """The plan of a call as data, or (code, message) if it is refused."""
         arguments = self.ops[op]
         args = arguments.make(tensors, scalars)
         number = ctypes.c_uint64(int(signature(arguments.op), 16))
