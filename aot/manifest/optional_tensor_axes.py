@@ -1,4 +1,4 @@
-"""The axes of an op: what its manifest lists, and those that tell kernels which tensors a call has."""
+"""Axes of an op: those in its manifest, and one for each optional tensor, which tells kernels whether a call has it."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from .schema import AxisSpec, OpSpec
 
 
 def op_axes(op: OpSpec) -> dict[str, AxisSpec]:
-    """`constexprs`, and `HAS_<TENSOR>` for each tensor that may be absent and that none of them tells of.
+    """The op's `constexprs`, and an axis `HAS_<TENSOR>` for each tensor that may be absent.
 
-    A tensor that is `nullable` needs none. Nor is there one where the name is that of something else.
+    There is none for a tensor that is `nullable`, whose presence a `constexpr` tells already, or if the name is taken.
     """
     axes = dict(op.constexprs)
     told = {_canonical(str(axis.pick)) for axis in axes.values()}
@@ -25,7 +25,7 @@ def op_axes(op: OpSpec) -> dict[str, AxisSpec]:
 
 
 def presence(name: str, optional: bool, when: str) -> str:
-    """The condition under which a tensor is there, in canonical spelling; empty: always."""
+    """The condition under which a call has a tensor, in canonical spelling; empty if it always has."""
     condition = f"given({name})" if optional else when
     return _canonical(condition) if condition else ""
 
@@ -34,4 +34,4 @@ def _canonical(text: str) -> str:
     try:
         return parse(text).text
     except ExpressionError:
-        return text  # whoever reads it says what is wrong
+        return text  # which its reader reports

@@ -23,7 +23,7 @@ from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.expressions import UNKNOWN, Expression, nearest, parse, query_name
 
-from .bound_parameter import Bound
+from .bound_parameter import BoundParameter
 from .conditional_values import NULL
 from .configs import config_error
 from .constants import is_plain, kind_fault, literal
@@ -64,7 +64,7 @@ class Binder:
                         self.index,
                         config.name,
                         key,
-                        f"config '{config.name}': '{key}' is no constexpr parameter of '{self._scope.launch.kernel}'"
+                        f"config '{config.name}': '{key}' is not a constexpr parameter of '{self._scope.launch.kernel}'"
                         f"{nearest(key, constexprs)}",
                     )
 
@@ -72,9 +72,9 @@ class Binder:
     def _scope(self) -> LaunchScope:
         return LaunchScope(self.manifest, self.op, self.index)
 
-    def bind(self, variant: VariantSpec) -> tuple[Bound, ...]:
+    def bind(self, variant: VariantSpec) -> tuple[BoundParameter, ...]:
         """Bind every parameter for a variant, in the kernel's order. Raises `ManifestError` with all faults."""
-        known, found, faults = dict(variant.constants), list[Bound](), list[str]()
+        known, found, faults = dict(variant.constants), list[BoundParameter](), list[str]()
         for parameter in self.parameters:
             try:
                 for item, value in self._parts(parameter):
@@ -106,9 +106,9 @@ class Binder:
 
     def _bind_part(
         self, part: Parameter, value: Value | None, variant: VariantSpec, known: Mapping[str, Any]
-    ) -> Iterator[Bound]:
+    ) -> Iterator[BoundParameter]:
         if isinstance(value, Absent):
-            yield Bound(part.name, "constexpr", constant=value.constant)
+            yield BoundParameter(part.name, "constexpr", constant=value.constant)
         elif isinstance(value, tuple):
             yield from self._bind_tuple(part, value, variant, known)
         else:
@@ -116,7 +116,7 @@ class Binder:
 
     def _bind_tuple(
         self, part: Parameter, values: tuple[Value, ...], variant: VariantSpec, known: Mapping[str, Any]
-    ) -> Iterator[Bound]:
+    ) -> Iterator[BoundParameter]:
         """A tuple: of elements that are parameters by themselves; as a constexpr, or with none, one constant."""
         if fault := length_fault(part, len(values)):
             raise self._scope.error(self._scope.place(part.name), f"parameter '{part.name}' {fault}")
@@ -130,18 +130,18 @@ class Binder:
             if function := next((found.function for found in bound if found.function), ""):
                 message = f"'{function}' is a function, which no element of a tuple can be"
                 raise self._scope.error(self._scope.place(part.name), message)
-            yield Bound(part.name, "constexpr", constant=tuple(found.constant for found in bound))
+            yield BoundParameter(part.name, "constexpr", constant=tuple(found.constant for found in bound))
         else:
             yield from bound
 
     def _bind(
         self, parameter: Parameter, given: Expr | BindSpec | None, variant: VariantSpec, known: Mapping[str, Any]
-    ) -> Bound:
+    ) -> BoundParameter:
         if isinstance(given, BindSpec) and ((given.dims is not None and not given.block) or given.operands):
             key = "dims" if given.dims is not None else "operands"
             raise self._scope.error(
                 self._scope.place(parameter.name),
-                f"parameter '{parameter.name}' is no tuple, so `{key}` mean nothing to it",
+                f"parameter '{parameter.name}' is not a tuple, so `{key}` mean nothing to it",
             )
         if given is not None and parameter.unpacked:
             message = f"parameter '{parameter.name}' {not_a_tuple(parameter)}"
@@ -154,19 +154,20 @@ class Binder:
         if given is None:
             given = self._scope.by_name(parameter.name)
             if given is None and parameter.has_default:
-                return Bound(parameter.name, "constexpr", constant=self._default(parameter))
+                return BoundParameter(parameter.name, "constexpr", constant=self._default(parameter))
             if given is None:
                 raise self._scope.unbound(parameter.name)
         if isinstance(given, BindSpec) and not given.block and (given.dtype or given.layout) is not None:
             kind = "dtype" if given.dtype is not None else "layout"
             raise self._scope.error(
                 self._scope.place(parameter.name),
-                f"a {kind} is bound to '{parameter.name}', which is no constexpr: a kernel takes no {kind} at run time",
+                f"a {kind} is bound to '{parameter.name}', which is not a constexpr: a kernel takes no {kind} at "
+                "run time",
             )
         if function_of(given):
             raise self._scope.error(
                 self._scope.place(parameter.name),
-                f"'{function_of(given)}' is a function, but '{parameter.name}' is no constexpr",
+                f"'{function_of(given)}' is a function, but '{parameter.name}' is not a constexpr",
             )
         if isinstance(given, BindSpec) and given.block:
             return descriptor(self._scope, parameter.name, given, variant, known, self.arch, self.is_gluon)
@@ -177,14 +178,14 @@ class Binder:
 
     def _bind_constexpr(
         self, parameter: Parameter, given: Any, variant: VariantSpec, known: Mapping[str, Any]
-    ) -> Bound:
+    ) -> BoundParameter:
         name = parameter.name
         if given is None:
             by_name = {**dict(variant.options), **known}  # as Triton passes its options to parameters of their names
             if name in by_name:
-                return Bound(name, "constexpr", constant=by_name[name])
+                return BoundParameter(name, "constexpr", constant=by_name[name])
             if parameter.has_default:
-                return Bound(name, "constexpr", constant=self._default(parameter))
+                return BoundParameter(name, "constexpr", constant=self._default(parameter))
             if without := self._config_without(name, variant):
                 raise without
             raise self._scope.error(
@@ -194,7 +195,7 @@ class Binder:
                 f"{nearest(name, [item for item in known if not item.startswith('_')])}",
             )
         if function := function_of(given):
-            return Bound(name, "constexpr", function=function)
+            return BoundParameter(name, "constexpr", function=function)
         if isinstance(given, BindSpec) and given.dtype is not None:
             constant: Constant = self._scope.dtype(str(given.dtype), name, known)
         elif isinstance(given, BindSpec) and given.layout is not None:
@@ -203,7 +204,7 @@ class Binder:
             constant = self._scope.built(str(given.value if isinstance(given, BindSpec) else given), name, known)
         if fault := kind_fault(parameter, constant):
             raise self._scope.error(self._scope.place(name), f"parameter '{name}': {fault}")
-        return Bound(name, "constexpr", constant=constant)
+        return BoundParameter(name, "constexpr", constant=constant)
 
     def _config_without(self, name: str, variant: VariantSpec) -> ManifestError | None:
         """The error of a config that gives a constexpr no value, where another config gives it one."""
@@ -223,22 +224,24 @@ class Binder:
         variant: VariantSpec,
         known: Mapping[str, Any],
         annotated: str = "",
-    ) -> Bound:
+    ) -> BoundParameter:
         value = self._scope.chosen(value, name, known)
         plain = value.text
         spaces, tensors = self._scope.spaces, self._scope.tensors
         if plain == NULL:
-            return Bound(name, "constexpr", constant=None)
+            return BoundParameter(name, "constexpr", constant=None)
         if plain in spaces:
             dtype = str(known.get(spaces[plain].dtype, spaces[plain].dtype))
-            return Bound(name, f"*{DTYPES[dtype].triton}", value=plain, dtype=dtype, divisible=True)
+            return BoundParameter(name, f"*{DTYPES[dtype].triton}", value=plain, dtype=dtype, divisible=True)
         if plain in tensors:
             if known.get(query_name("given", plain)) is False:
-                return Bound(name, "constexpr", constant=None)
+                return BoundParameter(name, "constexpr", constant=None)
             tensor = tensors[plain]
             dtype = str(known.get(tensor.dtype, tensor.dtype))
             pointer = f"*{DTYPES[dtype].triton}"
-            return Bound(name, pointer, value=plain, dtype=dtype, divisible=tensor.align, ranged=not tensor.large)
+            return BoundParameter(
+                name, pointer, value=plain, dtype=dtype, divisible=tensor.align, ranged=not tensor.large
+            )
         self._scope.check_names(value, name)
         strides = [query for query in value.queries if query[0] == "stride"]
         if len(strides) == 1 and plain == parse(f"stride({strides[0][1]}, {strides[0][2]})").text:
@@ -249,10 +252,12 @@ class Binder:
         constant = self._scope.constant(value, name, known)
         if constant is not UNKNOWN:
             if forced:  # kept: a constant would be an i32 or fp32 in the kernel
-                return Bound(name, forced, value=literal(constant))
-            return Bound(name, "constexpr", constant=constant)
+                return BoundParameter(name, forced, value=literal(constant))
+            return BoundParameter(name, "constexpr", constant=constant)
         wide = any(self._wide(tensors[str(tensor)], variant) for _, tensor, *_ in strides)
-        return Bound(name, forced or self._type(value, name, wide), value=plain, divisible=plain in self.op.divisible)
+        return BoundParameter(
+            name, forced or self._type(value, name, wide), value=plain, divisible=plain in self.op.divisible
+        )
 
     def _type(self, value: Expression, name: str, wide: bool) -> str:
         """The kernarg type of an expression: a scalar has its own; an integer is an i64 where `wide`, else an i32."""
@@ -276,18 +281,18 @@ class Binder:
         forced: str | None,
         variant: VariantSpec,
         known: Mapping[str, Any],
-    ) -> Bound:
+    ) -> BoundParameter:
         if known.get(query_name("given", tensor.name)) is False:
-            return Bound(name, "constexpr", constant=0)
+            return BoundParameter(name, "constexpr", constant=0)
         innermost = known.get(
             query_name("innermost", tensor.name, str(position)), tensor.contiguous[-1:] == (position,)
         )
         # A dim that may be broadcast has stride 0 then.
         if innermost and not tensor.shape[position].broadcast and forced is None:
-            return Bound(name, "constexpr", constant=1)
+            return BoundParameter(name, "constexpr", constant=1)
         value = parse(f"stride({tensor.name}, {position})").text
         type_name = forced or ("i64" if self._wide(tensor, variant) else "i32")
-        return Bound(name, type_name, value=value, divisible=tensor.align and not innermost)
+        return BoundParameter(name, type_name, value=value, divisible=tensor.align and not innermost)
 
     @staticmethod
     def _wide(tensor: records.Tensor, variant: VariantSpec) -> bool:

@@ -17,7 +17,7 @@ from .variants import VariantSpec
 
 
 @dataclass(frozen=True)
-class Bound:
+class BoundParameter:
     """A kernel parameter, or a member of one that is a tuple, bound for one variant.
 
     Attributes:
@@ -57,7 +57,12 @@ class Bound:
 
 
 def compile_job(
-    manifest: Manifest, launch: LaunchSpec, bound: tuple[Bound, ...], variant: VariantSpec, arch: str, line_info: bool
+    manifest: Manifest,
+    launch: LaunchSpec,
+    bound: tuple[BoundParameter, ...],
+    variant: VariantSpec,
+    arch: str,
+    line_info: bool,
 ) -> CompileJob:
     """The compile job of a bound variant."""
     source, function = split_function(launch.kernel)
@@ -77,7 +82,7 @@ def compile_job(
     )
 
 
-def _divisible(item: Bound) -> Iterator[str]:
+def _divisible(item: BoundParameter) -> Iterator[str]:
     if not is_descriptor(item.type):
         yield from [item.name] * item.divisible
         return
@@ -87,7 +92,7 @@ def _divisible(item: Bound) -> Iterator[str]:
             yield field.name
 
 
-def kernarg_values(bound: tuple[Bound, ...]) -> Iterator[tuple[str, str, str]]:
+def kernarg_values(bound: tuple[BoundParameter, ...]) -> Iterator[tuple[str, str, str]]:
     """(parameter, type, expression) of every parameter that is in the kernarg segment; `*dtype` for a pointer. Of a
     pointer and of a tensor map the expression is a tensor's name."""
     for item in bound:
@@ -98,7 +103,7 @@ def kernarg_values(bound: tuple[Bound, ...]) -> Iterator[tuple[str, str, str]]:
             yield item.name, f"*{item.dtype}" if item.dtype else item.type, item.value
 
 
-def tensor_maps(bound: tuple[Bound, ...]) -> dict[str, TensorMap]:
+def tensor_maps(bound: tuple[BoundParameter, ...]) -> dict[str, TensorMap]:
     """Kernarg → the tensor map that it is, of those that are one."""
     found = {}
     for item in bound:
@@ -108,7 +113,7 @@ def tensor_maps(bound: tuple[Bound, ...]) -> dict[str, TensorMap]:
     return found
 
 
-def _part(item: Bound, field: DescriptorField) -> str:
+def _part(item: BoundParameter, field: DescriptorField) -> str:
     """The expression of one of the arguments that a descriptor is passed as; its last dim is packed."""
     match field.kind:
         case "shape":

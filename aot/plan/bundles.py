@@ -22,7 +22,7 @@ from aot_runtime.contract import records
 from aot_runtime.errors import AotError, ExpressionError
 
 from .bind_parameters import Binder, bound_functions
-from .bound_parameter import Bound, compile_job
+from .bound_parameter import BoundParameter, compile_job
 from .calls import PlannedCall, WantedCalls, built_for, plan_calls
 from .cases import Maps, PlannedCase, plan_cases
 from .configs import config_error
@@ -44,7 +44,7 @@ class PlannedVariant:
     """A variant that the bundle will have: what it is, what its parameters are, and the job that compiles it."""
 
     spec: VariantSpec
-    bound: tuple[Bound, ...]
+    bound: tuple[BoundParameter, ...]
     job: CompileJob
     key: str
 

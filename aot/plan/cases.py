@@ -237,7 +237,7 @@ class _CasePlanner:
         for name, dim in self.spec.innermost.items():
             if name not in known:
                 raise self._error(
-                    f"'{name}' is no input with `innermost` dims{nearest(name, known)}", "innermost", name
+                    f"'{name}' is not an input with `innermost` dims{nearest(name, known)}", "innermost", name
                 )
             extents = [known[name].shape[position].extent for position in known[name].innermost]
             positions = [p for p, extent in zip(known[name].innermost, extents, strict=True) if dim in (p, extent)]

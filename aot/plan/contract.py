@@ -208,7 +208,7 @@ class _Contract:
             raise self._config_error(index, entry.name, str(error)) from None
         for key in entry.options:
             if key not in self.options:
-                message = f"config '{entry.name}': '{key}' is no compiler option{nearest(key, self.options)}"
+                message = f"config '{entry.name}': unknown compiler option '{key}'{nearest(key, self.options)}"
                 raise self._config_error(index, entry.name, message, key)
         return records.Config(entry.name, dict(entry.blocks), dict(entry.options), condition)
 
@@ -245,7 +245,8 @@ class _Contract:
             for key in override.options:
                 if key not in self.options:
                     raise self._error(
-                        ("overrides", i, "options", key), f"'{key}' is no compiler option{nearest(key, self.options)}"
+                        ("overrides", i, "options", key),
+                        f"unknown compiler option '{key}'{nearest(key, self.options)}",
                     )
 
     def _check_picks(self, op: records.Op, scope: Scope) -> None:

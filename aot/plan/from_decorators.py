@@ -116,12 +116,12 @@ class _Taking:
         """The heuristic's expression with what each argument of the kernel is in the op."""
         function = heuristic.function
         if not function.expression:
-            raise self._error(heuristic, f"is no expression: {function.reason}. Say what it is")
+            raise self._error(heuristic, f"is not an expression: {function.reason}. Say what it is")
         try:
             tree = _Substitution(self, heuristic).visit(ast.parse(function.expression, mode="eval").body)
             return parse(ast.unparse(tree))
         except ExpressionError as error:
-            raise self._error(heuristic, f"is no expression: {error}") from None
+            raise self._error(heuristic, f"is not an expression: {error}") from None
 
     def meaning(self, heuristic: Heuristic, name: str) -> ast.expr:
         op, bind = self._spec, self._launch.bind

@@ -90,8 +90,8 @@ class LaunchScope:
         known = [*tensors, *strides, *self.names, *(space.name for space in self.op.workspace)]
         return self.error(
             ("kernel",),
-            f"kernel parameter '{name}' is not bound: it is no tensor, stride_<tensor>_<dim>, dim, scalar, constexpr, "
-            f"derived number or workspace, and `bind` does not name it{nearest(name, known)}",
+            f"kernel parameter '{name}' is not bound: it is not a tensor, stride_<tensor>_<dim>, dim, scalar, "
+            f"constexpr, derived number or workspace, and `bind` does not name it{nearest(name, known)}",
         )
 
     def check_names(self, value: Expression, name: str) -> None:

@@ -64,8 +64,8 @@ def member_values(
     target = str((given.value if isinstance(given, BindSpec) else given) or parameter.name)
     if given is not None and target not in tensors:
         raise MemberError(
-            f"parameter '{parameter.name}' is a tuple of {_fields(parameter)}, and '{target}' is no tensor: bind it to "
-            f"a tensor, to a function, or its members by themselves"
+            f"parameter '{parameter.name}' is a tuple of {_fields(parameter)}, and '{target}' is not a tensor: bind it "
+            f"to a tensor, to a function, or its members by themselves"
         )
     strides = _strides(parameter, tensors[target], dims, bind) if target in tensors else {}
     values: dict[str, Value] = {}
@@ -178,7 +178,7 @@ def _strides(
             member for member in members if member.field.removeprefix(STRIDE) not in extents and member.name not in bind
         )
         raise MemberError(
-            f"member '{wrong.field}' of parameter '{parameter.name}' is no stride of '{tensor.name}' "
+            f"member '{wrong.field}' of parameter '{parameter.name}' is not a stride of '{tensor.name}' "
             f"[{', '.join(extents)}], and the strides {', '.join(names)} are not its dims in order: say which dims "
             f"they are, `bind: {{{parameter.name}: {{dims: [...]}}}}`"
         )

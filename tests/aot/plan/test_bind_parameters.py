@@ -8,7 +8,7 @@ from aot.compile.constants import Dtype
 from aot.compile.kernel_source import Parameter
 from aot.manifest.yamlfile import ManifestError
 from aot.plan.bind_parameters import Binder
-from aot.plan.bound_parameter import Bound, kernarg_values
+from aot.plan.bound_parameter import BoundParameter, kernarg_values
 from tests.support.building.bindings import Bindings, binding, with_bind
 from tests.support.building.projects import EVERYTHING, SCALE, check_fault, edit, rows, tuning, unmarked
 
@@ -20,16 +20,16 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Bindings:
     return Bindings(tmp_path_factory.mktemp("everything"))
 
 
-def constant(value: Any) -> Bound:
-    return Bound("", "constexpr", value)
+def constant(value: Any) -> BoundParameter:
+    return BoundParameter("", "constexpr", value)
 
 
-def number(kind: str, value: str, divisible: bool = False) -> Bound:
-    return Bound("", kind, None, value, "", divisible)
+def number(kind: str, value: str, divisible: bool = False) -> BoundParameter:
+    return BoundParameter("", kind, None, value, "", divisible)
 
 
-STRIDE, PARTIAL = number("i32", "stride(x, 0)", True), Bound("", "*fp32", None, "partial", "float32", True)
-X = Bound("", "*fp16", None, "x", "float16", True, True)
+STRIDE, PARTIAL = number("i32", "stride(x, 0)", True), BoundParameter("", "*fp32", None, "partial", "float32", True)
+X = BoundParameter("", "*fp16", None, "x", "float16", True, True)
 # What a parameter is in the aligned specialisation, by its name.
 BY_NAME = {
     "x": X, "partial": PARTIAL, "stride_x_rows": STRIDE, "stride_x_0": STRIDE,
@@ -55,7 +55,7 @@ def test_what_is_absent_is_none_and_its_strides_are_zero(everything: Bindings):
     assert [(item.type, item.constant) for item in absent] == [("constexpr", c) for c in (None, 0, 0, None, False)]
     there = everything.bind(*names, BIASED=True, T="float32")
     assert [item.type for item in there] == ["*fp32", "constexpr", "i32", "constexpr", "constexpr"]
-    assert there[2] == Bound("stride_bias_0", "i32", value="stride(bias, 0)", divisible=True)
+    assert there[2] == BoundParameter("stride_bias_0", "i32", value="stride(bias, 0)", divisible=True)
     assert everything.bind("top", TOP=True)[0].type == "*fp32"
 
 
@@ -167,7 +167,7 @@ def test_elements_of_a_tuple(tmp_path: Path):
     *found, default = bindings.bind("p", "SHAPE=(1, (2, None))")
     expected = (X, STRIDE, constant(None), constant(3), number("i64", "rows"))
     assert found == [replace(bound, name=f"p.{i}") for i, bound in enumerate(expected)]
-    assert default == Bound("SHAPE", "constexpr", constant=(1, (2, None)))
+    assert default == BoundParameter("SHAPE", "constexpr", constant=(1, (2, None)))
     bound = bindings.bind("p", BIASED=True)
     assert [item.type for item in bound] == ["*fp16", "i32", "*fp16", "constexpr", "i64"]
 
@@ -194,11 +194,11 @@ factor: stride(x, @rows) -> kernel has no parameter 'rows)': between braces an e
 @factor: 1 // (BLOCK - 16)
  -> parameter 'factor': '1 // (BLOCK - 16)' cannot be evaluated: integer division or modulo by zero
 @factor: {value: 1e999 - 1e999, type: fp32} -> parameter 'factor': '1e309 - 1e309' is NaN
-@factor: {dims: [rows]} -> parameter 'factor' is no tuple, so `dims` mean nothing to it
-@P: {function: 'k.py:f', operands: [rows]} -> parameter 'P' is no tuple, so `operands` mean nothing to it
-@factor: 'k.py:f' -> 'k.py:f' is a function, but 'factor' is no constexpr
+@factor: {dims: [rows]} -> parameter 'factor' is not a tuple, so `dims` mean nothing to it
+@P: {function: 'k.py:f', operands: [rows]} -> parameter 'P' is not a tuple, so `operands` mean nothing to it
+@factor: 'k.py:f' -> 'k.py:f' is a function, but 'factor' is not a constexpr
 @factor: {dtype: T}
- -> a dtype is bound to 'factor', which is no constexpr: a kernel takes no dtype at run time
+ -> a dtype is bound to 'factor', which is not a constexpr: a kernel takes no dtype at run time
 @P: {dtype: T} -> parameter 'P': its default is 1, so it is a number, and the dtype fp16 is none
 @P: {dtype: flaot32} -> parameter 'P': 'flaot32' is not a dtype; did you mean 'float32'?
 @P: {dtype: mode} -> 'mode' is not known at build, but 'P' is a constexpr
@@ -212,7 +212,7 @@ factor: [rows, @fcator] -> parameter 'factor.1': 'fcator' uses undefined name 'f
 P: [1, @rows] -> 'rows' is not known at build, but 'P.1' is a constexpr
 @P: ['k.py:f'] -> 'k.py:f' is a function, which no element of a tuple can be
 @P: {value: x, block: [8]} -> parameter 'P' is a constexpr, and a descriptor, which has a `block`, is none
-@factor: {value: rows, block: [8]} -> parameter 'factor': 'rows' has a `block`, but is no tensor
+@factor: {value: rows, block: [8]} -> parameter 'factor': 'rows' has a `block`, but is not a tensor
 @factor: {value: x, block: [8]} -> parameter 'factor': its block has 1 extents, but 'x' has 2 dims
 @factor: {value: x, block: [8, 24]} -> parameter 'factor': a block has extents that are powers of two, not 24
 @factor: {value: x, block: [8, rows]} -> 'rows' is not known at build, but 'factor' is a constexpr
@@ -228,7 +228,7 @@ def test_binds_that_are_refused(tmp_path: Path, bind: str, message: str):
 
 
 UNBOUND = (
-    "is not bound: it is no tensor, stride_<tensor>_<dim>, dim, scalar, constexpr, derived number or workspace, "
+    "is not bound: it is not a tensor, stride_<tensor>_<dim>, dim, scalar, constexpr, derived number or workspace, "
     "and `bind` does not name it; did you mean"
 )
 NO_BLOCK = "is not bound: no axis, block or option of the config, or bind of that name; did you mean 'BLOCK'?"
@@ -282,9 +282,8 @@ def test_a_config_that_leaves_a_constexpr_without_a_value_is_named(tmp_path: Pat
 @pytest.mark.parametrize(("key", "nearest"), [("WIDHT", "WIDTH"), ("BLOKC", "BLOCK")])
 def test_a_block_that_is_no_constexpr(tmp_path: Path, key: str, nearest: str):
     text = edit(EVERYTHING, ("WIDTH: 4}", f"WIDTH: 4, @{key}: 2}}"))
-    said = (
-        f"op 'scale': config 'wide': '{key}' is no constexpr parameter of 'k.py:scale_rows'; did you mean '{nearest}'?"
-    )
+    said = f"'{key}' is not a constexpr parameter of 'k.py:scale_rows'; did you mean '{nearest}'?"
+    said = f"op 'scale': config 'wide': {said}"
     check_fault(tmp_path, text, said, binding("BLOCK"))
 
 
@@ -297,4 +296,4 @@ def test_such_a_key_of_a_tuning_file_has_its_place_there(tmp_path: Path):
     bindings = Bindings(tmp_path, edit(EVERYTHING, ("blocks: {WIDTH: 4}, ", "")))
     with pytest.raises(ManifestError) as caught:
         Binder(bindings.manifest, bindings.op, 0, (Parameter("WIDTH", False),), "gfx942").check()
-    assert caught.value.messages[0].startswith(f"{path}:{place}: op 'scale': config 'base': 'WIDTH' is no constexpr")
+    assert caught.value.messages[0].startswith(f"{path}:{place}: op 'scale': config 'base': 'WIDTH' is not a constexpr")

@@ -47,7 +47,7 @@ FAULTS = """
 {scale_rows: [{name: base, @BLOCK: 4}]} -> unknown key 'BLOCK'; known: blocks, from_kernel, measured, modelled, name,
  options, when
 {scale_rows: [{name: base, options: {@num_warp: 4}}]}
- -> op 'scale': config 'base': 'num_warp' is no compiler option; did you mean 'num_warps'?
+ -> op 'scale': config 'base': unknown compiler option 'num_warp'; did you mean 'num_warps'?
 {scale_rows: [{name: base, @when: rows >, blocks: {WIDTH: 1}}]}
  -> op 'scale': 'rows >' is not an expression: invalid syntax
 {scale_rows: [{@when: rowz > 1, blocks: {WIDTH: 1}}]}

@@ -140,11 +140,11 @@ half} -> lambda args: triton.next_power_of_2(args["cols"])} -> kernel: k -> @ker
  -> the heuristic HALF = `lambda args: triton.next_power_of_2(args["cols"])` (k.py:17) has another value for each call.
  Say which are compiled: `constexprs: {HALF: {values: [...], pick: 'next_pow2(cols)'}}`
 half} -> lambda args: [args["cols"]][0]} -> kernel: k -> @kernel: k
- -> the heuristic HALF = `lambda args: [args["cols"]][0]` (k.py:17) is no expression: `[args['cols']][0]` is not part of
- the expression language. Say what it is: `bind: {HALF: ...}`
+ -> the heuristic HALF = `lambda args: [args["cols"]][0]` (k.py:17) is not an expression: `[args['cols']][0]` is not
+ part of the expression language. Say what it is: `bind: {HALF: ...}`
 return args["BLOCK"] // 2 -> x = 1\n    return args["BLOCK"] // x -> kernel: k -> @kernel: k
  -> the heuristic HALF = `def half(args): \"\"\"Not one lambda, but one return.\"\"\" x = 1 return args[\"BLOCK\"] // x`
- (k.py:7) is no expression: it is more than one `return`. Say what it is: `bind: {HALF: ...}`
+ (k.py:7) is not an expression: it is more than one `return`. Say what it is: `bind: {HALF: ...}`
 1 if args["BLOCK"] in (64, 128) else min(2, 3) -> args["cols"] // 64 -> kernel: k -> @kernel: k
  -> the heuristic num_stages = `lambda args: args["cols"] // 64` (k.py:20) is a compiler option that depends on the
  call. Write `configs: [{when: ..., options: {num_stages: ...}}, ...]`
