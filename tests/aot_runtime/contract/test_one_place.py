@@ -21,7 +21,7 @@ OTHER_MEANINGS = {
     "aot/manifest/yamlfile.py": {"bool"},  # a tag of YAML
     "runtime/aot_emulator/state/numerics.py": {"float32", "float64"},  # how matrix instructions sum
     "runtime/aot_runtime/call/calls_file.py": {"bool"},  # a tag of YAML
-    "runtime/aot_runtime/command/diagnosis.py": {"emulator"},  # an extra of the distribution
+    "runtime/aot_bundle/command/diagnosis.py": {"emulator"},  # an extra of the distribution
     "runtime/aot_runtime/weights.py": {"int32", "uint8", "float32"},  # arrays of numpy
 }
 """File → names in it that mean something else than a dtype or a driver."""
