@@ -65,7 +65,7 @@ class Compared:
         except AotError as error:
             none = isinstance(error, NoVariantError)
             self.seen["not built" if none else "refused"] += 1
-            return NO_VARIANT if none else ARGUMENT, _PYTHONS_ADVICE.sub("", "\n  ".join(error.args))
+            return NO_VARIANT if none else ARGUMENT, _PYTHONS_ADVICE.sub("", "\n  ".join(error.lines))
         self.seen["launched"] += 1
         return {"launches": [item for item in launches if 0 not in item[1]], "workspaces": self._spaces(decision)}
 
