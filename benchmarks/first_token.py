@@ -21,7 +21,7 @@ from measure import ROOT, interleaved, line, machine, median, versions
 
 sys.path += [str(ROOT / "examples")]
 
-from random_checkpoint import FAMILIES, SIZES, random_tensors, settings, write_checkpoint
+from aot_models.random_checkpoint import FAMILIES, SIZES, random_tensors, settings, write_checkpoint
 
 PROMPT = "Once upon a time"
 PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "cuda-bindings", "hip-python")

@@ -20,23 +20,23 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from aot_models.checkpoints.folder import Checkpoint
+from aot_models.checkpoints.progress import on_terminal
+from aot_models.checkpoints.values import CheckpointError
+from aot_models.decoders.decoder import DTYPES, Decoder, MissingOpError, check_ops, dtype_of
+from aot_models.decoders.families import adapters_of, config_from, config_of
+from aot_models.generation.answers import follow
+from aot_models.generation.blocks import BlockPool
+from aot_models.generation.cache import BLOCK_SIZE, Cache
+from aot_models.generation.choosing import check_penalty_ops
+from aot_models.generation.engine import Engine, serve
+from aot_models.generation.memory import Load, plan
+from aot_models.generation.output import JsonOutput, Output, TextOutput
+from aot_models.generation.prompts import SAMPLING, Prompts, Tokens
+from aot_models.generation.sampling import Defaults, Limits, changed, demand
+from aot_models.generation.scheduler import Request, Running, Scheduler, check_request
 from aot_runtime import AotError, open_bundle
 from aot_runtime.texts import printable
-from checkpoints.folder import Checkpoint
-from checkpoints.progress import on_terminal
-from checkpoints.values import CheckpointError
-from generation.answers import follow
-from generation.blocks import BlockPool
-from generation.cache import BLOCK_SIZE, Cache
-from generation.choosing import check_penalty_ops
-from generation.engine import Engine, serve
-from generation.memory import Load, plan
-from generation.output import JsonOutput, Output, TextOutput
-from generation.prompts import SAMPLING, Prompts, Tokens
-from generation.sampling import Defaults, Limits, changed, demand
-from generation.scheduler import Request, Running, Scheduler, check_request
-from models.decoder import DTYPES, Decoder, MissingOpError, check_ops, dtype_of
-from models.families import adapters_of, config_from, config_of
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -30,40 +30,6 @@ def split_rows(rows: Array, groups: int) -> tuple[Array, Array]:
     return rows[..., groups:].view(np.uint8), pairs
 
 
-def join_rows(packed: Array, pairs: Array) -> Array:
-    """The inverse of `split_rows`; a copy."""
-    prefix = np.ascontiguousarray(pairs).view(np.int32).reshape(*packed.shape[:-1], pairs.shape[-2])
-    return np.concatenate([prefix, np.ascontiguousarray(packed).view(np.int32)], -1)
-
-
-def quantise_int4(x: Array, groups: int) -> tuple[Array, Array]:
-    """Rows as `append_kv_int4` writes them, bit for bit: (packed uint8 [.., head_dim / 2], pairs fp16 [.., groups, 2]).
-
-    Args:
-        x: float32 [.., head_dim]. Each group is rounded to 16 steps from its least to its largest number; the pair is
-            rounded to fp16 first, so that what is read is as near as 4 bits can be.
-
-    Raises ValueError where groups do not divide head_dim, or head_dim is odd.
-    """
-    head_dim = x.shape[-1]
-    if groups < 1 or head_dim % groups or head_dim % 2:
-        raise ValueError(f"groups = {groups} of head_dim = {head_dim}; a divisor is needed, and an even head_dim")
-    grouped = x.astype(np.float32).reshape(*x.shape[:-1], groups, -1)
-    shift = grouped.min(-1).astype(np.float16)
-    factor = ((grouped.max(-1) - shift.astype(np.float32)) / np.float32(15)).astype(np.float16)
-    divisor = np.where(factor == 0, np.float16(1), factor).astype(np.float32)
-    steps = (grouped - shift.astype(np.float32)[..., None]) / divisor[..., None]
-    nibbles = np.clip(np.floor(steps + np.float32(0.5)), 0, 15).astype(np.uint8).reshape(*x.shape[:-1], -1, 2)
-    return nibbles[..., 0] | nibbles[..., 1] << 4, np.stack([factor, shift], -1)
-
-
-def dequantise_int4(packed: Array, pairs: Array) -> Array:
-    """What rows stand for, float32 [.., head_dim]. packed: uint8 [.., head_dim / 2]; pairs: fp16 [.., groups, 2]."""
-    nibbles = np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], pairs.shape[-2], -1)
-    pairs = pairs.astype(np.float32)
-    return (nibbles * pairs[..., :1] + pairs[..., 1:]).reshape(*packed.shape[:-1], -1)
-
-
 def quantise_heads(x: Array, dtype: Any) -> tuple[Array, Array]:
     """Each head as 8-bit numbers, its largest being the largest of their dtype: (numbers of x's shape, factors).
 

@@ -20,44 +20,6 @@ MaskMod = Callable[[Array, Array, Array, Array], Array]
 FORMS = "0, 1, 2, t, b, t:left,right, b:left,right, g:y,x, xt:window or xb:window"
 
 
-def visible_keys(
-    seqlen_q: int,
-    seqlen_k: int,
-    *,
-    causal: bool = False,
-    window_left: int = -1,
-    window_right: int = -1,
-    mask_align: str = "bottom_right",
-) -> Array:
-    """Which keys each query sees: bool [seqlen_q, seqlen_k].
-
-    Query i has key i on its diagonal, or i + seqlen_k - seqlen_q where mask_align is bottom_right. It sees the
-    window_left keys before that one, the key itself, and the window_right keys after it; all of them where the number
-    is negative, unless mask_align is generic: then a negative number counts from the diagonal in the other direction.
-    causal is a window_right of 0.
-
-    Raises ValueError for what the ops refuse, too: a positive window_right beside causal; with generic causal, or a
-    last key that is before the first.
-    """
-    if causal and window_right > 0:
-        raise ValueError(f"causal is a window_right of 0; window_right = {window_right} contradicts it")
-    if mask_align == "generic" and (causal or window_left + window_right < 0):
-        raise ValueError(
-            f"generic masks are not causal, and window_left + window_right is 0 or more; given: causal = {causal}, "
-            f"window_left = {window_left}, window_right = {window_right}"
-        )
-    shift = seqlen_k - seqlen_q if mask_align == "bottom_right" else 0
-    ahead = np.arange(seqlen_k) - (np.arange(seqlen_q)[:, None] + shift)
-    generic = mask_align == "generic"
-    right = 0 if causal else window_right
-    seen = np.ones(ahead.shape, bool)
-    if generic or window_left >= 0:
-        seen &= ahead >= -window_left
-    if generic or right >= 0:
-        seen &= ahead <= right
-    return seen
-
-
 def parse_mask(text: str) -> dict[str, Any]:
     """The arguments of the ops that a mask string of composable_kernel stands for; an empty dict: no mask.
 

@@ -14,15 +14,15 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
+from aot_models.checkpoints.folder import Checkpoint
+from aot_models.checkpoints.values import CheckpointError
+from aot_models.decoders.decoder import DTYPES, Decoder, MissingOpError, check_ops, dtype_of
+from aot_models.decoders.families import config_from, config_of
+from aot_models.generation.memory import Load, plan
+from aot_models.generation.perplexity import judge, windows
+from aot_models.generation.prompts import Tokens
 from aot_runtime import AotError, open_bundle
 from aot_runtime.texts import printable
-from checkpoints.folder import Checkpoint
-from checkpoints.values import CheckpointError
-from generation.memory import Load, plan
-from generation.perplexity import judge, windows
-from generation.prompts import Tokens
-from models.decoder import DTYPES, Decoder, MissingOpError, check_ops, dtype_of
-from models.families import config_from, config_of
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

@@ -17,13 +17,13 @@ import ml_dtypes
 import numpy as np
 from safetensors.numpy import save_file
 
-from checkpoints.folder import wanted_tensors
-from checkpoints.formats import format_of
-from checkpoints.linear import FLOATS
-from checkpoints.values import Values
-from models.config import Config
-from models.families import config_from
-from random_formats import QUANTISATIONS, random_stored
+from aot_models.checkpoints.folder import wanted_tensors
+from aot_models.checkpoints.formats import format_of
+from aot_models.checkpoints.linear import FLOATS
+from aot_models.checkpoints.values import Values
+from aot_models.decoders.config import Config
+from aot_models.decoders.families import config_from
+from aot_models.random_formats import QUANTISATIONS, random_stored
 
 Array = np.ndarray
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}

@@ -6,9 +6,9 @@ from typing import Any
 
 import numpy as np
 
-from checkpoints.linear import LinearShape, Wanted
-from checkpoints.scheme import Scheme
-from checkpoints.shards import DTYPES
+from aot_models.checkpoints.linear import LinearShape, Wanted
+from aot_models.checkpoints.scheme import Scheme
+from aot_models.checkpoints.shards import DTYPES
 
 Array = np.ndarray
 _SYMMETRIC: dict[str, Any] = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True, "dynamic": False}

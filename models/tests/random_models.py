@@ -7,17 +7,17 @@ from pathlib import Path
 
 import numpy as np
 
+from aot_models.checkpoints.folder import Checkpoint
+from aot_models.decoders.decoder import Decoder
+from aot_models.decoders.families import config_of
+from aot_models.generation.blocks import BlockPool, blocks_for
+from aot_models.generation.cache import BLOCK_SIZE, Cache
+from aot_models.generation.engine import Engine, serve
+from aot_models.generation.sampling import Limits
+from aot_models.generation.scheduler import Request, Scheduler
+from aot_models.random_checkpoint import random_tensors, settings, write_checkpoint
 from aot_runtime import Bundle
-from checkpoints.folder import Checkpoint
-from generation.blocks import BlockPool, blocks_for
-from generation.cache import BLOCK_SIZE, Cache
-from generation.engine import Engine, serve
-from generation.sampling import Limits
-from generation.scheduler import Request, Scheduler
-from models.decoder import Decoder
-from models.families import config_of
-from random_checkpoint import random_tensors, settings, write_checkpoint
-from tests.examples.checkpoints.published import FORMATS
+from models.tests.checkpoints.published import FORMATS
 
 Array = np.ndarray
 Tensors = Mapping[str, Array]

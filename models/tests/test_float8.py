@@ -6,7 +6,7 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from aot_runtime import float8
+from aot_models import float8
 from aot_runtime.contract.dtypes import numpy_dtype
 
 FLAVOURS = {"float8_e4m3fn": "float8_e4m3fnuz", "float8_e5m2": "float8_e5m2fnuz"}

@@ -10,12 +10,12 @@ import pytest
 
 pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 
+from aot_models.generate import main
+from aot_models.generation.prompts import Tokens
+from aot_models.random_checkpoint import write_checkpoint
 from aot_runtime import Bundle
-from generate import main
-from generation.prompts import Tokens
-from random_checkpoint import write_checkpoint
-from tests.examples.checkpoints.published_adapters import adapter, write_adapter
-from tests.examples.random_models import generate, one_layer, quantised, tiny
+from models.tests.checkpoints.published_adapters import adapter, write_adapter
+from models.tests.random_models import generate, one_layer, quantised, tiny
 from tests.support.op_bundles import OpBundles
 
 SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1}
@@ -25,7 +25,7 @@ SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 2, "
 def command(llama: Bundle, op_bundles: OpBundles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """What the command line begins with, for a model of one layer in the test's folder."""
     if op_bundles.on != "gpu":  # where no bundle is on disk: variants are compiled when calls need them
-        monkeypatch.setattr("generate.open_bundle", lambda folder, device: llama)
+        monkeypatch.setattr("aot_models.generate.open_bundle", lambda folder, device: llama)
     return [str(tmp_path), str(llama.path), "--device", llama.device.driver.name]
 
 
@@ -122,7 +122,7 @@ def test_what_the_command_refuses(
     """Before any weight is read."""
     write_checkpoint(tmp_path, *quantised("awq")[:2])
     (tmp_path / "chat_template.jinja").unlink()
-    monkeypatch.setattr("generate.Decoder", None)
+    monkeypatch.setattr("aot_models.generate.Decoder", None)
     with pytest.raises(SystemExit) as caught:
         main([*command, *arguments])
     assert str(caught.value).startswith(f"generate.py: {message}") or message in str(caught.value)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aot_runtime.masks import create_block_mask
+from aot_models.masks import create_block_mask
 
 
 def test_lists_by_hand():

@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from aot_runtime.weights import (
+from aot_models.quantise import (
     AWQ_ORDER,
     NF4,
     Packed,

@@ -43,20 +43,6 @@ def manifests(folder: Path) -> Any:
     return Manifests(folder, SEED)
 
 
-def checkpoints(folder: Path) -> Any:
-    pytest.importorskip("safetensors", reason="checkpoints need the extra `llama`")
-    from tests.fuzz.checkpoints import Checkpoints
-
-    return Checkpoints(folder, SEED)
-
-
-def templates(folder: Path) -> Any:
-    pytest.importorskip("jinja2", reason="chat templates need the extra `llama`")
-    from tests.fuzz.templates import Templates
-
-    return Templates(folder, SEED)
-
-
 def calls_files(folder: Path) -> CallsFiles:
     return CallsFiles(folder, SEED)
 
@@ -90,12 +76,8 @@ def run(make: Make, count: int, folder: Path) -> tuple[Counter[str], list[Failur
         (bundles, 600, {"refused when it is opened", "opened, verified, a call planned", "run: right"}),
         (manifests, 60, {"refused when it is read", "refused when it is planned", "planned"}),
         (archives, 60, {"refused when it is opened", "opened, verify finds faults", "whole"}),
-        (checkpoints, 2000, {"refused", "taken"}),
         (calls_files, 100, {"refused", "taken"}),
-        (templates, 12, {"refused by Jinja", "taken"}),
-        pytest.param(checkpoints, 100_000, {"refused", "taken"}, marks=pytest.mark.slow),
         pytest.param(calls_files, 5000, {"refused", "taken"}, marks=pytest.mark.slow),
-        pytest.param(templates, 300, {"refused: takes more than 0.3 s", "refused: MiB"}, marks=pytest.mark.slow),
         (names, 600, {"opened", "refused"}),
         (policies, 600, {"refused", "nobody may sign", "taken, and decides as it says"}),
         (terminals, 400, {"bundle, status 0", "name, status 1", "kpack, status 0", "manifest, status 2",

@@ -8,11 +8,11 @@ from pathlib import Path
 
 import numpy as np
 
-from checkpoints.keys import Key, Table, flag, harmless, held, number, one_or_listed, only, or_null, whole
-from checkpoints.linear import LinearShape, Wanted
-from checkpoints.patterns import NAMES
-from checkpoints.shards import faults_of, read_file
-from checkpoints.values import CheckpointError, Values, joined, said
+from aot_models.checkpoints.keys import Key, Table, flag, harmless, held, number, one_or_listed, only, or_null, whole
+from aot_models.checkpoints.linear import LinearShape, Wanted
+from aot_models.checkpoints.patterns import NAMES
+from aot_models.checkpoints.shards import faults_of, read_file
+from aot_models.checkpoints.values import CheckpointError, Values, joined, said
 
 Array = np.ndarray
 PREFIX = "base_model.model."

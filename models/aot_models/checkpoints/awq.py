@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from aot_runtime.weights import PER_WORD, from_awq
-from checkpoints.keys import Table, held, or_null, text, whole
-from checkpoints.linear import LinearShape, Wanted, Weight
-from checkpoints.patterns import NAMES, Listed
-from checkpoints.scheme import GROUP_SIZE, TRAINING, Format, Plain, Scheme, Tensors, check_groups, check_words
-from checkpoints.values import Values, said
+from aot_models.checkpoints.keys import Table, held, or_null, text, whole
+from aot_models.checkpoints.linear import LinearShape, Wanted, Weight
+from aot_models.checkpoints.patterns import NAMES, Listed
+from aot_models.checkpoints.scheme import (
+    GROUP_SIZE,
+    TRAINING,
+    Format,
+    Plain,
+    Scheme,
+    Tensors,
+    check_groups,
+    check_words,
+)
+from aot_models.checkpoints.values import Values, said
+from aot_models.quantise import PER_WORD, from_awq
 
 _NUMBER = or_null(whole(0, 1 << 10))
 KEYS: Table = {

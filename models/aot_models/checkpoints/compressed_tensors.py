@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from aot_runtime.weights import Packed, from_compressed_tensors
-from checkpoints.eight_bits import EightBits
-from checkpoints.keys import Table, an_object, flag, harmless, held, listed, only, or_null, text, whole
-from checkpoints.linear import BLOCK, LinearShape, Wanted, Weight
-from checkpoints.patterns import NAMES, Budget, Matching
-from checkpoints.scheme import GROUP_SIZE, Format, Plain, Scheme, Tensors, check_groups, check_words
-from checkpoints.values import CheckpointError, Values, said
+from aot_models.checkpoints.eight_bits import EightBits
+from aot_models.checkpoints.keys import Table, an_object, flag, harmless, held, listed, only, or_null, text, whole
+from aot_models.checkpoints.linear import BLOCK, LinearShape, Wanted, Weight
+from aot_models.checkpoints.patterns import NAMES, Budget, Matching
+from aot_models.checkpoints.scheme import GROUP_SIZE, Format, Plain, Scheme, Tensors, check_groups, check_words
+from aot_models.checkpoints.values import CheckpointError, Values, said
+from aot_models.quantise import Packed, from_compressed_tensors
 
 SUPPORTED = (
     "pack-quantized: weights of 4 or 8 bits, activations as they are",

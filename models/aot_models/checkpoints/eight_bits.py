@@ -8,8 +8,8 @@ from typing import Literal
 
 import numpy as np
 
-from checkpoints.linear import BLOCK, LinearShape, Scaled, Shape, Wanted, Weight
-from checkpoints.scheme import Array, Tensors
+from aot_models.checkpoints.linear import BLOCK, LinearShape, Scaled, Shape, Wanted, Weight
+from aot_models.checkpoints.scheme import Array, Tensors
 
 SCALES = ("float32", "bfloat16", "float16", "float8_e8m0fnu")
 ONE: tuple[Shape, ...] = ((1,), ())

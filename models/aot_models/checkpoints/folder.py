@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from checkpoints.formats import format_of
-from checkpoints.linear import Linear, LinearShape, Wanted
-from checkpoints.progress import SILENT, Progress
-from checkpoints.scheme import Format
-from checkpoints.shards import DTYPES, Held, Stored, faults_of, read_shards
-from checkpoints.values import CheckpointError, Values, joined, said
+from aot_models.checkpoints.formats import format_of
+from aot_models.checkpoints.linear import Linear, LinearShape, Wanted
+from aot_models.checkpoints.progress import SILENT, Progress
+from aot_models.checkpoints.scheme import Format
+from aot_models.checkpoints.shards import DTYPES, Held, Stored, faults_of, read_shards
+from aot_models.checkpoints.values import CheckpointError, Values, joined, said
 
 Array = np.ndarray
 LEFT_OUT = (".rotary_emb.inv_freq", ".k_scale", ".v_scale")

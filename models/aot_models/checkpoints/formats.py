@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from functools import lru_cache
 
-from checkpoints import awq, compressed_tensors, fp8, gptq
-from checkpoints.scheme import Format, Plain
-from checkpoints.values import Values, said
+from aot_models.checkpoints import awq, compressed_tensors, fp8, gptq
+from aot_models.checkpoints.scheme import Format, Plain
+from aot_models.checkpoints.values import Values, said
 
 METHODS: dict[str, Callable[[Values], Format]] = {
     "gptq": gptq.parse, "awq": awq.parse, "fp8": fp8.parse, "compressed-tensors": compressed_tensors.parse,

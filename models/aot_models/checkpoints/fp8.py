@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from checkpoints.eight_bits import EightBits
-from checkpoints.keys import Table, harmless, held, listed, or_null, text, whole
-from checkpoints.linear import BLOCK
-from checkpoints.patterns import NAMES, Listed
-from checkpoints.scheme import Format, Plain, Scheme
-from checkpoints.values import Values, said
+from aot_models.checkpoints.eight_bits import EightBits
+from aot_models.checkpoints.keys import Table, harmless, held, listed, or_null, text, whole
+from aot_models.checkpoints.linear import BLOCK
+from aot_models.checkpoints.patterns import NAMES, Listed
+from aot_models.checkpoints.scheme import Format, Plain, Scheme
+from aot_models.checkpoints.values import Values, said
 
 SCALES, INPUT_SCALES = ("weight_scale_inv", "weight_scale"), ("input_scale", "activation_scale")
 """A scale that is called inverse is what codes are multiplied by all the same."""

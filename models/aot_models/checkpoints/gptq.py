@@ -5,12 +5,21 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from aot_runtime.weights import from_gptq
-from checkpoints.keys import Table, an_object, flag, held, listed, only, or_null, text, whole
-from checkpoints.linear import LinearShape, Wanted, Weight
-from checkpoints.patterns import Budget, Matching
-from checkpoints.scheme import GROUP_SIZE, TRAINING, Format, Plain, Scheme, Tensors, check_groups, check_words
-from checkpoints.values import CheckpointError, Values, said
+from aot_models.checkpoints.keys import Table, an_object, flag, held, listed, only, or_null, text, whole
+from aot_models.checkpoints.linear import LinearShape, Wanted, Weight
+from aot_models.checkpoints.patterns import Budget, Matching
+from aot_models.checkpoints.scheme import (
+    GROUP_SIZE,
+    TRAINING,
+    Format,
+    Plain,
+    Scheme,
+    Tensors,
+    check_groups,
+    check_words,
+)
+from aot_models.checkpoints.values import CheckpointError, Values, said
+from aot_models.quantise import from_gptq
 
 KEYS: Table = {
     **TRAINING,

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
+from aot_models.checkpoints.values import CheckpointError, Values, joined, said
 from aot_runtime.texts import shown
-from checkpoints.values import CheckpointError, Values, joined, said
 
 NEEDED: Any = object()
 """The default of keys that have to be there."""

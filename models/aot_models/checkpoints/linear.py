@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aot_runtime.weights import Packed
+from aot_models.quantise import Packed
 
 Array = np.ndarray
 Shape = tuple[int, ...]

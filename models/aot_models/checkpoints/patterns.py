@@ -16,8 +16,8 @@ from functools import reduce
 from itertools import groupby
 from typing import Any
 
-from checkpoints.keys import Key, listed, text
-from checkpoints.values import CheckpointError, Values, said
+from aot_models.checkpoints.keys import Key, listed, text
+from aot_models.checkpoints.values import CheckpointError, Values, said
 
 LONGEST = 1000
 """Characters of an expression."""

@@ -8,8 +8,8 @@ from typing import Protocol
 
 import numpy as np
 
-from checkpoints.keys import MOST, Table, harmless, whole
-from checkpoints.linear import LinearShape, Wanted, Weight
+from aot_models.checkpoints.keys import MOST, Table, harmless, whole
+from aot_models.checkpoints.linear import LinearShape, Wanted, Weight
 
 Array = np.ndarray
 Tensors = Mapping[str, Array]

@@ -18,8 +18,8 @@ import ml_dtypes
 import numpy as np
 from safetensors import SafetensorError, safe_open
 
-from checkpoints.linear import Wanted
-from checkpoints.values import CheckpointError, check_regular, joined, read_json, said
+from aot_models.checkpoints.linear import Wanted
+from aot_models.checkpoints.values import CheckpointError, check_regular, joined, read_json, said
 
 Array = np.ndarray
 INDEX = "model.safetensors.index.json"

@@ -6,11 +6,11 @@ from collections.abc import Callable, Iterable
 
 import numpy as np
 
+from aot_models.decoders.config import Config
+from aot_models.decoders.experts import Experts
+from aot_models.decoders.latent import Latent
+from aot_models.decoders.rows import EightBitRows, Rows
 from aot_runtime import Device, DeviceArray
-from models.config import Config
-from models.experts import Experts
-from models.latent import Latent
-from models.rows import EightBitRows, Rows
 
 
 class ExpertsBuffers:

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from checkpoints.linear import LinearShape
-from models.experts import Experts
-from models.latent import Latent
+from aot_models.checkpoints.linear import LinearShape
+from aot_models.decoders.experts import Experts
+from aot_models.decoders.latent import Latent
 
 Shapes = dict[str, tuple[int, ...]]
 

@@ -10,20 +10,30 @@ from typing import Protocol
 import ml_dtypes
 import numpy as np
 
+from aot_models.checkpoints.adapters import Adapter
+from aot_models.checkpoints.folder import Checkpoint
+from aot_models.checkpoints.linear import Linear
+from aot_models.checkpoints.values import CheckpointError
+from aot_models.decoders.buffers import Buffers
+from aot_models.decoders.config import Config
+from aot_models.decoders.expert_weights import OPS as EXPERT_OPS
+from aot_models.decoders.latent import Latent
+from aot_models.decoders.latent_attention import LatentAttention, attend_prompts, projections
+from aot_models.decoders.layers import (
+    ACTIVATIONS,
+    Bounded,
+    GatedMlp,
+    Mlp,
+    Norm,
+    NormedRotation,
+    Rotation,
+    SelfAttention,
+    Tables,
+)
+from aot_models.decoders.linears import Dense, Layer, hardware_float8, place_adapted
+from aot_models.decoders.mixture import place_mixture
+from aot_models.decoders.rows import EightBitRows
 from aot_runtime import Bundle, DeviceArray, Stream
-from checkpoints.adapters import Adapter
-from checkpoints.folder import Checkpoint
-from checkpoints.linear import Linear
-from checkpoints.values import CheckpointError
-from models.buffers import Buffers
-from models.config import Config
-from models.expert_weights import OPS as EXPERT_OPS
-from models.latent import Latent
-from models.latent_attention import LatentAttention, attend_prompts, projections
-from models.layers import ACTIVATIONS, Bounded, GatedMlp, Mlp, Norm, NormedRotation, Rotation, SelfAttention, Tables
-from models.linears import Dense, Layer, hardware_float8, place_adapted
-from models.mixture import place_mixture
-from models.rows import EightBitRows
 
 OPS = ("embedding", "rms_norm", "append_kv", "flash_attention_varlen", "paged_attention", "matmul", "sample", "advance")
 LARGEST_HEAD = 256

@@ -5,13 +5,23 @@ from __future__ import annotations
 
 import math
 
-from checkpoints.keys import Table, flag, harmless, number, only, or_null, whole
-from checkpoints.values import Values
-from models.config import Attention, Biases, Config
-from models.experts import Experts
-from models.latent import Latent
-from models.reading import COMMON, FULL, MIXTURE, MOST_LAYERS, check_experts, common, context_of, layers_of, of_kind
-from models.rope import kind_of, rope_of, rope_parameters_of
+from aot_models.checkpoints.keys import Table, flag, harmless, number, only, or_null, whole
+from aot_models.checkpoints.values import Values
+from aot_models.decoders.config import Attention, Biases, Config
+from aot_models.decoders.experts import Experts
+from aot_models.decoders.latent import Latent
+from aot_models.decoders.reading import (
+    COMMON,
+    FULL,
+    MIXTURE,
+    MOST_LAYERS,
+    check_experts,
+    common,
+    context_of,
+    layers_of,
+    of_kind,
+)
+from aot_models.decoders.rope import kind_of, rope_of, rope_parameters_of
 
 KEYS: Table = {
     **COMMON,

@@ -6,10 +6,10 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from aot_runtime.float8 import cast
-from aot_runtime.weights import Packed
-from checkpoints.linear import BLOCK, Linear, Scaled
-from models.experts import Experts
+from aot_models.checkpoints.linear import BLOCK, Linear, Scaled
+from aot_models.decoders.experts import Experts
+from aot_models.float8 import cast
+from aot_models.quantise import Packed
 
 Array = np.ndarray
 Named = Callable[[str], Linear]

@@ -6,12 +6,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-from checkpoints.adapters import Adapter
-from checkpoints.folder import Checkpoint
-from checkpoints.keys import Table, known, refuse_others
-from checkpoints.values import Values, said
-from models import deepseek_v2, gemma2, gemma3, llama, mistral, mixtral, phi3, qwen2, qwen3, qwen_moe
-from models.config import Config
+from aot_models.checkpoints.adapters import Adapter
+from aot_models.checkpoints.folder import Checkpoint
+from aot_models.checkpoints.keys import Table, known, refuse_others
+from aot_models.checkpoints.values import Values, said
+from aot_models.decoders import deepseek_v2, gemma2, gemma3, llama, mistral, mixtral, phi3, qwen2, qwen3, qwen_moe
+from aot_models.decoders.config import Config
 
 
 @dataclass(frozen=True)

@@ -6,10 +6,10 @@ from __future__ import annotations
 from dataclasses import replace
 from typing import Any
 
-from checkpoints.keys import Table, flag, harmless, number, only, or_null, whole
-from checkpoints.values import Values
-from models.config import Attention, Biases, Config, Names
-from models.reading import (
+from aot_models.checkpoints.keys import Table, flag, harmless, number, only, or_null, whole
+from aot_models.checkpoints.values import Values
+from aot_models.decoders.config import Attention, Biases, Config, Names
+from aot_models.decoders.reading import (
     COMMON,
     FULL,
     SLIDING,

@@ -5,11 +5,11 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from checkpoints.keys import Table, an_object, harmless, held, number, only, or_null, whole
-from checkpoints.values import Values
-from models.config import Attention, Config, Names
-from models.gemma2 import BOUND, GEMMA, NORMS, gemma
-from models.reading import (
+from aot_models.checkpoints.keys import Table, an_object, harmless, held, number, only, or_null, whole
+from aot_models.checkpoints.values import Values
+from aot_models.decoders.config import Attention, Config, Names
+from aot_models.decoders.gemma2 import BOUND, GEMMA, NORMS, gemma
+from aot_models.decoders.reading import (
     COMMON,
     COMPUTED,
     FULL,
@@ -25,7 +25,7 @@ from models.reading import (
     of_kind,
     window_of,
 )
-from models.rope import known_parameters, rope_of
+from aot_models.decoders.rope import known_parameters, rope_of
 
 DEFAULTS = {
     "vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,

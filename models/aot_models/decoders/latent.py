@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from checkpoints.linear import LinearShape
+from aot_models.checkpoints.linear import LinearShape
 
 
 @dataclass(frozen=True)

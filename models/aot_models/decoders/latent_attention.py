@@ -8,11 +8,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aot_models.decoders.buffers import Buffers
+from aot_models.decoders.latent import Latent
+from aot_models.decoders.layers import Norm, Tables
+from aot_models.decoders.linears import Layer
 from aot_runtime import Bundle, DeviceArray, Stream
-from models.buffers import Buffers
-from models.latent import Latent
-from models.layers import Norm, Tables
-from models.linears import Layer
 
 WIDEST = 256
 """Elements of a head that `append_kv` takes."""

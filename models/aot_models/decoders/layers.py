@@ -8,11 +8,11 @@ from typing import Protocol
 
 import numpy as np
 
+from aot_models.decoders.buffers import Buffers
+from aot_models.decoders.config import Rope
+from aot_models.decoders.linears import Layer
+from aot_models.decoders.rows import EightBitRows, Rows
 from aot_runtime import Bundle, Device, DeviceArray, Stream
-from models.buffers import Buffers
-from models.config import Rope
-from models.linears import Layer
-from models.rows import EightBitRows, Rows
 
 ACTIVATIONS = {"silu": ("silu_mul", {}), "gelu_tanh": ("gelu_mul", {"approximate": "tanh"})}
 """The op of each activation, and its options."""

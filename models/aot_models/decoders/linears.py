@@ -8,13 +8,13 @@ from typing import Protocol
 
 import numpy as np
 
+from aot_models.checkpoints.adapters import LowRank
+from aot_models.checkpoints.linear import BLOCK, Linear, Scaled
+from aot_models.decoders.rows import EightBitRows, Rows
+from aot_models.float8 import cast
+from aot_models.quantise import Packed
 from aot_runtime import Bundle, DeviceArray, Stream
 from aot_runtime.contract.arch import ARCHITECTURES
-from aot_runtime.float8 import cast
-from aot_runtime.weights import Packed
-from checkpoints.adapters import LowRank
-from checkpoints.linear import BLOCK, Linear, Scaled
-from models.rows import EightBitRows, Rows
 
 Array = np.ndarray
 

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from checkpoints.keys import Table, flag, only
-from checkpoints.values import Values
-from models.config import Biases, Config
-from models.reading import COMMON, alike, common, of_kind
+from aot_models.checkpoints.keys import Table, flag, only
+from aot_models.checkpoints.values import Values
+from aot_models.decoders.config import Biases, Config
+from aot_models.decoders.reading import COMMON, alike, common, of_kind
 
 KEYS: Table = {
     **COMMON,

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from checkpoints.keys import Table, only, or_null, whole
-from checkpoints.values import Values
-from models.config import Attention, Config
-from models.reading import (
+from aot_models.checkpoints.keys import Table, only, or_null, whole
+from aot_models.checkpoints.values import Values
+from aot_models.decoders.config import Attention, Config
+from aot_models.decoders.reading import (
     COMMON,
     FULL,
     SLIDING,

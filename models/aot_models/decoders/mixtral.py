@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from checkpoints.keys import Table, harmless, number, only, or_null, whole
-from checkpoints.values import Values
-from models.config import Config
-from models.experts import Experts
-from models.reading import COMMON, MIXTURE, WINDOW, alike, check_experts, common, of_kind
+from aot_models.checkpoints.keys import Table, harmless, number, only, or_null, whole
+from aot_models.checkpoints.values import Values
+from aot_models.decoders.config import Config
+from aot_models.decoders.experts import Experts
+from aot_models.decoders.reading import COMMON, MIXTURE, WINDOW, alike, check_experts, common, of_kind
 
 KEYS: Table = {
     **COMMON,

@@ -6,13 +6,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aot_models.checkpoints.folder import Checkpoint
+from aot_models.checkpoints.values import CheckpointError
+from aot_models.decoders.buffers import Buffers
+from aot_models.decoders.expert_weights import Named, together
+from aot_models.decoders.experts import Experts
+from aot_models.decoders.linears import hardware_float8
 from aot_runtime import Bundle, DeviceArray, Stream
-from checkpoints.folder import Checkpoint
-from checkpoints.values import CheckpointError
-from models.buffers import Buffers
-from models.expert_weights import Named, together
-from models.experts import Experts
-from models.linears import hardware_float8
 
 
 @dataclass(frozen=True)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from checkpoints.keys import Table, number, only
-from checkpoints.values import Values, said
-from models.config import Config, Names
-from models.reading import COMMON, WINDOW, alike, common, of_kind
-from models.rope import given_parameters, kind_of, known_parameters
+from aot_models.checkpoints.keys import Table, number, only
+from aot_models.checkpoints.values import Values, said
+from aot_models.decoders.config import Config, Names
+from aot_models.decoders.reading import COMMON, WINDOW, alike, common, of_kind
+from aot_models.decoders.rope import given_parameters, kind_of, known_parameters
 
 KEYS: Table = {
     **COMMON,

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from checkpoints.keys import Table, flag, listed, only, or_null, whole
-from checkpoints.values import CheckpointError, Values
-from models.config import Biases, Config
-from models.experts import Experts
-from models.qwen2 import WINDOWS, sliding
-from models.qwen3 import normed
-from models.reading import COMMON, MIXTURE, MOST_LAYERS, SLIDING, check_experts, common, of_kind
+from aot_models.checkpoints.keys import Table, flag, listed, only, or_null, whole
+from aot_models.checkpoints.values import CheckpointError, Values
+from aot_models.decoders.config import Biases, Config
+from aot_models.decoders.experts import Experts
+from aot_models.decoders.qwen2 import WINDOWS, sliding
+from aot_models.decoders.qwen3 import normed
+from aot_models.decoders.reading import COMMON, MIXTURE, MOST_LAYERS, SLIDING, check_experts, common, of_kind
 
 EXPERTS: Table = {
     **MIXTURE,

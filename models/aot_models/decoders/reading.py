@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from dataclasses import replace
 from typing import Any
 
-from checkpoints.keys import (
+from aot_models.checkpoints.keys import (
     Table,
     an_object,
     flag,
@@ -19,10 +19,10 @@ from checkpoints.keys import (
     text,
     whole,
 )
-from checkpoints.linear import FLOATS
-from checkpoints.values import CheckpointError, Values, said
-from models.config import Attention, Rope
-from models.rope import longest_context, rope_of
+from aot_models.checkpoints.linear import FLOATS
+from aot_models.checkpoints.values import CheckpointError, Values, said
+from aot_models.decoders.config import Attention, Rope
+from aot_models.decoders.rope import longest_context, rope_of
 
 FULL, SLIDING = KINDS = ("full_attention", "sliding_attention")
 MOST_LAYERS = 1024

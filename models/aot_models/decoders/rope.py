@@ -10,9 +10,9 @@ from typing import Any
 
 import numpy as np
 
-from checkpoints.keys import Table, flag, harmless, held, listed, number, or_null, text, whole
-from checkpoints.values import CheckpointError, Values, said
-from models.config import Rope
+from aot_models.checkpoints.keys import Table, flag, harmless, held, listed, number, or_null, text, whole
+from aot_models.checkpoints.values import CheckpointError, Values, said
+from aot_models.decoders.config import Rope
 
 Array = np.ndarray
 LENGTHENING = ("linear", "dynamic", "yarn")

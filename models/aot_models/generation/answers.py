@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 
-from generation.engine import Event
-from generation.logprobs import TokenLogprobs, token_logprobs
-from generation.prompts import Tokens
-from generation.scheduler import Running, Scheduler
-from generation.stops import TextStream
+from aot_models.generation.engine import Event
+from aot_models.generation.logprobs import TokenLogprobs, token_logprobs
+from aot_models.generation.prompts import Tokens
+from aot_models.generation.scheduler import Running, Scheduler
+from aot_models.generation.stops import TextStream
 
 
 @dataclass(eq=False)

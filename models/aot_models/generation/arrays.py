@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from generation.scheduler import Running, Span, Step
+from aot_models.generation.scheduler import Running, Span, Step
 
 Array = np.ndarray
 

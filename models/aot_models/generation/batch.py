@@ -9,13 +9,13 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
+from aot_models.decoders.decoder import Decoder
+from aot_models.generation.arrays import slots_of, tables_of
+from aot_models.generation.blocks import blocks_for
+from aot_models.generation.cache import BLOCK_SIZE, Cache
+from aot_models.generation.choosing import Chooser, Kind
+from aot_models.generation.scheduler import Running
 from aot_runtime import Device, DeviceArray, Graph, Stream
-from generation.arrays import slots_of, tables_of
-from generation.blocks import blocks_for
-from generation.cache import BLOCK_SIZE, Cache
-from generation.choosing import Chooser, Kind
-from generation.scheduler import Running
-from models.decoder import Decoder
 
 Array = np.ndarray
 

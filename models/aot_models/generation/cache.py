@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from models.decoder import Decoder
+from aot_models.decoders.decoder import Decoder
 
 BLOCK_SIZE = 64
 """Tokens of a cache's block."""

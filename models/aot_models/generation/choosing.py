@@ -7,10 +7,10 @@ from typing import NamedTuple
 
 import numpy as np
 
+from aot_models.decoders.decoder import Decoder, MissingOpError
+from aot_models.generation.sampling import GREEDY, Sampling
+from aot_models.generation.scheduler import Running
 from aot_runtime import Bundle, DeviceArray, Stream
-from generation.sampling import GREEDY, Sampling
-from generation.scheduler import Running
-from models.decoder import Decoder, MissingOpError
 
 ARRAYS = {
     "temperature": np.float32, "seeds": np.int64, "top_k": np.int32, "top_p": np.float32, "min_p": np.float32,

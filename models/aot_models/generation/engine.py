@@ -7,15 +7,15 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
+from aot_models.decoders.buffers import Buffers
+from aot_models.decoders.decoder import Attend, Decoder
+from aot_models.generation.arrays import Part, Pass, pass_of
+from aot_models.generation.batch import Batch
+from aot_models.generation.blocks import blocks_for
+from aot_models.generation.cache import BLOCK_SIZE, Cache
+from aot_models.generation.choosing import Chooser
+from aot_models.generation.scheduler import Running, Scheduler, Step
 from aot_runtime import DeviceArray
-from generation.arrays import Part, Pass, pass_of
-from generation.batch import Batch
-from generation.blocks import blocks_for
-from generation.cache import BLOCK_SIZE, Cache
-from generation.choosing import Chooser
-from generation.scheduler import Running, Scheduler, Step
-from models.buffers import Buffers
-from models.decoder import Attend, Decoder
 
 Array = np.ndarray
 

@@ -7,13 +7,13 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aot_models.decoders.buffers import Buffers
+from aot_models.decoders.config import Config
+from aot_models.decoders.rows import EightBitRows
+from aot_models.generation.blocks import blocks_for
+from aot_models.generation.cache import BLOCK_SIZE
+from aot_models.generation.engine import batch_sizes
 from aot_runtime import Device
-from generation.blocks import blocks_for
-from generation.cache import BLOCK_SIZE
-from generation.engine import batch_sizes
-from models.buffers import Buffers
-from models.config import Config
-from models.rows import EightBitRows
 
 MARGIN = 0.05
 """Part of the free memory that is left for code, graphs, scratch memory of kernels, and gaps between arrays."""

@@ -7,9 +7,9 @@ import json
 from collections.abc import Callable, Sequence
 from typing import Any, Protocol
 
-from generation.answers import Answer
-from generation.logprobs import TokenLogprobs
-from generation.prompts import Tokens
+from aot_models.generation.answers import Answer
+from aot_models.generation.logprobs import TokenLogprobs
+from aot_models.generation.prompts import Tokens
 
 Write = Callable[[str], object]
 

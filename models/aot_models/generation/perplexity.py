@@ -12,12 +12,12 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aot_models.decoders.buffers import Buffers
+from aot_models.decoders.decoder import Decoder
+from aot_models.generation.cache import Cache
+from aot_models.generation.logprobs import log_softmax
+from aot_models.generation.sampling import demand
 from aot_runtime import DeviceArray
-from generation.cache import Cache
-from generation.logprobs import log_softmax
-from generation.sampling import demand
-from models.buffers import Buffers
-from models.decoder import Decoder
 
 ROWS = 256
 """Rows of logits that are computed at a time."""

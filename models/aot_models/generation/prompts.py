@@ -11,9 +11,9 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-from checkpoints.values import CheckpointError, read_text
-from generation.sampling import Limits, OptionError, Sampling, changed, demand
-from generation.scheduler import Request
+from aot_models.checkpoints.values import CheckpointError, read_text
+from aot_models.generation.sampling import Limits, OptionError, Sampling, changed, demand
+from aot_models.generation.scheduler import Request
 
 MAX_TOKENIZER = 1 << 28
 """Size of a tokenizer.json."""
@@ -127,7 +127,7 @@ class Prompts:
 
     @cached_property
     def _template(self) -> Any:
-        from generation.chat import ChatTemplate  # which needs jinja2, and only chats do
+        from aot_models.generation.chat import ChatTemplate  # which needs jinja2, and only chats do
 
         return ChatTemplate.read(self.folder, self.template)
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
+from aot_models.checkpoints.values import CheckpointError, read_text
 from aot_runtime.texts import shown
-from checkpoints.values import CheckpointError, read_text
 
 LARGEST = 1e300
 """Numbers of options are below it."""

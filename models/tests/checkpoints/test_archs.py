@@ -11,14 +11,14 @@ pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 pytest.importorskip("tinygrad", reason="the emulator needs the extra `emulator`")
 pytest.importorskip("triton", reason="building bundles needs the extra `build`")
 
-from checkpoints.folder import Checkpoint
-from checkpoints.values import CheckpointError
-from models.decoder import check_ops
-from models.families import config_of
-from random_checkpoint import write_checkpoint
-from tests.examples.checkpoints.published import FORMATS
-from tests.examples.checkpoints.test_layers import SIZE, check
-from tests.examples.random_models import quantised
+from aot_models.checkpoints.folder import Checkpoint
+from aot_models.checkpoints.values import CheckpointError
+from aot_models.decoders.decoder import check_ops
+from aot_models.decoders.families import config_of
+from aot_models.random_checkpoint import write_checkpoint
+from models.tests.checkpoints.published import FORMATS
+from models.tests.checkpoints.test_layers import SIZE, check
+from models.tests.random_models import quantised
 from tests.support.emulation.bundling import on_demand
 
 pytestmark = [pytest.mark.on("emulator"), pytest.mark.slow]

@@ -16,13 +16,13 @@ pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 
 from safetensors.numpy import save_file
 
-from checkpoints.folder import Checkpoint
-from checkpoints.linear import Linear
-from checkpoints.progress import Progress
-from checkpoints.values import CheckpointError
-from models.families import config_of
-from random_checkpoint import write_checkpoint
-from tests.examples.random_models import Tensors, quantised, tiny
+from aot_models.checkpoints.folder import Checkpoint
+from aot_models.checkpoints.linear import Linear
+from aot_models.checkpoints.progress import Progress
+from aot_models.checkpoints.values import CheckpointError
+from aot_models.decoders.families import config_of
+from aot_models.random_checkpoint import write_checkpoint
+from models.tests.random_models import Tensors, quantised, tiny
 from tests.support.dtypes import BF16
 
 

@@ -10,17 +10,17 @@ import pytest
 
 pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 
-from aot_runtime.weights import Packed, unpack_int4
-from checkpoints.folder import Checkpoint
-from checkpoints.formats import format_of
-from checkpoints.linear import LinearShape, Scaled, Weight
-from checkpoints.scheme import Plain
-from checkpoints.values import CheckpointError, Values
-from models.families import config_of
-from random_checkpoint import random_tensors, settings, write_checkpoint
-from random_formats import QUANTISATIONS
-from tests.examples.checkpoints.published import BLOCK, E4M3, FORMATS, Stored, compressed
-from tests.examples.random_models import quantised
+from aot_models.checkpoints.folder import Checkpoint
+from aot_models.checkpoints.formats import format_of
+from aot_models.checkpoints.linear import LinearShape, Scaled, Weight
+from aot_models.checkpoints.scheme import Plain
+from aot_models.checkpoints.values import CheckpointError, Values
+from aot_models.decoders.families import config_of
+from aot_models.quantise import Packed, unpack_int4
+from aot_models.random_checkpoint import random_tensors, settings, write_checkpoint
+from aot_models.random_formats import QUANTISATIONS
+from models.tests.checkpoints.published import BLOCK, E4M3, FORMATS, Stored, compressed
+from models.tests.random_models import quantised
 from tests.support.dtypes import BF16
 
 Array = np.ndarray

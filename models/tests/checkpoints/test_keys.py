@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from checkpoints.keys import (
+from aot_models.checkpoints.keys import (
     Table,
     an_object,
     flag,
@@ -19,7 +19,7 @@ from checkpoints.keys import (
     text,
     whole,
 )
-from checkpoints.values import CheckpointError, Values
+from aot_models.checkpoints.values import CheckpointError, Values
 
 TABLE: Table = {
     "size": whole(most=100),

@@ -7,15 +7,15 @@ import pytest
 
 pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 
+from aot_models.checkpoints.formats import format_of
+from aot_models.checkpoints.linear import Linear, LinearShape
+from aot_models.checkpoints.values import Values
+from aot_models.decoders.linears import Beside, EightBits, Layer, place
+from aot_models.decoders.rows import Rows
 from aot_runtime import Bundle
-from checkpoints.formats import format_of
-from checkpoints.linear import Linear, LinearShape
-from checkpoints.values import Values
 from kernels.gemm import reference
 from kernels.tolerance import assert_close
-from models.linears import Beside, EightBits, Layer, place
-from models.rows import Rows
-from tests.examples.checkpoints.published import E4M3, FORMATS, Published, Stored
+from models.tests.checkpoints.published import E4M3, FORMATS, Published, Stored
 from tests.support.dtypes import BF16, eight_bits
 
 pytestmark = pytest.mark.sampled(1)

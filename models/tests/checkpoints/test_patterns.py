@@ -7,10 +7,10 @@ import time
 
 import pytest
 
-from checkpoints.formats import format_of
-from checkpoints.patterns import Budget, Listed, Matching, Subject, compiled
-from checkpoints.scheme import Plain
-from checkpoints.values import CheckpointError, Values
+from aot_models.checkpoints.formats import format_of
+from aot_models.checkpoints.patterns import Budget, Listed, Matching, Subject, compiled
+from aot_models.checkpoints.scheme import Plain
+from aot_models.checkpoints.values import CheckpointError, Values
 
 VALUES = Values({})
 NAMES = ("model.layers.0.mlp.up_proj", "model.layers.11.self_attn.q_proj", "lm_head", "model.layers.7.mlp.gate", "a\n")

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import numpy as np
 
+from aot_models.random_checkpoint import write_checkpoint
 from aot_runtime import Bundle
 from kernels.tolerance import assert_close
-from random_checkpoint import write_checkpoint
-from tests.examples.models.reference import EXACT, logits, rounded_ops
-from tests.examples.random_models import Tensors, generate, opened, prompts_of
+from models.tests.decoders.reference import EXACT, logits, rounded_ops
+from models.tests.random_models import Tensors, generate, opened, prompts_of
 from tests.support.dtypes import BF16
 
 

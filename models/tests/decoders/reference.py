@@ -7,14 +7,14 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from aot_models.decoders.config import Attention, Config
+from aot_models.decoders.experts import Experts
+from aot_models.decoders.latent import Latent
 from kernels.attention.mla_reference import mla_prefill, mla_prefill_same_dtype
 from kernels.attention.reference import attention, attention_same_dtype
 from kernels.gemm.reference import matmul, matmul_same_dtype
 from kernels.moe.reference import moe, moe_route, moe_route_same_dtype, moe_same_dtype
 from kernels.rows import reference as rows
-from models.config import Attention, Config
-from models.experts import Experts
-from models.latent import Latent
 
 Array = np.ndarray
 Weights = Mapping[str, Array]

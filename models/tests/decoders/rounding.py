@@ -8,8 +8,8 @@ import numpy as np
 
 from aot_runtime import Bundle
 from kernels.gemm.reference import matmul_same_dtype, quantise_same_dtype, quantise_static_same_dtype
-from tests.examples.checkpoints.published import FORMATS
-from tests.examples.models.reference import Ops, rounded_ops
+from models.tests.checkpoints.published import FORMATS
+from models.tests.decoders.reference import Ops, rounded_ops
 from tests.support.dtypes import BF16, eight_bits
 
 Array = np.ndarray

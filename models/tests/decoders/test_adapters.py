@@ -10,23 +10,23 @@ import pytest
 
 pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 
+from aot_models.checkpoints.folder import Checkpoint
+from aot_models.checkpoints.values import CheckpointError
+from aot_models.decoders.config import Config
+from aot_models.decoders.decoder import Decoder, MissingOpError
+from aot_models.decoders.families import adapters_of, config_of
+from aot_models.generation.cache import BLOCK_SIZE, Cache
+from aot_models.generation.engine import serve
+from aot_models.generation.sampling import Limits
+from aot_models.generation.scheduler import Request
+from aot_models.random_checkpoint import write_checkpoint
 from aot_runtime import Bundle
-from checkpoints.folder import Checkpoint
-from checkpoints.values import CheckpointError
-from generation.cache import BLOCK_SIZE, Cache
-from generation.engine import serve
-from generation.sampling import Limits
-from generation.scheduler import Request
 from kernels.tolerance import assert_close
-from models.config import Config
-from models.decoder import Decoder, MissingOpError
-from models.families import adapters_of, config_of
-from random_checkpoint import write_checkpoint
-from tests.examples.checkpoints.published_adapters import adapter, merged, write_adapter
-from tests.examples.models.reference import EXACT, logits, rounded_ops
-from tests.examples.models.rounding import rounding
-from tests.examples.models.tiny_families import MIXTURES
-from tests.examples.random_models import prompts_of, quantised, service, tiny
+from models.tests.checkpoints.published_adapters import adapter, merged, write_adapter
+from models.tests.decoders.reference import EXACT, logits, rounded_ops
+from models.tests.decoders.rounding import rounding
+from models.tests.decoders.tiny_families import MIXTURES
+from models.tests.random_models import prompts_of, quantised, service, tiny
 from tests.support.dtypes import BF16
 
 Array = np.ndarray

@@ -10,13 +10,13 @@ import pytest
 
 pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 
-from checkpoints.folder import Checkpoint
-from checkpoints.values import CheckpointError, Values
-from models.config import Config
-from models.families import FAMILIES, config_from, config_of
-from random_checkpoint import FAMILIES as SETTINGS
-from random_checkpoint import settings, write_checkpoint
-from tests.examples.models.published_configs import PUBLISHED
+from aot_models.checkpoints.folder import Checkpoint
+from aot_models.checkpoints.values import CheckpointError, Values
+from aot_models.decoders.config import Config
+from aot_models.decoders.families import FAMILIES, config_from, config_of
+from aot_models.random_checkpoint import FAMILIES as SETTINGS
+from aot_models.random_checkpoint import settings, write_checkpoint
+from models.tests.decoders.published_configs import PUBLISHED
 
 ROOT = Path(__file__).parents[3]
 QWEN = {

@@ -9,9 +9,9 @@ import pytest
 pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 
 from aot_runtime import Bundle
-from tests.examples.models.checking import check
-from tests.examples.models.tiny_families import TINY
-from tests.examples.random_models import tiny
+from models.tests.decoders.checking import check
+from models.tests.decoders.tiny_families import TINY
+from models.tests.random_models import tiny
 
 
 @pytest.mark.sampled(1)

@@ -11,13 +11,13 @@ import pytest
 
 pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 
-from checkpoints.values import Values
+from aot_models.checkpoints.values import Values
+from aot_models.decoders.config import Attention, Config
+from aot_models.decoders.families import config_from
 from kernels.tolerance import assert_close
-from models.config import Attention, Config
-from models.families import config_from
-from tests.examples.models.reference import EXACT, logits, rounded_ops
-from tests.examples.models.tiny_families import TINY
-from tests.examples.random_models import Tensors, prompts_of, tiny
+from models.tests.decoders.reference import EXACT, logits, rounded_ops
+from models.tests.decoders.tiny_families import TINY
+from models.tests.random_models import Tensors, prompts_of, tiny
 from tests.support.dtypes import BF16
 
 pytestmark = pytest.mark.sampled(2)

@@ -12,19 +12,19 @@ import pytest
 
 pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 
+from aot_models.checkpoints.values import CheckpointError, Values
+from aot_models.decoders.families import config_from
+from aot_models.random_checkpoint import settings, write_checkpoint
 from aot_runtime import Bundle
-from checkpoints.values import CheckpointError, Values
 from kernels.moe.quantised_reference import in_8_bits
 from kernels.moe.reference import Numbers, same_dtype_sum
 from kernels.tolerance import assert_close
-from models.families import config_from
-from random_checkpoint import settings, write_checkpoint
-from tests.examples.checkpoints.published import FORMATS
-from tests.examples.models.checking import check
-from tests.examples.models.reference import EXACT, logits
-from tests.examples.models.test_quantised import rounding
-from tests.examples.models.tiny_families import MIXTURES
-from tests.examples.random_models import generate, opened, prompts_of, quantised, tiny
+from models.tests.checkpoints.published import FORMATS
+from models.tests.decoders.checking import check
+from models.tests.decoders.reference import EXACT, logits
+from models.tests.decoders.test_quantised import rounding
+from models.tests.decoders.tiny_families import MIXTURES
+from models.tests.random_models import generate, opened, prompts_of, quantised, tiny
 from tests.support.dtypes import eight_bits
 
 Array = np.ndarray

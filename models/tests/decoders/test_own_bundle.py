@@ -10,10 +10,10 @@ import pytest
 pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 
 import aot_runtime
+from aot_models.random_checkpoint import write_checkpoint
 from aot_runtime import Bundle, open_bundle
-from random_checkpoint import write_checkpoint
-from tests.examples.models.tiny_families import TINY
-from tests.examples.random_models import generate, opened, prompts_of, tiny
+from models.tests.decoders.tiny_families import TINY
+from models.tests.random_models import generate, opened, prompts_of, tiny
 from tests.support.session_builds import ROOT, build_here, session_cache
 
 

@@ -9,13 +9,13 @@ import pytest
 
 pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 
+from aot_models.random_checkpoint import write_checkpoint
 from aot_runtime import Bundle
 from kernels.tolerance import assert_close
-from random_checkpoint import write_checkpoint
-from tests.examples.checkpoints.published import FORMATS
-from tests.examples.models.reference import EXACT, logits
-from tests.examples.models.rounding import rounding
-from tests.examples.random_models import generate, opened, prompts_of, quantised
+from models.tests.checkpoints.published import FORMATS
+from models.tests.decoders.reference import EXACT, logits
+from models.tests.decoders.rounding import rounding
+from models.tests.random_models import generate, opened, prompts_of, quantised
 
 pytestmark = pytest.mark.sampled(0)
 

@@ -7,10 +7,10 @@ import pytest
 
 pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 
-from checkpoints.values import Values
-from models.families import config_from
-from random_checkpoint import settings
-from tests.examples.models.tiny_families import LLAMA3
+from aot_models.checkpoints.values import Values
+from aot_models.decoders.families import config_from
+from aot_models.random_checkpoint import settings
+from models.tests.decoders.tiny_families import LLAMA3
 
 PLAIN = [1, 0.19392276, 0.037606031, 0.0072926651, 0.0014142134, 0.00027424819, 5.3182957e-05, 1.0313385e-05]
 FREQUENCIES = {

@@ -17,15 +17,15 @@ pytest.importorskip("transformers", reason="transformers is not installed")
 import torch
 import transformers
 
+from aot_models.checkpoints.folder import Checkpoint
+from aot_models.checkpoints.values import CheckpointError, Values
+from aot_models.decoders.families import FAMILIES, config_from, config_of
+from aot_models.random_checkpoint import settings, write_checkpoint
 from aot_runtime import Bundle
-from checkpoints.folder import Checkpoint
-from checkpoints.values import CheckpointError, Values
 from kernels.tolerance import assert_close
-from models.families import FAMILIES, config_from, config_of
-from random_checkpoint import settings, write_checkpoint
-from tests.examples.models.reference import EXACT, logits
-from tests.examples.models.tiny_families import LLAMA3, LONGROPE, MIXTURES, SMALL, TINY, YARN
-from tests.examples.random_models import generate, opened, prompts_of, tiny
+from models.tests.decoders.reference import EXACT, logits
+from models.tests.decoders.tiny_families import LLAMA3, LONGROPE, MIXTURES, SMALL, TINY, YARN
+from models.tests.random_models import generate, opened, prompts_of, tiny
 
 LLAMAS: dict[str, dict[str, Any]] = {
     "llama": {**SMALL, "rope_scaling": LLAMA3, "attention_bias": True, "mlp_bias": True},

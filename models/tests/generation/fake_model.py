@@ -7,8 +7,8 @@ import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
-from generation.arrays import pass_of
-from generation.scheduler import Request, Scheduler, Step
+from aot_models.generation.arrays import pass_of
+from aot_models.generation.scheduler import Request, Scheduler, Step
 
 VOCABULARY = 11
 

@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("jinja2", reason="chat templates need jinja2")
 
-from generation.chat import ChatError, ChatTemplate
-from tests.examples.generation.chat_templates import GEMMA, LLAMA3, MISTRAL, QWEN, TEMPLATES
+from aot_models.generation.chat import ChatError, ChatTemplate
+from models.tests.generation.chat_templates import GEMMA, LLAMA3, MISTRAL, QWEN, TEMPLATES
 
 ASKED = [{"role": "user", "content": " Who <was> it? "}]
 CHAT = [*ASKED, {"role": "assistant", "content": "<think>\nhm</think>\n\nÄ & B"}, {"role": "user", "content": "Why?"}]
@@ -49,7 +49,7 @@ def test_texts_and_tokens_are_those_of_transformers(name: str, case: str, tmp_pa
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     from tokenizers import Tokenizer, processors
 
-    from random_checkpoint import write_tokenizer
+    from aot_models.random_checkpoint import write_tokenizer
 
     path = tmp_path / "tokenizer.json"
     write_tokenizer(path, 300)

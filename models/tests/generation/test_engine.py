@@ -10,16 +10,16 @@ import pytest
 
 pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 
+from aot_models.decoders.decoder import Decoder, MissingOpError
+from aot_models.generation.engine import batch_sizes, serve
+from aot_models.generation.sampling import Limits, Sampling
+from aot_models.generation.scheduler import Request, Scheduler
+from aot_models.random_checkpoint import write_checkpoint
 from aot_runtime import Bundle
-from generation.engine import batch_sizes, serve
-from generation.sampling import Limits, Sampling
-from generation.scheduler import Request, Scheduler
 from kernels.decode.advance_reference import advance
 from kernels.rows import processing_reference
 from kernels.rows import reference as rows_reference
-from models.decoder import Decoder, MissingOpError
-from random_checkpoint import write_checkpoint
-from tests.examples.random_models import generate, one_layer, opened, prompts_of, quantised, service, tiny
+from models.tests.random_models import generate, one_layer, opened, prompts_of, quantised, service, tiny
 
 SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 2, "num_key_value_heads": 1,
          "torch_dtype": "float16"}  # fmt: skip

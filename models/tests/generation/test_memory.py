@@ -9,15 +9,15 @@ import pytest
 
 pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 
+from aot_models.checkpoints.folder import Checkpoint
+from aot_models.decoders.config import Config
+from aot_models.decoders.families import config_of
+from aot_models.generation.cache import BLOCK_SIZE, Cache
+from aot_models.generation.engine import Engine
+from aot_models.generation.memory import MARGIN, Load, TooLargeError, plan
+from aot_models.random_checkpoint import write_checkpoint
 from aot_runtime import Bundle, Device
-from checkpoints.folder import Checkpoint
-from generation.cache import BLOCK_SIZE, Cache
-from generation.engine import Engine
-from generation.memory import MARGIN, Load, TooLargeError, plan
-from models.config import Config
-from models.families import config_of
-from random_checkpoint import write_checkpoint
-from tests.examples.random_models import opened, tiny
+from models.tests.random_models import opened, tiny
 
 HALF = np.dtype(np.float16)
 """As large as bfloat16."""

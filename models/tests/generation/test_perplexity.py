@@ -12,14 +12,14 @@ from hypothesis import strategies as st
 
 pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 
+from aot_models.generation import perplexity
+from aot_models.generation.logprobs import log_softmax, token_logprobs
+from aot_models.generation.perplexity import judge, windows
+from aot_models.generation.sampling import OptionError
+from aot_models.random_checkpoint import write_checkpoint
 from aot_runtime import Bundle
-from generation import perplexity
-from generation.logprobs import log_softmax, token_logprobs
-from generation.perplexity import judge, windows
-from generation.sampling import OptionError
-from random_checkpoint import write_checkpoint
-from tests.examples.models.reference import EXACT, logits
-from tests.examples.random_models import opened, prompts_of, tiny
+from models.tests.decoders.reference import EXACT, logits
+from models.tests.random_models import opened, prompts_of, tiny
 
 
 @given(count=st.integers(2, 60), size=st.integers(2, 20), data=st.data())

@@ -6,10 +6,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from generation.blocks import BlockPool, keys_of
-from generation.sampling import Limits, Sampling
-from generation.scheduler import ContextError, Request, Scheduler
-from tests.examples.generation.fake_model import FakeModel, alone, check_blocks
+from aot_models.generation.blocks import BlockPool, keys_of
+from aot_models.generation.sampling import Limits, Sampling
+from aot_models.generation.scheduler import ContextError, Request, Scheduler
+from models.tests.generation.fake_model import FakeModel, alone, check_blocks
 
 TOKENS = st.integers(0, 1)  # of two: many prompts begin alike
 REQUESTS = st.builds(

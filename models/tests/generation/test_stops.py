@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from generation.stops import CONTEXT, Detokenizer, StopStrings, TextStream
+from aot_models.generation.stops import CONTEXT, Detokenizer, StopStrings, TextStream
 
 PIECES = ["a", "b", "ab", "€", "é"[:1], "\N{GRINNING FACE}", "ba"]
 BYTES = [bytes([i]) for i in range(256)] + [piece.encode() for piece in PIECES]

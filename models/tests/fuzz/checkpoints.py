@@ -14,24 +14,24 @@ from typing import Any
 
 import numpy as np
 
-from checkpoints.adapters import Adapter
-from checkpoints.folder import Checkpoint, wanted_tensors
-from checkpoints.formats import format_of
-from checkpoints.shards import read_shards
-from checkpoints.values import CheckpointError, Values, read_json
-from generation.chat import ChatError, _special_tokens, _templates
-from generation.prompts import Tokens
-from generation.sampling import Defaults, OptionError
-from models.config import Config
-from models.families import config_from, config_of
-from random_checkpoint import FAMILIES, settings, write_checkpoint
-from random_formats import QUANTISATIONS
-from tests.examples.checkpoints.published_adapters import adapter, write_adapter
-from tests.examples.models.tiny_families import LLAMA3, MIXTURES, TINY, YARN
-from tests.examples.random_models import tiny
+from aot_models.checkpoints.adapters import Adapter
+from aot_models.checkpoints.folder import Checkpoint, wanted_tensors
+from aot_models.checkpoints.formats import format_of
+from aot_models.checkpoints.shards import read_shards
+from aot_models.checkpoints.values import CheckpointError, Values, read_json
+from aot_models.decoders.config import Config
+from aot_models.decoders.families import config_from, config_of
+from aot_models.generation.chat import ChatError, _special_tokens, _templates
+from aot_models.generation.prompts import Tokens
+from aot_models.generation.sampling import Defaults, OptionError
+from aot_models.random_checkpoint import FAMILIES, settings, write_checkpoint
+from aot_models.random_formats import QUANTISATIONS
+from models.tests.checkpoints.published_adapters import adapter, write_adapter
+from models.tests.decoders.tiny_families import LLAMA3, MIXTURES, TINY, YARN
+from models.tests.random_models import tiny
 
-from .drawing import Draw, texts_of
-from .edits import Edit, edit_bytes, edit_tree, places
+from tests.fuzz.drawing import Draw, texts_of
+from tests.fuzz.edits import Edit, edit_bytes, edit_tree, places
 
 REFUSALS = (CheckpointError, ChatError, OptionError)
 _PATTERNS = (

@@ -6,7 +6,7 @@ import random
 from dataclasses import dataclass
 from pathlib import Path
 
-from generation.chat import ChatError, ChatTemplate
+from aot_models.generation.chat import ChatError, ChatTemplate
 
 SECONDS = 0.3
 """Time of the processor for a template here."""
