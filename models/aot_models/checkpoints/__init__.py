@@ -1,1 +1,1 @@
-"""Checkpoints as they are published: files, formats of weights, and the linear layers that they hold."""
+"""Read published checkpoints: files, weight formats, linear layers, adapters."""

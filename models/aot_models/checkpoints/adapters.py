@@ -16,7 +16,7 @@ from aot_models.checkpoints.values import CheckpointError, Values, joined, said
 
 Array = np.ndarray
 PREFIX = "base_model.model."
-"""Of the tensors' names, before the layer's."""
+"""The prefix of a layer's name in the names of tensors."""
 LARGEST_RANK = 1024
 _USED: Table = {
     "peft_type": replace(only("LORA"), allowed="'LORA'"),
@@ -61,13 +61,13 @@ KEYS: Table = {
         for name, key in _USED.items()
     },
 }
-"""Keys of adapter_config.json. Of `init_lora_weights` those are supported that leave the model's weights as they are;
-PiSSA, OLoRA, CorDA, LoftQ and LoRA-GA change them when an adapter is loaded."""
+"""Keys of adapter_config.json. PiSSA, OLoRA, CorDA, LoftQ and LoRA-GA are not among the values of
+`init_lora_weights`: they change the model's own weights when an adapter is loaded."""
 
 
 @dataclass(frozen=True)
 class LowRank:
-    """What an adapter adds to a layer: scale * (x downᵀ) upᵀ. down: [rank, inputs]; up: [outputs, rank]."""
+    """The update scale * (x downᵀ) upᵀ of a layer. down: [rank, inputs]; up: [outputs, rank]."""
 
     down: Array
     up: Array
@@ -75,14 +75,15 @@ class LowRank:
 
 
 class Adapter:
-    """A folder of a published adapter. Tensors are read when they are asked for.
-
-    Raises `CheckpointError`: a file that is not there or is broken, an adapter of a kind that is not supported.
+    """A folder of a published adapter. Tensors are read on demand.
 
     Attributes:
-        rank: of all its layers.
-        scale: factor of what it adds: lora_alpha / rank, or / its root.
-        nbytes: of its tensors.
+        rank: the rank of all layers.
+        scale: the factor of the update: lora_alpha / rank, or lora_alpha / sqrt(rank) with rsLoRA.
+        nbytes: the size of the tensors.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or the kind of adapter is not supported.
     """
 
     def __init__(self, folder: Path):
@@ -94,11 +95,14 @@ class Adapter:
         self.nbytes = sum(stored.nbytes for stored in self._stored.values())
 
     def check(self, linears: Mapping[str, LinearShape]) -> None:
-        """Raises `CheckpointError`, with all that is at fault: tensors for modules that are no linear layer of the
-        model, that are missing beside others, or of another shape or dtype."""
+        """Compare the tensors with a model's linear layers.
+
+        Raises:
+            CheckpointError: tensors of other modules, missing ones, other shapes or dtypes. The error lists all.
+        """
         wanted = dict(self._wanted(linears))
         others = sorted(set(self._stored) - set(wanted))
-        faults = [f"tensor '{said(name)}' is for no layer that may have an adapter" for name in others]
+        faults = [f"tensor '{said(name)}' is for a layer that cannot have an adapter" for name in others]
         left_out = filter(self._leaves_out, wanted)
         faults += [f"tensor '{name}' is for a layer that the config leaves out" for name in left_out]
         faults += faults_of(wanted, self._stored)
@@ -108,14 +112,14 @@ class Adapter:
             raise CheckpointError(f"{self.folder}: {joined(faults)}")
 
     def of(self, name: str) -> LowRank | None:
-        """What the adapter adds to a linear layer; None: nothing."""
+        """The update of a linear layer; None if the adapter leaves it alone."""
         down, up = _names(name)
         if down not in self._stored:
             return None
         return LowRank(self._stored[down].array(), self._stored[up].array(), self.scale)
 
     def _leaves_out(self, tensor: str) -> bool:
-        """True for a tensor that PEFT does not read: target_modules or layers_to_transform leave its layer out."""
+        """True if target_modules or layers_to_transform exclude the tensor's layer: PEFT would not read it."""
         layer = tensor.removeprefix(PREFIX).rpartition(".lora_")[0]
         targets, numbers = self._values.get("target_modules"), self._values.get("layers_to_transform")
         if isinstance(targets, list) and not any(f".{layer}".endswith(f".{target}") for target in targets):

@@ -35,7 +35,7 @@ KEYS: Table = {
 
 @dataclass(frozen=True)
 class Awq:
-    """group_size: inputs that share a scale, -1: all of them."""
+    """AWQ's scheme. group_size: inputs that share a scale; -1: all."""
 
     group_size: int
     ops: tuple[str, ...] = ("linear_int4",)
@@ -54,7 +54,7 @@ class Awq:
 
 
 def parse(stored: Values) -> Format:
-    """Of a quantization_config. Raises `CheckpointError`: what is not supported."""
+    """Read a quantization_config. Raises `CheckpointError` if it is not supported."""
     stored = held(stored, KEYS)
     bits = stored.get("bits", stored.get("w_bit"))
     stored.demand(bits == 4, f"AWQ's weight of {bits} bits", ["4 bits"])

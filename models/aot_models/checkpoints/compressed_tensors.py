@@ -1,4 +1,4 @@
-"""compressed-tensors, as llm-compressor writes it: groups of layers, each with a scheme for weights and activations."""
+"""compressed-tensors, as llm-compressor writes it: each group of layers has a scheme for weights and activations."""
 
 from __future__ import annotations
 
@@ -47,12 +47,12 @@ ARGUMENTS: Table = {
     "symmetric": flag(True),
     "dynamic": only(False, True, "local"),
 }
-"""Keys of weights, and of activations."""
+"""Keys of the arguments of weights and of activations."""
 
 
 @dataclass(frozen=True)
 class PackQuantized:
-    """Codes packed in int32. group_size: inputs that share a scale, -1: all of them."""
+    """Codes packed in int32. group_size: inputs that share a scale; -1: all."""
 
     bits: int
     group_size: int
@@ -84,7 +84,7 @@ class PackQuantized:
 
 @dataclass(frozen=True)
 class Int8Weights:
-    """Codes of 8 bits as they are, for activations of 16 bits, with scales of outputs, or one for all."""
+    """Unpacked 8-bit codes for 16-bit activations, with scales per output or per tensor."""
 
     symmetric: bool
     float8: bool = False
@@ -105,7 +105,7 @@ class Int8Weights:
 
 
 def parse(stored: Values) -> Format:
-    """Of a quantization_config. Raises `CheckpointError`: what is not supported."""
+    """Read a quantization_config. Raises `CheckpointError` if it is not supported."""
     stored = held(stored, KEYS)
     _refuse_others(stored)
     groups = [(name, _group(stored, group)) for name, group in stored["config_groups"].items()]
@@ -127,7 +127,7 @@ def parse(stored: Values) -> Format:
 
 
 class Targets:
-    """Linear layers by their names, by regular expressions, or all of them."""
+    """A set of linear layers: by names, by regular expressions, or all of them."""
 
     def __init__(self, budget: Budget, targets: list[str]):
         self._all, self._names = "Linear" in targets, frozenset(targets)

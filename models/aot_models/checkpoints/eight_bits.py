@@ -1,4 +1,4 @@
-"""Layers whose weights and activations have 8 bits, float8 or int8, whatever the format calls their tensors."""
+"""The scheme of layers with 8-bit weights and activations, float8 or int8; formats name the tensors differently."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ ONE: tuple[Shape, ...] = ((1,), ())
 
 @dataclass(frozen=True)
 class EightBits:
-    """Codes, scales of them, and perhaps a scale of the activations.
+    """Codes with scales, and optionally a static scale of the activations.
 
     Attributes:
-        dtype: of codes: int8 or float8_e4m3fn.
-        strategy: of the scales: one for all, of each output, of either kind, or of blocks of 128 x 128.
-        static: whether activations have a scale in the checkpoint; else each row has one of its own.
-        scales, input_scales: the names that their tensors may have, the usual one first.
+        dtype: the dtype of the codes, int8 or float8_e4m3fn.
+        strategy: scales per tensor, per output channel, either of the two ("any"), or per block of 128 x 128.
+        static: the checkpoint has a scale for the activations; otherwise they are scaled at run time.
+        scales, input_scales: possible names of the tensors, the usual one first.
     """
 
     dtype: str
@@ -68,9 +68,9 @@ def _first(names: tuple[str, ...], ends: Collection[str]) -> str:
 
 
 def _numbers(tensors: Tensors, names: tuple[str, ...]) -> Array:
-    """float32, and more than 0. Raises `ValueError`: others."""
+    """Scales as float32. Raises `ValueError` unless all are finite and above 0."""
     name = _first(names, tensors)
     found = tensors[name].astype(np.float32)
     if not (np.isfinite(found) & (found > 0)).all():
-        raise ValueError(f"{name} has numbers that are no scales; finite ones above 0 are needed")
+        raise ValueError(f"{name}: scales must be finite and above 0")
     return found

@@ -17,21 +17,23 @@ from aot_models.checkpoints.values import CheckpointError, Values, joined, said
 
 Array = np.ndarray
 LEFT_OUT = (".rotary_emb.inv_freq", ".k_scale", ".v_scale")
-"""Ends of the names of tensors that are not needed: tables that are computed, scales of a cache of 8 bits."""
+"""Suffixes of tensors that are never read: tables that are computed here, scales of 8-bit caches."""
 ADDED = ("bias", "weight_zero_point", "input_zero_point")
-"""Tensors of a linear layer that change nothing where they are 0."""
+"""Tensors of a linear layer that have no effect if they are all zero."""
 
 
 class Checkpoint:
-    """A folder of a published checkpoint. Tensors are read when they are asked for.
-
-    Raises `CheckpointError`: a file that is not there or is broken, a format of weights that is not supported.
+    """A folder of a published checkpoint. Tensors are read on demand.
 
     Attributes:
         values: config.json.
-        format: how the weights of each linear layer are stored.
-        nbytes, ops, float8: once it was checked: of the tensors that the model needs; ops of a bundle that its linear
-            layers need; whether weights are float8.
+        format: the scheme of each linear layer's weights.
+        nbytes: the bytes of the tensors that the model reads; set by `check`, as are the next two.
+        ops: the bundle's ops that the linear layers need.
+        float8: some weights are float8.
+
+    Raises:
+        CheckpointError: a file is missing or damaged, or the weight format is not supported.
     """
 
     def __init__(self, folder: Path, progress: Progress = SILENT):
@@ -40,7 +42,7 @@ class Checkpoint:
 
     @classmethod
     def in_memory(cls, found: Mapping[str, Any], tensors: Mapping[str, Array]) -> Checkpoint:
-        """One of a config.json and of tensors that no file has. Names may share arrays."""
+        """Make a checkpoint of a config and of arrays, without files. Names may share arrays."""
         checkpoint = cls.__new__(cls)
         checkpoint._hold(Path("memory"), SILENT, Values(found))
         checkpoint._stored = {name: Held(tensor) for name, tensor in tensors.items()}
@@ -56,13 +58,17 @@ class Checkpoint:
         self, tensors: Mapping[str, tuple[int, ...]], linears: Mapping[str, LinearShape], unread: tuple[str, ...] = (),
         tied: Mapping[str, str] | None = None,
     ) -> None:  # fmt: skip
-        """Hold the files to what a model reads.
+        """Compare the stored tensors with those that a model reads.
 
-        tensors, linears: those that it reads. unread: beginnings of names that it may leave out. tied: a linear layer
-        that may be there, too, if its weights are those of a tensor.
+        Args:
+            tensors: the shape of each tensor that the model reads outside of linear layers.
+            linears: the shape of each linear layer.
+            unread: prefixes of tensors that may be left unread.
+            tied: linear layers that may be stored although they have the weights of another tensor.
 
-        Raises `CheckpointError`: tensors are not there, or of another shape or dtype, or nothing reads them, all of
-        which are named; layers cannot be stored as the format says.
+        Raises:
+            CheckpointError: tensors are missing, unread, or of another shape or dtype, or a layer cannot be stored in
+                the format. The error lists all of them.
         """
         wanted = dict(wanted_tensors(self.format, tensors, linears, self.values.path, self._stored))
         faults = faults_of(wanted, self._stored)
@@ -78,8 +84,7 @@ class Checkpoint:
         self.float8 = any(scheme.float8 for scheme in schemes)
 
     def _adds_nothing(self, name: str, linears: Mapping[str, LinearShape], same: Mapping[str, str]) -> bool:
-        """True for a tensor that may be left unread: a table of positions, scales of a cache of 8 bits, zeros that are
-        added to something, or the same numbers again."""
+        """True if ignoring a tensor is safe: it is in `LEFT_OUT`, all zero and only added, or a copy of another."""
         layer, _, end = name.rpartition(".")
         if name.endswith(LEFT_OUT):
             return True
@@ -90,13 +95,13 @@ class Checkpoint:
         return name in same and same[name] in self._stored and _equal(self._stored[name], self._stored[same[name]])
 
     def tensor(self, name: str) -> Array:
-        """A view of the file, which is only read."""
+        """A tensor, as a read-only view of its file."""
         stored = self._stored[name]
         self.progress.add(stored.nbytes, self.nbytes)
         return stored.array()
 
     def linear(self, name: str, shape: LinearShape) -> Linear:
-        """The linear layer whose tensors are called `name`.weight and so on."""
+        """Read a linear layer, whose tensors are named `name`.weight and so on."""
         scheme = self.format(name)
         tensors = {end: self.tensor(f"{name}.{end}") for end in scheme.wanted(shape, _ends(name, self._stored))}
         bias = self.tensor(f"{name}.bias") if shape.biased else None
@@ -114,9 +119,14 @@ def wanted_tensors(
     format_: Format, tensors: Mapping[str, tuple[int, ...]], linears: Mapping[str, LinearShape], path: Path,
     stored: Mapping[str, Stored | Held] | None = None,
 ) -> Iterator[tuple[str, Wanted]]:  # fmt: skip
-    """Every tensor of a checkpoint, by name. tensors: those of no linear layer; stored: what there is.
+    """Every required tensor of a checkpoint, by name.
 
-    Raises `CheckpointError`: a layer cannot be stored so.
+    Args:
+        tensors: the shapes of the tensors outside of linear layers.
+        stored: the tensors that the checkpoint has; they decide which optional tensors are expected.
+
+    Raises:
+        CheckpointError: a layer cannot be stored in this format.
     """
     yield from ((name, Wanted((shape,))) for name, shape in tensors.items())
     for name, shape in linears.items():

@@ -1,4 +1,4 @@
-"""How a checkpoint stores the weights of its linear layers: one module per format, by quantization_config."""
+"""Weight formats by the `quantization_config` of a checkpoint; each format is a module."""
 
 from __future__ import annotations
 
@@ -12,11 +12,11 @@ from aot_models.checkpoints.values import Values, said
 METHODS: dict[str, Callable[[Values], Format]] = {
     "gptq": gptq.parse, "awq": awq.parse, "fp8": fp8.parse, "compressed-tensors": compressed_tensors.parse,
 }  # fmt: skip
-"""By quant_method."""
+"""The parser of each `quant_method`."""
 
 
 def format_of(values: Values) -> Format:
-    """Raises `CheckpointError`: a format that is not supported, or keys of it that are not known."""
+    """The format that config.json declares. Raises `CheckpointError` for unsupported formats and unknown keys."""
     found = values.get("quantization_config") or values.get("compression_config")
     if not found:
         return lambda name: Plain()

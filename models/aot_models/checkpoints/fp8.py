@@ -1,4 +1,4 @@
-"""fp8, as DeepSeek, Qwen, Mistral and AutoFP8 publish it: float8 with scales of blocks of 128 x 128, or of a tensor."""
+"""fp8, as DeepSeek, Qwen, Mistral and AutoFP8 publish it: float8 with scales per block of 128 x 128, or per tensor."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from aot_models.checkpoints.scheme import Format, Plain, Scheme
 from aot_models.checkpoints.values import Values, said
 
 SCALES, INPUT_SCALES = ("weight_scale_inv", "weight_scale"), ("input_scale", "activation_scale")
-"""A scale that is called inverse is what codes are multiplied by all the same."""
+"""Codes are multiplied by `weight_scale_inv` too, despite its name."""
 KEYS: Table = {
     **harmless(
         "quant_method dequantize is_checkpoint_fp8_serialized kv_cache_scheme kv_cache_quant_method scale_fmt backend"
@@ -24,7 +24,7 @@ KEYS: Table = {
 
 
 def parse(stored: Values) -> Format:
-    """Of a quantization_config. Raises `CheckpointError`: what is not supported."""
+    """Read a quantization_config. Raises `CheckpointError` if it is not supported."""
     stored = held(stored, KEYS)
     kind = stored.get("fmt", "e4m3")
     stored.demand(kind in ("e4m3", "float8_e4m3fn"), f"float8 of the kind {said(kind)}", ["e4m3"])

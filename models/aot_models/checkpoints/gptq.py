@@ -36,7 +36,7 @@ KEYS: Table = {
 
 @dataclass(frozen=True)
 class Gptq:
-    """group_size: inputs that share a scale, -1: all of them. zeros_are_less_one, symmetric: as for `from_gptq`."""
+    """GPTQ's scheme. group_size: inputs that share a scale; -1: all. The other attributes are those of `from_gptq`."""
 
     bits: int
     group_size: int
@@ -66,7 +66,7 @@ class Gptq:
 
 
 def parse(stored: Values) -> Format:
-    """Of a quantization_config. Raises `CheckpointError`: what is not supported."""
+    """Read a quantization_config. Raises `CheckpointError` if it is not supported."""
     stored = held(stored, KEYS)
     bits = stored["bits"]
     stored.demand(bits in (4, 8), f"a weight of {bits} bits", ["4 bits", "8 bits"])
@@ -84,12 +84,12 @@ def parse(stored: Values) -> Format:
 
 
 def _left_out(stored: Values) -> list[str]:
-    """GPTQModel's regular expressions for layers that are not quantised; those for other settings are refused."""
+    """GPTQModel's regular expressions of layers that are not quantised. Raises for settings of single layers."""
     patterns = list(stored.get("dynamic", {}))
     if others := [pattern for pattern in patterns if not pattern.startswith("-:")]:
         names = ", ".join(map(said, others))
         raise CheckpointError(
-            f"{stored.path}: GPTQ's 'dynamic' has settings of their own for {names}, which is not supported; "
+            f"{stored.path}: GPTQ's 'dynamic' with settings for {names} is not supported; "
             "supported: '-:' before layers that are not quantised"
         )
     return [pattern.removeprefix("-:") for pattern in patterns]

@@ -1,7 +1,6 @@
-"""The keys that an object of a JSON file may have: what each may say, and what holds where it is not there.
+"""Schemas of the JSON objects in a checkpoint: the allowed values of each key, and its default.
 
-A file is held to a table of them as a whole. A key that the table does not have is refused: nobody knows what it would
-change.
+Unknown keys are refused, since they may change the results.
 """
 
 from __future__ import annotations
@@ -14,21 +13,21 @@ from aot_models.checkpoints.values import CheckpointError, Values, joined, said
 from aot_runtime.texts import shown
 
 NEEDED: Any = object()
-"""The default of keys that have to be there."""
+"""The default of required keys."""
 MOST = 1 << 24
-"""The largest size of anything, unless its key says otherwise."""
+"""The default upper bound of sizes."""
 
 
 @dataclass(frozen=True)
 class Key:
-    """A key, by the values that it may have.
+    """The allowed values of a key.
 
     Attributes:
         allowed: the values, in words.
-        fits: whether a value is one of them.
-        default: what holds without the key, `NEEDED` where there is no such value.
-        used: whether anything depends on it.
-        words: what an error calls a value that is not allowed.
+        fits: returns True for an allowed value.
+        default: the value of an absent key; `NEEDED` if the key is required.
+        used: some code reads the value.
+        words: the template with which an error names a wrong value.
     """
 
     allowed: str
@@ -38,7 +37,7 @@ class Key:
     words: str = "{name} {value}"
 
     def fault(self, name: str, value: Any) -> str:
-        """Say what is wrong with a value; "" where nothing is."""
+        """Describe a wrong value; "" if the value is allowed."""
         if self.fits(value):
             return ""
         if value is NEEDED or value is None:
@@ -51,10 +50,10 @@ Table = Mapping[str, Key]
 
 
 def held(values: Values, table: Table) -> Values:
-    """Read all keys of a table that something depends on.
+    """Validate an object by a table, and return the keys that are used.
 
     Raises:
-        CheckpointError: keys that are missing, that say what they may not, or that the table does not have.
+        CheckpointError: keys are missing, unknown, or have values that are not allowed.
     """
     found = known(values, table)
     refuse_others(values, table)
@@ -62,7 +61,7 @@ def held(values: Values, table: Table) -> Values:
 
 
 def known(values: Values, table: Table) -> Values:
-    """The same, whatever other keys there are."""
+    """Validate like `held`, but ignore unknown keys."""
     given = {name: values.found.get(name, key.default) for name, key in table.items()}
     faults = [fault for name, key in table.items() if (fault := key.fault(name, given[name]))]
     if faults:
@@ -71,7 +70,7 @@ def known(values: Values, table: Table) -> Values:
 
 
 def refuse_others(values: Values, table: Table) -> None:
-    """Raise `CheckpointError` for keys that a table does not have."""
+    """Raise `CheckpointError` for keys that are not in the table."""
     others = sorted(said(name) for name in values.found.keys() - table.keys())
     if others:
         faults = [f"the key '{name}' is not known, and may change the results" for name in others]
@@ -84,7 +83,7 @@ def whole(least: int = 1, most: int = MOST, default: Any = NEEDED) -> Key:
 
 
 def number(above: float, most: float, default: Any = NEEDED) -> Key:
-    """A finite number over `above`, up to `most`."""
+    """A number above `above` and at most `most`."""
 
     def fits(value: Any) -> bool:
         return type(value) in (int, float) and above < value <= most
@@ -101,7 +100,7 @@ def text(default: Any = NEEDED) -> Key:
 
 
 def only(*values: Any, needed: bool = False) -> Key:
-    """A key of one of these values, the first where it is not there, unless it is needed."""
+    """One of these values. The first is the default, unless the key is required."""
 
     def fits(value: Any) -> bool:
         # True is 1 for Python, and not for JSON.
@@ -111,7 +110,7 @@ def only(*values: Any, needed: bool = False) -> Key:
 
 
 def listed(of: Key, most: int, default: Any = NEEDED) -> Key:
-    """A list of so many values of a kind, at most."""
+    """A list of at most `most` values."""
 
     def fits(value: Any) -> bool:
         return isinstance(value, list) and len(value) <= most and all(map(of.fits, value))
@@ -125,17 +124,17 @@ def one_or_listed(of: Key, most: int) -> Key:
 
 
 def an_object() -> Key:
-    """An object, whose keys are another table's."""
+    """An object; its keys are validated by another table."""
     return Key("an object", lambda value: isinstance(value, dict))
 
 
 def or_null(key: Key, default: Any = None) -> Key:
-    """The same, or null."""
+    """Allow null as well."""
     return replace(
         key, allowed=f"{key.allowed}, null", fits=lambda value: value is None or key.fits(value), default=default
     )
 
 
 def harmless(names: str) -> Table:
-    """Keys, listed in a text, that may say anything, for nothing that is computed here depends on them."""
+    """Keys, separated by spaces, that may have any value because nothing depends on them."""
     return dict.fromkeys(names.split(), Key("anything", lambda value: True, None, used=False))

@@ -1,4 +1,4 @@
-"""Linear layers on the host: their shapes, the tensors that a checkpoint has of them, and what these stand for."""
+"""Linear layers on the host: their shapes, the tensors that a checkpoint stores for them, and their weights."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Array = np.ndarray
 Shape = tuple[int, ...]
 FLOATS = ("float16", "bfloat16", "float32")
 BLOCK = 128
-"""Outputs, and inputs, that share a scale where scales are of blocks."""
+"""Outputs, and inputs, of a block of weights that share a scale."""
 
 
 @dataclass(frozen=True)
@@ -24,13 +24,13 @@ class LinearShape:
 
 @dataclass(frozen=True)
 class Wanted:
-    """A tensor that a checkpoint has to have: the shapes and the dtypes that it may have, the usual ones first."""
+    """A required tensor of a checkpoint: its allowed shapes and dtypes, the usual ones first."""
 
     shapes: tuple[Shape, ...]
     dtypes: tuple[str, ...] = FLOATS
 
     def fault(self, shape: Shape, dtype: str) -> str:
-        """What is wrong with what was found, or nothing."""
+        """Describe how a stored shape or dtype differs from the allowed ones; "" if it does not."""
         if shape not in self.shapes:
             return f"is {list(shape)}, and should be {' or '.join(str(list(wanted)) for wanted in self.shapes)}"
         return "" if dtype in self.dtypes else f"is {dtype}, and should be {' or '.join(self.dtypes)}"
@@ -42,9 +42,9 @@ class Scaled:
 
     Attributes:
         weight: int8 or float8_e4m3fn [outputs, inputs].
-        scales: float32: one for all [1], of each output [outputs], or of blocks of 128 x 128 [cdiv(outputs, 128),
+        scales: float32, per tensor [1], per output [outputs], or per block of 128 x 128 [cdiv(outputs, 128),
             cdiv(inputs, 128)].
-        input_scale: that of all activations; None: each row has one of its own, of blocks each 128 numbers of a row.
+        input_scale: one scale for all activations; None: they are scaled at run time, by row or by 128 columns of a row.
     """
 
     weight: Array
@@ -57,7 +57,7 @@ class Scaled:
 
 
 Weight = Array | Packed | Scaled
-"""Of a linear layer: an array [outputs, inputs], codes of 4 or 8 bits for activations of 16, or of 8 for such of 8."""
+"""A linear layer's weights: an array [outputs, inputs]; `Packed` for 16-bit activations; `Scaled` for 8-bit ones."""
 
 
 @dataclass(frozen=True)

@@ -1,8 +1,8 @@
-"""Regular expressions of a file that may come from anywhere, matched without backtracking.
+"""Regular expressions from untrusted files, matched without backtracking and within a budget.
 
-A matcher is at a set of places of a text at once, which is an integer with a bit for each place, so each part of an
-expression is asked once about all of them. What parts repeat is counted: a budget ends expressions that would take
-long. Python's own parser says what an expression means; references back, and what looks behind, are not supported.
+A matcher works on all positions of a text at once: a set of positions is an integer with one bit for each. Every part
+of an expression is evaluated once for the whole set, and repetitions are charged to a budget. Python's own parser reads
+the expressions. Back-references and look-behind are not supported.
 """
 
 from __future__ import annotations
@@ -20,37 +20,37 @@ from aot_models.checkpoints.keys import Key, listed, text
 from aot_models.checkpoints.values import CheckpointError, Values, said
 
 LONGEST = 1000
-"""Characters of an expression."""
+"""The longest expression, in characters."""
 DEEPEST = 30
-"""Groups within groups of an expression."""
+"""The deepest nesting of groups."""
 BUDGET = 6_000_000
-"""Parts of expressions that are looked at, for all names together: some seconds."""
+"""Evaluated parts of expressions, for all names together: a few seconds."""
 NAMES: Key = listed(text(), 1 << 14, [])
 """A list of names or expressions."""
 
 READING = 10
-"""Work of reading a character of an expression."""
+"""The cost of parsing a character."""
 COMPARED = 50
-"""Plain names that are compared with one for a piece of work."""
+"""Plain names that one unit of work compares with a layer's name."""
 _PLAIN = re.compile(r"[\w.-]*")
-"""Expressions without repetition or choice, which Python matches in one go."""
+"""Expressions without repetition or choice, which `re` matches in linear time."""
 
 
 class Budget:
-    """The work that is left for the expressions of a file."""
+    """The remaining work for the expressions of a file."""
 
     def __init__(self, values: Values, left: int = BUDGET):
         self.values, self.left = values, left
 
     def spend(self, work: int) -> None:
-        """Raises `CheckpointError` where nothing is left."""
+        """Charge some work. Raises `CheckpointError` if the budget is exhausted."""
         self.left -= work
         if self.left < 0:
             raise CheckpointError(f"{self.values.path}: its regular expressions take too long to match")
 
 
 class Subject:
-    """A text that expressions are matched with."""
+    """A text to match expressions against."""
 
     def __init__(self, text: str, budget: Budget):
         self.text, self.budget = text, budget
@@ -58,7 +58,7 @@ class Subject:
         self._found: dict[str, int] = {}
 
     def places(self, text: str) -> int:
-        """The places where a text begins, as bits."""
+        """The positions where a substring begins, as bits."""
         if (found := self._found.get(text)) is None:
             found, at = 0, self.text.find(text)
             while at >= 0:
@@ -67,35 +67,35 @@ class Subject:
         return found
 
     def of(self, fits: Callable[[str], bool]) -> int:
-        """The places of all letters that fit."""
+        """The positions of the characters for which `fits` is true."""
         return sum(self.places(letter) for letter in set(self.text) if fits(letter))
 
     @property
     def boundaries(self) -> int:
-        """The places between a letter of a word and another."""
+        """The positions of word boundaries."""
         words = self.of(_is_word)
         return words ^ words << 1
 
 
 Match = Callable[[Subject, int], int]
-"""A function from the places where a part may begin to those where it may end."""
+"""Maps the positions where a part may begin to those where it may end."""
 
 
 @dataclass(frozen=True)
 class Pattern:
-    """A regular expression. size: its parts."""
+    """A compiled regular expression. size: its number of parts."""
 
     match: Match
     size: int
 
     def ends(self, subject: Subject) -> int:
-        """The places where a match at the beginning of a text may end, as bits; 0: there is no match."""
+        """The positions where a match from the beginning of a text may end, as bits; 0 if nothing matches."""
         subject.budget.spend(self.size)
         return self.match(subject, 1)
 
 
 def compiled(text: str, budget: Budget) -> Pattern:
-    """Raises `CheckpointError`: it is no regular expression, or one that is not supported."""
+    """Compile an expression. Raises `CheckpointError` if it is invalid or not supported."""
     budget.spend(READING * len(text))
     try:
         if len(text) > LONGEST:
@@ -111,8 +111,8 @@ def compiled(text: str, budget: Budget) -> Pattern:
 
 
 class Listed:
-    """Names of layers by a list, as transformers reads it: by their first parts, which may be a regular expression, or
-    by their ends."""
+    """Layer names that a list selects, with the rule of transformers: an entry is a suffix of the name, or an expression
+    that matches its first components."""
 
     def __init__(self, values: Values, listed: Sequence[str]):
         plain = [text for text in listed if _PLAIN.fullmatch(text)]
@@ -131,7 +131,7 @@ class Listed:
 
 
 class Matching:
-    """Names whose beginning one of some regular expressions matches."""
+    """Layer names that begin with a match of one of the expressions."""
 
     def __init__(self, budget: Budget, expressions: Iterable[str]):
         self._budget = budget
@@ -162,7 +162,7 @@ def _sequence(parts: Iterable[Any], depth: int, counted: list[object]) -> Match:
 
 
 def _part(kind: Any, argument: Any, depth: int, counted: list[object]) -> Match:
-    """Raises `ValueError`: a part that is not supported."""
+    """Compile one part. Raises `ValueError` if it is not supported."""
     counted.append(kind)
     if not depth:
         raise ValueError(f"more than {DEEPEST} groups within each other")
@@ -219,7 +219,7 @@ def _fitting(kind: Any, argument: Any) -> Callable[[str], bool]:
 
 
 def _run(body: Match, letters: Callable[[Subject], int], least: int) -> Match:
-    """Match at least so many letters of a kind: a carry goes through as many as there are."""
+    """Match `least` or more characters of a kind: the carry of an addition runs through all of them."""
     first = _repeat(body, least, least, 1)
 
     def match(subject: Subject, at: int) -> int:

@@ -1,4 +1,4 @@
-"""How much of a checkpoint has been read, on a terminal."""
+"""A progress bar for reading a checkpoint, shown on terminals only."""
 
 from __future__ import annotations
 
@@ -8,18 +8,18 @@ from typing import TextIO
 
 WIDTH = 30
 EVERY = 0.1
-"""Seconds between two bars."""
+"""Seconds between two updates."""
 
 
 class Progress:
-    """A bar on a stream, where that is a terminal; nothing elsewhere."""
+    """A bar on a stream that is a terminal; otherwise nothing is written."""
 
     def __init__(self, stream: TextIO | None = None):
         self._stream = stream if stream is not None and stream.isatty() else None
         self._done, self._shown = 0, 0.0
 
     def add(self, nbytes: int, total: int) -> None:
-        """So many bytes more were read, of so many in all."""
+        """Note that `nbytes` of `total` bytes more were read."""
         self._done = min(self._done + nbytes, total)
         now = time.monotonic()
         if self._stream is None or not total or (now - self._shown < EVERY and self._done < total):
@@ -36,5 +36,5 @@ SILENT = Progress()
 
 
 def on_terminal() -> Progress:
-    """On standard error."""
+    """A bar on standard error."""
     return Progress(sys.stderr)

@@ -1,4 +1,4 @@
-"""What a format of weights is made of: a scheme for each linear layer, and the rule that leaves layers out."""
+"""The interface of a weight format: a scheme for each linear layer, `Plain` for the layers that are not quantised."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aot_models.checkpoints.linear import LinearShape, Wanted, Weight
 Array = np.ndarray
 Tensors = Mapping[str, Array]
 GROUP = 32
-"""Divides the inputs that share a scale, where not all do."""
+"""Group sizes are multiples of this."""
 GROUP_SIZE = whole(-1, MOST)
 TRAINING: Table = harmless(
     """
@@ -27,15 +27,15 @@ TRAINING: Table = harmless(
     nsamples quant_block_list scale_dtype seqlen super_bits super_group_size to_quant_block_names
     """
 )
-"""Keys of how weights were quantised, which their tensors tell all of that matters."""
+"""Keys about how weights were quantised. They change nothing: the stored tensors say all that matters."""
 
 
 class Scheme(Protocol):
-    """How the weights of a linear layer are stored. Tensors go by the ends of their names, behind the layer's.
+    """Storage of the weights of a linear layer. Tensors are named by what follows the layer's name.
 
     Attributes:
-        ops: those of a bundle that the layer needs.
-        float8: whether weights are float8.
+        ops: the bundle's ops that the layer needs.
+        float8: the weights are float8.
     """
 
     @property
@@ -45,13 +45,14 @@ class Scheme(Protocol):
     def float8(self) -> bool: ...
 
     def wanted(self, shape: LinearShape, ends: Collection[str]) -> dict[str, Wanted]:
-        """The tensors that the layer has to have, but for its bias. ends: those that it has.
+        """The tensors that the layer requires, without its bias. ends: the optional ones that the checkpoint has.
 
-        Raises `ValueError`: a layer of this shape cannot be stored so.
+        Raises:
+            ValueError: a layer of this shape cannot be stored in this scheme.
         """
 
     def weight(self, tensors: Tensors) -> Weight:
-        """Raises `ValueError`: the tensors' content is not what the scheme says."""
+        """Convert stored tensors. Raises `ValueError` if their content does not fit the scheme."""
 
 
 Format = Callable[[str], Scheme]
@@ -73,7 +74,7 @@ class Plain:
 
 
 def check_groups(size: int, inputs: int) -> int:
-    """How many groups of inputs share a scale; size -1: one. Raises `ValueError`: groups that cannot be."""
+    """The number of groups of inputs; a size of -1 is one group. Raises `ValueError` for unsupported sizes."""
     if size == -1 or size == inputs:
         return 1
     if size < 1 or size % GROUP:
@@ -84,7 +85,7 @@ def check_groups(size: int, inputs: int) -> int:
 
 
 def check_words(extent: int, per_word: int, what: str) -> int:
-    """The words of int32 that codes are packed in. Raises `ValueError`: a last word that would not be full."""
+    """The number of int32 words for packed codes. Raises `ValueError` if the last word would not be full."""
     if extent % per_word:
         raise ValueError(f"{extent} {what}; a multiple of {per_word} is packed in words")
     return extent // per_word

@@ -1,7 +1,7 @@
-"""The tensors of a folder's safetensors files, read by mapping: a tensor is a view of its file, and copied nowhere.
+"""The tensors of a folder's safetensors files, memory-mapped: each tensor is a view of its file.
 
-The library `safetensors` says whether a file is whole and what is in it. It hands tensors out as copies, and those of
-float8 not at all to numpy; so where a tensor lies is read from the header, which is JSON behind its length.
+The library `safetensors` validates each file. It would copy the tensors, and has no float8 for numpy. So the offsets
+of the tensors are read here, from the JSON header.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from aot_models.checkpoints.values import CheckpointError, check_regular, joined
 Array = np.ndarray
 INDEX = "model.safetensors.index.json"
 MAX_INDEX = 1 << 26
-"""Size of an index."""
+"""The limit of an index, in bytes."""
 
 DTYPES: Mapping[str, np.dtype] = {
     "BOOL": np.dtype(bool),
@@ -37,13 +37,13 @@ DTYPES: Mapping[str, np.dtype] = {
     "F8_E5M2FNUZ": np.dtype(ml_dtypes.float8_e5m2fnuz),
     "F8_E8M0": np.dtype(ml_dtypes.float8_e8m0fnu),
 }
-"""Of numpy, by safetensors' names."""
+"""The numpy dtype of each name in safetensors."""
 NAMES = {dtype: name for name, dtype in DTYPES.items()}
 
 
 @dataclass(frozen=True)
 class Stored:
-    """Where a tensor lies in a mapped file. dtype: by safetensors' name."""
+    """A tensor in a mapped file. dtype: its name in safetensors."""
 
     file: mmap.mmap
     dtype: str
@@ -52,7 +52,7 @@ class Stored:
     nbytes: int
 
     def array(self) -> Array:
-        """A read-only view of the file, which is read from the disk from now on."""
+        """A read-only view of the file; the operating system is asked to read it ahead."""
         if hasattr(self.file, "madvise") and self.nbytes:
             before = self.start % mmap.PAGESIZE
             self.file.madvise(mmap.MADV_WILLNEED, self.start - before, self.nbytes + before)
@@ -61,7 +61,7 @@ class Stored:
 
 @dataclass(frozen=True)
 class Held:
-    """A tensor in memory; what it is, as `Stored` says it."""
+    """A tensor in memory, with the attributes of `Stored`."""
 
     tensor: Array
 
@@ -82,10 +82,10 @@ class Held:
 
 
 def read_shards(folder: Path) -> dict[str, Stored]:
-    """The tensors of a folder by name: of the files that its index names, or without an index of all there are.
+    """The tensors of a folder, by name. Reads the files that the index lists, or all files if there is no index.
 
-    Raises `CheckpointError`, which names all files that are missing, cut short or no safetensors, and all tensors that
-    the index has and its files have not.
+    Raises:
+        CheckpointError: files are missing or damaged, or lack tensors of the index. The error lists all of them.
     """
     found: dict[str, Stored] = {}
     faults: list[str] = []
@@ -104,11 +104,11 @@ def read_shards(folder: Path) -> dict[str, Stored]:
 
 
 def read_file(path: Path) -> dict[str, Stored]:
-    """The tensors of one file by name. Raises `CheckpointError`: it is not there, cut short or no safetensors."""
+    """The tensors of one file, by name. Raises `CheckpointError` if the file is missing or damaged."""
     try:
         check_regular(path, path.stat())
         with safe_open(path, "np"):
-            pass  # it holds the file's length against the header, and tensors against each other
+            pass  # opening validates the header: the file's length, tensors that overlap
         with path.open("rb") as file:
             mapped = mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ)
         return dict(_tensors(mapped))
@@ -121,7 +121,7 @@ def read_file(path: Path) -> dict[str, Stored]:
 
 
 def faults_of(wanted: Mapping[str, Wanted], stored: Mapping[str, Stored | Held]) -> list[str]:
-    """What is wrong with each tensor that is missing, or of another shape or dtype."""
+    """Describe each tensor that is missing or has another shape or dtype."""
     return [fault for name, found in wanted.items() if (fault := _fault(name, found, stored.get(name)))]
 
 

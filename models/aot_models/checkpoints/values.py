@@ -1,4 +1,4 @@
-"""Files of a checkpoint that are JSON or another text, and the error of a checkpoint that lacks something."""
+"""Read the JSON and text files of a checkpoint, within limits, as `Values` or text."""
 
 from __future__ import annotations
 
@@ -12,21 +12,21 @@ from typing import Any
 from aot_runtime.texts import shown
 
 MAX_BYTES = 1 << 24
-"""Size of a text, unless its reader says otherwise."""
+"""The default limit of a text file."""
 MOST_FAULTS = 100
-"""Faults that an error names."""
+"""Faults that one error lists."""
 
 
 class CheckpointError(ValueError):
-    """A checkpoint lacks something, or is of another kind."""
+    """A checkpoint is incomplete, damaged or unsupported."""
 
 
 class Values:
-    """Keys and what config.json says of them; `values[key]` demands that it says something.
+    """The keys of a JSON object. `values[key]` raises `CheckpointError` if the key is absent or null.
 
     Attributes:
-        found: the keys.
-        path: of the file, for errors.
+        found: the object.
+        path: the file, for errors.
     """
 
     def __init__(self, found: Mapping[str, Any], path: Path = Path("config.json")):
@@ -34,7 +34,7 @@ class Values:
 
     @classmethod
     def read(cls, path: Path) -> Values:
-        """Raises `CheckpointError`: there is no such file, or it is no JSON."""
+        """Read a file. Raises `CheckpointError` as `read_json` does."""
         return cls(read_json(path), path)
 
     def __getitem__(self, key: str) -> Any:
@@ -43,12 +43,12 @@ class Values:
         return self.found[key]
 
     def get(self, key: str, default: Any = None) -> Any:
-        """The default where the key is not there, or null."""
+        """The value, or the default if the key is absent or null."""
         value = self.found.get(key)
         return default if value is None else value
 
     def but(self, **changes: Any) -> Values:
-        """The same with other values of these keys."""
+        """A copy in which some keys have other values."""
         return self.part({**self.found, **changes})
 
     def part(self, found: Mapping[str, Any]) -> Values:
@@ -61,51 +61,52 @@ class Values:
 
 
 def said(value: Any) -> str:
-    """A value as a message shows it: texts that can be printed without quotes."""
+    """A value as an error shows it; short printable texts have no quotes."""
     return value if isinstance(value, str) and value.isprintable() and len(value) < 80 else shown(value)
 
 
 def joined(faults: Sequence[str]) -> str:
-    """Faults in one line: of very many the first ones, and how many more there are."""
+    """Faults joined in one line, shortened after `MOST_FAULTS`."""
     more = [f"and {len(faults) - MOST_FAULTS} more"] if len(faults) > MOST_FAULTS else []
     return "; ".join([*faults[:MOST_FAULTS], *more])
 
 
 def read_json(path: Path, most: int = MAX_BYTES) -> dict[str, Any]:
-    """Raises `CheckpointError`: no such file, one that `read_text` refuses, no JSON, or JSON that is no object."""
+    """Read a file that holds a JSON object. Raises `CheckpointError` if it does not, and as `read_text` does."""
     try:
         found = json.loads(read_text(path, most))
     except CheckpointError:
         raise
     except (ValueError, RecursionError) as error:
-        raise CheckpointError(f"{path}: no JSON: {error}") from None
+        raise CheckpointError(f"{path}: invalid JSON: {error}") from None
     if not isinstance(found, dict):
-        raise CheckpointError(f"{path}: no JSON object")
+        raise CheckpointError(f"{path}: not a JSON object")
     return found
 
 
 def read_text(path: Path, most: int = MAX_BYTES) -> str:
-    """The text of a regular file.
+    """Read a regular file.
 
-    Raises `CheckpointError`: there is none, it is longer than `most` bytes, or no UTF-8.
+    Raises:
+        CheckpointError: the file is missing, longer than `most` bytes, or not UTF-8.
     """
     try:
         with open(path, "rb", opener=_without_waiting) as file:
             check_regular(path, os.fstat(file.fileno()))
             content = file.read(most + 1)
         if len(content) > most:
-            raise CheckpointError(f"{path}: it has more than {most} bytes")
+            raise CheckpointError(f"{path}: more than {most} bytes")
         return content.decode("utf-8")
     except OSError as error:
         raise CheckpointError(f"{path}: {error.strerror}") from None
     except UnicodeDecodeError:
-        raise CheckpointError(f"{path}: it is no UTF-8") from None
+        raise CheckpointError(f"{path}: not UTF-8") from None
 
 
 def check_regular(path: Path, status: os.stat_result) -> None:
-    """Raise `CheckpointError` where something else than a regular file is at a path: a pipe, say, may never end."""
+    """Raise `CheckpointError` unless a path is a regular file: reading a pipe, for example, may never end."""
     if not stat.S_ISREG(status.st_mode):
-        raise CheckpointError(f"{path}: it is no regular file")
+        raise CheckpointError(f"{path}: not a regular file")
 
 
 def _without_waiting(path: str, flags: int) -> int:

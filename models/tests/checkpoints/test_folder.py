@@ -65,7 +65,7 @@ def test_files_that_are_missing_or_broken(tmp_path: Path):
     (tmp_path / "model.safetensors.index.json").write_text(json.dumps(index))
     assert "part-2.safetensors: " in fault()
     (tmp_path / "config.json").write_text("{")
-    assert "config.json: no JSON: " in fault()
+    assert "config.json: invalid JSON: " in fault()
 
 
 def test_all_shards_that_are_at_fault_are_named(tmp_path: Path):
@@ -214,23 +214,23 @@ def test_pipes_and_devices_are_no_files(name: str, tmp_path: Path):
     path = tmp_path / name
     path.unlink(missing_ok=True)
     os.mkfifo(path)
-    with pytest.raises(CheckpointError, match=rf"{name}: it is no regular file"):
+    with pytest.raises(CheckpointError, match=rf"{name}: not a regular file"):
         Checkpoint(tmp_path)
     path.unlink()
     path.symlink_to("/dev/zero")
-    with pytest.raises(CheckpointError, match=rf"{name}: it is no regular file"):
+    with pytest.raises(CheckpointError, match=rf"{name}: not a regular file"):
         Checkpoint(tmp_path)
 
 
 @pytest.mark.parametrize(
     ("content", "message"),
     (
-        (b"[" * 100_000, "no JSON"),
-        (b'{"a": ' * 100_000, "no JSON"),
-        (b"[1]", "no JSON object"),
-        (b'{"hidden_size": ' + b"9" * 5000 + b"}", "no JSON"),
-        (b"\xff{}", "it is no UTF-8"),
-        (b" " * ((1 << 24) + 1), "it has more than 16777216 bytes"),
+        (b"[" * 100_000, "invalid JSON"),
+        (b'{"a": ' * 100_000, "invalid JSON"),
+        (b"[1]", "not a JSON object"),
+        (b'{"hidden_size": ' + b"9" * 5000 + b"}", "invalid JSON"),
+        (b"\xff{}", "not UTF-8"),
+        (b" " * ((1 << 24) + 1), "more than 16777216 bytes"),
     ),
 )
 def test_config_files_that_are_none(content: bytes, message: str, tmp_path: Path):

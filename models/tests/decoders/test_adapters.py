@@ -211,9 +211,9 @@ def test_adapters_of_other_models_are_refused_with_all_that_is_at_fault(tmp_path
         adapters_of(named(write_adapter(tmp_path / "adapter", one, added)), config)
     head, other = "base_model.model.lm_head", "base_model.model.model.layers.7.mlp.up_proj"
     assert str(caught.value).removeprefix(f"{tmp_path / 'adapter'}: ").split("; ") == [
-        f"tensor '{head}.lora_A.weight' is for no layer that may have an adapter",
-        f"tensor '{head}.lora_B.weight' is for no layer that may have an adapter",
-        f"tensor '{other}.lora_A.weight' is for no layer that may have an adapter",
+        f"tensor '{head}.lora_A.weight' is for a layer that cannot have an adapter",
+        f"tensor '{head}.lora_B.weight' is for a layer that cannot have an adapter",
+        f"tensor '{other}.lora_A.weight' is for a layer that cannot have an adapter",
         f"tensor '{layer}.q_proj.lora_A.weight' is [8, 64], and should be [8, 128]",
         f"there is no tensor '{layer}.k_proj.lora_B.weight'",
     ]
@@ -237,5 +237,5 @@ def test_layers_that_are_absorbed_have_no_adapter(tmp_path: Path):
     found, tensors = tiny(**MIXTURES["deepseek_v2"])
     write_checkpoint(tmp_path, found, tensors)
     one, added = adapter(np.random.default_rng(0), tensors, ("kv_b_proj",))
-    with pytest.raises(CheckpointError, match=r"kv_b_proj\.lora_A\.weight' is for no layer that may have an adapter"):
+    with pytest.raises(CheckpointError, match=r"kv_b_proj\.lora_A\.weight' is for a layer that cannot have an adapter"):
         adapters_of(named(write_adapter(tmp_path / "adapter", one, added)), config_of(Checkpoint(tmp_path)))

@@ -104,7 +104,7 @@ def test_where_templates_are(tmp_path: Path):
 @pytest.mark.parametrize(
     ("found", "message"),
     (
-        ([], "no JSON object"),
+        ([], "not a JSON object"),
         ({"chat_template": 3}, "chat_template: it is 3, and should be a text or a list"),
         ({"chat_template": {"default": "x"}}, "chat_template: it is "),
         ({"chat_template": ["x"]}, "an entry is x, and should have a 'name' and a 'template'"),
@@ -122,11 +122,11 @@ def test_configs_of_other_forms(found: object, message: str, tmp_path: Path):
 def test_files_that_are_none(tmp_path: Path):
     path = tmp_path / "chat_template.jinja"
     path.write_bytes(b"\xff")
-    with pytest.raises(ChatError, match=r"jinja: it is no UTF-8"):
+    with pytest.raises(ChatError, match=r"jinja: not UTF-8"):
         ChatTemplate.read(tmp_path)
     path.unlink()
     os.mkfifo(path)
-    with pytest.raises(ChatError, match=r"jinja: it is no regular file"):
+    with pytest.raises(ChatError, match=r"jinja: not a regular file"):
         ChatTemplate.read(tmp_path)
 
 
