@@ -38,7 +38,7 @@ from aot_models.generation.batch import Batch
 from aot_models.generation.blocks import BlockPool, blocks_for
 from aot_models.generation.cache import BLOCK_SIZE, Cache
 from aot_models.generation.engine import Engine
-from aot_models.generation.sampling import Limits
+from aot_models.generation.options import Limits
 from aot_models.generation.scheduler import Request, Scheduler, Step
 from aot_models.random_checkpoint import FAMILIES, GPTQ, SIZES, random_tensors, settings, write_checkpoint
 

@@ -28,12 +28,12 @@ from aot_models.decoders.families import adapters_of, config_from, config_of
 from aot_models.generation.answers import follow
 from aot_models.generation.blocks import BlockPool
 from aot_models.generation.cache import BLOCK_SIZE, Cache
-from aot_models.generation.choosing import check_penalty_ops
+from aot_models.generation.sampler import check_penalty_ops
 from aot_models.generation.engine import Engine, serve
 from aot_models.generation.memory import Load, plan
 from aot_models.generation.output import JsonOutput, Output, TextOutput
 from aot_models.generation.prompts import SAMPLING, Prompts, Tokens
-from aot_models.generation.sampling import Defaults, Limits, changed, demand
+from aot_models.generation.options import Defaults, Limits, changed, demand
 from aot_models.generation.scheduler import Request, Running, Scheduler, check_request
 from aot_runtime import AotError, open_bundle
 from aot_runtime.texts import printable

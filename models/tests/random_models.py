@@ -13,7 +13,7 @@ from aot_models.decoders.families import config_of
 from aot_models.generation.blocks import BlockPool, blocks_for
 from aot_models.generation.cache import BLOCK_SIZE, Cache
 from aot_models.generation.engine import Engine, serve
-from aot_models.generation.sampling import Limits
+from aot_models.generation.options import Limits
 from aot_models.generation.scheduler import Request, Scheduler
 from aot_models.random_checkpoint import random_tensors, settings, write_checkpoint
 from aot_runtime import Bundle

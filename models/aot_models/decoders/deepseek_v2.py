@@ -10,7 +10,7 @@ from aot_models.checkpoints.values import Values
 from aot_models.decoders.config import Attention, Biases, Config
 from aot_models.decoders.experts import Experts
 from aot_models.decoders.latent import Latent
-from aot_models.decoders.reading import (
+from aot_models.decoders.config_keys import (
     COMMON,
     FULL,
     MIXTURE,

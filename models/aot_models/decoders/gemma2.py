@@ -9,7 +9,7 @@ from typing import Any
 from aot_models.checkpoints.keys import Table, flag, harmless, number, only, or_null, whole
 from aot_models.checkpoints.values import Values
 from aot_models.decoders.config import Attention, Biases, Config, Names
-from aot_models.decoders.reading import (
+from aot_models.decoders.config_keys import (
     COMMON,
     FULL,
     SLIDING,

@@ -9,7 +9,7 @@ from aot_models.checkpoints.keys import Table, an_object, harmless, held, number
 from aot_models.checkpoints.values import Values
 from aot_models.decoders.config import Attention, Config, Names
 from aot_models.decoders.gemma2 import BOUND, GEMMA, NORMS, gemma
-from aot_models.decoders.reading import (
+from aot_models.decoders.config_keys import (
     COMMON,
     COMPUTED,
     FULL,

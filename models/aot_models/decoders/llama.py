@@ -5,7 +5,7 @@ from __future__ import annotations
 from aot_models.checkpoints.keys import Table, flag, only
 from aot_models.checkpoints.values import Values
 from aot_models.decoders.config import Biases, Config
-from aot_models.decoders.reading import COMMON, alike, common, of_kind
+from aot_models.decoders.config_keys import COMMON, alike, common, of_kind
 
 KEYS: Table = {
     **COMMON,

@@ -7,7 +7,7 @@ from dataclasses import replace
 from aot_models.checkpoints.keys import Table, only, or_null, whole
 from aot_models.checkpoints.values import Values
 from aot_models.decoders.config import Attention, Config
-from aot_models.decoders.reading import (
+from aot_models.decoders.config_keys import (
     COMMON,
     FULL,
     SLIDING,

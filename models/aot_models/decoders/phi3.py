@@ -5,7 +5,7 @@ from __future__ import annotations
 from aot_models.checkpoints.keys import Table, number, only
 from aot_models.checkpoints.values import Values, said
 from aot_models.decoders.config import Config, Names
-from aot_models.decoders.reading import COMMON, WINDOW, alike, common, of_kind
+from aot_models.decoders.config_keys import COMMON, WINDOW, alike, common, of_kind
 from aot_models.decoders.rope import given_parameters, kind_of, known_parameters
 
 KEYS: Table = {

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from aot_models.checkpoints.keys import Table, flag, only, or_null, whole
 from aot_models.checkpoints.values import Values
 from aot_models.decoders.config import Attention, Biases, Config
-from aot_models.decoders.reading import (
+from aot_models.decoders.config_keys import (
     COMMON,
     FULL,
     MOST_LAYERS,

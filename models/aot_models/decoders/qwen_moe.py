@@ -10,7 +10,7 @@ from aot_models.decoders.config import Biases, Config
 from aot_models.decoders.experts import Experts
 from aot_models.decoders.qwen2 import WINDOWS, sliding
 from aot_models.decoders.qwen3 import normed
-from aot_models.decoders.reading import COMMON, MIXTURE, MOST_LAYERS, SLIDING, check_experts, common, of_kind
+from aot_models.decoders.config_keys import COMMON, MIXTURE, MOST_LAYERS, SLIDING, check_experts, common, of_kind
 
 EXPERTS: Table = {
     **MIXTURE,

@@ -13,7 +13,7 @@ from aot_models.decoders.decoder import Decoder
 from aot_models.generation.arrays import slots_of, tables_of
 from aot_models.generation.blocks import blocks_for
 from aot_models.generation.cache import BLOCK_SIZE, Cache
-from aot_models.generation.choosing import Chooser, Kind
+from aot_models.generation.sampler import Sampler, Kind
 from aot_models.generation.scheduler import Running
 from aot_runtime import Device, DeviceArray, Graph, Stream
 
@@ -42,7 +42,7 @@ class Batch:
         self._ids, self._positions, self._slots, self._seqlens = (device.zeros((rows,), np.int32) for _ in range(4))
         self._tokens = device.zeros((rows, length), np.int32)
         self._record = _Record(device, rows, burst)
-        self._chooser = Chooser(model, rows)
+        self._sampler = Sampler(model, rows)
         self._loaded: tuple[tuple[int, int], ...] = ()
         self._is_warm: set[Kind] = set()
         self._graphs: dict[Kind, Graph] = {}
@@ -77,7 +77,7 @@ class Batch:
         self._put(self._slots, [*slots, *[-1] * idle])
         self._put(self._seqlens, [*(last + 1 for last in lasts), *[0] * idle])
         self._put(self._tables, tables_of(sequences, self.rows, self._width))
-        self._chooser.load(sequences, self._stream)
+        self._sampler.load(sequences, self._stream)
         adapters = self.model.adapter_numbers(sequence.request.adapter for sequence in sequences)
         self._buffers.rows.choose(adapters, self._stream)
         self._loaded = state
@@ -85,7 +85,7 @@ class Batch:
     def step(self) -> None:
         """One more token for each row. The first step of a kind is enqueued op by op, which loads its code; the second
         one is captured."""
-        kind = self._chooser.kind
+        kind = self._sampler.kind
         if kind not in self._is_warm:
             self._is_warm.add(kind)
             self._step()
@@ -101,7 +101,7 @@ class Batch:
         attend = model.attend_cache(self.cache, self._tables, self._seqlens, self._starts, stream)
         hidden = model.hidden(self._ids, self._positions, self._slots, self.cache, attend, self._buffers, stream)
         model.head(hidden, self.logits, self._buffers.rows, stream)
-        self._chooser.choose(self.logits, self._positions, self._ids, stream)
+        self._sampler.choose(self.logits, self._positions, self._ids, stream)
         model.bundle.advance(
             self._ids, self._tables, self._tokens, self._positions, self._slots, self._seqlens, block_size=BLOCK_SIZE,
             stream=stream,

@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import Any
 
 from aot_models.checkpoints.values import CheckpointError, read_json, read_text, said
-from aot_models.generation.rendering import SECONDS, Renderer, RenderingError
+from aot_models.generation.template_process import SECONDS, Renderer, RenderingError
 
 Message = Mapping[str, str]
 """A message of a chat: its "role" ("system", "user", "assistant") and its "content"."""

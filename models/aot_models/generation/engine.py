@@ -13,7 +13,7 @@ from aot_models.generation.arrays import Part, Pass, pass_of
 from aot_models.generation.batch import Batch
 from aot_models.generation.blocks import blocks_for
 from aot_models.generation.cache import BLOCK_SIZE, Cache
-from aot_models.generation.choosing import Chooser
+from aot_models.generation.sampler import Sampler
 from aot_models.generation.scheduler import Running, Scheduler, Step
 from aot_runtime import DeviceArray
 
@@ -99,9 +99,9 @@ class Engine:
         logits = model.device.empty((rows, model.config.vocabulary), model.dtype)
         model.bundle.embedding(hidden, self._put(found.last), out=last, stream=stream)
         model.head(last, logits, buffers.rows, stream)
-        chosen, chooser = model.device.empty((rows,), np.int32), Chooser(model, rows)
-        chooser.load(sequences, stream)
-        chooser.choose(logits, self._put(found.positions[found.last]), chosen, stream)
+        chosen, sampler = model.device.empty((rows,), np.int32), Sampler(model, rows)
+        sampler.load(sequences, stream)
+        sampler.choose(logits, self._put(found.positions[found.last]), chosen, stream)
         return chosen, logits
 
     def _attend(self, part: Part) -> Attend:

@@ -16,7 +16,7 @@ from aot_models.decoders.buffers import Buffers
 from aot_models.decoders.decoder import Decoder
 from aot_models.generation.cache import Cache
 from aot_models.generation.logprobs import log_softmax
-from aot_models.generation.sampling import demand
+from aot_models.generation.options import demand
 from aot_runtime import DeviceArray
 
 ROWS = 256

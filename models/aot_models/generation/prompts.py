@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aot_models.checkpoints.values import CheckpointError, read_text
-from aot_models.generation.sampling import Limits, OptionError, Sampling, changed, demand
+from aot_models.generation.options import Limits, OptionError, Sampling, changed, demand
 from aot_models.generation.scheduler import Request
 
 MAX_TOKENIZER = 1 << 28

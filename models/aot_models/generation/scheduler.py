@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from aot_models.generation.blocks import BlockPool, Key, blocks_for, keys_of
-from aot_models.generation.sampling import GREEDY, UNTIL_END, Limits, Sampling, demand
+from aot_models.generation.options import GREEDY, UNTIL_END, Limits, Sampling, demand
 
 
 class ContextError(ValueError):

@@ -17,7 +17,7 @@ from aot_models.decoders.decoder import Decoder, MissingOpError
 from aot_models.decoders.families import adapters_of, config_of
 from aot_models.generation.cache import BLOCK_SIZE, Cache
 from aot_models.generation.engine import serve
-from aot_models.generation.sampling import Limits
+from aot_models.generation.options import Limits
 from aot_models.generation.scheduler import Request
 from aot_models.random_checkpoint import write_checkpoint
 from aot_runtime import Bundle

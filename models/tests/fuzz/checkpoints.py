@@ -23,7 +23,7 @@ from aot_models.decoders.config import Config
 from aot_models.decoders.families import config_from, config_of
 from aot_models.generation.chat import ChatError, _special_tokens, _templates
 from aot_models.generation.prompts import Tokens
-from aot_models.generation.sampling import Defaults, OptionError
+from aot_models.generation.options import Defaults, OptionError
 from aot_models.random_checkpoint import FAMILIES, settings, write_checkpoint
 from aot_models.random_formats import QUANTISATIONS
 from models.tests.checkpoints.published_adapters import adapter, write_adapter

@@ -12,7 +12,7 @@ pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 
 from aot_models.decoders.decoder import Decoder, MissingOpError
 from aot_models.generation.engine import batch_sizes, serve
-from aot_models.generation.sampling import Limits, Sampling
+from aot_models.generation.options import Limits, Sampling
 from aot_models.generation.scheduler import Request, Scheduler
 from aot_models.random_checkpoint import write_checkpoint
 from aot_runtime import Bundle

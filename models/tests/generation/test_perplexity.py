@@ -15,7 +15,7 @@ pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
 from aot_models.generation import perplexity
 from aot_models.generation.logprobs import log_softmax, token_logprobs
 from aot_models.generation.perplexity import judge, windows
-from aot_models.generation.sampling import OptionError
+from aot_models.generation.options import OptionError
 from aot_models.random_checkpoint import write_checkpoint
 from aot_runtime import Bundle
 from models.tests.decoders.reference import EXACT, logits

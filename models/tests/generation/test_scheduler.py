@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from aot_models.generation.blocks import BlockPool, keys_of
-from aot_models.generation.sampling import Limits, Sampling
+from aot_models.generation.options import Limits, Sampling
 from aot_models.generation.scheduler import ContextError, Request, Scheduler
 from models.tests.generation.fake_model import FakeModel, alone, check_blocks
 

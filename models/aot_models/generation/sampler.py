@@ -8,7 +8,7 @@ from typing import NamedTuple
 import numpy as np
 
 from aot_models.decoders.decoder import Decoder, MissingOpError
-from aot_models.generation.sampling import GREEDY, Sampling
+from aot_models.generation.options import GREEDY, Sampling
 from aot_models.generation.scheduler import Running
 from aot_runtime import Bundle, DeviceArray, Stream
 
@@ -29,7 +29,7 @@ class Kind(NamedTuple):
     is_penalised: bool
 
 
-class Chooser:
+class Sampler:
     """Draws a token for each of `rows` rows, as often as is asked for: all that changes from token to token is on the
     device, so it can be captured.
 

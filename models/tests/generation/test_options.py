@@ -9,7 +9,7 @@ import pytest
 
 from aot_models.checkpoints.values import CheckpointError
 from aot_models.generation.prompts import Tokens
-from aot_models.generation.sampling import Defaults, Limits, OptionError, Sampling, changed
+from aot_models.generation.options import Defaults, Limits, OptionError, Sampling, changed
 
 ENDS = frozenset({2})
 
