@@ -1,8 +1,8 @@
-"""Numbers of float8 in the other flavour, in numpy: OCP's (`float8_e4m3fn`, `float8_e5m2`), which checkpoints have, and
-FNUZ (`float8_e4m3fnuz`, `float8_e5m2fnuz`), which gfx942 multiplies. That is done once, offline.
+"""Convert float8 arrays between OCP and FNUZ, in numpy.
 
-FNUZ has an exponent bias that is larger by one, no infinities and no -0, whose code is its only NaN. So the same bits
-stand for half the number, and OCP's numbers reach further by as much: to 448 or 57344 beside 240 or 57344.
+Checkpoints have OCP's formats (`float8_e4m3fn`, `float8_e5m2`); gfx942 multiplies FNUZ's (`float8_e4m3fnuz`,
+`float8_e5m2fnuz`). FNUZ has a larger exponent bias by one, no infinities, and a single NaN with the code of -0. So the
+same bits are half the number. The largest numbers are 448 (OCP) and 240 (FNUZ) for e4m3, and 57344 for e5m2.
 """
 
 from __future__ import annotations
@@ -20,27 +20,27 @@ _FNUZ_NAN = 0x80
 
 
 class Cast(NamedTuple):
-    """Numbers of the other flavour: each number was `array` times `scale`."""
+    """A converted array. The original numbers are `array * scale`."""
 
     array: Array
     scale: float
 
 
 def cast(array: Array, dtype: str | np.dtype | type) -> Cast:
-    """Numbers of float8 in the other flavour of the same format; in the same one they are the array itself.
+    """Convert an array to the other flavour of its format. An array of the wanted dtype is returned as it is.
 
-    OCP in FNUZ keeps the bits, and the scale is 2: every number stays what it was, and so does NaN. -0 becomes 0, and
-    the infinities of e5m2, for which FNUZ has nothing, NaN.
+    OCP to FNUZ keeps the bits, with a scale of 2. Numbers and NaN are preserved; -0 becomes 0, and infinities of e5m2
+    become NaN.
 
-    FNUZ in OCP keeps the numbers, and the scale is 1. Those below OCP's least normal number (2⁻⁶ of e4m3, 2⁻¹⁴ of
-    e5m2), of which OCP has every second, are rounded half to even.
+    FNUZ to OCP keeps the numbers, with a scale of 1. Numbers below OCP's least normal number (2⁻⁶ for e4m3, 2⁻¹⁴ for
+    e5m2) are rounded half to even.
 
     Args:
-        array: of a float8 dtype, any shape.
-        dtype: what it becomes, as `float8_e4m3fnuz`.
+        array: an array of a float8 dtype.
+        dtype: the wanted dtype, such as `float8_e4m3fnuz`.
 
     Raises:
-        ValueError: the two are not flavours of one format.
+        ValueError: the dtypes are not flavours of the same format.
     """
     source, target = dtype_name(array.dtype), dtype_name(dtype)
     if source not in OTHER_FLOAT8 or target not in (source, OTHER_FLOAT8[source]):
@@ -54,7 +54,7 @@ def cast(array: Array, dtype: str | np.dtype | type) -> Cast:
 
 @lru_cache(maxsize=4)
 def _table(source: str, target: str) -> Array:
-    """What each of the 256 codes becomes, uint8: looking that up is several times as quick as arithmetic."""
+    """The converted code of each of the 256 codes, uint8. A look-up is several times faster than arithmetic."""
     codes = np.arange(256, dtype=np.uint8)
     numbers = codes.view(numpy_dtype(source)).astype(np.float32)
     if not target.endswith("fnuz"):

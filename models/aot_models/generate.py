@@ -1,14 +1,13 @@
-"""Text from a checkpoint and a bundle, with numpy alone on the host.
+"""Generate text from a checkpoint and a bundle, without torch.
 
     aotbuild --arch gfx942 manifests/llama.yaml
-    python examples/generate.py CHECKPOINT dist/llama-gfx942 "Once upon a time"
+    python -m aot_models.generate CHECKPOINT dist/llama-gfx942 "Once upon a time"
 
-CHECKPOINT is a folder as published: config.json, *.safetensors (docs/checkpoints.md has the formats) and
-tokenizer.json. Many prompts run beside each other: each enters when there is room for it, prompts that begin alike
-share what was computed of them, and long ones are read in chunks beside those that go on. Each token of all sequences
-is one replay of a captured graph; the host looks at the tokens every few steps.
+CHECKPOINT is a folder as published: config.json, *.safetensors and tokenizer.json; docs/checkpoints.md lists the
+formats. Prompts are batched continuously: each enters when there is room for it, common prefixes are computed once, and
+long prompts are read in chunks. A decoding step is one replay of a captured graph.
 
-Text goes to the standard output, what is said about it to the standard error output.
+Text goes to standard output, everything else to standard error.
 """
 
 from __future__ import annotations
@@ -28,12 +27,12 @@ from aot_models.decoders.families import adapters_of, config_from, config_of
 from aot_models.generation.answers import follow
 from aot_models.generation.blocks import BlockPool
 from aot_models.generation.cache import BLOCK_SIZE, Cache
-from aot_models.generation.sampler import check_penalty_ops
 from aot_models.generation.engine import Engine, serve
 from aot_models.generation.memory import Load, plan
+from aot_models.generation.options import Defaults, Limits, changed, demand
 from aot_models.generation.output import JsonOutput, Output, TextOutput
 from aot_models.generation.prompts import SAMPLING, Prompts, Tokens
-from aot_models.generation.options import Defaults, Limits, changed, demand
+from aot_models.generation.sampler import check_penalty_ops
 from aot_models.generation.scheduler import Request, Running, Scheduler, check_request
 from aot_runtime import AotError, open_bundle
 from aot_runtime.texts import printable
@@ -44,7 +43,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     try:
         run(options)
     except (AotError, CheckpointError, MissingOpError, ValueError) as error:
-        sys.exit(printable(f"generate.py: {error}"))
+        sys.exit(printable(f"generate: {error}"))
 
 
 def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
@@ -88,7 +87,7 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
 
 
 def run(options: argparse.Namespace) -> None:
-    """Nothing is uploaded before it is known that all requests can run."""
+    """Generate. All requests are checked before anything is uploaded."""
     checkpoint = Checkpoint(options.checkpoint, on_terminal())
     config = config_of(checkpoint)
     adapters = adapters_of(named_folders(options.adapters), config)
@@ -100,7 +99,7 @@ def run(options: argparse.Namespace) -> None:
     check_ops(bundle, config, checkpoint, bool(adapters))
     check_penalty_ops(bundle, (request.sampling for request in requests))
     lengths = [request.longest for request in requests]
-    config = config_from(checkpoint.values, max(lengths))  # some rotary embeddings differ by the longest sequence
+    config = config_from(checkpoint.values, max(lengths))  # rotary embeddings may depend on the longest sequence
     is_penalised = any(request.sampling.is_penalised for request in requests)
     load = Load(min(options.slots, len(requests)), options.chunk, max(lengths), is_penalised)
     dtype = dtype_of(config, options.dtype)
@@ -132,7 +131,7 @@ def requests_of(options: argparse.Namespace, prompts: Prompts) -> list[Request]:
 
 
 def named_folders(given: Sequence[str]) -> dict[str, Path]:
-    """Folders by name, of NAME=FOLDER."""
+    """Parse NAME=FOLDER options to folders by name."""
     pairs = [text.partition("=") for text in given]
     for text, (name, _, folder) in zip(given, pairs, strict=True):
         demand("--adapter", text, "NAME=FOLDER", bool(name and folder))
@@ -142,7 +141,7 @@ def named_folders(given: Sequence[str]) -> dict[str, Path]:
 
 
 def prompts_of(options: argparse.Namespace, end: frozenset[int], adapters: tuple[str, ...]) -> Prompts:
-    """What requests are made by: options of the command line go before generation_config.json."""
+    """The defaults of requests: options of the command line override generation_config.json."""
     defaults = Defaults.read(options.checkpoint, end)
     for name, value in defaults.ignored:
         note(f"generation_config.json asks for {name} {value}, which is not supported and left out")
@@ -164,7 +163,7 @@ def output_of(options: argparse.Namespace, tokens: Tokens, requests: Sequence[Re
 
 @dataclass
 class Times:
-    """When tokens came, in seconds."""
+    """Times of the first and the last token, in seconds."""
 
     start: float = field(default_factory=time.perf_counter)
     first: float = 0.0

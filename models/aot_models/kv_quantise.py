@@ -1,10 +1,7 @@
-"""Quantised keys and values in numpy: caches of 4 bits a number, and heads of 8 bits.
+"""Prepare quantised keys and values for the attention ops, in numpy.
 
-**Layout of 4 bits.** Numbers 2i and 2i + 1 of a row are the low and the high half of byte i. A row has 1, 2, 4 or 8
-groups of neighbours, each with a pair of fp16 numbers (factor, shift): a number is factor * nibble + shift.
-
-**Rows of perf-kernels.** The flash decoding of ROCm's perf-kernels has rows of int32: first the pair of each group, the
-factor in the low half; then eight nibbles a word, the even ones low. The same bytes, without the prefix, are our rows.
+The 4-bit cache of ROCm's perf-kernels has rows of int32: first a pair (factor, shift) of fp16 for each group, then
+eight numbers a word. Without the prefix these are the rows of our ops.
 """
 
 from __future__ import annotations
@@ -18,9 +15,12 @@ Array = np.ndarray
 
 
 def split_rows(rows: Array, groups: int) -> tuple[Array, Array]:
-    """Views of int32 rows [.., groups + head_dim / 8]: packed uint8 [.., head_dim / 2], pairs fp16 [.., groups, 2].
+    """Split rows of perf-kernels into views: packed uint8 [.., head_dim / 2], pairs fp16 [.., groups, 2].
 
-    Raises ValueError for another dtype, and for rows that are not contiguous or too short.
+    rows: int32 [.., groups + head_dim / 8].
+
+    Raises:
+        ValueError: the rows have another dtype, are too short, or not contiguous.
     """
     if rows.dtype != np.int32 or rows.shape[-1] <= groups or rows.strides[-1] != 4:
         raise ValueError(
@@ -31,13 +31,14 @@ def split_rows(rows: Array, groups: int) -> tuple[Array, Array]:
 
 
 def quantise_heads(x: Array, dtype: Any) -> tuple[Array, Array]:
-    """Each head as 8-bit numbers, its largest being the largest of their dtype: (numbers of x's shape, factors).
+    """Quantise each head to 8 bits, so that its largest magnitude is the largest number of the dtype.
 
     Args:
-        x: [batch, heads, rows, columns], any float dtype; numbers * factors is what stands for it.
-        dtype: int8 or a float8 dtype; rounded half to even.
+        x: [batch, heads, rows, columns], any float dtype.
+        dtype: int8 or a float8 dtype; numbers are rounded half to even.
 
-    Factors are float32 [batch, heads], as the 8-bit attention ops take them.
+    Returns:
+        (numbers, factors): numbers has x's shape; factors is float32 [batch, heads]. x is about numbers * factors.
     """
     dtype = np.dtype(dtype)
     largest = 127.0 if dtype == np.int8 else float(ml_dtypes.finfo(dtype).max)

@@ -1,8 +1,7 @@
-"""Attention masks as arguments of the ops, in numpy: what they mean, how mask strings are read, and lists of blocks.
+"""Make mask arguments of the attention ops, in numpy: from mask strings, and as lists of blocks.
 
-**Sources.** Masks follow the generic attention-mask coordinates of composable_kernel, and mask strings are those of its
-`example_fmha_fwd`. Lists of blocks are those of the `BlockMask` that `create_block_mask` of PyTorch's flex attention
-makes, of one row of query blocks.
+Mask strings are those of composable_kernel's `example_fmha_fwd`. Lists of blocks are those of PyTorch's flex attention,
+for one row of query blocks.
 """
 
 from __future__ import annotations
@@ -16,18 +15,21 @@ import numpy as np
 
 Array = np.ndarray
 MaskMod = Callable[[Array, Array, Array, Array], Array]
-"""(batch, head, queries, keys), arrays that broadcast against each other -> whether the query sees the key."""
+"""Maps (batch, head, queries, keys), arrays that broadcast, to True where the query sees the key."""
 FORMS = "0, 1, 2, t, b, t:left,right, b:left,right, g:y,x, xt:window or xb:window"
 
 
 def parse_mask(text: str) -> dict[str, Any]:
-    """The arguments of the ops that a mask string of composable_kernel stands for; an empty dict: no mask.
+    """Parse a mask string of composable_kernel to arguments of the ops; an empty dict is no mask.
 
-    0: none. 1 or t: causal, top-left; 2 or b: causal, bottom-right. t:l,r and b:l,r: a window of l keys to the left of
-    the diagonal and r to the right, negative: unbounded. g:y,x: query i sees keys i - y + 1 <= j < i + x, for x + y >=
-    2. xt:w and xb:w: a window of w keys about the diagonal, causal unless w is positive.
+    - `0`: no mask.
+    - `1` or `t`: causal, top-left; `2` or `b`: causal, bottom-right.
+    - `t:l,r`, `b:l,r`: a window of l keys left of the diagonal and r keys right of it; negative: unbounded.
+    - `g:y,x`: query i sees the keys i - y + 1 <= j < i + x, for x + y >= 2.
+    - `xt:w`, `xb:w`: a window of w keys around the diagonal; causal unless w is positive.
 
-    Raises ValueError for anything else.
+    Raises:
+        ValueError: another string.
     """
     if text == "0":
         return {}
@@ -44,7 +46,7 @@ def parse_mask(text: str) -> dict[str, Any]:
         width = int(match[2])
         left = width // 2 if width > 0 else -1
         return _window(match[1], left, width - 1 - left if width > 0 else 0)
-    raise ValueError(f"mask '{text}' cannot be read; allowed: {FORMS}")
+    raise ValueError(f"unknown mask '{text}'; allowed: {FORMS}")
 
 
 def _window(corner: str, left: int, right: int) -> dict[str, Any]:
@@ -54,13 +56,13 @@ def _window(corner: str, left: int, right: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class BlockMask:
-    """Which blocks of keys a row of query blocks sees, in part and in full.
+    """Blocks of keys that a row of query blocks sees partly or fully.
 
     Attributes:
-        kv_num_blocks: int32 [batch, heads], entries of kv_indices that count.
-        kv_indices: int32 [batch, heads, kv_blocks], blocks of which some queries see some keys, in order; then 0.
-        full_kv_num_blocks, full_kv_indices: the same of blocks of which every query sees every key.
-        sparse_block_size: keys of a block.
+        kv_num_blocks: number of valid entries of kv_indices, int32 [batch, heads].
+        kv_indices: partly visible blocks in order, then zeros, int32 [batch, heads, kv_blocks].
+        full_kv_num_blocks, full_kv_indices: the same for blocks in which every query sees every key.
+        sparse_block_size: keys in a block.
     """
 
     kv_num_blocks: Array
@@ -70,16 +72,20 @@ class BlockMask:
     sparse_block_size: int
 
     def arguments(self) -> dict[str, Array | int]:
-        """As keyword arguments of the ops."""
+        """The keyword arguments of the ops."""
         return dict(vars(self))
 
 
 def create_block_mask(
     mask_mod: MaskMod, batch: int, heads: int, seqlen_q: int, seqlen_k: int, sparse_block_size: int = 128
 ) -> BlockMask:
-    """Ask a mask function about each query and key. heads: those of the lists, key heads; 1 for one list for all.
+    """Make lists of blocks from a mask function.
 
-    Raises ValueError for a block size that is no positive multiple of 64.
+    Args:
+        heads: key heads; 1 makes one list for all heads.
+
+    Raises:
+        ValueError: the block size is not a positive multiple of 64.
     """
     if sparse_block_size <= 0 or sparse_block_size % 64:
         raise ValueError(f"sparse_block_size = {sparse_block_size}; a multiple of 64 is needed")
@@ -95,7 +101,7 @@ def create_block_mask(
 
 
 def _lists(chosen: Array) -> tuple[Array, Array]:
-    """(counts, chosen blocks in order and then 0), of bool [batch, heads, kv_blocks]."""
+    """(counts, indices of the chosen blocks in order and then zeros). chosen: bool [batch, heads, kv_blocks]."""
     counts = chosen.sum(-1).astype(np.int32)
     order = np.argsort(~chosen, -1, kind="stable").astype(np.int32)
     return counts, np.where(np.arange(chosen.shape[-1]) < counts[..., None], order, 0).astype(np.int32)

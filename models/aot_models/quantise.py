@@ -1,14 +1,13 @@
-"""Quantised weights for the ops `linear_int4`, `linear_int4_a8` and `linear_int8`, in numpy: what GPTQ, AWQ and
-compressed-tensors checkpoints store is put into the ops' one layout, and floats are quantised into it. That is done
-once, offline. So is `prepack`, which puts them into the order that the ops `linear_int4_prepacked` and
-`linear_int8_prepacked` want.
+"""Convert weights to the layouts of `linear_int4`, `linear_int4_a8`, `linear_int8` and their prepacked forms, in numpy.
 
-**Layout.** The weights of an output lie next to each other along k; of 4 bits two share a byte, the even one low.
-Scales and zeros are by group, then output: a weight is (code - zero) * scale, or codebook[code] * scale.
+Sources are the tensors of GPTQ, AWQ and compressed-tensors checkpoints, or floats. Conversion is done once, offline.
 
-**Sources.** GPTQ: the tensors of AutoGPTQ's `QuantLinear`, and of its successor GPTQModel, where version 2 stores the
-zeros as they are. AWQ: those of AutoAWQ's `WQLinear_GEMM`. compressed-tensors: its format `pack-quantized`. NF4:
-Dettmers et al., "QLoRA", appendix E, and bitsandbytes.
+**Layout.** The weights of an output are contiguous along k; two codes of 4 bits share a byte, the even one low. Scales
+and zeros are indexed by group, then output. A weight is (code - zero) * scale, or codebook[code] * scale.
+
+**Sources.** GPTQ: `QuantLinear` of AutoGPTQ and of its successor GPTQModel, whose version 2 stores zeros unchanged.
+AWQ: `WQLinear_GEMM` of AutoAWQ. compressed-tensors: its format `pack-quantized`. NF4: Dettmers et al., "QLoRA",
+appendix E, and bitsandbytes.
 """
 
 from __future__ import annotations
@@ -20,16 +19,13 @@ import numpy as np
 Array = np.ndarray
 
 PER_WORD = 8
-"""Codes of 4 bits in an int32 of a checkpoint."""
-
-SYMMETRIC = 8
-"""The code of 4 bits that stands for 0 where none is stored."""
+"""Codes of 4 bits in an int32 word."""
 
 BITS = (4, 8)
-"""Of the codes that checkpoints pack in int32."""
+"""Supported sizes of the codes that checkpoints pack in int32."""
 
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Which nibble of an AWQ word holds each of eight neighbouring outputs."""
+"""The nibble of an AWQ word for each of eight neighbouring outputs."""
 
 NF4 = np.array(
     [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
@@ -44,12 +40,12 @@ class Packed:
     """Weights of 4 or 8 bits, as the ops `linear_int4` and `linear_int8` take them.
 
     Attributes:
-        w: codes: of 4 bits uint8 [n, cdiv(k, 2)], the even one of k low; of 8 bits int8 [n, k].
+        w: codes; 4 bits: uint8 [n, cdiv(k, 2)], the even one of k low; 8 bits: int8 [n, k].
         scales: [groups, n], any float dtype.
-        zeros: codes that stand for 0, [groups, n], of w's dtype; None: 8 of 4 bits, 0 of 8.
+        zeros: the code of 0, [groups, n], of w's dtype; None: 8 for 4 bits, 0 for 8 bits.
         group_size: weights along k that share a scale.
-        order: int32 [k]: which column of the activations each weight belongs to; None: its own.
-        codebook: float32 [16]: what each code stands for, instead of code - zero.
+        order: the column of the activations for each weight, int32 [k]; None: in order.
+        codebook: the value of each code, float32 [16], instead of code - zero.
     """
 
     w: Array
@@ -60,7 +56,7 @@ class Packed:
     codebook: Array | None = None
 
     def arguments(self) -> dict[str, Array | int | None]:
-        """By the names that the ops have for them."""
+        """The keyword arguments of the ops."""
         arguments = {"w": self.w, "scales": self.scales, "zeros": self.zeros, "group_size": self.group_size,
                      "order": self.order}  # fmt: skip
         return arguments if self.codebook is None else {**arguments, "codebook": self.codebook}
@@ -70,20 +66,19 @@ def from_gptq(
     qweight: Array, qzeros: Array, scales: Array, g_idx: Array | None = None, zeros_are_less_one: bool = True,
     symmetric: bool = False, bits: int = 4,
 ) -> Packed:  # fmt: skip
-    """GPTQ's weights of 4 or 8 bits.
+    """Convert GPTQ's weights of 4 or 8 bits.
 
     Args:
         qweight: int32 [k * bits / 32, n], 32 / bits of k in a word, the first lowest.
         qzeros: int32 [groups, n * bits / 32].
         scales: float [groups, n].
-        g_idx: int32 [k], the group of each weight, where they are not in order (act-order).
-        zeros_are_less_one: the zeros are stored less one (version 1 of the format, the usual one), or as they are (v2).
-        symmetric: all zeros are 8, of 8 bits 128, as the checkpoint's config says (`sym`); that tells the two versions
-            apart.
+        g_idx: the group of each weight, int32 [k], if they are not in order (act-order).
+        zeros_are_less_one: zeros are stored less one (version 1 of the format, the usual one), or unchanged (v2).
+        symmetric: the config's `sym`. All zeros must then be 8 (4 bits) or 128 (8 bits), which detects a wrong version.
 
     Raises:
-        ValueError: shapes or dtypes that do not fit, groups that g_idx does not have or of unlike sizes, zeros of the
-            other version.
+        ValueError: wrong shapes or dtypes, missing groups or groups of different sizes in g_idx, zeros of the other
+            version.
     """
     per_word = _per_word(bits)
     _check("qweight", qweight, ("k / 8" if bits == 4 else "k / 4", "n"))
@@ -107,15 +102,15 @@ def from_gptq(
 
 
 def from_awq(qweight: Array, qzeros: Array, scales: Array) -> Packed:
-    """AWQ's 4-bit weights.
+    """Convert AWQ's weights of 4 bits.
 
     Args:
         qweight: int32 [k, n / 8], eight of n in a word, in AWQ's order.
-        qzeros: int32 [groups, n / 8], likewise.
+        qzeros: int32 [groups, n / 8], packed likewise.
         scales: float [groups, n].
 
     Raises:
-        ValueError: shapes or dtypes that do not fit.
+        ValueError: wrong shapes or dtypes.
     """
     _check("qweight", qweight, ("k", "n / 8"))
     k, n = qweight.shape[0], PER_WORD * qweight.shape[1]
@@ -131,18 +126,18 @@ def from_compressed_tensors(
     weight_packed: Array, weight_scale: Array, weight_shape: Array, weight_zero_point: Array | None = None,
     weight_g_idx: Array | None = None, bits: int = 4,
 ) -> Packed:  # fmt: skip
-    """compressed-tensors' packed weights of 4 or 8 bits.
+    """Convert compressed-tensors' packed weights of 4 or 8 bits.
 
     Args:
-        weight_packed: int32 [n, cdiv(k * bits, 32)], 32 / bits of k in a word, the first lowest; codes are stored with
-            8, of 8 bits 128, added.
+        weight_packed: int32 [n, cdiv(k * bits, 32)], 32 / bits of k in a word, the first lowest. Codes are stored plus
+            8 (4 bits) or 128 (8 bits).
         weight_scale: float [n, groups].
         weight_shape: int [2]: n, k.
-        weight_zero_point: int32 [cdiv(n * bits, 32), groups], 32 / bits of n in a word, likewise; None: all are 0.
-        weight_g_idx: int [k], the group of each weight, where they are not in order.
+        weight_zero_point: int32 [cdiv(n * bits, 32), groups], packed likewise along n; None: all are 0.
+        weight_g_idx: the group of each weight, int [k], if they are not in order.
 
     Raises:
-        ValueError: shapes or dtypes that do not fit, groups that weight_g_idx does not have or of unlike sizes.
+        ValueError: wrong shapes or dtypes, missing groups or groups of different sizes in weight_g_idx.
     """
     per_word = _per_word(bits)
     _check("weight_shape", weight_shape, (2,), INTEGERS)
@@ -164,9 +159,10 @@ def from_compressed_tensors(
 
 
 def to_nf4(weight: Array, size: int = 64, dtype: np.dtype | type = np.float16) -> Packed:
-    """Weights [n, k] as NF4: the nearest of its 16 values times the largest magnitude of each group of `size`.
+    """Quantise weights [n, k] to NF4: its nearest value times the largest magnitude of each group of `size`.
 
-    Raises ValueError: another shape, groups that do not divide k, numbers that are not finite or too large.
+    Raises:
+        ValueError: a wrong shape, groups that do not divide k, or numbers that are not finite or too large.
     """
     grouped = _grouped(weight, size)
     scales = _scales(np.abs(grouped).max(2), dtype)
@@ -177,9 +173,10 @@ def to_nf4(weight: Array, size: int = 64, dtype: np.dtype | type = np.float16) -
 
 
 def to_int4(weight: Array, size: int = 128, dtype: np.dtype | type = np.float16) -> Packed:
-    """Weights [n, k] rounded to 16 steps from the least to the largest of each group of `size`, 0 among them.
+    """Round weights [n, k] to 16 steps between the least and the largest of each group of `size` and 0.
 
-    Raises ValueError: another shape, groups that do not divide k, numbers that are not finite or too large.
+    Raises:
+        ValueError: a wrong shape, groups that do not divide k, or numbers that are not finite or too large.
     """
     grouped = _grouped(weight, size)
     least, largest = np.minimum(grouped.min(2), 0), np.maximum(grouped.max(2), 0)
@@ -192,9 +189,10 @@ def to_int4(weight: Array, size: int = 128, dtype: np.dtype | type = np.float16)
 
 
 def to_int8(weight: Array, size: int | None = None, dtype: np.dtype | type = np.float16) -> Packed:
-    """Weights [n, k] rounded to -127 .. 127 times a scale for each group of `size`, by default all of k.
+    """Round weights [n, k] to -127 .. 127 times a scale for each group of `size`, by default all of k.
 
-    Raises ValueError: another shape, groups that do not divide k, numbers that are not finite or too large.
+    Raises:
+        ValueError: a wrong shape, groups that do not divide k, or numbers that are not finite or too large.
     """
     size = size or weight.shape[1]
     grouped = _grouped(weight, size)
@@ -205,7 +203,7 @@ def to_int8(weight: Array, size: int | None = None, dtype: np.dtype | type = np.
 
 
 TILE = 64
-"""Outputs, and weights along k, that a tile of prepacked weights has."""
+"""Outputs of a tile of prepacked weights, and its weights along k."""
 
 
 @dataclass(frozen=True)
@@ -213,12 +211,12 @@ class Prepacked:
     """Weights in the order of matrix units, as the ops `linear_int4_prepacked` and `linear_int8_prepacked` take them.
 
     Attributes:
-        w: int32 [n / 64, k / 4, 32], of 8 bits [n / 64, k / 2, 32]: tiles of 64 outputs by 64 of k, 16 or 32 rows of
-            32 words each. Codes of 8 bits are stored with 128 added.
-        scales: [groups, n / 64, 64], any float dtype: of 64 outputs sorted by output % 8, then by output / 8.
-        zeros: codes as stored that stand for 0, uint8, as the scales; None: 8, of 8 bits 128.
+        w: int32 [n / 64, k / 4, 32] (4 bits) or [n / 64, k / 2, 32] (8 bits): tiles of 64 outputs by 64 of k, in 16 or
+            32 rows of 32 words. Codes of 8 bits are stored plus 128.
+        scales: [groups, n / 64, 64], any float dtype; the 64 outputs are sorted by output % 8, then output / 8.
+        zeros: the stored code of 0, uint8, in the shape of the scales; None: 8 (4 bits) or 128 (8 bits).
         group_size: weights along k that share a scale.
-        codebook: float32 [16]: what each code of 4 bits stands for, instead of code - zero.
+        codebook: the value of each code of 4 bits, float32 [16], instead of code - zero.
     """
 
     w: Array
@@ -228,16 +226,16 @@ class Prepacked:
     codebook: Array | None = None
 
     def arguments(self) -> dict[str, Array | int | None]:
-        """By the names that the ops have for them."""
+        """The keyword arguments of the ops."""
         arguments = {"w": self.w, "scales": self.scales, "zeros": self.zeros, "group_size": self.group_size}
         return arguments if self.codebook is None else {**arguments, "codebook": self.codebook}
 
 
 def prepack(weights: Packed) -> Prepacked:
-    """Weights of 4 bits for `linear_int4_prepacked`, of 8 bits for `linear_int8_prepacked`.
+    """Convert weights to the layout of `linear_int4_prepacked` or `linear_int8_prepacked`.
 
     Raises:
-        ValueError: weights in act-order; outputs, k or groups that are no multiples of 64; arrays that do not fit.
+        ValueError: the weights are in act-order; outputs, k or groups are not multiples of 64; arrays do not fit.
     """
     _check("scales", weights.scales, ("groups", "n"), FLOATS)
     if not isinstance(weights.group_size, int | np.integer) or weights.group_size < 1:
@@ -253,7 +251,7 @@ def prepack(weights: Packed) -> Prepacked:
     if weights.codebook is not None:
         _check("codebook", weights.codebook, (16,), "float32")
         if bits == 8:
-            raise ValueError("codebook is given beside codes of 8 bits; it is for those of 4")
+            raise ValueError("codebook is given with codes of 8 bits; only codes of 4 bits have one")
     if weights.order is not None:
         raise ValueError(f"weights in act-order cannot be prepacked; linear_int{bits} takes them")
     if n % TILE or k % TILE or weights.group_size % TILE:
@@ -269,11 +267,13 @@ def prepack(weights: Packed) -> Prepacked:
 
 
 PREPACKED_ORDERS = {4: (0, 4, 1, 3, 8, 5, 2, 9, 6, 7), 8: (0, 4, 1, 5, 3, 8, 2, 6, 7, 9)}
-"""By the bits of a code: (outputs: tile, slice, half of a slice, row; k: tile, half, 16, 8, pair, low) → both tiles,
-and
+"""The transposition of codes to their stored order, by bits of a code.
 
-- of 4 bits: slice, row, pair: a lane; half of k, half of a slice: a word; low, 16, 8: bits of it;
-- of 8 bits: slice, half of k, row, pair: a lane; half of a slice, 16: a word; 8, low: bits of it.
+The axes are (outputs: tile, slice, half of a slice, row; k: tile, half, sixteen, eight, pair, element of a pair). The
+stored order is both tiles, then
+
+- 4 bits: slice, row, pair (a lane); half of k, half of a slice (a word); element, sixteen, eight (bits of the word);
+- 8 bits: slice, half of k, row, pair (a lane); half of a slice, sixteen (a word); eight, element (bits of the word).
 """
 
 
@@ -282,16 +282,17 @@ def _unsigned(codes: Array) -> Array:
 
 
 def _by_lane(by_output: Array) -> Array:
-    """[groups, n] → [groups, n / 64, 64], sorted by output % 8, then output / 8."""
+    """Reorder [groups, n] to [groups, n / 64, 64], sorted by output % 8, then output / 8."""
     groups, n = by_output.shape
     tiles = by_output.reshape(groups, n // TILE, TILE // 8, 8)
     return np.ascontiguousarray(tiles.swapaxes(2, 3)).reshape(groups, n // TILE, TILE)
 
 
 def pack_int4(codes: Array) -> Array:
-    """Codes of 4 bits, uint8 [n, k] of 0 .. 15, two in a byte: uint8 [n, cdiv(k, 2)], the even one low.
+    """Pack codes 0 .. 15, uint8 [n, k], two in a byte, the even one low: uint8 [n, cdiv(k, 2)].
 
-    Raises ValueError: another shape or dtype, larger codes.
+    Raises:
+        ValueError: a wrong shape or dtype, or larger codes.
     """
     _check("codes", codes, ("n", "k"), "uint8")
     if codes.max(initial=0) > 15:
@@ -302,13 +303,13 @@ def pack_int4(codes: Array) -> Array:
 
 
 def unpack_int4(packed: Array, k: int) -> Array:
-    """The inverse of `pack_int4`: uint8 [n, k]. Raises ValueError: another shape or dtype, a k that does not fit."""
+    """Unpack codes to uint8 [n, k]: the inverse of `pack_int4`. Raises `ValueError` for a wrong shape or dtype."""
     _check("packed", packed, ("n", -(-k // 2)), "uint8")
     return np.stack([packed & 15, packed >> 4], -1).reshape(len(packed), 2 * packed.shape[1])[:, :k]
 
 
 def group_size(k: int, groups: int) -> int:
-    """How many weights of k each of `groups` has. Raises ValueError where they do not divide k."""
+    """The number of weights in each of `groups` groups. Raises `ValueError` if they do not divide k."""
     if groups < 1 or k < 1 or k % groups:
         raise ValueError(f"scales for {groups} groups, which do not divide k = {k}")
     return k // groups
@@ -348,7 +349,7 @@ def _in_layout(codes: Array, zeros: Array, bits: int) -> tuple[Array, Array]:
 
 
 def _act_order(group_of: Array, k: int, groups: int, size: int) -> Array | None:
-    """Which column each weight belongs to once they are sorted by group; None where they are sorted."""
+    """The column of each weight after sorting by group; None if they are sorted already."""
     _check("g_idx", group_of, (k,), INTEGERS)
     if np.array_equal(group_of, np.arange(k) // size):
         return None
@@ -377,11 +378,11 @@ def _words(n: int, per_word: int) -> int:
 
 
 FLOATS, INTEGERS, NUMBERS = "floats", "integers", "numbers"
-"""Kinds of dtypes that an array may have, in place of a dtype's name."""
+"""Kinds of dtypes, in place of the name of a dtype."""
 
 
 def _check(name: str, array: Array, shape: tuple[int | str, ...], kind: str = "int32") -> None:
-    """Raise ValueError for an array of another dtype or shape. Dims that are texts may be any."""
+    """Raise `ValueError` for an array of another dtype or shape. Dims that are strings match any extent."""
     fits = isinstance(array, np.ndarray) and array.ndim == len(shape) and _is_of(kind, array.dtype)
     if fits and all(isinstance(dim, str) or dim == extent for dim, extent in zip(shape, array.shape, strict=True)):
         return

@@ -1,6 +1,6 @@
-"""A checkpoint of random numbers, as models are published: python examples/random_checkpoint.py FOLDER
+"""Write a checkpoint of random weights: python -m aot_models.random_checkpoint FOLDER
 
-Its texts mean nothing, but it has all that examples/generate.py needs, in any size.
+It has everything that `aot_models.generate` needs, in any size; its texts are meaningless.
 """
 
 from __future__ import annotations
@@ -19,11 +19,12 @@ from safetensors.numpy import save_file
 
 from aot_models.checkpoints.folder import wanted_tensors
 from aot_models.checkpoints.formats import format_of
-from aot_models.checkpoints.linear import FLOATS
+from aot_models.checkpoints.linear import FLOATS, LinearShape, Wanted
+from aot_models.checkpoints.scheme import Scheme
+from aot_models.checkpoints.shards import DTYPES as STORED_DTYPES
 from aot_models.checkpoints.values import Values
 from aot_models.decoders.config import Config
 from aot_models.decoders.families import config_from
-from aot_models.random_formats import QUANTISATIONS, random_stored
 
 Array = np.ndarray
 DTYPES = {"float16": np.float16, "bfloat16": ml_dtypes.bfloat16, "float32": np.float32}
@@ -62,7 +63,7 @@ FAMILIES: dict[str, dict[str, Any]] = {
     "gemma3": {"architectures": ["Gemma3ForCausalLM"], "model_type": "gemma3_text", **GEMMA, "rope_theta": 1e6,
                "rope_local_base_freq": 1e4, "sliding_window_pattern": 6},
 }  # fmt: skip
-"""What config.json says of each family, beside the sizes."""
+"""The keys of config.json of each family, without the sizes."""
 SIZES = {
     "tiny": {"vocab_size": 320, "hidden_size": 128, "intermediate_size": 256, "num_hidden_layers": 2,
              "num_attention_heads": 4, "num_key_value_heads": 2, "head_dim": 64, "max_position_embeddings": 512,
@@ -74,24 +75,45 @@ SIZES = {
            "num_attention_heads": 32, "num_key_value_heads": 8, "head_dim": 128, "max_position_embeddings": 131072,
            "tie_word_embeddings": False},
 }  # fmt: skip
+_SYMMETRIC: dict[str, Any] = {"num_bits": 8, "type": "int", "strategy": "channel", "symmetric": True, "dynamic": False}
+_TOKEN = {**_SYMMETRIC, "strategy": "token", "dynamic": True}
+
+
+def _compressed(kind: str, weights: dict[str, Any], activations: dict[str, Any] | None) -> dict[str, Any]:
+    group = {"targets": ["Linear"], "weights": weights, "input_activations": activations}
+    return {"quant_method": "compressed-tensors", "format": kind, "config_groups": {"group_0": group},
+            "ignore": ["lm_head"]}  # fmt: skip
+
+
+QUANTISATIONS: dict[str, dict[str, Any]] = {
+    "gptq": {"quant_method": "gptq", "bits": 4, "group_size": 128, "desc_act": False},
+    "gptq8": {"quant_method": "gptq", "bits": 8, "group_size": 128, "desc_act": False},
+    "awq": {"quant_method": "awq", "bits": 4, "group_size": 128, "version": "gemm"},
+    "fp8": {"quant_method": "fp8", "activation_scheme": "dynamic"},
+    "fp8-static": {"quant_method": "fp8", "activation_scheme": "static"},
+    "fp8-blocks": {"quant_method": "fp8", "activation_scheme": "dynamic", "weight_block_size": [128, 128]},
+    "int8": _compressed("int-quantized", _SYMMETRIC, _TOKEN),
+    "int4": _compressed("pack-quantized", {**_SYMMETRIC, "num_bits": 4, "strategy": "group", "group_size": 128}, None),
+}
+"""Values of quantization_config, by name."""
 GPTQ = {"quantization_config": QUANTISATIONS["gptq"]}
 CHAT = (
     "{% for message in messages %}<{{ message.role }}>{{ message.content }}{% endfor %}"
     "{% if add_generation_prompt %}<assistant>{% endif %}"
 )
 POOL = 1 << 24
-"""Random numbers that are drawn; larger tensors repeat them."""
+"""The most random numbers to draw; larger tensors repeat them."""
 
 
 def settings(size: str, family: str = "llama", **changes: Any) -> dict[str, Any]:
-    """A config.json of a family with the figures of a size, and changes of them."""
+    """A config.json of a family and size, with some keys changed."""
     return {**SHARED, **SIZES[size], **FAMILIES[family], **changes}
 
 
 def random_tensors(found: Mapping[str, Any], seed: int = 0, alike: bool = False) -> dict[str, Array]:
-    """What a config's model needs, by name. Each layer's results are about as large as its inputs.
+    """The tensors of a config's model, scaled so that layers keep the magnitude of their inputs.
 
-    alike: all layers have one layer's tensors, and all experts one expert's, which share their memory.
+    alike: all layers share the tensors of one layer, and all experts those of one expert.
     """
     values = Values(found)
     config, rng = config_from(values), np.random.default_rng(seed)
@@ -111,13 +133,35 @@ def random_tensors(found: Mapping[str, Any], seed: int = 0, alike: bool = False)
         drawn = np.roll(pool, -int(rng.integers(len(pool))))[: math.prod(shape)]
         array = None
         if layer in linears:
-            array = random_stored(rng, np.resize(drawn, shape), end, found, linears[layer], format_(layer))
+            array = _stored(rng, np.resize(drawn, shape), end, found, linears[layer], format_(layer))
         if array is None:
             array = _plain(drawn, shape, config, name)
         elif found.dtypes == FLOATS:
             array = array.astype(DTYPES[config.dtype])
         tensors[name] = array
     return tensors
+
+
+def _stored(
+    rng: np.random.Generator, normal: Array, end: str, wanted: Wanted, layer: LinearShape, scheme: Scheme
+) -> Array | None:
+    """A tensor of a quantised linear layer; None for tensors that are not quantised.
+
+    normal: normal random numbers of the tensor's shape. end: the tensor's name after the layer's. Weights have a
+    magnitude of about inputs ** -0.5 for some thousands of inputs.
+    """
+    shape, dtype = wanted.shapes[0], wanted.dtypes[0]
+    if end == "weight_shape":
+        return np.array([layer.outputs, layer.inputs])
+    if dtype == "int32":  # bytes up to 254, since GPTQ stores zeros less one
+        return rng.integers(0, 255, (*shape, 4), np.uint8).view(np.int32)[..., 0]
+    if dtype == "int8":
+        return rng.integers(-127, 128, shape, np.int8)
+    if dtype == "float8_e4m3fn":
+        return (normal * 100).clip(-448, 448).astype(STORED_DTYPES["F8_E4M3"])
+    if end in ("scales", "weight_scale", "weight_scale_inv"):
+        return np.full(shape, 0.005 if "linear_int4" in scheme.ops else 0.0002, np.float32)
+    return np.full(shape, 0.02, np.float32) if end in ("input_scale", "activation_scale") else None
 
 
 def _plain(drawn: Array, shape: tuple[int, ...], config: Config, name: str) -> Array:
@@ -130,7 +174,7 @@ def _plain(drawn: Array, shape: tuple[int, ...], config: Config, name: str) -> A
 
 
 def write_checkpoint(folder: Path, found: Mapping[str, Any], tensors: Mapping[str, Array]) -> None:
-    """config.json, model.safetensors, tokenizer.json and a chat template."""
+    """Write config.json, model.safetensors, tokenizer.json and a chat template."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "config.json").write_text(json.dumps(found, indent=2), encoding="utf-8")
     save_file(
@@ -143,7 +187,7 @@ def write_checkpoint(folder: Path, found: Mapping[str, Any], tensors: Mapping[st
 
 
 def write_tokenizer(path: Path, vocabulary: int) -> None:
-    """Tokens 0 to 255 are bytes; the others are their numbers."""
+    """Write a tokenizer whose tokens 0 to 255 are bytes and the others their numbers."""
     from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
     tokens = [*sorted(pre_tokenizers.ByteLevel.alphabet()), *(f"<{i}>" for i in range(256, vocabulary))]

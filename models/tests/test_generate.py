@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
-
 from aot_models.generate import main
 from aot_models.generation.prompts import Tokens
 from aot_models.random_checkpoint import write_checkpoint

@@ -100,7 +100,7 @@ def text(default: Any = NEEDED) -> Key:
 
 
 def only(*values: Any, needed: bool = False) -> Key:
-    """One of these values. The first is the default, unless the key is required."""
+    """A key with these values. The first is the default, unless the key is required."""
 
     def fits(value: Any) -> bool:
         # True is 1 for Python, and not for JSON.

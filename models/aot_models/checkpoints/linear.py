@@ -44,7 +44,7 @@ class Scaled:
         weight: int8 or float8_e4m3fn [outputs, inputs].
         scales: float32, per tensor [1], per output [outputs], or per block of 128 x 128 [cdiv(outputs, 128),
             cdiv(inputs, 128)].
-        input_scale: one scale for all activations; None: they are scaled at run time, by row or by 128 columns of a row.
+        input_scale: the scale of all activations; None: they are scaled at run time, by row or 128 columns of a row.
     """
 
     weight: Array

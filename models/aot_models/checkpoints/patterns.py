@@ -111,8 +111,8 @@ def compiled(text: str, budget: Budget) -> Pattern:
 
 
 class Listed:
-    """Layer names that a list selects, with the rule of transformers: an entry is a suffix of the name, or an expression
-    that matches its first components."""
+    """Layer names that a list selects, by transformers' rule: an entry is a suffix of the name, or an expression that
+    matches its first components."""
 
     def __init__(self, values: Values, listed: Sequence[str]):
         plain = [text for text in listed if _PLAIN.fullmatch(text)]

@@ -1,1 +1,1 @@
-"""Models: figures from config.json, one file per family, and a decoder that runs any of them on a device."""
+"""Decoder-only language models: a module for each family reads config.json; one decoder runs all on a device."""

@@ -1,4 +1,4 @@
-"""The memory that a pass over tokens writes to."""
+"""Device memory for the intermediate results of a pass."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aot_runtime import Device, DeviceArray
 
 
 class ExpertsBuffers:
-    """What mixtures of experts write to. The columns of the shared experts are not written to, but for gates."""
+    """Memory for mixtures of experts. Columns of shared experts are constant, except their gates' weights."""
 
     def __init__(self, device: Device, figures: Experts, dtype: np.dtype, tokens: int):
         chosen, shared = figures.chosen, figures.shared
@@ -28,7 +28,7 @@ class ExpertsBuffers:
 
 
 class LatentBuffers:
-    """What latent attention writes to. By head, where products of each head are computed: [heads, tokens, ..]."""
+    """Memory for latent attention. Operands of batched products are views [heads, tokens, ..]."""
 
     def __init__(self, device: Device, figures: Latent, heads: int, dtype: np.dtype, tokens: int):
         def new(*shape: int) -> DeviceArray:
@@ -49,9 +49,9 @@ class LatentBuffers:
 
 
 class Buffers:
-    """What a pass over `tokens` tokens writes to, the same memory in each layer.
+    """Memory for a pass over `tokens` tokens, shared by all layers.
 
-    needs: of the linear layers. adapted: whether these have adapters.
+    needs: the 8-bit rows that linear layers need. adapted: the layers have adapters.
     """
 
     def __init__(

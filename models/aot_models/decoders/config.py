@@ -1,4 +1,4 @@
-"""The figures of a model: what a family's file makes of a config.json, and all that a decoder knows of its family."""
+"""The configuration of a model, which the module of its family makes from config.json."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ class Rope:
     """A rotary embedding of the first 2 * len(frequencies) elements of a head.
 
     Attributes:
-        frequencies: radians for a position.
+        frequencies: radians per position.
         scale: factor of the cosines and sines.
     """
 
@@ -27,10 +27,10 @@ class Rope:
 
 @dataclass(frozen=True)
 class Attention:
-    """How a layer attends.
+    """The attention of a layer.
 
     Attributes:
-        window: how many tokens a token sees, itself among them; None: all before it.
+        window: number of tokens that a token attends to, itself included; None: all tokens before it.
     """
 
     rope: Rope
@@ -39,12 +39,12 @@ class Attention:
 
 @dataclass(frozen=True)
 class Names:
-    """Of a decoder layer's tensors, without the layer's prefix; None: the family's layers have no such tensor.
+    """Names of a decoder layer's tensors, without the layer's prefix; None if the family has no such tensor.
 
     Attributes:
-        queries_keys_values, gate_up: the linear layers of one input, one by one or stored as one.
-        query_norm, key_norm: of each head, before the rotation.
-        attention_out_norm, mlp_out_norm: of what is added to the residual sum.
+        queries_keys_values, gate_up: linear layers of the same input, stored separately or as one.
+        query_norm, key_norm: norms of each head, before the rotation.
+        attention_out_norm, mlp_out_norm: norms before the residual sum.
     """
 
     attention_norm: str = "input_layernorm"
@@ -61,7 +61,7 @@ class Names:
 
 @dataclass(frozen=True)
 class Biases:
-    """Which linear layers have a bias."""
+    """Presence of biases in linear layers."""
 
     queries_keys_values: bool = False
     attention_out: bool = False
@@ -70,24 +70,25 @@ class Biases:
 
 @dataclass(frozen=True)
 class Config:
-    """The figures of a model.
+    """The configuration of a model.
 
     Attributes:
-        context: most tokens of a sequence; rotary embeddings are those for it.
-        attention: of each layer.
-        tied: whether the last layer's weights are the table of embeddings.
-        dtype: of the checkpoint: float16, bfloat16 or float32.
+        context: the longest sequence, in tokens; rotary embeddings are computed for it.
+        attention: the attention of each layer.
+        tied: the last layer shares its weights with the table of embeddings.
+        dtype: the checkpoint's dtype: float16, bfloat16 or float32.
         end: tokens that end a text.
-        activation: of the gate: silu or gelu_tanh.
-        zero_centred: whether a norm's factor is 1 + its weight.
-        embedding_scale: factor of the table's rows.
-        attention_scale: factor of the products of queries and keys; None: head_dim ** -0.5.
-        attention_softcap, logits_softcap: bounds c of scores and logits x, which become c * tanh(x / c); 0: none.
-        latent: attention of all layers, in place of that to keys and values; heads_kv, head_dim: those of the cache.
-        experts: in place of layers' gated ones; intermediate is then that of those that have one.
-        root: what the names of all tensors but the last layer's begin with.
+        activation: the activation of the gate: silu or gelu_tanh.
+        zero_centred: norms multiply by 1 + weight.
+        embedding_scale: factor of embeddings.
+        attention_scale: factor of the scores; None: head_dim ** -0.5.
+        attention_softcap, logits_softcap: the bound c of scores and logits x, which become c * tanh(x / c); 0: none.
+        latent: latent attention in all layers, in place of grouped-query attention. heads_kv and head_dim then
+            describe the cache.
+        experts: the mixture of experts in place of the MLP; intermediate is then the size of the dense layers.
+        root: prefix of all tensors except those of the last layer.
         head: the name of the last layer.
-        unread: beginnings of the names of tensors that a checkpoint has for something else: images.
+        unread: prefixes of tensors that belong to something else, such as images.
     """
 
     vocabulary: int
@@ -122,16 +123,16 @@ class Config:
 
     @property
     def score_scale(self) -> float:
-        """Factor of the products of queries and keys."""
+        """The factor of the scores."""
         return self.head_dim**-0.5 if self.attention_scale is None else self.attention_scale
 
     @property
     def embeddings(self) -> str:
-        """The name of the table's tensor."""
+        """The name of the table of embeddings."""
         return f"{self.root}.embed_tokens.weight"
 
     def prefix(self, layer: int) -> str:
-        """What the names of a layer's tensors begin with."""
+        """The prefix of a layer's tensors."""
         return f"{self.root}.layers.{layer}"
 
     def linears(self) -> dict[str, LinearShape]:
@@ -153,7 +154,7 @@ class Config:
         return {self.embeddings: (self.vocabulary, self.hidden), **inside, f"{self.root}.norm.weight": (self.hidden,)}
 
     def experts_of(self, layer: int) -> Experts | None:
-        """None: the layer has one gated layer."""
+        """The experts of a layer; None if it has a dense MLP."""
         return None if self.experts is None or layer in self.experts.dense else self.experts
 
     def _linears(self, experts: Experts | None) -> Iterator[tuple[str, LinearShape]]:

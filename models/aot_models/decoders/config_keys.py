@@ -1,4 +1,4 @@
-"""Keys that all config.json have alike, and the figures of a model that they give."""
+"""The keys of config.json that families share, and the parts of a `Config` that are made from them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from aot_models.decoders.rope import longest_context, rope_of
 FULL, SLIDING = KINDS = ("full_attention", "sliding_attention")
 MOST_LAYERS = 1024
 MOST_EXPERTS = 1 << 16
-"""Experts of all layers together."""
+"""The most experts, over all layers."""
 
 SIZES: Table = {
     "vocab_size": whole(),
@@ -70,7 +70,7 @@ FIXED: Table = {
     "rope_interleaved": only(False),
     "lm_head_bias": only(False),
 }
-"""Keys that would change what a model computes, and the values with which they do not."""
+"""Keys that change the computation, restricted to the values that leave it as implemented."""
 IGNORED: Table = harmless(
     """
     architectures model_type auto_map _name_or_path name_or_path _commit_hash transformers_version
@@ -89,26 +89,27 @@ IGNORED: Table = harmless(
     remove_invalid_values exponential_decay_length_penalty suppress_tokens begin_suppress_tokens
     """
 )
-"""Keys of training, of other programs and of what is generated, which transformers writes beside a model's own."""
+"""Keys that transformers writes for training, generation and other programs."""
 COMMON: Table = {**IGNORED, **SIZES, **COMPUTED, **ROPE, **FIXED}
 MIXTURE: Table = {
     "num_experts_per_tok": whole(most=1 << 12),
     **harmless("router_aux_loss_coef router_jitter_noise aux_loss_alpha seq_aux ep_size"),
 }
-"""Keys that families with experts share."""
+"""The keys that families with experts share."""
 
 
 def of_kind(model_type: str) -> Table:
-    """The key that names the family, which transformers goes by."""
+    """The key by which transformers selects the family."""
     return {"model_type": only(model_type)}
 
 
 def common(values: Values, context: int | None) -> dict[str, Any]:
-    """Arguments of `Config` from the keys that all families have.
+    """The arguments of `Config` from the keys that all families have.
 
-    context: most tokens of a sequence; None: the model's.
+    context: the longest sequence, in tokens; None: the model's limit.
 
-    Raises `CheckpointError`: heads that do not fit.
+    Raises:
+        CheckpointError: the number of heads is not a multiple of the key heads.
     """
     heads = values["num_attention_heads"]
     heads_kv = values.get("num_key_value_heads", heads)
@@ -135,7 +136,7 @@ def dtype_of(values: Values) -> str:
 
 
 def context_of(values: Values, wanted: int | None) -> int:
-    """Most tokens of a sequence: so many as are wanted, if the model takes them."""
+    """The longest sequence, in tokens: the wanted length, but at most the model's limit."""
     longest = longest_context(values)
     return min(wanted or longest, longest)
 
@@ -145,34 +146,36 @@ def head_dim_of(values: Values) -> int:
 
 
 def alike(values: Values, context: int | None, window: int | None = None) -> tuple[Attention, ...]:
-    """Layers that all attend alike.
+    """The attention of layers that are all of the same kind.
 
-    Raises `CheckpointError`: layer_types that say something else.
+    Raises:
+        CheckpointError: layer_types contradict it.
     """
     return (Attention(rope_of_all(values, context), window),) * layers_of(values, FULL if window is None else SLIDING)
 
 
 def layers_of(values: Values, kind: str) -> int:
-    """The number of layers. Raises `CheckpointError`: layer_types that are not all of this kind."""
+    """The number of layers. Raises `CheckpointError` unless all layer_types are of this kind."""
     kinds = kinds_of(values, [kind] * values["num_hidden_layers"])
     values.demand(set(kinds) == {kind}, "layer_types of another kind", [kind])
     return len(kinds)
 
 
 def rope_of_all(values: Values, context: int | None) -> Rope:
-    """The rotary embedding that all layers have."""
+    """The rotary embedding of all layers."""
     return rope_of(values, head_dim_of(values), context_of(values, context))
 
 
 def mixed(kinds: Iterable[str], full: Attention, sliding: Attention) -> tuple[Attention, ...]:
-    """Layers of two kinds."""
+    """The attention of layers of two kinds."""
     return tuple(full if kind == FULL else sliding for kind in kinds)
 
 
 def kinds_of(values: Values, implied: list[str]) -> list[str]:
-    """The kind of each layer by `layer_types`, or what the other keys imply where config.json has none.
+    """The kind of each layer, by `layer_types` if config.json has them, otherwise as implied by other keys.
 
-    Raises `CheckpointError`: layer_types of other kinds, or of another number than layers.
+    Raises:
+        CheckpointError: unknown kinds, or another number of them than layers.
     """
     kinds = values.get("layer_types", implied)
     for kind in kinds:
@@ -183,19 +186,20 @@ def kinds_of(values: Values, implied: list[str]) -> list[str]:
 
 
 def window_of(values: Values, kinds: Iterable[str]) -> int | None:
-    """The number of tokens that a token of a sliding layer sees.
+    """The window of sliding layers, in tokens.
 
-    Raises `CheckpointError`: layers slide, and there is no window.
+    Raises:
+        CheckpointError: layers slide, but there is no window.
     """
     window = values.get("sliding_window")
     if SLIDING in kinds and not window:
-        raise CheckpointError(f"{values.path}: layers slide, and sliding_window is {window}; at least 1 is needed")
+        raise CheckpointError(f"{values.path}: layers slide, but sliding_window is {window}; at least 1 is needed")
     return window
 
 
 def check_experts(values: Values, count: int) -> int:
-    """The number of a layer's experts. Raises `CheckpointError`: more of all layers than any model has, or fewer than a
-    token is to have."""
+    """The number of a layer's experts. Raises `CheckpointError` for more than `MOST_EXPERTS` in all layers, or fewer
+    than each token uses."""
     total, chosen = count * values["num_hidden_layers"], values["num_experts_per_tok"]
     values.demand(total <= MOST_EXPERTS, f"a model of {total} experts", [f"at most {MOST_EXPERTS}"])
     values.demand(chosen <= count, f"num_experts_per_tok {chosen}", [f"at most the {count} that there are"])

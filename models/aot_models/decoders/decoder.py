@@ -1,4 +1,4 @@
-"""A model on a device: its weights, and one pass over tokens. Every step is a bundle's op."""
+"""A model on a device: its weights, and a pass over tokens. Every step is an op of the bundle."""
 
 from __future__ import annotations
 
@@ -45,19 +45,19 @@ class MissingOpError(LookupError):
 
 
 class KeysValues(Protocol):
-    """A cache: k, v: of each layer [blocks, block_size, heads_kv, head_dim]."""
+    """A cache: k and v of each layer, [blocks, block_size, heads_kv, head_dim]."""
 
     k: Sequence[DeviceArray]
     v: Sequence[DeviceArray]
 
 
 Attend = Callable[[DeviceArray, DeviceArray, DeviceArray, int, DeviceArray], None]
-"""Attention in a layer: q [tokens, heads, head_dim]; k, v [tokens, heads_kv, head_dim]; layer's number; out as q."""
+"""Attention in a layer. Arguments: q [tokens, heads, head_dim]; k and v [tokens, heads_kv, head_dim]; layer; out."""
 
 
 @dataclass(frozen=True)
 class DecoderLayer:
-    """Norms of what is added to the residual sum are None where the family has none."""
+    """A layer; the norms before the residual sums are None in families without them."""
 
     attention_norm: Norm
     attention: SelfAttention | LatentAttention
@@ -68,14 +68,15 @@ class DecoderLayer:
 
 
 class Decoder:
-    """A model's weights on the device of a bundle, and what is computed with them.
-
-    Raises `MissingOpError`: the bundle lacks ops; `ValueError`: another dtype than float16 and bfloat16, heads
-    that are too large.
+    """A model with its weights on the device of a bundle.
 
     Attributes:
-        dtype: of weights, activations and cache; by default the checkpoint's, bfloat16 for float32.
-        adapters: by name; each row of a pass may have one of them.
+        dtype: the dtype of weights, activations and cache; by default the checkpoint's, bfloat16 for float32.
+        adapters: adapters by name; each row of a pass may use one of them.
+
+    Raises:
+        MissingOpError: the bundle lacks ops.
+        ValueError: the dtype is not float16 or bfloat16, or the heads are too large.
     """
 
     def __init__(
@@ -101,7 +102,7 @@ class Decoder:
         return Buffers(self.device, self.config, self.dtype, tokens, self._needs, bool(self.adapters))
 
     def adapter_numbers(self, names: Iterable[str]) -> list[int]:
-        """Of adapters by name, as `Rows.choose` takes them; "" is none."""
+        """The numbers of adapters, for `Rows.choose`; the name "" is no adapter."""
         numbers = {name: number for number, name in enumerate(self.adapters)}
         return [numbers[name] if name else -1 for name in names]
 
@@ -109,9 +110,9 @@ class Decoder:
         self, ids: DeviceArray, positions: DeviceArray, slots: DeviceArray, cache: KeysValues, attend: Attend,
         buffers: Buffers, stream: Stream | None,
     ) -> DeviceArray:  # fmt: skip
-        """The final norm's result for each token, [tokens, hidden]; their keys and values are in the cache then.
+        """Run all layers: write keys and values to the cache, and return the normed hidden states [tokens, hidden].
 
-        ids, positions, slots: int32 [tokens]. Nothing is allocated.
+        ids, positions, slots: int32 [tokens]. No memory is allocated.
         """
         bundle, b = self.bundle, buffers
         following = [*(layer.attention_norm for layer in self.layers[1:]), self.norm]
@@ -130,7 +131,7 @@ class Decoder:
         return b.normed
 
     def attend_prompts(self, starts: DeviceArray, longest: int, stream: Stream | None) -> Attend:
-        """Attention of whole prompts, one behind the other: prompt i is tokens starts[i] to starts[i + 1]."""
+        """Attention of whole prompts in one array: prompt i has the tokens starts[i] to starts[i + 1]."""
         if (latent := self.config.latent) is not None:
             return attend_prompts(self.bundle, latent, self.config.score_scale, starts, longest, stream)
 
@@ -146,7 +147,7 @@ class Decoder:
         self, cache: KeysValues, tables: DeviceArray, seqlens: DeviceArray, starts: DeviceArray, stream: Stream | None,
         longest: int = 1,
     ) -> Attend:  # fmt: skip
-        """Attention of each sequence's last tokens, at most `longest`, to what the cache has of it."""
+        """Attention of each sequence's last tokens, at most `longest`, to its keys and values in the cache."""
 
         def attend(q: DeviceArray, k: DeviceArray, v: DeviceArray, number: int, out: DeviceArray) -> None:
             if (latent := self.config.latent) is not None:
@@ -165,7 +166,7 @@ class Decoder:
         return attend
 
     def _window(self, number: int) -> int:
-        """How many tokens before its own a token of a layer sees, as the ops take it."""
+        """The ops' argument `window`: tokens before its own that a token attends to; -1: all."""
         window = self.config.attention[number].window
         return -1 if window is None else window - 1
 
@@ -202,7 +203,7 @@ class Decoder:
         name = f"{self.config.prefix(number)}.{latent.up}"
         up = checkpoint.linear(name, self._shapes[name]).weight
         if not isinstance(up, np.ndarray):
-            raise CheckpointError(f"{checkpoint.folder}: {name} has to be stored as it is, to be absorbed")
+            raise CheckpointError(f"{checkpoint.folder}: {name} is quantised; latent attention needs it in 16 bits")
         tables, out = self._tables[self.config.attention[number].rope], linear(self.config.names.attention_out)
         up_keys, up_values = projections(self.bundle, latent, up.astype(self.dtype, copy=False))
         return LatentAttention(
@@ -237,7 +238,7 @@ class Decoder:
 
 
 def dtype_of(config: Config, name: str | None = None) -> np.dtype:
-    """Of weights, activations and cache: the one of this name, or the checkpoint's, bfloat16 for float32."""
+    """The dtype of weights, activations and cache; by default the checkpoint's, bfloat16 for float32."""
     name = name or ("bfloat16" if config.dtype == "float32" else config.dtype)
     if name not in DTYPES:
         raise ValueError(f"dtype {name} is not supported; supported: {', '.join(DTYPES)}")
@@ -245,8 +246,12 @@ def dtype_of(config: Config, name: str | None = None) -> np.dtype:
 
 
 def check_ops(bundle: Bundle, config: Config, checkpoint: Checkpoint, adapted: bool = False) -> None:
-    """Raises `MissingOpError` where a bundle lacks ops that a model needs; `CheckpointError` where its hardware does
-    not multiply the model's numbers. adapted: whether the model has adapters."""
+    """Check that a bundle has the ops of a model. adapted: the model has adapters.
+
+    Raises:
+        MissingOpError: the bundle lacks ops.
+        CheckpointError: the weights are float8, and the hardware does not multiply float8.
+    """
     own = ["qk_norm_rotary" if config.names.query_norm else "rotary", ACTIVATIONS[config.activation][0]]
     own += ["process_logits"] if config.logits_softcap else []
     own += ["lora_add"] if adapted else []

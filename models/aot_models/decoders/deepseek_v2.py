@@ -8,8 +8,6 @@ import math
 from aot_models.checkpoints.keys import Table, flag, harmless, number, only, or_null, whole
 from aot_models.checkpoints.values import Values
 from aot_models.decoders.config import Attention, Biases, Config
-from aot_models.decoders.experts import Experts
-from aot_models.decoders.latent import Latent
 from aot_models.decoders.config_keys import (
     COMMON,
     FULL,
@@ -21,6 +19,8 @@ from aot_models.decoders.config_keys import (
     layers_of,
     of_kind,
 )
+from aot_models.decoders.experts import Experts
+from aot_models.decoders.latent import Latent
 from aot_models.decoders.rope import kind_of, rope_of, rope_parameters_of
 
 KEYS: Table = {

@@ -1,4 +1,4 @@
-"""The weights of experts on the host, as the ops for experts take them: all of one kind, one expert after the other."""
+"""Stack the weights of experts on the host for the ops: all of one kind, one expert after the other."""
 
 from __future__ import annotations
 
@@ -13,21 +13,22 @@ from aot_models.quantise import Packed
 
 Array = np.ndarray
 Named = Callable[[str], Linear]
-"""A linear layer by its name in a decoder layer."""
+"""Reads a linear layer by its name in a decoder layer."""
 Matrices = Sequence[tuple[Array | Packed | Scaled, ...]]
-"""Of each expert the parts of a matrix, one below the other."""
+"""A matrix of each expert, in parts that are concatenated along the outputs."""
 
 OPS = {"matmul": "moe", "linear_int4": "moe_int4", "linear_int8": "moe_int8", "scaled_matmul": "moe_scaled",
        "block_scaled_matmul": "moe_block_scaled"}  # fmt: skip
-"""By the op of a linear layer whose weights are stored alike."""
+"""The op for experts whose weights are stored as for an op of linear layers."""
 
 
 def together(figures: Experts, named: Named, dtype: np.dtype, float8: str) -> tuple[str, dict[str, Array]]:
-    """The op for all experts of a layer, and their weights by the names that it has for them.
+    """The op for the experts of a layer, and its weights by argument.
 
-    dtype: of activations; float8: the dtype that the hardware multiplies.
+    dtype: the dtype of activations; float8: the float8 dtype of the hardware.
 
-    Raises `ValueError`: weights that no op for experts takes.
+    Raises:
+        ValueError: no op takes these weights.
     """
     gates, ups, downs = (_of_all(figures, named, name) for name in (*figures.gate_up, figures.down))
     matrices: dict[str, Matrices] = {
@@ -40,17 +41,17 @@ def together(figures: Experts, named: Named, dtype: np.dtype, float8: str) -> tu
     if kinds == {Scaled}:
         return _scaled(matrices, float8)
     if kinds & {Packed, Scaled}:
-        raise ValueError("some have weights of fewer bits, and others not; all or none are needed")
+        raise ValueError("some experts are quantised, others not; all or none must be")
     return "moe", {name: _stack(parts).astype(dtype, copy=False) for name, parts in matrices.items()}
 
 
 def _packed(matrices: dict[str, Matrices], dtype: np.dtype) -> tuple[str, dict[str, Array]]:
     every = [part for parts in matrices.values() for expert in parts for part in expert]
     if len({(part.w.dtype, part.zeros is None) for part in every}) > 1 or any(part.order is not None for part in every):
-        raise ValueError("weights of 4 bits, or of 8, that are not in act-order, are needed of all")
+        raise ValueError("all experts need weights of the same bits, with or without zeros, and without act-order")
     with_zeros, of_4_bits = every[0].zeros is not None, every[0].w.dtype == np.uint8
     if with_zeros and not of_4_bits and any(part.zeros.any() for part in every):
-        raise ValueError("weights of 8 bits with zeros are not supported; symmetric ones are")
+        raise ValueError("8-bit weights with zeros are not supported; symmetric ones are")
     made = {}
     for name, parts in matrices.items():
         made[name] = _stack([[part.w for part in expert] for expert in parts])
@@ -61,10 +62,10 @@ def _packed(matrices: dict[str, Matrices], dtype: np.dtype) -> tuple[str, dict[s
 
 
 def _scaled(matrices: dict[str, Matrices], float8: str) -> tuple[str, dict[str, Array]]:
-    """Scales of activations are left out: the ops make one for each row, or for 128 numbers of it."""
+    """Stack 8-bit weights. Static scales of activations are dropped: the ops scale each row, or 128 columns of it."""
     every = [part for parts in matrices.values() for expert in parts for part in expert]
     if len({(part.weight.dtype, part.of_blocks) for part in every}) > 1:
-        raise ValueError("weights of one dtype, with scales of one kind, are needed of all")
+        raise ValueError("all experts need weights of the same dtype, with scales of the same kind")
     of_blocks, made = every[0].of_blocks, {}
     for name, parts in matrices.items():
         codes, factor = _stack([[part.weight for part in expert] for expert in parts]), 1.0
@@ -105,7 +106,7 @@ def _outputs(weight: Array | Packed | Scaled, part: slice) -> Array | Packed | S
 def _inputs(weight: Array | Packed | Scaled, part: slice) -> Array | Packed | Scaled:
     if isinstance(weight, Packed):
         if weight.order is not None:
-            raise ValueError("shared ones in act-order are not supported")
+            raise ValueError("shared experts in act-order are not supported")
         size, per_byte = weight.group_size, 2 if weight.w.dtype == np.uint8 else 1
         by_channel = len(weight.scales) == 1
         groups = slice(0, 1) if by_channel else _shared(part, size)
@@ -119,9 +120,9 @@ def _inputs(weight: Array | Packed | Scaled, part: slice) -> Array | Packed | Sc
 
 
 def _shared(part: slice, size: int) -> slice:
-    """The groups of `size` that a part has whole. Raises `ValueError`: it has none."""
+    """The groups of `size` in a part. Raises `ValueError` unless they fill it."""
     if part.start % size or part.stop % size:
         raise ValueError(
-            f"shared ones have groups of {size}, of which the others' {part.stop - part.start} are no multiple"
+            f"shared experts have groups of {size}, which do not divide the {part.stop - part.start} of each expert"
         )
     return slice(part.start // size, part.stop // size)

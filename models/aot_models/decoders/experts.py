@@ -1,4 +1,4 @@
-"""The figures of a mixture of experts, which layers have in place of one gated layer, and the names of its tensors."""
+"""The configuration of a mixture of experts, and the names of its tensors."""
 
 from __future__ import annotations
 
@@ -13,13 +13,13 @@ class Experts:
     """A mixture of experts.
 
     Attributes:
-        count: those that a router chooses among; chosen: of a token.
-        intermediate: of each expert.
-        shared: how many experts of that size all tokens have beside the chosen ones: they are published as one.
-        shared_is_gated: whether these count for the sigmoid of a product of the token, or for 1.
-        renormalise, groups, topk_groups, scale: as the op `moe_route` has them.
-        dense: layers that have one gated layer.
-        router, each, shared_one, shared_gate: names in a layer; `each` goes on with an expert's number.
+        count: number of routed experts; chosen: number of them for each token.
+        intermediate: hidden size of each expert.
+        shared: number of experts of that size that all tokens use; checkpoints store them as one.
+        shared_is_gated: shared experts are weighted by a sigmoid gate instead of 1.
+        renormalise, groups, topk_groups, scale: arguments of the op `moe_route`.
+        dense: layers with a dense MLP instead of experts.
+        router, each, shared_one, shared_gate: names in a layer; an expert's number is appended to `each`.
         gate_up, down: names in an expert.
     """
 

@@ -1,4 +1,4 @@
-"""The families that there are, by the architecture that config.json names."""
+"""The supported families, by the architecture in config.json."""
 
 from __future__ import annotations
 
@@ -19,8 +19,8 @@ class Family:
     """A family of models.
 
     Attributes:
-        keys: every key of config.json that it knows; others are refused.
-        config: makes the figures of a model of the values of these keys, for so many tokens.
+        keys: the known keys of config.json; others are refused.
+        config: makes the configuration from these keys, for a length of context.
     """
 
     keys: Table
@@ -44,10 +44,10 @@ FAMILIES: dict[str, Family] = {
 
 
 def config_from(values: Values, context: int | None = None) -> Config:
-    """The figures of a model, for sequences of so many tokens at most; None: of as many as the model takes.
+    """The configuration of a model, for sequences of at most `context` tokens; None: the model's limit.
 
-    Raises `CheckpointError`: a family that is not supported; keys that are missing, that the family does not know, or
-    whose value it has not.
+    Raises:
+        CheckpointError: the family is not supported, or keys are missing, unknown or have unsupported values.
     """
     named = values.get("architectures") or values["model_type"]
     architecture = named[0] if isinstance(named, list) else named
@@ -60,10 +60,10 @@ def config_from(values: Values, context: int | None = None) -> Config:
 
 
 def adapters_of(folders: Mapping[str, Path], config: Config) -> dict[str, Adapter]:
-    """Adapters of a model by name. The last layer, experts, and what latent attention absorbs may have none.
+    """Read adapters, by name. The last layer, experts and absorbed projections of latent attention cannot have any.
 
-    Raises `CheckpointError`: files that are missing or broken, an adapter of a kind that is not supported, or for other
-    layers than the model's.
+    Raises:
+        CheckpointError: files are missing or damaged, or an adapter is not supported or does not fit the model.
     """
     adapters = {name: Adapter(folder) for name, folder in folders.items()}
     without = {config.head} | {
@@ -80,9 +80,10 @@ def adapters_of(folders: Mapping[str, Path], config: Config) -> dict[str, Adapte
 
 
 def config_of(checkpoint: Checkpoint, context: int | None = None) -> Config:
-    """The same of a checkpoint, which has to have all tensors of its model.
+    """The configuration of a checkpoint, whose tensors are compared with it.
 
-    Raises `CheckpointError`, too: tensors that are missing, of another shape, or that the model does not have.
+    Raises:
+        CheckpointError: as `config_from`, or tensors are missing, unread, or of another shape.
     """
     config = config_from(checkpoint.values, context)
     checkpoint.check(config.tensors(), config.linears(), config.unread, {config.head: config.embeddings})

@@ -1,5 +1,5 @@
-"""Gemma 3, of its text: queries and keys are normalised, five layers see a window for one that sees all, and the two
-kinds have rotary embeddings of their own."""
+"""Gemma 3, text part: queries and keys are normalised, five sliding layers alternate with one full layer, and the two
+kinds of layers have different rotary embeddings."""
 
 from __future__ import annotations
 
@@ -8,7 +8,6 @@ from dataclasses import replace
 from aot_models.checkpoints.keys import Table, an_object, harmless, held, number, only, or_null, whole
 from aot_models.checkpoints.values import Values
 from aot_models.decoders.config import Attention, Config, Names
-from aot_models.decoders.gemma2 import BOUND, GEMMA, NORMS, gemma
 from aot_models.decoders.config_keys import (
     COMMON,
     COMPUTED,
@@ -25,13 +24,14 @@ from aot_models.decoders.config_keys import (
     of_kind,
     window_of,
 )
+from aot_models.decoders.gemma2 import BOUND, GEMMA, NORMS, gemma
 from aot_models.decoders.rope import known_parameters, rope_of
 
 DEFAULTS = {
     "vocab_size": 262208, "hidden_size": 2304, "intermediate_size": 9216, "num_hidden_layers": 26,
     "num_attention_heads": 8, "max_position_embeddings": 131072, "rms_norm_eps": 1e-6,
 }  # fmt: skip
-"""Sizes that published files leave out."""
+"""Defaults of sizes that published files omit."""
 KEYS: Table = {
     **GEMMA,
     **{name: replace(SIZES[name], default=default) for name, default in DEFAULTS.items()},
@@ -58,7 +58,7 @@ WITH_IMAGES: Table = {
     "is_encoder_decoder": COMMON["is_encoder_decoder"],
     "text_config": an_object(),
 }
-"""Keys of a model that reads images, beside those of its text."""
+"""Keys of a model with images, besides those of `text_config`."""
 IMAGES = ("vision_tower.", "multi_modal_projector.")
 
 
@@ -80,7 +80,7 @@ def gemma3(values: Values, context: int | None) -> Config:
 
 
 def gemma3_with_images(values: Values, context: int | None) -> Config:
-    """The text's part of a model that reads images, too: it stands in config.json, and in names, by itself."""
+    """The text part of a model with images, which has its own object in config.json and its own prefix."""
     given = values["text_config"]
     shared = {key: values.found[key] for key in ("dtype", "torch_dtype", "eos_token_id") if values.get(key) is not None}
     config = gemma3(held(values.part({**shared, **given}), KEYS), context)
@@ -88,11 +88,10 @@ def gemma3_with_images(values: Values, context: int | None) -> Config:
 
 
 def _ropes(values: Values) -> tuple[Values, Values]:
-    """Parameters of layers that see all, and of those that see a window: in one object by kind, or in keys that older
-    files have."""
+    """The parameters of (full layers, sliding layers), from rope_parameters or the keys of older files."""
     given = held(values.part(values.get("rope_parameters", {})), {kind: or_null(an_object()) for kind in KINDS})
     full, older = given.get(FULL, {}), values.get("rope_scaling", {})
-    # Beside a rope_type, which transformers has already put there, `type` is not read.
+    # transformers ignores `type` if there is a `rope_type`.
     values.demand("type" not in older or "rope_type" in older, "rope_scaling with a 'type'", ["a 'rope_type'"])
     values.demand(not (full and older) or full == older, "rope_scaling beside other rope_parameters", ["one of them"])
     return (

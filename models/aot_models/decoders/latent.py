@@ -1,4 +1,4 @@
-"""The figures of multi-head latent attention, and the names of its tensors."""
+"""The configuration of multi-head latent attention, and the names of its tensors."""
 
 from __future__ import annotations
 
@@ -10,11 +10,14 @@ from aot_models.checkpoints.linear import LinearShape
 
 @dataclass(frozen=True)
 class Latent:
-    """Attention to latent vectors, of which the keys and values of all heads are products, and to a rotated part of the
-    keys, which all heads share. The cache has both of a token, as one key of one head.
+    """Attention in which the keys and values of all heads are products of one latent vector per token.
+
+    A rotated part of the keys is shared by all heads. The cache stores both for a token, as one key of one head.
 
     Attributes:
-        rank: of the latent vectors; plain, rotated: elements of a head's queries and keys; values: of its values.
+        rank: elements of a latent vector.
+        plain, rotated: elements of a head's queries and keys without and with rotation.
+        values: elements of a head's values.
     """
 
     rank: int
@@ -28,7 +31,7 @@ class Latent:
 
     @property
     def row(self) -> int:
-        """Elements that the cache has of a token."""
+        """Elements of a token in the cache."""
         return self.rank + self.rotated
 
     def linears(self, hidden: int, heads: int, biased: bool) -> Iterator[tuple[str, LinearShape]]:

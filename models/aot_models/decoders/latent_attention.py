@@ -1,5 +1,8 @@
-"""Multi-head latent attention on a device, its projections absorbed: queries are multiplied by that of the keys, and
-sums of latent vectors by that of the values, so that nothing is made of the cache's rows."""
+"""Multi-head latent attention on a device, with absorbed projections.
+
+Queries are multiplied by the projection of the keys, and the attended latent vectors by that of the values. So keys and
+values are never computed from the cache.
+"""
 
 from __future__ import annotations
 
@@ -15,12 +18,12 @@ from aot_models.decoders.linears import Layer
 from aot_runtime import Bundle, DeviceArray, Stream
 
 WIDEST = 256
-"""Elements of a head that `append_kv` takes."""
+"""The largest head dim of `append_kv`."""
 
 
 @dataclass(frozen=True)
 class LatentAttention:
-    """From `normed` to `change`.
+    """Latent attention, from `normed` to `change`.
 
     Attributes:
         up_keys: [heads, plain, rank]; up_values: [heads, rank, values].
@@ -40,7 +43,7 @@ class LatentAttention:
         self, b: Buffers, positions: DeviceArray, slots: DeviceArray, keys: DeviceArray, values: DeviceArray,
         attend: Callable[..., None], stream: Stream | None,
     ) -> None:  # fmt: skip
-        """keys: of this layer's cache; values: the same memory, which nothing is written to by itself."""
+        """Attend. keys: this layer's cache; values: the same memory."""
         bundle, own, tables = self.bundle, b.latent, (self.tables.cos, self.tables.sin, positions)
         self.queries(b.normed, own.queries, b.rows, stream)
         self.down(b.normed, own.down, b.rows, stream)
@@ -56,13 +59,13 @@ class LatentAttention:
 
 
 def projections(bundle: Bundle, figures: Latent, weight: np.ndarray) -> tuple[DeviceArray, DeviceArray]:
-    """(that of the keys, that of the values) of a weight [heads * (plain + values), rank], on the device."""
+    """Upload a weight [heads * (plain + values), rank] as the projections of (keys, values)."""
     placed = bundle.device.array(weight).reshape(-1, figures.plain + figures.values, figures.rank)
     return placed[:, : figures.plain], placed[:, figures.plain :].transpose(0, 2, 1)
 
 
 def halves(rows: DeviceArray, width: int) -> tuple[DeviceArray, DeviceArray]:
-    """Rows [.., 1, width] as heads [.., heads, elements], half of them as keys and half as values for `append_kv`."""
+    """View rows [.., 1, width] as two halves [.., heads, elements], the keys and values of `append_kv`."""
     heads = next(count for count in range(1, width) if width % (2 * count) == 0 and width // (2 * count) <= WIDEST)
     by_head = rows.reshape(*rows.shape[:-2], 2 * heads, width // (2 * heads))
     return by_head[..., :heads, :], by_head[..., heads:, :]
@@ -71,7 +74,7 @@ def halves(rows: DeviceArray, width: int) -> tuple[DeviceArray, DeviceArray]:
 def attend_prompts(
     bundle: Bundle, figures: Latent, scale: float, starts: DeviceArray, longest: int, stream: Stream | None
 ) -> Callable[..., None]:
-    """Attention of whole prompts to their own rows, which are a cache of blocks of one token."""
+    """Attention of whole prompts, whose rows are passed as a cache with one token per block."""
     firsts = starts.numpy(stream)
     lengths = np.diff(firsts)
     tables = np.minimum(firsts[:-1, None] + np.arange(longest), firsts[-1] - 1).astype(np.int32)

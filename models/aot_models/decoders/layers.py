@@ -1,4 +1,4 @@
-"""The parts of a model on a device: norms, rotations, the gated layers after attention, bounded logits."""
+"""The parts of a model on a device: norms, rotary embeddings, attention, MLPs, soft-capped logits."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ ACTIVATIONS = {"silu": ("silu_mul", {}), "gelu_tanh": ("gelu_mul", {"approximate
 
 
 class Tables:
-    """cos, sin: of a rotary embedding, float32 [context, pairs]."""
+    """Tables of a rotary embedding: cos and sin, float32 [context, pairs]."""
 
     def __init__(self, device: Device, rope: Rope, context: int):
         angles = np.arange(context)[:, None] * np.array(rope.frequencies)
@@ -28,7 +28,7 @@ class Tables:
 
 @dataclass(frozen=True)
 class Norm:
-    """zero_centred: the factor is 1 + weight."""
+    """RMS norm. zero_centred: the factor is 1 + weight."""
 
     bundle: Bundle
     weight: DeviceArray
@@ -38,7 +38,7 @@ class Norm:
     def __call__(
         self, x: DeviceArray, out: DeviceArray, stream: Stream | None, residual: DeviceArray | None = None
     ) -> None:
-        """residual: becomes residual + x, and that is what is normalised."""
+        """Normalise x. With a residual, x is added to it in place, and the sum is normalised."""
         self.bundle.rms_norm(
             x, self.weight, residual=residual, eps=self.eps, zero_centred=self.zero_centred, out=out, stream=stream
         )
@@ -46,7 +46,7 @@ class Norm:
 
 @dataclass(frozen=True)
 class Rotation:
-    """Queries and keys from `to_rotate` to `rotated`."""
+    """Rotates queries and keys, from `to_rotate` to `rotated`."""
 
     bundle: Bundle
     tables: Tables
@@ -57,7 +57,7 @@ class Rotation:
 
 @dataclass(frozen=True)
 class NormedRotation:
-    """The same, and their heads are normalised first."""
+    """Normalises the heads of queries and keys, and rotates them."""
 
     tables: Tables
     queries: Norm
@@ -73,14 +73,14 @@ class NormedRotation:
 
 
 class Mlp(Protocol):
-    """What comes after attention, from `normed` to `change`."""
+    """The part of a layer after attention, from `normed` to `change`."""
 
     def __call__(self, b: Buffers, stream: Stream | None) -> None: ...
 
 
 @dataclass(frozen=True)
 class SelfAttention:
-    """From `normed` to `change`. Queries, keys and values are one layer."""
+    """Attention to keys and values, from `normed` to `change`. Queries, keys and values are one linear layer."""
 
     bundle: Bundle
     queries_keys_values: Layer
@@ -91,7 +91,7 @@ class SelfAttention:
         self, b: Buffers, positions: DeviceArray, slots: DeviceArray, keys: DeviceArray, values: DeviceArray,
         attend: Callable[..., None], stream: Stream | None,
     ) -> None:  # fmt: skip
-        """keys, values: of this layer's cache."""
+        """Attend. keys, values: this layer's cache."""
         self.queries_keys_values(b.normed, b.joined, b.rows, stream)
         self.rotate(b, positions, stream)
         self.bundle.append_kv(b.keys, b.values, keys, values, slots, stream=stream)
@@ -101,7 +101,7 @@ class SelfAttention:
 
 @dataclass(frozen=True)
 class GatedMlp:
-    """down(activation(gate(x)) * up(x)); gate and up are one layer."""
+    """The MLP down(activation(gate(x)) * up(x)); gate and up are one linear layer."""
 
     bundle: Bundle
     gate_up: Layer
@@ -117,7 +117,7 @@ class GatedMlp:
 
 @dataclass(frozen=True)
 class Bounded:
-    """A last layer whose logits x become bound * tanh(x / bound)."""
+    """A last layer with soft-capped logits: bound * tanh(x / bound)."""
 
     bundle: Bundle
     layer: Layer

@@ -1,4 +1,4 @@
-"""Linear layers on a device: plain ones, ones of 4 and 8 bits, and several of the same input side by side."""
+"""Linear layers on a device: dense, of 4 and 8 bits, and several layers of the same input side by side."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class Layer(Protocol):
     """A linear layer: x [rows, inputs] to out [rows, outputs].
 
     Attributes:
-        needs: the memory of `Rows` that it needs.
+        needs: the memory that `Rows` has to provide.
     """
 
     @property
@@ -34,7 +34,7 @@ class Layer(Protocol):
 
 @dataclass(frozen=True)
 class Dense:
-    """weight: [outputs, inputs]; bias: [outputs] or None."""
+    """A layer of 16-bit weights [outputs, inputs]; bias: [outputs] or None."""
 
     bundle: Bundle
     weight: DeviceArray
@@ -47,7 +47,7 @@ class Dense:
 
 @dataclass(frozen=True)
 class Quantised:
-    """Weights of 4 or 8 bits. arguments: those of `linear_int4` or `linear_int8` but for x."""
+    """Weights of 4 or 8 bits. arguments: all arguments of `linear_int4` or `linear_int8` except x."""
 
     bundle: Bundle
     op: str
@@ -112,7 +112,7 @@ class Beside:
 
 @dataclass(frozen=True)
 class Added:
-    """What adapters add to columns of a layer's result.
+    """The updates of adapters to a range of output columns.
 
     Attributes:
         arguments: down, up, adapter_scales and ranks of `lora_add`.
@@ -124,7 +124,7 @@ class Added:
 
 @dataclass(frozen=True)
 class Adapted:
-    """A layer of any kind with low-rank adapters, of which each row has one or none."""
+    """A layer with low-rank adapters; each row uses one or none."""
 
     bundle: Bundle
     layer: Layer
@@ -144,7 +144,7 @@ class Adapted:
 def place_adapted(
     bundle: Bundle, parts: Sequence[Linear], adapters: Sequence[Sequence[LowRank | None]], dtype: np.dtype
 ) -> Layer:
-    """As `place`. adapters: what each adapter adds to each part."""
+    """Upload layers of the same input with adapters. adapters: the update of each adapter to each layer."""
     layer, added, at = place(bundle, parts, dtype), [], 0
     for number, part in enumerate(parts):
         of_part = [adapter[number] for adapter in adapters]
@@ -155,7 +155,7 @@ def place_adapted(
 
 
 def _place_adapters(bundle: Bundle, adapters: Sequence[LowRank | None], dtype: np.dtype) -> dict[str, DeviceArray]:
-    """Side by side, each with room for the largest rank; those that add nothing have rank 0."""
+    """Stack adapters, padded to the largest rank; adapters without an update have rank 0."""
     some = next(adapter for adapter in adapters if adapter)
     ranks = np.array([len(adapter.down) if adapter else 0 for adapter in adapters], np.int32)
     down = np.zeros((len(adapters), ranks.max(), some.down.shape[1]), dtype)
@@ -169,7 +169,7 @@ def _place_adapters(bundle: Bundle, adapters: Sequence[LowRank | None], dtype: n
 
 
 def place(bundle: Bundle, parts: Sequence[Linear], dtype: np.dtype) -> Layer:
-    """One layer of several, whose results lie side by side, on the bundle's device. dtype: of activations."""
+    """Upload layers of the same input as one layer, which concatenates their results. dtype: the activations' dtype."""
     groups = list(_joined(parts))
     stops = np.cumsum([sum(part.outputs for part in group) for group in groups]).tolist()
     layers = [_place(bundle, group, dtype) for group in groups]
@@ -179,13 +179,13 @@ def place(bundle: Bundle, parts: Sequence[Linear], dtype: np.dtype) -> Layer:
 
 
 def hardware_float8(bundle: Bundle) -> str:
-    """The dtype of float8 that the bundle's hardware multiplies; empty: none."""
+    """The float8 dtype that the bundle's hardware multiplies; "" if there is none."""
     kind = ARCHITECTURES[bundle.device.arch].fp8
     return {"fnuz": "float8_e4m3fnuz", "ocp": "float8_e4m3fn", "": ""}[kind]
 
 
 def _joined(parts: Sequence[Linear]) -> Iterator[Sequence[Linear]]:
-    """Layers of one input, all of them together where one product can compute them."""
+    """Group layers of the same input: all in one group if one product can compute them, else one by one."""
     if len({type(part.weight) for part in parts}) == 1 and _fit([part.weight for part in parts]):
         yield parts
     else:
@@ -194,10 +194,10 @@ def _joined(parts: Sequence[Linear]) -> Iterator[Sequence[Linear]]:
 
 def _fit(weights: Sequence[Array | Packed | Scaled]) -> bool:
     first, others = weights[0], weights[1:]
-    if isinstance(first, Packed):  # of one order of inputs, by act-order
+    if isinstance(first, Packed):  # the same order of inputs
         alike = all((other.w.dtype, other.group_size) == (first.w.dtype, first.group_size) for other in others)
         return alike and all(_same_order(first.order, other.order) for other in others)
-    if isinstance(first, Scaled):  # of one scale of activations; blocks do not span two layers
+    if isinstance(first, Scaled):  # the same scale of activations; blocks do not span two layers
         kinds = {(weight.weight.dtype, weight.of_blocks, weight.input_scale) for weight in weights}
         return len(kinds) == 1 and (
             not first.of_blocks or all(len(weight.weight) % BLOCK == 0 for weight in weights[:-1])
@@ -252,7 +252,7 @@ def _biases(bundle: Bundle, parts: Sequence[Linear], dtype: np.dtype) -> DeviceA
 
 
 def _rows(bundle: Bundle, parts: Sequence[Array], dtype: np.dtype) -> DeviceArray:
-    """Matrices one below the other, each copied from where it is: the host never has them as one."""
+    """Concatenate matrices on the device, without a copy of the whole on the host."""
     found = bundle.device.empty((sum(map(len, parts)), parts[0].shape[1]), dtype)
     at = 0
     for part in parts:

@@ -5,8 +5,8 @@ from __future__ import annotations
 from aot_models.checkpoints.keys import Table, harmless, number, only, or_null, whole
 from aot_models.checkpoints.values import Values
 from aot_models.decoders.config import Config
-from aot_models.decoders.experts import Experts
 from aot_models.decoders.config_keys import COMMON, MIXTURE, WINDOW, alike, check_experts, common, of_kind
+from aot_models.decoders.experts import Experts
 
 KEYS: Table = {
     **COMMON,

@@ -1,4 +1,4 @@
-"""A mixture of experts on a device. Shared experts are experts that every token has, of the size of the others."""
+"""A mixture of experts on a device. Shared experts are added to those that each token is routed to."""
 
 from __future__ import annotations
 
@@ -21,8 +21,8 @@ class Mixture:
 
     Attributes:
         router: [experts, hidden].
-        shared_gate: [shared experts, hidden], the same row for each; None: they have no gate.
-        op, weights: that of all experts, and its arguments.
+        shared_gate: [shared experts, hidden], the same row for each; None: shared experts have no gate.
+        op, weights: the op for all experts, and its arguments.
     """
 
     bundle: Bundle
@@ -57,9 +57,10 @@ def place_mixture(
     bundle: Bundle, checkpoint: Checkpoint, figures: Experts, activation: str, prefix: str, named: Named,
     dtype: np.dtype,
 ) -> Mixture:  # fmt: skip
-    """The mixture of a layer, whose tensors' names begin with `prefix`.
+    """Upload the mixture of the layer with this prefix.
 
-    Raises `CheckpointError`: weights that the ops for experts do not take.
+    Raises:
+        CheckpointError: no op takes these weights.
     """
 
     def rows(name: str, count: int) -> DeviceArray:

@@ -21,7 +21,7 @@ KEYS: Table = {
 }
 KINDS = ("default", "longrope")
 FORMER_KINDS = ("su", "yarn")
-"""What older files of this family call longrope."""
+"""Names of longrope in older files of this family."""
 
 
 def phi3(values: Values, context: int | None) -> Config:
@@ -34,7 +34,7 @@ def phi3(values: Values, context: int | None) -> Config:
 
 
 def _in_newer_words(values: Values) -> Values:
-    """The same with the kind of rope by its name of today, and the part of a head that is rotated in one place."""
+    """Rename former kinds of rope, and move partial_rotary_factor to the top level."""
     given = given_parameters(values)
     kind = kind_of(values.part(given))
     if kind in FORMER_KINDS:

@@ -1,4 +1,4 @@
-"""Qwen2 and Qwen2.5: queries, keys and values have biases; the last layers may see a window."""
+"""Qwen2 and Qwen2.5: queries, keys and values have biases; the last layers may slide."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WINDOWS: Table = {
     "sliding_window": or_null(whole(0, 1 << 30), 4096),
     "max_window_layers": whole(0, MOST_LAYERS, 28),
 }
-"""Keys that say which layers see a window. A window of 0 is what newer files say where none does."""
+"""Keys that select sliding layers. Newer files have a window of 0 if there are none."""
 KEYS: Table = {
     **COMMON,
     **WINDOWS,
@@ -46,11 +46,12 @@ def qwen2(values: Values, context: int | None) -> Config:
 
 
 def sliding(values: Values, context: int | None, slides: Callable[[int], bool]) -> tuple[Attention, ...]:
-    """Layers that see a window, if use_sliding_window says that any does.
+    """The attention of layers of which some slide, if use_sliding_window is true.
 
-    slides: whether a layer of this number does, where layer_types does not say it.
+    slides: returns True for the number of a sliding layer; it is used if there are no layer_types.
 
-    Raises `CheckpointError`: layers that slide by layer_types alone, or without a window.
+    Raises:
+        CheckpointError: layers slide without use_sliding_window or without a window.
     """
     used = values["use_sliding_window"] and values.get("sliding_window") is not None
     implied = [SLIDING if used and slides(number) else FULL for number in range(values["num_hidden_layers"])]

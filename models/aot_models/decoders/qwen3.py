@@ -5,8 +5,8 @@ from __future__ import annotations
 from aot_models.checkpoints.keys import Table, flag, only, or_null, whole
 from aot_models.checkpoints.values import Values
 from aot_models.decoders.config import Attention, Biases, Config, Names
-from aot_models.decoders.qwen2 import WINDOWS, sliding
 from aot_models.decoders.config_keys import COMMON, common, of_kind
+from aot_models.decoders.qwen2 import WINDOWS, sliding
 
 KEYS: Table = {
     **COMMON,

@@ -7,10 +7,10 @@ from dataclasses import replace
 from aot_models.checkpoints.keys import Table, flag, listed, only, or_null, whole
 from aot_models.checkpoints.values import CheckpointError, Values
 from aot_models.decoders.config import Biases, Config
+from aot_models.decoders.config_keys import COMMON, MIXTURE, MOST_LAYERS, SLIDING, check_experts, common, of_kind
 from aot_models.decoders.experts import Experts
 from aot_models.decoders.qwen2 import WINDOWS, sliding
 from aot_models.decoders.qwen3 import normed
-from aot_models.decoders.config_keys import COMMON, MIXTURE, MOST_LAYERS, SLIDING, check_experts, common, of_kind
 
 EXPERTS: Table = {
     **MIXTURE,

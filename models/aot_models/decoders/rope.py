@@ -1,4 +1,4 @@
-"""Rotary embeddings: plain, or stretched for contexts that are longer than those of the training."""
+"""Rotary embeddings, plain or stretched beyond the training context."""
 
 from __future__ import annotations
 
@@ -16,17 +16,18 @@ from aot_models.decoders.config import Rope
 
 Array = np.ndarray
 LENGTHENING = ("linear", "dynamic", "yarn")
-"""Kinds whose factor may stand beside the context that the model was trained with."""
+"""Kinds whose factor stretches the training context."""
 
 
 @dataclass(frozen=True)
 class Stretch:
-    """What frequencies are computed from.
+    """The inputs of the frequencies.
 
     Attributes:
         values: the keys of rope_parameters or rope_scaling.
-        trained: most positions, as config.json says, and those of the training.
-        context: most tokens of a sequence.
+        positions: max_position_embeddings.
+        trained: positions in training.
+        context: the longest sequence, in tokens.
     """
 
     values: Values
@@ -45,11 +46,12 @@ class Stretch:
 
 
 def rope_of(values: Values, head_dim: int, context: int, parameters: Values | None = None) -> Rope:
-    """What config.json says, for sequences of so many tokens.
+    """The rotary embedding that config.json describes, for sequences of at most `context` tokens.
 
-    parameters: those of the kind; by default `rope_parameters_of` all layers.
+    parameters: the embedding's own parameters; by default those of all layers.
 
-    Raises `CheckpointError`: a kind that is not supported, a key of it that is missing, or not what it should be.
+    Raises:
+        CheckpointError: the kind is not supported, or its keys are missing or wrong.
     """
     scaling = rope_parameters_of(values) if parameters is None else parameters
     share = values.get("partial_rotary_factor", 1.0)
@@ -63,31 +65,31 @@ def rope_of(values: Values, head_dim: int, context: int, parameters: Values | No
     stretch = Stretch(scaling, theta, dims, positions, trained or positions, context)
     frequencies, scale = KINDS[kind_of(scaling)].frequencies(stretch)
     usable = all(math.isfinite(x) and x > 0 for x in (*frequencies.tolist(), scale))
-    values.demand(usable, f"rope of {kind_of(scaling)} whose frequencies are not", ["finite ones over 0"])
+    values.demand(usable, f"rope_type {kind_of(scaling)} with these frequencies", ["finite ones above 0"])
     return Rope(tuple(frequencies.tolist()), scale)
 
 
 def rope_parameters_of(values: Values) -> Values:
-    """The parameters of the one rotary embedding that all layers have."""
+    """The parameters of a rotary embedding that all layers share."""
     return known_parameters(values, given_parameters(values))
 
 
 def given_parameters(values: Values) -> dict[str, Any]:
-    """The value of rope_parameters, which older files call rope_scaling. Raises `CheckpointError`: two that differ."""
+    """The value of rope_parameters or, in older files, rope_scaling. Raises `CheckpointError` if the two differ."""
     newer, older = values.get("rope_parameters", {}), values.get("rope_scaling", {})
     values.demand(not (newer and older) or newer == older, "rope_scaling beside other rope_parameters", ["one of them"])
     return newer or older
 
 
 def known_parameters(values: Values, given: dict[str, Any]) -> Values:
-    """Parameters whose keys are those of their kind. Raises `CheckpointError`: another kind, other keys."""
+    """Validate parameters by their kind. Raises `CheckpointError` for unknown kinds and keys."""
     kind = kind_of(values.part(given))
     values.demand(isinstance(kind, str) and kind in KINDS, f"rope_type {said(kind)}", KINDS)
     return held(values.part(given), {**PARAMETERS, **KINDS[kind].keys})
 
 
 def longest_context(values: Values) -> int:
-    """Most tokens of a sequence. A factor beside the context of the training stretches that."""
+    """The longest sequence, in tokens. A factor stretches the training context."""
     scaling, positions = rope_parameters_of(values), values["max_position_embeddings"]
     if kind_of(scaling) not in LENGTHENING:
         return positions
@@ -100,7 +102,7 @@ def kind_of(scaling: Values) -> Any:
 
 
 Frequencies = tuple[Array, float]
-"""Radians for a position, and the factor of cosines and sines."""
+"""(radians per position, factor of cosines and sines)."""
 
 
 def _default(stretch: Stretch) -> Frequencies:
@@ -112,7 +114,7 @@ def _linear(stretch: Stretch) -> Frequencies:
 
 
 def _dynamic(stretch: Stretch) -> Frequencies:
-    """The base grows with the context from the positions that config.json says on (NTK-aware scaling)."""
+    """Grow the base with the context beyond max_position_embeddings (NTK-aware scaling)."""
     factor, dims = stretch.values["factor"], stretch.dims
     stretch.values.demand(dims > 2, f"rope_type dynamic of {dims} elements of a head", ["4 or more"])
     times = max(stretch.context, stretch.positions) / stretch.positions
@@ -120,8 +122,7 @@ def _dynamic(stretch: Stretch) -> Frequencies:
 
 
 def _llama3(stretch: Stretch) -> Frequencies:
-    """Fast ones stay, slow ones are stretched, and those between are mixed, by their turns in the context of the
-    training."""
+    """Keep fast frequencies, stretch slow ones, and interpolate between, by their turns in the training context."""
     values, plain = stretch.values, stretch.plain
     turns = stretch.trained * plain / (2 * math.pi)
     low, high = values["low_freq_factor"], values["high_freq_factor"]
@@ -131,7 +132,7 @@ def _llama3(stretch: Stretch) -> Frequencies:
 
 
 def _yarn(stretch: Stretch) -> Frequencies:
-    """As llama3, mixed by the frequencies' numbers; Peng et al., "YaRN", sections 3.2 to 3.4."""
+    """Interpolate like llama3, but by the index of the frequency; Peng et al., "YaRN", sections 3.2 to 3.4."""
     values, plain = stretch.values, stretch.plain
     factor = values.get("factor") or stretch.positions / stretch.trained
 
@@ -158,7 +159,7 @@ def _yarn_scale(values: Values, factor: float) -> float:
 
 
 def _longrope(stretch: Stretch) -> Frequencies:
-    """Each frequency has a divisor of its own; others in contexts that are longer than that of the training."""
+    """Divide each frequency by its own divisor; contexts beyond the training have a second set."""
     values = stretch.values
     values.demand(stretch.trained > 1, "rope_type longrope with a training of 1 position", ["2 or more"])
     key = "long_factor" if stretch.context > stretch.trained else "short_factor"
@@ -174,7 +175,7 @@ def _longrope(stretch: Stretch) -> Frequencies:
 
 @dataclass(frozen=True)
 class Kind:
-    """A kind of rotary embedding: what computes its frequencies, and the keys that it has beside all kinds'."""
+    """A kind of rotary embedding: the function for its frequencies, and its own keys."""
 
     frequencies: Callable[[Stretch], Frequencies]
     keys: Table
@@ -226,4 +227,4 @@ KINDS: dict[str, Kind] = {
         },
     ),
 }
-"""By rope_type."""
+"""The kinds by rope_type."""

@@ -1,4 +1,4 @@
-"""What linear layers need of the rows that they compute, beside these: memory for numbers of 8 bits, and adapters."""
+"""Data of linear layers for each row: memory for 8-bit activations, and the number of the row's adapter."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aot_runtime import Device, DeviceArray, Stream
 
 @dataclass(frozen=True)
 class EightBitRows:
-    """Rows of numbers of 8 bits. block: columns that share a scale."""
+    """The shape of 8-bit activations. block: columns that share a scale."""
 
     columns: int
     dtype: np.dtype
@@ -20,11 +20,11 @@ class EightBitRows:
 
 
 class Rows:
-    """Memory for `count` rows. It is written anew by each layer, so the passes of one stream may share it.
+    """Memory for `count` rows. Every layer overwrites it, so that the passes of one stream may share it.
 
     Attributes:
-        adapters: the number of each row's adapter, int32 [count]; -1: none, which all have until `choose`. None: the
-            model has no adapters.
+        adapters: the number of each row's adapter, int32 [count]; -1 (the initial value): none. None if the model has
+            no adapters.
     """
 
     def __init__(self, device: Device, count: int, needs: Iterable[EightBitRows], adapted: bool = False):
@@ -38,13 +38,13 @@ class Rows:
         }
 
     def choose(self, adapters: Sequence[int], stream: Stream | None = None) -> None:
-        """Say which adapter each row has, by its number; rows that are left have none."""
+        """Set the adapters of the first rows, by number; the other rows have none."""
         if self.adapters is not None:
             found = np.full(len(self.adapters), -1, np.int32)
             found[: len(adapters)] = adapters
             self.adapters.copy_from(found, stream)
 
     def eight_bits(self, need: EightBitRows, count: int) -> tuple[DeviceArray, DeviceArray]:
-        """(codes [count, columns], scales float32 [count, cdiv(columns, block)]) for so many of the rows."""
+        """(codes [count, columns], scales float32 [count, cdiv(columns, block)]), the memory of the first rows."""
         codes, scales = self._memory[need]
         return (codes, scales) if count == len(codes) else (codes[:count], scales[:count])

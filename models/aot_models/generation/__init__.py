@@ -1,1 +1,1 @@
-"""Texts from a model: the cache of keys and values, sequences that grow together, sampling."""
+"""Generate text: tokenisation, scheduling, the paged cache, sampling and output."""

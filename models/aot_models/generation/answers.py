@@ -1,4 +1,4 @@
-"""What becomes of events: the texts of requests, as they grow and when they are done."""
+"""Collect the texts of requests from an engine's events."""
 
 from __future__ import annotations
 
@@ -14,11 +14,10 @@ from aot_models.generation.stops import TextStream
 
 @dataclass(eq=False)
 class Answer:
-    """A request's text.
+    """The answer to a request.
 
     Attributes:
-        text: the new one so far; a stop string is not part of it.
-        logprobs: of each new token, where they are wanted. Those of a stop string are among them.
+        logprobs: the log-probabilities of each new token, if requested, including the tokens of a stop string.
     """
 
     sequence: Running
@@ -37,7 +36,7 @@ class Answer:
 def follow(
     events: Iterable[Event], sequences: Iterable[Running], scheduler: Scheduler, tokens: Tokens
 ) -> Iterator[tuple[Answer, str]]:
-    """Each answer that goes on, or is done, and what its text has gained. A stop string ends its request."""
+    """Yield each answer that grows or ends, with its new piece of text. A stop string ends its request."""
     answers = {
         sequence: Answer(sequence, TextStream(tokens.decode, sequence.request.prompt, sequence.request.limits.stops))
         for sequence in sequences
@@ -50,7 +49,7 @@ def follow(
         piece = "".join(_pieces(answer, event.tokens))
         if answer.stream.stopped:
             scheduler.finish(event.sequence, "stop")
-            event.sequence.finished = "stop"  # rather than a length that it has reached behind it
+            event.sequence.finished = "stop"  # not "length", which the tokens of the same step may have set
         elif answer.is_done:
             piece += answer.stream.finish()
         yield answer, piece

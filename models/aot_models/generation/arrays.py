@@ -1,4 +1,4 @@
-"""What a pass over tokens of several sequences reads and writes, in numpy: this is all that a device is told."""
+"""The index arrays of a pass over tokens of several sequences, in numpy."""
 
 from __future__ import annotations
 
@@ -14,14 +14,15 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Part:
-    """Spans that one attention op serves, whose tokens are those of `rows`.
+    """Spans whose attention is computed by one op.
 
     Attributes:
-        fresh: their sequences have no earlier keys: what a span needs is what the pass computes of itself.
-        starts: int32 [spans + 1], where each span's tokens begin among the rows.
-        longest: most tokens of a span.
-        tables: int32 [spans, blocks], those of the cache; -1 where a sequence has none.
-        seqlens: int32 [spans], keys of each sequence, the pass's included.
+        rows: the spans' rows of the pass.
+        fresh: the sequences have no earlier tokens, so that attention does not read the cache.
+        starts: the first row of each span, int32 [spans + 1].
+        longest: the most tokens of a span.
+        tables: block tables, int32 [spans, blocks]; -1 for no block.
+        seqlens: number of keys of each sequence, including this pass, int32 [spans].
     """
 
     rows: slice
@@ -34,13 +35,13 @@ class Part:
 
 @dataclass(frozen=True)
 class Pass:
-    """Tokens of a step, part by part.
+    """The tokens of a step, ordered by parts.
 
     Attributes:
-        ids, positions, slots: int32 [tokens]; slot: block * block_size + place in it.
-        last: int32 [sampling spans], the row of each one's last token, in the order of `spans`.
-        spans: those that sample.
-        adapters: the name of each token's; "": none.
+        ids, positions, slots: int32 [tokens]; a slot is block * block_size + offset.
+        last: the row of the last token of each sampling span, int32 [sampling spans].
+        spans: the spans that sample.
+        adapters: the name of each token's adapter; "": none.
     """
 
     ids: Array
@@ -53,7 +54,7 @@ class Pass:
 
 
 def pass_of(step: Step, block_size: int, width: int) -> Pass:
-    """width: blocks of a row of the tables."""
+    """Order the spans of a step by parts. width: blocks in a row of the tables."""
     groups = [
         [span for span in step.spans if span.start and span.count == 1],
         [span for span in step.spans if span.start and span.count > 1],
@@ -76,13 +77,13 @@ def pass_of(step: Step, block_size: int, width: int) -> Pass:
 
 
 def slots_of(sequence: Running, start: int, count: int, block_size: int) -> Array:
-    """Where the keys and values of these tokens go."""
+    """The slots for the keys and values of tokens."""
     at = np.arange(start, start + count)
     return np.asarray(sequence.blocks)[at // block_size] * block_size + at % block_size
 
 
 def tables_of(sequences: Sequence[Running], rows: int, width: int) -> Array:
-    """int32 [rows, width]: block tables; -1 where there is no block, or no sequence."""
+    """Block tables, int32 [rows, width]; -1 for no block and no sequence."""
     tables = np.full((rows, width), -1, np.int32)
     for row, sequence in zip(tables, sequences, strict=False):
         row[: len(sequence.blocks)] = sequence.blocks

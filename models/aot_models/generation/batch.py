@@ -1,6 +1,6 @@
-"""Sequences that get a token each at a step, again and again.
+"""Decode batches of sequences, one token each per step.
 
-All that a step needs is on the device, so it is captured in a graph and replayed: the host has nothing to do meanwhile.
+The state of a step is on the device, so it is captured in a graph and replayed without work for the host.
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from aot_models.decoders.decoder import Decoder
 from aot_models.generation.arrays import slots_of, tables_of
 from aot_models.generation.blocks import blocks_for
 from aot_models.generation.cache import BLOCK_SIZE, Cache
-from aot_models.generation.sampler import Sampler, Kind
+from aot_models.generation.sampler import Kind, Sampler
 from aot_models.generation.scheduler import Running
 from aot_runtime import Device, DeviceArray, Graph, Stream
 
@@ -21,14 +21,14 @@ Array = np.ndarray
 
 
 class Batch:
-    """At most `rows` sequences; rows without one idle.
+    """A batch of at most `rows` sequences; the remaining rows are idle.
 
     Args:
-        length: tokens that a sequence may have.
-        burst: steps between two looks at the tokens, at most.
+        length: the longest sequence, in tokens.
+        burst: the largest number of steps before the host reads the tokens.
 
     Attributes:
-        logits: [rows, vocabulary], those of the last step.
+        logits: the logits of the last step, [rows, vocabulary].
     """
 
     def __init__(self, model: Decoder, cache: Cache, rows: int, length: int, burst: int, stream: Stream):
@@ -48,11 +48,11 @@ class Batch:
         self._graphs: dict[Kind, Graph] = {}
 
     def start(self, sequences: Sequence[Running], lengths: Sequence[int], steps: int) -> Callable[[], Array]:
-        """Enqueue so many steps; what waits for the new tokens of each sequence, int32 [sequences, steps].
+        """Enqueue steps. Returns a function that waits for the new tokens, int32 [sequences, steps].
 
-        All tokens of the sequences but the last have their keys and values in the cache. lengths: how many tokens that
-        are. Where these are more than the host knows, the batch has just made the others. Two bursts of steps may be
-        under way.
+        The cache has the keys and values of all tokens but the last of each sequence. lengths: the number of tokens
+        of each sequence. It may exceed the tokens that the host knows, if the previous burst of this batch makes them.
+        Two bursts may be in flight.
         """
         self.load(sequences, lengths)
         self._record.begin(self._stream)
@@ -63,7 +63,7 @@ class Batch:
         return lambda: tokens()[: len(sequences), :steps]
 
     def load(self, sequences: Sequence[Running], lengths: Sequence[int]) -> None:
-        """Have the next step be for these sequences. It is for the same ones, a token further, after a step."""
+        """Prepare the next step for these sequences. Nothing is copied if they follow from the last step."""
         state = _state(sequences, lengths)
         if state == self._loaded:
             return
@@ -72,7 +72,7 @@ class Batch:
         lasts = [len(sequence.tokens) - 1 for sequence in sequences]
         slots = [slots_of(sequence, last, 1, BLOCK_SIZE)[0] for sequence, last in zip(sequences, lasts, strict=True)]
         self._put(self._ids, [*(sequence.tokens[-1] for sequence in sequences), *[0] * idle])
-        # `advance` leaves a row as it is that stands at the last of the tokens that a sequence may have.
+        # `advance` leaves a row unchanged that is at the last position.
         self._put(self._positions, [*lasts, *[self._length - 1] * idle])
         self._put(self._slots, [*slots, *[-1] * idle])
         self._put(self._seqlens, [*(last + 1 for last in lasts), *[0] * idle])
@@ -83,8 +83,7 @@ class Batch:
         self._loaded = state
 
     def step(self) -> None:
-        """One more token for each row. The first step of a kind is enqueued op by op, which loads its code; the second
-        one is captured."""
+        """Enqueue one step. The first step of a kind runs op by op, which loads the code; the second is captured."""
         kind = self._sampler.kind
         if kind not in self._is_warm:
             self._is_warm.add(kind)
@@ -117,10 +116,7 @@ def _state(sequences: Sequence[Running], lengths: Sequence[int]) -> tuple[tuple[
 
 
 class _Record:
-    """The tokens of two bursts, side by side: `advance` writes them, as it would a text's that begins with the burst.
-
-    The host reads those of one, on a stream of its own, while the other one runs.
-    """
+    """The tokens of two bursts, written by `advance`. The host reads one on another stream while the other runs."""
 
     def __init__(self, device: Device, rows: int, burst: int):
         self._burst, self._is_second = burst, True
@@ -141,7 +137,7 @@ class _Record:
         )  # fmt: skip
 
     def end(self, stream: Stream) -> Callable[[], Array]:
-        """What waits for the burst's tokens. The next one may be begun before, and not the one after that."""
+        """Return a function that waits for the tokens. Call it before the burst after the next one begins."""
         written, first = stream.record(), self._burst * self._is_second
 
         def tokens() -> Array:

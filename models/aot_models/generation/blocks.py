@@ -1,7 +1,4 @@
-"""The blocks of a paged cache: who uses each, which tokens' keys and values it has, and which of them can be shared.
-
-Nothing here touches a device: a block is its number.
-"""
+"""Reference counts and content keys of the blocks of a paged cache. No device is used here: a block is a number."""
 
 from __future__ import annotations
 
@@ -12,14 +9,13 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 Key = bytes
-"""Names all the tokens up to the end of a block, and what else their keys and values depend on."""
+"""A hash of all tokens up to the end of a block, and of everything else that keys and values depend on."""
 
 
 class BlockPool:
-    """Blocks 0 to count - 1, each with the number of its users.
+    """Blocks 0 to count - 1 with reference counts.
 
-    A block without users keeps its key, and can be shared again, until it is taken for other tokens; of such blocks the
-    one that has been unused for the longest time is taken first.
+    A free block keeps its key and can be shared again until it is taken. The least recently used one is taken first.
     """
 
     def __init__(self, count: int):
@@ -31,15 +27,15 @@ class BlockPool:
 
     @property
     def free(self) -> int:
-        """How many blocks have no users."""
+        """The number of free blocks."""
         return len(self._idle)
 
     def users(self, block: int) -> int:
-        """How many have the block."""
+        """The reference count of a block."""
         return self._users[block]
 
     def take(self) -> int:
-        """A block for new content, with one user. Raises `LookupError` where none is free."""
+        """Take a block for new content. Raises `LookupError` if none is free."""
         if not self._idle:
             raise LookupError(f"all {self.count} blocks of the cache are in use")
         block, _ = self._idle.popitem(last=False)
@@ -48,7 +44,7 @@ class BlockPool:
         return block
 
     def share(self, key: Key) -> int | None:
-        """The block that has the key, with one more user; None where there is none."""
+        """Share the block with this key; None if there is none."""
         block = self._by_key.get(key)
         if block is not None:
             self._idle.pop(block, None)
@@ -56,31 +52,31 @@ class BlockPool:
         return block
 
     def has(self, key: Key) -> bool:
-        """Whether a block has the key."""
+        """True if a block has the key."""
         return key in self._by_key
 
     def idle_with(self, key: Key) -> bool:
-        """Whether a block has the key and no users, so that to share it makes one fewer free."""
+        """True if a free block has the key, so that sharing it leaves one free block less."""
         return self._by_key.get(key) in self._idle
 
     def publish(self, block: int, key: Key) -> None:
-        """Let others share a block, whose content is final. Where another block has the key already, that stays."""
+        """Make a block with final content available for sharing, unless another block has the key already."""
         if self._users[block] and key not in self._by_key and block not in self._keys:
             self._by_key[key] = block
             self._keys[block] = key
 
     def give_back(self, block: int) -> None:
-        """One user less. Raises `ValueError` where there is none."""
+        """Release a block. Raises `ValueError` if it is free already."""
         if not self._users[block]:
             raise ValueError(f"block {block} has no users")
         self._users[block] -= 1
         if not self._users[block]:
             self._idle[block] = None
-            self._idle.move_to_end(block, last=block in self._keys)  # what nobody can share is taken first
+            self._idle.move_to_end(block, last=block in self._keys)  # blocks without a key are taken first
 
 
 def keys_of(tokens: Sequence[int], block_size: int, salt: str = "") -> Iterator[Key]:
-    """The key of each whole block of a text. salt: what keys and values depend on besides, as an adapter's name."""
+    """The keys of the full blocks of a text. salt: further data that keys and values depend on, such as an adapter."""
     key = hashlib.sha256(salt.encode()).digest()
     for end in range(block_size, len(tokens) + 1, block_size):
         content = np.asarray(tokens[end - block_size : end], np.int64).tobytes()
@@ -89,5 +85,5 @@ def keys_of(tokens: Sequence[int], block_size: int, salt: str = "") -> Iterator[
 
 
 def blocks_for(tokens: int, block_size: int) -> int:
-    """Blocks that a sequence of so many tokens needs."""
+    """The number of blocks for a sequence of `tokens` tokens."""
     return -(-tokens // block_size)

@@ -1,6 +1,6 @@
-"""Chats as a model was trained to read them: by its own template, of Jinja, with what transformers has for templates.
+"""Format chats with a model's own Jinja template, as transformers does.
 
-The text of a template has all the special tokens that it wants: it is encoded without those that the tokenizer adds.
+A template writes special tokens itself, so its text is encoded without those that the tokenizer adds.
 """
 
 from __future__ import annotations
@@ -14,23 +14,24 @@ from aot_models.checkpoints.values import CheckpointError, read_json, read_text,
 from aot_models.generation.template_process import SECONDS, Renderer, RenderingError
 
 Message = Mapping[str, str]
-"""A message of a chat: its "role" ("system", "user", "assistant") and its "content"."""
+"""A message of a chat, with a "role" ("system", "user", "assistant") and "content"."""
 
 DEFAULT = "default"
 MAX_TEMPLATE = 1 << 20
-"""Size of a template."""
+"""The limit of a template, in bytes."""
 
 
 class ChatError(ValueError):
-    """A checkpoint has no chat template, or one that fails."""
+    """A checkpoint has no chat template, or the template fails."""
 
 
 class ChatTemplate:
-    """A checkpoint's chat template, which runs in a process of its own.
+    """A checkpoint's chat template, which runs in a separate process.
 
-    seconds: the time of the processor that it may take for a chat.
+    seconds: CPU time for a chat.
 
-    Raises `ChatError`: there is none, none of this name, one that is no Jinja, or one that takes too long.
+    Raises:
+        ChatError: there is no such template, or it is invalid or takes too long.
     """
 
     def __init__(
@@ -45,7 +46,7 @@ class ChatTemplate:
 
     @classmethod
     def read(cls, folder: Path, name: str = "") -> ChatTemplate:
-        """Of a checkpoint's folder. name: of one of several; by default "default", or the only one."""
+        """Read a checkpoint's template. name: the name of one of several; by default "default", or the only one."""
         try:
             config = _json(folder / _CONFIG)
             templates, tokens = _templates(folder, config), _special_tokens(folder, config)
@@ -61,10 +62,10 @@ class ChatTemplate:
         return cls(source, tokens, origin)
 
     def render(self, messages: Sequence[Message], add_generation_prompt: bool = True, **variables: Any) -> str:
-        """The chat's text; at its end what begins the model's answer.
+        """The text of a chat, ending with the prefix of the model's answer.
 
-        Raises `ChatError`: the template refuses the chat, as with roles that it does not know, fails, or takes more
-        time or memory than it may.
+        Raises:
+            ChatError: the template refuses the chat (unknown roles, for example), fails or exceeds its limits.
         """
         values = {"tools": None, "documents": None, **self._tokens, **variables}
         said_before = [dict(message) for message in messages]
@@ -81,7 +82,7 @@ _SPECIAL = ("bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cl
 
 
 def _templates(folder: Path, config: Mapping[str, Any]) -> dict[str, tuple[str, str]]:
-    """(where it is, the template) by name. Files go before what tokenizer_config.json has."""
+    """(origin, source) of each template, by name. Files take precedence over tokenizer_config.json."""
     where = f"{folder / _CONFIG}, chat_template"
     listed = dict(_listed(config.get("chat_template"), where))
     templates = {name: (f"{where} '{said(name)}'" if len(listed) > 1 else where, text) for name, text in listed.items()}
@@ -92,7 +93,7 @@ def _templates(folder: Path, config: Mapping[str, Any]) -> dict[str, tuple[str, 
 
 
 def _listed(found: Any, where: str) -> Iterator[tuple[str, str]]:
-    """(name, template) of what tokenizer_config.json has: a template, or a list of named ones."""
+    """(name, source) of the templates in tokenizer_config.json, which has one or a list of named ones."""
     if found is None:
         return
     entries = [{"name": DEFAULT, "template": found}] if isinstance(found, str) else found
@@ -106,7 +107,7 @@ def _listed(found: Any, where: str) -> Iterator[tuple[str, str]]:
 
 
 def _special_tokens(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:
-    """The texts of special tokens that templates know by these names, as "bos_token"."""
+    """The texts of special tokens, by their names in templates, such as "bos_token"."""
     found = {**_json(folder / "special_tokens_map.json"), **config}
     texts = {name: found[name] for name in _SPECIAL if found.get(name) is not None}
     texts = {name: text.get("content") if isinstance(text, Mapping) else text for name, text in texts.items()}

@@ -1,4 +1,4 @@
-"""Steps of a scheduler on a device: prompts pass through the model in chunks, and what only decodes is replayed."""
+"""Run a scheduler's steps on a device. Prompts are computed in chunks, and steps that only decode are replayed."""
 
 from __future__ import annotations
 
@@ -22,11 +22,11 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class Result:
-    """What a step gave.
+    """The result of a step.
 
     Attributes:
-        tokens: those of each span that samples, in the step's order.
-        logits: float32 [vocabulary], from which the token was chosen, of the sequences that want probabilities.
+        tokens: the new tokens of each span that samples, in the step's order.
+        logits: the logits, float32 [vocabulary], of sequences that want log-probabilities.
     """
 
     tokens: Sequence[Sequence[int]]
@@ -34,15 +34,15 @@ class Result:
 
 
 class Engine:
-    """A model, its cache, and a captured step for each size of batch.
+    """A model, its cache, and a captured step for each batch size.
 
     Args:
-        slots: sequences that run at a time, at most.
-        length: tokens that a sequence may have.
+        slots: the largest number of running sequences.
+        length: the longest sequence, in tokens.
         burst: as for `Scheduler`.
 
     Attributes:
-        stream: on which all of it is done.
+        stream: the stream of all work.
     """
 
     def __init__(self, model: Decoder, cache: Cache, slots: int, length: int, burst: int):
@@ -53,11 +53,11 @@ class Engine:
         self._batches: dict[int, Batch] = {}
 
     def run(self, step: Step) -> Result:
-        """Compute a step. Waits for its tokens; where no token is chosen, it waits for nothing."""
+        """Compute a step and wait for its tokens. Does not wait if no token is sampled."""
         return self.start(step)()
 
     def start(self, step: Step) -> Callable[[], Result]:
-        """Enqueue a step; what waits for its tokens. Another one that follows may be started before."""
+        """Enqueue a step. Returns a function that waits for its result; the following step may be started before."""
         if all(span.count == 1 and span.samples for span in step.spans):
             sequences = [span.sequence for span in step.spans]
             batch = self.batch(len(sequences))
@@ -66,7 +66,7 @@ class Engine:
         return self._pass(step)
 
     def batch(self, sequences: int) -> Batch:
-        """The one for so many sequences."""
+        """The smallest batch that holds so many sequences."""
         rows = next(size for size in self.sizes if size >= sequences)
         if rows not in self._batches:
             self._batches[rows] = Batch(self.model, self.cache, rows, self._length, self._burst, self.stream)
@@ -93,7 +93,7 @@ class Engine:
     def _choose(
         self, found: Pass, hidden: DeviceArray, buffers: Buffers, sequences: Sequence[Running]
     ) -> tuple[DeviceArray, DeviceArray]:
-        """(tokens, logits) of the spans that sample, by their last tokens' hidden states."""
+        """(tokens, logits) of the spans that sample, from the hidden states of their last tokens."""
         model, stream, rows = self.model, self.stream, len(sequences)
         last = model.device.empty((rows, hidden.shape[1]), model.dtype)
         logits = model.device.empty((rows, model.config.vocabulary), model.dtype)
@@ -120,7 +120,7 @@ class Engine:
 
 
 def beside(parts: Sequence[tuple[slice, Attend]]) -> Attend:
-    """Attention of which each part of the tokens has its own."""
+    """Attention that is split by parts of the tokens."""
 
     def attend(q: DeviceArray, k: DeviceArray, v: DeviceArray, number: int, out: DeviceArray) -> None:
         for rows, part in parts:
@@ -130,13 +130,13 @@ def beside(parts: Sequence[tuple[slice, Attend]]) -> Attend:
 
 
 def batch_sizes(slots: int) -> tuple[int, ...]:
-    """Rows of the batches that are captured: powers of two, and the most that run at a time."""
+    """The captured batch sizes: powers of two, and `slots`."""
     return (*(2**power for power in range(slots.bit_length()) if 2**power < slots), slots)
 
 
 @dataclass(frozen=True)
 class Event:
-    """New tokens of a sequence; logits: float32 [vocabulary], those of the one new token, where they are wanted."""
+    """New tokens of a sequence. logits: the logits of a single new token, float32 [vocabulary], if wanted."""
 
     sequence: Running
     tokens: list[int]
@@ -144,10 +144,10 @@ class Event:
 
 
 def serve(scheduler: Scheduler, engine: Engine) -> Iterator[Event]:
-    """Run what has been submitted, and what is submitted meanwhile. Whoever takes the events may finish sequences.
+    """Run all requests, including those that are submitted meanwhile. The consumer may finish sequences.
 
-    Where a step is known before the tokens of the one before it, it is enqueued before these are read: the device goes
-    on while the host looks at them.
+    If the next step does not depend on the tokens of the current one, it is enqueued before these are read, so that the
+    device does not wait for the host.
     """
     step, result = scheduler.next(), None
     while step is not None:

@@ -1,4 +1,4 @@
-"""How likely a model holds tokens to be: the chosen ones, the likeliest, and those of a given text."""
+"""Log-probabilities of tokens, from logits."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ Array = np.ndarray
 
 @dataclass(frozen=True)
 class TokenLogprobs:
-    """Natural logarithms of probabilities, by the logits as the model gives them: before temperature, top_k and top_p.
+    """Natural logarithms of probabilities, before temperature, penalties, top_k and top_p.
 
     Attributes:
-        token, logprob: the chosen one.
-        top: (token, its logprob) of the likeliest, in order.
+        token, logprob: the chosen token.
+        top: (token, logprob) of the likeliest tokens, in order.
     """
 
     token: int
@@ -24,14 +24,14 @@ class TokenLogprobs:
 
 
 def log_softmax(logits: Array) -> Array:
-    """float64 [.., vocabulary]."""
+    """Log-probabilities, float64 [.., vocabulary]."""
     exact = logits.astype(np.float64)
     exact -= exact.max(-1, keepdims=True)
     return exact - np.log(np.exp(exact).sum(-1, keepdims=True))
 
 
 def token_logprobs(logits: Array, token: int, count: int) -> TokenLogprobs:
-    """logits: [vocabulary]; count: of the likeliest that are wanted, of equally likely ones the first."""
+    """The log-probabilities of a token and of the `count` likeliest ones. logits: [vocabulary]. Ties: lowest number."""
     found = log_softmax(logits)
     likeliest = np.argsort(-found, kind="stable")[:count]
     return TokenLogprobs(token, float(found[token]), tuple((int(one), float(found[one])) for one in likeliest))

@@ -1,4 +1,4 @@
-"""What a model needs of a device's memory, said before its weights are put there, and how large its cache can be."""
+"""Plan the memory of a device before weights are uploaded: weights, buffers, and the size of the cache."""
 
 from __future__ import annotations
 
@@ -16,20 +16,25 @@ from aot_models.generation.engine import batch_sizes
 from aot_runtime import Device
 
 MARGIN = 0.05
-"""Part of the free memory that is left for code, graphs, scratch memory of kernels, and gaps between arrays."""
+"""Fraction of the free memory that is reserved for code, graphs, scratch memory and fragmentation."""
 SAMPLE = 256
-"""Tokens of the buffers that are made to see how large they are."""
+"""Tokens of the buffers that are allocated to measure their size."""
 GIB = 1 << 30
 
 
 class TooLargeError(ValueError):
-    """A model with its cache does not fit the device."""
+    """A model with its cache does not fit on the device."""
 
 
 @dataclass(frozen=True)
 class Load:
-    """What is going to run. length: most tokens of a sequence; slots, chunk: as for `Scheduler`; is_penalised: whether
-    any sequence has penalties for tokens that were there before."""
+    """The expected load.
+
+    Attributes:
+        slots, chunk: as for `Scheduler`.
+        length: the longest sequence, in tokens.
+        is_penalised: some sequence has penalties for earlier tokens.
+    """
 
     slots: int
     chunk: int
@@ -39,13 +44,13 @@ class Load:
 
 @dataclass(frozen=True)
 class Plan:
-    """Bytes, and blocks of the cache.
+    """Sizes in bytes, and the number of blocks of the cache.
 
     Attributes:
-        weights: with the tables of rotary embeddings.
-        buffers: what passes over tokens write, and the states of batches.
-        block: a block of the cache.
-        free: what the device has.
+        weights: weights and the tables of rotary embeddings.
+        buffers: intermediate results, and the state of batches.
+        block: one block of the cache.
+        free: free memory of the device.
     """
 
     weights: int
@@ -70,12 +75,12 @@ def plan(
     device: Device, config: Config, dtype: np.dtype, weights: int, load: Load, lengths: Sequence[int] = (),
     tokens: int | None = None,
 ) -> Plan:  # fmt: skip
-    """How large the cache is: of `tokens`, or else as large as there is memory for, and no larger than the sequences of
-    these lengths can use at a time.
+    """Plan the memory. The cache has `tokens` tokens, or as many as fit and sequences of these lengths can use.
 
-    weights: bytes of the checkpoint's; of float32 the model has half of them.
+    weights: bytes of the checkpoint; float32 weights are converted to half of that.
 
-    Raises `TooLargeError`: it does not fit, or the longest sequence has no place in it.
+    Raises:
+        TooLargeError: the model does not fit, or the longest sequence does not fit into the cache.
     """
     longest = blocks_for(load.length, BLOCK_SIZE)
     found = Plan(
@@ -105,9 +110,9 @@ def plan(
 
 
 def _buffer_bytes(device: Device, config: Config, dtype: np.dtype, load: Load) -> int:
-    """Of the largest pass, and of a batch of each size that is captured: logits, tables and tokens are by row."""
+    """Bytes for the largest pass and for all batch sizes. Logits, tables and tokens are counted by row."""
     before = device.memory_stats().in_use
-    # Not all layers need rows of 8 bits: so much they need at most.
+    # An upper bound: not all layers need 8-bit rows.
     needs = [EightBitRows(shape.inputs, np.dtype(np.int8), 128) for shape in config.linears().values()]
     sample = Buffers(device, config, dtype, SAMPLE, needs)
     token = (device.memory_stats().in_use - before) / SAMPLE

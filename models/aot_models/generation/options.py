@@ -1,4 +1,4 @@
-"""How a request's tokens are chosen and when it ends. Each option is held to its type and its range."""
+"""Options of a request: sampling parameters and limits, each checked for its type and range."""
 
 from __future__ import annotations
 
@@ -13,26 +13,26 @@ from aot_models.checkpoints.values import CheckpointError, read_text
 from aot_runtime.texts import shown
 
 LARGEST = 1e300
-"""Numbers of options are below it."""
+"""The bound of all numbers."""
 
 
 class OptionError(ValueError):
-    """An option of generation is unknown, of another type, or out of its range."""
+    """An option is unknown, of a wrong type, or out of range."""
 
 
 @dataclass(frozen=True)
 class Sampling:
-    """How a token is drawn from its logits.
+    """Parameters for sampling a token from its logits.
 
     Attributes:
-        temperature: 0 takes the likeliest token.
-        top_k: only so many of the likeliest take part; 0: all.
-        top_p: only as few of the likeliest as have this part of the probability take part; 1: all.
-        min_p: only tokens with at least this part of the likeliest one's probability take part; 0: all.
-        repetition_penalty: divides logits over 0, and multiplies the others, of tokens that the prompt or the text has.
-        presence_penalty: is subtracted from the logits of tokens that the new text has.
-        frequency_penalty: likewise, as often as the new text has them.
-        seed: of the random numbers. What is drawn depends on logits, seed and position, and on no other sequence.
+        temperature: 0 selects the likeliest token.
+        top_k: keep the k likeliest tokens; 0: all.
+        top_p: keep the likeliest tokens whose probabilities sum up to p; 1: all.
+        min_p: keep tokens with at least this fraction of the largest probability; 0: all.
+        repetition_penalty: divides positive logits, and multiplies negative ones, of tokens in the prompt or the text.
+        presence_penalty: is subtracted from the logits of tokens in the new text.
+        frequency_penalty: is subtracted once for each occurrence in the new text.
+        seed: the seed of the random numbers. A sample depends on logits, seed and position, not on other sequences.
     """
 
     temperature: float = 0.0
@@ -57,24 +57,24 @@ class Sampling:
 
     @property
     def is_limited(self) -> bool:
-        """Whether tokens are left out."""
+        """Some tokens are excluded from sampling."""
         return self.top_k > 0 or self.top_p < 1 or self.min_p > 0
 
     @property
     def is_penalised(self) -> bool:
-        """Whether tokens that were there before have other logits."""
+        """Logits depend on earlier tokens."""
         return (self.repetition_penalty, self.presence_penalty, self.frequency_penalty) != (1, 0, 0)
 
 
 @dataclass(frozen=True)
 class Limits:
-    """When a text ends, and what is said of its tokens.
+    """The end of a text, and the log-probabilities to report.
 
     Attributes:
-        tokens: most new ones.
-        stops: strings at which the text ends; they are not part of it.
-        ignore_end: go on past tokens that end a text.
-        logprobs: of each chosen token and of so many of the likeliest; None: of none.
+        tokens: the largest number of new tokens.
+        stops: strings that end the text; they are not part of it.
+        ignore_end: continue after tokens that end a text.
+        logprobs: report the log-probability of each chosen token and of this many likeliest tokens; None: report none.
     """
 
     tokens: int = 64
@@ -91,7 +91,7 @@ class Limits:
 
 
 def demand(name: str, given: object, allowed: str, holds: bool) -> None:
-    """Raises `OptionError` where it does not hold."""
+    """Raise `OptionError` unless `holds` is true."""
     if not holds:
         raise OptionError(f"{name} is {shown(given)}; it may be {allowed}")
 
@@ -101,12 +101,12 @@ GREEDY, UNTIL_END = Sampling(), Limits()
 
 @dataclass(frozen=True)
 class Defaults:
-    """What generation_config.json says of a model.
+    """The defaults of a model, from generation_config.json.
 
     Attributes:
-        sampling: as published; greedy where it says `do_sample: false`.
+        sampling: the published parameters; greedy with `do_sample: false`.
         end: tokens that end a text.
-        ignored: settings of it that have an effect and are not supported, as name and value.
+        ignored: settings with an effect that is not supported, as (name, value).
     """
 
     sampling: Sampling = GREEDY
@@ -115,7 +115,7 @@ class Defaults:
 
     @classmethod
     def read(cls, folder: Path, end: frozenset[int] = frozenset()) -> Defaults:
-        """Of a checkpoint's folder; `end`: what config.json says. Raises `OptionError`: the file makes no sense."""
+        """Read a checkpoint's folder. end: the tokens in config.json. Raises `OptionError` if the file is invalid."""
         path = folder / "generation_config.json"
         if not os.path.lexists(path):
             return cls(end=end)
@@ -133,7 +133,7 @@ class Defaults:
     @classmethod
     def parse(cls, found: object, end: frozenset[int] = frozenset()) -> Defaults:
         if not isinstance(found, dict):
-            raise OptionError("it is no JSON object")
+            raise OptionError("not a JSON object")
         values = {name: value for name, value in found.items() if value is not None}
         names = (*_ALWAYS, *_SAMPLED) if values.get("do_sample", False) else _ALWAYS
         temperature = {"temperature": 1.0} if values.get("do_sample", False) else {}
@@ -152,11 +152,11 @@ _UNSUPPORTED = {
     "typical_p": 1.0, "num_beams": 1, "no_repeat_ngram_size": 0,
     "suppress_tokens": [], "begin_suppress_tokens": [],
 }  # fmt: skip
-"""Of generation_config.json: settings that would change what is generated, and with which value they do not."""
+"""Unsupported settings of generation_config.json, with the values that have no effect."""
 
 
 def changed(options: Any, wanted: Mapping[str, object]) -> Any:
-    """A `Sampling` or `Limits` with other values, whose types are checked. Raises `OptionError`."""
+    """Replace values of a `Sampling` or `Limits`. Raises `OptionError` for wrong types and ranges."""
     types = {field.name: type(field.default) for field in fields(options)}
     return replace(options, **{name: _typed(name, value, types[name]) for name, value in wanted.items()})
 

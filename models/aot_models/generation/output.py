@@ -1,5 +1,4 @@
-"""Answers as they are written: texts in the order of their prompts, the first that is not done as it grows; or objects,
-a line each, as they are done."""
+"""Write answers: as text in the order of the prompts, the current one as it grows; or as one JSON object a line."""
 
 from __future__ import annotations
 
@@ -16,11 +15,11 @@ Write = Callable[[str], object]
 
 class Output(Protocol):
     def show(self, answer: Answer, piece: str) -> None:
-        """An answer has gained a piece of text, or is done."""
+        """Write a new piece of an answer, or its end."""
 
 
 class TextOutput:
-    """openings: what is written before each answer, by the number of its request."""
+    """Writes texts. openings: the text before each answer, by the number of its request."""
 
     def __init__(self, openings: Sequence[str], write: Write):
         self._openings, self._write = openings, write

@@ -1,4 +1,4 @@
-"""Requests from texts: those of a command line, and those of a file, each with options of its own."""
+"""Make requests from texts of the command line, or from a file with options for each."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from aot_models.generation.options import Limits, OptionError, Sampling, changed
 from aot_models.generation.scheduler import Request
 
 MAX_TOKENIZER = 1 << 28
-"""Size of a tokenizer.json."""
+"""The limit of tokenizer.json, in bytes."""
 
 
 class Tokens:
-    """A checkpoint's tokenizer.json. All raise `CheckpointError` where there is none, or none that can do its work."""
+    """A checkpoint's tokenizer. Everything raises `CheckpointError` if tokenizer.json is missing or fails."""
 
     def __init__(self, folder: Path):
         from tokenizers import Tokenizer
@@ -33,23 +33,23 @@ class Tokens:
             self._tokenizer = Tokenizer.from_str(content)
 
     def encode(self, text: str, special: bool = True) -> list[int]:
-        """special: with the tokens that the tokenizer puts before and behind a text, as one that begins it."""
+        """The tokens of a text. special: add the tokens for its beginning and end."""
         with self._faults():
             return self._tokenizer.encode(text, add_special_tokens=special).ids
 
     def decode(self, tokens: Sequence[int]) -> str:
-        """The text of tokens; special ones have none."""
+        """The text of tokens, without special tokens."""
         with self._faults():
             return self._tokenizer.decode(list(tokens))
 
     def text(self, token: int) -> str:
-        """One token as it is written: special ones too."""
+        """The text of one token, which may be special."""
         with self._faults():
             return self._tokenizer.decode([token], skip_special_tokens=False)
 
     @contextmanager
     def _faults(self) -> Iterator[None]:
-        """Turn what the library raises into `CheckpointError`: it has no types, and a panic is no `Exception`."""
+        """Convert the library's untyped exceptions, and its panics, to `CheckpointError`."""
         try:
             yield
         except BaseException as error:
@@ -63,13 +63,12 @@ class Prompts:
     """Makes requests.
 
     Attributes:
-        folder: of the checkpoint.
-        sampling, limits: of requests that say nothing else. Requests without a seed have the sampling's and, one after
-            the other, the following ones.
-        chat: whether texts are what a user says in a chat.
-        system: the chat's first message; "": none.
+        folder: the checkpoint.
+        sampling, limits: the defaults of requests. The default seed is incremented for each request.
+        chat: texts are messages of a user in a chat.
+        system: the system message of chats; "": none.
         template: the name of the chat template; "": the checkpoint's default.
-        adapters: the names that requests may give.
+        adapters: the names of adapters that requests may use.
     """
 
     folder: Path
@@ -83,7 +82,7 @@ class Prompts:
     adapters: tuple[str, ...] = ()
 
     def request(self, number: int, entry: str | Mapping[str, Any]) -> Request:
-        """The request of a text, or of an object with the keys of `KEYS`. Raises `OptionError`, `ChatError`."""
+        """Make a request from a text, or from an object with keys of `KEYS`. Raises `OptionError`, `ChatError`."""
         values = {"prompt": entry} if isinstance(entry, str) else dict(entry)
         if unknown := sorted(values.keys() - KEYS.keys()):
             raise OptionError(f"there is no option {unknown[0]!r}; there are {', '.join(KEYS)}")
@@ -100,8 +99,11 @@ class Prompts:
         )  # fmt: skip
 
     def read(self, path: Path) -> Iterator[Request]:
-        """The requests of a file: of a .jsonl each line is an object, of any other each line a prompt. Empty lines are
-        left out. Raises `OptionError`, with the number of the line."""
+        """Read requests from a file: objects from a .jsonl, otherwise a prompt a line. Empty lines are skipped.
+
+        Raises:
+            OptionError: a request is invalid; the error names the line.
+        """
         try:
             lines = path.read_text(encoding="utf-8").splitlines()
         except (OSError, UnicodeDecodeError) as error:
@@ -116,18 +118,18 @@ class Prompts:
     def _encode(self, prompt: object, messages: object) -> list[int]:
         demand("prompt", prompt, "a text", prompt is None or isinstance(prompt, str))
         if (prompt is None) == (messages is None):
-            raise OptionError("a request has a 'prompt' or 'messages', and not both")
+            raise OptionError("a request needs either 'prompt' or 'messages'")
         if messages is None and not self.chat:
             return self.tokens.encode(str(prompt))
         said = [{"role": "user", "content": str(prompt)}] if messages is None else _messages(messages)
         if self.system and said[0]["role"] != "system":
             said = [{"role": "system", "content": self.system}, *said]
-        # A template writes all special tokens itself: the tokenizer's would come twice.
+        # The template writes the special tokens.
         return self.tokens.encode(self._template.render(said), special=False)
 
     @cached_property
     def _template(self) -> Any:
-        from aot_models.generation.chat import ChatTemplate  # which needs jinja2, and only chats do
+        from aot_models.generation.chat import ChatTemplate  # needs jinja2, for chats only
 
         return ChatTemplate.read(self.folder, self.template)
 
@@ -137,16 +139,16 @@ KEYS = {
     "prompt": "prompt", "messages": "messages", "max_tokens": "tokens", "stop": "stops", "ignore_end": "ignore_end",
     "logprobs": "logprobs", "adapter": "adapter", **{name: name for name in SAMPLING},
 }  # fmt: skip
-"""Keys of a request in a file, and what they are called here."""
+"""The keys of a request in a file, with the names of the options."""
 
 
 def _object(line: str) -> dict[str, Any]:
     try:
         found = json.loads(line)
     except json.JSONDecodeError as error:
-        raise OptionError(f"no JSON: {error}") from None
+        raise OptionError(f"invalid JSON: {error}") from None
     if not isinstance(found, dict):
-        raise OptionError("it is no JSON object")
+        raise OptionError("not a JSON object")
     return found
 
 

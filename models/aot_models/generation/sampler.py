@@ -1,4 +1,4 @@
-"""Tokens drawn from rows of logits on a device, each row by its own sequence's options."""
+"""Sample tokens on a device, each row of logits with the options of its own sequence."""
 
 from __future__ import annotations
 
@@ -16,25 +16,24 @@ ARRAYS = {
     "temperature": np.float32, "seeds": np.int64, "top_k": np.int32, "top_p": np.float32, "min_p": np.float32,
     "repetition_penalty": np.float32, "presence_penalty": np.float32, "frequency_penalty": np.float32,
 }  # fmt: skip
-"""Arguments of `sample` and `process_logits` with a number for each row."""
+"""Arguments of `sample` and `process_logits` that have one number for each row."""
 LIMITS = ("top_k", "top_p", "min_p")
 PENALTIES = ("repetition_penalty", "presence_penalty", "frequency_penalty")
 PENALTY_OPS = ("process_logits", "count_tokens")
 
 
 class Kind(NamedTuple):
-    """What any of the rows asks for; what none does costs nothing."""
+    """The features that some row uses. The others are skipped."""
 
     is_limited: bool
     is_penalised: bool
 
 
 class Sampler:
-    """Draws a token for each of `rows` rows, as often as is asked for: all that changes from token to token is on the
-    device, so it can be captured.
+    """Samples a token for each of `rows` rows. All state is on the device, so that sampling can be captured.
 
     Attributes:
-        kind: of the sequences that were loaded.
+        kind: the features that the loaded sequences use.
     """
 
     def __init__(self, model: Decoder, rows: int):
@@ -45,7 +44,7 @@ class Sampler:
         self.kind = Kind(False, False)
 
     def load(self, sequences: Sequence[Running], stream: Stream) -> None:
-        """Have the first rows be these sequences'; others take the likeliest token."""
+        """Assign sequences to the first rows. The other rows select the likeliest token."""
         samplings = [sequence.request.sampling for sequence in sequences]
         samplings += [GREEDY] * (self._rows - len(samplings))
         for name, dtype in ARRAYS.items():
@@ -56,7 +55,7 @@ class Sampler:
             self._count(sequences, stream)
 
     def choose(self, logits: DeviceArray, positions: DeviceArray, out: DeviceArray, stream: Stream) -> None:
-        """logits: [rows, vocabulary]; positions, out: int32 [rows]."""
+        """Sample a token for each row. logits: [rows, vocabulary]; positions, out: int32 [rows]."""
         bundle = self._model.bundle
         if self.kind.is_penalised:
             given = {name: self._arrays[name] for name in PENALTIES}
@@ -85,7 +84,7 @@ class Sampler:
 
 
 def check_penalty_ops(bundle: Bundle, samplings: Iterable[Sampling]) -> None:
-    """Raises `MissingOpError` where there are penalties, and the bundle lacks ops for them."""
+    """Raise `MissingOpError` if there are penalties and the bundle lacks their ops."""
     missing = [op for op in PENALTY_OPS if op not in bundle.ops]
     if missing and any(sampling.is_penalised for sampling in samplings):
         raise MissingOpError(f"{bundle.path} has no {', '.join(missing)}, which penalties need")

@@ -1,8 +1,7 @@
-"""Continuous batching: which tokens of which requests are computed in the next pass.
+"""Continuous batching: choose the tokens of the next pass.
 
-A request waits until a slot and all the blocks that it may come to need are free, enters, and leaves as soon as it is
-done; so no request that entered is ever stopped for want of memory. Requests enter in the order in which they came.
-Nothing here touches a device.
+A request waits for a slot and for all the blocks that it may need, so a running request is never preempted. It leaves
+as soon as it is done. Requests enter in the order of submission. No device is used here.
 """
 
 from __future__ import annotations
@@ -16,16 +15,16 @@ from aot_models.generation.options import GREEDY, UNTIL_END, Limits, Sampling, d
 
 
 class ContextError(ValueError):
-    """A sequence is longer than the model's context, or needs more of the cache than there is."""
+    """A sequence exceeds the model's context or the size of the cache."""
 
 
 @dataclass(frozen=True)
 class Request:
-    """A prompt's tokens, and how they are to be continued.
+    """A prompt's tokens, and the options of its continuation.
 
     Attributes:
         end: tokens that end the text; they are not part of it.
-        adapter: the name of what changes the model's weights for this request; "": nothing does.
+        adapter: the name of the adapter; "": none.
     """
 
     prompt: tuple[int, ...]
@@ -36,20 +35,20 @@ class Request:
 
     @property
     def longest(self) -> int:
-        """Tokens that the sequence may come to have."""
+        """The largest number of tokens of the sequence."""
         return len(self.prompt) + self.limits.tokens
 
 
 @dataclass(eq=False)
 class Running:
-    """A request on its way.
+    """A submitted request.
 
     Attributes:
-        number: by the order in which requests came.
-        tokens: the prompt's, then the new ones.
-        computed: how many of the tokens have their keys and values in the cache.
-        blocks: of the cache, in order; none before it has entered and after it is done.
-        finished: why it is done: "end" (a token that ends texts), "stop" (a stop string), "length"; "" before that.
+        number: the order of submission.
+        tokens: the tokens of the prompt and the new ones.
+        computed: number of tokens with keys and values in the cache.
+        blocks: blocks of the cache, in order; empty before it enters and after it is done.
+        finished: the reason for the end: "end" (an end token), "stop" (a stop string), "length"; "" while it runs.
     """
 
     request: Request
@@ -75,9 +74,9 @@ class Running:
 
 @dataclass(frozen=True)
 class Span:
-    """Tokens start to start + count of a sequence, whose keys and values a pass computes.
+    """Tokens start to start + count of a sequence, computed by one pass.
 
-    samples: whether its last token is the sequence's, so that the pass chooses the next one.
+    samples: the span ends with the sequence's last token, so that the next token is sampled.
     """
 
     sequence: Running
@@ -88,9 +87,9 @@ class Span:
 
 @dataclass(frozen=True)
 class Step:
-    """One pass over tokens of several sequences, at most one span of each.
+    """A pass over at most one span of each sequence.
 
-    repeats: how often a token is chosen for each before anybody looks; more than 1 only where each span is one token.
+    repeats: number of tokens to sample before the host reads them; more than 1 only if all spans are one token.
     """
 
     spans: tuple[Span, ...]
@@ -102,18 +101,18 @@ class Step:
 
 
 class Scheduler:
-    """The requests that wait and those that run.
+    """The waiting and the running requests.
 
     Args:
-        slots: sequences that run at a time, at most.
-        chunk: tokens of prompts in one pass, at most.
-        burst: steps between two looks at the tokens, at most.
-        context: tokens of a sequence, at most.
-        vocabulary: tokens are below it.
+        slots: the largest number of running sequences.
+        chunk: the most prompt tokens in a pass.
+        burst: the most steps before the host reads the tokens.
+        context: the longest sequence, in tokens.
+        vocabulary: the number of tokens in the vocabulary.
 
     Attributes:
-        running: the sequences that have entered, in the order in which they came.
-        shared: tokens of prompts that were found in the cache, and so were not computed again.
+        running: the sequences that have entered, in order.
+        shared: prompt tokens that were found in the cache.
     """
 
     def __init__(
@@ -134,7 +133,7 @@ class Scheduler:
         return not self._waiting and not self.running
 
     def submit(self, request: Request) -> Running:
-        """Have a request wait. Raises `ContextError` where it can never enter, `ValueError` for unknown tokens."""
+        """Queue a request. Raises `ContextError` if it can never enter, `ValueError` for unknown tokens."""
         number = self._count
         check_request(request, number, self.context, self.vocabulary)
         needed, size, tokens = blocks_for(request.longest, self.block_size), self.block_size, len(request.prompt)
@@ -143,7 +142,7 @@ class Scheduler:
                 f"prompt {number} of {tokens} tokens needs, with {request.limits.tokens} new ones, {needed} blocks of "
                 f"{size} tokens; the cache has {self.pool.count}"
             )
-        # The last token is always computed: the next one is chosen by what the model makes of it.
+        # The last token is always computed, since its logits are needed.
         keys = tuple(keys_of(request.prompt[:-1], size, request.adapter))
         sequence = Running(request, number, list(request.prompt), keys)
         self._waiting.append(sequence)
@@ -151,7 +150,7 @@ class Scheduler:
         return sequence
 
     def next(self) -> Step | None:
-        """What is to be computed now; None where no request is left."""
+        """The next step; None if no request is left."""
         self._admit()
         reading = [sequence for sequence in self.running if sequence.pending > 1]
         spans = [self._span(sequence, 1) for sequence in self.running if sequence.pending == 1]
@@ -165,10 +164,10 @@ class Scheduler:
         return Step(tuple(spans), repeats) if spans else None
 
     def following(self, step: Step) -> Step | None:
-        """The step after one that is under way, whatever its tokens are; None where it depends on them.
+        """The step after the current one, if it is the same for all possible tokens; otherwise None.
 
-        A sequence that turns out to be done gets its tokens for nothing, and its blocks may be another's by then: steps
-        have to be computed one after the other.
+        A sequence that has ended meanwhile is computed in vain, in blocks that may have a new user. So steps must be
+        computed in order.
         """
         spans = step.spans
         may_enter = self._waiting and len(self.running) < self.slots
@@ -178,16 +177,15 @@ class Scheduler:
         return Step(tuple(Span(span.sequence, span.start + step.repeats, 1, True) for span in spans), repeats)
 
     def _goes_on(self, span: Span, repeats: int) -> bool:
-        """Whether a span is of a sequence that gets further tokens without anybody looking."""
+        """True if the sequence continues, whatever its tokens are."""
         sequence = span.sequence
         unknown = not sequence.finished and sequence.request.limits.logprobs is None
         return unknown and span.count == 1 and span.samples and sequence.remaining > repeats
 
     def done(self, step: Step, tokens: Sequence[Sequence[int]]) -> list[tuple[Running, list[int]]]:
-        """Take note of a step's result: `step.repeats` tokens for each span that samples.
+        """Record the result of a step: `step.repeats` tokens for each span that samples.
 
-        Returns the sequences that got tokens, and those that they got: none behind a token that ends the text, which is
-        not among them either. Sequences that were done before get none.
+        Returns the sequences that grew, with their new tokens up to the end of the text. Finished ones do not grow.
         """
         for span in step.spans:
             span.sequence.computed = span.start + span.count
@@ -198,12 +196,12 @@ class Scheduler:
         ]
 
     def finish(self, sequence: Running, reason: str) -> None:
-        """A sequence is done, running or not: its blocks are free."""
+        """End a sequence, which may be waiting or running, and free its blocks."""
         if sequence.finished:
             return
         sequence.finished = reason
         (self.running if sequence in self.running else self._waiting).remove(sequence)
-        for block in reversed(sequence.blocks):  # a text's beginning stays longest: it is what others share
+        for block in reversed(sequence.blocks):  # the beginning stays longest, since others may share it
             self.pool.give_back(block)
         sequence.blocks = []
 
@@ -212,7 +210,7 @@ class Scheduler:
             self.running.append(self._waiting.popleft())
 
     def _enter(self, sequence: Running) -> bool:
-        """Take blocks for all of a sequence: those that the pool has of its prompt, and new ones."""
+        """Take all blocks of a sequence: shared ones for its prompt, and new ones. False if too few are free."""
         needed = blocks_for(sequence.request.longest, self.block_size)
         idle = known = 0
         for key in sequence.keys:
@@ -234,7 +232,7 @@ class Scheduler:
         self.shared += self.block_size
 
     def _reuse(self, sequence: Running) -> None:
-        """Put blocks that others have computed since a sequence entered in the place of its own ones."""
+        """Replace blocks that another sequence has computed since this one entered."""
         index, rest = divmod(sequence.computed, self.block_size)
         while not rest and index < len(sequence.keys):
             block = self.pool.share(sequence.keys[index])

@@ -1,21 +1,21 @@
-"""A text that grows by tokens: characters appear when they are complete, and the text ends at a stop string."""
+"""Turn tokens into growing text, in complete characters, up to a stop string."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
 Decode = Callable[[Sequence[int]], str]
-"""Tokens to their text; U+FFFD stands for bytes that are no characters, or none yet."""
+"""Decodes tokens; U+FFFD stands for invalid or incomplete characters."""
 
 INCOMPLETE = "\ufffd"
 CONTEXT = 8
-"""Tokens of the prompt that the first new ones are decoded with: decoders treat the first token of a text otherwise."""
+"""Tokens of the prompt to decode with the first new ones: decoders treat the first token of a text differently."""
 
 
 class Detokenizer:
-    """The text of tokens, given as they come. A character whose bytes are not all there is held back.
+    """Decodes tokens one by one. Incomplete characters are held back.
 
-    The pieces together are what all the tokens decode to behind the prompt.
+    The concatenated pieces equal the text that all tokens decode to after the prompt.
     """
 
     def __init__(self, decode: Decode, prompt: Sequence[int] = ()):
@@ -24,19 +24,19 @@ class Detokenizer:
         self._known = len(self._tokens)
 
     def add(self, token: int) -> str:
-        """What the token adds to the text."""
+        """Add a token, and return the new text."""
         self._tokens.append(token)
         text = self._rest()
         if text.endswith(INCOMPLETE):
             return ""
         if text:
-            # Only the tokens of the last piece matter to how the next ones are decoded.
+            # Decoding depends on the tokens of the last piece only.
             del self._tokens[: self._known]
             self._known = len(self._tokens)
         return text
 
     def finish(self) -> str:
-        """What has been held back."""
+        """Return the text that was held back."""
         text, self._known = self._rest(), len(self._tokens)
         return text
 
@@ -46,13 +46,13 @@ class Detokenizer:
 
 
 class StopStrings:
-    """Finds the first of some strings in a text that comes in pieces.
+    """Finds stop strings in a text that comes in pieces.
 
-    The text ends before the one that is complete first, and of those that are complete with the same character before
-    the longest, however the text is cut into pieces. What may be the beginning of one is held back.
+    The text ends before the stop string that is completed first; among those completed by the same character, before
+    the longest. This does not depend on the pieces. A possible beginning of a stop string is held back.
 
     Attributes:
-        found: whether the text has ended.
+        found: a stop string was found.
     """
 
     def __init__(self, stops: Iterable[str] = ()):
@@ -61,7 +61,7 @@ class StopStrings:
         self.found = False
 
     def add(self, text: str) -> str:
-        """What is certain to be part of the text: it grows by that."""
+        """Add a piece, and return the text that is certain not to belong to a stop string."""
         if self.found:
             return ""
         held = self._held + text
@@ -74,7 +74,7 @@ class StopStrings:
         return held[: len(held) - kept]
 
     def finish(self) -> str:
-        """What has been held back, of a text that ends without a stop string."""
+        """Return the text that was held back. No stop string can follow."""
         held, self._held = self._held, ""
         return held
 
@@ -87,8 +87,8 @@ class TextStream:
     """The text of a request's new tokens, up to a stop string.
 
     Attributes:
-        text: all that has been given out.
-        stopped: whether a stop string has been found.
+        text: the text so far.
+        stopped: a stop string was found.
     """
 
     def __init__(self, decode: Decode, prompt: Sequence[int] = (), stops: Iterable[str] = ()):
@@ -100,11 +100,11 @@ class TextStream:
         return self._stops.found
 
     def add(self, token: int) -> str:
-        """What can be shown now."""
+        """Add a token, and return the new text."""
         return self._grow(self._stops.add(self._characters.add(token)))
 
     def finish(self) -> str:
-        """The rest, where no more tokens come."""
+        """Return the rest of the text, after the last token."""
         return self._grow(self._stops.add(self._characters.finish()) + self._stops.finish())
 
     def _grow(self, piece: str) -> str:

@@ -1,9 +1,8 @@
-"""Chat templates in a process of their own: a template is a stranger's program, and Jinja's sandbox keeps it from
-files, but not from loops.
+"""Render chat templates in a separate process, with limits of time and memory.
 
-`Renderer` is the side of those who ask. `serve` is the other one: it has one template, and answers each line of JSON on
-its standard input, a chat's variables, by a line on its standard output. Where it takes too long, a timer of the system
-ends it, in whatever it is; and where it asks for too much memory, it gets none.
+A template is an untrusted program: Jinja's sandbox keeps it from files, but not from endless loops. `Renderer` starts
+the process and sends it a template, then the variables of each chat, as lines of JSON. `serve` runs in the process and
+answers each line. A system timer kills a template that takes too long, and allocations beyond the limit fail.
 """
 
 from __future__ import annotations
@@ -21,24 +20,25 @@ from pathlib import Path
 from typing import IO, Any
 
 SECONDS = 2.0
-"""Time of the processor for a chat."""
+"""CPU time for a chat."""
 MEMORY = 256 << 20
-"""Bytes that a template may take."""
+"""The largest allocation of a template, in bytes."""
 LONGEST = 16 << 20
-"""Characters of a chat."""
+"""The longest rendered chat, in characters."""
 ENDED = f"its process ended: it may take {MEMORY >> 20} MiB, and be nested as deeply as Python reads"
 
 
 class RenderingError(ValueError):
-    """A template fails, or does not keep to its limits."""
+    """A template failed or exceeded its limits."""
 
 
 class Renderer:
-    """A compiled template, in a process that ends with this object.
+    """A compiled template in a process that ends with this object.
 
-    seconds: time of the processor for a chat.
+    seconds: CPU time for a chat.
 
-    Raises `RenderingError`: a template that is no Jinja, or that does not keep to its limits.
+    Raises:
+        RenderingError: the template is not valid Jinja, or exceeds its limits.
     """
 
     def __init__(self, source: str, seconds: float = SECONDS):
@@ -51,12 +51,12 @@ class Renderer:
         self._ask(source)
 
     def render(self, variables: Mapping[str, Any]) -> str:
-        """The text of a chat.
+        """Render a chat.
 
-        variables: the template's, of the types that JSON has.
+        variables: the template's variables, of JSON's types.
 
         Raises:
-            RenderingError: the template fails, takes too much time or memory, or makes too long a text.
+            RenderingError: the template failed or exceeded its limits.
         """
         return self._ask(variables)
 
@@ -89,7 +89,7 @@ def _end(process: subprocess.Popen[bytes]) -> None:
 
 
 def serve(questions: IO[bytes], answers: IO[bytes], seconds: float) -> None:
-    """Compile the template that is asked for first, and render it for each line after that."""
+    """Compile the template of the first line, and render it with the variables of each further line."""
     from jinja2 import TemplateSyntaxError
 
     environment, template = _environment(), None
@@ -131,7 +131,7 @@ def _environment() -> Any:
     from jinja2.sandbox import ImmutableSandboxedEnvironment
 
     class Generation(Extension):
-        """`{% generation %}` marks what the model writes: for training; here its content stays as it is."""
+        """The tag `{% generation %}`, which marks the model's text for training. It has no effect here."""
 
         tags = frozenset({"generation"})
 
@@ -153,7 +153,7 @@ def _environment() -> Any:
 def _to_json(
     value: Any, ensure_ascii: bool = False, indent: int | None = None, separators: Any = None, sort_keys: bool = False
 ) -> str:
-    """JSON as it is, and not as HTML would need it, which Jinja's own filter of this name makes."""
+    """Format JSON without the HTML escapes of Jinja's own filter."""
     return json.dumps(value, ensure_ascii=ensure_ascii, indent=indent, separators=separators, sort_keys=sort_keys)
 
 

@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
-pytest.importorskip("tinygrad", reason="the emulator needs the extra `emulator`")
 pytest.importorskip("triton", reason="building bundles needs the extra `build`")
 
 from aot_models.checkpoints.folder import Checkpoint

@@ -11,9 +11,6 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-
-pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
-
 from safetensors.numpy import save_file
 
 from aot_models.checkpoints.folder import Checkpoint

@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
-
 from aot_models.checkpoints.folder import Checkpoint
 from aot_models.checkpoints.formats import format_of
 from aot_models.checkpoints.linear import LinearShape, Scaled, Weight
@@ -17,8 +15,7 @@ from aot_models.checkpoints.scheme import Plain
 from aot_models.checkpoints.values import CheckpointError, Values
 from aot_models.decoders.families import config_of
 from aot_models.quantise import Packed, unpack_int4
-from aot_models.random_checkpoint import random_tensors, settings, write_checkpoint
-from aot_models.random_formats import QUANTISATIONS
+from aot_models.random_checkpoint import QUANTISATIONS, random_tensors, settings, write_checkpoint
 from models.tests.checkpoints.published import BLOCK, E4M3, FORMATS, Stored, compressed
 from models.tests.random_models import quantised
 from tests.support.dtypes import BF16

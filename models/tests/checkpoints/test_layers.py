@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
-
 from aot_models.checkpoints.formats import format_of
 from aot_models.checkpoints.linear import Linear, LinearShape
 from aot_models.checkpoints.values import Values

@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
-
 from aot_models.checkpoints.folder import Checkpoint
 from aot_models.checkpoints.values import CheckpointError
 from aot_models.decoders.config import Config

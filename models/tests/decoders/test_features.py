@@ -9,8 +9,6 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
-
 from aot_models.checkpoints.values import Values
 from aot_models.decoders.config import Attention, Config
 from aot_models.decoders.families import config_from

@@ -6,8 +6,6 @@ from pathlib import Path
 
 import pytest
 
-pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
-
 from aot_runtime import Bundle
 from models.tests.decoders.checking import check
 from models.tests.decoders.tiny_families import LLAMA3

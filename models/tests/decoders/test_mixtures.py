@@ -10,8 +10,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
-
 from aot_models.checkpoints.values import CheckpointError, Values
 from aot_models.decoders.families import config_from
 from aot_models.random_checkpoint import settings, write_checkpoint

@@ -7,8 +7,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
-
 import aot_runtime
 from aot_models.random_checkpoint import write_checkpoint
 from aot_runtime import Bundle, open_bundle

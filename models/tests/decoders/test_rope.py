@@ -5,8 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
-
 from aot_models.checkpoints.values import Values
 from aot_models.decoders.families import config_from
 from aot_models.random_checkpoint import settings

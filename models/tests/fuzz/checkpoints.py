@@ -22,14 +22,12 @@ from aot_models.checkpoints.values import CheckpointError, Values, read_json
 from aot_models.decoders.config import Config
 from aot_models.decoders.families import config_from, config_of
 from aot_models.generation.chat import ChatError, _special_tokens, _templates
-from aot_models.generation.prompts import Tokens
 from aot_models.generation.options import Defaults, OptionError
-from aot_models.random_checkpoint import FAMILIES, settings, write_checkpoint
-from aot_models.random_formats import QUANTISATIONS
+from aot_models.generation.prompts import Tokens
+from aot_models.random_checkpoint import FAMILIES, QUANTISATIONS, settings, write_checkpoint
 from models.tests.checkpoints.published_adapters import adapter, write_adapter
 from models.tests.decoders.tiny_families import LLAMA3, MIXTURES, TINY, YARN
 from models.tests.random_models import tiny
-
 from tests.fuzz.drawing import Draw, texts_of
 from tests.fuzz.edits import Edit, edit_bytes, edit_tree, places
 

@@ -8,8 +8,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
-
 from aot_models.decoders.decoder import Decoder, MissingOpError
 from aot_models.generation.engine import batch_sizes, serve
 from aot_models.generation.options import Limits, Sampling

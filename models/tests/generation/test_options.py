@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from aot_models.checkpoints.values import CheckpointError
-from aot_models.generation.prompts import Tokens
 from aot_models.generation.options import Defaults, Limits, OptionError, Sampling, changed
+from aot_models.generation.prompts import Tokens
 
 ENDS = frozenset({2})
 

@@ -1,4 +1,4 @@
-"""The perplexity of a text: which tokens are judged in which window, and what the model in numpy makes of them."""
+"""The windows of a text, and the scores of its tokens against the reference in numpy."""
 
 from __future__ import annotations
 
@@ -10,12 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
-
-from aot_models.generation import perplexity
+from aot_models import perplexity
 from aot_models.generation.logprobs import log_softmax, token_logprobs
-from aot_models.generation.perplexity import judge, windows
 from aot_models.generation.options import OptionError
+from aot_models.perplexity import scores, windows
 from aot_models.random_checkpoint import write_checkpoint
 from aot_runtime import Bundle
 from models.tests.decoders.reference import EXACT, logits
@@ -23,7 +21,7 @@ from models.tests.random_models import opened, prompts_of, tiny
 
 
 @given(count=st.integers(2, 60), size=st.integers(2, 20), data=st.data())
-def test_each_token_but_the_first_is_judged_once(count: int, size: int, data: st.DataObject):
+def test_each_token_but_the_first_is_scored_once(count: int, size: int, data: st.DataObject):
     stride = data.draw(st.integers(1, size - 1))
     found = list(windows(count, size, stride))
     assert [token for window in found for token in range(window.first, window.end)] == list(range(1, count))
@@ -49,14 +47,14 @@ def test_windows_that_cannot_be(arguments: tuple, message: str):
 
 @pytest.mark.slow
 def test_probabilities_are_those_of_the_model_in_numpy(llama: Bundle, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """In windows of 9 tokens, the logits of 4 at a time."""
+    """The windows have 9 tokens, and logits are computed for 4 at a time."""
     found, tensors = tiny(
         num_hidden_layers=1, hidden_size=64, intermediate_size=64, num_attention_heads=2, num_key_value_heads=1
     )
     write_checkpoint(tmp_path, found, tensors)
     model, (tokens,) = opened(llama, tmp_path), prompts_of([14])
     monkeypatch.setattr(perplexity, "ROWS", 4)
-    *_, score = judge(model, tokens, 9, 6)
+    *_, score = scores(model, tokens, 9, 6)
     exact = 0.0
     for window in windows(14, 9, 6):
         mine = log_softmax(logits(EXACT, model.config, tensors, tokens[window.begin : window.end]))
