@@ -24,12 +24,8 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import ROOT, line, median, seconds
+from measure import line, median, seconds
 from on_gpu import heading, import_torch
-
-from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
-
-sys.path += [str(ROOT), str(ROOT / "examples")]
 
 from aot_models.checkpoints.folder import Checkpoint
 from aot_models.decoders.decoder import Decoder
@@ -41,6 +37,7 @@ from aot_models.generation.engine import Engine
 from aot_models.generation.options import Limits
 from aot_models.generation.scheduler import Request, Scheduler, Step
 from aot_models.random_checkpoint import FAMILIES, GPTQ, SIZES, random_tensors, settings, write_checkpoint
+from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
 
 Stored = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
 """config.json and the tensors of a checkpoint."""

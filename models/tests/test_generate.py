@@ -91,10 +91,10 @@ def test_adapters_by_request(llama: Bundle, command: list[str], tmp_path: Path, 
 def test_what_the_command_does_not_find(tmp_path: Path):
     command = [str(tmp_path), str(tmp_path / "nothing"), "Once"]
     write_checkpoint(tmp_path, *quantised("awq")[:2])
-    with pytest.raises(SystemExit, match=r"generate\.py: .*nothing"):
+    with pytest.raises(SystemExit, match=r"generate: .*nothing"):
         main(command)
     (tmp_path / "tokenizer.json").unlink()
-    with pytest.raises(SystemExit, match=r"generate\.py: .*tokenizer\.json: there is no such file"):
+    with pytest.raises(SystemExit, match=r"generate: .*tokenizer\.json: there is no such file"):
         main(command)
 
 
@@ -123,4 +123,4 @@ def test_what_the_command_refuses(
     monkeypatch.setattr("aot_models.generate.Decoder", None)
     with pytest.raises(SystemExit) as caught:
         main([*command, *arguments])
-    assert str(caught.value).startswith(f"generate.py: {message}") or message in str(caught.value)
+    assert str(caught.value).startswith(f"generate: {message}") or message in str(caught.value)
