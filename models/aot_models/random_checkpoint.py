@@ -120,23 +120,23 @@ def random_tensors(found: Mapping[str, Any], seed: int = 0, alike: bool = False)
     linears = config.linears()
     format_ = format_of(values)
     wanted = dict(wanted_tensors(format_, config.tensors(), linears, values.path))
-    pool = rng.standard_normal(min(POOL, max(math.prod(found.shapes[0]) for found in wanted.values())), np.float32)
+    pool = rng.standard_normal(min(POOL, max(math.prod(one.shapes[0]) for one in wanted.values())), np.float32)
     tensors: dict[str, Array] = {}
     first: dict[str, str] = {}
-    for name, found in wanted.items():
+    for name, one in wanted.items():
         kind = re.sub(r"\d+", "", name) if alike else name
         if kind in first:
             tensors[name] = tensors[first[kind]]
             continue
         first[kind] = name
-        shape, (layer, _, end) = found.shapes[0], name.rpartition(".")
+        shape, (layer, _, end) = one.shapes[0], name.rpartition(".")
         drawn = np.roll(pool, -int(rng.integers(len(pool))))[: math.prod(shape)]
         array = None
         if layer in linears:
-            array = _stored(rng, np.resize(drawn, shape), end, found, linears[layer], format_(layer))
+            array = _stored(rng, np.resize(drawn, shape), end, one, linears[layer], format_(layer))
         if array is None:
             array = _plain(drawn, shape, config, name)
-        elif found.dtypes == FLOATS:
+        elif one.dtypes == FLOATS:
             array = array.astype(DTYPES[config.dtype])
         tensors[name] = array
     return tensors

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Collection
+from collections.abc import Collection, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -157,11 +157,12 @@ def _group(stored: Values, group: Any) -> Values:
     return found.but(**parts)
 
 
-def _scheme(stored: Values, name: str, group: dict[str, Any]) -> Scheme:
+def _scheme(stored: Values, name: str, group: Mapping[str, Any]) -> Scheme:
     kind = group.get("format") or stored.get("format", "")
     weights, activations = group["weights"], group.get("input_activations")
     found = None if group.get("output_activations") else _known(kind, weights, activations)
     stored.demand(found is not None, f"compressed-tensors' {_described(name, kind, group)}", SUPPORTED)
+    assert found is not None
     return found
 
 
@@ -182,8 +183,9 @@ def _known(kind: str, weights: dict[str, Any], activations: dict[str, Any] | Non
         fits = weights["block_structure"] == [BLOCK, BLOCK] and activations["group_size"] == BLOCK
         return EightBits(dtype, "block", False) if fits and not static and numbers == "float" else None
     by_activations = ("tensor",) if static else ("tensor", "token")
-    fits = strategy in ("tensor", "channel") and _strategy(activations) in by_activations
-    return EightBits(dtype, strategy, static) if fits else None
+    if strategy not in ("tensor", "channel") or _strategy(activations) not in by_activations:
+        return None
+    return EightBits(dtype, "tensor" if strategy == "tensor" else "channel", static)
 
 
 def _strategy(arguments: dict[str, Any]) -> str:
@@ -197,7 +199,7 @@ def _alike(weights: dict[str, Any], activations: dict[str, Any]) -> bool:
     return kinds[0] == kinds[1] and activations["symmetric"]
 
 
-def _described(name: str, kind: str, group: dict[str, Any]) -> str:
+def _described(name: str, kind: str, group: Mapping[str, Any]) -> str:
     weights, activations = _numbers(group["weights"]), _numbers(group.get("input_activations"))
     results = "; results quantised" if group.get("output_activations") else ""
     return f"{said(name)} of format {said(kind) or 'unknown'} (weights {weights}; activations {activations}{results})"

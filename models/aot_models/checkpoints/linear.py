@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 import numpy as np
 
@@ -58,6 +60,15 @@ class Scaled:
 
 Weight = Array | Packed | Scaled
 """A linear layer's weights: an array [outputs, inputs]; `Packed` for 16-bit activations; `Scaled` for 8-bit ones."""
+
+
+Kind = TypeVar("Kind", Array, Packed, Scaled)
+
+
+def all_of(kind: type[Kind], weights: Sequence[Weight]) -> list[Kind] | None:
+    """The weights, if all are of one kind; otherwise None."""
+    found = [weight for weight in weights if isinstance(weight, kind)]
+    return found if len(found) == len(weights) else None
 
 
 @dataclass(frozen=True)

@@ -8,8 +8,8 @@ the expressions. Back-references and look-behind are not supported.
 from __future__ import annotations
 
 import re
-import re._constants as code
-import re._parser as parser
+import re._constants as code  # type: ignore[import-not-found]
+import re._parser as parser  # type: ignore[import-not-found]
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 from functools import reduce
@@ -149,7 +149,7 @@ def _sequence(parts: Iterable[Any], depth: int, counted: list[object]) -> Match:
             matches.append(_literal("".join(chr(letter) for _, letter in run)))
             counted.append(None)
         else:
-            matches += [_part(*part, depth, counted) for part in run]
+            matches += [_part(kind, argument, depth, counted) for kind, argument in run]
 
     def match(subject: Subject, at: int) -> int:
         for one in matches:

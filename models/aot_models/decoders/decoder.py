@@ -47,12 +47,17 @@ class MissingOpError(LookupError):
 class KeysValues(Protocol):
     """A cache: k and v of each layer, [blocks, block_size, heads_kv, head_dim]."""
 
-    k: Sequence[DeviceArray]
-    v: Sequence[DeviceArray]
+    @property
+    def k(self) -> Sequence[DeviceArray]: ...
+
+    @property
+    def v(self) -> Sequence[DeviceArray]: ...
 
 
-Attend = Callable[[DeviceArray, DeviceArray, DeviceArray, int, DeviceArray], None]
-"""Attention in a layer. Arguments: q [tokens, heads, head_dim]; k and v [tokens, heads_kv, head_dim]; layer; out."""
+class Attend(Protocol):
+    """Attention in layer `number`: q [tokens, heads, head_dim]; k, v [tokens, heads_kv, head_dim]; out like q."""
+
+    def __call__(self, q: DeviceArray, k: DeviceArray, v: DeviceArray, number: int, out: DeviceArray) -> None: ...
 
 
 @dataclass(frozen=True)

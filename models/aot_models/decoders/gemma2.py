@@ -22,11 +22,11 @@ from aot_models.decoders.config_keys import (
     window_of,
 )
 
-NORMS = {
-    "attention_out_norm": "post_attention_layernorm",
-    "mlp_norm": "pre_feedforward_layernorm",
-    "mlp_out_norm": "post_feedforward_layernorm",
-}
+NAMES = Names(
+    attention_out_norm="post_attention_layernorm",
+    mlp_norm="pre_feedforward_layernorm",
+    mlp_out_norm="post_feedforward_layernorm",
+)
 BOUND = number(0, 1e6)
 GEMMA: Table = {
     **COMMON,
@@ -56,7 +56,7 @@ def gemma2(values: Values, context: int | None) -> Config:
         **gemma(values, context),
         attention=mixed(kinds, Attention(rope), Attention(rope, window_of(values, kinds))),
         attention_softcap=values.get("attn_logit_softcapping", 0.0),
-        names=Names(**NORMS),
+        names=NAMES,
     )
 
 

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 from aot_models.checkpoints.keys import Table, an_object, harmless, held, number, only, or_null, whole
 from aot_models.checkpoints.values import Values
-from aot_models.decoders.config import Attention, Config, Names
+from aot_models.decoders.config import Attention, Config
 from aot_models.decoders.config_keys import (
     COMMON,
     COMPUTED,
@@ -24,7 +24,7 @@ from aot_models.decoders.config_keys import (
     of_kind,
     window_of,
 )
-from aot_models.decoders.gemma2 import BOUND, GEMMA, NORMS, gemma
+from aot_models.decoders.gemma2 import BOUND, GEMMA, NAMES, gemma
 from aot_models.decoders.rope import known_parameters, rope_of
 
 DEFAULTS = {
@@ -75,7 +75,7 @@ def gemma3(values: Values, context: int | None) -> Config:
             Attention(rope_of(values, head_dim, length, full)),
             Attention(rope_of(values, head_dim, length, sliding), window_of(values, kinds)),
         ),
-        names=Names(query_norm="self_attn.q_norm", key_norm="self_attn.k_norm", **NORMS),
+        names=replace(NAMES, query_norm="self_attn.q_norm", key_norm="self_attn.k_norm"),
     )
 
 

@@ -9,7 +9,7 @@ from typing import Protocol
 import numpy as np
 
 from aot_models.checkpoints.adapters import LowRank
-from aot_models.checkpoints.linear import BLOCK, Linear, Scaled
+from aot_models.checkpoints.linear import BLOCK, Linear, Scaled, Weight, all_of
 from aot_models.decoders.rows import EightBitRows, Rows
 from aot_models.float8 import cast
 from aot_models.quantise import Packed
@@ -186,23 +186,22 @@ def hardware_float8(bundle: Bundle) -> str:
 
 def _joined(parts: Sequence[Linear]) -> Iterator[Sequence[Linear]]:
     """Group layers of the same input: all in one group if one product can compute them, else one by one."""
-    if len({type(part.weight) for part in parts}) == 1 and _fit([part.weight for part in parts]):
+    if _fit([part.weight for part in parts]):
         yield parts
     else:
         yield from ([part] for part in parts)
 
 
-def _fit(weights: Sequence[Array | Packed | Scaled]) -> bool:
-    first, others = weights[0], weights[1:]
-    if isinstance(first, Packed):  # the same order of inputs
+def _fit(weights: Sequence[Weight]) -> bool:
+    if packed := all_of(Packed, weights):  # the same order of inputs
+        first, others = packed[0], packed[1:]
         alike = all((other.w.dtype, other.group_size) == (first.w.dtype, first.group_size) for other in others)
         return alike and all(_same_order(first.order, other.order) for other in others)
-    if isinstance(first, Scaled):  # the same scale of activations; blocks do not span two layers
-        kinds = {(weight.weight.dtype, weight.of_blocks, weight.input_scale) for weight in weights}
-        return len(kinds) == 1 and (
-            not first.of_blocks or all(len(weight.weight) % BLOCK == 0 for weight in weights[:-1])
-        )
-    return True
+    if scaled := all_of(Scaled, weights):  # the same scale of activations; blocks do not span two layers
+        kinds = {(weight.weight.dtype, weight.of_blocks, weight.input_scale) for weight in scaled}
+        aligned = not scaled[0].of_blocks or all(len(weight.weight) % BLOCK == 0 for weight in scaled[:-1])
+        return len(kinds) == 1 and aligned
+    return all_of(np.ndarray, weights) is not None
 
 
 def _same_order(one: Array | None, other: Array | None) -> bool:
@@ -212,17 +211,17 @@ def _same_order(one: Array | None, other: Array | None) -> bool:
 def _place(bundle: Bundle, parts: Sequence[Linear], dtype: np.dtype) -> Layer:
     weights = [part.weight for part in parts]
     bias = _biases(bundle, parts, dtype)
-    if isinstance(weights[0], Packed):
-        return _place_packed(bundle, weights, bias, dtype)
-    if isinstance(weights[0], Scaled):
-        return _place_scaled(bundle, weights, bias)
-    return Dense(bundle, _rows(bundle, weights, dtype), bias)
+    if packed := all_of(Packed, weights):
+        return _place_packed(bundle, packed, bias, dtype)
+    if scaled := all_of(Scaled, weights):
+        return _place_scaled(bundle, scaled, bias)
+    return Dense(bundle, _rows(bundle, all_of(np.ndarray, weights) or [], dtype), bias)
 
 
 def _place_packed(bundle: Bundle, weights: Sequence[Packed], bias: DeviceArray | None, dtype: np.dtype) -> Layer:
     put, first = bundle.device.array, weights[0]
     scales, zeros = (np.concatenate(x, 1) for x in zip(*((w.scales, w.zeros) for w in weights), strict=True))
-    arguments = {
+    arguments: dict[str, DeviceArray | int | None] = {
         "w": _rows(bundle, [weight.w for weight in weights], first.w.dtype), "scales": put(scales.astype(dtype)),
         "zeros": put(zeros), "group_size": first.group_size, "bias": bias,
         "order": None if first.order is None else put(first.order),

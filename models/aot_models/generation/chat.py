@@ -100,10 +100,10 @@ def _listed(found: Any, where: str) -> Iterator[tuple[str, str]]:
     if not isinstance(entries, list):
         raise CheckpointError(f"{where}: it is {said(entries)}, and should be a text or a list")
     for entry in entries:
-        texts = [entry.get(key) for key in ("name", "template")] if isinstance(entry, dict) else []
-        if not texts or not all(isinstance(text, str) for text in texts):
+        name, source = (entry.get("name"), entry.get("template")) if isinstance(entry, dict) else (None, None)
+        if not isinstance(name, str) or not isinstance(source, str):
             raise CheckpointError(f"{where}: an entry is {said(entry)}, and should have a 'name' and a 'template'")
-        yield texts[0], texts[1]
+        yield name, source
 
 
 def _special_tokens(folder: Path, config: Mapping[str, Any]) -> dict[str, str]:

@@ -79,8 +79,8 @@ class Sampler:
             rows = np.repeat(np.arange(len(texts), dtype=np.int32), [len(text) for text in texts])
             if len(rows):
                 tokens = np.concatenate([np.asarray(text, np.int32) for text in texts])
-                tokens, rows = (model.device.array(array, stream=stream) for array in (tokens, rows))
-                model.bundle.count_tokens(tokens, self._counts, sequences=rows, prompt=prompt, stream=stream)
+                placed, owners = (model.device.array(array, stream=stream) for array in (tokens, rows))
+                model.bundle.count_tokens(placed, self._counts, sequences=owners, prompt=prompt, stream=stream)
 
 
 def check_penalty_ops(bundle: Bundle, samplings: Iterable[Sampling]) -> None:

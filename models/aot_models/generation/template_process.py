@@ -133,7 +133,7 @@ def _environment() -> Any:
     class Generation(Extension):
         """The tag `{% generation %}`, which marks the model's text for training. It has no effect here."""
 
-        tags = frozenset({"generation"})
+        tags = {"generation"}  # noqa: RUF012
 
         def parse(self, parser: Parser) -> list[nodes.Node]:
             next(parser.stream)
