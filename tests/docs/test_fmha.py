@@ -89,7 +89,7 @@ def test_what_is_not_valid(
 
 
 @pytest.mark.parametrize(("options", "message"), (
-    ("-mask=q", "mask 'q' cannot be read; allowed: 0, 1, 2, t, b"), ("-bias=x", "-bias=x; allowed: n, 0, 1, 2, e"),
+    ("-mask=q", "unknown mask 'q'; allowed: 0, 1, 2, t, b"), ("-bias=x", "-bias=x; allowed: n, 0, 1, 2, e"),
     ("-mode=1 -mask=g:3,4", "allowed: t and b"),
     ("-prec=bf8 -d_v=64", "-prec=bf8 goes with -d_v of -d, 128; given: 64"), ("-prec=fp4", "invalid choice: 'fp4'"),
     ("-lse=2", "invalid choice"),

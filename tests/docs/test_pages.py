@@ -100,7 +100,7 @@ def test_links_lead_somewhere(name: str):
 def test_named_files_are_there(name: str):
     """Paths of this repository in code spans."""
     for path in re.findall(
-        r"`((?:aot|runtime|kernels|manifests|examples|benchmarks|docs|tests)/[\w./*-]*)`", PAGES[name]
+        r"`((?:aot|runtime|models|kernels|manifests|examples|benchmarks|docs|tests)/[\w./*-]*)`", PAGES[name]
     ):
         assert list(ROOT.glob(path.rstrip("/"))), path
 
