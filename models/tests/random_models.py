@@ -1,4 +1,4 @@
-"""Small checkpoints of random numbers, in the published formats, and what a model makes of them."""
+"""Small random checkpoints in the published formats, and helpers to run them."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def generate(model: Decoder, prompts: Sequence[Sequence[int]], count: int) -> tu
 def service(
     model: Decoder, requests: Sequence[Request], blocks: int = 0, slots: int = 0, chunk: int = 1 << 16, burst: int = 4
 ) -> tuple[Scheduler, Engine]:
-    """By default all requests run together, each prompt in one chunk."""
+    """A scheduler and an engine. By default all requests run together, each prompt in one chunk."""
     blocks = blocks or sum(blocks_for(request.longest, BLOCK_SIZE) for request in requests)
     slots, longest = slots or len(requests), max(request.longest for request in requests)
     scheduler = Scheduler(BlockPool(blocks), BLOCK_SIZE, slots, chunk, burst, model.config.context)

@@ -21,7 +21,7 @@ SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 2, "
 
 @pytest.fixture
 def command(llama: Bundle, op_bundles: OpBundles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """What the command line begins with, for a model of one layer in the test's folder."""
+    """The first arguments of the command, for a model of one layer in the test's folder."""
     if op_bundles.on != "gpu":  # where no bundle is on disk: variants are compiled when calls need them
         monkeypatch.setattr("aot_models.generate.open_bundle", lambda folder, device: llama)
     return [str(tmp_path), str(llama.path), "--device", llama.device.driver.name]
@@ -30,7 +30,7 @@ def command(llama: Bundle, op_bundles: OpBundles, tmp_path: Path, monkeypatch: p
 def test_the_command_continues_texts(
     llama: Bundle, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ):
-    """In the order of the prompts; a file of prompts gives objects."""
+    """Texts come in the order of the prompts."""
     model = one_layer(llama, tmp_path, torch_dtype="float32", **SMALL)
     tokens, texts = Tokens(tmp_path), ["Once", "A longer text"]
     found, _ = generate(model, [tokens.encode(text) for text in texts], 3)

@@ -9,7 +9,7 @@ from aot_models.masks import create_block_mask
 
 
 def test_lists_by_hand():
-    """Of 300 keys in blocks of 64, two queries at places 150 and 151 see those from 64 on."""
+    """Two queries at positions 150 and 151 see the keys from 64 on, of 300 keys in blocks of 64."""
     lists = create_block_mask(lambda b, h, q, k: (k <= q + 150) & (k >= 64), 1, 1, 2, 300, 64)
     assert (lists.kv_num_blocks.tolist(), lists.full_kv_num_blocks.tolist()) == ([[1]], [[1]])
     assert (lists.kv_indices.tolist(), lists.full_kv_indices.tolist()) == ([[[2, 0, 0, 0, 0]]], [[[1, 0, 0, 0, 0]]])

@@ -42,7 +42,7 @@ def bytes_in_words(codes: np.ndarray) -> np.ndarray:
 
 
 def codes_of(packed: Packed, k: int) -> np.ndarray:
-    """By the layout's definition: columns 2i and 2i + 1 are the low and the high half of byte i."""
+    """Unpack by the layout's definition: columns 2i and 2i + 1 are the low and the high half of byte i."""
     codes = [(packed.w[:, column // 2] >> 4 * (column % 2)) & 15 for column in range(k)]
     return np.array(codes)
 
@@ -139,7 +139,7 @@ def test_the_order_of_awq_is_the_published_one():
 
 @pytest.mark.parametrize("word, less_one", ((0x77777777, True), (0x88888888, False)))
 def test_zeros_of_the_other_version_of_gptq_are_noticed(word: int, less_one: bool):
-    """Of symmetric checkpoints; the words are those that each version writes for a zero of 8."""
+    """Symmetric checkpoints; the words are those of each version for a zero of 8."""
     zeros = np.full((2, 3), word, np.uint32).view(np.int32)
     found = from_gptq(words(CODES.T).T, zeros, SCALES, None, less_one, symmetric=True)
     assert found.zeros is not None and (found.zeros == 8).all()
@@ -233,7 +233,7 @@ def test_nf4_takes_the_nearest_value_of_its_codebook():
 
 
 def test_prepacked_words_hold_what_a_lane_of_a_matrix_unit_needs():
-    """By the layout's definition, code by code: the words of a lane, and its scales and zeros, lie together."""
+    """Check code by code: the words of a lane, and its scales and zeros, are contiguous."""
     n, k = 128, 192
     codes, by_output = RNG.integers(0, 16, (n, k), dtype=np.uint8), RNG.integers(0, 17, (3, n)).astype(np.uint8)
     scales = RNG.uniform(0.5, 1, (3, n)).astype(np.float16)

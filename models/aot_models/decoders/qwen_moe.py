@@ -47,7 +47,7 @@ def qwen2_moe(values: Values, context: int | None) -> Config:
     size, shared = values["moe_intermediate_size"], values["shared_expert_intermediate_size"]
     if shared % size:
         raise CheckpointError(
-            f"{values.path}: shared_expert_intermediate_size {shared} is no multiple of moe_intermediate_size {size}"
+            f"{values.path}: shared_expert_intermediate_size {shared} is not a multiple of moe_intermediate_size {size}"
         )
     experts = replace(_experts(values), shared=shared // size, shared_is_gated=True, shared_one="mlp.shared_expert")
     return Config(

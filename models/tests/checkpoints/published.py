@@ -14,7 +14,7 @@ from tests.support.dtypes import BF16, FP32
 Array = np.ndarray
 E4M3 = np.dtype(ml_dtypes.float8_e4m3fn)
 AWQ_ORDER = (0, 2, 4, 6, 1, 3, 5, 7)
-"""Which of eight neighbouring outputs each nibble of an AWQ word holds, the lowest first."""
+"""The output, of eight neighbours, in each nibble of an AWQ word, the lowest first."""
 
 
 @dataclass(frozen=True)
@@ -198,4 +198,4 @@ FORMATS: dict[str, Published] = {
     "pack-quantized of 4 bits, act-order": packed(4, act_order=True),
     "pack-quantized of 8 bits": packed(8, 32, symmetric=False),
 }  # fmt: skip
-"""By a name for tests."""
+"""The formats by a name for tests."""

@@ -17,7 +17,7 @@ CONFIG = {
     "r": 8, "lora_alpha": 16, "lora_dropout": 0.0, "bias": "none", "fan_in_fan_out": False, "use_rslora": False,
     "use_dora": False, "modules_to_save": None, "rank_pattern": {}, "alpha_pattern": {}, "init_lora_weights": True,
 }  # fmt: skip
-"""Of adapter_config.json, but for target_modules."""
+"""The keys of adapter_config.json, without target_modules."""
 
 
 def adapter(

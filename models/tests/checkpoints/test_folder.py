@@ -184,7 +184,7 @@ def test_shared_experts_that_the_config_does_not_have(tmp_path: Path):
 
 
 def test_a_last_layer_beside_tied_embeddings_is_the_table(tmp_path: Path):
-    """As transformers has it, which does not tie two that differ."""
+    """transformers does not tie two layers that differ either."""
     found, tensors = tiny(num_hidden_layers=1, tie_word_embeddings=True)
     head = tensors["model.embed_tokens.weight"].copy()
     write_checkpoint(tmp_path, found, {**tensors, "lm_head.weight": head})

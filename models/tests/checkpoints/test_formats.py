@@ -25,7 +25,7 @@ NAME = "model.layers.0.mlp.up_proj"
 
 
 def dense_of(weight: Weight) -> Array:
-    """What weights stand for, float64 [outputs, inputs], by the definition of the ops' layouts."""
+    """Dequantise weights by the definition of the ops' layouts, float64 [outputs, inputs]."""
     if isinstance(weight, Packed):
         k = weight.group_size * len(weight.scales)
         codes = (unpack_int4(weight.w, k) if weight.w.dtype == np.uint8 else weight.w).astype(np.float64)

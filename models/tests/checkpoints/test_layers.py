@@ -19,7 +19,7 @@ from tests.support.dtypes import BF16, eight_bits
 pytestmark = pytest.mark.sampled(1)
 Array = np.ndarray
 SIZE = 256
-"""Of all layers' inputs."""
+"""The number of inputs of all layers."""
 
 
 def read(published: Published, stored: Stored, biased: bool = False) -> Linear:
@@ -53,7 +53,7 @@ def rounded(x: Array, published: Published, bundle: Bundle, input_scale: float |
 
 
 def check(bundle: Bundle, published: Published, parts: list[Stored], m: int, bias: Array | None = None) -> Layer:
-    """Of one input; returns the layer."""
+    """Upload parts with the same input as one layer, compare its results with the reference, and return it."""
     linears = [read(published, stored) for stored in parts]
     if bias is not None:
         ends = np.cumsum([len(stored.dense) for stored in parts])[:-1]
@@ -77,7 +77,7 @@ def test_a_layer_is_what_its_weights_stand_for(llama: Bundle, name: str, m: int)
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_layers_of_one_input_are_one_product_where_they_can_be(llama: Bundle, name: str):
-    """Of unlike numbers of outputs, with scales of their own."""
+    """Parts with different numbers of outputs and scales."""
     published, rng = FORMATS[name], np.random.default_rng(1)
     parts = [published.store(rng, outputs, SIZE) for outputs in (256, 128, 32)]
     bias = None if published.activations == "block" else rng.standard_normal(416).astype(BF16)

@@ -102,4 +102,4 @@ PUBLISHED: dict[str, dict[str, Any]] = {
             "rope_scaling": {"factor": 8.0, "rope_type": "linear"}, "sliding_window": 1024},
     },
 }  # fmt: skip
-"""By a name for tests."""
+"""The configs by a name for tests."""

@@ -22,7 +22,7 @@ Weights = Mapping[str, Array]
 
 @dataclass(frozen=True)
 class Ops:
-    """What the model is made of, and the dtype of what they return."""
+    """The operations of the model, and the dtype of their results."""
 
     dtype: np.dtype
     embedding: Callable[..., Array]
@@ -119,7 +119,7 @@ class Model:
         return self.norm(names.mlp_out_norm, change) if names.mlp_out_norm else change
 
     def experts(self, figures: Experts, x: Array) -> Array:
-        """As published: shared experts are one gated layer."""
+        """The mixture as published: shared experts are one gated layer."""
         scores = self.joined((figures.router,), x)
         weights, chosen = self.ops.route(
             scores, figures.chosen, renormalise=figures.renormalise, groups=figures.groups,

@@ -18,7 +18,7 @@ VOCABULARY = 320
 
 
 def rounding(bundle: Bundle, name: str, input_scale: float | None) -> Ops:
-    """Of a model in a published format. input_scale: of all its layers, where it is static."""
+    """The operations of a model in a published format. input_scale: the static scale of all layers, if there is one."""
     published = FORMATS[name]
 
     def product(x: Array, w: Array, bias: Array | None = None) -> Array:

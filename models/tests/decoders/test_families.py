@@ -1,4 +1,4 @@
-"""What families make of a config.json: those of published models, and what is refused."""
+"""Configurations from config.json: published models, and refused keys and values."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ QWEN = {
     "num_key_value_heads": 2, "rms_norm_eps": 1e-6, "rope_theta": 1e6, "sliding_window": 32768,
     "tie_word_embeddings": True, "torch_dtype": "bfloat16", "use_sliding_window": False, "vocab_size": 151936,
 }  # fmt: skip
-"""Of Qwen2.5-0.5B."""
+"""The config of Qwen2.5-0.5B."""
 GEMMA_2 = {
     "architectures": ["Gemma2ForCausalLM"], "attn_logit_softcapping": 50.0, "eos_token_id": 1, "head_dim": 128,
     "final_logit_softcapping": 30.0, "hidden_act": "gelu_pytorch_tanh", "hidden_size": 4608, "rope_theta": 1e4,
@@ -31,14 +31,14 @@ GEMMA_2 = {
     "num_attention_heads": 32, "num_hidden_layers": 46, "num_key_value_heads": 16, "query_pre_attn_scalar": 144,
     "rms_norm_eps": 1e-6, "sliding_window": 4096, "torch_dtype": "float32", "vocab_size": 256000,
 }  # fmt: skip
-"""Of Gemma 2 27B."""
+"""The config of Gemma 2 27B."""
 GEMMA_3 = {
     "architectures": ["Gemma3ForConditionalGeneration"], "eos_token_id": [1, 106], "torch_dtype": "bfloat16",
     "text_config": {"hidden_size": 2560, "intermediate_size": 10240, "model_type": "gemma3_text",
                     "num_hidden_layers": 34, "rope_scaling": {"factor": 8.0, "rope_type": "linear"},
                     "sliding_window": 1024},
 }  # fmt: skip
-"""Of Gemma 3 4B: the other keys are left out."""
+"""The config of Gemma 3 4B, which omits the other keys."""
 PHI_4 = {
     "architectures": ["Phi3ForCausalLM"], "hidden_act": "silu", "hidden_size": 5120, "intermediate_size": 17920,
     "max_position_embeddings": 16384, "num_attention_heads": 40, "num_hidden_layers": 40, "num_key_value_heads": 10,

@@ -1,5 +1,5 @@
-"""What the tiny models can tell apart: each feature of a family, left out or wrong, takes the logits further away than
-the tolerance of the tests that hold a device's logits against the reference."""
+"""The sensitivity of the tiny models: each feature of a family, left out or wrong, moves the logits out of the tolerance
+of the tests that compare a device's logits with the reference."""
 
 from __future__ import annotations
 
@@ -56,7 +56,7 @@ def one_rope_for_all(config: Config, tensors: Tensors) -> tuple[Config, Tensors]
 
 
 def other_divisors(config: Config, tensors: Tensors) -> tuple[Config, Tensors]:
-    """Those of short contexts."""
+    """The divisors of short contexts."""
     found, _ = tiny(**TINY["phi3, long"])
     return replace(config, attention=config_from(Values(found), 64).attention), tensors
 

@@ -20,7 +20,7 @@ pytestmark = pytest.mark.sampled(0)
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_logits_of_a_model(llama: Bundle, name: str, tmp_path: Path):
-    """Of prompts, and of the step after them."""
+    """Compare the logits of prompts, and of the step after them."""
     found, stored, dense = quantised(name)
     write_checkpoint(tmp_path, found, stored)
     model, prompts = opened(llama, tmp_path), prompts_of((1, 5))

@@ -1,4 +1,4 @@
-"""The same checkpoints in transformers: rotary tables, logits and tokens are its own."""
+"""Compare rotary tables, logits and tokens of the tiny checkpoints with transformers."""
 
 from __future__ import annotations
 
@@ -51,7 +51,7 @@ ROPES: dict[str, tuple[dict[str, Any], int]] = {
     "longrope, its older name": ({"family": "phi3", "rope_scaling": OLDER, "partial_rotary_factor": 0.5}, 100),
     "partial": ({"family": "phi3", "partial_rotary_factor": 0.5, "rope_scaling": None}, 64),
 }  # fmt: skip
-"""What config.json says, and the tokens of a sequence."""
+"""A config.json, and the tokens of a sequence."""
 
 
 @pytest.mark.parametrize("name", ROPES)
@@ -90,7 +90,7 @@ def logits_of(model: Any, tokens: list[int]) -> np.ndarray:
 
 @pytest.mark.parametrize("name", MODELS)
 def test_the_reference_is_the_model(name: str, tmp_path: Path):
-    """In float64; transformers computes norms and rotary tables in float32 even so."""
+    """Compare in float64; transformers computes norms and rotary tables in float32 even then."""
     found, tensors = tiny(**MODELS[name])
     write_checkpoint(tmp_path, found, tensors)
     config = config_from(Values(found), CONTEXTS.get(name))

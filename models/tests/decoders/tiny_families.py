@@ -29,7 +29,7 @@ TINY: dict[str, dict[str, object]] = {
 """Arguments of `tiny`, by name."""
 
 EXPERTS: dict[str, object] = {**SMALL, "torch_dtype": "float16", "moe_intermediate_size": 32}
-"""Of float16: there its rounding hardly ever changes who the best experts are."""
+"""Mixtures use float16, whose rounding hardly ever changes the choice of experts."""
 MIXTURES: dict[str, dict[str, object]] = {
     "mixtral": {"family": "mixtral", **EXPERTS, "num_local_experts": 4, "sliding_window": 9},
     "qwen2_moe": {"family": "qwen2_moe", **EXPERTS, "shared_expert_intermediate_size": 64, "mlp_only_layers": [0]},

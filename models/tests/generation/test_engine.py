@@ -72,7 +72,7 @@ def test_requests_get_what_they_get_alone(llama: Bundle, tmp_path: Path):
     ids=("limited", "plain", "penalised"),
 )  # fmt: skip
 def test_sampling_is_what_the_reference_takes(llama: Bundle, sampling: Sampling, tmp_path: Path):
-    """By the prompt's pass, by a step op by op and by a replayed one; rows that idle beside them."""
+    """The tokens come from the prompt's pass, a step op by op, and a replayed step, with idle rows."""
     model = one_layer(llama, tmp_path, **SMALL)
     requests = [Request(tuple(prompt), sampling, Limits(3, logprobs=0)) for prompt in prompts_of([4, 9, 5])]
     scheduler, engine = service(model, requests, slots=5)
@@ -86,7 +86,7 @@ def test_sampling_is_what_the_reference_takes(llama: Bundle, sampling: Sampling,
 
 
 def drawn(sampling: Sampling, logits: np.ndarray, prompt: Sequence[int], new: Sequence[int]) -> list[int]:
-    """By the references."""
+    """The token that the references of the ops draw from logits."""
 
     def row(name: str, dtype: type = np.float32) -> np.ndarray:
         return np.array([getattr(sampling, name)], dtype)

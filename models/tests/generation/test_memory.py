@@ -1,4 +1,4 @@
-"""What a model needs of a device's memory, and what is said of it."""
+"""The plan of a device's memory, and its text."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from aot_runtime import Bundle, Device
 from models.tests.random_models import opened, tiny
 
 HALF = np.dtype(np.float16)
-"""As large as bfloat16."""
+"""A dtype of the size of bfloat16."""
 
 
 @pytest.fixture

@@ -129,7 +129,7 @@ def test_shared_blocks_are_held_once():
 
 
 def test_shared_blocks_that_nobody_uses_are_no_longer_free():
-    """Of 3 free blocks the prompt is in 2: there is one more, and two are needed."""
+    """The prompt is in 2 of 3 free blocks: one more is free, and two are needed."""
     scheduler, model = scheduler_of(blocks=4), FakeModel(4, 16)
     scheduler.submit(request(9, 3))
     run(scheduler, model)

@@ -12,7 +12,7 @@ from aot_models.generation.stops import CONTEXT, Detokenizer, StopStrings, TextS
 
 PIECES = ["a", "b", "ab", "€", "é"[:1], "\N{GRINNING FACE}", "ba"]
 BYTES = [bytes([i]) for i in range(256)] + [piece.encode() for piece in PIECES]
-"""What a token of a byte-level tokenizer stands for: some of them are whole texts, most of them bytes."""
+"""The bytes of each token of a byte-level tokenizer: a few are whole texts, most are single bytes."""
 
 
 def decode(tokens: Sequence[int]) -> str:
@@ -74,7 +74,7 @@ def test_no_more_is_held_back_than_what_may_begin_a_stop_string(text: str, stops
 
 
 def test_the_first_token_is_decoded_behind_the_prompt():
-    """As decoders do that drop the blank before a text's first word."""
+    """Decode like decoders that drop the blank before a text's first word."""
 
     def words(tokens: Sequence[int]) -> str:
         return "".join(f" {token}" for token in tokens)[1:]
