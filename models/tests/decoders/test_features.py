@@ -1,4 +1,4 @@
-"""The sensitivity of the tiny models: each feature of a family, left out or wrong, moves the logits out of the tolerance
+"""The sensitivity of the tiny models: each feature of a family, left out or wrong, moves logits beyond the tolerance
 of the tests that compare a device's logits with the reference."""
 
 from __future__ import annotations
