@@ -1,5 +1,5 @@
-"""DeepSeek-V2-Lite: latent attention, rotated by neighbouring pairs; the first layers have one gated layer, the others
-many small experts and shared ones."""
+"""DeepSeek-V2-Lite: latent attention, with rotation of neighbouring pairs. The first layers are dense; the others have
+many small experts, and shared ones."""
 
 from __future__ import annotations
 

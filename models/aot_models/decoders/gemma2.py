@@ -1,4 +1,4 @@
-"""Gemma 2: norms before and after, whose factors are 1 + weight, bounded scores and logits, windows in every second
+"""Gemma 2: norms before and after with factors of 1 + weight, soft-capped scores and logits, and windows in every second
 layer."""
 
 from __future__ import annotations

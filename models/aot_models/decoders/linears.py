@@ -64,8 +64,8 @@ class EightBits:
 
     Attributes:
         weight: int8 or float8 [outputs, inputs].
-        scales: float32 [1], [outputs], or of blocks [cdiv(outputs, 128), cdiv(inputs, 128)].
-        input_scale: float32 [1]; None: each row, or each 128 numbers of a row, has one of its own.
+        scales: float32 [1], [outputs], or [cdiv(outputs, 128), cdiv(inputs, 128)] for blocks.
+        input_scale: the static scale of activations, float32 [1]; None: each row, or 128 columns of it, is scaled.
     """
 
     bundle: Bundle
@@ -97,7 +97,7 @@ class EightBits:
 
 @dataclass(frozen=True)
 class Beside:
-    """Layers of the same input; the columns of the result that each writes."""
+    """Layers of the same input, each with its columns of the result."""
 
     layers: tuple[tuple[slice, Layer], ...]
 

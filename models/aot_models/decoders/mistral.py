@@ -1,4 +1,4 @@
-"""Mistral: Llama's layers, of which all or some see a window of the tokens before."""
+"""Mistral: Llama's layers, all or some of them with a sliding window."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixtral: Mistral's layers with eight experts, of which a token has two."""
+"""Mixtral: Mistral's layers with eight experts, two for each token."""
 
 from __future__ import annotations
 

@@ -25,7 +25,7 @@ def qwen3(values: Values, context: int | None) -> Config:
 
 
 def normed(values: Values, context: int | None, attention: tuple[Attention, ...]) -> Config:
-    """Layers whose queries and keys are normalised."""
+    """The configuration of layers with normalised queries and keys."""
     biased = values["attention_bias"]
     return Config(
         **common(values, context),

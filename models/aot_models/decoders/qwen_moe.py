@@ -1,4 +1,4 @@
-"""Qwen2-MoE and Qwen3-MoE: layers of Qwen2 and Qwen3 with many small experts; those of Qwen2 have a shared one."""
+"""Qwen2-MoE and Qwen3-MoE: layers of Qwen2 and Qwen3 with many small experts; Qwen2-MoE adds a shared expert."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ QWEN3_KEYS: Table = {
 
 
 def qwen2_moe(values: Values, context: int | None) -> Config:
-    """Layers of which every second one of the first slides, if any does."""
+    """The configuration of Qwen2-MoE. If layers slide, it is every second one before max_window_layers."""
     size, shared = values["moe_intermediate_size"], values["shared_expert_intermediate_size"]
     if shared % size:
         raise CheckpointError(
@@ -59,7 +59,7 @@ def qwen2_moe(values: Values, context: int | None) -> Config:
 
 
 def qwen3_moe(values: Values, context: int | None) -> Config:
-    """Layers that all slide, if any does."""
+    """The configuration of Qwen3-MoE. If layers slide, all do."""
     attention = sliding(values, context, lambda number: True)
     values.demand(len({layer.window for layer in attention}) == 1, "layer_types of two kinds", [f"all {SLIDING}"])
     return replace(normed(values, context, attention), experts=_experts(values))
@@ -75,7 +75,7 @@ def _experts(values: Values) -> Experts:
 
 
 def _count(values: Values) -> int:
-    """The number of a layer's experts, which newer files have under another name."""
+    """The number of a layer's experts, which has another name in newer files."""
     older, newer = values.get("num_experts"), values.get("num_local_experts")
     if older and newer and older != newer:
         raise CheckpointError(f"{values.path}: num_experts is {older}, and num_local_experts {newer}")

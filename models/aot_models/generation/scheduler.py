@@ -245,8 +245,8 @@ class Scheduler:
             index += 1
 
     def _span(self, sequence: Running, count: int) -> Span:
-        """The next tokens of a sequence. Others may share its blocks that are full then: a pass writes the keys and
-        values of all its tokens before it reads any."""
+        """The next `count` tokens of a sequence. Blocks that they fill can be shared at once, since a pass writes all keys
+        and values of a layer before it reads any."""
         start, end = sequence.computed, sequence.computed + count
         for index in range(start // self.block_size, min(end // self.block_size, len(sequence.keys))):
             self.pool.publish(sequence.blocks[index], sequence.keys[index])
@@ -267,14 +267,14 @@ class Scheduler:
             if not sequence.remaining:
                 self.finish(sequence, "length")
                 break
-        # All but the last have been through the model.
+        # The model has computed all tokens but the last.
         sequence.computed = max(sequence.computed, len(sequence.tokens) - 1)
         return new
 
 
 def check_request(request: Request, number: int, context: int, vocabulary: int) -> None:
-    """Raises `ContextError` for a prompt without tokens, or one that gets longer than the context; `ValueError` for one
-    with tokens that the vocabulary has not."""
+    """Check a request. Raises `ContextError` for an empty prompt and for sequences beyond the context, `ValueError` for
+    tokens outside of the vocabulary."""
     if not request.prompt:
         raise ContextError(f"prompt {number} has no tokens")
     if request.longest > context:
