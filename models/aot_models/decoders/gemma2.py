@@ -1,5 +1,5 @@
-"""Gemma 2: norms before and after with factors of 1 + weight, soft-capped scores and logits, and windows in every second
-layer."""
+"""Gemma 2: norms before and after with factors of 1 + weight, soft-capped scores and logits, and windows in every
+second layer."""
 
 from __future__ import annotations
 

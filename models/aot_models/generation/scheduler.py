@@ -245,8 +245,8 @@ class Scheduler:
             index += 1
 
     def _span(self, sequence: Running, count: int) -> Span:
-        """The next `count` tokens of a sequence. Blocks that they fill can be shared at once, since a pass writes all keys
-        and values of a layer before it reads any."""
+        """The next `count` tokens of a sequence. Blocks that they fill can be shared at once, since a pass writes all
+        keys and values of a layer before it reads any."""
         start, end = sequence.computed, sequence.computed + count
         for index in range(start // self.block_size, min(end // self.block_size, len(sequence.keys))):
             self.pool.publish(sequence.blocks[index], sequence.keys[index])
