@@ -3,7 +3,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -48,19 +48,6 @@ class VersionMismatchError(BundleError):
     """A bundle has another version than was asked for."""
 
 
-class LockError(BundleError):
-    """A bundle is not the one that a lock file has, or the file cannot be read; nothing of the bundle is used.
-
-    Attributes:
-        reason: `unlocked`: the file has no bundle of that name and architecture; `changed`: it has another one;
-            `missing`: what it has is no longer there; `malformed`: the file cannot be read, or is something else.
-    """
-
-    def __init__(self, message: str, reason: str = ""):
-        super().__init__(message)
-        self.reason = reason
-
-
 class NoVectorsError(BundleError):
     """A bundle, or an op of it, has no selftest vectors to test a device with."""
 
@@ -90,20 +77,37 @@ class ArgumentError(AotError, ValueError):
 
 
 class NoVariantError(ArgumentError):
-    """The contract holds, but the bundle has no code object for these arguments.
+    """The contract allows the call, but the bundle has no variant for it.
+
+    The advice in its text is worked out when it is first read, since that takes longer than planning a call.
 
     Attributes:
-        may_be_had: whether the bundle's manifest may have such code, which a build for the call makes.
-        remedy: lines that say how to have it built: the entry of a calls file, and the command; none where that is
-            not known, or where there is none.
+        remedy: lines with the command and the calls file that build the missing variant; empty if that is unknown.
     """
 
-    may_be_had = False
-    remedy: tuple[str, ...] = ()
+    def __init__(self, *lines: str, explain: Callable[[], tuple[tuple[str, ...], tuple[str, ...]]] | None = None):
+        super().__init__(*lines)
+        self._explain = explain
+        self._explanation: tuple[tuple[str, ...], tuple[str, ...]] = ((), ())
+
+    def _explained(self) -> tuple[tuple[str, ...], tuple[str, ...]]:
+        explain, self._explain = self._explain, None
+        if explain is not None:
+            self._explanation = explain()
+        return self._explanation
+
+    @property
+    def remedy(self) -> tuple[str, ...]:
+        return self._explained()[1]
 
     @property
     def lines(self) -> tuple[str, ...]:
-        return (*super().lines, *self.remedy)
+        advice, remedy = self._explained()
+        return (*super().lines, *advice, *remedy)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        self._explained()
+        return super().__reduce__()
 
 
 class CallsFileError(AotError):

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from aot_runtime.command.main import main as aotbundle
+from aot_bundle.command.main import main as aotbundle
 from tests.docs.markdown import Block, blocks
 from tests.docs.scripts import ROOT
 from tests.release.shown import files_of_pages
@@ -93,8 +93,7 @@ def test_the_image_has_what_the_page_builds_and_no_compiler():
         folder = source.rpartition("/")[0] if "*" in source else source
         assert (ROOT / source).is_file() or f"--wheel-dir {folder} " in made or f"verify {folder}\n" in made, source
     assert f"manifests/{bundle.rpartition('-')[0]}.yaml" in made and f"--arch {bundle.rpartition('-')[2]}" in made
-    extras = set(metadata.metadata("aotbuild").get_all("Provides-Extra"))
-    assert set(variables["EXTRAS"].split(",")) <= extras and "build" not in variables["EXTRAS"]
+    assert variables["EXTRAS"] == "" and "cuda" in metadata.metadata("aot-runtime").get_all("Provides-Extra")
     scripts = {script.name for script in metadata.entry_points(group="console_scripts")}
     for text in (text for name, text in found if name == "RUN"):
         for part in re.split(r"&&|;", text):

@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 import aot_runtime
+from aot_bundle.command.main import main as aotbundle
 from aot_runtime import errors
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.call.op import MAX_PLANS
-from aot_runtime.command.main import main as aotbundle
 from aot_runtime.contract import index_file, records
 from aot_runtime.device.memory import KEPT_BLOCK, KEPT_TOTAL
 from tests.docs.markdown import blocks, section, table
@@ -113,8 +113,10 @@ def test_every_name_of_the_architecture_page_is_defined():
     text = "\n".join(path.read_text(encoding="utf-8") for path in files)
     defined = set(re.findall(r"^(?:class |def )?([A-Za-z_]\w*)\b", text, re.MULTILINE))
     folders = {path.name for path in (*ROOT.iterdir(), *(ROOT / "runtime").rglob("*")) if path.is_dir()}
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    assert names - defined - folders - set(extras) == {"aotbuild", "aotbundle"}
+    projects = [ROOT / "pyproject.toml", ROOT / "runtime/pyproject.toml"]
+    texts = [path.read_text(encoding="utf-8") for path in projects]
+    extras = {extra for text in texts for extra in tomllib.loads(text)["project"]["optional-dependencies"]}
+    assert names - defined - folders - extras == {"aotbuild", "aotbundle"}
 
 
 def test_profiling_on_the_emulator(rows_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

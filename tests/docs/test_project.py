@@ -6,6 +6,7 @@ import importlib.metadata
 import re
 import tomllib
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,10 @@ import aot_runtime
 from tests.docs.markdown import section, table
 from tests.docs.scripts import ROOT
 
-PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+PROJECT, RUNTIME = (
+    tomllib.loads((ROOT / file).read_text(encoding="utf-8"))["project"]
+    for file in ("pyproject.toml", "runtime/pyproject.toml")
+)
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
 TEMPLATES = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
 
@@ -30,15 +34,20 @@ def test_the_version_has_one_place():
     """Of the files that are shipped, the runtime's alone says it; the package's metadata are made of that."""
     version = re.compile(rf"\b_?_?version_?_?\s*[=:]\s*[\"']?{re.escape(aot_runtime.__version__)}")
     sources = [path for folder in ("aot", "runtime") for path in (ROOT / folder).rglob("*.py")]
-    said = [path for path in (*sources, ROOT / "pyproject.toml") if version.search(path.read_text(encoding="utf-8"))]
-    assert said == [ROOT / "runtime/aot_runtime/__init__.py"] and PROJECT["dynamic"] == ["version"]
-    assert importlib.metadata.version("aotbuild") == aot_runtime.__version__
+    projects = (ROOT / "pyproject.toml", ROOT / "runtime/pyproject.toml")
+    said = [path for path in (*sources, *projects) if version.search(path.read_text(encoding="utf-8"))]
+    assert said == [ROOT / "runtime/aot_runtime/__init__.py"]
+    assert PROJECT["dynamic"] == RUNTIME["dynamic"] == ["version"]
+    for distribution in ("aotbuild", "aot-runtime"):
+        assert importlib.metadata.version(distribution) == aot_runtime.__version__
+    assert f"aot-runtime=={aot_runtime.__version__}" in PROJECT["dependencies"]
 
 
-def test_classifiers_say_what_the_other_keys_say():
-    given = PROJECT["classifiers"]
+@pytest.mark.parametrize("project", [PROJECT, RUNTIME], ids=lambda project: project["name"])
+def test_classifiers_say_what_the_other_keys_say(project: dict[str, Any]):
+    given = project["classifiers"]
     pythons = [name.rpartition(" ")[2] for name in given if re.search(r":: 3\.\d+$", name)]
-    assert PROJECT["requires-python"] == f">={pythons[0]}"
+    assert project["requires-python"] == f">={pythons[0]}"
     assert not any(name.startswith("License ::") for name in given), "the license is an SPDX expression"
     assert len(given) == len(set(given)) and given == sorted(given, key=lambda name: name.split(" :: ")[0])
 
@@ -52,13 +61,13 @@ def test_every_dependency_has_its_reason():
         for name in names.split(",")
         if reason
     }
-    groups = {"": PROJECT["dependencies"], **PROJECT["optional-dependencies"]}
     wanted = {
         (re.split(r"[^\w.-]", requirement)[0], extra)
-        for extra, requirements in groups.items()
+        for project in (PROJECT, RUNTIME)
+        for extra, requirements in {"": project["dependencies"], **project["optional-dependencies"]}.items()
         if extra not in ("docs", "dev")
         for requirement in requirements
-        if not requirement.startswith(("aotbuild[", "numpy>=2"))
+        if not requirement.startswith(("aotbuild[", "aot-runtime", "numpy>=2"))
     }
     assert told == wanted
 

@@ -68,8 +68,10 @@ def test_extras_and_commands_exist():
     scripts = {script.name for script in metadata.entry_points(group="console_scripts")}
     for name in ("README.md", "CONTRIBUTING.md"):
         text = (ROOT / name).read_text(encoding="utf-8")
-        named = {extra for extras in re.findall(r"'\.\[([\w,]+)\]'", text) for extra in extras.split(",")}
-        assert {"dev"} <= named <= set(package.get_all("Provides-Extra"))
+        for folder, distribution in ((".", "aotbuild"), ("./runtime", "aot-runtime")):
+            found = re.findall(rf"'{re.escape(folder)}\[([\w,]+)\]'", text)
+            named = {extra for extras in found for extra in extras.split(",")}
+            assert named and named <= set(metadata.metadata(distribution).get_all("Provides-Extra"))
     assert {"aotbuild", "aotbundle"} <= scripts
     assert section(README, "Licence").strip().startswith(package["License-Expression"])
 

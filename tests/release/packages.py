@@ -2,30 +2,44 @@
 
 from __future__ import annotations
 
+import json
 import os
 import shutil
 import sys
 import venv
-from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+
+from tests.support.hip_double.double import build
 
 from .running import Findings, Result, environment, run
 from .scratch import LEFT_OUT
 from .setting import Setting, say
 
+DISTRIBUTIONS = {"aot_runtime": "runtime", "aotbuild": "."}
+"""The distributions by the names of their wheels, and their folders. The runtime's comes first."""
 ARCHS = "gfx942,sm_90"
 FILTER = "op=flash_attention,T=float16,HEAD_DIM=64,BOUND_LEFT=false"
 """What is built of attention, so that it takes less than a minute."""
 WHEN = "1763812800"
 """The time at which bundles are signed: with one key, the same signature each time."""
-PROGRAM = """\
+THIN = """\
 import importlib.util, sys
+from importlib import metadata
+from aot_runtime import open_bundle
+
+assert not [name for name in sys.argv[1].split(",") if importlib.util.find_spec(name)]
+attention = open_bundle("attention", id=sys.argv[2])
+print(f"{attention} by {metadata.version('aot-runtime')}: {attention.preload()} kernels loaded")
+"""
+"""Opens the bundle on the double of libamdhip64 and loads its code, with nothing else of ours installed."""
+OTHERS = "aot,aot_bundle,aot_emulator,aot_models,triton,torch,click"
+PROGRAM = """\
+import sys
 import numpy as np
 from aot_runtime import TrustError, open_bundle
 
-assert not importlib.util.find_spec("triton") and not importlib.util.find_spec("torch")
-attention = open_bundle("attention", device="emulator", version=">=0.1", trust=sys.argv[1], lock=sys.argv[2])
+attention = open_bundle("attention", device="emulator", version=">=0.1", trust=sys.argv[1])
 rng = np.random.default_rng(0)
 q, k, v = (rng.standard_normal((1, 2, 40, 64)).astype(np.float16) for _ in range(3))
 out = attention.flash_attention(q, k, v, causal=True)
@@ -35,7 +49,7 @@ p = np.exp(scores - scores.max(-1, keepdims=True))
 error = np.abs(out - p / p.sum(-1, keepdims=True) @ v.astype(np.float64)).max()
 assert error < 2e-3, error
 try:
-    open_bundle("attention", device="emulator", trust=sys.argv[3])
+    open_bundle("attention", device="emulator", trust=sys.argv[2])
 except TrustError as refused:
     assert refused.reason == "key", refused
 else:
@@ -50,7 +64,7 @@ class _Environment:
 
     folder: Path
     work: Path
-    variables: Mapping[str, str]
+    variables: dict[str, str]
 
     def run(self, program: str, *words: str) -> Result:
         """Raises RuntimeError where it does not end well."""
@@ -63,13 +77,16 @@ class _Environment:
 
 
 def packages(setting: Setting) -> Findings:
-    """The wheel, and the wheel made of the source distribution, build attention and pack it in one signed file, the
-    same as from the checkout; a wheel of that is opened by its name where only the runtime is installed."""
+    """Build attention with the wheels of a release, as one signed file, and hold it to the checkout's, byte for byte.
+
+    A wheel of it is opened by name where only the runtime is installed, on the double of libamdhip64, and called on
+    the emulator."""
     folder = setting.work / "packages"
     shutil.rmtree(folder, ignore_errors=True)
     release = make_release(setting, folder)
+    runtime, tools = (release[name] for name in DISTRIBUTIONS)
     builder, user = _environment(setting, folder / "builder"), _environment(setting, folder / "user")
-    builder.run("python", "-m", "pip", "install", "--quiet", f"{release}[build,trust]")
+    builder.run("python", "-m", "pip", "install", "--quiet", f"{runtime}[trust]", f"{tools}[build]")
     builder.run("python", "-m", "pip", "check")
     for name in ("release", "other"):
         policy = builder.run("aotbundle", "keygen", f"{name}.key").output
@@ -78,33 +95,38 @@ def packages(setting: Setting) -> Findings:
     command = ["--arch", ARCHS, "--filter", FILTER, "--pack", "-j", str(setting.jobs), "--sign"]
     builder.run("aotbuild", *command, "release.key", "attention")
     builder.run("aotbundle", "verify", "dist/attention.aotb", "--trust", str(folder / "release.toml"))
+    shown = builder.run("aotbundle", "show", "dist/attention.aotb/gfx942", "--json").output
     builder.run("aotbundle", "wheel", "dist/attention.aotb", "-o", str(folder / "wheels"))
     findings = Findings(f"attention for {ARCHS}, built and opened without a checkout")
     _compare(setting, folder, [*command, str(folder / "release.key")], builder.work / "dist/attention.aotb", findings)
     found = ["--find-links", str(folder / "release"), "--find-links", str(folder / "wheels")]
-    wanted = ["aotbundle-attention==0.1.0", "aotbuild[emulator,trust]"]
-    user.run("python", "-m", "pip", "install", "--quiet", *found, *wanted)
+    user.run("python", "-m", "pip", "install", "--quiet", *found, "aotbundle-attention==0.1.0")
     user.run("python", "-m", "pip", "check")
-    user.run("aotbundle", "lock", "attention")
+    library = build(folder / "hip")
+    user.variables.update(ROCM_PATH=str(library.parent.parent), LD_LIBRARY_PATH=str(library.parent))
+    said = user.run("python", "-I", "-c", THIN, OTHERS, json.loads(shown)["id"]).output
+    say(f"    {said.strip()}")
+    user.run("python", "-m", "pip", "install", "--quiet", *found, "aot-runtime[trust]", "aotbuild[emulator]")
     policies = [str(folder / f"{name}.toml") for name in ("release", "other")]
-    said = user.run("python", "-I", "-c", PROGRAM, policies[0], "aotbundle.lock", policies[1]).output
+    said = user.run("python", "-I", "-c", PROGRAM, *policies).output
     say(f"    {said.strip()}")
     user.run("aotbundle", "selftest", "attention", "--device", "emulator", "--op", "flash_attention")
-    user.run("aotbundle", "lock", "--check")
     shutil.rmtree(folder)  # two environments are 2 GB
     return findings
 
 
-def make_release(setting: Setting, folder: Path) -> Path:
-    """The wheel of a copy of the checkout, made of its source distribution, which is beside it."""
+def make_release(setting: Setting, folder: Path) -> dict[str, Path]:
+    """Make the wheels from source distributions of a copy of the checkout. Returns them by distribution."""
     source = folder / "source"
     shutil.copytree(setting.checkout, source, ignore=LEFT_OUT)
-    made = setting.run(sys.executable, "-m", "build", "--outdir", str(folder / "release"), str(source))
-    if made.status:
-        raise RuntimeError(f"python -m build failed:\n{made.tail()}")
-    (wheel,) = (folder / "release").glob("*.whl")
-    say(f"    {wheel.name}: {wheel.stat().st_size >> 10} KiB")
-    return wheel
+    wheels = {}
+    for name, project in DISTRIBUTIONS.items():
+        made = setting.run(sys.executable, "-m", "build", "--outdir", str(folder / "release"), str(source / project))
+        if made.status:
+            raise RuntimeError(f"python -m build {project} failed:\n{made.tail()}")
+        (wheels[name],) = (folder / "release").glob(f"{name}-*.whl")
+        say(f"    {wheels[name].name}: {wheels[name].stat().st_size / 1000:.0f} kB")
+    return wheels
 
 
 def _environment(setting: Setting, folder: Path) -> _Environment:

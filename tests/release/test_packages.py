@@ -11,6 +11,8 @@ from .check import CHECKOUT
 from .packages import make_release, packages
 from .setting import Setting
 
+MAX_RUNTIME_BYTES = 250_000
+
 
 @pytest.mark.slow
 @pytest.mark.timeout(3000)
@@ -19,14 +21,19 @@ def test_from_an_empty_environment_to_a_result(tmp_path: Path):
 
 
 @pytest.mark.slow
-def test_the_wheel_has_what_is_shipped_and_its_source_distribution_makes_it(tmp_path: Path):
-    wheel = make_release(Setting(CHECKOUT, tmp_path, 1, tmp_path / "cache"), tmp_path)
-    with zipfile.ZipFile(wheel) as file:
-        contents = {name: file.read(name) for name in file.namelist()}
+def test_the_wheels_have_what_is_shipped(tmp_path: Path):
+    """Each is made of its source distribution, and the runtime's is small."""
+    wheels = make_release(Setting(CHECKOUT, tmp_path, 1, tmp_path / "cache"), tmp_path)
+    contents = {}
+    for name, wheel in wheels.items():
+        with zipfile.ZipFile(wheel) as file:
+            contents[name] = {item: file.read(item) for item in file.namelist()}
+    folders = {
+        name: {item.partition("/")[0] for item in files if "dist-info" not in item} for name, files in contents.items()
+    }
+    assert folders == {"aot_runtime": {"aot_runtime"}, "aotbuild": {"aot", "aot_bundle", "aot_emulator"}}
+    assert wheels["aot_runtime"].stat().st_size <= MAX_RUNTIME_BYTES
     wanted = [*(CHECKOUT / "kernels").rglob("*.py"), *(CHECKOUT / "manifests").rglob("*.yaml")]
     shipped = {f"aot/shipped/{path.relative_to(CHECKOUT).as_posix()}": path.read_bytes() for path in wanted}
-    assert {name: data for name, data in contents.items() if name.startswith("aot/shipped/")} == shipped
-    assert {name.partition("/")[0] for name in contents if "dist-info" not in name} == {
-        "aot", "aot_runtime", "aot_emulator",
-    }  # fmt: skip
+    assert {name: data for name, data in contents["aotbuild"].items() if name.startswith("aot/shipped/")} == shipped
     assert {path.suffix for path in (tmp_path / "release").iterdir()} == {".gz", ".whl"}

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from aot_runtime.call.decision import Decision
-from aot_runtime.call.planner import Planner
+from aot_runtime.call.planner import Origin, Planner
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import SCALAR_TYPES
 from aot_runtime.contract.layout import Layout, contiguous_order, make_layout, packed_strides
@@ -108,7 +108,7 @@ def planner(made: records.Op | str, args: str = "", **fields: Any) -> Planner:
     keep = {"keep": fields.pop("keep")} if "keep" in fields else {}
     if isinstance(made, str):
         made = contract(made, **fields)
-    return Planner(made, variants(made, args, **keep), "hip", bundle)
+    return Planner(made, variants(made, args, **keep), "hip", Origin(bundle))
 
 
 def layout(

@@ -1,4 +1,4 @@
-"""What a code object says of itself: its architecture, and each kernel's arguments and resources.
+"""Reads code objects: their architecture, and each kernel's arguments and resources.
 
 Two formats, both 64-bit little-endian ELF: AMD's HSACO (`hsaco`) and NVIDIA's cubin (`cubin`). Images come from files
 that anyone may have touched, so whatever is wrong with one is a `BundleError`.
@@ -13,20 +13,13 @@ from functools import cached_property
 from itertools import islice
 from typing import TYPE_CHECKING, Literal
 
-from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.errors import BundleError
 
+from .elf_header import read_arch
 from .kernel_metadata import KernelMetadata
 
 if TYPE_CHECKING:
     from .elf import LoadedImage
-
-_EM_CUDA = 190
-_EM_AMDGPU = 224
-
-_AMDGPU_MACH = {row.elf_machine: name for name, row in ARCHITECTURES.items() if row.elf_machine is not None}
-"""Architectures by EF_AMDGPU_MACH, the low byte of e_flags."""
-
 
 _SHOWN = 10
 """Kernels that a message names."""
@@ -53,21 +46,6 @@ class CodeObject:
     @cached_property
     def _by_symbol(self) -> dict[str, KernelMetadata]:
         return {kernel.symbol: kernel for kernel in self.kernels}
-
-
-def read_arch(image: bytes) -> str:
-    """The architecture in an image's ELF header, without parsing the rest. Raises `BundleError`."""
-    if len(image) < 64 or image[:6] != b"\x7fELF\x02\x01":
-        raise BundleError(f"not a 64-bit little-endian ELF code object ({len(image)} bytes)")
-    machine, flags = struct.unpack_from("<H", image, 18)[0], struct.unpack_from("<I", image, 48)[0]
-    if machine == _EM_AMDGPU:
-        if (mach := flags & 0xFF) not in _AMDGPU_MACH:
-            raise BundleError(f"AMD code object of an unknown architecture: EF_AMDGPU_MACH {mach:#x}")
-        return _AMDGPU_MACH[mach]
-    if machine == _EM_CUDA:
-        # CUDA 13 moved the SM version up by a byte, and raised the ABI version from 7 to 8 with it.
-        return f"sm_{flags >> 8 & 0xFF if image[8] >= 8 else flags & 0xFF}"
-    raise BundleError(f"not a GPU code object: ELF machine {machine} is neither AMDGPU nor CUDA")
 
 
 def read_code_object(image: bytes) -> CodeObject:

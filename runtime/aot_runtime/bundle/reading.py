@@ -9,7 +9,7 @@ import re
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.dtypes import SCALAR_TYPES
 from aot_runtime.contract.index_file import decode_index
-from aot_runtime.contract.names import IDENTIFIER, axis_names
+from aot_runtime.contract.names import IDENTIFIER, axis_names, is_version
 from aot_runtime.contract.records import (
     GLOBAL_SCRATCH,
     INDEX,
@@ -26,9 +26,7 @@ from aot_runtime.contract.records import (
     Target,
     Variant,
 )
-from aot_runtime.contract.tensor_maps import map_fault
 from aot_runtime.contract.validate import structure_faults
-from aot_runtime.contract.versions import is_version
 from aot_runtime.errors import ArchMismatchError, BundleError
 from aot_runtime.texts import shown
 
@@ -190,6 +188,8 @@ def _check_maps(variant: Variant, op: Op, target: Target) -> None:
             form = "aligned" if variant.aligned else "general"
             fault = f"it is of {arg.value!r}, in a variant for {target.arch} that is {form}"
         else:
+            from aot_runtime.contract.tensor_maps import map_fault  # for kernels that take maps only
+
             fault = map_fault(arg.map, tensors[arg.value], op)
         if fault:
             raise BundleError(f"kernarg {arg.name!r} of {variant.symbol!r} is no tensor map: {fault}")
@@ -234,7 +234,7 @@ def read_checked(place: Place, blob: Blob, what: str) -> bytes:
 
 def read_blob(place: Place, blob: Blob, arch: str) -> bytes:
     """A code object's bytes. Raises `BundleError` when missing or altered, `ArchMismatchError` for another arch."""
-    from .codeobject import read_arch
+    from .elf_header import read_arch
 
     source = source_of(place)
     image = read_checked(source, blob, "code object")

@@ -48,4 +48,4 @@ def need_library() -> Any:
     try:
         return importlib.import_module(name)
     except ImportError:
-        raise BundleError("zstd needs Python 3.14 or backports.zstd: pip install 'aotbuild[zstd]'") from None
+        raise BundleError("zstd needs Python 3.14 or backports.zstd: pip install 'aot-runtime[zstd]'") from None

@@ -178,7 +178,7 @@ def _yaml(path: Path) -> Any:
         from ruamel.yaml.constructor import RoundTripConstructor
     except ImportError as error:
         raise CallsFileError(
-            f"{error}; a calls file needs the extra `record`: pip install 'aotbuild[record]'"
+            f"{error}; a calls file needs the extra `record`: pip install 'aot-runtime[record]'"
         ) from None
 
     class Checked(RoundTripConstructor):

@@ -1,13 +1,10 @@
-"""The second half of planning: which variants a call gets, over which grids, with which kernargs.
-
-What is tried is kept in the decision, or put into the error where nothing fits.
-"""
+"""The second half of planning: choose a call's variants, grids and kernargs."""
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import suppress
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import msgspec
 
@@ -15,15 +12,11 @@ from aot_runtime.contract.evaluation import Evaluator, evaluator
 from aot_runtime.contract.layout import Layout
 from aot_runtime.contract.names import axis_names, config_names
 from aot_runtime.contract.records import Axis, Launch, Op, Value, Variant
-from aot_runtime.contract.tensor_maps import mapped_tensors
-from aot_runtime.errors import AotError, ExpressionError, NoVariantError
+from aot_runtime.errors import ExpressionError
 
 from .checking import Call
 from .decision import AxisChoice, ConfigChoice, Decision, LaunchDecision
 from .rules import Rules, pick_value
-
-if TYPE_CHECKING:
-    from .advice import Serves
 
 Table = Mapping[tuple[Any, ...], Variant]
 
@@ -42,12 +35,12 @@ class _Launch(msgspec.Struct, frozen=True):
 
 
 class Search(msgspec.Struct):
-    """Record of a search for variants.
+    """The record of a search for variants.
 
     Attributes:
-        tried: what there is not.
-        misaligned: why the call is no aligned one.
-        may_be_had: whether the manifest may have some of what there is not.
+        tried: the variants that were looked for and are not built.
+        misaligned: the reasons why the call cannot use aligned variants.
+        may_be_had: True if the manifest may have a variant that is not built.
     """
 
     tried: list[str] = []
@@ -70,8 +63,6 @@ class Choosing:
             for item in variants
         }
         self.maps = mapped_tensors(self.table.values())
-        self.required = [evaluator(text) for text in op.require]
-        self.derived = [(item.name, evaluator(item.value)) for item in op.derived]
         self.axes: list[tuple[Axis, Evaluator]] = [(axis, evaluator(axis.pick)) for axis in op.axes]
         self.launches = [self._launch(index, launch, kernargs[index]) for index, launch in enumerate(op.launches)]
         self.workspaces = [(space, tuple(evaluator(extent) for extent in space.shape)) for space in op.workspace]
@@ -89,21 +80,11 @@ class Choosing:
             tuple((text, evaluator(text)) for text in kernargs),
         )
 
-    def decide(self, call: Call, serves: Serves) -> Decision:
-        """The aligned specialisation if the call allows it and all of it is built, else the general one.
-
-        Raises `NoVariantError` where neither is built. serves: tells whether the call would be with some changes.
-        """
-        search = Search()
-        found = self.find(call, search)
-        if found is None:
-            raise self._no_variant(call, search, serves)
-        return found
-
     def find(self, call: Call, search: Search) -> Decision | None:
-        """Find what `decide` returns; None where neither is built.
+        """Return the aligned variants if the call allows them and all are built, else the general ones, or None.
 
-        An aligned variant that takes maps serves calls that have them: that others take some decides nothing.
+        Aligned variants that take tensor maps serve only calls whose tensors can have them. `search` gets a record of
+        what was tried.
         """
         divisible = {name: call.names[name] for name in self.op.divisible}
         misaligned = search.misaligned = [*self.rules.misalignment(call.layouts, divisible)]
@@ -115,6 +96,11 @@ class Choosing:
                 layouts = {name: layout for name, layout in call.layouts.items() if layout is not None}
                 return self._decision(names, tuple(search.misaligned), layouts, launches, axes)
         return None
+
+    def serves(self, names: Mapping[str, Any]) -> bool:
+        """Tell whether something is built for a call with these values of all names, `aligned` included."""
+        values = dict(names)
+        return self._pick_axes(values, []) is not None and self._choose_launches(values, Search(), {}) is not None
 
     def _pick_axes(self, names: dict[str, Any], tried: list[str]) -> tuple[AxisChoice, ...] | None:
         """The value of each axis, put into `names`; None, and why in `tried`, where some axis has none."""
@@ -195,38 +181,9 @@ class Choosing:
         )
         return Decision(names, names["aligned"], misaligned, layouts, spaces, launches, axes)
 
-    def _no_variant(self, call: Call, search: Search, serves: Serves) -> NoVariantError:
-        op, built = self.op, list(self.table.values())
-        there = {name: sorted({v.axis_values[name] for v in built}, key=str) for name in self.axis_names}
-        listed = "; ".join(f"{name}: {', '.join(map(str, values))}" for name, values in there.items())
-        given = [name for name, layout in call.layouts.items() if layout is not None]
-        inputs = [tensor.name for tensor in op.tensors if tensor.name in given and tensor.role != "output"]
-        from .advice import Asked, advice  # for an error only
 
-        asked = Asked(call.names, inputs, tuple(search.misaligned))
-        lines = [
-            f"{op.name}: no variant of this bundle fits the call:",
-            *search.tried,
-            f"built: {listed}",
-            *(f"left out: {item.when}: {item.reason}" for item in op.denied if item.reason),
-            *(f"advice: {line}" for line in advice(op, built, asked, self._fits, serves)),
-        ]
-        error = NoVariantError(*lines)
-        error.may_be_had = search.may_be_had
-        return error
-
-    def _fits(self, names: Mapping[str, Any], may_be_aligned: bool) -> bool:
-        """Whether the contract allows a call with these names, and all that it launches is built."""
-        try:
-            if not all(holds(names) for holds in self.required):
-                return False
-            known = dict(names)
-            for name, value in self.derived:
-                known[name] = value(known)
-            for aligned in (True, False) if may_be_aligned else (False,):
-                values = {**known, "aligned": aligned}
-                if self._pick_axes(values, []) is not None and self._choose_launches(values, Search(), {}) is not None:
-                    return True
-        except (AotError, ArithmeticError, TypeError):
-            pass  # the changed arguments make no call
-        return False
+def mapped_tensors(variants: Iterable[Variant]) -> dict[int, tuple[str, ...]]:
+    """Return the tensors that variants take maps of, by the `id` of the kernargs, which variants share."""
+    layouts = {id(variant.kernargs): variant.kernargs for variant in variants}
+    found = {key: tuple(arg.value for arg in args if arg.map is not None) for key, args in layouts.items()}
+    return {key: names for key, names in found.items() if names}

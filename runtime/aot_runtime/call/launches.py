@@ -27,7 +27,6 @@ from aot_runtime.contract.records import (
     Op,
     Variant,
 )
-from aot_runtime.contract.tensor_maps import mapped
 from aot_runtime.device.device import Device
 from aot_runtime.device.memory import Allocation
 from aot_runtime.errors import ArgumentError
@@ -238,6 +237,8 @@ def _maps(
     found: dict[str, str] = {}
     for arg in variant.kernargs:
         if arg.map is not None:
+            from aot_runtime.contract.tensor_maps import mapped  # for kernels that take maps only
+
             numbers = mapped(arg.map, decision.layouts[arg.value])
             make = partial(device.driver.tensor_map, device.index, arg.map, numbers.shape, numbers.strides)
             name = f"_map{number}_{len(found)}"

@@ -9,7 +9,7 @@ from collections import namedtuple
 from collections.abc import Callable, Mapping
 from functools import partial
 from types import MethodType
-from typing import Any
+from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
 import msgspec
@@ -24,14 +24,16 @@ from aot_runtime.errors import ArgumentError, CaptureError
 from aot_runtime.logs import log
 
 from .arguments import alias, parameter_texts
-from .contents import Contents
 from .decision import Decision
-from .documentation import call_signature, call_text, docstring, html
+from .documentation import built_dtypes, call_signature, call_text, docstring, html
 from .generated import define
 from .launches import CallShape, LoadFunction, build_run, host_copy, layout_of
 from .overlap import hold_apart_on_host
 from .planner import Planner
-from .recording import current, watch
+from .recorder import current, watch
+
+if TYPE_CHECKING:
+    from .contents import Contents
 
 MAX_PLANS = 4096
 """Plans kept per op; beyond that they are all dropped and made anew as calls come."""
@@ -75,7 +77,7 @@ class _Calls:
     def __init__(self, planner: Planner, device: Device, load: LoadFunction, check_contents: bool):
         self.planner, self.device, self.load = planner, device, load
         self.op = op = planner.op
-        self.contents = Contents(op, check_contents)
+        self.contents = self._contents(check_contents)
         self.shape = CallShape(
             tuple(tensor.name for tensor in op.tensors),
             tuple(scalar.name for scalar in op.scalars if scalar.name not in planner.static),
@@ -85,6 +87,13 @@ class _Calls:
         self.results: dict[tuple[str, ...], Any] = {}
         self.function = self._write()
         watch(self)
+
+    def _contents(self, read_devices: bool) -> Contents | None:
+        if not any(tensor.offsets or tensor.range for tensor in self.op.tensors):
+            return None
+        from .contents import Contents
+
+        return Contents(self.op, read_devices)
 
     def _write(self) -> Callable[..., Any]:
         op = self.op
@@ -97,7 +106,7 @@ class _Calls:
             "_misfit": self._misfit,
         }
         function: Any = define(op.name, source, f"<aot_runtime: {op.name} call {crc32(source.encode()):08x}>", names)
-        built = self.planner.dtypes
+        built = built_dtypes(op, self.planner.choosing.table.values())
         function.__doc__, function.__signature__ = docstring(op, built), call_signature(op, "_op")
         function.__module__ = "aot_runtime"
         function._repr_html_ = partial(html, op, built)
@@ -119,7 +128,8 @@ class _Calls:
         self._check_device(arrays)
         try:
             run = self._plan(arrays, scalars)
-            self.contents.check(tensors, arrays, scalars, stream)
+            if self.contents is not None:
+                self.contents.check(tensors, arrays, scalars, stream)
             result = run(stream, *arrays.values(), *(scalars[name] for name in self.shape.scalars))
         except (struct.error, OverflowError) as error:
             raise self._misfit(error) from None
@@ -173,7 +183,7 @@ class _Calls:
             run = self._named(run, outputs)
         if note is not None:
             run = note.counting(run)
-        if self.contents.reads_devices:
+        if self.contents is not None and self.contents.reads_devices:
             return run  # a plan that is kept would be found before anything is looked at
         with self.lock:
             if len(self.plans) >= MAX_PLANS:

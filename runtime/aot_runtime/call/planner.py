@@ -1,13 +1,14 @@
-"""Planning a call: from its layouts and scalars to what is launched, in ordinary code that walks the contract.
+"""Planning: turn a call's layouts and scalars into launches, in ordinary code that walks the contract.
 
-Only expressions are compiled. A planner is what can be prepared of it once per op; it touches no device, so that
-`explain` takes the very same steps: `checking`, then `choosing`.
+Only expressions are compiled. A planner prepares once per op what does not depend on the call. It touches no device, so
+`explain` takes the same two steps: `checking`, then `choosing`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -18,66 +19,62 @@ from aot_runtime.contract.layout import Layout
 from aot_runtime.contract.names import Scope
 from aot_runtime.contract.records import Index, Op, Variant
 from aot_runtime.contract.validate import expression_faults, kernarg_texts, require_sound
-from aot_runtime.errors import AotError, ArgumentError, BundleError, ExpressionError, NoVariantError
+from aot_runtime.errors import ArgumentError, BundleError, ExpressionError, NoVariantError
 
-from .checking import Call, Checking
+from .checking import Checking
 from .choosing import Choosing, Search
 from .decision import Decision
-from .documentation import built_dtypes
 from .rules import Rules
 
 if TYPE_CHECKING:
-    from .changes import Arguments, Change
     from .entries import Describing, Entry
 
-CALLS = "calls.yaml"
-"""The calls file that errors speak of."""
+
+@dataclass(frozen=True)
+class Origin:
+    """The bundle that has an op, for errors that say how to build what it lacks.
+
+    Attributes:
+        bundle: its name, or "".
+        manifest: the path of its manifest, from its provenance, or "".
+        place: its path, if it is known.
+        is_complete: True if it has every variant of its manifest.
+    """
+
+    bundle: str = ""
+    manifest: str = ""
+    place: Path | None = None
+    is_complete: bool = False
 
 
 class Planner:
     """An op's planner. Raises `ExpressionError` when the contract's expressions are not sound.
 
-    Args:
-        bundle: the name of the bundle that has the op; "" where it is in none yet.
-        manifest: that of the bundle, as its provenance names it, for errors that say how to build what is missing.
-        place: where the bundle lies, for these, too.
-        is_complete: whether the bundle has all that its manifest has.
-
     Attributes:
         op: the contract.
-        dtypes: of each dtype variable, those that something is built for.
+        origin: the bundle that has the op.
         static: scalars that a decision depends on; the others only travel into the kernarg segment.
+        checking, choosing: the two halves of planning.
     """
 
-    def __init__(
-        self,
-        op: Op,
-        variants: Iterable[Variant],
-        backend: str,
-        bundle: str = "",
-        manifest: str = "",
-        place: Path | None = None,
-        is_complete: bool = False,
-    ):
+    def __init__(self, op: Op, variants: Iterable[Variant], backend: str, origin: Origin | None = None):
         built = list(variants)
         require_sound(op, expression_faults(op, built))
         kernargs = kernarg_texts(op, built)
         texts = {text for _, text, _ in Scope.of(op).expressions(op)}
         passed = {text for group in kernargs.values() for text in group}
-        self.op, self.bundle = op, bundle
-        self._manifest, self._place, self._is_complete = manifest, place, is_complete
-        self.dtypes = built_dtypes(op, built)
+        self.op, self.origin = op, origin or Origin()
         self.static = _static(op, texts, passed)
         self._rules = rules = Rules(op, backend)
-        self._checking = Checking(op, {query for text in texts | passed for query in parse(text).queries}, rules)
-        self._choosing = Choosing(op, built, kernargs, rules)
+        self.checking = Checking(op, {query for text in texts | passed for query in parse(text).queries}, rules)
+        self.choosing = Choosing(op, built, kernargs, rules)
 
     @cached_property
     def _describing(self) -> Describing:
         from .entries import Describing  # for a recording, or an error
 
-        mapped = {name for names in self._choosing.maps.values() for name in names}
-        return Describing(self.op, self.bundle, self.static, self._rules, mapped)
+        mapped = {name for names in self.choosing.maps.values() for name in names}
+        return Describing(self.op, self.origin.bundle, self.static, self._rules, mapped)
 
     def entry(
         self, layouts: Mapping[str, Layout | None], scalars: Mapping[str, Any], names: Mapping[str, Any]
@@ -94,29 +91,35 @@ class Planner:
         arch: str,
         num_xcds: int | None = None,
     ) -> Decision:
-        """What a call with these layouts and scalars, by name, becomes. Raises `ArgumentError`.
+        """Return what a call with these layouts and scalars, by name, launches. Raises `ArgumentError`.
 
         Args:
             device: (driver name, device index), where outputs are allocated.
             num_cus: compute units of the device.
             arch: its architecture.
-            num_xcds: its dies; by default as many as a whole GPU of the architecture has.
+            num_xcds: its XCDs; defaults to those of a whole GPU of the architecture.
         """
         with self._named_failures():
             hardware = device_names(arch, num_cus, num_xcds)
-            call = self._checking.check(layouts, scalars, device, hardware)
+            call = self.checking.check(layouts, scalars, device, hardware)
 
-            def serves(changes: Iterable[Change]) -> bool:
-                from .changes import Arguments  # for an error only
+            search = Search()
+            found = self.choosing.find(call, search)
+            if found is not None:
+                return found
 
-                return self._serves(Arguments(layouts, scalars, call.names), changes, device, hardware)
+        def explain() -> tuple[tuple[str, ...], tuple[str, ...]]:
+            from .refusal import Refusal, build_command, build_lines  # loaded when somebody reads the error
 
-            try:
-                return self._choosing.decide(call, serves)
-            except NoVariantError as error:
-                if self.bundle and error.may_be_had and not self._is_complete:
-                    error.remedy = self._remedy(layouts, scalars, call)
-                raise
+            refusal = Refusal(self.op, self.checking, self.choosing, layouts, scalars, call, search, device, hardware)
+            origin = self.origin
+            if not origin.bundle or not search.may_be_had or origin.is_complete:
+                return refusal.lines(), ()
+            command = build_command(origin.bundle, origin.manifest, origin.place, arch)
+            return refusal.lines(), build_lines(command, self.entry(layouts, scalars, call.names))
+
+        first = f"{self.op.name}: no variant of this bundle fits the call:"
+        raise NoVariantError(first, *search.tried, explain=explain)
 
     def lay_out(
         self,
@@ -127,22 +130,11 @@ class Planner:
         arch: str,
         num_xcds: int | None = None,
     ) -> Decision:
-        """The same of a call that launches nothing, whatever is built: its outputs and names. Raises `ArgumentError`
-        for one that breaks the contract."""
+        """Return the outputs and names of a call without choosing variants. Raises `ArgumentError`."""
         with self._named_failures():
-            call = self._checking.check(layouts, scalars, device, device_names(arch, num_cus, num_xcds))
+            call = self.checking.check(layouts, scalars, device, device_names(arch, num_cus, num_xcds))
         there = {name: layout for name, layout in call.layouts.items() if layout is not None}
         return Decision(call.names, False, (), there, (), ())
-
-    def _serves(
-        self, arguments: Arguments, changes: Iterable[Change], device: tuple[str, int], hardware: Mapping[str, Any]
-    ) -> bool:
-        try:
-            changed = arguments.changed(self.op, changes, device)
-            call = self._checking.check(changed.layouts, changed.scalars, device, hardware)
-            return self._choosing.find(call, Search()) is not None
-        except (AotError, ArithmeticError, TypeError):
-            return False
 
     @contextmanager
     def _named_failures(self) -> Iterator[None]:
@@ -150,15 +142,6 @@ class Planner:
             yield
         except (ArithmeticError, TypeError) as error:
             raise ArgumentError(f"{self.op.name}: these arguments have no plan: {error}") from error
-
-    def _remedy(self, layouts: Mapping[str, Layout | None], scalars: Mapping[str, Any], call: Call) -> tuple[str, ...]:
-        from .entries import entry_lines
-        from .remedy import build_command
-
-        command = build_command(self.bundle, self._manifest, self._place, call.names["arch"], CALLS)
-        first = f"to have it built: `{command}`, with this in {CALLS}:"
-        lines = [f"  {line}" for line in entry_lines(self.entry(layouts, scalars, call.names))]
-        return (first, "  calls:", *(f"  {line}" for line in lines))
 
 
 def _static(op: Op, texts: Iterable[str], kernargs: Iterable[str]) -> frozenset[str]:
@@ -172,10 +155,10 @@ def _static(op: Op, texts: Iterable[str], kernargs: Iterable[str]) -> frozenset[
 
 
 def op_planner(index: Index, name: str, place: Path | None = None) -> Planner:
-    """The planner of an op of a bundle. Raises `ArgumentError` if there is none, `BundleError` if it is not sound.
+    """Return the planner of a bundle's op. Raises `ArgumentError` for an unknown op, `BundleError` for an unsound one.
 
     Args:
-        place: where the bundle lies, for errors that say how to build what is missing.
+        place: the bundle's path, for errors that say how to build what is missing.
     """
     ops = {op.name: op for op in index.ops}
     if name not in ops:
@@ -184,6 +167,6 @@ def op_planner(index: Index, name: str, place: Path | None = None) -> Planner:
     said = {} if index.provenance is None else index.provenance.build_definition.external_parameters
     manifest, whole = str(said.get("manifest", "")), bool(said) and not said.get("filter") and "for" not in said
     try:
-        return Planner(ops[name], variants, index.target.backend, index.name, manifest, place, whole)
+        return Planner(ops[name], variants, index.target.backend, Origin(index.name, manifest, place, whole))
     except ExpressionError as error:
         raise BundleError(f"bundle '{index.name}', {error}") from None

@@ -13,18 +13,17 @@ import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
-from weakref import WeakSet
 
-from aot_runtime.errors import ArgumentError, NoVariantError
+from aot_runtime.errors import NoVariantError
 from aot_runtime.texts import escaped
+
+from .recorder import begin, current, end
 
 if TYPE_CHECKING:
     from .decision import Decision
     from .entries import Entry
     from .planner import Planner
 
-RECORD_VARIABLE = "AOTBUILD_RECORD"
-"""Names a calls file: every call of the process is recorded in it."""
 MAX_CALLS = 1000
 """Distinct calls of a recording; further ones are not noted, which a warning says when it is written."""
 
@@ -37,9 +36,6 @@ class Caller(Protocol):
     def decide(self, layouts: Mapping[str, Any], scalars: Mapping[str, Any]) -> Decision: ...
 
     def lay_out(self, layouts: Mapping[str, Any], scalars: Mapping[str, Any]) -> Decision: ...
-
-    def forget(self) -> None:
-        """Plan every call anew."""
 
 
 class Note:
@@ -80,7 +76,7 @@ class Recording:
         self._process = os.getpid()
 
     def __repr__(self) -> str:
-        return f"<recording in {self.path}, {len(self._notes)} calls{'' if _now is self else ', closed'}>"
+        return f"<recording in {self.path}, {len(self._notes)} calls{'' if current() is self else ', closed'}>"
 
     def __enter__(self) -> Recording:
         return self
@@ -115,7 +111,7 @@ class Recording:
         Raises `CallsFileError` where that cannot be done. A process that was forked from the one that records writes
         nothing: it has its own recording, or none.
         """
-        if not _end(self) or os.getpid() != self._process:
+        if not end(self) or os.getpid() != self._process:
             return
         atexit.unregister(self.close)
         from .calls_file import merge
@@ -158,59 +154,17 @@ def record(path: str | os.PathLike[str], *, launch: bool = True) -> Recording:
     chosen = Path(path).absolute()
     check(chosen)
     recording = Recording(chosen, launch)
-    _begin(recording)
+    begin(recording)
     atexit.register(recording.close)
     return recording
 
 
+_by_environment = threading.Lock()
+"""Taken for good by the recording that the environment asks for: it begins once in a process."""
+
+
 def record_by_environment() -> None:
-    """Record in the file that AOTBUILD_RECORD names, unless a recording runs, or that one was closed."""
-    global _by_environment
-    path = os.environ.get(RECORD_VARIABLE, "")
-    with _lock:
-        if not path or _by_environment or _now is not None:
-            return
-        _by_environment = True
-    record(path)
-
-
-# The recording that runs, and what has to know when that changes
-
-_lock = threading.Lock()
-_now: Recording | None = None
-_by_environment = False
-_callers: WeakSet[Any] = WeakSet()
-
-
-def current() -> Recording | None:
-    """The recording that runs now."""
-    return _now
-
-
-def watch(caller: Caller) -> None:
-    """Have an op plan every call anew whenever a recording begins or ends."""
-    with _lock:
-        _callers.add(caller)
-
-
-def _begin(recording: Recording) -> None:
-    global _now
-    with _lock:
-        if _now is not None:
-            raise ArgumentError(f"{_now} runs already; close it first")
-        _now = recording
-        callers = [*_callers]
-    for caller in callers:
-        caller.forget()
-
-
-def _end(recording: Recording) -> bool:
-    global _now
-    with _lock:
-        if _now is not recording:
-            return False
-        _now = None
-        callers = [*_callers]
-    for caller in callers:
-        caller.forget()
-    return True
+    """Record in the file that AOTBUILD_RECORD names, unless a recording runs or that one has begun before."""
+    path = os.environ.get("AOTBUILD_RECORD", "")
+    if path and current() is None and _by_environment.acquire(blocking=False):
+        record(path)

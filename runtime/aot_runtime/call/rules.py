@@ -11,7 +11,6 @@ import numpy as np
 from aot_runtime.contract.dtypes import DTYPES, SCALAR_TYPES
 from aot_runtime.contract.layout import ALIGNMENT, Layout, innermost_dim, make_layout, packed_strides, packing_order
 from aot_runtime.contract.records import Axis, Op, Scalar, Tensor, Value, Variant, Workspace
-from aot_runtime.contract.tensor_maps import unmappable
 from aot_runtime.errors import ArgumentError
 from aot_runtime.texts import shown
 
@@ -244,7 +243,9 @@ class Rules:
                 yield f"stride {stride} of '{tensor.name}' in dim {dim} is not a multiple of {ALIGNMENT}"
 
     def unmappable(self, name: str, layout: Layout) -> Iterable[str]:
-        """Why there is no tensor map of an argument; nothing if there is one."""
+        """Return the reasons why an argument cannot have a tensor map."""
+        from aot_runtime.contract.tensor_maps import unmappable  # for kernels that take maps only
+
         return unmappable(name, layout, self.innermost(name, layout))
 
     def reach(self, layouts: Mapping[str, Layout | None]) -> None:

@@ -5,13 +5,13 @@ The limits are those of `cuTensorMapEncodeTiled`; extents are held to 32 bits wi
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 
 import msgspec
 
 from .dtypes import DTYPES
 from .layout import Layout
-from .records import Op, Tensor, TensorMap, Variant
+from .records import Op, Tensor, TensorMap
 
 MAP_DTYPES: Mapping[str, int] = {
     **dict.fromkeys(("int8", "uint8", *(name for name in DTYPES if name.startswith("float8"))), 0),
@@ -44,13 +44,6 @@ def mapped(tensor_map: TensorMap, layout: Layout) -> Mapped:
     # A dim of one element may have any stride, also one that no map has.
     steps = (STEP if layout.shape[dim] == 1 else layout.strides[dim] * layout.itemsize for dim in tensor_map.dims[:-1])
     return Mapped(tuple(layout.shape[dim] for dim in tensor_map.dims), tuple(steps))
-
-
-def mapped_tensors(variants: Iterable[Variant]) -> dict[int, tuple[str, ...]]:
-    """The tensors that variants take maps of, by the `id` of the kernargs, which variants share; of those that do."""
-    layouts = {id(variant.kernargs): variant.kernargs for variant in variants}
-    found = {key: tuple(arg.value for arg in args if arg.map is not None) for key, args in layouts.items()}
-    return {key: names for key, names in found.items() if names}
 
 
 def unmappable(name: str, layout: Layout, innermost: int | None) -> Iterator[str]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cached_property
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -16,11 +16,13 @@ from aot_runtime.texts import shown
 
 from .array import DeviceArray
 from .drivers.base import DeviceProperties, Driver
-from .graph import Graph
 from .holdings import Holdings
 from .identity import Shared
 from .memory import DeviceMemory, MemoryStats
 from .streams import Event, Stream, StreamLike, foreign_handle
+
+if TYPE_CHECKING:
+    from .graph import Graph
 
 
 class Device(Shared):
@@ -128,11 +130,11 @@ class Device(Shared):
     # Work
 
     def stream(self) -> Stream:
-        """A new stream."""
+        """Return a new stream."""
         return Stream(self)
 
     def event(self, stream: StreamLike | None = None) -> Event:
-        """A new event at the end of a stream."""
+        """Return a new event at the end of a stream."""
         return Event(self, stream)
 
     def synchronize(self, stream: StreamLike | None = None) -> None:
@@ -145,6 +147,8 @@ class Device(Shared):
 
         Nothing allocates meanwhile: every output is passed with `out=` (else `CaptureError`).
         """
+        from .graph import Graph
+
         graph = Graph(self, self.handle(stream))
         try:
             graph.begin()

@@ -12,7 +12,6 @@ from aot_runtime.errors import ArchMismatchError, DeviceError
 from .device import Device
 from .drivers import GPUS, device_for_arch, driver_for_arch, open_driver
 from .drivers.base import Driver
-from .drivers.unseen import why_unseen
 
 _REGISTRY_LOCK = threading.Lock()
 WITHOUT_A_GPU = "without a GPU, the device 'emulator' runs bundles for AMD GPUs (pip install 'aotbuild[emulator]')"
@@ -25,12 +24,18 @@ def _driver(name: str) -> Driver:
     return open_driver(name)
 
 
+def _why_unseen(driver: str) -> str:
+    from .drivers.unseen import why_unseen
+
+    return why_unseen(driver)
+
+
 @cache
 def _device(driver: str, index: int) -> Device:
     opened = _driver(driver)
     count = opened.device_count()
     if not 0 <= index < count:
-        unseen = "" if count else why_unseen(driver)
+        unseen = "" if count else _why_unseen(driver)
         raise DeviceError(f"there is no device {driver}:{index}; {driver} shows {count} device(s){unseen}")
     return Device(opened, index)
 
@@ -97,7 +102,7 @@ class _Search:
     def devices(self, driver: str) -> list[Device]:
         try:
             found = _devices(driver)
-            self._obstacles[driver] = f"the driver is installed and sees no GPU{'' if found else why_unseen(driver)}"
+            self._obstacles[driver] = f"the driver is installed and sees no GPU{'' if found else _why_unseen(driver)}"
             return found
         except DeviceError as error:
             self._obstacles[driver] = str(error)

@@ -132,5 +132,5 @@ def need_sigstore() -> None:
         import sigstore  # noqa: F401
     except ImportError:
         raise TrustError(
-            "signatures of sigstore need the package sigstore: pip install 'aotbuild[sigstore]'", "library"
+            "signatures of sigstore need the package sigstore: pip install 'aot-runtime[sigstore]'", "library"
         ) from None

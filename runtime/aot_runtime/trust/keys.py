@@ -103,5 +103,5 @@ def _need_library() -> None:
         import cryptography  # noqa: F401
     except ImportError:
         raise TrustError(
-            "keys and signatures need the package cryptography: pip install 'aotbuild[trust]'", "library"
+            "keys and signatures need the package cryptography: pip install 'aot-runtime[trust]'", "library"
         ) from None

@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from aot_runtime.bundle.codeobject import read_arch, read_code_object
+from aot_runtime.bundle.codeobject import read_code_object
+from aot_runtime.bundle.elf_header import read_arch
 from aot_runtime.errors import BundleError
 
 pytest.importorskip("triton", reason="code objects are compiled with the extra `build`")

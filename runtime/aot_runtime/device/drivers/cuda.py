@@ -137,7 +137,7 @@ def _import_binding() -> Any:
         from cuda.bindings import driver
     except ImportError as error:
         raise DeviceError(
-            f"NVIDIA GPUs need cuda-bindings, which cannot be imported ({error}): pip install 'aotbuild[cuda]'"
+            f"NVIDIA GPUs need cuda-bindings, which cannot be imported ({error}): pip install 'aot-runtime[cuda]'"
         ) from error
     return driver
 

@@ -114,7 +114,7 @@ print("|", available_drivers())
     )
     library, hip, cuda, both, available = (text.strip() for text in printed.split("|")[1:])
     assert "libamdhip64.so" in library and "ROCM_PATH" in library and "LD_LIBRARY_PATH" in library
-    assert "pip install hip-python" in hip and "pip install 'aotbuild[cuda]'" in cuda
+    assert "pip install hip-python" in hip and "pip install 'aot-runtime[cuda]'" in cuda
     assert both.startswith("there is no usable GPU\n  hip: ") and "\n  cuda: " in both and available == "()"
 
 
