@@ -177,7 +177,6 @@ def test_rows(op_bundles: OpBundles):
 
 @pytest.mark.slow
 def test_llama(op_bundles: OpBundles, tmp_path: Path):
-    pytest.importorskip("safetensors", reason="the example needs the extra `llama`")
     llama, measured = op_bundles.open("llama"), benchmark("llama")
     shape = ("--size", "tiny", "--batches", "2", "--prompt", "3", "--tokens", "4")
     options = measured.options_of([str(llama.path), *shape, "--no-transformers", "--no-gptq", "--rounds", "1"])

@@ -189,4 +189,4 @@ def _float8(op: Op, built: list[Variant], names: Mapping[str, Any], serves: Serv
         dtype, there = names[variable], {variant.axis_values[variable] for variant in built}
         other = DTYPES[dtype].other_float8
         if dtype not in there and other in there and serves([Change("", "", _typed(op, variable, other))]):
-            yield f"{variable} is {dtype}: aot_runtime.float8.cast makes it {other}, which is built"
+            yield f"{variable} is {dtype}: aot_models.float8.cast makes it {other}, which is built"
