@@ -26,8 +26,8 @@ from aot.manifest.yamlfile import ManifestError
 from aot.plan.bundles import PlannedBundle, plan_bundle
 from aot.plan.calls import WantedCalls
 from aot.plan.cases import Recipe
+from aot.plan.existing_bundle import read_present
 from aot.plan.filters import Filters, resolve_filters
-from aot.plan.present import read_present
 from aot.source.kernel_source import KernelSource, inspect_kernel
 from aot.workers.batch import Outcome, compile_missing, look_up
 from aot.workers.pool import WarmPool, default_workers, remove_leftovers

@@ -33,8 +33,8 @@ from typing import Any
 from measure import table
 from on_gpu import device_times, heading, import_torch, max_difference, working
 
+from aot_models.quantise import PREPACKED_ORDERS, TILE
 from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
-from aot_runtime.weights import PREPACKED_ORDERS, TILE
 
 LARGE = "1024x1024x1024 2048x2048x2048 4096x4096x4096 8192x8192x8192 128x8192x8192"
 SMALL = " ".join(f"{m}x4096x4096" for m in (1, 2, 4, 8, 16))

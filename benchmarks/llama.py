@@ -24,23 +24,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import ROOT, line, median, seconds
+from measure import line, median, seconds
 from on_gpu import heading, import_torch
 
+from aot_models.checkpoints.folder import Checkpoint
+from aot_models.decoders.decoder import Decoder
+from aot_models.decoders.families import config_of
+from aot_models.generation.batch import Batch
+from aot_models.generation.blocks import BlockPool, blocks_for
+from aot_models.generation.cache import BLOCK_SIZE, Cache
+from aot_models.generation.engine import Engine
+from aot_models.generation.options import Limits
+from aot_models.generation.scheduler import Request, Scheduler, Step
+from aot_models.random_checkpoint import FAMILIES, GPTQ, SIZES, random_tensors, settings, write_checkpoint
 from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
-
-sys.path += [str(ROOT), str(ROOT / "examples")]
-
-from checkpoints.folder import Checkpoint
-from generation.batch import Batch
-from generation.blocks import BlockPool, blocks_for
-from generation.cache import BLOCK_SIZE, Cache
-from generation.engine import Engine
-from generation.sampling import Limits
-from generation.scheduler import Request, Scheduler, Step
-from models.decoder import Decoder
-from models.families import config_of
-from random_checkpoint import FAMILIES, GPTQ, SIZES, random_tensors, settings, write_checkpoint
 
 Stored = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
 """config.json and the tensors of a checkpoint."""

@@ -37,9 +37,9 @@ class Constraints:
         names: dict[str, Any] = {variable: self.point[variable] for variable in self.op.dtypes}
         for tensor in self.op.tensors:
             names[query_name("given", tensor.name)] = tensor.name in passed
-            names[query_name("elsize", tensor.name)] = DTYPES[str(self.point.get(tensor.dtype, tensor.dtype))]
+            names[query_name("elsize", tensor.name)] = DTYPES[str(self.point.get(tensor.dtype, tensor.dtype))].size
         for variable in self.op.dtypes:
-            names[query_name("elsize", variable)] = DTYPES[str(self.point[variable])]
+            names[query_name("elsize", variable)] = DTYPES[str(self.point[variable])].size
         for query in self._innermost:
             tensor = self.scope.subjects[str(query[1])]
             there = tensor.name in passed

@@ -19,7 +19,7 @@ from aot_bundle.callspec import CallSpec, plan_call
 from aot_runtime.call.decision import Decision
 from aot_runtime.call.planner import Planner
 from aot_runtime.contract.arch import device_names
-from aot_runtime.contract.dtypes import SCALAR_TYPES
+from aot_runtime.contract.dtypes import FLAG_TYPES, SCALAR_TYPES
 from aot_runtime.contract.expressions import parse
 from aot_runtime.contract.layout import ALIGNMENT, Shape, packed_strides, packing_order
 from aot_runtime.contract.names import Scope
@@ -294,7 +294,7 @@ def _far_extents(op: Op, dims: Sequence[str]) -> list[tuple[str, int]]:
 def _values_of(scalar: Scalar, sizes: Sequence[int]) -> list[Any]:
     if scalar.type == "choice":
         return list(scalar.choices)
-    if scalar.type in ("flag", "i1"):
+    if scalar.type in FLAG_TYPES:
         return [False, True]
     kind = SCALAR_TYPES[scalar.type]
     low = -math.inf if scalar.min is None else scalar.min

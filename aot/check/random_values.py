@@ -11,7 +11,7 @@ from aot.manifest.loading import Manifest
 from aot.manifest.schema import InputSpec
 from aot.plan.cases import PlannedScalar, PlannedTensor, Recipe
 from aot_runtime.call.decision import Decision
-from aot_runtime.contract.dtypes import numpy_dtype
+from aot_runtime.contract.dtypes import INDEX_DTYPES, numpy_dtype
 from aot_runtime.contract.evaluation import evaluator
 from aot_runtime.contract.records import Op, Tensor, Value
 
@@ -19,8 +19,6 @@ from .random_calls import RandomCall
 
 _LISTED = 1 << 16
 """Ranges with fewer numbers are drawn from without repetition."""
-_PLACES = ("int32", "int64")
-"""Dtypes whose integers are indices if they have a range; smaller integers are plain values."""
 _MOST = 2**31 - 1
 """The largest integer drawn for tensors of 32 bits or more without a range."""
 
@@ -53,7 +51,7 @@ def make_recipe(manifest: Manifest, op: Op, drawn: RandomCall, name: str, rng: n
 def names_twice(op: Op, recipe: Recipe) -> bool:
     """Tell if indices name a place twice, within a tensor or in two with the same `range`. Contracts do not define the
     result, so references may differ from kernels."""
-    rules = {tensor.name: tensor.range for tensor in op.tensors if tensor.range and tensor.dtype in _PLACES}
+    rules = {tensor.name: tensor.range for tensor in op.tensors if tensor.range and tensor.dtype in INDEX_DTYPES}
     drawn: dict[tuple[str, ...], list[Value]] = {}
     for tensor in recipe.inputs:
         if tensor.name in rules and tensor.filled and tensor.filled.values is not None:
@@ -79,7 +77,7 @@ def _filled(
     if tensor.range:
         low, high = (evaluator(text)(decision.names) for text in tensor.range)
         low, high = _within(layout.dtype, low, max(low, high))
-        if layout.dtype in _PLACES and high - low < _LISTED:
+        if layout.dtype in INDEX_DTYPES and high - low < _LISTED:
             return _listed(draw_distinct(int(low), int(high), layout.size, rng))
         return _between([low, high])
     if tensor.name in hints:

@@ -22,7 +22,7 @@ from aot.targets import Target
 from aot_bundle.signature import signature_faults
 from aot_runtime.bundle.codeobject import KernelMetadata, read_code_object
 from aot_runtime.bundle.elf_header import read_arch
-from aot_runtime.contract.arch import ARCHITECTURES
+from aot_runtime.contract.arch import ARCHITECTURES, BACKENDS, HIP
 from aot_runtime.contract.records import TENSOR_MAP
 from aot_runtime.contract.tensor_maps import SWIZZLES
 from aot_runtime.errors import BundleError
@@ -278,7 +278,7 @@ def _hints(job: CompileJob, target: Target) -> dict[str, list[tuple[str, int]]]:
     order = argument_names(job).index
     for name in sorted(job.divisible_by_16, key=order):
         hints.setdefault(name, []).append(("tt.divisibility", 16))
-    for name in sorted(job.pointer_range_32, key=order) if target.backend == "hip" else ():
+    for name in sorted(job.pointer_range_32, key=order) if BACKENDS[target.backend].has_pointer_ranges else ():
         hints.setdefault(name, []).append(("tt.pointer_range", 32))
     return hints
 
@@ -345,7 +345,7 @@ def _verify(
     if faults:
         raise CompileError(f"kernel {kernel.symbol!r} is not what was asked for: {'; '.join(faults)}")
     # A cubin's static part is the system's own, beside what the limit is for.
-    static = metadata.static_lds_bytes if target.backend == "hip" else 0
+    static = metadata.static_lds_bytes if target.backend == HIP.name else 0
     if kernel.lds_bytes + static > target.lds_bytes:
         raise CompileError(
             f"kernel {kernel.symbol!r} needs {kernel.lds_bytes + static} bytes of LDS per workgroup; "

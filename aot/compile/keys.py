@@ -8,6 +8,7 @@ from typing import Any
 
 from aot.source.project import PROCESS_LOCK
 from aot.targets import Target
+from aot_runtime.contract.arch import BACKENDS
 
 from .jobs import CompileJob, job_target
 from .settings import code_environment, parsed_options, pinned_knobs
@@ -60,7 +61,9 @@ class JobKeys:
             "constants": sorted(job.constants),
             "functions": sorted(job.functions),
             "divisible_by_16": sorted(job.divisible_by_16),
-            "pointer_range_32": sorted(job.pointer_range_32) if self.target.backend == "hip" else [],
+            "pointer_range_32": sorted(job.pointer_range_32)
+            if BACKENDS[self.target.backend].has_pointer_ranges
+            else [],
             "options": self._options_hash(job.options),
         }
         return json.dumps(parts, sort_keys=True, default=vars)

@@ -16,6 +16,7 @@ from typing import Any
 
 from aot.errors import CompileError
 from aot.targets import Target
+from aot_runtime.contract.arch import HIP
 
 from .diagnostics import MAX_TOLD, last_words, ptxas_output
 
@@ -30,7 +31,7 @@ def option_names(target: Target) -> frozenset[str]:
 
 
 def _option_class(target: Target) -> type:
-    if target.backend == "hip":
+    if target.backend == HIP.name:
         from triton.backends.amd.compiler import HIPOptions
 
         return HIPOptions

@@ -12,7 +12,7 @@ from aot.paths import is_file, is_folder
 from aot_runtime.contract.expressions import nearest
 
 from .faults import validated
-from .presence import op_axes
+from .optional_tensor_axes import op_axes
 from .schema import ArchTuningSpec, ConfigSpec, ManifestSpec, OpSpec, TuningSpec, Value
 from .shipped import find_manifest
 from .yamlfile import Key, ManifestError, YamlFile, read_yaml

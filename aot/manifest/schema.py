@@ -24,7 +24,7 @@ def _one_of(what: str, known: Iterable[str]) -> Any:
 
     def check(value: str) -> str:
         if value not in values:
-            raise ValueError(f"'{value}' is no {what}{nearest(value, values)}")
+            raise ValueError(f"unknown {what} '{value}'{nearest(value, values)}")
         return value
 
     return Annotated[str, AfterValidator(check), Field(json_schema_extra={"enum": list(values)})]

@@ -1,4 +1,4 @@
-"""Plan a bundle: a manifest for one architecture, each op's variants bound and given their compile jobs."""
+"""Plan a bundle: a manifest for one architecture, with each op's variants bound and given their compile jobs."""
 
 from __future__ import annotations
 
@@ -22,16 +22,16 @@ from aot.targets import TARGETS, Target
 from aot_runtime.contract import records
 from aot_runtime.errors import AotError, ExpressionError
 
-from .binding import Binder, bound_functions
-from .bound import Bound, compile_job
+from .bind_parameters import Binder, bound_functions
+from .bound_parameter import BoundParameter, compile_job
 from .calls import PlannedCall, WantedCalls, built_for, plan_calls
 from .cases import Maps, PlannedCase, plan_cases
 from .configs import config_error
 from .contract import build_contract
+from .existing_bundle import Key as PresentKey
+from .existing_bundle import key_of
 from .filters import Filters, passes
-from .inheritance import with_kernels
-from .present import Key as PresentKey
-from .present import key_of
+from .from_decorators import with_kernels
 from .variants import TooManyPointsError, VariantSpec, enumerate_variants
 
 Inspect = Callable[[str, str, str], KernelSource]
@@ -45,7 +45,7 @@ class PlannedVariant:
     """A variant that the bundle will have: what it is, what its parameters are, and the job that compiles it."""
 
     spec: VariantSpec
-    bound: tuple[Bound, ...]
+    bound: tuple[BoundParameter, ...]
     job: CompileJob
     key: str
 

@@ -27,7 +27,7 @@ from aot_runtime.errors import ArgumentError, NoVariantError
 from .variants import VariantSpec
 
 SAME_DTYPE = "_same_dtype"
-"""Suffix of the name of a reference's counterpart, which rounds as a kernel does."""
+"""The suffix of the reference that rounds as the kernel does."""
 NUM_CUS = (1, 1024)
 """Fewer and more compute units than devices have. What a call needs may depend on them: it must be there for both."""
 
@@ -203,7 +203,7 @@ class _CasePlanner:
     # The call
 
     def _call(self) -> CallSpec:
-        """Return the call of the case. Raises `ManifestError` for a name that the op does not have."""
+        """The arguments of the call. Raises `ManifestError` for a name that the op does not have."""
         call = self.spec.call
         dims, scalars = list(Scope.of(self.op).dims), [scalar.name for scalar in self.op.scalars]
         inputs = [tensor for tensor in self.op.tensors if tensor.role != "output"]
@@ -237,7 +237,7 @@ class _CasePlanner:
         for name, dim in self.spec.innermost.items():
             if name not in known:
                 raise self._error(
-                    f"'{name}' is no input with `innermost` dims{nearest(name, known)}", "innermost", name
+                    f"'{name}' is not an input with `innermost` dims{nearest(name, known)}", "innermost", name
                 )
             extents = [known[name].shape[position].extent for position in known[name].innermost]
             positions = [p for p, extent in zip(known[name].innermost, extents, strict=True) if dim in (p, extent)]

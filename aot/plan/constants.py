@@ -13,7 +13,7 @@ from aot_runtime.contract.records import Value
 
 
 def constant_fault(value: Any) -> str:
-    """Return why a number cannot be a constant, as the end of a sentence; empty if it can."""
+    """The reason why a number cannot be a constant, as the end of a sentence; empty if it can."""
     if isinstance(value, float) and math.isnan(value):
         return "is NaN"
     if isinstance(value, int) and value.bit_length() > 64:
@@ -22,20 +22,20 @@ def constant_fault(value: Any) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """Tell if a default is a constant that a job can have."""
+    """Tell whether a default is a constant that a job can have."""
     if isinstance(value, tuple):
         return all(map(is_plain, value))
     return value is None or isinstance(value, bool | int | float | str | Dtype | Layout)
 
 
 def kind_fault(parameter: Parameter, constant: Constant) -> str:
-    """Return why a constant contradicts the default of its constexpr parameter; empty if it does not."""
+    """The reason why a constexpr parameter with this default cannot have the constant; empty if it can."""
     default = parameter.default
     if isinstance(constant, Dtype) and isinstance(default, int | float):
         return f"its default is {default!r}, so it is a number, and {constant!r} is none"
     if isinstance(default, Dtype) and isinstance(constant, bool | int | float | str):
         hint = f"; write {{dtype: {constant}}}" if constant in DTYPES else ""
-        return f"its default is {default!r}, and {constant!r} is no dtype{hint}"
+        return f"its default is {default!r}, and {constant!r} is not a dtype{hint}"
     return ""
 
 

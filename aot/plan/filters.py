@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from aot.manifest.loading import Manifest
-from aot.manifest.presence import op_axes
+from aot.manifest.optional_tensor_axes import op_axes
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.expressions import nearest
@@ -37,7 +37,7 @@ def parse_filters(texts: Iterable[str]) -> dict[str, frozenset[str]]:
 
 @dataclass(frozen=True)
 class _Known:
-    """Names that a filter may use, by their lower-case spelling.
+    """The names that a filter may use, in lower case.
 
     Attributes:
         axes: axes as manifests spell them.
@@ -71,7 +71,7 @@ def resolve_filters(manifests: Iterable[Manifest], filters: Filters) -> tuple[di
 
 
 def passes(op: records.Op, variant: VariantSpec, filters: Filters) -> bool:
-    """Tell if a variant has one of the wanted values on each axis of a filter that its op has."""
+    """Tell whether a variant has a wanted value on each axis of a filter; axes that its op lacks are ignored."""
     point = {name.lower(): {str(value).lower()} for name, value in (*variant.point, ("op", variant.op))}
     point["dtype"] = {str(value).lower() for name, value in variant.point if name in op.dtypes}
     return all(

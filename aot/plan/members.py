@@ -1,4 +1,4 @@
-"""Bind the members of kernel parameters that are named tuples.
+"""Bind the members of a kernel parameter that is a named tuple.
 
     class Matrix(NamedTuple):
         ptr: tl.tensor
@@ -26,7 +26,7 @@ NO_DIM = "none"
 
 @dataclass(frozen=True)
 class Absent:
-    """The value of a member of a tuple that stands for nothing."""
+    """The constant of a member of a tuple that stands for nothing."""
 
     constant: Any
 
@@ -47,7 +47,7 @@ def member_values(
     tensors: Mapping[str, records.Tensor],
     by_name: Callable[[str], str | None],
 ) -> dict[str, Value]:
-    """Return the value of each member by its path. Raises `MemberError`.
+    """The value of each member, by its path. Raises `MemberError`.
 
     Args:
         bind: the launch's `bind`.
@@ -64,8 +64,8 @@ def member_values(
     target = str((given.value if isinstance(given, BindSpec) else given) or parameter.name)
     if given is not None and target not in tensors:
         raise MemberError(
-            f"parameter '{parameter.name}' is a tuple of {_fields(parameter)}, and '{target}' is no tensor: bind it to "
-            f"a tensor, to a function, or its members by themselves"
+            f"parameter '{parameter.name}' is a tuple of {_fields(parameter)}, and '{target}' is not a tensor: bind it "
+            f"to a tensor, to a function, or its members by themselves"
         )
     strides = _strides(parameter, tensors[target], dims, bind) if target in tensors else {}
     values: dict[str, Value] = {}
@@ -82,19 +82,19 @@ def member_values(
 
 
 def as_value(given: Given) -> Value:
-    """Return the value of an entry of `bind`: a tuple for a list, nothing for null."""
+    """The value of an entry of `bind`: a tuple if it is a list, nothing if it is null."""
     if isinstance(given, list):
         return tuple(map(as_value, given))
     return Absent(None) if given is None else given
 
 
 def is_member(parameter: Parameter) -> bool:
-    """Tell if a parameter is a member, or an element, of a tuple."""
+    """Tell whether a name is a member or an element of a tuple."""
     return "." in parameter.name
 
 
 def length_fault(parameter: Parameter, count: int) -> str:
-    """Return why a parameter cannot have this many elements, by its use in the kernel; empty if it can."""
+    """The reason why the kernel cannot take so many elements; empty if it can."""
     use = parameter.unpacked
     if use is None or use.least <= count <= (count if use.most is None else use.most):
         return ""
@@ -103,7 +103,7 @@ def length_fault(parameter: Parameter, count: int) -> str:
 
 
 def not_a_tuple(parameter: Parameter) -> str:
-    """The error for a parameter that the kernel unpacks, and that is bound to one value."""
+    """The error for a parameter that the kernel takes apart and that is bound to one value."""
     assert parameter.unpacked is not None
     return f"is a tuple to the kernel, `{parameter.unpacked.text}`: bind it to a list of its elements"
 
@@ -178,7 +178,7 @@ def _strides(
             member for member in members if member.field.removeprefix(STRIDE) not in extents and member.name not in bind
         )
         raise MemberError(
-            f"member '{wrong.field}' of parameter '{parameter.name}' is no stride of '{tensor.name}' "
+            f"member '{wrong.field}' of parameter '{parameter.name}' is not a stride of '{tensor.name}' "
             f"[{', '.join(extents)}], and the strides {', '.join(names)} are not its dims in order: say which dims "
             f"they are, `bind: {{{parameter.name}: {{dims: [...]}}}}`"
         )

@@ -97,7 +97,7 @@ class _Condition:
 
 @dataclass(frozen=True)
 class _Answer:
-    """The answer of `given`, `innermost` or `elsize` at a point that has the values `needs`."""
+    """The answer of a point to `given`, `innermost` or `elsize`, once it has the values `needs`."""
 
     name: str
     needs: frozenset[str]
@@ -124,7 +124,7 @@ class _Search:
                     yield aligned, known
 
     def reachable(self, known: Mapping[str, Any]) -> bool:
-        """Tell if `pick` can give this point: a pick that the rest of the point decides must agree."""
+        """Tell whether `pick` can give this point: a pick that the rest of the point decides must agree."""
         return all(_agrees(axis, pick, known) for axis, pick in self._picks)
 
     def _below(self, depth: int, known: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -143,7 +143,7 @@ class _Search:
             yield from self._below(depth + 1, {**known, name: value})
 
     def _make_levels(self, answers: list[_Answer]) -> list[_Level]:
-        """List what becomes known once the first 0, 1, 2, … axes have a value."""
+        """The knowledge gained once the first 0, 1, 2, … axes have a value."""
         levels = []
         assigned: set[str] = set()
         for depth in range(len(self.axes) + 1):
@@ -167,15 +167,15 @@ class _Search:
 
 @dataclass(frozen=True)
 class _Level:
-    """Answers that become known with one more axis, and the conditions that read the axis or one of them."""
+    """Knowledge gained with one more axis: answers, and the conditions that read the axis or an answer."""
 
     answers: list[_Answer]
     excluded: list[_Condition]
     picks: list[tuple[records.Axis, _Condition]]
 
     def possible(self, known: Mapping[str, Any]) -> bool:
-        """Tell if known values exclude all points that have them. Unknown values may still decide: that is checked for
-        whole points."""
+        """Tell whether no known condition leaves out the points that have it. A condition without a value may get one
+        later, or be guarded by another condition; whole points decide that."""
         try:
             return not any(_truth(item.value(known)) for item in self.excluded) and all(
                 _agrees(axis, pick, known) for axis, pick in self.picks
@@ -214,11 +214,11 @@ def _yes(name: str, axis: str) -> _Answer:
 
 def _size(name: str, dtype: str, op: records.Op) -> _Answer:
     needs = frozenset({dtype} & op.dtypes.keys())
-    return _Answer(query_name("elsize", name), needs, lambda known: DTYPES[str(known.get(dtype, dtype))])
+    return _Answer(query_name("elsize", name), needs, lambda known: DTYPES[str(known.get(dtype, dtype))].size)
 
 
 def _innermost(tensor: records.Tensor, dim: int, decides: Mapping[str, str]) -> _Answer:
-    """The answer of `innermost` for a dim: axes decide it for all but the last candidate."""
+    """The answer to `innermost`: axes decide it for every candidate dim but the last."""
     name = query_name("innermost", tensor.name, str(dim))
     if innermost_of(tensor, dim) in decides:
         return _yes(name, decides[innermost_of(tensor, dim)])

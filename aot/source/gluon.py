@@ -12,8 +12,10 @@ from typing import Any
 from triton._C.libtriton import amd, nvidia
 from triton.experimental.gluon._runtime import GluonASTSource
 
-_OWNERS = {"amdg": ("hip", "AMD"), "ttng": ("cuda", "NVIDIA")}
-"""Dialect → the backend that compiles its operations, and whose GPUs have them."""
+from aot_runtime.contract.arch import CUDA, HIP
+
+_OWNERS = {"amdg": HIP, "ttng": CUDA}
+"""Dialect → the backend that compiles its operations."""
 
 
 class GluonSource(GluonASTSource):
@@ -26,7 +28,7 @@ class GluonSource(GluonASTSource):
         module = super().make_ir(target, options, codegen_fns, module_map, context)
         if names := _foreign_operations(module, target.backend):
             name = names[0]
-            maker = _OWNERS[name.partition(".")[0]][1]
+            maker = _OWNERS[name.partition(".")[0]].vendor
             raise ValueError(
                 f"{_place(str(module), name)}error: '{name}' is an operation of {maker} GPUs, which this target is not"
             )
@@ -36,7 +38,8 @@ class GluonSource(GluonASTSource):
 def _foreign_operations(module: Any, backend: str) -> list[str]:
     names: list[str] = []
     module.walk(lambda op: names.append(op.get_name()))
-    return [name for name in names if _OWNERS.get(name.partition(".")[0], (backend,))[0] != backend]
+    owners = {name: _OWNERS.get(name.partition(".")[0]) for name in names}
+    return [name for name in names if (owner := owners[name]) is not None and owner.name != backend]
 
 
 def _place(text: str, operation: str) -> str:

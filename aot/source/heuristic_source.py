@@ -24,7 +24,7 @@ _FUNCTIONS: Mapping[str, str] = {
     "max": "max",
     "abs": "abs",
 }
-_PLAIN = ("int", "bool", "float")
+_PLAIN = tuple(kind.__name__ for kind in (int, bool, float))
 """Conversions that change no value that a heuristic has."""
 
 

@@ -17,6 +17,7 @@ from aot_bundle.command.gpu_settings import gpu_settings
 from aot_bundle.profile.profile_call import MadeCall
 from aot_bundle.terminal import Console
 from aot_runtime.bundle.reading import read_index
+from aot_runtime.contract.dtypes import UINT8
 from aot_runtime.device.array import DeviceArray
 from aot_runtime.device.registry import get_device
 from aot_runtime.errors import AotError, ArgumentError
@@ -49,7 +50,7 @@ class OnDevice:
         self.by = found.name
         self.told = f"measured on {found.name}, driver {found.driver_version}"
         self.clocks = gpu_settings(self.device.driver.name, found.pci).summary()
-        self.means = self.device.driver.name != "emulator"
+        self.means = not self.device.driver.is_emulated
 
     def times(
         self, planned: PlannedTuning, trials: list[Trial], folder: Path, results: Results, console: Console
@@ -90,7 +91,7 @@ class OnDevice:
         """Seconds of a call with each candidate: medians over rounds in which all take turns, after a round that is
         dropped."""
         device = self.device
-        flushed = device.empty((FLUSHED if self.means else 1,), "uint8")
+        flushed = device.empty((FLUSHED if self.means else 1,), UINT8.name)
         taken: dict[int, list[float]] = {number: [] for number in numbers}
         for turn in range(self.rounds + 1):
             for number in numbers:

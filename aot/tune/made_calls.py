@@ -10,6 +10,7 @@ from aot.manifest.calls import CallEntrySpec
 from aot.plan.calls import call_spec
 from aot_bundle.profile.profile_call import MadeCall, make_call
 from aot_runtime.call.planner import Planner
+from aot_runtime.contract.dtypes import INT8, UINT8
 from aot_runtime.opening import Bundle
 
 from .candidates import SCALAR
@@ -27,7 +28,7 @@ def made_call(bundle: Bundle, op: str, call: CallEntrySpec, content: Mapping[str
         array = made.arrays.get(tensor.name)
         if array is None or tensor.name in content or tensor.range or tensor.offsets or tensor.role == "output":
             continue
-        if array.dtype in ("int8", "uint8") and array.nbytes:
+        if array.dtype in (INT8.name, UINT8.name) and array.nbytes:
             layout = array.layout
             numbers = rng.integers(0, 256, (layout.high - layout.low) * layout.itemsize, np.uint8)
             bundle.device.write(array.ptr + layout.low * layout.itemsize, numbers, 0)

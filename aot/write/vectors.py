@@ -48,7 +48,7 @@ from aot_runtime.bundle.vector_files import (
     stored_arrays,
 )
 from aot_runtime.contract import records
-from aot_runtime.contract.dtypes import numpy_dtype
+from aot_runtime.contract.dtypes import FLOAT_TYPES, SCALAR_TYPES, numpy_dtype
 from aot_runtime.errors import AotError, BundleError
 
 EXTRA_BITS = 8
@@ -326,8 +326,9 @@ def _takes(function: Callable[..., Any], name: str) -> bool:
 
 
 def _as_passed(scalar: PlannedScalar) -> Any:
-    rounded_to = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp32": np.float32}.get(scalar.type)
-    return float(rounded_to(scalar.value)) if rounded_to else scalar.value
+    if scalar.type not in FLOAT_TYPES:
+        return scalar.value
+    return float(numpy_dtype(SCALAR_TYPES[scalar.type].name).type(scalar.value))
 
 
 def _read_only(array: Array) -> Array:

@@ -7,8 +7,6 @@ from typing import Any
 
 import numpy as np
 
-from aot_runtime.masks import visible_keys
-
 Array = np.ndarray[Any, Any]
 Result = Array | tuple[Array, Array]
 ScoreMod = Callable[[Array, int, int, Array, Array], Array]
@@ -17,6 +15,44 @@ MaskMod = Callable[[int, int, Array, Array], Array]
 """(batch, head, queries, keys) to which keys each query sees."""
 Rounding = Callable[[Array], tuple[Array, Array]]
 """Probabilities to what the values are multiplied by, and what the sum of that is divided by the sum of."""
+
+
+def visible_keys(
+    seqlen_q: int,
+    seqlen_k: int,
+    *,
+    causal: bool = False,
+    window_left: int = -1,
+    window_right: int = -1,
+    mask_align: str = "bottom_right",
+) -> Array:
+    """Whether each query sees each key, bool [seqlen_q, seqlen_k].
+
+    Query i has key i on its diagonal, or i + seqlen_k - seqlen_q where mask_align is bottom_right. It sees the
+    window_left keys before that one, the key itself, and the window_right keys after it; all of them where the number
+    is negative, unless mask_align is generic: then a negative number counts from the diagonal in the other direction.
+    causal is a window_right of 0.
+
+    Raises ValueError for what the ops refuse, too: a positive window_right beside causal; with generic causal, or a
+    last key that is before the first.
+    """
+    if causal and window_right > 0:
+        raise ValueError(f"causal is a window_right of 0; window_right = {window_right} contradicts it")
+    if mask_align == "generic" and (causal or window_left + window_right < 0):
+        raise ValueError(
+            f"generic masks are not causal, and window_left + window_right is 0 or more; given: causal = {causal}, "
+            f"window_left = {window_left}, window_right = {window_right}"
+        )
+    shift = seqlen_k - seqlen_q if mask_align == "bottom_right" else 0
+    ahead = np.arange(seqlen_k) - (np.arange(seqlen_q)[:, None] + shift)
+    generic = mask_align == "generic"
+    right = 0 if causal else window_right
+    seen = np.ones(ahead.shape, bool)
+    if generic or window_left >= 0:
+        seen &= ahead >= -window_left
+    if generic or right >= 0:
+        seen &= ahead <= right
+    return seen
 
 
 def attention(

@@ -2,7 +2,7 @@
 
 Neighbours share a byte, so that unpacking moves nothing between lanes: the tile goes through LDS once, as a float16
 tile does on its way to the matrix units. A row of eight nibbles an int32 after a prefix of pairs, as perf-kernels'
-flash decoding has it, is the same bytes: `aot_runtime.caches` makes views of it.
+flash decoding has it, is the same bytes: `aot_models.kv_quantise` makes views of it.
 """
 
 import triton

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aot_runtime.caches import dequantise_int4, quantise_int4
 from kernels.rows.reference import largest, row_scale
 
 Array = np.ndarray
@@ -168,6 +167,35 @@ def _modifier(k_scale: Array | None, window: int = -1, softcap: float = 0.0, slo
 
 
 # Caches of 4 bits a number
+
+
+def quantise_int4(x: Array, groups: int) -> tuple[Array, Array]:
+    """Rows as `append_kv_int4` writes them, bit for bit: (packed uint8 [.., head_dim / 2], pairs fp16 [.., groups, 2]).
+
+    Args:
+        x: float32 [.., head_dim]. Each group is rounded to 16 steps from its least to its largest number, after the
+            pair was rounded to fp16.
+
+    Raises:
+        ValueError: groups do not divide head_dim, or head_dim is odd.
+    """
+    head_dim = x.shape[-1]
+    if groups < 1 or head_dim % groups or head_dim % 2:
+        raise ValueError(f"groups = {groups} of head_dim = {head_dim}; a divisor is needed, and an even head_dim")
+    grouped = x.astype(np.float32).reshape(*x.shape[:-1], groups, -1)
+    shift = grouped.min(-1).astype(np.float16)
+    factor = ((grouped.max(-1) - shift.astype(np.float32)) / np.float32(15)).astype(np.float16)
+    divisor = np.where(factor == 0, np.float16(1), factor).astype(np.float32)
+    steps = (grouped - shift.astype(np.float32)[..., None]) / divisor[..., None]
+    nibbles = np.clip(np.floor(steps + np.float32(0.5)), 0, 15).astype(np.uint8).reshape(*x.shape[:-1], -1, 2)
+    return nibbles[..., 0] | nibbles[..., 1] << 4, np.stack([factor, shift], -1)
+
+
+def dequantise_int4(packed: Array, pairs: Array) -> Array:
+    """Rows as float32 [.., head_dim]. packed: uint8 [.., head_dim / 2]; pairs: fp16 [.., groups, 2]."""
+    nibbles = np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], pairs.shape[-2], -1)
+    pairs = pairs.astype(np.float32)
+    return (nibbles * pairs[..., :1] + pairs[..., 1:]).reshape(*packed.shape[:-1], -1)
 
 
 def flash_decode_int4(

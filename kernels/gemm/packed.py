@@ -1,6 +1,6 @@
 """Linear layers whose weights have 4 or 8 bits, made into those of the activations on the way to the matrix units.
 
-The layout, which `aot_runtime.weights` makes of what checkpoints hold: the weights of an output lie next to each other
+The layout, which `aot_models.quantise` makes of what checkpoints hold: the weights of an output lie next to each other
 along k, two of 4 bits in a byte, the even one low, so that unpacking moves nothing between lanes. Scales and zeros are
 by group of k, then by output.
 """

@@ -1,6 +1,6 @@
 """Weights of 4 or 8 bits in the order in which matrix units of NVIDIA's GPUs take them, so that decoding moves nothing.
 
-The layout, which `aot_runtime.weights.prepack` makes: codes are in tiles of 64 outputs by 64 of k. A tile is 4 slices
+The layout, which `aot_models.quantise.prepack` makes: codes are in tiles of 64 outputs by 64 of k. A tile is 4 slices
 of 16 outputs.
 - Of 4 bits, a slice is 32 lanes with 4 words each. Word 2 h + r of a lane has 8 codes of output 8 r + lane / 4 of the
   slice: at bits 4 (4 l + 2 i + j) that of k = 32 h + 16 i + 8 j + 2 (lane % 4) + l.

@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from aot_runtime.weights import unpack_int4
 from kernels.rows.reference import largest
 
 Array = np.ndarray
@@ -332,11 +331,16 @@ def linear_int8_same_dtype(
     return _linear(np.dtype(np.float32), x, weight.astype(x.dtype), order, bias).astype(x.dtype)
 
 
+def nibbles(packed: Array, k: int) -> Array:
+    """Codes of 4 bits, uint8 [n, k], from two in a byte, the even one low. packed: uint8 [n, cdiv(k, 2)]."""
+    return np.stack([packed & 15, packed >> 4], -1).reshape(len(packed), -1)[:, :k]
+
+
 def int4_weights(
     dtype: np.dtype, w: Array, scales: Array, group_size: int, k: int, zeros: Array | None, codebook: Array | None
 ) -> Array:
     """The weights that codes of 4 bits stand for, [n, k]."""
-    codes = unpack_int4(w, k)
+    codes = nibbles(w, k)
     if codebook is None:
         return dequantised(dtype, codes, scales, group_size, zeros, 8)
     return codebook.astype(dtype)[codes] * _spread(scales, group_size, k).astype(dtype)

@@ -20,8 +20,7 @@ from functools import partial
 
 import numpy as np
 
-from aot_runtime.weights import unpack_int4
-from kernels.gemm.reference import SCALED, dequantised, quantised, to_8_bits
+from kernels.gemm.reference import SCALED, dequantised, nibbles, quantised, to_8_bits
 from kernels.moe.reference import Numbers, exact_sum, same_dtype_sum
 
 Array = np.ndarray
@@ -135,7 +134,7 @@ def _of_codes(storage: np.dtype, w: Array, k: int, scales: Array, zeros: Array |
     dtype, is_int4 = storage if storage == np.float64 else np.dtype(np.float32), w.dtype == np.uint8
     of_experts = [
         dequantised(
-            dtype, unpack_int4(own, k) if is_int4 else own, scales[expert], k // scales.shape[1],
+            dtype, nibbles(own, k) if is_int4 else own, scales[expert], k // scales.shape[1],
             None if zeros is None else zeros[expert], 8 if is_int4 else 0,
         )
         for expert, own in enumerate(w)

@@ -13,7 +13,7 @@ from tests.support.session_builds import ROOT, build_once
 
 PAGE = (ROOT / "docs/adopting.md").read_text(encoding="utf-8")
 MANIFEST = ROOT / "examples/foreign/matmul.yaml"
-TRITON = list(table(section(PAGE, "What Triton itself no longer takes")))
+TRITON = list(table(section(PAGE, "What Triton no longer supports")))
 
 HEAD = """\
 import triton

@@ -41,6 +41,8 @@ def test_the_version_has_one_place():
     for distribution in ("aotbuild", "aot-runtime"):
         assert importlib.metadata.version(distribution) == aot_runtime.__version__
     assert f"aot-runtime=={aot_runtime.__version__}" in PROJECT["dependencies"]
+    models = tomllib.loads((ROOT / "models/pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert models["version"] == aot_runtime.__version__
 
 
 @pytest.mark.parametrize("project", [PROJECT, RUNTIME], ids=lambda project: project["name"])

@@ -59,7 +59,8 @@ def test_ci_runs_the_readmes_test_command_and_the_release_check(tmp_path: Path):
     drivers = "tests/aot_runtime/device/drivers"
     real = f"{drivers}/test_conformance.py {drivers}/test_gpu.py tests/rocm"
     rocm = [f"pytest --on rocm --rocm {release} --within 300 {real}" for release in SUITES]
-    assert called == [plain, *checks, plain, run, *rocm, f"python -m tests.release --cache {kept}"]
+    release = f"python -m tests.release --cache {kept}"
+    assert called == [plain, *checks, plain, run, "pytest -n auto models", *rocm, release]
 
 
 def test_extras_and_commands_exist():

@@ -19,7 +19,8 @@ import msgspec
 
 from aot_runtime.bundle.elf import SHT_NOTE, Elf
 from aot_runtime.bundle.reading import bundle_id
-from aot_runtime.contract.records import CODE_FOLDER, CODE_SUFFIXES, HASH_LENGTH, INDEX
+from aot_runtime.contract.arch import BACKENDS
+from aot_runtime.contract.records import CODE_FOLDER, HASH_LENGTH, INDEX
 
 from .drawing import Draw, texts_of
 from .edits import Edit, edit_bytes, edit_tree, places
@@ -280,7 +281,7 @@ def _adopt(tree: Any, changed: Files) -> None:
     code = tree.get("code") if isinstance(tree, dict) else None
     for row in code if isinstance(code, list) else ():
         if isinstance(row, list) and len(row) == 2 and isinstance(row[0], str):
-            for suffix in CODE_SUFFIXES.values():
+            for suffix in (backend.code_suffix for backend in BACKENDS.values()):
                 if found := _renamed(changed, f"{CODE_FOLDER}/{row[0][:HASH_LENGTH]}.{suffix}"):
                     row[:] = found[2], len(found[1])
                     break

@@ -16,7 +16,6 @@ import click
 from .outcomes import Outcomes, table
 
 SHM = Path("/dev/shm")
-EXAMPLES = Path(__file__).parents[2] / "examples"
 count_option = click.option("--count", type=click.IntRange(1), default=1000, show_default=True)
 seed_option = click.option("--seed", type=int, default=1, show_default=True)
 
@@ -110,8 +109,6 @@ CAMPAIGNS = {
     "names": "Open and make archives whose files' names collide.",
     "policies": "Make trust policies in a file and in a program, and compare what is taken, and what it decides.",
     "manifests": "Read and plan mutated manifests, as --dry-run does.",
-    "checkpoints": "Read mutated files of checkpoints without a device: configs, headers, adapters, tokenizers.",
-    "templates": "Render chat templates that may be any program of Jinja.",
     "calls_files": "Read mutated calls files, and add a call to those that are taken.",
     "terminals": "Run the commands on texts that a terminal would obey, in bundles, names, manifests and failures.",
 }
@@ -124,7 +121,6 @@ def _campaign(name: str, doc: str) -> click.Command:
     @seed_option
     @keep_option
     def command(count: int, seed: int, keep: Path | None) -> None:
-        sys.path.insert(0, str(EXAMPLES))  # whose packages are imported as pytest has them
         handler = getattr(import_module(f".{name}", __package__), name.title().replace("_", ""))
         run_campaign(name, count, keep, partial(handler, seed=seed))
 

@@ -13,9 +13,9 @@ import click
 
 PAGES = (
     "README.md", "CONTRIBUTING.md", "CHANGELOG.md", ".github/*.md", "docs/**/*.md", "examples/**/*.md",
-    "dist/README.md",
+    "models/*.md", "dist/README.md",
 )  # fmt: skip
-MODULES = ("aot", "runtime", "kernels", "examples", "benchmarks")
+MODULES = ("aot", "runtime", "models", "kernels", "examples", "benchmarks")
 MANIFESTS = ("manifests/*.yaml", "examples/**/*.yaml", "benchmarks/**/*.yaml")
 SHELLS = {"sh", "bash", "shell", "console"}
 

@@ -8,6 +8,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from aot_runtime.call.selftests import head_text
+from aot_runtime.contract.dtypes import INT32
 from aot_runtime.errors import ArgumentError, DeviceMemoryError
 from aot_runtime.texts import UNITS
 
@@ -80,12 +81,12 @@ def measure(bundle: Bundle, sizes: Sequence[int], rounds: int) -> Measured:
 
 
 def _is_gpu(bundle: Bundle) -> bool:
-    return bundle.device.driver.name != "emulator"
+    return not bundle.device.driver.is_emulated
 
 
 def _measure_size(bundle: Bundle, words: int, rounds: int) -> Iterator[Bandwidth]:
     device = bundle.device
-    x, out = (device.empty((words,), "int32") for _ in range(2))
+    x, out = (device.empty((words,), INT32.name) for _ in range(2))
     bundle.write(x, value=1)
     sums = bundle.read(x)
     ways: dict[str, Callable[[], Any]] = {

@@ -8,6 +8,8 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
+from aot_runtime.contract.arch import CUDA, HIP
+
 _PCI_DEVICES = Path("/sys/bus/pci/devices")
 _STEP = re.compile(r"^\s*\w+:\s*(\d+)\s*MHz\s*(\*?)", re.IGNORECASE | re.MULTILINE)
 """A line of amdgpu's tables of clocks; a star marks the current one."""
@@ -70,14 +72,14 @@ class GpuSettings:
     def hold_clocks(self) -> str:
         """The command that holds the clock at its highest."""
         most = self.clock.most if self.clock else 0
-        if self.driver == "hip":
+        if self.driver == HIP.name:
             return f"amd-smi set --gpu {self.pci} --perf-determinism {most}"
         return f"nvidia-smi -i {self.pci} --lock-gpu-clocks={most}"
 
     @property
     def free_clocks(self) -> str:
         """The command that lets the driver choose the clocks."""
-        if self.driver == "hip":
+        if self.driver == HIP.name:
             return f"amd-smi set --gpu {self.pci} --perf-level AUTO"
         return f"nvidia-smi -i {self.pci} --reset-gpu-clocks"
 
@@ -85,7 +87,7 @@ class GpuSettings:
     def set_power_cap(self) -> str:
         """The command that sets the power cap to its default, or to what it is."""
         watts = self.default_power_cap or self.power_cap or 0
-        if self.driver == "hip":
+        if self.driver == HIP.name:
             return f"amd-smi set --gpu {self.pci} --power-cap {watts:.0f}"
         return f"nvidia-smi -i {self.pci} --power-limit={watts:.0f}"
 
@@ -94,7 +96,7 @@ def gpu_settings(driver: str, pci: str) -> GpuSettings:
     """The settings of a GPU by its driver's name and PCI address; never raises."""
     if not pci:
         return GpuSettings(pci, driver)
-    return _amd(pci) if driver == "hip" else _nvidia(pci)
+    return _amd(pci) if driver == HIP.name else _nvidia(pci)
 
 
 def partition_mode(pci: str) -> str:
@@ -109,7 +111,7 @@ def _amd(pci: str) -> GpuSettings:
     sensors = sorted(folder.glob("hwmon/hwmon*"))
     caps = [_microwatts(sensors[0] / name) if sensors else None for name in ("power1_cap", "power1_cap_default")]
     clock, memory = (_steps(read(folder / f"pp_dpm_{name}")) for name in ("sclk", "mclk"))
-    return GpuSettings(pci, "hip", clock, memory, read(folder / "power_dpm_force_performance_level"), *caps)
+    return GpuSettings(pci, HIP.name, clock, memory, read(folder / "power_dpm_force_performance_level"), *caps)
 
 
 def _steps(table: str) -> Clock | None:
@@ -128,12 +130,12 @@ def _nvidia(pci: str) -> GpuSettings:
     try:
         said = subprocess.run(command, capture_output=True, text=True, timeout=_TIMEOUT_S, check=True).stdout
     except (OSError, subprocess.SubprocessError):
-        return GpuSettings(pci, "cuda")
+        return GpuSettings(pci, CUDA.name)
     numbers = [_number(cell) for cell in said.strip().split(",")]
     if len(numbers) != len(_QUERY):
-        return GpuSettings(pci, "cuda")
+        return GpuSettings(pci, CUDA.name)
     now, most, memory_now, memory_most, cap, default = numbers
-    return GpuSettings(pci, "cuda", _clock(now, most), _clock(memory_now, memory_most), "", cap, default)
+    return GpuSettings(pci, CUDA.name, _clock(now, most), _clock(memory_now, memory_most), "", cap, default)
 
 
 def _number(cell: str) -> float | None:

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from aot_runtime.masks import parse_mask
+from aot_models.masks import parse_mask
 from tests.ops.attention.calls import DTYPES, MARGIN, Array, Call, Placed, lse_room, placed, room
 
 AXES: dict[str, tuple[Any, ...]] = {

@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from aot_models.kv_quantise import quantise_heads
+from aot_models.masks import parse_mask
 from aot_runtime import Bundle
-from aot_runtime.caches import quantise_heads
-from aot_runtime.masks import parse_mask
 from tests.ops.attention.calls import DTYPES, Array, Call, lse_room, placed, room
 from tests.ops.attention.cases import SEQUENCES, longest, rows_first, score_inputs, sequences
 from tests.support.dtypes import eight_bits

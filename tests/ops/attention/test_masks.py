@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aot_runtime.masks import parse_mask, visible_keys
+from aot_models.masks import parse_mask
+from kernels.attention.reference import visible_keys
 from tests.support.session_builds import ROOT
 
 LENGTHS = ((1, 1), (4, 4), (3, 7), (7, 3), (1, 5), (5, 1), (6, 0))

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from aot_bundle.callspec import CallSpec, plan_call
+from aot_models.masks import parse_mask
 from aot_runtime.call.decision import Decision
 from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.contract.records import Index
-from aot_runtime.masks import parse_mask
 from tests.ops.attention.calls import Call, check, launched
 from tests.ops.attention.cases import AXES, Case, make_call, valid
 from tests.ops.attention.latent import Latent

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from aot_models.masks import BlockMask
 from aot_runtime import Bundle, DeviceArray
-from aot_runtime.masks import BlockMask
 from kernels.decode import flex_reference, reference
 from kernels.tolerance import assert_close
 from tests.support.dtypes import FP16, INT8

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from aot_runtime import Bundle
-from aot_runtime.caches import dequantise_int4
 from kernels.decode import reference
+from kernels.decode.reference import dequantise_int4
 from kernels.tolerance import assert_close
 from tests.ops.decode.cases import normal, other_layout, packed, references
 from tests.support.dtypes import FP16, FP32, eight_bits

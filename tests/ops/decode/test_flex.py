@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aot_models.masks import BlockMask, MaskMod, create_block_mask
 from aot_runtime import Bundle
-from aot_runtime.masks import BlockMask, MaskMod, create_block_mask
 from tests.ops.decode.cases import all_blocks, check, normal, packed
 from tests.support.poison import poisoned
 

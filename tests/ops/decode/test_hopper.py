@@ -11,10 +11,10 @@ import pytest
 
 from aot_bundle.callspec import CallSpec, plan_call
 from aot_runtime import Bundle, DeviceArray
-from aot_runtime.caches import quantise_int4
 from aot_runtime.call.decision import Decision
 from aot_runtime.call.planner import op_planner
 from aot_runtime.contract.records import Index
+from kernels.decode.reference import quantise_int4
 from tests.ops.decode.cases import PER_TOKEN, check, check_paged, normal, packed, paged, scales
 from tests.support.dtypes import BF16, FP16, eight_bits
 from tests.support.kernel_compiling import planned

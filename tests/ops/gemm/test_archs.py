@@ -10,8 +10,8 @@ pytest.importorskip("tinygrad", reason="the emulator needs the extra `emulator`"
 pytest.importorskip("triton", reason="building bundles needs the extra `build`")
 
 from aot.tune.candidates import SCALAR
+from aot_models.quantise import to_int4
 from aot_runtime import Bundle, NoVariantError
-from aot_runtime.weights import to_int4
 from tests.ops.gemm.checking import check, matrix, on_device
 from tests.ops.gemm.test_packed_eight_bits import arguments
 from tests.support.candidates import candidates_bundle

@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aot_models.quantise import Packed, prepack, to_int4, to_int8
 from aot_runtime import Bundle, DeviceArray
-from aot_runtime.weights import Packed, prepack, to_int4, to_int8
 from tests.ops.gemm.checking import matrix, on_device
 from tests.ops.gemm.test_prepacked import op_of
 from tests.support.chains import Layer, assert_links_wait

@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from aot_models.quantise import Packed, pack_int4, to_int4, to_int8, to_nf4
 from aot_runtime import Bundle
-from aot_runtime.weights import Packed, pack_int4, to_int4, to_int8, to_nf4
 from tests.ops.gemm.checking import check, matrix
 from tests.support.choices import with_few_units
 from tests.support.dtypes import FP16

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aot_models.quantise import Packed, pack_int4
 from aot_runtime import Bundle
-from aot_runtime.weights import Packed, pack_int4
 from tests.ops.gemm.checking import check, matrix, on_device
 from tests.support.choices import configs, with_few_units
 from tests.support.dtypes import BF16, FP16, FP32, INT8, eight_bits

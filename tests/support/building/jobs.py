@@ -14,7 +14,7 @@ SOURCE = "kernels/softmax.py"
 
 SOFTMAX = (("x", "*fp32"), ("y", "*fp32"), ("columns", "i32"), ("stride", "i64"), ("BLOCK", "constexpr"))
 SCALARS = (
-    *(("out", "*fp32"), ("a", "fp16"), ("b", "bf16"), ("c", "i8"), ("d", "u1")),
+    *(("out", "*fp32"), ("a", "fp16"), ("b", "bf16"), ("c", "i8"), ("d", "i1")),
     *(("e", "i64"), ("f", "fp64"), ("g", "i16"), ("h", "u64"), ("UNUSED", "constexpr")),
 )
 

@@ -7,11 +7,12 @@ the description of every mnemonic of an arch. The sparse forms (smfmac, swmmac) 
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
+from aot_emulator.isa.archs import ARCHS, Generation
 from aot_emulator.isa.floats import formats
 from aot_emulator.isa.floats.formats import FloatFormat
 
@@ -260,28 +261,21 @@ def _cdna3(canonical: str) -> MatrixOp:
     return replace(op, model="fused", group=min({32: 4, 16: 8, 8: 16}[op.a.bits], op.k))
 
 
+_GENERATIONS: Mapping[Generation, tuple[list[str], Callable[[str], MatrixOp]]] = {
+    "cdna2": (_CDNA + _CDNA2_ONLY, _cdna2),
+    "cdna3": (_CDNA + _CDNA3_ON + _CDNA3_ONLY, _cdna3),
+    "cdna4": (_CDNA + _CDNA3_ON + _CDNA4, lambda name: _describe(name, name, "mfma", _OCP)),
+    "rdna3": (_RDNA3, lambda name: _describe(name, name, "wmma11", _OCP)),
+    "rdna4": (_RDNA4, lambda name: _describe(name, name, "wmma12", _OCP)),
+}
+"""The names of each generation's matrix instructions, and what describes one."""
+
+
 @lru_cache(maxsize=8)
 def matrix_ops(arch: str) -> Mapping[str, MatrixOp]:
-    """Every matrix instruction of an arch by mnemonic, in the spelling of its own ISA document.
-
-    Args:
-        arch: gfx90a, gfx942, gfx950, or any gfx11 or gfx12 one.
-    Raises:
-        ValueError: the arch is none of these.
-    """
-    if arch == "gfx90a":
-        ops = [_cdna2(name) for name in _expand(_CDNA + _CDNA2_ONLY)]
-    elif arch == "gfx942":
-        ops = [_cdna3(name) for name in _expand(_CDNA + _CDNA3_ON + _CDNA3_ONLY)]
-    elif arch == "gfx950":
-        ops = [_describe(name, name, "mfma", _OCP) for name in _expand(_CDNA + _CDNA3_ON + _CDNA4)]
-    elif arch.startswith("gfx11"):
-        ops = [_describe(name, name, "wmma11", _OCP) for name in _expand(_RDNA3)]
-    elif re.fullmatch(r"gfx120\w", arch):
-        ops = [_describe(name, name, "wmma12", _OCP) for name in _expand(_RDNA4)]
-    else:
-        raise ValueError(f"no matrix instructions are known for {arch!r}: gfx90a, gfx942, gfx950, gfx11*, gfx120* are")
-    return {op.mnemonic: op for op in ops}
+    """The matrix instructions of an emulated architecture by mnemonic, in the spelling of its own ISA document."""
+    names, describe = _GENERATIONS[ARCHS[arch].generation]
+    return {op.mnemonic: op for op in map(describe, _expand(names))}
 
 
 @lru_cache(maxsize=256)
