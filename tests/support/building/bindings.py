@@ -6,7 +6,6 @@ from pathlib import Path
 from typing import Any
 
 from aot.compile.jobs import CompileJob
-from aot.source.kernel_source import Parameter
 from aot.plan.bind_parameters import Binder
 from aot.plan.bound_parameter import BoundParameter, compile_job
 from aot.plan.contract import build_contract
