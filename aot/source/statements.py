@@ -198,6 +198,14 @@ class Read:
     called: bool
 
 
+@functools.lru_cache(maxsize=1024)
+def function_tree(source: str) -> ast.FunctionDef:
+    """The tree of a function's text, which is not to be changed."""
+    (node,) = ast.parse(source).body
+    assert isinstance(node, ast.FunctionDef)
+    return node
+
+
 def body_reads(function: ast.FunctionDef) -> tuple[Read, ...]:
     """The globals that a function's body reads, in order. A name that is bound before it is read is local, as it is to
     Triton."""
