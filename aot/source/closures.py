@@ -17,7 +17,7 @@ from aot.errors import KernelFileError, KernelFunctionError, described, is_inter
 
 from .missing import Missing
 from .source_module import SourceModule, without_tuners
-from .statements import Read, body_reads, signature_reads
+from .statements import Read, body_reads, function_tree, signature_reads
 
 if TYPE_CHECKING:
     from triton.runtime.jit import JITCallable
@@ -57,7 +57,7 @@ class Closures:
             return
         self._uses[id(function)] = ()
         self._kept.append(function)  # the id is its own as long as it lives
-        node = function.parse().body[0]
+        node = function_tree(function.src)
         reads, signature = body_reads(node), signature_reads(node)
         module.demand([*(read.path[0] for read in reads), *signature])
         self._fill_scope(module, signature)

@@ -17,6 +17,7 @@ from .autotuning import Autotuning, decorators_of
 from .constants import dtype_of, layout_of
 from .project import Project, project
 from .source_hash import is_tuple_class, resolve, source_hash
+from .statements import function_tree
 
 if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
@@ -220,7 +221,7 @@ def tuple_uses(kernel: Any) -> Mapping[str, TupleUse]:
 
     A parameter that is assigned to somewhere may become anything, and is left out.
     """
-    tree = kernel.parse()
+    tree = function_tree(kernel.src)
     parameters = {parameter.name for parameter in kernel.params}
     parameters -= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
     found: dict[str, TupleUse] = {}

@@ -92,8 +92,7 @@ class Project:
             if not self._is_current(expected) or (self._asked and target != self._target):
                 self._forget()
             self._target = target
-            finder = _Finder(self)
-            sys.meta_path.insert(_before_paths(), finder)
+            sys.meta_path.insert(_before_paths(), self)
             write_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
             for name, module in self._by_name.items():
                 self._put(name, module.module)
@@ -101,7 +100,7 @@ class Project:
                 yield self
             finally:
                 sys.dont_write_bytecode = write_bytecode
-                sys.meta_path.remove(finder)
+                sys.meta_path.remove(self)
                 for name, before in self._aside.items():
                     sys.modules.pop(name, None)
                     if before is not None:
@@ -137,8 +136,8 @@ class Project:
         return found
 
     def check(self, kernel: JITFunction) -> None:
-        """Hold a loaded kernel to what every compilation of it does. Raises KernelFileError for what it reads and could
-        not be evaluated, KernelFunctionError for functions that call each other in a circle."""
+        """Hold a loaded kernel to what every compilation of it does. Raises KernelFileError for a missing value that it
+        reads, KernelFunctionError for functions that call each other in a circle."""
         self._closures.check(kernel)
 
     def circle(self, kernel: JITFunction) -> str:
@@ -303,12 +302,12 @@ class Project:
         path = submodule(package.path, name)
         return self._module(path).module if path else None
 
-    def find(self, name: str) -> ModuleType | None:
-        """The module of the project that has a dotted name, for what imports by a computed one."""
-        if name in self._by_name:
-            return self._by_name[name].module
-        path = self._paths.own(name.split("."), None) or self._paths.fallback(name.split("."), None)
-        return self._module(path).module if path else None
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Find a module for what imports by a computed name, as a finder of Python's."""
+        if name not in self._by_name:
+            file = self._paths.own(name.split("."), None) or self._paths.fallback(name.split("."), None)
+            return self._module(file).module.__spec__ if file else None
+        return self._by_name[name].module.__spec__
 
     def _name_files_by_root(self) -> None:
         """Make functions name their file from the project root (Triton's own: from site-packages): the name goes into
@@ -328,17 +327,6 @@ class Project:
                 kernel.file_name = name.removeprefix(base).replace(os.sep, "/")
             elif (path := Path(name)) in self._by_path:
                 kernel.file_name = path.relative_to(self._paths.base(path)).as_posix()
-
-
-class _Finder:
-    """Finds a project's modules for what imports them by `importlib`."""
-
-    def __init__(self, owner: Project):
-        self._project = owner
-
-    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        module = self._project.find(name)
-        return module.__spec__ if module else None
 
 
 class _Loader(Loader):

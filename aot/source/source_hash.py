@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
+from .statements import function_tree
+
 if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
 
@@ -53,7 +55,7 @@ def _collect_constants(function: Any, constants: list[str], seen: set[int]) -> N
         if parameter.default is not inspect.Parameter.empty:
             constants.append(f"{function.__name__}({name}={parameter.default!r})")
     scope = function.get_capture_scope()
-    for node in ast.walk(function.parse()):
+    for node in ast.walk(function_tree(function.src)):
         if not isinstance(node, ast.Name | ast.Attribute):
             continue
         value = resolve(node, scope)

@@ -62,6 +62,7 @@ class SourceModule:
         for item in self._statements:
             for name in item.binds | item.patches:
                 self._binding[name].append(item)
+        self._has_star = any(item.is_star for item in self._statements)
         self._wanted: set[str] = set()
         self._done: set[Statement] = set()
         self._position = len(self._statements)  # of the statement that is running
@@ -96,7 +97,10 @@ class SourceModule:
         waiting = [name for name in names if name not in self._wanted]
         if self._whole or not waiting:
             return
+        known = any(name in self._binding for name in waiting)
         self._want(waiting)
+        if not known and not self._has_star:
+            return
         self._forget_outdated()
         for item in self._statements[: self._position]:
             if item not in self._done and self._is_wanted(item):

@@ -6,7 +6,7 @@ import ast
 import copy
 import dis
 import functools
-from collections.abc import Iterable, Iterator
+from collections.abc import Container, Iterable, Iterator
 from dataclasses import dataclass
 from types import CodeType
 
@@ -75,7 +75,7 @@ def bound_names(node: ast.stmt) -> set[str]:
             return {name}
         case ast.Import(names=names) | ast.ImportFrom(names=names):
             return {alias.asname or alias.name.partition(".")[0] for alias in names} - {"*"}
-    return {item.argval for item in dis.get_instructions(_compiled(node)) if item.opname in _BINDING}
+    return _operands(_compiled(node), _BINDING)
 
 
 def read_names(node: ast.stmt) -> set[str]:
@@ -83,7 +83,7 @@ def read_names(node: ast.stmt) -> set[str]:
     if isinstance(node, ast.FunctionDef):
         node = copy.copy(node)
         node.decorator_list = used_decorators(node)
-    return {item.argval for item in _instructions(_compiled(node)) if item.opname in _READING}
+    return {name for code in _with_inner(_compiled(node)) for name in _operands(code, _READING)}
 
 
 def jit_names(tree: ast.AST) -> list[str]:
@@ -137,11 +137,22 @@ def _compiled(node: ast.stmt) -> CodeType:
         return compile("", "", "exec")
 
 
-def _instructions(code: CodeType) -> Iterator[dis.Instruction]:
-    yield from dis.get_instructions(code)
+def _with_inner(code: CodeType) -> Iterator[CodeType]:
+    yield code
     for constant in code.co_consts:
         if isinstance(constant, CodeType):
-            yield from _instructions(constant)
+            yield from _with_inner(constant)
+
+
+def _operands(code: CodeType, operations: Container[int]) -> set[str]:
+    """The names on which code does one of these operations."""
+    found, extension = set(), 0
+    for operation, argument in zip(code.co_code[::2], code.co_code[1::2], strict=True):
+        argument |= extension
+        extension = argument << 8 if operation == dis.EXTENDED_ARG else 0
+        if operation in operations:
+            found.add(code.co_names[argument >> 1 if operation == _LOAD_GLOBAL else argument])
+    return found
 
 
 def _changed(statement: ast.stmt, called: bool = True) -> set[str]:
@@ -164,8 +175,9 @@ def _root(node: ast.expr) -> str:
 
 _DEFINITIONS = (ast.FunctionDef, ast.AsyncFunctionDef, ast.ClassDef)
 _IMPORTS = (ast.Import, ast.ImportFrom)
-_BINDING = ("STORE_NAME", "STORE_GLOBAL", "DELETE_NAME", "DELETE_GLOBAL")
-_READING = ("LOAD_NAME", "LOAD_GLOBAL", "LOAD_FROM_DICT_OR_GLOBALS")
+_LOAD_GLOBAL = dis.opmap["LOAD_GLOBAL"]
+_BINDING = [dis.opmap[name] for name in ("STORE_NAME", "STORE_GLOBAL", "DELETE_NAME", "DELETE_GLOBAL")]
+_READING = [_LOAD_GLOBAL, *(dis.opmap.get(name, -1) for name in ("LOAD_NAME", "LOAD_FROM_DICT_OR_GLOBALS"))]
 
 
 @dataclass(frozen=True)
@@ -186,22 +198,32 @@ class Read:
     called: bool
 
 
+@functools.lru_cache(maxsize=1024)
+def function_tree(source: str) -> ast.FunctionDef:
+    """The tree of a function's text, which is not to be changed."""
+    (node,) = ast.parse(source).body
+    assert isinstance(node, ast.FunctionDef)
+    return node
+
+
 def body_reads(function: ast.FunctionDef) -> tuple[Read, ...]:
     """The globals that a function's body reads, in order. A name that is bound before it is read is local, as it is to
     Triton."""
     body: list[Read] = []
     arguments = [node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)]
     local, certain = set(arguments), True
+    called: set[int] = set()
     for statement in function.body:
         sure = {id(node) for node in _always(statement)} if certain else set()
-        called = {id(node.func) for node in ast.walk(statement) if isinstance(node, ast.Call)}
         for node in _in_order(statement):
+            if isinstance(node, ast.Call):
+                called.add(id(node.func))
+            certain = certain and not isinstance(node, ast.Return)
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 local.add(node.id)
             elif (path := _path(node)) and path[0] not in local:
                 line = getattr(node, "lineno", 1) - function.lineno + 1
                 body.append(Read(path, line, id(node) in sure, id(node) in called))
-        certain = certain and not any(isinstance(node, ast.Return) for node in ast.walk(statement))
     return tuple(body)
 
 
