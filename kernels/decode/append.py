@@ -5,7 +5,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from kernels.common.early import await_earlier_launches
+from kernels.common.pdl import await_earlier_launches
 from kernels.common.rounding import half_to_even, quotient, scale_of
 from kernels.common.tensors import HeadRows, Heads, Matrix
 from kernels.decode.int4 import in_eighths, store_int4

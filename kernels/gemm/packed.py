@@ -14,7 +14,7 @@ from kernels.common.tensors import Matrix, given
 from kernels.gemm.epilogue import Epilogue, finish
 from kernels.gemm.matmul import part_of, store_part
 from kernels.gemm.order import tile_of
-from kernels.gemm.packed_codes import codes_of, columns_of_x, product_of_codes
+from kernels.gemm.w4a8 import codes_of, columns_of_x, product_of_codes
 
 GROUP: tl.constexpr = tl.constexpr(32)
 """Divides what `group_size` is, where there are several groups: so many weights along k have the same scale."""

@@ -7,7 +7,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.common.early import LINE, prefetch
+from kernels.common.pdl import LINE, prefetch
 from kernels.common.tensors import Matrix, given
 from kernels.gemm.prepacked import (
     TILE,

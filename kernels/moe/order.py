@@ -10,7 +10,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from kernels.common.early import await_earlier_launches
+from kernels.common.pdl import await_earlier_launches
 
 NOBODY: tl.constexpr = tl.constexpr(-1)
 """The expert of a block that is not used."""

@@ -3,12 +3,12 @@
 import triton
 import triton.language as tl
 
-from kernels.common.early import await_earlier_launches
+from kernels.common.pdl import await_earlier_launches
 from kernels.common.tensors import Matrices, Matrix
 from kernels.gemm.block_scaled import BLOCK as SCALED
 from kernels.gemm.epilogue import activate
 from kernels.gemm.order import tile_of
-from kernels.moe.numbers import Numbers, product
+from kernels.moe.dequantise import Numbers, product
 from kernels.moe.order import Assignments, Blocks, assignments_of, expert_of, has_one_half
 
 

@@ -6,7 +6,7 @@ Such products read weights and do little else: what they multiply is in register
 import triton
 import triton.language as tl
 
-from kernels.common.early import await_earlier_launches
+from kernels.common.pdl import await_earlier_launches
 from kernels.common.tensors import Matrices, Matrix
 from kernels.gemm.epilogue import activate
 

@@ -8,7 +8,7 @@ the largest sum is taken: a row may be cut into parts for that.
 import triton
 import triton.language as tl
 
-from kernels.common.early import await_earlier_launches
+from kernels.common.pdl import await_earlier_launches
 from kernels.common.softmax import LOG2_E
 from kernels.common.tensors import Matrices, Matrix, Vector, given
 

@@ -218,13 +218,13 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     "norm of what is rotated": (HEADS, "rows/qk_norm", "squares += rest * rest", "squares += 0.0 * rest"),
     "weights of the first half": (HEADS, "rows/qk_norm", "_gain(weight, pairs + pair,", "_gain(weight, pair,"),
     # Mixtures of experts
-    "scales of the first expert": (SCALED, "moe/numbers", "expert.to(tl.int64) * n + columns", "columns"),
+    "scales of the first expert": (SCALED, "moe/dequantise", "expert.to(tl.int64) * n + columns", "columns"),
     "scale of the first assignment": (SCALED, "moe/quantise", "row * scale.stride_rows", "0 * row"),
     "8 bits truncated": (SCALED, "gemm/quantise", "value = half_to_even(tl.minimum(", "value = (tl.minimum("),
     "scales of gate for up": (SCALED_BLOCKS, "moe/product", "(2 * expert + is_up) *", "(2 * expert) *"),
     "scale of the first block": (SCALED_BLOCKS, "moe/quantise", "row * scale.stride_rows + part",
         "row * scale.stride_rows"),
-    "zeros of the first expert": (CODES, "moe/numbers", "tl.where(given(zeros), before, 0)", "0"),
+    "zeros of the first expert": (CODES, "moe/dequantise", "tl.where(given(zeros), before, 0)", "0"),
     # Softmax and norms
     "padding counted": (SOFTMAX, "rows/softmax", 'tl.where(inside, values, float("-inf"))', "values"),
     "one column too many": (SOFTMAX, "rows/softmax", "    inside = (row < rows) & (columns < cols)",
