@@ -1,99 +1,68 @@
-"""Shared memory of attention for Hopper, and the tensor maps by which it is filled."""
+"""Building blocks of Gluon kernels for Hopper (sm_90): rings in shared memory, layouts, tensor maps, softmax steps.
+
+In all of these kernels one or two warpgroups (four warps each) multiply, and other warps load for them by TMA.
+"""
 
 from typing import NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
-from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
+from triton.experimental.gluon.language.nvidia.hopper import fence_async_shared, mbarrier, tma
+
+from kernels.common.softmax import LOG2_E
+
+ROWS = gl.constexpr(64)
+"""Rows of a wgmma accumulator."""
+GROUP_0, GROUP_1 = gl.constexpr(0), gl.constexpr(1)
+"""Indices of the warpgroups. Plain ints would have no type among the arguments of warp_specialize."""
+CLEARED = gl.constexpr(16)
+"""Rows that `clear_rows_from` clears at a time; more would take too many registers."""
+
+
+# Rings
 
 
 class Ring(NamedTuple):
-    """Slots [number, ..., rows, columns] of shared memory, with extents of 1 for further dims of a map. Each has two
-    barriers: it has been filled; it has been read."""
+    """A ring of slots [slots, ..., rows, columns] in shared memory, with two barriers for each slot.
+
+    ready: completes when the slot has been filled; free: when all readers are done with it.
+    """
 
     slots: gl.shared_memory_descriptor
     ready: gl.shared_memory_descriptor
     free: gl.shared_memory_descriptor
 
 
-class Buffers(NamedTuple):
-    """q: ROWS queries for each group. k: blocks of BLOCK_N keys; v: of as many values, as they are loaded. columns: the
-    same values by column, [HEAD_DIM_V, BLOCK_N], for groups that cannot multiply them as they are; or None."""
-
-    q: Ring
-    k: Ring
-    v: Ring
-    columns: Ring
+@gluon.jit
+def make_ring(
+    SLOTS: gl.constexpr, DTYPE: gl.constexpr, BLOCK: gl.constexpr, LAYOUT: gl.constexpr, READERS: gl.constexpr
+):
+    """Allocate a Ring of SLOTS blocks. Each block is filled by one arrival and released by READERS arrivals."""
+    slots = gl.allocate_shared_memory(DTYPE, [SLOTS] + BLOCK, LAYOUT)  # noqa: RUF005
+    ready, free = make_barriers(SLOTS, 1, READERS)
+    return Ring(slots, ready, free)
 
 
 @gluon.jit
-def make_ring(
-    SLOTS: gl.constexpr, DTYPE: gl.constexpr, BLOCK: gl.constexpr, LAYOUT: gl.constexpr, READERS: gl.constexpr,
-):  # fmt: skip
-    """A Ring. One arrival fills a slot, and each of its readers arrives."""
-    ring = Ring(
-        gl.allocate_shared_memory(DTYPE, [SLOTS] + BLOCK, LAYOUT),  # noqa: RUF005
-        mbarrier.allocate_mbarrier(batch=SLOTS), mbarrier.allocate_mbarrier(batch=SLOTS),
-    )  # fmt: skip
-    for i in gl.static_range(SLOTS):
-        mbarrier.init(ring.ready.index(i), count=1)
-        mbarrier.init(ring.free.index(i), count=READERS)
-    return ring
+def make_barriers(SLOTS: gl.constexpr, WRITERS: gl.constexpr, READERS: gl.constexpr):
+    """Allocate the (ready, free) barriers of SLOTS slots, which wait for WRITERS and READERS arrivals."""
+    ready, free = mbarrier.allocate_mbarrier(batch=SLOTS), mbarrier.allocate_mbarrier(batch=SLOTS)
+    for slot in gl.static_range(SLOTS):
+        mbarrier.init(ready.index(slot), count=WRITERS)
+        mbarrier.init(free.index(slot), count=READERS)
+    return ready, free
 
 
 @gluon.jit
 def slot_of(at, ring):
-    """(slot of a ring, phase of its barriers) of the ring's block number `at`."""
+    """Return (slot, phase of its barriers) of block `at`, counted from the ring's first block."""
     SLOTS: gl.constexpr = ring.slots.shape[0]
     return at % SLOTS, at // SLOTS & 1
 
 
 @gluon.jit
-def matrix(buffer):
-    """A buffer [..., rows, columns] without its first dims, of an extent of 1."""
-    return buffer.reshape([buffer.shape[-2], buffer.shape[-1]])
-
-
-@gluon.constexpr_function
-def product_layout(columns, dtype):
-    """Of a product of ROWS rows, of operands of that dtype."""
-    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 256 // dtype.primitive_bitwidth])
-
-
-@gluon.constexpr_function
-def rows_layout(columns):
-    """Of ROWS rows of 16 bits, each read or written by neighbouring lanes."""
-    return gl.BlockedLayout([1, 8], [256 // columns, columns // 8], [4, 1], [1, 0])
-
-
-@gluon.jit
-def scores_layout(keys):
-    """Of scores of a ring's blocks of keys."""
-    return product_layout(keys.slots.shape[-2], keys.slots.dtype)
-
-
-@gluon.jit
-def output_layout(values):
-    """Of what is summed of a ring's values."""
-    return product_layout(operand(values.slots.index(0)).shape[1], values.slots.dtype)
-
-
-@gluon.jit
-def values_of(buffers):
-    """The ring of values that products take."""
-    return buffers.v if buffers.columns.slots is None else buffers.columns
-
-
-@gluon.jit
-def operand(values):
-    """A slot of values as the right side of a product, [keys, columns]. Of 8 bits, values lie by column: wgmma takes no
-    others."""
-    return matrix(values) if values.dtype.primitive_bitwidth == 16 else matrix(values).permute((1, 0))
-
-
-@gluon.jit
 def ready_slot(ring, at):
-    """The slot of a ring's block number `at`, once it has been filled."""
+    """Wait until block `at` has been filled, and return its slot."""
     slot, phase = slot_of(at, ring)
     mbarrier.wait(ring.ready.index(slot), phase)
     return ring.slots.index(slot)
@@ -101,16 +70,53 @@ def ready_slot(ring, at):
 
 @gluon.jit
 def release(ring, at):
-    """Say that a ring's block number `at` has been read."""
+    """Arrive at the `free` barrier of block `at`."""
     slot, _ = slot_of(at, ring)
     mbarrier.arrive(ring.free.index(slot))
+
+
+@gluon.jit
+def next_stage(stage, phase, STAGES: gl.constexpr):
+    """Return the (stage, phase) that follow, in a ring of STAGES that is walked without a block counter."""
+    is_last = stage == STAGES - 1
+    return gl.where(is_last, 0, stage + 1), gl.where(is_last, phase ^ 1, phase)
+
+
+# Layouts
+
+
+@gluon.constexpr_function
+def accumulator_layout(columns, dtype):
+    """Layout of a wgmma accumulator [ROWS, columns] whose operands are of `dtype`."""
+    return gl.NVMMADistributedLayout([3, 0], [4, 1], [16, columns, 256 // dtype.primitive_bitwidth])
+
+
+@gluon.constexpr_function
+def rows_layout(columns):
+    """Layout of rows of 16-bit elements in which neighbouring lanes access neighbouring memory."""
+    return gl.BlockedLayout([1, 8], [256 // columns, columns // 8], [4, 1], [1, 0])
+
+
+@gluon.jit
+def matrix(buffer):
+    """View a buffer [1, ..., rows, columns] as a matrix."""
+    return buffer.reshape([buffer.shape[len(buffer.shape) - 2], buffer.shape[len(buffer.shape) - 1]])
+
+
+@gluon.jit
+def halves(x):
+    """Split a tensor [rows, columns] into its left and its right half."""
+    return x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute((0, 2, 1)).split()
+
+
+# Tensor maps
 
 
 @gluon.jit
 def heads_map(
     x, batch, heads, rows, columns, COLUMNS: gl.constexpr, BLOCK: gl.constexpr, DTYPE: gl.constexpr
 ):  # fmt: skip
-    """A tensor map of Heads, in blocks of [1, 1, BLOCK, COLUMNS]."""
+    """Make a tensor map of Heads in blocks of [1, 1, BLOCK, COLUMNS]."""
     SHAPE: gl.constexpr = [1, 1, BLOCK, COLUMNS]
     return tma.make_tensor_descriptor(
         x.ptr, [batch, heads, rows, columns], [x.stride_batch, x.stride_heads, x.stride_rows, 1], SHAPE,
@@ -122,9 +128,69 @@ def heads_map(
 def columns_map(
     x, batch, heads, rows, columns, COLUMNS: gl.constexpr, BLOCK: gl.constexpr, DTYPE: gl.constexpr
 ):  # fmt: skip
-    """A tensor map of Heads whose rows are innermost, in blocks of [1, 1, COLUMNS, BLOCK]."""
+    """Make a tensor map of Heads with contiguous columns, transposed, in blocks of [1, 1, COLUMNS, BLOCK]."""
     SHAPE: gl.constexpr = [1, 1, COLUMNS, BLOCK]
     return tma.make_tensor_descriptor(
         x.ptr, [batch, heads, columns, rows], [x.stride_batch, x.stride_heads, x.stride_columns, 1], SHAPE,
         gl.NVMMASharedLayout.get_default_for(SHAPE, DTYPE),
     )  # fmt: skip
+
+
+# Softmax
+
+
+@gluon.jit
+def positive(scale):
+    """Return (sign, scale): the factor 1, -1 or 0 to multiply queries by, and a scale > 0 in units of log2.
+
+    The maximum of a row is taken before its scores are scaled, which needs a scale > 0.
+    """
+    sign = gl.where(scale > 0, 1.0, gl.where(scale < 0, -1.0, 0.0))
+    return sign, gl.where(scale == 0, 1.0, scale * sign) * LOG2_E
+
+
+@gluon.jit
+def exp2(x):
+    """2 ** x in one instruction; denormal results are flushed to 0."""
+    return gl.inline_asm_elementwise("ex2.approx.ftz.f32 $0, $1;", "=f,f", [x], dtype=gl.float32, is_pure=True, pack=1)
+
+
+@gluon.jit
+def raise_max(s, row_max, scale, EMPTY: gl.constexpr):
+    """Return (new row maximum, origin to subtract from scores) after one more block of scores.
+
+    EMPTY: a row may have seen nothing but -inf, and -inf - -inf is NaN; its origin is 0.
+    """
+    new_max = gl.maximum(row_max, gl.max(s, 1) * scale)
+    return new_max, gl.where(new_max == float("-inf"), 0.0, new_max) if EMPTY else new_max
+
+
+@gluon.jit
+def scaled_rows(x, factors, LAYOUT: gl.constexpr):
+    """Multiply each row of x by its factor."""
+    return x * gl.convert_layout(factors, gl.SliceLayout(1, LAYOUT))[:, None]
+
+
+# Memory
+
+
+@gluon.jit
+def clear_rows_from(buffer, first):
+    """Zero the rows of a matrix in shared memory from `first` on: 0 times an infinity that lies there would be NaN.
+
+    Each warpgroup writes the same zeros, and waits for its own writes only.
+    """
+    LAYOUT: gl.constexpr = rows_layout(buffer.shape[1])
+    if first < buffer.shape[0]:
+        for part in gl.static_range(buffer.shape[0] // CLEARED):
+            rows = buffer.slice(part * CLEARED, CLEARED)
+            inside = part * CLEARED + gl.arange(0, CLEARED, layout=gl.SliceLayout(1, LAYOUT)) < first
+            values = rows.load(LAYOUT)
+            rows.store(gl.where(inside[:, None], values, gl.zeros_like(values)))
+        fence_async_shared()
+
+
+@gluon.jit
+def head_of(x, batch, head):
+    """Address of a head of Heads or HeadRows, by 64-bit offsets."""
+    return x.ptr + batch.to(gl.int64) * x.stride_batch + head.to(gl.int64) * x.stride_heads
