@@ -5,7 +5,7 @@ from __future__ import annotations
 import sys
 from importlib.util import find_spec
 
-from aot_runtime.terminal import guard, write_error
+from aot_bundle.terminal import guard, write_error
 
 NEEDED = ("click", "rich", "filelock", "pebble", "pydantic", "ruamel.yaml", "triton")
 """Packages of the extra `build`, as they are imported."""

@@ -14,9 +14,9 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from aot_runtime.command.failures import Told
+from aot_bundle.command.failures import Told
+from aot_bundle.terminal import error_lines, write, write_error
 from aot_runtime.contract.arch import GPU_NAMES
-from aot_runtime.terminal import error_lines, write, write_error
 
 from . import __version__
 from .command.cache import cache
@@ -37,7 +37,7 @@ from .command.tune import tune
 from .targets import TARGETS, Target
 
 if TYPE_CHECKING:
-    from aot_runtime.trust.signing import Signer
+    from aot_bundle.trust.signing import Signer
 
     from .compile.shared_cache import CacheSettings
 
@@ -140,8 +140,8 @@ def _filters(_: click.Context, __: click.Parameter, texts: tuple[str, ...]) -> d
 def _signer(_: click.Context, __: click.Parameter, path: Path | None) -> Signer | None:
     if path is None:
         return None
+    from aot_bundle.trust.signing import read_signer
     from aot_runtime.errors import TrustError
-    from aot_runtime.trust.signing import read_signer
 
     try:
         return read_signer(path)

@@ -13,7 +13,7 @@ from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, T
 from aot.compile.batch import OnDone
 from aot.compile.jobs import CompiledKernel
 from aot.compile.pool import CompileFailure
-from aot_runtime.terminal import Console
+from aot_bundle.terminal import Console
 
 LOG = logging.getLogger("aotbuild.build")
 LOG_EVERY_S = 10.0

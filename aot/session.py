@@ -35,12 +35,12 @@ from aot.write.packing import archive_names, folder_aside, pack_bundles
 from aot.write.requirements import requirement_faults
 from aot.write.roles import check_roles, keys_at_fault
 from aot.write.vectors import CaseVectors, Computed, VectorCache, case_vectors, compute
-from aot_runtime.bundle.requirements import parse_requirements
+from aot_bundle.requirements import parse_requirements
+from aot_bundle.terminal import Console, text_block, write
+from aot_bundle.trust.signing import Signer
 from aot_runtime.contract.expressions import Expression
 from aot_runtime.errors import AotError, BundleError, DeviceError, ExpressionError
-from aot_runtime.terminal import Console, text_block, write
 from aot_runtime.texts import size_text
-from aot_runtime.trust.signing import Signer
 
 from .progress import counted, progress
 from .targets import Target

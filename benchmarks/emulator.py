@@ -21,9 +21,9 @@ from functools import partial
 from pathlib import Path
 
 import numpy as np
-from aot_emulator import EmulatorDriver, Options, Order
 from measure import interleaved, machine, median, seconds, table, versions
 
+from aot_emulator import EmulatorDriver, Options, Order
 from aot_runtime import AotError, Bundle
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.device.device import Device

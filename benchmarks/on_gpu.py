@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from measure import interleaved, machine, median, versions
 
+from aot_bundle.command.gpu_settings import gpu_settings
 from aot_runtime import Bundle, Device, DeviceArray
-from aot_runtime.command.gpu_settings import gpu_settings
 
 ROUND_S = 0.02
 

@@ -24,8 +24,8 @@ from pathlib import Path
 
 from measure import machine, median, table, versions
 
+from aot_bundle.packing import merge_bundles, pack_bundle
 from aot_runtime import AotError
-from aot_runtime.bundle.packing import merge_bundles, pack_bundle
 from aot_runtime.bundle.reading import read_index
 
 SCRIPT = Path(__file__).parent / "cold/opened.py"

@@ -6,6 +6,7 @@ import atexit
 import gc
 import importlib
 import os
+import shutil
 import tempfile
 import time
 from collections.abc import Generator
@@ -15,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from aot_runtime.contract import records
+from aot_runtime.contract.index_file import encode_index
 from tests.rocm.packages import SUITES
 from tests.rocm.session import is_inside, run_inside
 from tests.support.building.clusters import cluster  # noqa: F401  (a fixture)
@@ -155,3 +157,29 @@ def maps_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A bundle for sm_90 with an op of a Gluon kernel that takes two tensor maps, built once a session. Read only."""
     folder = build_once(tmp_path_factory, "tests/support/gluon/manifest.yaml", "op=scale_columns,T=float16", "sm_90")
     return folder / "gluon-sm_90"
+
+
+@pytest.fixture(scope="session")
+def small_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The gfx942 bundle of small.yaml: it has a bit of everything."""
+    return build_once(tmp_path_factory, "tests/support/small/small.yaml") / "small-gfx942"
+
+
+@pytest.fixture
+def sample_folder(sample: records.Index, tmp_path: Path) -> Path:
+    """The sample index on its own, in a bundle's folder."""
+    (tmp_path / "sample").mkdir()
+    (tmp_path / "sample" / records.INDEX).write_bytes(encode_index(sample))
+    return tmp_path / "sample"
+
+
+@pytest.fixture
+def small_copy(small_bundle: Path, tmp_path: Path) -> Path:
+    """A copy of `small_bundle` that a test may damage."""
+    return Path(shutil.copytree(small_bundle, tmp_path / "dist/small-gfx942"))
+
+
+@pytest.fixture
+def rows_copy(rows_bundle: Path, tmp_path: Path) -> Path:
+    """A copy of `rows_bundle` that a test may damage."""
+    return Path(shutil.copytree(rows_bundle, tmp_path / "dist/rows-gfx942"))

@@ -5,11 +5,11 @@ from __future__ import annotations
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from aot_runtime.call.callspec import CallSpec
+from aot_bundle.callspec import CallSpec
+from aot_bundle.terminal import text_block
 from aot_runtime.call.decision import Decision
 from aot_runtime.contract.names import axis_names
 from aot_runtime.contract.records import Op
-from aot_runtime.terminal import text_block
 from aot_runtime.texts import axis_values_text
 
 PACKED, STRIDED = "packed", "strided"

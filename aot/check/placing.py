@@ -9,8 +9,8 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-from aot_emulator.state.device_memory import Memory
 
+from aot_emulator.state.device_memory import Memory
 from aot_runtime.contract.layout import Layout, make_layout
 from aot_runtime.device.array import DeviceArray
 from aot_runtime.device.device import Device

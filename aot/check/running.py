@@ -16,19 +16,19 @@ from typing import Any
 import ml_dtypes
 import msgspec
 import numpy as np
-from aot_emulator.driver import EmulatorDriver
-from aot_emulator.machine.launch_options import Options, Order
 
 from aot.plan.cases import Recipe
 from aot.write.vectors import CaseError, Expectation, NoBoundError, draw_input
+from aot_bundle.callspec import parse_scalar
+from aot_emulator.driver import EmulatorDriver
+from aot_emulator.machine.launch_options import Options, Order
 from aot_runtime.bundle.vector_files import deviation
-from aot_runtime.call.callspec import parse_scalar
 from aot_runtime.call.decision import Decision
 from aot_runtime.contract.dtypes import numpy_dtype
 from aot_runtime.contract.layout import Layout, make_layout
 from aot_runtime.contract.records import Op
 from aot_runtime.errors import AotError, EmulationError, InstructionBudgetError, SanitizerError
-from aot_runtime.opened import Bundle
+from aot_runtime.opening import Bundle
 
 from .findings import ENDLESS, PACKED, STRIDED, Finding, layouts_text
 from .placing import Array, Placed, place, spot_of

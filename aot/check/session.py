@@ -8,21 +8,20 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from aot_emulator.driver import EmulatorDriver
-from aot_emulator.isa.archs import ARCHS
-from aot_emulator.machine.launch_options import Options
-
 from aot.compile.isolation import ForkedProcess
 from aot.plan.bundles import PlannedBundle
 from aot.plan.cases import Recipe
 from aot.session import Request, make, plan
 from aot.write.vectors import Expectation, expectation
+from aot_bundle.terminal import Console
+from aot_emulator.driver import EmulatorDriver
+from aot_emulator.isa.archs import ARCHS
+from aot_emulator.machine.launch_options import Options
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.device.device import Device
 from aot_runtime.device.drivers import device_for_arch
 from aot_runtime.errors import DeviceError
-from aot_runtime.opened import Bundle
-from aot_runtime.terminal import Console
+from aot_runtime.opening import Bundle
 
 from .findings import ENDLESS, CaseReport, OpReport, call_text, variants_text
 from .planning import PlannedCheck, PlannedOp, narrowed, plan_op

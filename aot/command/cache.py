@@ -12,7 +12,7 @@ import click
 
 from aot.command.caches import cache_options
 from aot.command.parameters import EXIT_FAILED, Age, Size
-from aot_runtime.terminal import error_lines, write, write_error, write_json
+from aot_bundle.terminal import error_lines, write, write_error, write_json
 
 if TYPE_CHECKING:
     from aot.compile.cache_entries import CacheListing
@@ -89,7 +89,7 @@ def _counts(listed: CacheListing) -> dict[str, Any]:
 
 
 def _table(data: dict[str, Any]) -> list[str]:
-    from aot_runtime.text_table import table_lines
+    from aot_bundle.text_table import table_lines
     from aot_runtime.texts import size_text
 
     if not data["kinds"]:

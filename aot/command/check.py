@@ -12,7 +12,7 @@ from aot.command.caches import cache_options
 from aot.command.logs import log_as_asked
 from aot.command.parameters import EXIT_FAILED, EXIT_USAGE, TIMEOUT_S, Archs, ManifestPath, filters_of
 from aot.targets import Target, parse_arch
-from aot_runtime.terminal import error_lines, write, write_error, write_json
+from aot_bundle.terminal import error_lines, write, write_error, write_json
 
 if TYPE_CHECKING:
     from aot.compile.shared_cache import CacheSettings

@@ -10,7 +10,7 @@ from pathlib import Path
 import click
 
 from aot.command.parameters import EXIT_FAILED, TIMEOUT_S
-from aot_runtime.terminal import error_lines, text_block, write, write_error
+from aot_bundle.terminal import error_lines, text_block, write, write_error
 
 
 def _kernels(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...]) -> tuple[tuple[Path, str], ...]:

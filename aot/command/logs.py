@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import logging
 
-from aot_runtime.terminal import log_to_stderr
+from aot_bundle.terminal import log_to_stderr
 
 
 def log_as_asked(verbose: int, quiet: bool) -> None:

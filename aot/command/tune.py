@@ -12,7 +12,7 @@ from aot.command.caches import cache_options
 from aot.command.logs import log_as_asked
 from aot.command.parameters import EXIT_FAILED, EXIT_USAGE, TIMEOUT_S, Archs, ManifestPath, SchedulerAddress
 from aot.targets import Target
-from aot_runtime.terminal import Console, error_lines, write_error
+from aot_bundle.terminal import Console, error_lines, write_error
 
 if TYPE_CHECKING:
     from aot.compile.shared_cache import CacheSettings

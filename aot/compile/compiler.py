@@ -14,8 +14,8 @@ from warnings import catch_warnings as recorded_warnings
 from warnings import simplefilter
 
 from aot.targets import Target
+from aot_bundle.signature import signature_faults
 from aot_runtime.bundle.codeobject import KernelMetadata, read_arch, read_code_object
-from aot_runtime.bundle.signature import signature_faults
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.records import TENSOR_MAP
 from aot_runtime.errors import BundleError

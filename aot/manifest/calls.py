@@ -1,6 +1,6 @@
 """Calls files: the calls that a program makes, for `aotbuild --for`. `aot_runtime.record` writes them.
 
-What an entry says are the words of `aot_runtime.call.callspec.CallSpec`; what they mean for an op is checked in
+What an entry says are the words of `aot_bundle.callspec.CallSpec`; what they mean for an op is checked in
 `aot.plan.calls`.
 """
 

@@ -10,7 +10,7 @@ from typing import Any
 from aot.manifest.calls import CallEntry, CallEntrySpec
 from aot.manifest.yamlfile import Key, ManifestError, YamlFile
 from aot.targets import Target
-from aot_runtime.call.callspec import CallSpec, plan_call
+from aot_bundle.callspec import CallSpec, plan_call
 from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.contract import records
 from aot_runtime.contract.arch import usual_cus

@@ -15,7 +15,7 @@ from aot.manifest.loading import Manifest
 from aot.manifest.schema import InputSpec, SelftestSpec
 from aot.manifest.yamlfile import Key, ManifestError
 from aot.targets import Target
-from aot_runtime.call.callspec import CallSpec, plan_call
+from aot_bundle.callspec import CallSpec, plan_call
 from aot_runtime.call.planner import Decision, Planner, op_planner
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import numpy_dtype

@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 import numpy as np
-from aot_emulator.profile.profile_call import MadeCall, make_call
 
 from aot.manifest.calls import CallEntrySpec
 from aot.plan.calls import call_spec
+from aot_bundle.profile.profile_call import MadeCall, make_call
 from aot_runtime.call.planner import Planner
-from aot_runtime.opened import Bundle
+from aot_runtime.opening import Bundle
 
 from .candidates import SCALAR
 

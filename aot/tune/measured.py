@@ -10,17 +10,17 @@ from pathlib import Path
 from typing import Any, Literal
 
 import numpy as np
-from aot_emulator.profile.profile_call import MadeCall
 
 from aot.manifest.schema import MeasuredSpec
 from aot.progress import counted, steps
+from aot_bundle.command.gpu_settings import gpu_settings
+from aot_bundle.profile.profile_call import MadeCall
+from aot_bundle.terminal import Console
 from aot_runtime.bundle.reading import read_index
-from aot_runtime.command.gpu_settings import gpu_settings
 from aot_runtime.device.array import DeviceArray
 from aot_runtime.device.registry import get_device
 from aot_runtime.errors import AotError, ArgumentError
-from aot_runtime.opened import Bundle
-from aot_runtime.terminal import Console
+from aot_runtime.opening import Bundle
 
 from .made_calls import made_call, run_with
 from .planning import PlannedTuning, Trial

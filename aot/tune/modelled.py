@@ -12,16 +12,15 @@ from functools import lru_cache
 from pathlib import Path
 
 import aot_emulator.timing
-from aot_emulator.driver import EmulatorDriver
-from aot_emulator.profile.profile_call import MadeCall
-from aot_emulator.timing.sampling import SamplingRunner
-
 from aot.manifest.calls import CallEntrySpec
+from aot_bundle.profile.profile_call import MadeCall
+from aot_emulator.driver import EmulatorDriver
+from aot_emulator.timing.sampling import SamplingRunner
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.device.device import Device
 from aot_runtime.device.drivers import device_for_arch
 from aot_runtime.errors import AotError
-from aot_runtime.opened import Bundle
+from aot_runtime.opening import Bundle
 
 from .made_calls import made_call, run_with
 from .results import Timed

@@ -13,7 +13,7 @@ from aot.compile.jobs import CompiledKernel
 from aot.manifest.yamlfile import ManifestError
 from aot.plan.bundles import PlannedBundle
 from aot.write.bundle_writer import make_index
-from aot_runtime.bundle.requirements import Code, parse_requirements, unmet_requirements
+from aot_bundle.requirements import Code, parse_requirements, unmet_requirements
 from aot_runtime.contract.records import Index, Variant
 from aot_runtime.errors import BundleError, DeviceError, ExpressionError
 

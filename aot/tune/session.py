@@ -13,7 +13,7 @@ from aot.plan.calls import WantedCalls
 from aot.progress import counted
 from aot.session import compile_all, plan_manifests
 from aot.write.bundle_writer import write_bundle
-from aot_runtime.terminal import Console
+from aot_bundle.terminal import Console
 
 from .candidates import Group
 from .choosing import Choice, choose

@@ -7,11 +7,10 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal, Protocol
 
-from aot_emulator.timing.constants import machine_of
-
 from aot.manifest.schema import MeasuredSpec, ModelledSpec
 from aot.progress import counted, steps
-from aot_runtime.terminal import Console
+from aot_bundle.terminal import Console
+from aot_emulator.timing.constants import machine_of
 
 from .modelled import ModelTask, model_version, modelled_times
 from .planning import PlannedTuning, Trial

@@ -12,8 +12,8 @@ from aot.manifest.schema import ConfigSpec, MeasuredSpec
 from aot.manifest.shipped import shipped_manifests
 from aot.manifest.spaces import load_space
 from aot.progress import counted
+from aot_bundle.terminal import Console
 from aot_runtime.folders import write_file
-from aot_runtime.terminal import Console
 
 from .choosing import Choice
 from .overlay import is_measured, with_config

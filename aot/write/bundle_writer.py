@@ -15,8 +15,8 @@ from aot.compile.jobs import CompiledKernel
 from aot.compile.kernargs import KernargField, kernarg_bytes, kernarg_layout
 from aot.plan.bound import kernarg_values, tensor_maps
 from aot.plan.bundles import PlannedBundle, PlannedVariant
+from aot_bundle.stub import stub_text
 from aot_runtime.bundle.reading import bundle_id
-from aot_runtime.call.stub import stub_text
 from aot_runtime.contract import records
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.index_file import FORMAT_VERSION, OLDEST_FORMAT, encode_index

@@ -7,9 +7,9 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from aot.plan.bundles import PlannedBundle
-from aot_runtime.bundle.archive import SUFFIX
-from aot_runtime.bundle.packing import merge_bundles
+from aot_bundle.packing import merge_bundles
 from aot_runtime.folders import opened_folder
+from aot_runtime.installed import SUFFIX
 
 
 def archive_names(bundles: Sequence[PlannedBundle]) -> list[str]:

@@ -15,8 +15,8 @@ from collections.abc import Iterator, Mapping
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from aot_bundle.verification import verify_bundle
 from aot_runtime.bundle.reading import read_index
-from aot_runtime.bundle.verification import verify_bundle
 from aot_runtime.contract.records import INDEX, SIGNATURES
 from aot_runtime.errors import BundleError
 from aot_runtime.folders import FOR_ALL, InTheWayError, OpenFolder, opened_folder

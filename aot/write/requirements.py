@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 from aot.compile.jobs import CompiledKernel
 from aot.plan.bundles import PlannedBundle
-from aot_runtime.bundle.requirements import Code, unmet_lines, unmet_requirements
+from aot_bundle.requirements import Code, unmet_lines, unmet_requirements
 from aot_runtime.contract.expressions import Expression
 
 from .bundle_writer import make_index

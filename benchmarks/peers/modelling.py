@@ -11,16 +11,16 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from aot_emulator import EmulatorDriver
-from aot_emulator.profile.profile_call import MadeCall, make_call, open_for
-from aot_emulator.timing.sampling import Sampled, SamplingRunner
 
 from aot.tune.modelled import model_version
-from aot_runtime.call.callspec import CallSpec, plan_call
+from aot_bundle.callspec import CallSpec, plan_call
+from aot_bundle.profile.profile_call import MadeCall, make_call, open_for
+from aot_emulator import EmulatorDriver
+from aot_emulator.timing.sampling import Sampled, SamplingRunner
 from aot_runtime.call.decision import Decision
 from aot_runtime.call.planner import Planner
 from aot_runtime.errors import AotError
-from aot_runtime.opened import Bundle
+from aot_runtime.opening import Bundle
 
 from .building import Built, Call
 from .cases import Way

@@ -13,14 +13,15 @@ from dataclasses import dataclass, field, replace
 from functools import cache, lru_cache
 
 import numpy as np
+from published import BATCH_HEADS, HEADS, Key, groups_tried
+from traces import NUM_CUS, NUM_XCDS, Attention, Config, Experts, Product, Scaled, Traced
+
 from aot_emulator.timing.compute_unit import FEW, MANY, Conditions, Replayed, Workgroup, in_turn
 from aot_emulator.timing.constants import Machine
 from aot_emulator.timing.costs import Unit
 from aot_emulator.timing.folding import Folded
 from aot_emulator.timing.launch_time import Plan, conditions_of, time_launch
 from aot_emulator.timing.sharing import Sharing
-from published import BATCH_HEADS, HEADS, Key, groups_tried
-from traces import NUM_CUS, NUM_XCDS, Attention, Config, Experts, Product, Scaled, Traced
 
 PER_XCD = NUM_CUS // NUM_XCDS
 FLOPS_A_CLOCK = 2048

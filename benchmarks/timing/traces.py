@@ -17,6 +17,9 @@ from typing import Any
 import numpy as np
 import structures
 import triton
+from triton.backends.compiler import GPUTarget
+from triton.compiler import ASTSource
+
 from aot_emulator import ARCHS, EmulatorDriver, Options, Statistics
 from aot_emulator.machine.launch_records import Launch
 from aot_emulator.state.arrays import Array
@@ -24,9 +27,6 @@ from aot_emulator.state.device_memory import Memory
 from aot_emulator.timing.constants import machine_of
 from aot_emulator.timing.costs import Unit
 from aot_emulator.timing.trace import Trace, record
-from triton.backends.compiler import GPUTarget
-from triton.compiler import ASTSource
-
 from aot_runtime.contract.occupancy import occupancy
 
 Tensor = int | Array

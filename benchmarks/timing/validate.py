@@ -24,7 +24,6 @@ from functools import cache, partial
 from pathlib import Path
 
 import numpy as np
-from aot_emulator.timing.constants import Machine, machine_of
 from predictions import GROUPS, MOST_WITH_FEW, Model, matrix_waves, resources
 from published import (
     Key,
@@ -43,7 +42,8 @@ from published import (
 from scores import HEADINGS, Ranks, log_error, percentile, rank, spearman, spearman_within
 from traces import ARCH, Attention, Config, Experts, Product, Traced, traced
 
-from aot_runtime.text_table import table_lines
+from aot_bundle.text_table import table_lines
+from aot_emulator.timing.constants import Machine, machine_of
 
 HELD_OUT = Path(__file__).with_name("held_out.txt")
 SMALL_US = 8

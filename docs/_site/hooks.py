@@ -32,7 +32,7 @@ def on_files(files: Files, config: MkDocsConfig) -> Files:
 
 def _generated() -> Iterator[tuple[str, str]]:
     from aot.cli import main as aotbuild
-    from aot_runtime.command.main import main as aotbundle
+    from aot_bundle.command.main import main as aotbundle
 
     for source, target in PAGES_OUTSIDE.items():
         yield target, (ROOT / source).read_text(encoding="utf-8")

@@ -21,9 +21,9 @@ from aot_emulator.machine.launch_options import Options, options_of_environment
 from aot_emulator.machine.launch_records import Launch
 from aot_emulator.machine.loader import Kernel, Module
 from aot_emulator.profile.counters import Statistics
+from aot_emulator.progress import shown_progress
 from aot_emulator.state.device_memory import Memory
 from aot_emulator.statuses import call_error
-from aot_emulator.terminal import shown_progress
 from aot_emulator.watched_launch import run_launch
 from aot_runtime.contract.records import TensorMap
 from aot_runtime.device.drivers.base import DeviceProperties, Outcome

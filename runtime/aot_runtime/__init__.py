@@ -28,15 +28,12 @@ if TYPE_CHECKING:
         DeviceError,
         DeviceMemoryError,
         DriverCallError,
-        LockError,
         NoVariantError,
         NoVectorsError,
         TrustError,
         VersionMismatchError,
     )
-    from .opened import Bundle, OpenBundle
-    from .opening import open_bundle
-    from .trust.lock import Lock
+    from .opening import Bundle, OpenBundle, open_bundle
     from .trust.policy import TrustedIdentity, TrustedKey, TrustPolicy
 
 __version__ = "0.1.0"
@@ -57,8 +54,6 @@ __all__ = [
     "DriverCallError",
     "Event",
     "Graph",
-    "Lock",
-    "LockError",
     "NoVariantError",
     "NoVectorsError",
     "OpenBundle",
@@ -75,13 +70,12 @@ __all__ = [
 ]
 
 _HOMES = {
-    "Bundle": "opened",
+    "Bundle": "opening",
     "Device": "device.device",
     "DeviceArray": "device.array",
     "Event": "device.streams",
     "Graph": "device.graph",
-    "Lock": "trust.lock",
-    "OpenBundle": "opened",
+    "OpenBundle": "opening",
     "Recording": "call.recording",
     "Stream": "device.streams",
     "TrustPolicy": "trust.policy",

@@ -48,19 +48,6 @@ class VersionMismatchError(BundleError):
     """A bundle has another version than was asked for."""
 
 
-class LockError(BundleError):
-    """A bundle is not the one that a lock file has, or the file cannot be read; nothing of the bundle is used.
-
-    Attributes:
-        reason: `unlocked`: the file has no bundle of that name and architecture; `changed`: it has another one;
-            `missing`: what it has is no longer there; `malformed`: the file cannot be read, or is something else.
-    """
-
-    def __init__(self, message: str, reason: str = ""):
-        super().__init__(message)
-        self.reason = reason
-
-
 class NoVectorsError(BundleError):
     """A bundle, or an op of it, has no selftest vectors to test a device with."""
 

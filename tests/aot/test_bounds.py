@@ -17,7 +17,7 @@ from aot.manifest.loading import load_manifest
 from aot.manifest.yamlfile import MAX_BYTES, ManifestError, read_yaml
 from aot.plan.bundles import plan_bundle
 from aot.targets import parse_arch
-from aot_runtime.call.stub import stub_text
+from aot_bundle.stub import stub_text
 from tests.support.building import jobs
 from tests.support.building.projects import KERNELS, SCALE, edit, write_project
 

@@ -11,10 +11,10 @@ import numpy as np
 import pytest
 from click.testing import CliRunner
 
+from aot_bundle.command.main import main as aotbundle
+from aot_bundle.verification import verify_bundle
 from aot_runtime import open_bundle
 from aot_runtime.bundle.reading import read_index
-from aot_runtime.bundle.verification import verify_bundle
-from aot_runtime.command.main import main as aotbundle
 from aot_runtime.contract.index_file import decode_index
 from aot_runtime.errors import ArgumentError, BundleError
 from tests.support.building.selftests import project

@@ -12,7 +12,6 @@ from tests.support.driver_contract import CHECKS
 pytest.importorskip("triton", reason="compiling kernels needs the extra `build`")
 
 from aot_emulator import ARCHS, EmulatorDriver, Options, Order
-
 from aot_runtime.errors import DriverCallError, EmulationError, InstructionBudgetError, MemoryAccessError
 from aot_runtime.errors import UnsupportedInstructionError as Unsupported
 from tests.support.emulation.assembled import POINTER, data, in_words_of, link, run

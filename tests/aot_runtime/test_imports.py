@@ -37,7 +37,7 @@ def run(script: str) -> str:
 def test_every_module_of_the_runtime():
     modules = [".".join(path.relative_to(RUNTIME).with_suffix("").parts) for path in sorted(RUNTIME.rglob("*.py"))]
     names = [name.removesuffix(".__init__") for name in modules]
-    assert {"aot_runtime", "aot_runtime.command.main", "aot_runtime.device.drivers.hip"} <= set(names)
+    assert {"aot_runtime", "aot_bundle.command.main", "aot_runtime.device.drivers.hip"} <= set(names)
     run(f"import importlib\nfor name in {names!r}: importlib.import_module(name)")
 
 
@@ -83,7 +83,7 @@ def test_the_commands(small_bundle: Path):
     commands = [["verify"], ["ls"], ["explain", "affine", "--shape=x=4,32", "--dtype=T=float16"]]
     commands += [["selftest", "--device=emulator"]]
     run(f"""
-from aot_runtime.command.main import main
+from aot_bundle.command.main import main
 for command, *options in {commands!r}:
     try: main([command, {str(small_bundle)!r}, *options])
     except SystemExit as end: assert not end.code, command

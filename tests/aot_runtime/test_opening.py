@@ -157,13 +157,13 @@ def test_a_bundle_opened_as_its_type(small_bundle: Path, rows_bundles: Path, tmp
         assert small.affine(X, scale=1.0).shape == X.shape
     assert type(open_bundle(small_bundle, "emulator", type=Bundle)) is Bundle
     for kind, words in (
-        (rows_type, "is bundle 'small', and the type <class '.*Rows'> is that of bundle 'rows'"),
-        (str, "type is <class 'str'>; the class of a bundle is allowed"),
+        (rows_type, "is bundle 'small', but <class '.*Rows'> is the type of bundle 'rows'"),
+        (str, "type is <class 'str'>; allowed is a bundle's class"),
         (type("More", (small_type,), {"_bundle_ops": ("affine", "scale")}), "was built without scale, which"),
     ):
         with pytest.raises(ArgumentError, match=words):
             open_bundle(small_bundle, "emulator", type=kind)
-    with pytest.raises(ArgumentError, match="has several bundles"):
+    with pytest.raises(ArgumentError, match="several are for gfx942"):
         open_bundle(tmp_path, "emulator:gfx942")
 
 
@@ -193,7 +193,7 @@ def test_a_missing_op(small_bundle: Path):
 def test_a_bundle_for_another_arch(small_bundle: Path):
     with pytest.raises(ArchMismatchError, match=r"is for gfx942, but hip:0 \(Double of an AMD GPU\) is gfx950"):
         open_bundle(small_bundle, "hip:0")
-    with pytest.raises(ArchMismatchError, match=r"no bundle for gfx950 \(hip:0\); there: small-gfx942 \(gfx942\)"):
+    with pytest.raises(ArchMismatchError, match=r"has bundles small-gfx942 \(gfx942\), but hip:0 .* is gfx950"):
         open_bundle(small_bundle.parent, "hip:0")
 
 
@@ -207,9 +207,19 @@ def test_the_bundle_for_the_device_is_chosen(small_copy: Path):
     assert opened.path.name == "small-gfx942" and opened.affine(X).shape == (3, 5)
     assert open_bundle(dist, "hip:0").path == open_bundle(str(small_copy)).path == opened.path
     shutil.copytree(small_copy, dist / "another")
-    with pytest.raises(ArgumentError, match="has several bundles for gfx942; open one of them by name; there: another"):
+    assert open_bundle(dist).id == opened.id  # a copy makes no difference
+    edit_index(dist / "another", lambda index: index.update(version="2.0"))
+    with pytest.raises(ArgumentError, match=r"several are for gfx942: .*another \(version 2\.0\).*; open one"):
         open_bundle(dist)
-    assert open_bundle(dist / "another").index.id == opened.index.id
+    other = open_bundle(dist, version="==2.0")
+    assert open_bundle(dist, id=other.id).path == open_bundle(dist / "another", id=other.id).path == other.path
+    assert open_bundle(dist, id=opened.id).path == opened.path and other.id != opened.id
+    for place in (dist, dist / "another"):
+        with pytest.raises(BundleError, match=r"there is no bundle with id 0000000000.*: .* has id "):
+            open_bundle(place, id="0" * 64)
+    for malformed in (opened.id[:12], opened.id.upper(), 5):
+        with pytest.raises(ArgumentError, match=r"id is .*; allowed are 64 hex digits"):
+            open_bundle(dist, id=malformed)
 
 
 @in_double()
@@ -218,7 +228,7 @@ def test_no_bundle(small_copy: Path):
     empty.mkdir()
     (taken / "bundle.json").mkdir(parents=True)
     for path, words in (
-        (empty, "has no bundle for gfx942 (hip:0); there: none"),
+        (empty, "has no bundle, and is none"),
         (small_copy / "nowhere", "is no bundle: it has no bundle.json"),
         (small_copy / "bundle.json", f"is a file, and no bundle; a bundle is opened by its folder, {small_copy}"),
         (taken, "cannot be read: Is a directory"),

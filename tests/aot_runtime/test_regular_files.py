@@ -34,21 +34,20 @@ def test_what_is_no_regular_file(tmp_path: Path):
 READERS = {
     "a policy": "aot_runtime.open_bundle('.', device='emulator', trust='pipe')",
     "the policy of the environment": "os.environ['AOTBUNDLE_TRUST'] = 'pipe'; aot_runtime.open_bundle('.')",
-    "a lock file": "from aot_runtime.trust.lock import read_lock; read_lock('pipe')",
-    "a private key": "from aot_runtime.trust.signing import read_signer; read_signer(Path('pipe'))",
+    "a private key": "from aot_bundle.trust.signing import read_signer; read_signer(Path('pipe'))",
     "a trusted root": "from aot_runtime.trust.policy import *; from aot_runtime.trust import identities as i;"
     "one = TrustedIdentity('a', 'b', 'c', ('*',)); i._verifier(TrustPolicy((), {}, 'p', (one,), Path('pipe')))",
-    "a configuration of sigstore": "from aot_runtime.trust.keyless import identity_signer;"
+    "a configuration of sigstore": "from aot_bundle.trust.keyless import identity_signer;"
     "identity_signer(Path('pipe')).__enter__()",
     "a calls file": "aot_runtime.record('pipe')",
     "entry points": "os.mkdir('x-1.dist-info'); os.rename('pipe', 'x-1.dist-info/entry_points.txt');"
     "sys.path[:0] = [os.getcwd()]; aot_runtime.open_bundle('rows', device='emulator')",
-    "an array of a profile": "from aot_emulator.profile.profile_call import _given;"
+    "an array of a profile": "from aot_bundle.profile.profile_call import _given;"
     "from unittest.mock import Mock; _given(Mock(), 'x', Mock(shape=(2,)), 'pipe', Mock())",
-    "a report": "from aot_runtime.command.reporting.given import read_tested; read_tested(Path('pipe'), None)",
+    "a report": "from aot_bundle.command.reporting.given import read_tested; read_tested(Path('pipe'), None)",
     "the key of a shared cache": "from aot.command.caches import KeyFile; KeyFile().convert('pipe', None, None)",
     "times of tuning": "from aot.tune.results import Results; Results(Path('pipe'))",
-    "kpack": "from aot_runtime.bundle.kpack import open_kpack; open_kpack(Path('pipe')).__enter__()",
+    "kpack": "from aot_bundle.kpack import open_kpack; open_kpack(Path('pipe')).__enter__()",
 }
 
 

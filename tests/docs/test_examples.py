@@ -12,9 +12,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aot_bundle.verification import verify_bundle
 from aot_runtime import ArgumentError, open_bundle
 from aot_runtime.bundle.reading import read_index
-from aot_runtime.bundle.verification import verify_bundle
 from tests.docs.markdown import blocks
 from tests.docs.scripts import ROOT, Launches, run_script
 from tests.release.shown import PAGES

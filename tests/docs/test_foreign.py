@@ -9,8 +9,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aot_emulator import EmulatorDriver, Options
 
+from aot_emulator import EmulatorDriver, Options
 from aot_runtime import Device, open_bundle
 from tests.support.session_builds import ROOT, build_once
 

@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
-from aot_runtime.command.main import main as aotbundle
+from aot_bundle.command.main import main as aotbundle
 from tests.docs.markdown import Block, blocks
 from tests.docs.scripts import ROOT
 from tests.release.shown import files_of_pages

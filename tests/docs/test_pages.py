@@ -13,10 +13,10 @@ import pytest
 from click.testing import CliRunner
 
 import aot_runtime
+from aot_bundle.command.main import main as aotbundle
 from aot_runtime import errors
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.call.op import MAX_PLANS
-from aot_runtime.command.main import main as aotbundle
 from aot_runtime.contract import index_file, records
 from aot_runtime.device.memory import KEPT_BLOCK, KEPT_TOTAL
 from tests.docs.markdown import blocks, section, table

@@ -11,8 +11,8 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import aot_runtime
+from aot_bundle.command import diagnosis
 from aot_runtime import errors
-from aot_runtime.command import diagnosis
 from tests.docs.markdown import blocks, section, table
 from tests.docs.scripts import ROOT
 

@@ -8,7 +8,7 @@ from pathlib import Path
 import click
 import pytest
 
-from aot_runtime.command.main import main as aotbundle
+from aot_bundle.command.main import main as aotbundle
 from docs._site.loads import foreign_loads
 from docs._site.pages import PAGES_OUTSIDE, command_page, schema_page
 from docs._site.repository import linked_files, site_links

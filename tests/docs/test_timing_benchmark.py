@@ -11,13 +11,13 @@ from types import ModuleType
 
 import numpy as np
 import pytest
+
 from aot_emulator import ARCHS, EmulatorDriver, Options, Statistics
 from aot_emulator.machine.launch_records import Launch
 from aot_emulator.state.device_memory import Memory
 from aot_emulator.timing.constants import machine_of
 from aot_emulator.timing.sharing import Sharing, shared_loads
 from aot_emulator.timing.trace import record
-
 from tests.aot_emulator.timing.made import workgroup
 from tests.docs.scripts import ROOT
 

@@ -12,27 +12,26 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
+from aot_bundle.callspec import CallSpec, plan_call
+from aot_bundle.command.listing import list_bundle, listing_data
+from aot_bundle.command.origin import origin_lines
+from aot_bundle.command.tables import head_text, summary_lines, variants_lines
+from aot_bundle.command.variants import bundle_data, variant_rows
+from aot_bundle.stub import module_text, stub_text
+from aot_bundle.terminal import json_pieces
+from aot_bundle.trust.state import SignatureState
+from aot_bundle.verification import verify_bundle
 from aot_emulator import EmulatorDriver, Options
 from aot_emulator.isa.archs import ARCHS
-
 from aot_runtime.bundle.reading import read_index
-from aot_runtime.bundle.verification import verify_bundle
-from aot_runtime.call.callspec import CallSpec, plan_call
 from aot_runtime.call.documentation import docstring
 from aot_runtime.call.explanation import explain_decision
 from aot_runtime.call.op import call_source
 from aot_runtime.call.planner import Planner, op_planner
-from aot_runtime.call.stub import module_text, stub_text
-from aot_runtime.command.listing import list_bundle, listing_data
-from aot_runtime.command.origin import origin_lines
-from aot_runtime.command.tables import head_text, summary_lines, variants_lines
-from aot_runtime.command.variants import bundle_data, variant_rows
 from aot_runtime.contract.records import INDEX, Index, Op
 from aot_runtime.device.device import Device
 from aot_runtime.errors import AotError, BundleError, ExpressionError
-from aot_runtime.opened import Bundle
-from aot_runtime.terminal import json_pieces
-from aot_runtime.trust.checking import SignatureState
+from aot_runtime.opening import Bundle
 
 from .bundle_inputs import BundleInput, Files, Inputs, Seed, Special, files_of
 

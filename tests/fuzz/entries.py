@@ -22,8 +22,8 @@ from aot.plan.bundles import plan_bundle
 from aot.targets import Target
 from aot.write.bundle_writer import write_bundle
 from aot.write.vectors import CaseVectors, VectorCache, blob_of, case_vectors, vectors_fault
+from aot_bundle.verification import verify_bundle
 from aot_runtime.bundle.codeobject import read_code_object
-from aot_runtime.bundle.verification import verify_bundle
 from aot_runtime.errors import BundleError
 from tests.support.building.selftests import project
 

@@ -20,10 +20,10 @@ from aot.compile.cache_entries import list_local
 from aot.compile.shared_cache import CacheError, CacheSettings
 from aot.compile.stores import FolderStore
 from aot.write.placing import place_bundle
+from aot_bundle.command.stubs import PACKAGE, write_package
+from aot_bundle.packing import pack_bundle, unpack_bundle
+from aot_bundle.verification import verify_bundle
 from aot_runtime import folders
-from aot_runtime.bundle.packing import pack_bundle, unpack_bundle
-from aot_runtime.bundle.verification import verify_bundle
-from aot_runtime.command.stubs import PACKAGE, write_package
 from aot_runtime.contract.records import TEXT_FILES
 from aot_runtime.errors import AotError
 

@@ -17,7 +17,7 @@ from pathlib import Path
 
 import psutil
 
-from aot_runtime.bundle.verification import verify_bundle
+from aot_bundle.verification import verify_bundle
 from tests.support.building.builds import contents
 
 from .building import Build, Place, leftovers, opened, run, start

@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from aot_runtime.bundle.statement import Predicate
-from aot_runtime.contract.versions import is_version, version_key
+from aot_runtime.contract.names import is_version
+from aot_runtime.contract.versions import version_key
 from aot_runtime.errors import TrustError
 from aot_runtime.trust.keys import encode_public
 from aot_runtime.trust.policy import TrustedIdentity, TrustedKey, TrustPolicy, read_policy

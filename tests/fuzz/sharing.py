@@ -8,7 +8,7 @@ from pathlib import Path
 
 from aot.compile.cache import Cache, CompileCache
 from aot.compile.jobs import CompiledKernel
-from aot_runtime.bundle.verification import verify_bundle
+from aot_bundle.verification import verify_bundle
 from tests.support.building.builds import contents
 
 from .building import Place, run, start

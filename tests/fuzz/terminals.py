@@ -22,8 +22,8 @@ from aot.compile.errors import CompileError
 from aot.manifest.loading import load_manifest
 from aot.manifest.yamlfile import ManifestError
 from aot.session import _print_failures
-from aot_runtime.bundle.kpack import ALIGNMENT, HEADER, MAGIC, VERSION
-from aot_runtime.command.main import main as aotbundle
+from aot_bundle.command.main import main as aotbundle
+from aot_bundle.kpack import ALIGNMENT, HEADER, MAGIC, VERSION
 from aot_runtime.contract.names import Scope
 from aot_runtime.contract.records import INDEX
 

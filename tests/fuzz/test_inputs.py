@@ -191,7 +191,7 @@ def test_faults_are_found(
 @pytest.mark.parametrize("escape", [lambda text: text, lambda text: "\n".join(map(escaped, text.split("\n")))])
 def test_what_is_printed_raw_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, escape: Callable[[str], str]):
     """Raw characters, and lines that a text begins."""
-    monkeypatch.setattr("aot_runtime.terminal.escaped", escape)
+    monkeypatch.setattr("aot_bundle.terminal.escaped", escape)
     assert {failure.signature for failure in run(terminals, 200, tmp_path)[1]} == {"WrongError at bundles.py:must"}
 
 

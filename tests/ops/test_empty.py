@@ -8,15 +8,14 @@ import pytest
 
 pytest.importorskip("triton", reason="planning needs the extra `build`")
 
-from aot_emulator import EmulatorDriver
-
 from aot.check.planning import plan_op
 from aot.manifest.loading import load_manifest
 from aot.plan.bundles import plan_bundle
 from aot.plan.cases import planning_index
 from aot.targets import parse_arch
+from aot_bundle.callspec import CallSpec, plan_call
+from aot_emulator import EmulatorDriver
 from aot_runtime import ArgumentError
-from aot_runtime.call.callspec import CallSpec, plan_call
 from aot_runtime.call.decision import Decision
 from aot_runtime.call.planner import op_planner
 from aot_runtime.contract.names import Scope

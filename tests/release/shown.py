@@ -47,7 +47,7 @@ def collect(root: Path, commands: Mapping[str, click.Command]) -> list[Script]:
 def shipped_commands() -> dict[str, click.Command]:
     """The commands that the package installs, by name."""
     from aot.cli import main as aotbuild
-    from aot_runtime.command.main import main as aotbundle
+    from aot_bundle.command.main import main as aotbundle
 
     return {"aotbuild": aotbuild, "aotbundle": aotbundle}
 

@@ -11,14 +11,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from aot_bundle.verification import label, variant_faults
 from aot_emulator.isa.archs import Arch, Isa
 from aot_emulator.isa.decoding import decode
-
 from aot_runtime.bundle.codeobject import CodeObject, read_loaded_image
 from aot_runtime.bundle.files import source_of
 from aot_runtime.bundle.kernel_metadata import KernelArg, KernelMetadata
 from aot_runtime.bundle.reading import read_index
-from aot_runtime.bundle.verification import label, variant_faults
 
 READING = Path(__file__).with_name("comgr_reading.py")
 UNDECODED = frozenset({"v_mov_b16"})

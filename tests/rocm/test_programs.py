@@ -74,7 +74,7 @@ SELFTEST = """
     import sys
     from aot_runtime.device.drivers import open_driver
     open_driver("hip")
-    from aot_runtime.__main__ import main
+    from aot_bundle.__main__ import main
     sys.argv = ["aotbundle", "selftest", sys.argv[1]]
     main()
 """

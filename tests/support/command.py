@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from click.testing import CliRunner, Result
 
-from aot_runtime.command.main import main
+from aot_bundle.command.main import main
 
 
 def aotbundle(*arguments: object) -> Result:

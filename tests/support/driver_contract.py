@@ -176,9 +176,10 @@ def free_memory_is_what_is_left(driver: GpuDriver) -> None:
     before = driver.free_memory(0)
     assert 0 < before <= driver.properties(0).memory_bytes
     address = driver.allocate_now(0, MANY)
-    taken = before - driver.free_memory(0)
+    left = driver.free_memory(0)
     driver.free_now(0, address)
-    assert taken >= MANY and driver.free_memory(0) == before
+    # HIP may take or give back memory of its own meanwhile.
+    assert before - left >= MANY and driver.free_memory(0) - left >= MANY
 
 
 def capture_records_and_replays(driver: GpuDriver) -> None:

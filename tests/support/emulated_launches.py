@@ -9,12 +9,12 @@ import ctypes
 from typing import Any
 
 import numpy as np
+
 from aot_emulator import ARCHS, Options, Statistics
 from aot_emulator.machine.launch_records import Launch as Emulated
 from aot_emulator.machine.loader import Module
 from aot_emulator.state.device_memory import Memory
 from aot_emulator.watched_launch import run_launch
-
 from tests.support.hip_double.double import Double, Launch
 
 _OWN_ADDRESSES = 1 << 60

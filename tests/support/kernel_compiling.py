@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aot_runtime.bundle.isa import Instruction, load_bits, loops_of, read_instructions
+from aot_bundle.isa import Instruction, load_bits, loops_of, read_instructions
 from tests.support.session_builds import ROOT
 
 

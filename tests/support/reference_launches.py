@@ -22,7 +22,7 @@ from aot_runtime.bundle.codeobject import KernelMetadata, read_code_object
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.contract.dtypes import SCALAR_TYPES, numpy_dtype
 from aot_runtime.contract.records import Index, Variant
-from aot_runtime.opened import Bundle
+from aot_runtime.opening import Bundle
 from kernels.attention.reference import attention
 from kernels.rows.reference import softmax
 from tests.support.hip_double.double import Double, Launch

@@ -12,13 +12,13 @@ from typing import Any
 
 import pytest
 
+from aot_bundle.trust.statement import PAYLOAD_TYPE, Envelope, Signature, encode_envelope, signed_bytes
 from aot_runtime import open_bundle
 from aot_runtime.contract.records import SIGNATURE
 from aot_runtime.errors import TrustError
 from aot_runtime.trust import checking
 from aot_runtime.trust.keys import SigningKey, key_id
 from aot_runtime.trust.policy import TrustPolicy
-from aot_runtime.trust.statement import PAYLOAD_TYPE, Envelope, Signature, encode_envelope, signed_bytes
 
 WHEN = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 """The time at which bundles are signed in tests."""

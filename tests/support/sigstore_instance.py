@@ -19,8 +19,8 @@ from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding, PublicFormat
 from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 
+from aot_bundle.trust.statement import PAYLOAD_TYPE, signed_bytes
 from aot_runtime.trust.identities import ISSUER_EXTENSION
-from aot_runtime.trust.statement import PAYLOAD_TYPE, signed_bytes
 
 from .signing import WHEN
 

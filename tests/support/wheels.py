@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from aot_runtime.bundle.wheel import WheelOptions, make_wheel
+from aot_bundle.wheel import WheelOptions, make_wheel
 
 
 class Site:

@@ -24,7 +24,7 @@ import numpy as np
 
 from aot_emulator.machine.execution import Result, Turns
 from aot_emulator.machine.launch_options import Options
-from aot_emulator.terminal import shown_progress
+from aot_emulator.progress import shown_progress
 from aot_runtime.errors import (
     EmulationError,
     InstructionBudgetError,

@@ -1,14 +1,13 @@
-"""A table of what the kernels of a program did, for `aotbundle emulate --profile`."""
+"""A table of a program's kernels: launches, instructions, operations and bytes (`aotbundle emulate --profile`)."""
 
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from aot_emulator.profile.counters import Statistics
-from aot_runtime.text_table import table_lines
-from aot_runtime.texts import size_text
+from aot_runtime.texts import cut, size_text
 
 _HEADINGS = ("kernel", "launches", "workgroups", "wave-instructions", "matrix flops", "bytes read", "written")
 
@@ -41,15 +40,21 @@ class Report:
             found.written += written
 
     def lines(self) -> Iterator[str]:
-        """A table, the kernel with most instructions first; none where nothing was launched."""
+        """Yield the table, sorted by instructions; nothing if nothing was launched."""
         if not self._kernels:
             return iter(())
         kernels = sorted(self._kernels.items(), key=lambda item: -item[1].instructions)
         rows = [_HEADINGS, *(_row(name, found) for name, found in kernels)]
-        return table_lines(rows, right=range(1, len(_HEADINGS)))
+        return _aligned(rows)
 
 
 def _row(name: str, found: _Sum) -> tuple[str, ...]:
     flops = ", ".join(f"{kind} {count:,}" for kind, count in found.flops.items()) or "none"
     counts = (f"{count:,}" for count in (found.launches, found.workgroups, found.instructions))
-    return (name, *counts, flops, size_text(found.read), size_text(found.written))
+    return (cut(name, 160), *counts, flops, size_text(found.read), size_text(found.written))
+
+
+def _aligned(rows: Sequence[Sequence[str]]) -> Iterator[str]:
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for name, *numbers in rows:
+        yield "  ".join([name.ljust(widths[0]), *map(str.rjust, numbers, widths[1:])])

@@ -16,7 +16,7 @@ from pathlib import Path
 from aot_emulator.machine.launch_options import IGNORE_VARIABLE, STRICT_VARIABLE, TIME_LIMIT_VARIABLE
 from aot_emulator.timing.constants import machine_of
 from aot_runtime.errors import DeviceError
-from aot_runtime.terminal import write
+from aot_runtime.terminal import write_lines
 
 from .models import MODELS, find_model
 from .protocol import MAX_DEVICES, OPENED
@@ -134,7 +134,7 @@ def run_program(
         with _signals_of(running):
             status = running.wait()
         if not Path(variables[FOLDER_VARIABLE], OPENED).exists():
-            write(f"aotbuild emulator: {_why_unopened(program[0])}", err=True)
+            write_lines([f"aotbuild emulator: {_why_unopened(program[0])}"], err=True)
     return status if status >= 0 else 128 - status
 
 

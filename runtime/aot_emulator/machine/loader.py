@@ -167,7 +167,7 @@ class Module:
         return Kernel(self._parsed.kernel(symbol), self)
 
     def kernel_at(self, descriptor: int) -> Kernel | None:
-        """The kernel whose descriptor lies at an address of device memory; None if there is none. Raises `BundleError`."""
+        """The kernel whose descriptor is at an address of device memory, or None. Raises `BundleError`."""
         symbol = self._descriptors.get(descriptor - self.base)
         return None if symbol is None else self.kernel(symbol)
 

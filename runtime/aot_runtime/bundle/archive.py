@@ -28,9 +28,9 @@ from aot_runtime.contract.records import CODE_FOLDER, INDEX
 from aot_runtime.errors import BundleError
 from aot_runtime.regular_files import open_regular
 
+from .files import ARCHIVE_MAGIC
 from .zstd import compress, decompress, longest_frame
 
-SUFFIX = ".aotb"
 PAGE = 4096
 MAX_BYTES = 2**32 - 2
 """Size of an archive; more would need another form of zip."""
@@ -54,7 +54,6 @@ _DATE = 1 << 5 | 1
 _MODE = (stat.S_IFREG | 0o644) << 16
 _BEFORE = struct.pack("<4s6H", b"PK\x01\x02", _VERSION | _UNIX, _VERSION, 0, 0, 0, _DATE)
 _AFTER = struct.pack("<4HI", 0, 0, 0, 0, _MODE)
-MAGIC = b"PK\x03\x04"
 
 
 class Entry(NamedTuple):
@@ -109,8 +108,9 @@ def header(entry: Entry, offset: int) -> bytes:
     """What stands before the data of an entry at an offset: so much that the data begin at a page."""
     name = entry.name.encode("ascii")
     padding = -(offset + _LOCAL.size + len(name) + _PADDING.size) % PAGE
-    fields = (MAGIC, _VERSION, 0, 0, 0, _DATE, entry.crc, entry.size, entry.size, len(name), _PADDING.size + padding)
-    return _LOCAL.pack(*fields) + name + _PADDING.pack(_PADDING_ID, 2 + padding, PAGE) + bytes(padding)
+    extra = _PADDING.size + padding
+    fields = (_VERSION, 0, 0, 0, _DATE, entry.crc, entry.size, entry.size, len(name), extra)
+    return _LOCAL.pack(ARCHIVE_MAGIC, *fields) + name + _PADDING.pack(_PADDING_ID, 2 + padding, PAGE) + bytes(padding)
 
 
 def directory(entries: Sequence[Entry]) -> tuple[list[int], bytes]:

@@ -14,15 +14,14 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, runtime_checkable
 
 from aot_runtime.contract.records import INDEX
 from aot_runtime.errors import BundleError
+from aot_runtime.installed import SUFFIX
 from aot_runtime.regular_files import read_regular
 
-from .archive import MAGIC, SUFFIX, Archive
-from .multi_archive import MultiArchive, is_multi
-
+ARCHIVE_MAGIC = b"PK\x03\x04"
 _HAS_FOLDERS = os.open in os.supports_dir_fd
 """Whether a folder can be opened and its files by it: not on Windows, where a bundle's folder must not be changed by
 others while it is read."""
@@ -54,41 +53,62 @@ class Source(Protocol):
         """Of the source itself (called `.`) and of files, those that every user of the machine may write to."""
 
 
+@runtime_checkable
+class Merged(Protocol):
+    """A file with bundles for several architectures."""
+
+    @property
+    def archs(self) -> tuple[str, ...]:
+        """The architectures of the bundles."""
+
+    def part(self, arch: str) -> Source:
+        """Return the bundle for an architecture. Raises `ArchMismatchError` if there is none, and `BundleError`."""
+
+    def parts(self) -> Iterator[Source]:
+        """Return all bundles. Raises `BundleError`."""
+
+
 Place = Path | Source
-"""A bundle by its path, or what was opened there."""
+"""A bundle's path, or an open bundle."""
 
 
-def source_of(place: Place) -> Source:
-    """What a bundle is read from. Raises `BundleError` for a file that begins as an archive does, and is none, or that
-    has several bundles."""
+def source_of(place: Place, arch: str | None = None) -> Source:
+    """Open a bundle for reading; in a file with bundles for several architectures, the one for `arch`.
+
+    Raises `BundleError` for a malformed archive, and for several bundles if `arch` is None.
+    """
     if not isinstance(place, Path):
         return place
     found = open_place(place)
-    if isinstance(found, MultiArchive):
+    if not isinstance(found, Merged):
+        return found
+    if arch is None:
         example = f"{place / found.archs[0]}"
         raise BundleError(f"{place} has bundles for {', '.join(found.archs)}: name one of them, such as {example}")
-    return found
+    return found.part(arch)
 
 
-def open_place(path: Path) -> Source | MultiArchive:
-    """What is at a path: a bundle, or a file with bundles for several architectures. One of them has a path of its own,
-    `rows.aotb/gfx942`. Raises `BundleError` for a file that begins as an archive does, and is none."""
-    try:
-        if _is_archive(path):
-            archive = Archive(path)
-            return MultiArchive(archive) if is_multi(archive) else archive
-        if _is_archive(path.parent):
-            return _part_of(path.parent, path.name)
+def open_place(path: Path) -> Source | Merged:
+    """Open the bundle at a path, or a file with bundles for several architectures.
+
+    Each of the latter has a path of its own, `rows.aotb/gfx942`. Raises `BundleError` for a malformed archive.
+    """
+    is_file = _is_archive(path)
+    if not is_file and not _is_archive(path.parent):
         return Folder(path)
+    from .archive import Archive  # not needed for a bundle in a folder
+    from .multi_archive import MultiArchive, is_multi
+
+    file = path if is_file else path.parent
+    try:
+        archive = Archive(file)
     except OSError as error:
         raise unreadable("", path, error) from None
-
-
-def _part_of(path: Path, arch: str) -> Source:
-    archive = Archive(path)
     if not is_multi(archive):
-        raise BundleError(f"{path} has one bundle, which is opened by {path}, not by {path / arch}")
-    return MultiArchive(archive).part(arch)
+        if not is_file:
+            raise BundleError(f"{file} has one bundle; open it as {file}, not as {path}")
+        return archive
+    return MultiArchive(archive) if is_file else MultiArchive(archive).part(path.name)
 
 
 def bundles_at(path: Path) -> list[Path]:
@@ -111,13 +131,13 @@ def _bundles_of(path: Path) -> list[Path]:
         found = open_place(path)
     except BundleError:
         return [path]
-    return [path / arch for arch in found.archs] if isinstance(found, MultiArchive) else [path]
+    return [path / arch for arch in found.archs] if isinstance(found, Merged) else [path]
 
 
 def _is_archive(path: Path) -> bool:
     if not path.is_file():
         return False
-    return read_regular(path, len(MAGIC)).startswith(MAGIC)
+    return read_regular(path, len(ARCHIVE_MAGIC)).startswith(ARCHIVE_MAGIC)
 
 
 @dataclass(frozen=True)

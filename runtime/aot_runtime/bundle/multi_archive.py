@@ -15,8 +15,9 @@ from pathlib import Path
 
 from aot_runtime.contract.records import INDEX, SELFTEST_FOLDER
 from aot_runtime.errors import ArchMismatchError, BundleError
+from aot_runtime.installed import SUFFIX
 
-from .archive import SUFFIX, Archive, Content, Files, parts
+from .archive import Archive, Content, Files, parts
 
 _PART = re.compile(rf"(\w+)\{SUFFIX}")
 _SHARED = f"{SELFTEST_FOLDER}/"

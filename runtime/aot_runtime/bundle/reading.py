@@ -9,7 +9,7 @@ import re
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.dtypes import SCALAR_TYPES
 from aot_runtime.contract.index_file import decode_index
-from aot_runtime.contract.names import IDENTIFIER, axis_names
+from aot_runtime.contract.names import IDENTIFIER, axis_names, is_version
 from aot_runtime.contract.records import (
     GLOBAL_SCRATCH,
     INDEX,
@@ -28,7 +28,6 @@ from aot_runtime.contract.records import (
 )
 from aot_runtime.contract.tensor_maps import map_fault
 from aot_runtime.contract.validate import structure_faults
-from aot_runtime.contract.versions import is_version
 from aot_runtime.errors import ArchMismatchError, BundleError
 from aot_runtime.texts import shown
 

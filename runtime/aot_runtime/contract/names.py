@@ -48,6 +48,11 @@ _RULE = re.compile(r"(smallest|largest)\s*(>=|<=|>|<)\s*(.+)\Z", re.DOTALL)
 _RULES = {("smallest", ">="), ("smallest", ">"), ("largest", "<="), ("largest", "<")}
 
 
+def is_version(text: str) -> bool:
+    """Return True if a bundle may have the version."""
+    return len(text) <= MAX_VERSION and re.fullmatch(VERSION, text) is not None
+
+
 def axis_rule(text: str) -> tuple[str, str]:
     """Split a `pick` into (rule, expression): `smallest >= head_dim` is (`>=`, `head_dim`), `causal` (`equal`, …)."""
     match = _RULE.match(text.strip())

@@ -7,7 +7,7 @@ import math
 import re
 from typing import NamedTuple
 
-from .names import MAX_VERSION, VERSION
+from .names import is_version
 
 _STAGES = {"a": 0, "b": 1, "rc": 2}
 _PARTS = re.compile(
@@ -16,11 +16,6 @@ _PARTS = re.compile(
 )
 _FINAL = (3, 0)
 _CLAUSE = re.compile(r"(?P<operator>~=|==|!=|<=|>=|<|>) *(?P<version>[^ *]*?)(?P<prefix>\.\*)?\Z")
-
-
-def is_version(text: str) -> bool:
-    """Whether a bundle may have that version."""
-    return len(text) <= MAX_VERSION and re.fullmatch(VERSION, text) is not None
 
 
 def version_key(version: str) -> tuple[tuple[int, ...], tuple[float, int], float, float]:
@@ -50,6 +45,9 @@ class Clause(NamedTuple):
     operator: str
     version: str
     prefix: bool = False
+
+    def __str__(self) -> str:
+        return f"{self.operator}{self.version}{'.*' if self.prefix else ''}"
 
     def holds(self, version: str) -> bool:
         """Whether a version meets it."""

@@ -19,8 +19,8 @@ from pathlib import Path
 import msgspec
 
 from aot_runtime.bundle.statement import Predicate
-from aot_runtime.contract.names import IDENTIFIER
-from aot_runtime.contract.versions import is_version, version_key
+from aot_runtime.contract.names import IDENTIFIER, is_version
+from aot_runtime.contract.versions import version_key
 from aot_runtime.errors import TrustError
 from aot_runtime.regular_files import read_regular
 from aot_runtime.texts import shown

@@ -1,5 +1,5 @@
-"""How indexes are read by what opens bundles: by a trust policy where one is named, and which lock holds. Where none
-is named, no more of this is imported."""
+"""Reads indexes by the trust policy that a call or the environment names. Without one, no other module of `trust` is
+imported."""
 
 from __future__ import annotations
 
@@ -14,19 +14,16 @@ from aot_runtime.contract.records import Index
 from aot_runtime.errors import TrustError
 
 if TYPE_CHECKING:
-    from .lock import Lock
     from .policy import TrustPolicy
 
 VARIABLE = "AOTBUNDLE_TRUST"
-"""It names the policy file that bundles are held to where a call names none."""
-LOCK_VARIABLE = "AOTBUNDLE_LOCK"
-"""It names the lock file, likewise."""
+"""Names the default policy file."""
 
 
 def index_reader(trust: TrustPolicy | str | os.PathLike[str] | None = None) -> Callable[[Place], Index]:
-    """What reads the index of a bundle: by the policy `trust`, or the one that the environment names, or by none.
+    """Return a function that reads a bundle's index, and first checks its signature if a policy is named.
 
-    Raises `TrustError` for a policy file that cannot be read.
+    Raises `TrustError` if the policy file cannot be read.
     """
     named = named_policy(trust)
     if named is None:
@@ -40,9 +37,9 @@ def index_reader(trust: TrustPolicy | str | os.PathLike[str] | None = None) -> C
 def named_policy(
     trust: TrustPolicy | str | os.PathLike[str] | None,
 ) -> TrustPolicy | str | os.PathLike[str] | None:
-    """`trust`, or the file that the environment names; None where neither names a policy.
+    """Return `trust`, or the policy file that the environment names, or None.
 
-    Raises `TrustError` where the variable is set and empty: whoever set it wanted a check.
+    Raises `TrustError` if the variable is set but empty: whoever set it wanted a check.
     """
     if trust is not None:
         return trust
@@ -50,16 +47,3 @@ def named_policy(
     if named == "":
         raise TrustError(f"{VARIABLE} is set and empty; set it to the path of a policy file, or not at all", "policy")
     return named
-
-
-def named_lock(lock: Lock | str | os.PathLike[str] | None = None) -> Lock | None:
-    """A lock, or the one in a file, or in the file that the environment names; None where neither is named.
-
-    Raises `LockError` for a file that cannot be read.
-    """
-    named = os.environ.get(LOCK_VARIABLE) or None if lock is None else lock
-    if named is None:
-        return None
-    from .lock import find_lock
-
-    return find_lock(named)

@@ -6,11 +6,11 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from aot_emulator import EmulatorDriver, Options
 from click.testing import CliRunner, Result
 
 from aot.cli import main
 from aot.manifest.loading import load_manifest
+from aot_emulator import EmulatorDriver, Options
 from aot_runtime import Bundle, Device, open_bundle
 from tests.support.building.wild import WILD
 from tests.support.session_builds import build_here, session_cache

@@ -8,7 +8,6 @@ from pathlib import Path
 import ml_dtypes
 import numpy as np
 import pytest
-from aot_emulator import EmulatorDriver, Options
 from click.testing import CliRunner
 
 from aot.cli import main
@@ -21,10 +20,11 @@ from aot.compile.kernel_source import load_kernel, source_hash
 from aot.manifest.loading import load_manifest
 from aot.plan.bundles import PlannedBundle, plan_bundle
 from aot.targets import parse_arch
+from aot_emulator import EmulatorDriver, Options
 from aot_runtime import Device, open_bundle
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.contract.records import GLOBAL_SCRATCH
-from aot_runtime.opened import Bundle
+from aot_runtime.opening import Bundle
 from tests.support.building.builds import Project
 from tests.support.session_builds import ROOT, build_once
 

@@ -15,7 +15,7 @@ from aot.plan.bundles import PlannedBundle, plan_bundle
 from aot.plan.calls import WantedCalls, call_spec, plan_calls
 from aot.plan.cases import planning_index
 from aot.targets import Target
-from aot_runtime.call.callspec import plan_call
+from aot_bundle.callspec import plan_call
 from aot_runtime.call.entries import entry_lines
 from aot_runtime.call.planner import op_planner
 from aot_runtime.contract.arch import usual_cus

@@ -3,9 +3,9 @@
 from pathlib import Path
 
 from aot.write.c.files import c_files
+from aot_bundle.stub import stub_text
 from aot_runtime.bundle.reading import read_blob
 from aot_runtime.call.planner import Planner
-from aot_runtime.call.stub import stub_text
 from aot_runtime.contract import records
 from tests.support.building.builds import Project, contents, figures
 from tests.support.building.projects import SCALE, edit

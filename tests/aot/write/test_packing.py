@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
+from aot_bundle.packing import merge_bundles, put_file
+from aot_bundle.verification import verify_bundle
 from aot_runtime.bundle.files import source_of
 from aot_runtime.bundle.multi_archive import Part
-from aot_runtime.bundle.packing import merge_bundles, put_file
 from aot_runtime.bundle.reading import read_index
-from aot_runtime.bundle.verification import verify_bundle
 from aot_runtime.trust.checking import read_trusted_index
 from aot_runtime.trust.keys import generate_key
 from aot_runtime.trust.policy import TrustedKey, TrustPolicy
@@ -84,7 +84,7 @@ def test_nothing_is_written_where_something_fails(tmp_path: Path, monkeypatch: p
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr("aot_runtime.bundle.packing.write_aside", full)
+    monkeypatch.setattr("aot_bundle.packing.write_aside", full)
     result = project.build(*SMALL, "--pack")
     assert result.exit_code == 1 and "cannot be written: No space left on device" in result.stderr, result.output
     assert contents(project.output) == {"tiny.aotb": b"older", ".tiny.aotb.lock": b""}

@@ -9,8 +9,8 @@ from unittest import mock
 
 import pytest
 
+from aot_bundle.verification import verify_bundle
 from aot_runtime.bundle.reading import read_index
-from aot_runtime.bundle.verification import verify_bundle
 from aot_runtime.contract.records import SIGNATURES, TEXT_FILES
 from aot_runtime.folders import OpenFolder
 from tests.support.building.builds import Project, contents

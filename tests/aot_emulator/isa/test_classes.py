@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from aot_emulator import ARCHS
 from aot_emulator.isa.classes import matrix_passes
 from aot_emulator.isa.decoding import Instruction

@@ -4,13 +4,13 @@ assembler: above all what the decoder's tables leave out or get wrong."""
 from __future__ import annotations
 
 import pytest
+
 from aot_emulator.isa.archs import ARCHS
 from aot_emulator.isa.decoding import decode
 from aot_emulator.isa.disassembly import disassemble, operands_of, register_name
 from aot_emulator.isa.gfx90a import MATRIX_OPCODES
 from aot_emulator.isa.matrix import matrix_op
 from aot_emulator.isa.wait_counters import counted_by, is_coherent, returns_value, waited_for
-
 from tests.support.emulation.machine import assemble, block, decoded, every_rdna
 
 AS_WRITTEN = """

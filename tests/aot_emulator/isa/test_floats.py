@@ -9,11 +9,11 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
+
 from aot_emulator.isa.floats import arithmetic, conversions, division, formats, functions, minmax
 from aot_emulator.isa.floats.formats import FloatFormat
 from aot_emulator.state import float_mode
 from aot_emulator.state.float_mode import Rounding
-
 from tests.support.emulation.exact import exactly, rounded
 from tests.support.emulation.values import assert_same, edge_floats
 

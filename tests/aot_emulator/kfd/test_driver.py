@@ -10,9 +10,9 @@ import sys
 from pathlib import Path
 
 import pytest
+
 from aot_emulator.kfd.running import emulated_machine
 from aot_emulator.kfd.shim import build_shim
-
 from aot_runtime.errors import DeviceError
 from tests.support.session_builds import ROOT
 

@@ -10,6 +10,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+
 from aot_emulator import ARCHS
 from aot_emulator.kfd import packets
 from aot_emulator.kfd.address_space import AddressSpace, Process
@@ -17,7 +18,6 @@ from aot_emulator.kfd.models import MODELS, find_model
 from aot_emulator.kfd.protocol import MESSAGE_BYTES, Message, Operation
 from aot_emulator.kfd.sdma import BOXES, Engine
 from aot_emulator.kfd.topology import write_machine
-
 from aot_runtime.device.drivers.unseen import gpus_of_linux
 from aot_runtime.errors import DeviceError, EmulationError, MemoryAccessError
 

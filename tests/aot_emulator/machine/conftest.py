@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+
 from aot_emulator.machine.launch_options import STRICT_VARIABLE
 
 

@@ -17,7 +17,6 @@ import pytest
 pytest.importorskip("triton", reason="compiling kernels needs the extra `build`")
 
 from aot_emulator import ARCHS, EmulatorDriver, Options, Order
-
 from tests.support.emulation.launching import (
     BF16,
     F16,

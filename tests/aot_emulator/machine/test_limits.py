@@ -8,10 +8,10 @@ from contextlib import nullcontext
 
 import numpy as np
 import pytest
+
 from aot_emulator import EmulatorDriver, Options
 from aot_emulator.machine.launch_options import FAULTS
-from aot_emulator.terminal import TerminalProgress
-
+from aot_emulator.progress import TerminalProgress
 from aot_runtime.errors import DeviceError, EmulationError, InstructionBudgetError, MemoryAccessError, SanitizerError
 from tests.support.emulation.assembled import POINTER, WAVE, data, run
 from tests.support.emulation.launching import compile_kernel, launch
@@ -87,7 +87,7 @@ def test_options_of_the_environment(monkeypatch: pytest.MonkeyPatch):
 
 def test_a_terminal_shows_how_far_a_long_launch_is(monkeypatch: pytest.MonkeyPatch):
     now, shown = [0.0], io.StringIO()
-    monkeypatch.setattr("aot_emulator.terminal.time.monotonic", lambda: now[0])
+    monkeypatch.setattr("aot_emulator.progress.time.monotonic", lambda: now[0])
     monkeypatch.setattr(sys, "stderr", shown)
     progress = TerminalProgress("softmax_rows")
     for seconds, done in ((1.0, 2), (4.0, 5), (4.1, 6), (8.0, 10)):
@@ -101,7 +101,7 @@ def test_a_terminal_shows_how_far_a_long_launch_is(monkeypatch: pytest.MonkeyPat
 def test_a_fault_does_not_stand_behind_the_line(monkeypatch: pytest.MonkeyPatch):
     shown = io.StringIO()
     monkeypatch.setattr(shown, "isatty", lambda: True)
-    monkeypatch.setattr("aot_emulator.terminal._FIRST_S", 0)
+    monkeypatch.setattr("aot_emulator.progress._FIRST_S", 0)
     monkeypatch.setattr(sys, "stderr", shown)
     wild = POINTER + "s_cmp_eq_u32 s2, 0\ns_cbranch_scc1 good\nglobal_load_dword v2, v1, s[0:1] offset:2048\ngood:"
     with pytest.raises(MemoryAccessError):

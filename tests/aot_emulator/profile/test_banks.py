@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from aot_emulator.profile.banks import count_passes
 
+from aot_emulator.profile.banks import count_passes
 from tests.support.emulation.assembled import counted
 
 LANES = np.arange(64)[None]

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from aot_emulator import ARCHS, Options, Order, Statistics
 from aot_emulator.isa.classes import kind_of
 from aot_emulator.isa.decoding import Instruction
 from aot_emulator.profile.peaks import Work, lower_bounds, ridge
 from aot_emulator.profile.traffic import AccessCount
-
 from tests.support.emulation.assembled import counted
 
 PROLOGUE = 2

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import pytest
-from aot_emulator import EmulatorDriver, Options, Order
 
+from aot_emulator import EmulatorDriver, Options, Order
 from aot_runtime.errors import InstructionBudgetError, SanitizerError
 from tests.support.emulation.assembled import ORDERS, POINTER, WAVE, fault, launch, run
 

@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aot_emulator import Order
 
+from aot_emulator import Order
 from aot_runtime.errors import SanitizerError
 from tests.support.emulation import assembled
 from tests.support.emulation.assembled import ORDERS, POINTER, WAVE, data

@@ -10,7 +10,6 @@ pytest.importorskip("triton", reason="compiling kernels needs the extra `build`"
 
 from aot_emulator.isa.decoding import Instruction
 from aot_emulator.isa.wait_counters import waited_for
-
 from tests.support.emulation.bundling import PLAIN_ATTENTION, built
 from tests.support.emulation.mutations import Case, attention, matmul
 

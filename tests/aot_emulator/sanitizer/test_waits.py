@@ -5,8 +5,8 @@ from __future__ import annotations
 import re
 
 import pytest
-from aot_emulator import ARCHS, Order
 
+from aot_emulator import ARCHS, Order
 from tests.support.emulation.assembled import ORDERS, POINTER, RESOURCE, WAITS, WAVE, data, fault, run
 from tests.support.emulation.machine import every_isa, every_rdna
 

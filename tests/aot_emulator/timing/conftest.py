@@ -7,6 +7,7 @@ import sys
 from types import ModuleType
 
 import pytest
+
 from aot_emulator.timing import compute_unit, replay
 
 

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 
 import numpy as np
+
 from aot_emulator import Statistics
 from aot_emulator.timing.compute_unit import Conditions, Workgroup
 from aot_emulator.timing.constants import machine_of

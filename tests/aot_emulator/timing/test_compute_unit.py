@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import numpy as np
 import pytest
+
 from aot_emulator.timing import replay
 from aot_emulator.timing.compute_unit import PIPES, REASONS, Workgroup
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
+
 from aot_emulator.timing.folding import fold
 
 LOOP = [7, 8, 0, 1, 2, 0, 1, 2, 0, 1, 2, 0, 3, 2, 0, 1, 2, 0, 1, 2, 9]

@@ -6,6 +6,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 import pytest
+
 from aot_emulator.timing.compute_unit import PIPES, REASONS, Conditions, Replayed
 from aot_emulator.timing.constants import machine_of
 from aot_emulator.timing.launch_time import LaunchTime, Plan, conditions_of, time_launch

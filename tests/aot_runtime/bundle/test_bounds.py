@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
+from aot_bundle.verification import MAX_FAULTS, verify_bundle
 from aot_runtime import BundleError, open_bundle
 from aot_runtime.bundle import files, reading
 from aot_runtime.bundle.codeobject import read_code_object, read_loaded_image
 from aot_runtime.bundle.files import source_of
 from aot_runtime.bundle.reading import read_checked, read_index
-from aot_runtime.bundle.verification import MAX_FAULTS, verify_bundle
 from aot_runtime.contract.index_file import encode_index
 from aot_runtime.contract.records import Blob
 from tests.support.forging import adopt_files, edit_index

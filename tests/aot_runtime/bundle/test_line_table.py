@@ -6,8 +6,8 @@ import struct
 from pathlib import Path
 
 import pytest
-from aot_emulator import EmulatorDriver, Options
 
+from aot_emulator import EmulatorDriver, Options
 from aot_runtime.bundle.codeobject import read_code_object
 from aot_runtime.bundle.elf import Elf
 from aot_runtime.bundle.line_table import LineTable, read_line_table

@@ -10,13 +10,13 @@ from pathlib import Path
 
 import pytest
 
+from aot_bundle.packing import merge_bundles, put_file
+from aot_bundle.verification import verify_bundle, verify_together
 from aot_runtime import ArchMismatchError, BundleError, open_bundle
 from aot_runtime.bundle.archive import MAX_BYTES, PAGE, Archive, Entry, directory, header, parts
 from aot_runtime.bundle.files import open_place, source_of
 from aot_runtime.bundle.multi_archive import MAX_BUNDLES, MultiArchive, multi_files
-from aot_runtime.bundle.packing import merge_bundles, put_file
 from aot_runtime.bundle.reading import read_index
-from aot_runtime.bundle.verification import verify_bundle, verify_together
 from tests.support.command import aotbundle
 from tests.support.forging import edit_index
 

@@ -14,10 +14,10 @@ import numpy as np
 import pytest
 from hypothesis import strategies as st
 
+from aot_bundle.verification import verify_bundle
 from aot_runtime import BundleError
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.bundle.vector_files import deviation, read_vectors
-from aot_runtime.bundle.verification import verify_bundle
 from aot_runtime.contract.records import Blob, Case, Op
 from tests.support.forging import adopt_files, rewrite_vectors, vectors_of
 from tests.support.fuzzing import fuzz

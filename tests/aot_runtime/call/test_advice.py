@@ -14,8 +14,8 @@ from typing import Any
 
 import pytest
 
+from aot_bundle.callspec import CallSpec, parse_scalar, plan_call
 from aot_runtime.bundle.reading import read_index
-from aot_runtime.call.callspec import CallSpec, parse_scalar, plan_call
 from aot_runtime.call.decision import Decision
 from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.contract.expressions import parse

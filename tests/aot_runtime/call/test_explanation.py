@@ -10,7 +10,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from aot_runtime.call.callspec import CallSpec, plan_call
+from aot_bundle.callspec import CallSpec, plan_call
 from aot_runtime.call.explanation import explain_call, explain_decision
 from aot_runtime.call.op import build_op
 from aot_runtime.call.planner import op_planner

@@ -12,8 +12,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aot_bundle.verification import verify_bundle
 from aot_runtime import ArgumentError, NoVectorsError, open_bundle
-from aot_runtime.bundle.verification import verify_bundle
 from aot_runtime.call.selftests import Report, result_lines
 from tests.support.command import aotbundle
 from tests.support.emulated_launches import EmulatedLaunches

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
+from aot_bundle.verification import verify_bundle
 from aot_runtime import NoVariantError, open_bundle
-from aot_runtime.bundle.verification import verify_bundle
 from tests.support.cuda_double.double import CudaDouble, EncodedMap, encoded_map, in_cuda_double
 
 FLOAT16, BY_128_BYTES, PROMOTED, NAN, ZERO = 6, 3, 2, 1, 0

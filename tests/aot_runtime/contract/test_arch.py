@@ -7,7 +7,6 @@ import re
 from pathlib import Path
 
 from aot_emulator import ARCHS
-
 from aot_runtime.bundle.codeobject import read_arch
 from aot_runtime.contract.arch import ARCHITECTURES, EXPRESSION_NAMES
 from aot_runtime.device.drivers import driver_for_arch

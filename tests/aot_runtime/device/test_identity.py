@@ -157,7 +157,7 @@ def test_low_memory_in_the_middle_of_copies():
 def test_low_memory_while_code_is_read(small_bundle: Path):
     small, launches = open_over_double(small_bundle)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("aot_runtime.opened.read_blob", no_memory)
+        patch.setattr("aot_runtime.opening.read_blob", no_memory)
         with pytest.raises(MemoryError):
             small.affine(X)
     small.affine(X)

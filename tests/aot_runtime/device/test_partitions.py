@@ -5,9 +5,9 @@ from __future__ import annotations
 import pytest
 from click.testing import CliRunner
 
+from aot_bundle.command.main import main
 from aot_runtime import get_device
 from aot_runtime.call.op import build_op
-from aot_runtime.command.main import main
 from aot_runtime.contract import records
 from aot_runtime.contract.arch import likely_dies
 from aot_runtime.device.drivers.hip import HipDriver

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from aot_bundle.trust.statement import Predicate
 from aot_runtime import open_bundle
 from aot_runtime.errors import TrustError
 from aot_runtime.trust.policy import (
@@ -20,7 +21,6 @@ from aot_runtime.trust.policy import (
     matches,
     read_policy,
 )
-from aot_runtime.trust.statement import Predicate
 from tests.docs.markdown import blocks
 
 PUBLIC = "ed25519:" + "A" * 43 + "="

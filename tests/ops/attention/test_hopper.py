@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aot_bundle.callspec import CallSpec, plan_call
 from aot_runtime import Bundle, DeviceArray
-from aot_runtime.call.callspec import CallSpec, plan_call
 from aot_runtime.call.planner import op_planner
 from aot_runtime.contract.records import Index
 from tests.ops.attention.calls import Array, check, launched, run

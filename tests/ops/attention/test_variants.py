@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from aot_runtime.call.callspec import CallSpec, plan_call
+from aot_bundle.callspec import CallSpec, plan_call
 from aot_runtime.call.decision import Decision
 from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.contract.records import Index

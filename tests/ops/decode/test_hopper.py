@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aot_bundle.callspec import CallSpec, plan_call
 from aot_runtime import Bundle, DeviceArray
 from aot_runtime.caches import quantise_int4
-from aot_runtime.call.callspec import CallSpec, plan_call
 from aot_runtime.call.decision import Decision
 from aot_runtime.call.planner import op_planner
 from aot_runtime.contract.records import Index

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
+from aot_bundle.callspec import CallSpec, plan_call
 from aot_runtime import Bundle
-from aot_runtime.call.callspec import CallSpec, plan_call
 from aot_runtime.call.planner import op_planner
 from aot_runtime.contract.names import Scope
 from aot_runtime.contract.records import Index, Op

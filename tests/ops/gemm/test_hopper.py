@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aot_bundle.verification import verify_bundle
 from aot_runtime import Bundle, NoVariantError, open_bundle
-from aot_runtime.bundle.verification import verify_bundle
 from kernels.gemm.reference import ACTIVATIONS
 from tests.ops.gemm.checking import check, matrix, on_device
 from tests.support.cuda_double.double import CudaDouble, encoded_map, in_cuda_double

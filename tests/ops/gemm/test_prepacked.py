@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aot_bundle.verification import verify_bundle
 from aot_runtime import ArgumentError, Bundle, DeviceArray, open_bundle
-from aot_runtime.bundle.verification import verify_bundle
 from aot_runtime.weights import Packed, prepack, to_int4, to_int8, to_nf4
 from kernels.gemm import prepacked_reference, reference
 from kernels.tolerance import assert_close

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aot_bundle.callspec import CallSpec, plan_call
 from aot_runtime import Bundle
-from aot_runtime.call.callspec import CallSpec, plan_call
 from aot_runtime.call.decision import Decision
 from aot_runtime.call.planner import Planner
 from tests.ops.gemm.checking import check, matrix, on_device

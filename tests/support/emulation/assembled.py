@@ -11,8 +11,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aot_emulator import ARCHS, EmulatorDriver, Options, Order, Statistics
 
+from aot_emulator import ARCHS, EmulatorDriver, Options, Order, Statistics
 from aot_runtime.errors import MemoryAccessError, SanitizerError
 from tests.support.emulation.machine import translated
 

@@ -6,9 +6,9 @@ from functools import cache
 from pathlib import Path
 
 import pytest
+
 from aot_emulator import EmulatorDriver, Options
 from aot_emulator.isa.archs import ARCHS
-
 from aot_runtime import Bundle, open_bundle
 from aot_runtime.device.device import Device
 from tests.support.session_builds import ROOT, build_once, session_cache

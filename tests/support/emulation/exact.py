@@ -8,6 +8,7 @@ from fractions import Fraction
 from typing import Any
 
 import numpy as np
+
 from aot_emulator.isa.floats.formats import FORMAT_OF_DTYPE, FloatFormat
 from aot_emulator.state.float_mode import Rounding
 

@@ -9,9 +9,9 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
+
 from aot_emulator.isa.floats.formats import FORMAT_OF_DTYPE
 from aot_emulator.state.float_mode import Rounding
-
 from tests.support.emulation.exact import NEAREST, exactly, high, low, nan_or, rounded
 from tests.support.emulation.integer_oracles import clamp, word
 from tests.support.emulation.values import dtype_of, s

@@ -11,11 +11,11 @@ from typing import Any
 
 import ml_dtypes
 import numpy as np
-from aot_emulator import ARCHS, EmulatorDriver, Options
 
 from aot.compile.compiler import compile_job
 from aot.compile.jobs import CompiledKernel, CompileJob
 from aot.compile.kernargs import kernarg_bytes, kernarg_layout
+from aot_emulator import ARCHS, EmulatorDriver, Options
 
 F16, F32, F64 = np.dtype(np.float16), np.dtype(np.float32), np.dtype(np.float64)
 I8, I32, I64, U32 = np.dtype(np.int8), np.dtype(np.int32), np.dtype(np.int64), np.dtype(np.uint32)

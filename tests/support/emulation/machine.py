@@ -13,6 +13,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import pytest
+
 from aot_emulator.isa.archs import ARCHS
 from aot_emulator.isa.decoding import Instruction, decode
 from aot_emulator.isa.operands import Registers
@@ -20,7 +21,6 @@ from aot_emulator.machine.program import Program
 from aot_emulator.state.access import Access
 from aot_emulator.state.device_memory import Memory
 from aot_emulator.state.wavefronts import EXEC, Batch, Wavefronts
-
 from aot_runtime.bundle.elf import Elf
 from tests.support.emulation.values import COUNT, RDNA, assert_same, block, is_rdna
 

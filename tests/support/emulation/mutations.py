@@ -8,10 +8,10 @@ from functools import cached_property
 from typing import Any
 
 import numpy as np
+
 from aot_emulator import EmulatorDriver, Options
 from aot_emulator.isa.decoding import Instruction
 from aot_emulator.isa.disassembly import disassemble
-
 from aot_runtime import open_bundle
 from aot_runtime.bundle.codeobject import read_loaded_image
 from aot_runtime.device.device import Device

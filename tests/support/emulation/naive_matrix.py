@@ -10,9 +10,9 @@ import functools
 
 import ml_dtypes
 import numpy as np
+
 from aot_emulator import Arithmetic, Numerics
 from aot_emulator.isa.matrix import matrix_op
-
 from tests.support.emulation.machine import ACCUMULATION, DEFAULT_MODE, Machine, block, is_rdna
 
 ARCHES = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")

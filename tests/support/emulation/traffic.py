@@ -4,12 +4,11 @@ from __future__ import annotations
 
 from typing import Any
 
+from aot_bundle.callspec import CallSpec
+from aot_bundle.profile.profile_call import profile_on
+from aot_bundle.profile.profile_report import profile_data
 from aot_emulator import EmulatorDriver
-from aot_emulator.profile.profile_call import profile_on
-from aot_emulator.profile.profile_report import profile_data
-
 from aot_runtime import Bundle
-from aot_runtime.call.callspec import CallSpec
 
 
 def profiled(bundle: Bundle, op: str, values: str = "", given: str = "", **dims: int) -> dict[str, Any]:

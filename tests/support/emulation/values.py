@@ -8,6 +8,7 @@ from functools import cache
 from typing import Any
 
 import numpy as np
+
 from aot_emulator.isa.archs import ARCHS
 from aot_emulator.isa.mnemonics import cdna_name
 

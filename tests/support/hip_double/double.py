@@ -126,7 +126,7 @@ def _serve() -> None:
 
     A fork returns from here and ends as any interpreter does.
     """
-    for module in ("aot_runtime.opened", "aot_runtime.device.drivers.hip", "aot_runtime.device.foreign", "hip"):
+    for module in ("aot_runtime.opening", "aot_runtime.device.drivers.hip", "aot_runtime.device.foreign", "hip"):
         importlib.import_module(module)
     requests, replies = sys.stdin.buffer, os.fdopen(os.dup(1), "wb")
     while True:

@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 import pytest
-from aot_emulator import Options
 
+from aot_emulator import Options
 from aot_runtime import ArgumentError, Bundle, DeviceError, open_bundle
 from aot_runtime.bundle.reading import read_index
 from tests.support.c_interface import calling

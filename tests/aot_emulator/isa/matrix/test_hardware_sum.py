@@ -6,9 +6,9 @@ from fractions import Fraction
 
 import numpy as np
 import pytest
+
 from aot_emulator import Arithmetic
 from aot_emulator.isa.matrix import matrix_op
-
 from tests.support.emulation.naive_matrix import FLOATS, Case
 
 # --- The hardware model, from its published description, one element and exact fractions

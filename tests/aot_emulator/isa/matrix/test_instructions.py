@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from aot_emulator import Arithmetic
 from aot_emulator.isa.matrix import matrix_op, matrix_product
-
 from aot_runtime.errors import UnsupportedInstructionError
 from tests.support.emulation.machine import DEFAULT_MODE
 from tests.support.emulation.naive_matrix import EVERY, F8F6F4_TYPES, FLOATS, INTEGERS, PLAIN, A, B, Case, unpack_d

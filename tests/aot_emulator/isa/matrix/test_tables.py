@@ -7,11 +7,11 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from aot_emulator import Arithmetic
 from aot_emulator.isa import gfx90a
 from aot_emulator.isa.matrix import matrix_layout, matrix_op, matrix_product
 from aot_emulator.isa.matrix.matrix_op import MatrixModifiers
-
 from tests.support.emulation.naive_matrix import code_type
 from tests.support.emulation.values import assert_same
 

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 import numpy as np
 import pytest
+
 from aot_emulator.isa.archs import ARCHS
 from aot_emulator.isa.memory.transfers import LDS_LOADS, LDS_STORES, MEMORY_LOADS, MEMORY_STORES
-
 from tests.support.emulation.machine import ACTIVE, LANE, OLD, RDNA, Machine, block, every_isa
 from tests.support.emulation.values import integers
 

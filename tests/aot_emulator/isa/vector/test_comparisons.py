@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from aot_emulator.isa.vector.compare import OPS
 
+from aot_emulator.isa.vector.compare import OPS
 from tests.support.emulation.machine import ACTIVE, LANE, RDNA, Machine, every_isa, every_rdna, is_rdna
 from tests.support.emulation.values import ORDERS, dtype_of, edge_floats, integers, mnemonics, sources_of, spelled
 

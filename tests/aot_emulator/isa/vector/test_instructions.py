@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 import pytest
+
 from aot_emulator.isa.vector.vector_alu import OPS
 from aot_emulator.state.float_mode import Rounding
-
 from tests.support.emulation.exact import NEAREST, flushed
 from tests.support.emulation.float_oracles import PLAIN, ROUNDED, function_of
 from tests.support.emulation.integer_oracles import INTEGERS

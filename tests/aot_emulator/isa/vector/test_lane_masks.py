@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from aot_emulator.isa.floats import division
 
+from aot_emulator.isa.floats import division
 from tests.support.emulation.integer_oracles import permute
 from tests.support.emulation.machine import LANE, OLD, RDNA, Machine, every_isa
 from tests.support.emulation.values import assert_same, dtype_of, edge_floats, integers, mnemonics, spelled

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 import pytest
-from aot_emulator.state.float_mode import Rounding
 
+from aot_emulator.state.float_mode import Rounding
 from tests.support.emulation.exact import NEAREST, exactly, flushed
 from tests.support.emulation.machine import DEFAULT_MODE, OLD, Machine, every_rdna
 from tests.support.emulation.values import assert_same, edge_floats, integers

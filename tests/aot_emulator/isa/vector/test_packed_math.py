@@ -7,8 +7,8 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 import pytest
-from aot_emulator import Numerics
 
+from aot_emulator import Numerics
 from tests.support.emulation.float_oracles import function_of
 from tests.support.emulation.integer_oracles import INTEGERS, dot
 from tests.support.emulation.machine import RDNA, Machine, every_isa

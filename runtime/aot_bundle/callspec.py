@@ -1,0 +1,189 @@
+"""A call described in words instead of arrays, so that it can be planned where there is no device."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import dataclass, field
+from typing import Any
+
+from aot_runtime.call.decision import Decision
+from aot_runtime.call.planner import Planner
+from aot_runtime.contract import expressions
+from aot_runtime.contract.arch import device_names, usual_cus
+from aot_runtime.contract.dtypes import DTYPES, FLOAT_TYPES
+from aot_runtime.contract.layout import Layout, Shape, make_layout, packed_strides, packing_order
+from aot_runtime.contract.names import Scope
+from aot_runtime.contract.records import Index, Op, Scalar, Tensor, Value
+from aot_runtime.errors import ArgumentError, ExpressionError
+from aot_runtime.texts import shown
+
+
+class UnsaidError(ArgumentError):
+    """A call's description leaves out what is needed.
+
+    Attributes:
+        kind: of what: `dtype` or `dim`.
+        name: of which.
+    """
+
+    def __init__(self, message: str, kind: str, name: str):
+        super().__init__(message)
+        self.kind, self.name = kind, name
+
+
+@dataclass(frozen=True)
+class CallSpec:
+    """A call's arguments.
+
+    Attributes:
+        shapes: tensor → shape.
+        dims: dim → extent; gives the shape of every required input that is not in `shapes`.
+        given: optional inputs that the call passes as well, their shape coming from `dims`.
+        dtypes: dtype variable or tensor → dtype. A variable with one allowed dtype need not be there.
+        strides: tensor → strides in elements; by default a tensor is packed.
+        unaligned: tensors whose address is not a multiple of 16 bytes.
+        scalars: scalar → its value as text.
+        innermost: tensor → position of the dim that has stride 1, of those that may; by default the first of them.
+    """
+
+    shapes: Mapping[str, Shape] = field(default_factory=dict)
+    dims: Mapping[str, int] = field(default_factory=dict)
+    given: frozenset[str] = frozenset()
+    dtypes: Mapping[str, str] = field(default_factory=dict)
+    strides: Mapping[str, Shape] = field(default_factory=dict)
+    unaligned: frozenset[str] = frozenset()
+    scalars: Mapping[str, str] = field(default_factory=dict)
+    innermost: Mapping[str, int] = field(default_factory=dict)
+
+
+def plan_call(
+    index: Index, planner: Planner, call: CallSpec, num_cus: int | None, num_xcds: int | None = None
+) -> Decision:
+    """What a call would do on the bundle's architecture. Raises `ArgumentError` for one that would be refused.
+
+    Args:
+        num_cus: the device's compute units, where the op's launch depends on them; by default those of a whole GPU.
+        num_xcds: its dies; by default as many as a whole GPU of the architecture has.
+    """
+    op = planner.op
+    arch = index.target.arch
+    if num_cus is None and "num_cus" in _read_names(index, op):
+        num_cus = usual_cus(arch)
+        if num_cus is None:
+            raise ArgumentError(f"{op.name}: what is launched depends on the number of compute units: give --num-cus")
+    _check_names(op, call)
+    scalars = {scalar.name: parse_scalar(op, scalar, call.scalars.get(scalar.name)) for scalar in op.scalars}
+    dtypes = _dtypes(op, call)
+    hardware = device_names(arch, num_cus or 0, num_xcds)
+    shapes = {**_derived_shapes(op, call, scalars, dtypes, hardware), **call.shapes}
+    layouts = {tensor.name: _layout(index, op, tensor, call, shapes, dtypes) for tensor in op.tensors}
+    return planner.decide(layouts, scalars, _device(index), num_cus or 0, arch, num_xcds)
+
+
+def parse_scalar(op: Op, scalar: Scalar, text: str | None) -> Value | None:
+    """A scalar's value from text; None where there is none. Raises `ArgumentError`."""
+    if text is None or scalar.type == "choice":
+        return text
+    try:
+        if scalar.type in ("flag", "i1"):
+            return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
+        return float(text) if scalar.type in FLOAT_TYPES else int(text, 0)
+    except (KeyError, ValueError):
+        allowed = {"flag": "true or false", "i1": "true or false", **dict.fromkeys(FLOAT_TYPES, "a number")}
+        wanted = allowed.get(scalar.type, "an integer")
+        raise ArgumentError(f"{op.name}: argument '{scalar.name}' is '{text}'; {wanted} is allowed") from None
+
+
+def _device(index: Index) -> tuple[str, int]:
+    return index.target.backend, 0
+
+
+def _read_names(index: Index, op: Op) -> set[str]:
+    texts = {text for _, text, _ in Scope.of(op).expressions(op)}
+    variants = (variant for variant in index.variants if variant.op == op.name)
+    texts |= {arg.value for variant in variants for arg in variant.kernargs if arg.is_expression}
+    return {name for text in texts for name in expressions.parse(text).names}
+
+
+def _check_names(op: Op, call: CallSpec) -> None:
+    tensors = [tensor.name for tensor in op.tensors]
+    optional = [tensor.name for tensor in op.tensors if tensor.optional]
+    for what, used, known in (
+        ("tensor", (*call.shapes, *call.strides, *call.unaligned), tensors),
+        ("optional tensor", call.given, optional),
+        ("dim", call.dims, list(Scope.of(op).dims)),
+        ("dtype variable or tensor", call.dtypes, [*op.dtypes, *tensors]),
+        ("scalar", call.scalars, [scalar.name for scalar in op.scalars]),
+    ):
+        for name in used:
+            if name not in known:
+                raise ArgumentError(f"{op.name} has no {what} '{name}'{expressions.nearest(name, known)}")
+    for name in call.dtypes.values():
+        if name not in DTYPES:
+            raise ArgumentError(f"{op.name}: '{name}' is no dtype{expressions.nearest(name, tuple(DTYPES))}")
+
+
+def _dtypes(op: Op, call: CallSpec) -> dict[str, str]:
+    return {variable: _dtype(op, variable, allowed, call) for variable, allowed in op.dtypes.items()}
+
+
+def _dtype(op: Op, variable: str, allowed: tuple[str, ...], call: CallSpec) -> str:
+    holders = (tensor.name for tensor in op.tensors if tensor.dtype == variable)
+    for name in (variable, *holders):
+        if name in call.dtypes:
+            return call.dtypes[name]
+    if len(allowed) == 1:
+        return allowed[0]
+    raise UnsaidError(f"{op.name}: which dtype is {variable}? allowed: {', '.join(allowed)}", "dtype", variable)
+
+
+def _derived_shapes(
+    op: Op, call: CallSpec, scalars: Mapping[str, Any], dtypes: Mapping[str, str], hardware: Mapping[str, Any]
+) -> dict[str, Shape]:
+    """The shapes that `dims` gives. Raises `ArgumentError` when a dim is missing."""
+    if not call.dims and Scope.of(op).dims:
+        return {}
+    passed = [t for t in op.tensors if t.role != "output" and (not t.optional or t.name in call.given)]
+    given = {tensor.name for tensor in passed} | call.shapes.keys()
+    env: dict[str, Any] = {**dtypes, **call.dims, **hardware}
+    for tensor in op.tensors:
+        env[expressions.query_name("given", tensor.name)] = tensor.name in given
+        env[expressions.query_name("elsize", tensor.name)] = DTYPES[dtypes.get(tensor.dtype, tensor.dtype)]
+    env |= {expressions.query_name("elsize", variable): DTYPES[dtype] for variable, dtype in dtypes.items()}
+    _add_values(env, ((s.name, s.default if scalars[s.name] is None else repr(scalars[s.name])) for s in op.scalars))
+    _add_values(env, ((item.name, item.value) for item in op.derived))
+    return {tensor.name: _shape(op, tensor, env) for tensor in passed if tensor.name not in call.shapes}
+
+
+def _add_values(env: dict[str, Any], named: Iterable[tuple[str, str]]) -> None:
+    for name, text in named:
+        with suppress(ExpressionError):
+            env[name] = expressions.parse(text).evaluate(env)
+
+
+def _shape(op: Op, tensor: Tensor, env: Mapping[str, Any]) -> Shape:
+    for name in (name for dim in tensor.shape for name in expressions.parse(dim.extent).names):
+        if name not in env and name in Scope.of(op).dims:
+            raise UnsaidError(f"{op.name}: how large is {name}, a dim of '{tensor.name}'?", "dim", name)
+    try:
+        shape = tuple(expressions.parse(dim.extent).evaluate(env) for dim in tensor.shape)
+    except ExpressionError as error:
+        raise ArgumentError(f"{op.name}: the shape of '{tensor.name}' does not follow from the dims: {error}") from None
+    if not all(isinstance(extent, int) and extent >= 0 for extent in shape):
+        raise ArgumentError(f"{op.name}: the shape of '{tensor.name}' would be {shown(list(shape))}")
+    return shape
+
+
+def _layout(
+    index: Index, op: Op, tensor: Tensor, call: CallSpec, shapes: Mapping[str, Shape], dtypes: Mapping[str, str]
+) -> Layout | None:
+    shape = shapes.get(tensor.name)
+    if shape is None:
+        return None
+    order = packing_order(tensor, len(shape), innermost=call.innermost.get(tensor.name))
+    strides = call.strides.get(tensor.name) or packed_strides(shape, order)
+    if len(strides) != len(shape):
+        raise ArgumentError(f"{op.name}: '{tensor.name}' has {len(shape)} dims, and {len(strides)} strides were given")
+    dtype = call.dtypes.get(tensor.name, dtypes.get(tensor.dtype, tensor.dtype))
+    return make_layout(_device(index), dtype, shape, strides, tensor.name not in call.unaligned)

@@ -1,0 +1,78 @@
+"""What the code of a bundle's variants consists of, and what they do not meet, as text or as data."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from aot_bundle.isa import CodeFacts
+from aot_bundle.requirements import Code, Unmet, variant_text
+from aot_bundle.text_table import table_lines
+from aot_runtime.bundle.files import source_of
+from aot_runtime.bundle.reading import read_blob
+from aot_runtime.contract.records import Index, spelled
+from aot_runtime.texts import ID_LENGTH, axis_values_text
+
+from .variants import VariantRow, variant_rows
+
+
+@dataclass(frozen=True)
+class CodeRow:
+    """What `isa` tells of a variant."""
+
+    variant: VariantRow
+    code: CodeFacts
+
+
+def bundle_code(folder: Path, index: Index) -> Code:
+    """The code objects of a bundle, in a folder or an archive."""
+    source = source_of(folder)
+    return Code(index, lambda key: read_blob(source, index.blobs[key], index.target.arch))
+
+
+def code_rows(index: Index, code: Code) -> list[CodeRow]:
+    """Every variant. Raises `BundleError` and `DeviceError` where code cannot be read."""
+    rows = zip(variant_rows(index), index.variants, strict=True)
+    return [CodeRow(row, code.facts(variant)) for row, variant in rows]
+
+
+def code_data(rows: Iterable[CodeRow]) -> Iterator[Any]:
+    """Variants as plain data, one by one, ready for `write_json`."""
+    for row in rows:
+        yield msgspec.to_builtins(spelled({**asdict(row.variant), **msgspec.structs.asdict(row.code)}))
+
+
+_HEADINGS = ("VARIANT", "ALIGNED", "CONFIG", "SPILLS", "SCRATCH", "LDS", "LOOP", "LOADS", "MATRIX")
+
+
+def code_lines(index: Index, rows: Sequence[CodeRow], width: int) -> Iterator[str]:
+    """A table of the variants of each op."""
+    yield f"bundle {index.name} for {index.target.arch}, id {index.id[:ID_LENGTH]}"
+    for op in dict.fromkeys(row.variant.op for row in rows):
+        cells = [_HEADINGS, *(_cells(row) for row in rows if row.variant.op == op)]
+        yield from ("", f"{op}:")
+        yield from (f"  {line}" for line in table_lines(cells, range(3, 8), width - 2, 1, (0, 8)))
+
+
+def _cells(row: CodeRow) -> tuple[str, ...]:
+    variant, code = row.variant, row.code
+    return (
+        axis_values_text(variant.axis_values), "yes" if variant.aligned else "no", variant.config,
+        str((variant.vgpr_spills or 0) + (variant.sgpr_spills or 0)), str(variant.scratch_bytes),
+        str(variant.lds_bytes), str(code.loop_instructions), str(code.load_bits or "-"), code.matrix or "-",
+    )  # fmt: skip
+
+
+def unmet_data(index: Index, unmet: Iterable[Unmet]) -> Iterator[Any]:
+    """Unmet requirements as plain data, one by one, ready for `write_json`."""
+    for item in unmet:
+        yield {
+            "requirement": item.requirement,
+            "variant": variant_text(index, item.variant),
+            "file": index.blobs[item.variant.code].file,
+            "values": msgspec.to_builtins(spelled(item.values)),
+        }

@@ -1,0 +1,93 @@
+"""Where a bundle comes from: what its provenance says of sources, command and tools, and whose signature it has."""
+
+from __future__ import annotations
+
+import shlex
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from aot_runtime.contract.provenance import SOURCE_CLOSURE, Provenance, Resource
+from aot_runtime.contract.records import Index
+from aot_runtime.errors import TrustError
+from aot_runtime.texts import escaped
+
+if TYPE_CHECKING:
+    from aot_bundle.trust.state import SignatureState
+    from aot_runtime.trust.policy import TrustPolicy
+
+PYPI = "pkg:pypi/"
+
+
+@dataclass(frozen=True)
+class Origin:
+    """What a bundle's provenance says, sorted by what it is about.
+
+    Attributes:
+        manifest: its path from the project root.
+        command: what built the bundle.
+        tools: aotbuild with its version.
+        packages: the compilers, by their package URLs.
+        files: manifests, tuning files and files with kernels, with their SHA-256.
+        kernels: `file.py:kernel`, each with the hash of all source text that its code depends on.
+    """
+
+    manifest: str
+    command: str
+    tools: tuple[str, ...]
+    packages: tuple[Resource, ...]
+    files: tuple[Resource, ...]
+    kernels: tuple[Resource, ...]
+
+    @property
+    def compilers(self) -> list[str]:
+        """`triton 3.9.0`."""
+        return [package.uri.removeprefix(PYPI).replace("@", " ") for package in self.packages]
+
+
+def find_origin(provenance: Provenance) -> Origin:
+    """What a provenance says."""
+    definition = provenance.build_definition
+    dependencies = definition.resolved_dependencies
+    parameters = definition.external_parameters
+    return Origin(
+        manifest=str(parameters.get("manifest", "")),
+        command=shlex.join(_command(parameters)),
+        tools=tuple(f"{name} {version}" for name, version in sorted(provenance.run_details.builder.version.items())),
+        packages=tuple(item for item in dependencies if item.uri),
+        files=tuple(item for item in dependencies if not item.uri and SOURCE_CLOSURE not in item.digest),
+        kernels=tuple(item for item in dependencies if not item.uri and SOURCE_CLOSURE in item.digest),
+    )
+
+
+def _command(parameters: dict[str, str | bool]) -> Iterator[str]:
+    yield from ("aotbuild", "--arch", str(parameters.get("arch", "")))
+    if chosen := parameters.get("filter"):
+        yield from ("--filter", str(chosen))
+    for calls in filter(None, str(parameters.get("for", "")).split(",")):
+        yield from ("--for", calls)
+    for key, option in (("neighbours", "--neighbours"), ("add", "--add"), ("lineInfo", "--line-info")):
+        if parameters.get(key) is True:
+            yield option
+    yield str(parameters.get("manifest", ""))
+
+
+def signature_of(bundle: Path, policy: TrustPolicy | None) -> SignatureState:
+    """The state of a bundle's signature, also of one that is refused. Raises `BundleError` for what is no bundle."""
+    from aot_bundle.trust.state import SignatureState, signature_state
+
+    try:
+        return signature_state(bundle, policy)
+    except TrustError as error:
+        return SignatureState("refused", f"REFUSED: {error}")
+
+
+def origin_lines(index: Index, signature: SignatureState) -> list[str]:
+    """Both in a line each."""
+    if index.provenance is None:
+        return ["provenance: not recorded", escaped(f"signature: {signature.text}")]
+    origin = find_origin(index.provenance)
+    made = f"{origin.manifest}, with {len(origin.files)} files and {len(origin.kernels)} kernels as sources"
+    tools = ", ".join([*origin.tools, *origin.compilers])
+    return [escaped(f"provenance: {made}; {tools}"), escaped(f"signature: {signature.text}")]

@@ -1,0 +1,118 @@
+"""Types of arguments and options that several commands take, and the line that says what is going on."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import AbstractContextManager, suppress
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+from click.shell_completion import CompletionItem
+
+from aot_bundle.terminal import Console
+from aot_runtime.errors import AotError
+
+if TYPE_CHECKING:
+    from aot_runtime.trust.policy import TrustPolicy
+
+PATHS = click.Path(path_type=Path)
+trust_option = click.option(
+    "--trust", type=PATHS, help="The policy file that signatures are held to. [default: AOTBUNDLE_TRUST]"
+)
+
+
+class BundlePath(click.Path):
+    """A bundle's path, or the name of an installed one; where a device decides which, it stays a name."""
+
+    def __init__(self, by_device: bool = False):
+        super().__init__(path_type=Path)
+        self._by_device = by_device
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
+        """Raises `BadParameter` for a name of which several are installed, where a device does not decide."""
+        from aot_runtime.installed import installed_bundles, is_name
+
+        if self._by_device and is_name(value):
+            return value
+        found = installed_bundles(value) if is_name(value) else []
+        if not found:
+            return super().convert(value, param, ctx)
+        if len({item.path for item in found}) > 1:
+            which = ", ".join(f"{item.path} ({item.arch})" for item in found)
+            self.fail(f"'{value}' is installed several times; give the path of one: {which}", param, ctx)
+        return Path(found[0].path)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The names of installed bundles, and files."""
+        from aot_runtime.installed import installed_bundles
+
+        names = sorted({item.name for item in installed_bundles()})
+        found = [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        return [*found, *super().shell_complete(ctx, param, incomplete)]
+
+
+BUNDLE = BundlePath()
+
+
+class OpName(click.ParamType):
+    """An op of the command's bundle, completed in shells where the bundle is there."""
+
+    name = "op"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The ops of the bundle whose names begin so; none where the bundle cannot be read."""
+        from aot_runtime.bundle.reading import read_index
+
+        with suppress(AotError, TypeError):
+            names = [op.name for op in read_index(Path(ctx.params["bundle"])).ops]
+            return [CompletionItem(name) for name in names if name.startswith(incomplete)]
+        return []
+
+
+class DeviceName(click.ParamType):
+    """A device by its name. Shells complete the names of drivers."""
+
+    name = "device"
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        """The drivers whose names begin so."""
+        return [CompletionItem(name) for name in ("hip", "cuda", "emulator") if name.startswith(incomplete)]
+
+
+class Pair(click.ParamType):
+    """`NAME=VALUE`, the value being converted."""
+
+    def __init__(self, convert: Callable[[str], Any], form: str):
+        self.name, self._convert = form, convert
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> tuple[str, Any]:
+        if isinstance(value, tuple):
+            return value[0], value[1]
+        name, equals, text = str(value).partition("=")
+        try:
+            if not name.strip() or not equals:
+                raise ValueError
+            return name.strip(), self._convert(text.strip())
+        except ValueError:
+            self.fail(f"'{value}' is not {self.name}", param, ctx)
+
+
+def policy_of(trust: Path | None) -> TrustPolicy | None:
+    """The policy that `--trust` or the environment names; None where neither does. Raises `TrustError`."""
+    from aot_runtime.trust.policy import find_policy
+    from aot_runtime.trust.reader import named_policy
+
+    named = named_policy(trust)
+    return None if named is None else find_policy(named)
+
+
+def integers(text: str) -> tuple[int, ...]:
+    """`1,2,3`. Raises ValueError."""
+    return tuple(int(part) for part in text.split(",")) if text else ()
+
+
+def status_line(text: str) -> AbstractContextManager[None]:
+    """Show what is going on at the terminal's last line while it goes on; nothing in a log, or with -q."""
+    ctx = click.get_current_context(silent=True)
+    return Console(err=True, quiet=bool(ctx and ctx.obj)).status(text)

@@ -1,0 +1,1 @@
+"""Profiles and modelled times of calls on the emulator, and their reports."""

@@ -1,0 +1,82 @@
+"""Signing a bundle that is whole."""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import time
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from pathlib import Path
+
+from aot_bundle.coverage import MAX_TEXT_BYTES, generated_files, stray_files
+from aot_bundle.packing import put_file
+from aot_bundle.verification import MAX_FAULTS, verify_bundle
+from aot_runtime.bundle.files import Source, named, source_of
+from aot_runtime.bundle.reading import decode_checked, read_index_bytes
+from aot_runtime.contract.records import INDEX, SIGNATURE
+from aot_runtime.errors import BundleError
+from aot_runtime.regular_files import read_regular
+from aot_runtime.trust.keys import KeyFormatError, SigningKey, key_id
+
+from .statement import PAYLOAD_TYPE, Envelope, Signature, encode_envelope, make_statement, signed_bytes
+
+_MAX_KEY_BYTES = 64 << 10
+
+
+@dataclass(frozen=True)
+class Signer:
+    """A key, and the time that its signatures say."""
+
+    key: SigningKey
+    signed_on: datetime
+
+    def sign(self, place: Path) -> None:
+        """Sign a bundle: see `sign_bundle`."""
+        sign_bundle(place, self.key, self.signed_on)
+
+
+def read_signer(path: Path) -> Signer:
+    """A key by its file, with the time of now, or of SOURCE_DATE_EPOCH. Raises ValueError, and `TrustError` where the
+    library for keys is missing.
+    """
+    try:
+        return Signer(SigningKey(read_regular(path, _MAX_KEY_BYTES)), signing_time())
+    except OSError as error:
+        raise ValueError(f"key {path} cannot be read: {error.strerror}") from None
+    except KeyFormatError as error:
+        raise ValueError(f"key {path}: {error}") from None
+
+
+def signing_time() -> datetime:
+    """The time of now, or of SOURCE_DATE_EPOCH. Raises ValueError for one that is no time."""
+    said = os.environ.get("SOURCE_DATE_EPOCH") or str(int(time.time()))
+    try:
+        return datetime.fromtimestamp(int(said), UTC)
+    except (ValueError, OverflowError, OSError):
+        raise ValueError(f"SOURCE_DATE_EPOCH is '{said}'; seconds since 1970 are allowed") from None
+
+
+def bundle_statement(source: Source, signed_on: datetime) -> bytes:
+    """What is signed of a bundle. Raises `BundleError` where it is not whole."""
+    data = read_index_bytes(source)
+    if faults := verify_bundle(source):
+        raise BundleError(f"bundle {source.path} is not signed, since it is not whole:", *faults)
+    index = decode_checked(data, source)
+    if strays := [*stray_files(source, index)]:
+        told = ", ".join(map(named, strays[:MAX_FAULTS]))
+        raise BundleError(f"bundle {source.path} is not signed: its signature would not cover {told}")
+    texts = {file: source.read(file, MAX_TEXT_BYTES) for file in generated_files(index)}
+    digests = {file: hashlib.sha256(content).hexdigest() for file, content in {INDEX: data, **texts}.items()}
+    return make_statement(index.name, index.version, digests, signed_on)
+
+
+def sign_bundle(place: Path, key: SigningKey, signed_on: datetime) -> None:
+    """Write the signature of a bundle into its folder or archive, in place of an older one.
+
+    Raises `BundleError` for a bundle that is not whole, `OSError` where it cannot be written.
+    """
+    source = source_of(place)
+    payload = bundle_statement(source, signed_on)
+    signature = Signature(key_id(key.public), key.sign(signed_bytes(PAYLOAD_TYPE, payload)))
+    put_file(source, SIGNATURE, encode_envelope(Envelope(PAYLOAD_TYPE, payload, (signature,))))

@@ -1,0 +1,194 @@
+"""Selects the bundle to open, among several if the path or name leaves it open, and the device to open it on."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+
+from aot_runtime.bundle.files import Merged, Place, Source, bundles_in, open_place, source_of
+from aot_runtime.contract.records import INDEX, Index
+from aot_runtime.device.device import Device
+from aot_runtime.device.registry import find_device
+from aot_runtime.errors import ArchMismatchError, ArgumentError, BundleError, VersionMismatchError
+from aot_runtime.installed import Installed, installed_bundles, is_name
+
+Reader = Callable[[Place], Index]
+"""Reads a bundle's index, and checks its signature if a policy says so."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A bundle that may be opened.
+
+    Attributes:
+        label: its name in messages.
+        arch: the architecture of its code.
+        read: opens it and reads its index. Raises `BundleError`.
+    """
+
+    label: str
+    arch: str
+    read: Callable[[], tuple[Source, Index]]
+
+    def __str__(self) -> str:
+        return f"{self.label} ({self.arch})" if self.label else self.arch
+
+
+@dataclass(frozen=True)
+class Choice:
+    """The bundles at a path or of a name.
+
+    Attributes:
+        what: the beginning of messages, a noun and a verb: `dist has bundles`.
+        advice: what to do if none is for the device, with the architecture as `{arch}`.
+    """
+
+    what: str
+    candidates: Sequence[Candidate]
+    advice: str = ""
+
+    def __str__(self) -> str:
+        return f"{self.what} {', '.join(map(str, self.candidates)) or 'none'}"
+
+
+def select_bundle(
+    path: str | Path,
+    device: Device | str | None,
+    read: Reader,
+    *,
+    name: str | None = None,
+    version: str | None = None,
+    id: str | None = None,
+) -> tuple[Source, Index, Device]:
+    """Select a bundle by path or by installed name, and a device for it.
+
+    Args:
+        name, version, id: further conditions on the bundle; see `open_bundle`.
+
+    Raises:
+        ArchMismatchError: no bundle is for the device's architecture, or no device is for a bundle's.
+        VersionMismatchError: no bundle for the device meets `version`.
+        ArgumentError: different bundles are left, or `version` or `id` is malformed.
+        BundleError: there is no bundle, it cannot be read, or it does not have `id`.
+    """
+    if id is not None and not (isinstance(id, str) and re.fullmatch("[0-9a-f]{64}", id)):
+        raise ArgumentError(f"id is {id!r}; allowed are 64 hex digits, as `aotbundle show --json` prints them")
+    choice = _choice(path, read)
+    chosen = _device(choice, device)
+    found = [candidate.read() for candidate in choice.candidates if candidate.arch == chosen.arch]
+    found = [item for item in found if item[1].name == name] or found
+    if id is not None:
+        found = _with_id(found, id)
+    found = _with_version(found, version)
+    if len({index.id for _, index in found}) > 1:
+        several = ", ".join(f"{source.path} (version {index.version or 'none'})" for source, index in found)
+        raise ArgumentError(f"{choice}; several are for {chosen.arch}: {several}; open one by its path, version or id")
+    return *found[0], chosen
+
+
+def _choice(path: str | Path, read: Reader) -> Choice:
+    folder = Path(path)
+    if is_name(path):
+        if installed := installed_bundles(str(path)):
+            wheel = wheel_name(str(path), "{arch}")
+            candidates = [
+                Candidate(item.distribution, item.arch, partial(_read_installed, item, read)) for item in installed
+            ]
+            return Choice(f"bundle '{path}' is installed as", candidates, f"; a wheel for it is called {wheel}")
+        if not folder.exists():
+            raise _missing(str(path))
+    if folder.is_dir() and not os.path.lexists(folder / INDEX):
+        return _choice_in_folder(folder, read)
+    place = open_place(folder)
+    if isinstance(place, Merged):
+        candidates = [Candidate("", arch, partial(_read_part, place, arch, read)) for arch in place.archs]
+        return Choice(f"{folder} has bundles for", candidates)
+    return Choice(f"bundle {place.path} is for", [_read_already("", place, read(place))])
+
+
+def _choice_in_folder(folder: Path, read: Reader) -> Choice:
+    """The folder's distinct bundles: an archive of a bundle that is also there as a folder counts once."""
+    found: dict[str, Candidate] = {}
+    for path in bundles_in(folder):
+        source = source_of(path)
+        index = read(source)
+        found.setdefault(index.id, _read_already(path.name, source, index))
+    if not found:
+        raise BundleError(f"{folder} has no bundle, and is none")
+    return Choice(f"{folder} has bundles", [*found.values()])
+
+
+def _read_already(label: str, source: Source, index: Index) -> Candidate:
+    return Candidate(label, index.target.arch, lambda: (source, index))
+
+
+def _device(choice: Choice, device: Device | str | None) -> Device:
+    archs = dict.fromkeys(candidate.arch for candidate in choice.candidates)
+    advice = choice.advice.format(arch="<architecture>")
+    try:
+        chosen = find_device(device, archs)
+    except ArchMismatchError as error:
+        raise ArchMismatchError(f"{choice}, and {error}{advice}") from None
+    if chosen.arch not in archs:
+        advice = choice.advice.format(arch=chosen.arch)
+        raise ArchMismatchError(f"{choice}, but {chosen} ({chosen.properties.name}) is {chosen.arch}{advice}")
+    return chosen
+
+
+def _read_part(merged: Merged, arch: str, read: Reader) -> tuple[Source, Index]:
+    source = merged.part(arch)
+    return source, read(source)
+
+
+def _read_installed(item: Installed, read: Reader) -> tuple[Source, Index]:
+    try:
+        source = source_of(Path(item.path), item.arch)
+        index = read(source)
+        if (index.name, index.target.arch) != (item.name, item.arch):
+            raise BundleError(f"{item.path} is bundle '{index.name}' for {index.target.arch}")
+    except BundleError as error:
+        error.args = (f"bundle {item}: {error}",)
+        raise
+    return source, index
+
+
+def _with_id(found: Sequence[tuple[Source, Index]], id: str) -> list[tuple[Source, Index]]:
+    left = [item for item in found if item[1].id == id]
+    if not left:
+        others = ", ".join(f"{source.path} has id {index.id}" for source, index in found)
+        raise BundleError(f"there is no bundle with id {id}: {others}")
+    return left
+
+
+def _with_version(found: Sequence[tuple[Source, Index]], version: str | None) -> list[tuple[Source, Index]]:
+    if version is None:
+        return [*found]
+    from aot_runtime.contract.versions import meets, parse_clauses
+
+    try:
+        clauses = parse_clauses(version)
+    except (ValueError, AttributeError) as error:
+        raise ArgumentError(f"version is {version!r}: {error}") from None
+    left = [item for item in found if meets(item[1].version, clauses)]
+    if not left:
+        versions = ", ".join(f"{index.version or 'none'} ({source.path})" for source, index in found)
+        wanted = ",".join(map(str, clauses))
+        raise VersionMismatchError(f"bundle '{found[0][1].name}' has version {versions}; asked for is {wanted}")
+    return left
+
+
+def wheel_name(name: str, arch: str) -> str:
+    """Return the default name of a bundle's wheel, as pip installs it."""
+    return f"aotbundle-{name}-{arch}".replace("_", "-")
+
+
+def _missing(name: str) -> BundleError:
+    installed = ", ".join(map(str, installed_bundles())) or "none"
+    return BundleError(
+        f"there is no bundle '{name}': no file, folder or installed bundle has that name; installed: {installed}. "
+        f"Its wheel is {wheel_name(name, '<architecture>')}, unless its makers named it otherwise"
+    )
