@@ -38,16 +38,6 @@ def test_a_token_whose_experts_are_alone(moe: Bundle):
     check_moe(moe, **given, shared=rng.standard_normal((1, 264)).astype(BF16))
 
 
-def test_the_result_takes_the_place_of_the_shared_part(moe: Bundle):
-    rng = np.random.default_rng(2)
-    given = made(rng, 5, 4, 2, 48, 32, FP16)
-    shared = rng.standard_normal((5, 48)).astype(FP16)
-    expected = moe.moe(**given, shared=shared)
-    placed = moe.device.array(shared)
-    moe.moe(**{name: moe.device.array(host) for name, host in given.items()}, shared=placed, out=placed)
-    assert np.array_equal(placed.numpy(), expected)
-
-
 def test_all_tokens_on_one_expert_and_tokens_on_none(moe: Bundle):
     """Experts of other devices (-1) are left out; a token with none at all is 0."""
     given = made(np.random.default_rng(3), 40, 6, 3, 32, 16, BF16)
