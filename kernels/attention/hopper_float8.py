@@ -12,9 +12,9 @@ from triton.experimental.gluon import language as gl
 from kernels.common.hopper import ROWS, exp2
 
 HEADROOM = gl.constexpr(6.0)
-"""A row's largest probability is 2 to this power when its maximum is found."""
+"""Power of 2 of a row's largest probability when its maximum is found."""
 SLACK = gl.constexpr(2.0)
-"""By this power of 2 it may grow until the maximum is raised."""
+"""Power of 2 by which it may grow until the maximum is raised."""
 TRANSPOSED = gl.constexpr(8192)
 """Values that are transposed at a time; more would take too many registers."""
 

@@ -38,7 +38,7 @@ class LatentExtents(NamedTuple):
 
 
 class Window(NamedTuple):
-    """How many keys a query sees before and after its diagonal, which for query i is key i, or key
+    """Keys that a query sees before and after its diagonal, which for query i is key i, or key
     i + seqlen_k - seqlen_q if bottom_right."""
 
     left: tl.tensor = 0

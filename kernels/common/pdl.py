@@ -1,9 +1,8 @@
-"""Kernels that begin before those that precede them on the stream have ended: programmatic dependent launch of NVIDIA's
-GPUs, from sm_90 on.
+"""Programmatic dependent launch of NVIDIA's GPUs, from sm_90 on: a kernel begins before its predecessors have ended.
 
-Such a kernel reads and writes nothing before `gdc_wait`; but it may ask for what it will read to be brought to the L2
-cache, which is where writes of other kernels arrive, too. The build finds the wait in a kernel, and the runtime
-launches it so; on other targets kernels begin in turn.
+Such a kernel accesses no memory before `gdc_wait`, but may prefetch into the L2 cache, where the writes of other
+kernels arrive, too. The build finds the wait in a kernel, and the runtime launches it accordingly; on other targets
+kernels begin in turn.
 """
 
 import triton
@@ -18,8 +17,10 @@ LINE = gl.constexpr(128)
 
 @triton.jit
 def await_earlier_launches():
-    """Let the next launch begin, and go on when all that precede this one have ended: before anything is loaded that
-    one of them may write, and before anything is stored."""
+    """Let the next launch begin, and wait until all earlier ones have ended.
+
+    A kernel calls it before it loads anything that an earlier launch may write, and before it stores anything.
+    """
     if cuda_capability_geq(9):
         gdc_launch_dependents()
         gdc_wait()
@@ -27,6 +28,6 @@ def await_earlier_launches():
 
 @gluon.jit
 def prefetch(pointers):
-    """Have the lines that pointers are to brought to the L2 cache; no matter what is there, nothing is read."""
+    """Prefetch the lines at these addresses into the L2 cache. Nothing is read into registers."""
     ASM: gl.constexpr = "prefetch.global.L2 [$1]; mov.b32 $0, 0;"
     gl.inline_asm_elementwise(ASM, "=r,l", [pointers.to(gl.int64)], dtype=gl.int32, is_pure=False, pack=1)

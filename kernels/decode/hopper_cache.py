@@ -112,7 +112,8 @@ def chunk_of(words, lanes):
 
 
 class Pieces(NamedTuple):
-    """Where the pieces of a tile begin, [warps, KEYS / PIECE] each: the block, as the table has it, and the key in it.
+    """Beginnings of the pieces of a tile, [warps, KEYS / PIECE] each: the block, as the table has it, and the key in
+    it.
 
     Both are 0 for a contiguous cache.
     """

@@ -33,7 +33,7 @@ EXACT = Precision(np.dtype(np.float64), np.dtype(np.float64))
 
 
 def as_kernel(q: Array) -> Precision:
-    """What kernels do: fp32 scores and sums, probabilities and results of q's dtype."""
+    """Return the Precision of the kernels: fp32 scores and sums, probabilities and results of q's dtype."""
     return Precision(np.dtype(np.float32), q.dtype)
 
 

@@ -25,9 +25,9 @@ from kernels.gemm.prepacked import (
     decode,
     for_words,
     in_order,
-    numbers_of,
     scaled,
     table_of,
+    values_of,
 )
 
 GROUPS = gl.constexpr(2)
@@ -175,7 +175,7 @@ def weights_of(stages, stage, table, GROUP: gl.constexpr, LAYOUT: gl.constexpr):
     scales = _by_output(stages.scales, stage, TILES, GROUP, words)
     p0, p1, p2, p3 = scaled(p0, scales), scaled(p1, scales), scaled(p2, scales), scaled(p3, scales)
     return gl.convert_layout(
-        numbers_of(p0, p1, p2, p3, dtype).reshape([TILE, TILE * TILES]), LAYOUT, assert_trivial=True
+        values_of(p0, p1, p2, p3, dtype).reshape([TILE, TILE * TILES]), LAYOUT, assert_trivial=True
     )
 
 

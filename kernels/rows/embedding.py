@@ -1,4 +1,4 @@
-"""Rows of a table, by number."""
+"""Gather rows of a table."""
 
 import triton
 import triton.language as tl

@@ -144,13 +144,13 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
         "    if form.PADDED:\n        mask", "    if False:\n        mask"),
     "heads not grouped": (attention(heads=(6, 2)), "attention/forward", "head // (extents.heads // extents.heads_kv)",
         "head % (extents.heads // extents.heads_kv)"),
-    "dies overlap": (attention(lengths=(40, 20), heads=(5, 5)), "attention/forward",
-        " + tl.minimum(die, count % NUM_XCDS)", ""),
+    "XCDs overlap": (attention(lengths=(40, 20), heads=(5, 5)), "attention/forward",
+        " + tl.minimum(xcd, count % NUM_XCDS)", ""),
     "strides of K for V": (COLUMNS, "attention/inner", "rows_from(keys.v, start)",
         "Matrix(keys.v.ptr + start * keys.k.stride_rows, keys.v.stride_rows, keys.v.stride_columns)"),
-    # The result is the ratio of the rounded probabilities' sum to the sum: a bias of the rounding shows.
-    "bfloat16 truncated": (attention(lengths=(37, 90), dtype="bfloat16", values=1.0), "common/rounding",
-        "bitcast=True) + 0x8000)", "bitcast=True))"),
+    # The result is the ratio of the truncated probabilities' sum to the sum: without the correction a bias shows.
+    "loss of truncation not corrected": (attention(lengths=(37, 90), dtype="bfloat16", values=1.0), "attention/inner",
+        "row_sum *= 2.0**-LOST", "pass"),
     "sequences overlap": (VARLEN, "attention/forward", "minimum(tl.load(cu_seqlens + batch + 1), rows) - first",
         "minimum(tl.load(cu_seqlens + batch + 1), rows)"),
     "sequences of K begin with Q's": (VARLEN, "attention/forward", "(problem.k, batch, head_kv, first_row_k)",
