@@ -26,7 +26,7 @@ from aot.plan.bundles import plan_bundle
 from aot.targets import parse_arch
 
 FRESH = "import pickle, sys; from aot.compile.compiler import compile_job; compile_job(pickle.load(sys.stdin.buffer))"
-"""What a fresh process runs; the job comes on its standard input."""
+"""Program of a fresh process, which reads the job from its standard input."""
 
 
 def main() -> None:

@@ -37,7 +37,7 @@ WORK_FILLS = 20
 
 @dataclass(frozen=True)
 class Way:
-    """One way to copy. `bring` and `take` copy from and to the numpy array that they were made for."""
+    """A way to copy. `bring` and `take` copy from and to the numpy array that they were made for."""
 
     name: str
     bring: Callable[[], Any]

@@ -70,7 +70,7 @@ def ways_of(bundles: list[Path], folder: Path) -> dict[str, Path]:
 
 
 def run(path: Path, arch: str) -> Run:
-    """One process. Exits with its error."""
+    """Time one process. Exits with its error."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     child = subprocess.run([sys.executable, str(SCRIPT), str(path), arch], capture_output=True, text=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

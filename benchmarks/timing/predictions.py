@@ -25,9 +25,9 @@ from aot_emulator.timing.sharing import Sharing
 
 PER_XCD = NUM_CUS // NUM_XCDS
 FLOPS_A_CLOCK = 2048
-"""Of a compute unit, fp16."""
+"""Peak of a compute unit, fp16."""
 CAUSAL_PROGRAMS = 2
-"""Of a compute unit: causal attention is published with persistent programs, so many of them."""
+"""Persistent programs of a compute unit, with which causal attention is published."""
 GROUPS = (1, 4, 8, 16)
 """Values of GROUP_M that a product is tried with."""
 MOST_WITH_FEW = 64
@@ -70,7 +70,7 @@ class Steps:
         return at(many).extended(at(many), at(few), (trips - many) / (many - few))
 
     def _around(self, trips: float, few: int, many: int) -> tuple[int, int]:
-        """Trips between which the time is interpolated; of causal attention, which has all numbers of them, few."""
+        """Trip counts between which times are interpolated; few, of the many that causal attention has."""
         if not getattr(self.traced.config, "causal", False):
             return math.floor(trips), math.floor(trips) + 1
         known = sorted({0, 1, few // 2, few, many, many + 1})
@@ -133,7 +133,8 @@ def _grouped(tiles: np.ndarray, rows: int, columns: int, group: int) -> tuple[np
 
 
 def _shared(die: np.ndarray, loaded: Callable[[np.ndarray], float]) -> Sharing:
-    """Of programs. die: of each. loaded: what those of a mask load, once, by what one loads."""
+    """Loads of programs. die: the XCD of each. loaded: bytes that the programs of a mask load once, over those of
+    one."""
     units = min(len(die), NUM_CUS)
     each = len(die) / units
     by_die = [loaded(die == x) / each for x in range(NUM_XCDS)]

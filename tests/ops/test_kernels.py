@@ -1,4 +1,4 @@
-"""What holds for the kernels of several families."""
+"""Properties of the kernels of several families."""
 
 from __future__ import annotations
 

@@ -98,7 +98,7 @@ SCHEDULES = tuple(
 
 
 def valid(case: Case) -> bool:
-    """Whether an op takes such a call."""
+    """Test whether an op accepts such a call."""
     return case.mode == "batch" or not case.mask.startswith("g")
 
 
@@ -169,7 +169,7 @@ SEQUENCES = 4
 
 
 def sequences(longest_q: int, longest_k: int) -> dict[str, Array]:
-    """Where four sequences begin and end, of which one has no queries and one no keys; the first begins at row 2."""
+    """Offsets of four sequences, of which one has no queries and one no keys; the first begins at row 2."""
     lengths = ((longest_q, longest_k), (0, 5), (3, 0), (longest_q // 2 + 1, longest_k // 3 + 1))
     return {
         f"cu_seqlens_{name}": np.cumsum([2, *(pair[i] for pair in lengths)], dtype=np.int32)

@@ -214,7 +214,7 @@ def test_a_contiguous_cache_of_which_each_sequence_has_an_entry(decode: Bundle):
 
 
 def test_a_captured_step_decodes_token_after_token(decode: Bundle):
-    """One graph writes a token to the cache and attends to all; lengths and slots change between its launches."""
+    """A graph writes a token to the cache and attends to all; lengths and slots change between its launches."""
     case = paged([(1, 200), (1, 100), (1, 33)], 16)
     there = {name: packed(decode, x) for name, x in vars(case).items()}
     rng = np.random.default_rng(1)
