@@ -1,4 +1,4 @@
-"""How fast `aotbuild` compiles: warm processes against a fresh one per variant, and an empty cache against a full one.
+"""Compile times of `aotbuild`: warm processes against a fresh one per variant, and an empty cache against a full one.
 
 A fresh process imports Triton and compiles one variant by the very same `compile_job`; as many run at once as the pool
 has workers, and both sides compile the same variants, evenly spaced over the manifest. The pool's own start is counted.

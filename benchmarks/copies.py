@@ -1,4 +1,4 @@
-"""What copies between numpy arrays and the device's memory cost, and whether they wait for the device's work.
+"""Cost of copies between numpy arrays and the device's memory, and whether they wait for the device's work.
 
     python benchmarks/copies.py
     python benchmarks/copies.py cuda:0 --sizes 4KiB 1MiB --rounds 51

@@ -1,4 +1,4 @@
-"""How quick the emulator is: wavefronts' instructions a second, in each of its modes, and its start.
+"""Speed of the emulator: wavefronts' instructions a second, in each of its modes, and its start.
 
     aotbuild --arch gfx942 manifests/attention.yaml benchmarks/emulated/manifest.yaml
     python benchmarks/emulator.py dist/attention-gfx942 dist/emulated-gfx942

@@ -65,7 +65,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Case:
-    """One product, ready to run: ours and the peer's on the same tensors, and where our result goes.
+    """A product, ready to run: ours and the peer's on the same tensors, and where our result goes.
 
     Ours is called with `stream`, and with scalars of the op.
     """

@@ -1,4 +1,4 @@
-"""What a call of a tiny kernel costs the host: softmax of [1, 256] through this runtime, and its peers.
+"""Host time of a call of a tiny kernel: softmax of [1, 256] through this runtime, and its peers.
 
     aotbuild --arch sm_90 manifests/rows.yaml && python benchmarks/launch.py dist/rows-sm_90
 

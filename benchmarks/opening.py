@@ -1,4 +1,4 @@
-"""What a bundle costs to open as a folder, as an archive, and as one of several in a file; the emulator executes.
+"""Time to open a bundle as a folder, as an archive, and as one of several in a file; the emulator executes.
 
     aotbuild --arch gfx942,gfx1201 manifests/first.yaml
     python benchmarks/opening.py dist/first-gfx942 dist/first-gfx1201

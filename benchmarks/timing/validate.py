@@ -171,7 +171,7 @@ def _fit_matrix(keys: Sequence[Key]) -> tuple[float, float]:
 
 
 def ranks(tables: Tables, machine: Machine, only: str, every: int, thin: int, verbose: bool) -> None:
-    """Where the winners of held-out keys stand: by the model, and by baselines.
+    """Ranks of the winners of held-out keys: by the model, and by baselines.
 
     Args:
         only: families whose name begins so.

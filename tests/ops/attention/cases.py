@@ -31,7 +31,7 @@ AXES: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One call.
+    """A call.
 
     mask: as `parse_mask` reads it. lengths: queries and keys; in varlen mode of the longest sequence. scale: by default
     the op's. magnitude: standard deviation of the queries. values: what all of V is; by default random.

@@ -11,7 +11,7 @@ from tests.ops.attention.calls import DTYPES, Array, Call, Placed, lse_room, pla
 
 @dataclass(frozen=True)
 class Latent:
-    """One call. dims: head_dim, head_dim_v, rope and latent. lengths: queries and keys. gain: factor of the scale."""
+    """A call. dims: head_dim, head_dim_v, rope and latent. lengths: queries and keys. gain: factor of the scale."""
 
     dims: tuple[int, int, int, int] = (64, 64, 64, 256)
     lengths: tuple[int, int] = (40, 70)

@@ -1,4 +1,4 @@
-"""What is written for Hopper: which calls get it, tiles one after the other, values of float8 that are transposed, sums
+"""Kernels for Hopper: the calls that get them, tiles one after the other, transposed float8 values, sums
 that are rescaled."""
 
 from __future__ import annotations
