@@ -75,10 +75,7 @@ def main() -> None:
     modes = list(dict.fromkeys([BASE, *options.modes]))
     try:
         print(f"{machine()}; {versions('numpy', 'tinygrad')}\n")
-        workloads = [
-            matmul(options.emulated, modes, options.size),
-            attention(options.attention, modes, options.seqlen),
-        ]
+        workloads = [matmul(options.emulated, modes, options.size), attention(options.attention, modes, options.seqlen)]
         print(report(workloads, options.rounds))
         print(f"\n{start(options.attention, options.rounds)}")
     except (AotError, WrongResultError) as error:

@@ -21,15 +21,7 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.common.hopper import (
-    ROWS,
-    accumulator_layout,
-    clear_rows_from,
-    exp2,
-    matrix,
-    raise_max,
-    scaled_rows,
-)
+from kernels.common.hopper import ROWS, accumulator_layout, clear_rows_from, exp2, matrix, raise_max, scaled_rows
 
 S_LAYOUT = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))
 """Layout of scores and probabilities [ROWS, ROWS]; a tile has ROWS keys."""

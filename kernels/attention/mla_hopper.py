@@ -11,16 +11,7 @@ from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup
 
 from kernels.attention.hopper_latent import ROW_LAYOUT, S_LAYOUT, Seen, attend, load_slot, make_buffers, share_queries
 from kernels.attention.problem import LatentExtents
-from kernels.common.hopper import (
-    GROUP_0,
-    GROUP_1,
-    ROWS,
-    accumulator_layout,
-    head_of,
-    matrix,
-    positive,
-    rows_layout,
-)
+from kernels.common.hopper import GROUP_0, GROUP_1, ROWS, accumulator_layout, head_of, matrix, positive, rows_layout
 from kernels.common.softmax import LN_2
 from kernels.common.tensors import HeadRows, Heads
 

@@ -20,15 +20,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.common.hopper import GROUP_0, GROUP_1, accumulator_layout, halves, make_barriers, next_stage
 from kernels.common.tensors import given
-from kernels.gemm.prepacked import (
-    TILE,
-    decode,
-    for_words,
-    in_order,
-    scaled,
-    table_of,
-    values_of,
-)
+from kernels.gemm.prepacked import TILE, decode, for_words, in_order, scaled, table_of, values_of
 
 GROUPS = gl.constexpr(2)
 """Warpgroups that multiply; each has a tile of outputs."""

@@ -9,16 +9,7 @@ from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.common.pdl import LINE, prefetch
 from kernels.common.tensors import Matrix, given
-from kernels.gemm.prepacked import (
-    TILE,
-    Prepacked,
-    decode,
-    for_words,
-    in_order,
-    table_of,
-    tile_words,
-    values_of,
-)
+from kernels.gemm.prepacked import TILE, Prepacked, decode, for_words, in_order, table_of, tile_words, values_of
 
 
 class Step(NamedTuple):

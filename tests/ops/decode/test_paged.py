@@ -143,9 +143,7 @@ def test_rows_of_no_sequence_are_left_out(decode: Bundle, splits: int):
 
 
 @pytest.mark.parametrize(
-    "starts, splits",
-    (([-4, 10**6, 3, -(2**31)], 1), ([-4, 10**6, 3, -(2**31)], 2), ([3, 1, 2**31 - 1, 2], 1)),
-    ids=str,
+    "starts, splits", (([-4, 10**6, 3, -(2**31)], 1), ([-4, 10**6, 3, -(2**31)], 2), ([3, 1, 2**31 - 1, 2], 1)), ids=str
 )
 def test_queries_that_are_outside_are_neither_read_nor_written(decode: Bundle, starts: list[int], splits: int):
     case = paged([(1, 60), (1, 20), (1, 40)], 16)

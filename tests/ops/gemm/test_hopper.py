@@ -156,8 +156,7 @@ def test_strides(gemm: Bundle):
 
 @on_gpu
 @pytest.mark.parametrize(
-    ("shape", "columns"),
-    [((64, 60, 64), True), ((64, 64, 60), True), ((64, 64, 64), False), ((64, 64, 0), True)],
+    ("shape", "columns"), [((64, 60, 64), True), ((64, 64, 60), True), ((64, 64, 64), False), ((64, 64, 0), True)]
 )
 def test_what_other_kernels_serve(gemm: Bundle, shape: tuple[int, int, int], columns: bool):
     (m, n, k), rng = shape, np.random.default_rng(4)
