@@ -59,9 +59,10 @@ def quantise_int4(x: Array, groups: int) -> tuple[Array, Array]:
 
 def dequantise_int4(packed: Array, pairs: Array) -> Array:
     """What rows stand for, float32 [.., head_dim]. packed: uint8 [.., head_dim / 2]; pairs: fp16 [.., groups, 2]."""
-    nibbles = np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], pairs.shape[-2], -1)
+    head_dim, groups = 2 * packed.shape[-1], pairs.shape[-2]  # a batch of 0 leaves nothing to infer them from
+    nibbles = np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], groups, head_dim // groups)
     pairs = pairs.astype(np.float32)
-    return (nibbles * pairs[..., :1] + pairs[..., 1:]).reshape(*packed.shape[:-1], -1)
+    return (nibbles * pairs[..., :1] + pairs[..., 1:]).reshape(*packed.shape[:-1], head_dim)
 
 
 def quantise_heads(x: Array, dtype: Any) -> tuple[Array, Array]:
