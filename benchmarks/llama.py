@@ -89,7 +89,7 @@ def main() -> None:
 
 
 def checkpoints(options: argparse.Namespace) -> Iterator[tuple[str, Checkpoint, Stored]]:
-    """Those that are measured, by name, with what they are made of."""
+    """Models that are measured, by name, with their configuration."""
     for name, change in {"dense": {}, **({} if options.no_gptq else {"GPTQ": GPTQ})}.items():
         found = settings(options.size, options.family, torch_dtype=options.dtype, **change)
         tensors = random_tensors(found, alike=True)
@@ -139,12 +139,12 @@ def decoder(bundle: Any, checkpoint: Checkpoint, options: argparse.Namespace) ->
 
 
 def weight_bytes(checkpoint: Checkpoint, model: Decoder) -> int:
-    """What a step reads: all but the table of embeddings, unless that is the last layer too."""
+    """Bytes that a step reads: all but the table of embeddings, unless that is the last layer, too."""
     return checkpoint.nbytes if model.config.tied else checkpoint.nbytes - model.table.nbytes
 
 
 def prompt_operations(model: Decoder, batch: int, length: int) -> int:
-    """Those of the last layer are for the last token of each prompt. Each token has its experts alone."""
+    """Operations of a prompt; the last layer runs for its last token only. Each token has its own experts."""
     config, shapes = model.config, model.config.linears()
     experts = config.experts
     total = 0

@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import datetime
+import itertools
 import statistics
 from collections.abc import Iterable
+from functools import partial
 from importlib import metadata
 from pathlib import Path
 from typing import Any, Literal
@@ -13,7 +15,8 @@ import numpy as np
 
 from aot.manifest.schema import MeasuredSpec
 from aot.progress import counted, steps
-from aot_bundle.command.gpu_settings import gpu_settings
+from aot_bundle.event_timing import device_seconds, take_turns
+from aot_bundle.gpu_settings import gpu_settings
 from aot_bundle.profile.profile_call import MadeCall
 from aot_bundle.terminal import Console
 from aot_runtime.bundle.reading import read_index
@@ -88,19 +91,15 @@ class OnDevice:
         return found
 
     def _medians(self, made: MadeCall, numbers: list[int]) -> dict[int, float]:
-        """Seconds of a call with each candidate: medians over rounds in which all take turns, after a round that is
-        dropped."""
-        device = self.device
+        """Time a call with each candidate: medians of rounds in which all take turns."""
+        device, bytes_written = self.device, itertools.count()
         flushed = device.empty((FLUSHED if self.means else 1,), UINT8.name)
-        taken: dict[int, list[float]] = {number: [] for number in numbers}
-        for turn in range(self.rounds + 1):
-            for number in numbers:
-                device.driver.fill(device.index, flushed.ptr, turn % 251, flushed.nbytes, 0)
-                start = device.event()
-                run_with(made, number)
-                elapsed = device.event().elapsed_ms(start) / 1e3
-                if turn:
-                    taken[number].append(max(elapsed, 1e-9))
+
+        def measure(number: int) -> float:
+            device.driver.fill(device.index, flushed.ptr, next(bytes_written) % 251, flushed.nbytes, 0)
+            return device_seconds(device, lambda: run_with(made, number))
+
+        taken = take_turns({number: partial(measure, number) for number in numbers}, self.rounds)
         return {number: statistics.median(seconds) for number, seconds in taken.items()}
 
     def origin(self, figure: str) -> MeasuredSpec:

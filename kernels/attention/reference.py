@@ -1,4 +1,4 @@
-"""Scaled dot-product attention in numpy: the exact result, and what its dtypes allow."""
+"""Scaled dot-product attention in numpy: the exact result, and the result in the kernels' dtypes."""
 
 from __future__ import annotations
 
@@ -70,13 +70,13 @@ def attention(
 
     scores = scale * q k^T, then softcap * tanh(scores / softcap) unless softcap is 0, + bias, - alibi_slopes * distance
     from the diagonal, then score_mod of that. The diagonal of query i is key i + seqlen_k - seqlen_q where mask_align
-    is bottom_right, else key i. Which keys a query sees: `visible_keys`, and of those what mask_mod says.
+    is bottom_right, else key i. A query sees the keys of `visible_keys` that mask_mod shows.
 
     Returns out [batch, heads, seqlen_q, head_dim_v], or (out, lse) with lse [batch, heads, seqlen_q], the natural
     logarithm of each row's sum of exponentials. A row that sees no key gives out = 0, lse = -inf.
 
-    compute: the dtype that it is computed in; storage: that of probabilities and out, by default the same. rounding:
-    another one of the probabilities. schedule changes nothing.
+    compute: dtype of the computation; storage: dtype of probabilities and out, by default the same. rounding: another
+    rounding of the probabilities. schedule changes nothing.
     """
     storage = np.dtype(compute if storage is None else storage)
     batch, heads, seqlen_q, _ = q.shape
@@ -136,7 +136,7 @@ def by_sequence(
     bias: Array | None, of_batch: dict[str, Array | None], *, max_seqlen_q: int = 0, max_seqlen_k: int = 0,
     return_lse: bool = False, **options: Any,
 ) -> Result:  # fmt: skip
-    """A function such as `attention` of each of the sequences that lie one behind the other.
+    """Apply a function such as `attention` to each of the sequences that lie one behind the other.
 
     q: [tokens_q, heads, head_dim]; k, v: [tokens_k, heads_kv, …]; sequence b is rows cu_seqlens[b] to cu_seqlens[b +
     1]. bias: [heads or 1, tokens_q or 1, columns], a column for each key of a sequence. of_batch: arguments that have

@@ -1,4 +1,4 @@
-"""What holds for the kernels of several families."""
+"""Properties of the kernels of several families."""
 
 from __future__ import annotations
 
@@ -46,12 +46,12 @@ def test_general_variants_never_narrow_an_offset(manifest: str, op: str, point: 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("manifest", ("attention", "attention_quantised", "decode"))
+@pytest.mark.parametrize("manifest", ("attention", "attention_quantised", "decode", "rows"))
 def test_no_gfx942_variant_spills(tmp_path_factory: pytest.TempPathFactory, manifest: str):
-    """Vector registers nowhere; scalar ones, to vector registers, for the addresses of single elements only."""
+    """Vector registers never spill; scalar ones do, to vector registers, for the addresses of single elements only."""
     from tests.support.emulation.bundling import built
 
     for variant in built(tmp_path_factory, manifest).index.variants:
         resources = variant.resources
         assert (resources.vgpr_spills, resources.scratch_bytes) == (0, 0), variant
-        assert resources.sgpr_spills == 0 or not variant.aligned, variant
+        assert resources.sgpr_spills == 0 or (manifest != "rows" and not variant.aligned), variant

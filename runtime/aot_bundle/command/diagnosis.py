@@ -15,6 +15,7 @@ from typing import Any
 
 import msgspec
 
+from aot_bundle.gpu_settings import GpuSettings, gpu_settings, partition_mode, read
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.contract.arch import HIP
 from aot_runtime.device.drivers import EMULATOR, GPUS, open_driver
@@ -26,7 +27,6 @@ from aot_runtime.errors import AotError, DeviceError
 from aot_runtime.texts import ID_LENGTH, size_text
 
 from .extras import extra_lines
-from .gpu_settings import GpuSettings, gpu_settings, partition_mode, read
 from .listing import find_bundles
 
 PACKAGES = ("aotbuild", "numpy", "ml_dtypes", "msgspec", "click", "rich", "hip-python", "cuda-bindings")

@@ -1,4 +1,4 @@
-"""Calls of the quantised attention ops: normal random numbers, quantised as a caller would, with a factor a head."""
+"""Calls of the quantised attention ops: normal random values, quantised as a caller would, with a factor a head."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.dtypes import eight_bits
 
 @dataclass(frozen=True)
 class Quantised:
-    """One call. op: without `flash_attention_` and `_varlen`. dtype: that of out and of a bias. float8: the kind of
+    """A call. op: without `flash_attention_` and `_varlen`. dtype: that of out and of a bias. float8: the kind of
     numbers of fp8. What is not said here is as in `cases.Case`.
 
     batch_scales: each head of each batch or sequence has its own factor; otherwise one serves all of a head's.

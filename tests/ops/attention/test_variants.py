@@ -1,4 +1,4 @@
-"""Which variants calls of attention get. What is planned needs no device."""
+"""Variants that calls of attention get. Planning needs no device."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ def planner(arch: str, op: str) -> Planner:
 
 
 def decide(arch: str, case: Case, **dims: int) -> Decision:
-    """What a call like that of a case would do, of 3 queries and 16 keys unless `dims` says otherwise."""
+    """Plan a call like that of a case, with 3 queries and 16 keys unless `dims` says otherwise."""
     what = "tokens" if case.mode == "varlen" else "seqlen"
     extents = dict(zip(("heads", "heads_kv", "head_dim", "head_dim_v"), case.heads + case.head_dims, strict=True))
     extents |= {"batch": case.batch, f"{what}_q": 3, f"{what}_k": 16}

@@ -60,7 +60,7 @@ def test_mask_functions(decode: Bundle, name: str, options: dict[str, Any], mask
 
 
 def test_functions_are_not_asked_about_full_blocks(decode: Bundle):
-    """One that lies past the queries is seen all the same."""
+    """A prefix beyond the queries is seen all the same."""
     counts, full = np.array([[2]], np.int32), np.array([[1]], np.int32)
     indices, last = np.array([[[0, 3, 0, 0, 0]]], np.int32), np.array([[[4, 0, 0, 0, 0]]], np.int32)
     check_flex(decode, "_causal", BlockMask(counts, indices, full, last, 64))

@@ -75,7 +75,7 @@ def test_act_order_of_int8(gemm: Bundle, m: int, zeros: bool):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("bits", (4, 8))
 def test_large_tiles(gemm: Bundle, bits: int, monkeypatch: pytest.MonkeyPatch):
-    """Those of many rows and columns; of few, where a device has few compute units."""
+    """Tiles of many rows and columns; of few, on a device with few compute units."""
     with_few_units(gemm, monkeypatch)
     rng = np.random.default_rng(3)
     weights = (to_int4 if bits == 4 else to_int8)(rng.standard_normal((144, 224)), 32)

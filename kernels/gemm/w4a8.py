@@ -1,8 +1,7 @@
-"""Codes of packed weights, and products of activations of 8 bits with them, as they are: W4A8.
+"""W4A8: products of 8-bit activations and the codes of packed weights.
 
-The idea of products that stay in 8 bits within a group of weights, and are scaled after that, is of QServe (Lin et al.,
-arXiv 2405.04532), which has two levels of scales for it. Here the groups have scales of floats, one level, as GPTQ and
-AWQ store them.
+As in QServe (Lin et al., arXiv 2405.04532), products stay in 8 bits within a group of weights, and are scaled after
+that. QServe has two levels of scales; here there is one, of floats, as GPTQ and AWQ store them.
 """
 
 import triton
@@ -12,12 +11,12 @@ from kernels.common.tensors import given
 from kernels.gemm.product import dot
 
 MIDDLE: tl.constexpr = tl.constexpr(8)
-"""The code of 4 bits that stands for 0 where there are no zeros."""
+"""4-bit code of 0 if there are no zeros."""
 
 
 @triton.jit
 def columns_of_x(weights, order, at, known):
-    """Which columns of x the weights at places of k belong to."""
+    """Return the columns of x that the weights at places of k belong to."""
     if weights.CODES == "any" and order is not None:
         at = tl.where(given(order), tl.load(order + at, known & given(order), 0), at)
     return at
@@ -25,9 +24,9 @@ def columns_of_x(weights, order, at, known):
 
 @triton.jit
 def codes_of(weights, columns, start, k, BLOCK_K: tl.constexpr):
-    """The codes of w[columns, start:start + BLOCK_K], as they are; zeros where k ends, or one byte after it.
+    """Load the codes of w[columns, start:start + BLOCK_K]; zeros past the end of k, or one byte after it.
 
-    Those of 4 bits are [columns, BLOCK_K // 2, 2], those of 8 bits [columns, BLOCK_K].
+    Codes of 4 bits are [columns, BLOCK_K // 2, 2], codes of 8 bits [columns, BLOCK_K].
     """
     PER_BYTE: tl.constexpr = 2 if weights.w.dtype.element_ty == tl.uint8 else 1
     at = start // PER_BYTE + tl.arange(0, BLOCK_K // PER_BYTE)
@@ -40,7 +39,7 @@ def codes_of(weights, columns, start, k, BLOCK_K: tl.constexpr):
 
 @triton.jit
 def product_of_codes(x, weights, order, rows, columns, begin, end, k, BLOCK_K: tl.constexpr):
-    """x[rows, begin:end] w[columns, begin:end]ᵀ, fp32, of x of 8 bits and codes of 4. begin: a multiple of BLOCK_K.
+    """x[rows, begin:end] w[columns, begin:end]ᵀ, fp32, with 8-bit x and 4-bit codes. begin: a multiple of BLOCK_K.
 
     Codes less their zeros, -16 .. 15, are exact in int8 and in float8 with 3 bits of mantissa. Products with int8 are
     summed in int32 over a block of k, which is exact; those sums are scaled, and added in fp32. BLOCK_K divides
@@ -70,7 +69,7 @@ def product_of_codes(x, weights, order, rows, columns, begin, end, k, BLOCK_K: t
 
 @triton.jit
 def _less_zeros(weights, columns, zero, start, k, dtype: tl.constexpr, BLOCK_K: tl.constexpr):
-    """The codes of w[columns, start:start + BLOCK_K] less the zero of each column, in int8 or float8.
+    """Subtract the zero of each column from the codes of w[columns, start:start + BLOCK_K], in int8 or float8.
 
     If CODES are not `any`, BLOCK_K divides k, and rows of w begin at multiples of 4 bytes.
     """
@@ -90,8 +89,10 @@ def _less_zeros(weights, columns, zero, start, k, dtype: tl.constexpr, BLOCK_K: 
 
 @triton.jit
 def _bytes_less(words, zeros):
-    """The low halves of the bytes of words, less the bytes of zeros: int8 [.., 2, 2]. The borrows of one byte do not
-    reach the next, as 128 is added to each before, and goes with its last bit."""
+    """Subtract the bytes of zeros from the low halves of the bytes of words: int8 [.., 2, 2].
+
+    128 is added to each byte before and removed after, so that no borrow reaches the next byte.
+    """
     less = ((words & 0x0F0F0F0F | 0x80808080) - zeros) ^ 0x80808080
     first, second = tl.join(less, less >> 16), tl.join(less >> 8, less >> 24)
     return tl.join(first, second).to(tl.uint8).to(tl.int8, bitcast=True)
