@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from aot_runtime.contract.arch import ARCHITECTURES, Architecture, Peaks, Product
@@ -23,6 +23,7 @@ class Arch:
         scratch_resource: scratch is a buffer whose resource a kernel gets in SGPRs; else the hardware knows its base.
         scalar_floats: the scalar unit computes with floats: RDNA 3.5 and 4 (LLVM, `FeatureSALUFloatInsts`). The tables
             of RDNA 3 have them for all of it.
+        wave64: wavefronts have 64 lanes, as each kernel of RDNA chooses; those of CDNA always have.
     """
 
     name: str
@@ -30,6 +31,7 @@ class Arch:
     lds_alignment: int = 16
     scratch_resource: bool = False
     scalar_floats: bool = False
+    wave64: bool = False
 
     @property
     def row(self) -> Architecture:
@@ -57,8 +59,12 @@ class Arch:
 
     @property
     def lanes(self) -> Literal[32, 64]:
-        """Of a wavefront."""
-        return self.row.warp_size
+        """Lanes of a wavefront."""
+        return 64 if self.wave64 else self.row.warp_size
+
+    def with_lanes(self, lanes: int) -> Arch:
+        """The architecture as kernels with wavefronts of 32 or 64 lanes see it."""
+        return self if lanes == self.lanes else replace(self, wave64=lanes == 64)
 
     @property
     def lds_bytes(self) -> int:

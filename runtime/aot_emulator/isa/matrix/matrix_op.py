@@ -136,7 +136,7 @@ class MatrixOp:
         return self._input_registers(self.n, self.b)
 
     def _input_registers(self, size: int, element: Element) -> int:
-        copies = 2 if self.family == "wmma11" else 1
+        copies = self.lanes // size if self.family == "wmma11" else 1
         return copies * size * self.k * self.blocks * element.bits // (32 * self.lanes)
 
     @property
@@ -261,11 +261,12 @@ def _cdna3(canonical: str) -> MatrixOp:
 
 
 @lru_cache(maxsize=8)
-def matrix_ops(arch: str) -> Mapping[str, MatrixOp]:
+def matrix_ops(arch: str, wave64: bool = False) -> Mapping[str, MatrixOp]:
     """Every matrix instruction of an arch by mnemonic, in the spelling of its own ISA document.
 
     Args:
         arch: gfx90a, gfx942, gfx950, or any gfx11 or gfx12 one.
+        wave64: as RDNA's kernels with wavefronts of 64 lanes have them. None are known for gfx12.
     Raises:
         ValueError: the arch is none of these.
     """
@@ -277,8 +278,9 @@ def matrix_ops(arch: str) -> Mapping[str, MatrixOp]:
         ops = [_describe(name, name, "mfma", _OCP) for name in _expand(_CDNA + _CDNA3_ON + _CDNA4)]
     elif arch.startswith("gfx11"):
         ops = [_describe(name, name, "wmma11", _OCP) for name in _expand(_RDNA3)]
+        ops = [replace(op, lanes=64) for op in ops] if wave64 else ops
     elif re.fullmatch(r"gfx120\w", arch):
-        ops = [_describe(name, name, "wmma12", _OCP) for name in _expand(_RDNA4)]
+        ops = [] if wave64 else [_describe(name, name, "wmma12", _OCP) for name in _expand(_RDNA4)]
     else:
         raise ValueError(f"no matrix instructions are known for {arch!r}: gfx90a, gfx942, gfx950, gfx11*, gfx120* are")
     return {op.mnemonic: op for op in ops}
@@ -304,7 +306,8 @@ def resolve(op: MatrixOp, modifiers: MatrixModifiers = NO_MODIFIERS) -> MatrixOp
             f"{op.mnemonic}: cbsz={modifiers.cbsz}, abid={modifiers.abid}: "
             f"must broadcast one of at most {op.blocks} blocks"
         )
-    if op.a.fmt is None and (modifiers.neg & 4 or modifiers.neg_hi):
+    meaningless = 0 if op.family == "wmma11" else 4  # for gfx11 hipBLASLt's kernels set neg_lo of C
+    if op.a.fmt is None and (modifiers.neg & meaningless or modifiers.neg_hi):
         raise ValueError(f"{op.mnemonic}: neg_lo is the signedness of A and B only, neg_hi must be 0")
     if op.a.bits == 8 and op.a.fmt and op.family == "wmma12" and (modifiers.neg | modifiers.neg_hi) & 3:
         raise ValueError(f"{op.mnemonic}: only C can be negated")

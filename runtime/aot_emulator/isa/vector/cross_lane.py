@@ -93,6 +93,15 @@ def _bind_swap(instruction: Instruction, layout: Registers) -> Step:
     return step
 
 
+def _bind_exchange_halves(instruction: Instruction, layout: Registers) -> Step:
+    """v_permlane64_b32: each lane takes the value of the one 32 further, active or not; of 32 lanes it does nothing."""
+    if instruction.arch.lanes == 32:
+        return lambda waves: None
+    row = _source_row(instruction, layout)
+    target = vector_register(instruction, instruction.fields["vdst"], False, layout, 1)
+    return lambda waves: waves.write(target, np.roll(waves.u32[row], 32, axis=1))
+
+
 def _bind_row_swap(instruction: Instruction, layout: Registers) -> Step:
     """v_permlane16_swap and v_permlane32_swap: the odd rows of 16 or 32 lanes of the one with the even of the other."""
     if instruction.field("omod") or instruction.field("clmp"):
@@ -158,6 +167,7 @@ CROSS_LANE: dict[str, Callable[[Instruction, Registers], Step]] = {
     "v_swap_b32": _bind_swap,
     "v_permlane16_swap_b32": _bind_row_swap,
     "v_permlane32_swap_b32": _bind_row_swap,
+    "v_permlane64_b32": _bind_exchange_halves,
     "v_swap_b16": _bind_swap_halves,
     "v_permlane16_b32": _bind_permute_row,
     "v_permlanex16_b32": _bind_permute_row,
