@@ -55,17 +55,15 @@ def finished(command: Sequence[str], variables: Mapping[str, str], limit_s: floa
 
 
 def threads_of(pid: int) -> Iterator[str]:
-    """A process's threads, a line each: its state, its system call with arguments, and the file of the code that waits."""
+    """The threads of a process, a line each: state, system call with arguments, and the file of the code that waits."""
     with suppress(OSError):  # it has just ended
         lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
-        files = [line.split(maxsplit=5) for line in lines if line.count("/")]
+        files = [(*(int(end, 16) for end in line.split()[0].split("-")), line.split()[-1]) for line in lines]
         for task in sorted(Path(f"/proc/{pid}/task").iterdir()):
             state = (task / "stat").read_text().rpartition(")")[2].split()[0]
             call = (task / "syscall").read_text().split()
             at = int(call[-1], 16) if len(call) > 1 else 0
-            places = [
-                found[-1] for found in files if int(found[0].split("-")[0], 16) <= at < int(found[0].split("-")[1], 16)
-            ]
+            places = [name for start, stop, name in files if start <= at < stop]
             yield f"{pid} {(task / 'comm').read_text().strip()}: {state} {' '.join(call[:-2])} {' '.join(places)}"
 
 
