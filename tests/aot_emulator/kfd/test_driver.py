@@ -171,9 +171,10 @@ def test_it_compiles_without_a_warning(tmp_path: Path):
     subprocess.run([compiler, *flags, "-o", tmp_path / "shim.so", *sorted(SHIM.glob("*.c"))], check=True)
 
 
-def test_programs_do_not_wait_for_a_server_that_has_ended():
+def test_the_server_is_in_the_programs_session_and_its_end_is_noticed():
     with emulated_machine() as variables, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as program:
         (server,) = (child for child in psutil.Process().children() if "aot_emulator.kfd.server" in child.cmdline())
+        assert os.getsid(server.pid) == os.getsid(0), "in another scheduling group it gets no time beside ROCr"
         server.kill()
         server.wait()
         with pytest.raises(ConnectionRefusedError):

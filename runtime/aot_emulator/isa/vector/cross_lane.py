@@ -19,7 +19,7 @@ from aot_emulator.isa.operands import (
     vector_register,
     vector_source,
 )
-from aot_emulator.state.wavefronts import Wavefronts
+from aot_emulator.state.wavefronts import M0, Wavefronts
 
 # Between lanes
 
@@ -121,6 +121,27 @@ def _bind_row_swap(instruction: Instruction, layout: Registers) -> Step:
     return step
 
 
+def _bind_relative_move(instruction: Instruction, layout: Registers) -> Step:
+    """v_movrels_b32 and v_movreld_b32 of RDNA: the number in M0 is added to the source's or the destination's."""
+    moves_source = instruction.mnemonic == "v_movrels_b32"
+    target = vector_register(instruction, instruction.fields["vdst"], False, layout, 1)
+    first = _source_row(instruction, layout) if moves_source else target
+    read = vector_source(instruction, instruction.fields["src0"], "u32", layout)
+
+    def step(waves: Wavefronts) -> None:
+        rows = first + waves.scalars[M0 + 1].astype(np.int64)
+        if rows.max() >= layout.total:
+            raise instruction.unsupported(f"register v{rows.max()}: the kernel has {layout.total} of them")
+        wave = np.arange(waves.count)
+        if moves_source:
+            waves.write(target, waves.u32[rows, wave])
+            return
+        value = np.broadcast_to(read(waves), waves.shape)
+        waves.u32[rows, wave] = value if waves.active is None else np.where(waves.active, value, waves.u32[rows, wave])
+
+    return step
+
+
 def _bind_accumulation(instruction: Instruction, layout: Registers) -> Step:
     name, source = instruction.mnemonic, instruction.fields["src0"]
     from_accumulation = "_write" not in name
@@ -167,6 +188,8 @@ CROSS_LANE: dict[str, Callable[[Instruction, Registers], Step]] = {
     "v_swap_b32": _bind_swap,
     "v_permlane16_swap_b32": _bind_row_swap,
     "v_permlane32_swap_b32": _bind_row_swap,
+    "v_movreld_b32": _bind_relative_move,
+    "v_movrels_b32": _bind_relative_move,
     "v_permlane64_b32": _bind_exchange_halves,
     "v_swap_b16": _bind_swap_halves,
     "v_permlane16_b32": _bind_permute_row,

@@ -7,6 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from aot_runtime.errors import UnsupportedInstructionError
 from tests.support.emulation.machine import ACTIVE, LANE, OLD, RDNA, WAVE64, Machine, every_isa, every_width, is_rdna
 from tests.support.emulation.values import assert_same, edge_floats, integers, mnemonics
 
@@ -65,6 +66,22 @@ def test_swap_of_rows(width: int, form: str):
     machine = Machine("gfx950").fill({2: first, 3: second}).execute(f"v_permlane{width}_swap_b32{form} v2, v3")
     after = np.where(odd, second[LANE - width], first), np.where(odd, second, first[(LANE + width) % 256])
     machine.expect(dict(zip((2, 3), after, strict=True)))
+
+
+@every_width
+def test_registers_whose_numbers_are_relative(arch: str):
+    a, b = integers(0), integers(1)
+    machine = Machine(arch).fill({10: a, 11: b})
+    by_wave = np.arange(machine.shape[0]) % 2
+    machine.s[125] = by_wave
+    machine.activate(ACTIVE)
+    machine.execute("v_movrels_b32 v2, v10", "v_movreld_b32 v4, v10", "v_movreld_b32 v6, 7")
+    odd = np.repeat(by_wave, machine.shape[1]) == 1
+    wanted = {2: np.where(odd, b, a), 4: np.where(odd, OLD, a), 5: np.where(odd, a, OLD), 6: np.where(odd, OLD, 7)}
+    machine.expect({number: np.where(ACTIVE, want, OLD) for number, want in wanted.items()})
+    machine.s[125] = 100
+    with pytest.raises(UnsupportedInstructionError, match="register v110: the kernel has 64 of them"):
+        machine.execute("v_movrels_b32 v2, v10")
 
 
 @every_width
