@@ -36,6 +36,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         "--rocm", choices=list(SUITES), default="6.4.3", help="the release of HIP that --on rocm fetches and runs on"
     )
     parser.addoption("--within", type=float, metavar="SECONDS", help="skip what has not begun by then")
+    parser.addoption("--each", type=int, metavar="N", help="run N of each module's tests, evenly spread")
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -99,6 +100,8 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
     _skip_other_devices(items, config.getoption("--on"))
     if config.getoption("--on") != "gpu":
         _sample(items)
+    if (count := config.getoption("--each")) is not None:
+        _keep_of_each_module(config, items, count)
 
 
 def _skip_other_devices(items: list[pytest.Item], device: str) -> None:
@@ -120,10 +123,28 @@ def _sample(items: list[pytest.Item]) -> None:
         marker = found[0].get_closest_marker("sampled")
         assert marker is not None
         (count,) = marker.args
-        kept = {position * (len(found) - 1) // max(count - 1, 1) for position in range(count)}
-        for position, item in enumerate(found):
-            if len(found) > count and position not in kept:
+        kept = _evenly_spread(found, count)
+        for item in found:
+            if item not in kept:
                 item.add_marker(pytest.mark.slow)
+
+
+def _evenly_spread(items: list[pytest.Item], count: int) -> list[pytest.Item]:
+    """Choose so many items, or all where there are not more."""
+    if len(items) <= count:
+        return items
+    return [items[position * (len(items) - 1) // max(count - 1, 1)] for position in range(count)]
+
+
+def _keep_of_each_module(config: pytest.Config, items: list[pytest.Item], count: int) -> None:
+    """Deselect all but so many of each module's tests that would run here."""
+    modules: dict[Path, list[pytest.Item]] = {}
+    for item in items:
+        if not item.get_closest_marker("slow") and not item.get_closest_marker("skip"):
+            modules.setdefault(item.path, []).append(item)
+    kept = {item for found in modules.values() for item in _evenly_spread(found, count)}
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
 
 
 @pytest.fixture(scope="session")

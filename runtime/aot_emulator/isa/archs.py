@@ -7,7 +7,7 @@ A new architecture of a known generation is a new row here. The model of time ha
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Literal
 
 from aot_runtime.contract.arch import ARCHITECTURES, Architecture, Peaks, Product
@@ -35,6 +35,7 @@ class Arch:
         scratch_resource: scratch is a buffer whose resource a kernel gets in SGPRs; else the hardware knows its base.
         scalar_floats: the scalar unit computes with floats: RDNA 3.5 and 4 (LLVM, `FeatureSALUFloatInsts`). The tables
             of RDNA 3 have them for all of it.
+        wave64: wavefronts have 64 lanes, as each kernel of RDNA chooses; those of CDNA always have.
     """
 
     name: str
@@ -42,6 +43,7 @@ class Arch:
     lds_alignment: int = 16
     scratch_resource: bool = False
     scalar_floats: bool = False
+    wave64: bool = False
 
     @property
     def isa(self) -> Isa:
@@ -75,7 +77,11 @@ class Arch:
     @property
     def lanes(self) -> Literal[32, 64]:
         """Lanes of a wavefront."""
-        return self.row.warp_size
+        return 64 if self.wave64 else self.row.warp_size
+
+    def with_lanes(self, lanes: int) -> Arch:
+        """The architecture as kernels with wavefronts of 32 or 64 lanes see it."""
+        return self if lanes == self.lanes else replace(self, wave64=lanes == 64)
 
     @property
     def lds_bytes(self) -> int:

@@ -26,8 +26,8 @@ RAISED_AT = 0x40000
 MEMORY_BYTES = 1 << 40
 """Size of the file with a device's memory, which is sparse."""
 MAX_DEVICES, MAX_EVENTS = 16, 4096
-OPENED = "opened"
-"""File in the machine's folder that is there when a program has opened the driver."""
+LOADED, OPENED = "loaded", "opened"
+"""Files in the machine's folder that are there when a program has loaded the library, and opened the driver."""
 NO_PACKET = (1 << 64) - 1
 """A doorbell that was never rung."""
 

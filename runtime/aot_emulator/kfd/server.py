@@ -76,7 +76,7 @@ def _play(connection: socket.socket, models: Sequence[Model], options: Options, 
     except (Gone, ProcessLookupError, FileNotFoundError):  # the program was quicker
         status = 0
     except OSError as error:
-        _say(f"the program's memory cannot be had: {error}")
+        _say(f"the program's memory cannot be had, as a debugger has it (ptrace): {error}")
     finally:
         sys.stderr.flush()
         os._exit(status)

@@ -121,7 +121,7 @@ class Program:
 
     @cached_property
     def _matrix(self) -> Mapping[str, matrix_op.MatrixOp]:
-        return matrix_op.matrix_ops(self.arch.name)
+        return matrix_op.matrix_ops(self.arch.name, self.arch.wave64)
 
     def run_at(self, pc: int) -> Run:
         """The run that starts at a pc; made on first use. Raises `UnsupportedInstructionError`."""

@@ -258,7 +258,9 @@ _RX7900XTX = Product(
 )
 _8060S = Product(
     "AMD Radeon 8060S",
-    40,  # of a Ryzen AI Max+ 395, whose memory is 256 bits of LPDDR5X-8000; matrix rates are those of RDNA 3
+    # By AMD's specifications of the Ryzen AI Max+ 395: compute units, graphics clock, 256 bits of LPDDR5X-8000. Matrix
+    # rates are assumed to be those of RDNA 3.
+    40,
     Peaks(2.9e9, 0.256e12, _rates(f16_bf16_iu8=512, iu4=1024), 2, 1, 1, 32, 128),
 )
 _RX9070XT = Product(

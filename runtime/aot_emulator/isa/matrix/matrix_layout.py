@@ -6,7 +6,7 @@ but for the order along K noted below). An operand's elements are packed from th
 
 - A and B of MFMA and gfx12 WMMA: lane = (group, block, row); slot s of group g is k = g * slots + s. For B read column
   for row. The 8-bit forms of f8f6f4 have k = (s // 16) * 16 * groups + g * 16 + s % 16.
-- A and B of gfx11 WMMA: lane = (copy, row) with both copies alike, slot = k. Copy 0 is the one read here.
+- A and B of gfx11 WMMA: lane = (copy, row) with all copies alike, slot = k. Copy 0 is the one read here.
 - C and D: lane = (group, low block, column), register = (high block, row part, height), and the row of a block is
   (row part, group, height). Height is 4 for 32-bit MFMA, 8 for gfx12 WMMA, 1 for fp64 MFMA and gfx11 WMMA. gfx12 packs
   16-bit elements in pairs; gfx11 keeps each in the half of a register that op_sel[2] names.

@@ -137,7 +137,7 @@ class MatrixOp:
         return self._input_registers(self.n, self.b)
 
     def _input_registers(self, size: int, element: Element) -> int:
-        copies = 2 if self.family == "wmma11" else 1
+        copies = self.lanes // size if self.family == "wmma11" else 1
         return copies * size * self.k * self.blocks * element.bits // (32 * self.lanes)
 
     @property
@@ -272,10 +272,19 @@ _GENERATIONS: Mapping[Generation, tuple[list[str], Callable[[str], MatrixOp]]] =
 
 
 @lru_cache(maxsize=8)
-def matrix_ops(arch: str) -> Mapping[str, MatrixOp]:
-    """The matrix instructions of an emulated architecture by mnemonic, in the spelling of its own ISA document."""
-    names, describe = _GENERATIONS[ARCHS[arch].generation]
-    return {op.mnemonic: op for op in map(describe, _expand(names))}
+def matrix_ops(arch: str, wave64: bool = False) -> Mapping[str, MatrixOp]:
+    """Return an emulated architecture's matrix instructions by mnemonic, in the spelling of its own ISA document.
+
+    Args:
+        wave64: for RDNA's wavefronts of 64 lanes. Of gfx12 none are known.
+    """
+    generation = ARCHS[arch].generation
+    names, describe = _GENERATIONS[generation]
+    if not wave64:
+        return {op.mnemonic: op for op in map(describe, _expand(names))}
+    if generation == "rdna4":
+        return {}
+    return {op.mnemonic: replace(op, lanes=64) for op in map(describe, _expand(names))}
 
 
 @lru_cache(maxsize=256)
@@ -298,7 +307,8 @@ def resolve(op: MatrixOp, modifiers: MatrixModifiers = NO_MODIFIERS) -> MatrixOp
             f"{op.mnemonic}: cbsz={modifiers.cbsz}, abid={modifiers.abid}: "
             f"must broadcast one of at most {op.blocks} blocks"
         )
-    if op.a.fmt is None and (modifiers.neg & 4 or modifiers.neg_hi):
+    meaningless = 0 if op.family == "wmma11" else 4  # for gfx11 hipBLASLt's kernels set neg_lo of C
+    if op.a.fmt is None and (modifiers.neg & meaningless or modifiers.neg_hi):
         raise ValueError(f"{op.mnemonic}: neg_lo is the signedness of A and B only, neg_hi must be 0")
     if op.a.bits == 8 and op.a.fmt and op.family == "wmma12" and (modifiers.neg | modifiers.neg_hi) & 3:
         raise ValueError(f"{op.mnemonic}: only C can be negated")
