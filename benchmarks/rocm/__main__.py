@@ -130,7 +130,7 @@ def run(options: Sequence[str], program: Sequence[str], more: dict[str, str]) ->
 
 
 def emulation(options: Sequence[str], program: Sequence[str]) -> list[str]:
-    return [sys.executable, "-m", "aot_runtime", "emulate", *options, "--", *program]
+    return [sys.executable, "-m", "aot_bundle", "emulate", *options, "--", *program]
 
 
 def run_sample(given: argparse.Namespace) -> None:

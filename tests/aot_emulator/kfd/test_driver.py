@@ -33,7 +33,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def emulate(program: Path | str, *arguments: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "aot_runtime", "emulate", *options, "--", str(program), *arguments]
+    command = [sys.executable, "-m", "aot_bundle", "emulate", *options, "--", str(program), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
@@ -131,7 +131,7 @@ os.open = refuse
     ],
 )
 def test_what_cannot_be_run(arguments: tuple[str, ...], error: str):
-    command = [sys.executable, "-m", "aot_runtime", "emulate", *arguments]
+    command = [sys.executable, "-m", "aot_bundle", "emulate", *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith(f"aotbundle: error: {error}"), done.stderr
 
