@@ -13,6 +13,7 @@ import copy
 import sys
 from collections import Counter, defaultdict
 from collections.abc import Callable, Iterable
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType, TracebackType
 from typing import Any
@@ -30,6 +31,8 @@ from .statements import (
     used_decorators,
 )
 
+_HANDED_ON = {"triton": "triton", "tl": "triton.language"}
+"""Names that packages pass on to their modules, and Triton's modules that stand in if a package is missing."""
 ABSENT = object()
 
 Importer = Callable[["SourceModule", str, "tuple[str, ...] | None", int], ModuleType]
@@ -312,16 +315,12 @@ class SourceModule:
                 self._execute([node])
 
     def _import(self, node: ast.ImportFrom, alias: ast.alias) -> None:
-        import triton
-        import triton.language
-
         try:
             self._execute([node])
         except ModuleNotFoundError:
-            known = {"triton": triton, "tl": triton.language}  # packages hand Triton on
-            if alias.name not in known:
+            if alias.name not in _HANDED_ON:
                 raise
-            self.names[alias.asname or alias.name] = known[alias.name]
+            self.names[alias.asname or alias.name] = import_module(_HANDED_ON[alias.name])
 
     def _import_all(self, node: ast.ImportFrom) -> None:
         """Take the names that are wanted and that no statement here binds."""
