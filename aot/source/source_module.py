@@ -338,10 +338,13 @@ class SourceModule:
     def _function(self, node: ast.FunctionDef) -> Any:
         """A function with its decorators; of those around a jit function, autotuners and heuristics are kept aside, and
         no others run."""
+        function, decorators = self._undecorated(node), used_decorators(node)
+        if not decorators:  # a reference needs no Triton
+            self._tuned[node.name] = function
+            return function
         from triton.runtime.autotuner import Autotuner, Heuristics
         from triton.runtime.jit import JITCallable
 
-        function, decorators = self._undecorated(node), used_decorators(node)
         while decorators and not isinstance(function, JITCallable):
             function = self._decorated(function, decorators.pop(0))
         tuned = function
