@@ -45,6 +45,22 @@ def test_the_version_has_one_place():
     assert models["version"] == aot_runtime.__version__
 
 
+@pytest.mark.parametrize(
+    ("project", "folders"),
+    [
+        (".", ("aot", "runtime/aot_bundle", "runtime/aot_emulator")),
+        ("runtime", ("aot_runtime",)),
+        ("models", ("aot_models",)),
+    ],
+)
+def test_every_package_is_in_its_wheel(project: str, folders: tuple[str, ...]):
+    text = (ROOT / project / "pyproject.toml").read_text(encoding="utf-8")
+    listed = tomllib.loads(text)["tool"]["setuptools"]["packages"]
+    roots = [ROOT / project / folder for folder in folders]
+    found = {path.parent.relative_to(root.parent) for root in roots for path in root.rglob("__init__.py")}
+    assert {".".join(path.parts) for path in found} == {name for name in listed if not name.startswith("aot.shipped.")}
+
+
 @pytest.mark.parametrize("project", [PROJECT, RUNTIME], ids=lambda project: project["name"])
 def test_classifiers_say_what_the_other_keys_say(project: dict[str, Any]):
     given = project["classifiers"]
