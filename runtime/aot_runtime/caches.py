@@ -1,10 +1,10 @@
-"""Quantised keys and values in numpy: caches of 4 bits a number, and heads of 8 bits.
+"""Quantised keys and values in numpy: 4-bit caches and 8-bit heads.
 
-**Layout of 4 bits.** Numbers 2i and 2i + 1 of a row are the low and the high half of byte i. A row has 1, 2, 4 or 8
-groups of neighbours, each with a pair of fp16 numbers (factor, shift): a number is factor * nibble + shift.
+**4-bit layout.** Elements 2i and 2i + 1 of a row are the low and high nibble of byte i. A row has 1, 2, 4 or 8 groups
+of adjacent elements, each with an fp16 pair (factor, shift). An element is factor * nibble + shift.
 
-**Rows of perf-kernels.** The flash decoding of ROCm's perf-kernels has rows of int32: first the pair of each group, the
-factor in the low half; then eight nibbles a word, the even ones low. The same bytes, without the prefix, are our rows.
+**perf-kernels rows.** Flash decoding in ROCm's perf-kernels has int32 rows. Each starts with the groups' pairs, factor
+in the low half, followed by eight nibbles per word, even ones low. Without that prefix, the bytes are our rows.
 """
 
 from __future__ import annotations
@@ -18,9 +18,10 @@ Array = np.ndarray
 
 
 def split_rows(rows: Array, groups: int) -> tuple[Array, Array]:
-    """Views of int32 rows [.., groups + head_dim / 8]: packed uint8 [.., head_dim / 2], pairs fp16 [.., groups, 2].
+    """Split int32 rows [.., groups + head_dim / 8] of perf-kernels into views.
 
-    Raises ValueError for another dtype, and for rows that are not contiguous or too short.
+    Returns (packed uint8 [.., head_dim / 2], pairs fp16 [.., groups, 2]). Raises ValueError for other dtypes, and for
+    rows that are not contiguous or too short.
     """
     if rows.dtype != np.int32 or rows.shape[-1] <= groups or rows.strides[-1] != 4:
         raise ValueError(
@@ -31,19 +32,23 @@ def split_rows(rows: Array, groups: int) -> tuple[Array, Array]:
 
 
 def join_rows(packed: Array, pairs: Array) -> Array:
-    """The inverse of `split_rows`; a copy."""
+    """Join rows into a copy, the inverse of `split_rows`."""
     prefix = np.ascontiguousarray(pairs).view(np.int32).reshape(*packed.shape[:-1], pairs.shape[-2])
     return np.concatenate([prefix, np.ascontiguousarray(packed).view(np.int32)], -1)
 
 
 def quantise_int4(x: Array, groups: int) -> tuple[Array, Array]:
-    """Rows as `append_kv_int4` writes them, bit for bit: (packed uint8 [.., head_dim / 2], pairs fp16 [.., groups, 2]).
+    """Quantise rows to 4 bits, bit-exact with the op `append_kv_int4`.
 
     Args:
-        x: float32 [.., head_dim]. Each group is rounded to 16 steps from its least to its largest number; the pair is
-            rounded to fp16 first, so that what is read is as near as 4 bits can be.
+        x: float32 [.., head_dim]. Each group is rounded to 16 steps from its minimum to its maximum. The pair is
+            rounded to fp16 first, to minimise the error of what is read back.
 
-    Raises ValueError where groups do not divide head_dim, or head_dim is odd.
+    Returns:
+        (packed uint8 [.., head_dim / 2], pairs fp16 [.., groups, 2]).
+
+    Raises:
+        ValueError: groups do not divide head_dim, or head_dim is odd.
     """
     head_dim = x.shape[-1]
     if groups < 1 or head_dim % groups or head_dim % 2:
@@ -58,20 +63,21 @@ def quantise_int4(x: Array, groups: int) -> tuple[Array, Array]:
 
 
 def dequantise_int4(packed: Array, pairs: Array) -> Array:
-    """What rows stand for, float32 [.., head_dim]. packed: uint8 [.., head_dim / 2]; pairs: fp16 [.., groups, 2]."""
+    """Dequantise rows to float32 [.., head_dim]. packed: uint8 [.., head_dim / 2]; pairs: fp16 [.., groups, 2]."""
     nibbles = np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], pairs.shape[-2], -1)
     pairs = pairs.astype(np.float32)
     return (nibbles * pairs[..., :1] + pairs[..., 1:]).reshape(*packed.shape[:-1], -1)
 
 
 def quantise_heads(x: Array, dtype: Any) -> tuple[Array, Array]:
-    """Each head as 8-bit numbers, its largest being the largest of their dtype: (numbers of x's shape, factors).
+    """Quantise each head to 8 bits, scaled to the full range of the dtype.
 
     Args:
-        x: [batch, heads, rows, columns], any float dtype; numbers * factors is what stands for it.
-        dtype: int8 or a float8 dtype; rounded half to even.
+        x: [batch, heads, rows, columns], any float dtype.
+        dtype: int8 or a float8 dtype. Rounds half to even.
 
-    Factors are float32 [batch, heads], as the 8-bit attention ops take them.
+    Returns:
+        (numbers of x's shape, factors float32 [batch, heads]), where numbers * factors approximates x.
     """
     dtype = np.dtype(dtype)
     largest = 127.0 if dtype == np.int8 else float(ml_dtypes.finfo(dtype).max)

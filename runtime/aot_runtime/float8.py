@@ -1,8 +1,9 @@
-"""Numbers of float8 in the other flavour, in numpy: OCP's (`float8_e4m3fn`, `float8_e5m2`), which checkpoints have, and
-FNUZ (`float8_e4m3fnuz`, `float8_e5m2fnuz`), which gfx942 multiplies. That is done once, offline.
+"""Convert float8 arrays between OCP and FNUZ formats, in numpy. Meant to be done once, offline.
 
-FNUZ has an exponent bias that is larger by one, no infinities and no -0, whose code is its only NaN. So the same bits
-stand for half the number, and OCP's numbers reach further by as much: to 448 or 57344 beside 240 or 57344.
+Checkpoints use OCP's formats (`float8_e4m3fn`, `float8_e5m2`); gfx942 multiplies FNUZ ones (`float8_e4m3fnuz`,
+`float8_e5m2fnuz`). FNUZ has an exponent bias that is larger by 1, no infinities, and no -0, whose code is its only NaN.
+So the same bits have half the value in FNUZ. The largest numbers are 448 (OCP) and 240 (FNUZ) for e4m3, and 57344 for
+both e5m2 formats.
 """
 
 from __future__ import annotations
@@ -20,27 +21,27 @@ _FNUZ_NAN = 0x80
 
 
 class Cast(NamedTuple):
-    """Numbers of the other flavour: each number was `array` times `scale`."""
+    """A converted array: the original is `array * scale`."""
 
     array: Array
     scale: float
 
 
 def cast(array: Array, dtype: str | np.dtype | type) -> Cast:
-    """Numbers of float8 in the other flavour of the same format; in the same one they are the array itself.
+    """Convert a float8 array to the other variant of its format. An array that already has `dtype` is returned as is.
 
-    OCP in FNUZ keeps the bits, and the scale is 2: every number stays what it was, and so does NaN. -0 becomes 0, and
-    the infinities of e5m2, for which FNUZ has nothing, NaN.
+    OCP to FNUZ keeps the bits, with scale 2: all numbers and NaN are preserved. -0 becomes 0, and the infinities of
+    e5m2 become NaN.
 
-    FNUZ in OCP keeps the numbers, and the scale is 1. Those below OCP's least normal number (2⁻⁶ of e4m3, 2⁻¹⁴ of
-    e5m2), of which OCP has every second, are rounded half to even.
+    FNUZ to OCP keeps the values, with scale 1. Numbers below OCP's least normal one (2⁻⁶ for e4m3, 2⁻¹⁴ for e5m2),
+    where OCP has half as many, are rounded half to even.
 
     Args:
-        array: of a float8 dtype, any shape.
-        dtype: what it becomes, as `float8_e4m3fnuz`.
+        array: float8 array of any shape.
+        dtype: the dtype to convert to, such as `float8_e4m3fnuz`.
 
     Raises:
-        ValueError: the two are not flavours of one format.
+        ValueError: the dtypes are not variants of one format.
     """
     source, target = dtype_name(array.dtype), dtype_name(dtype)
     if source not in OTHER_FLOAT8 or target not in (source, OTHER_FLOAT8[source]):
@@ -54,7 +55,7 @@ def cast(array: Array, dtype: str | np.dtype | type) -> Cast:
 
 @lru_cache(maxsize=4)
 def _table(source: str, target: str) -> Array:
-    """What each of the 256 codes becomes, uint8: looking that up is several times as quick as arithmetic."""
+    """Return the conversion of all 256 codes, uint8. A look-up is several times faster than arithmetic."""
     codes = np.arange(256, dtype=np.uint8)
     numbers = codes.view(numpy_dtype(source)).astype(np.float32)
     if not target.endswith("fnuz"):

@@ -1,8 +1,7 @@
-"""Attention masks as arguments of the ops, in numpy: what they mean, how mask strings are read, and lists of blocks.
+"""Attention masks as arguments of the ops, in numpy: reference semantics, mask strings, and block lists.
 
-**Sources.** Masks follow the generic attention-mask coordinates of composable_kernel, and mask strings are those of its
-`example_fmha_fwd`. Lists of blocks are those of the `BlockMask` that `create_block_mask` of PyTorch's flex attention
-makes, of one row of query blocks.
+**Sources.** Masks follow the generic attention-mask coordinates of composable_kernel; mask strings are those of its
+`example_fmha_fwd`. Block lists are those of a `BlockMask` of PyTorch's flex attention, for one row of query blocks.
 """
 
 from __future__ import annotations
@@ -16,7 +15,7 @@ import numpy as np
 
 Array = np.ndarray
 MaskMod = Callable[[Array, Array, Array, Array], Array]
-"""(batch, head, queries, keys), arrays that broadcast against each other -> whether the query sees the key."""
+"""Function of (batch, head, query, key), as broadcastable index arrays. Returns True where the query sees the key."""
 FORMS = "0, 1, 2, t, b, t:left,right, b:left,right, g:y,x, xt:window or xb:window"
 
 
@@ -29,15 +28,14 @@ def visible_keys(
     window_right: int = -1,
     mask_align: str = "bottom_right",
 ) -> Array:
-    """Which keys each query sees: bool [seqlen_q, seqlen_k].
+    """Return the keys that each query sees: bool [seqlen_q, seqlen_k].
 
-    Query i has key i on its diagonal, or i + seqlen_k - seqlen_q where mask_align is bottom_right. It sees the
-    window_left keys before that one, the key itself, and the window_right keys after it; all of them where the number
-    is negative, unless mask_align is generic: then a negative number counts from the diagonal in the other direction.
-    causal is a window_right of 0.
+    The diagonal of query i is key i, or key i + seqlen_k - seqlen_q if mask_align is bottom_right. A query sees the
+    diagonal key, window_left keys before it and window_right keys after it. A negative number means no limit, unless
+    mask_align is generic: then it counts from the diagonal in the other direction. causal means window_right = 0.
 
-    Raises ValueError for what the ops refuse, too: a positive window_right beside causal; with generic causal, or a
-    last key that is before the first.
+    Raises ValueError as the ops do: for causal with a positive window_right, and for generic masks that are causal or
+    whose last key is before the first.
     """
     if causal and window_right > 0:
         raise ValueError(f"causal is a window_right of 0; window_right = {window_right} contradicts it")
@@ -59,11 +57,11 @@ def visible_keys(
 
 
 def parse_mask(text: str) -> dict[str, Any]:
-    """The arguments of the ops that a mask string of composable_kernel stands for; an empty dict: no mask.
+    """Parse a mask string of composable_kernel. Returns arguments of the ops; an empty dict means no mask.
 
-    0: none. 1 or t: causal, top-left; 2 or b: causal, bottom-right. t:l,r and b:l,r: a window of l keys to the left of
-    the diagonal and r to the right, negative: unbounded. g:y,x: query i sees keys i - y + 1 <= j < i + x, for x + y >=
-    2. xt:w and xb:w: a window of w keys about the diagonal, causal unless w is positive.
+    0: none. 1 or t: causal, top-left. 2 or b: causal, bottom-right. t:l,r and b:l,r: a window of l keys to the left of
+    the diagonal and r to the right; negative numbers are unbounded. g:y,x: query i sees keys i - y + 1 <= j < i + x,
+    for x + y >= 2. xt:w and xb:w: a window of w keys around the diagonal, causal unless w is positive.
 
     Raises ValueError for anything else.
     """
@@ -92,13 +90,13 @@ def _window(corner: str, left: int, right: int) -> dict[str, Any]:
 
 @dataclass(frozen=True)
 class BlockMask:
-    """Which blocks of keys a row of query blocks sees, in part and in full.
+    """Blocks of keys that are partly or fully visible to a row of query blocks.
 
     Attributes:
-        kv_num_blocks: int32 [batch, heads], entries of kv_indices that count.
-        kv_indices: int32 [batch, heads, kv_blocks], blocks of which some queries see some keys, in order; then 0.
-        full_kv_num_blocks, full_kv_indices: the same of blocks of which every query sees every key.
-        sparse_block_size: keys of a block.
+        kv_num_blocks: int32 [batch, heads], number of valid entries in kv_indices.
+        kv_indices: int32 [batch, heads, kv_blocks], sorted indices of partly visible blocks, padded with 0.
+        full_kv_num_blocks, full_kv_indices: likewise for blocks where every query sees every key.
+        sparse_block_size: keys per block.
     """
 
     kv_num_blocks: Array
@@ -108,16 +106,16 @@ class BlockMask:
     sparse_block_size: int
 
     def arguments(self) -> dict[str, Array | int]:
-        """As keyword arguments of the ops."""
+        """Return keyword arguments of the ops."""
         return dict(vars(self))
 
 
 def create_block_mask(
     mask_mod: MaskMod, batch: int, heads: int, seqlen_q: int, seqlen_k: int, sparse_block_size: int = 128
 ) -> BlockMask:
-    """Ask a mask function about each query and key. heads: those of the lists, key heads; 1 for one list for all.
+    """Evaluate a mask function for all queries and keys. `heads` is the number of key heads, or 1 for a shared list.
 
-    Raises ValueError for a block size that is no positive multiple of 64.
+    Raises ValueError if the block size is not a positive multiple of 64.
     """
     if sparse_block_size <= 0 or sparse_block_size % 64:
         raise ValueError(f"sparse_block_size = {sparse_block_size}; a multiple of 64 is needed")
@@ -133,7 +131,7 @@ def create_block_mask(
 
 
 def _lists(chosen: Array) -> tuple[Array, Array]:
-    """(counts, chosen blocks in order and then 0), of bool [batch, heads, kv_blocks]."""
+    """Return (counts, sorted indices padded with 0) of the chosen blocks, given as bool [batch, heads, kv_blocks]."""
     counts = chosen.sum(-1).astype(np.int32)
     order = np.argsort(~chosen, -1, kind="stable").astype(np.int32)
     return counts, np.where(np.arange(chosen.shape[-1]) < counts[..., None], order, 0).astype(np.int32)

@@ -1,14 +1,14 @@
-"""Quantised weights for the ops `linear_int4`, `linear_int4_a8` and `linear_int8`, in numpy: what GPTQ, AWQ and
-compressed-tensors checkpoints store is put into the ops' one layout, and floats are quantised into it. That is done
-once, offline. So is `prepack`, which puts them into the order that the ops `linear_int4_prepacked` and
-`linear_int8_prepacked` want.
+"""Prepare quantised weights for the ops `linear_int4`, `linear_int4_a8` and `linear_int8`, in numpy, once and offline.
 
-**Layout.** The weights of an output lie next to each other along k; of 4 bits two share a byte, the even one low.
-Scales and zeros are by group, then output: a weight is (code - zero) * scale, or codebook[code] * scale.
+Weights of GPTQ, AWQ and compressed-tensors checkpoints are converted to the ops' layout, and floats are quantised to
+it. `prepack` reorders them for the ops `linear_int4_prepacked` and `linear_int8_prepacked`.
 
-**Sources.** GPTQ: the tensors of AutoGPTQ's `QuantLinear`, and of its successor GPTQModel, where version 2 stores the
-zeros as they are. AWQ: those of AutoAWQ's `WQLinear_GEMM`. compressed-tensors: its format `pack-quantized`. NF4:
-Dettmers et al., "QLoRA", appendix E, and bitsandbytes.
+**Layout.** An output's weights are contiguous along k. Two 4-bit codes share a byte, the even one low. Scales and zeros
+are indexed by group, then output. A weight is (code - zero) * scale, or codebook[code] * scale.
+
+**Sources.** GPTQ: tensors of AutoGPTQ's `QuantLinear` and of its successor GPTQModel, whose version 2 stores zeros
+unchanged. AWQ: tensors of AutoAWQ's `WQLinear_GEMM`. compressed-tensors: format `pack-quantized`. NF4: Dettmers et al.,
+"QLoRA", appendix E, and bitsandbytes.
 """
 
 from __future__ import annotations
@@ -20,16 +20,16 @@ import numpy as np
 Array = np.ndarray
 
 PER_WORD = 8
-"""Codes of 4 bits in an int32 of a checkpoint."""
+"""4-bit codes per int32 of a checkpoint."""
 
 SYMMETRIC = 8
-"""The code of 4 bits that stands for 0 where none is stored."""
+"""The 4-bit code for 0 if no zeros are stored."""
 
 BITS = (4, 8)
-"""Of the codes that checkpoints pack in int32."""
+"""Supported widths of codes that checkpoints pack in int32."""
 
 AWQ_ORDER = (0, 4, 1, 5, 2, 6, 3, 7)
-"""Which nibble of an AWQ word holds each of eight neighbouring outputs."""
+"""Nibble of an AWQ word for each of eight adjacent outputs."""
 
 NF4 = np.array(
     [-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635, -0.18477343022823334,
@@ -41,15 +41,15 @@ NF4 = np.array(
 
 @dataclass(frozen=True)
 class Packed:
-    """Weights of 4 or 8 bits, as the ops `linear_int4` and `linear_int8` take them.
+    """4-bit or 8-bit weights for the ops `linear_int4` and `linear_int8`.
 
     Attributes:
-        w: codes: of 4 bits uint8 [n, cdiv(k, 2)], the even one of k low; of 8 bits int8 [n, k].
+        w: codes, for 4 bits uint8 [n, cdiv(k, 2)] with even k low, for 8 bits int8 [n, k].
         scales: [groups, n], any float dtype.
-        zeros: codes that stand for 0, [groups, n], of w's dtype; None: 8 of 4 bits, 0 of 8.
+        zeros: codes for 0, [groups, n], of w's dtype. None means 8 for 4 bits, 0 for 8 bits.
         group_size: weights along k that share a scale.
-        order: int32 [k]: which column of the activations each weight belongs to; None: its own.
-        codebook: float32 [16]: what each code stands for, instead of code - zero.
+        order: int32 [k], the column of the activations for each weight. None means the same column.
+        codebook: float32 [16], the value of each code, instead of code - zero.
     """
 
     w: Array
@@ -70,19 +70,19 @@ def from_gptq(
     qweight: Array, qzeros: Array, scales: Array, g_idx: Array | None = None, zeros_are_less_one: bool = True,
     symmetric: bool = False, bits: int = 4,
 ) -> Packed:  # fmt: skip
-    """GPTQ's weights of 4 or 8 bits.
+    """Convert GPTQ weights of 4 or 8 bits.
 
     Args:
-        qweight: int32 [k * bits / 32, n], 32 / bits of k in a word, the first lowest.
+        qweight: int32 [k * bits / 32, n], each word packed along k, lowest bits first.
         qzeros: int32 [groups, n * bits / 32].
         scales: float [groups, n].
-        g_idx: int32 [k], the group of each weight, where they are not in order (act-order).
-        zeros_are_less_one: the zeros are stored less one (version 1 of the format, the usual one), or as they are (v2).
-        symmetric: all zeros are 8, of 8 bits 128, as the checkpoint's config says (`sym`); that tells the two versions
-            apart.
+        g_idx: int32 [k], the group of each weight, if they are not in order (act-order).
+        zeros_are_less_one: True if zeros are stored minus 1 (version 1 of the format, the usual one).
+        symmetric: True if all zeros are 8 (128 for 8 bits), `sym` in the checkpoint's config. It detects a wrong
+            `zeros_are_less_one`.
 
     Raises:
-        ValueError: shapes or dtypes that do not fit, groups that g_idx does not have or of unlike sizes, zeros of the
+        ValueError: shapes or dtypes do not match, groups are missing in g_idx or differ in size, or zeros are of the
             other version.
     """
     per_word = _per_word(bits)
@@ -107,15 +107,15 @@ def from_gptq(
 
 
 def from_awq(qweight: Array, qzeros: Array, scales: Array) -> Packed:
-    """AWQ's 4-bit weights.
+    """Convert AWQ weights of 4 bits.
 
     Args:
-        qweight: int32 [k, n / 8], eight of n in a word, in AWQ's order.
-        qzeros: int32 [groups, n / 8], likewise.
+        qweight: int32 [k, n / 8], each word packed along n, in AWQ's order.
+        qzeros: int32 [groups, n / 8], packed likewise.
         scales: float [groups, n].
 
     Raises:
-        ValueError: shapes or dtypes that do not fit.
+        ValueError: shapes or dtypes do not match.
     """
     _check("qweight", qweight, ("k", "n / 8"))
     k, n = qweight.shape[0], PER_WORD * qweight.shape[1]
@@ -131,18 +131,18 @@ def from_compressed_tensors(
     weight_packed: Array, weight_scale: Array, weight_shape: Array, weight_zero_point: Array | None = None,
     weight_g_idx: Array | None = None, bits: int = 4,
 ) -> Packed:  # fmt: skip
-    """compressed-tensors' packed weights of 4 or 8 bits.
+    """Convert packed compressed-tensors weights of 4 or 8 bits.
 
     Args:
-        weight_packed: int32 [n, cdiv(k * bits, 32)], 32 / bits of k in a word, the first lowest; codes are stored with
-            8, of 8 bits 128, added.
+        weight_packed: int32 [n, cdiv(k * bits, 32)], each word packed along k, lowest bits first. Codes are stored
+            plus 8 (128 for 8 bits).
         weight_scale: float [n, groups].
-        weight_shape: int [2]: n, k.
-        weight_zero_point: int32 [cdiv(n * bits, 32), groups], 32 / bits of n in a word, likewise; None: all are 0.
-        weight_g_idx: int [k], the group of each weight, where they are not in order.
+        weight_shape: int [2], n and k.
+        weight_zero_point: int32 [cdiv(n * bits, 32), groups], packed along n likewise. None means all are 0.
+        weight_g_idx: int [k], the group of each weight, if they are not in order.
 
     Raises:
-        ValueError: shapes or dtypes that do not fit, groups that weight_g_idx does not have or of unlike sizes.
+        ValueError: shapes or dtypes do not match, or groups are missing in weight_g_idx or differ in size.
     """
     per_word = _per_word(bits)
     _check("weight_shape", weight_shape, (2,), INTEGERS)
@@ -164,9 +164,9 @@ def from_compressed_tensors(
 
 
 def to_nf4(weight: Array, size: int = 64, dtype: np.dtype | type = np.float16) -> Packed:
-    """Weights [n, k] as NF4: the nearest of its 16 values times the largest magnitude of each group of `size`.
+    """Quantise weights [n, k] to NF4, scaled by the largest magnitude of each group of `size`.
 
-    Raises ValueError: another shape, groups that do not divide k, numbers that are not finite or too large.
+    Raises ValueError if the shape is wrong, groups do not divide k, or numbers are too large or not finite.
     """
     grouped = _grouped(weight, size)
     scales = _scales(np.abs(grouped).max(2), dtype)
@@ -177,9 +177,9 @@ def to_nf4(weight: Array, size: int = 64, dtype: np.dtype | type = np.float16) -
 
 
 def to_int4(weight: Array, size: int = 128, dtype: np.dtype | type = np.float16) -> Packed:
-    """Weights [n, k] rounded to 16 steps from the least to the largest of each group of `size`, 0 among them.
+    """Quantise weights [n, k] to 16 steps from minimum to maximum of each group of `size`. The range includes 0.
 
-    Raises ValueError: another shape, groups that do not divide k, numbers that are not finite or too large.
+    Raises ValueError if the shape is wrong, groups do not divide k, or numbers are too large or not finite.
     """
     grouped = _grouped(weight, size)
     least, largest = np.minimum(grouped.min(2), 0), np.maximum(grouped.max(2), 0)
@@ -192,9 +192,9 @@ def to_int4(weight: Array, size: int = 128, dtype: np.dtype | type = np.float16)
 
 
 def to_int8(weight: Array, size: int | None = None, dtype: np.dtype | type = np.float16) -> Packed:
-    """Weights [n, k] rounded to -127 .. 127 times a scale for each group of `size`, by default all of k.
+    """Quantise weights [n, k] to -127 .. 127 times a scale for each group of `size`. Defaults to all of k.
 
-    Raises ValueError: another shape, groups that do not divide k, numbers that are not finite or too large.
+    Raises ValueError if the shape is wrong, groups do not divide k, or numbers are too large or not finite.
     """
     size = size or weight.shape[1]
     grouped = _grouped(weight, size)
@@ -205,20 +205,20 @@ def to_int8(weight: Array, size: int | None = None, dtype: np.dtype | type = np.
 
 
 TILE = 64
-"""Outputs, and weights along k, that a tile of prepacked weights has."""
+"""Extent of a tile of prepacked weights, along outputs and k."""
 
 
 @dataclass(frozen=True)
 class Prepacked:
-    """Weights in the order of matrix units, as the ops `linear_int4_prepacked` and `linear_int8_prepacked` take them.
+    """Weights in the order of matrix units, for the ops `linear_int4_prepacked` and `linear_int8_prepacked`.
 
     Attributes:
-        w: int32 [n / 64, k / 4, 32], of 8 bits [n / 64, k / 2, 32]: tiles of 64 outputs by 64 of k, 16 or 32 rows of
-            32 words each. Codes of 8 bits are stored with 128 added.
-        scales: [groups, n / 64, 64], any float dtype: of 64 outputs sorted by output % 8, then by output / 8.
-        zeros: codes as stored that stand for 0, uint8, as the scales; None: 8, of 8 bits 128.
+        w: int32 [n / 64, k / 4, 32], for 8 bits [n / 64, k / 2, 32]. A tile of 64 outputs by 64 of k has 16 or 32 rows
+            of 32 words. 8-bit codes are stored plus 128.
+        scales: [groups, n / 64, 64], any float dtype, sorted by output % 8, then by output / 8.
+        zeros: stored codes for 0, uint8, ordered as the scales. None means 8 (128 for 8 bits).
         group_size: weights along k that share a scale.
-        codebook: float32 [16]: what each code of 4 bits stands for, instead of code - zero.
+        codebook: float32 [16], the value of each 4-bit code, instead of code - zero.
     """
 
     w: Array
@@ -234,10 +234,10 @@ class Prepacked:
 
 
 def prepack(weights: Packed) -> Prepacked:
-    """Weights of 4 bits for `linear_int4_prepacked`, of 8 bits for `linear_int8_prepacked`.
+    """Reorder weights for `linear_int4_prepacked` or `linear_int8_prepacked`.
 
     Raises:
-        ValueError: weights in act-order; outputs, k or groups that are no multiples of 64; arrays that do not fit.
+        ValueError: weights are in act-order; outputs, k or groups are not multiples of 64; or arrays do not match.
     """
     _check("scales", weights.scales, ("groups", "n"), FLOATS)
     if not isinstance(weights.group_size, int | np.integer) or weights.group_size < 1:
@@ -282,16 +282,16 @@ def _unsigned(codes: Array) -> Array:
 
 
 def _by_lane(by_output: Array) -> Array:
-    """[groups, n] → [groups, n / 64, 64], sorted by output % 8, then output / 8."""
+    """Reorder [groups, n] to [groups, n / 64, 64], sorted by output % 8, then output / 8."""
     groups, n = by_output.shape
     tiles = by_output.reshape(groups, n // TILE, TILE // 8, 8)
     return np.ascontiguousarray(tiles.swapaxes(2, 3)).reshape(groups, n // TILE, TILE)
 
 
 def pack_int4(codes: Array) -> Array:
-    """Codes of 4 bits, uint8 [n, k] of 0 .. 15, two in a byte: uint8 [n, cdiv(k, 2)], the even one low.
+    """Pack 4-bit codes, uint8 [n, k] of 0 .. 15, to uint8 [n, cdiv(k, 2)], the even one low.
 
-    Raises ValueError: another shape or dtype, larger codes.
+    Raises ValueError for a wrong shape or dtype, and for larger codes.
     """
     _check("codes", codes, ("n", "k"), "uint8")
     if codes.max(initial=0) > 15:
@@ -302,20 +302,20 @@ def pack_int4(codes: Array) -> Array:
 
 
 def unpack_int4(packed: Array, k: int) -> Array:
-    """The inverse of `pack_int4`: uint8 [n, k]. Raises ValueError: another shape or dtype, a k that does not fit."""
+    """Unpack codes to uint8 [n, k], the inverse of `pack_int4`. Raises ValueError for a wrong shape, dtype or k."""
     _check("packed", packed, ("n", -(-k // 2)), "uint8")
     return np.stack([packed & 15, packed >> 4], -1).reshape(len(packed), 2 * packed.shape[1])[:, :k]
 
 
 def group_size(k: int, groups: int) -> int:
-    """How many weights of k each of `groups` has. Raises ValueError where they do not divide k."""
+    """Return the size of each of `groups` along k. Raises ValueError if they do not divide k."""
     if groups < 1 or k < 1 or k % groups:
         raise ValueError(f"scales for {groups} groups, which do not divide k = {k}")
     return k // groups
 
 
 def _grouped(weight: Array, size: int) -> Array:
-    """fp32 [n, groups, size]. Raises ValueError: no numbers [n, k], groups that do not divide k."""
+    """Reshape weights to fp32 [n, groups, size]. Raises ValueError for a wrong shape, or groups that do not divide k."""
     _check("weight", weight, ("n", "k"), NUMBERS)
     n, k = weight.shape
     if not isinstance(size, int | np.integer) or size < 1 or k < 1 or k % size:
@@ -324,7 +324,7 @@ def _grouped(weight: Array, size: int) -> Array:
 
 
 def _scales(numbers: Array, dtype: np.dtype | type) -> Array:
-    """Scales in their dtype. Raises ValueError: some are not finite there, so the weights are not, or are too large."""
+    """Convert scales to their dtype. Raises ValueError if any is not finite, so weights are too large or not finite."""
     with np.errstate(over="ignore"):
         scales = numbers.astype(dtype)
     if not np.isfinite(scales).all():

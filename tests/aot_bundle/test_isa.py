@@ -102,7 +102,7 @@ def test_requirements_of_registers(sample: records.Index):
     assert lines[-1] == f"6 of {len(recorded)} variants fail"
     assert lines[1] == "  reduce[float16 WEIGHTED WIDTH=4096] aligned, reduce_rows wide: spills = 17"
     assert unmet(sample, "vgprs > 0", "config != ''", "op == 'swap' or op == 'reduce'") == [
-        "every variant meets what is required"
+        "every variant meets the requirements"
     ]
     assert unmet(sample, "WIDTH == 0")[-1].startswith("72 of 74"), "swap, which has no WIDTH, is not held to it"
 

@@ -126,7 +126,7 @@ def test_what_a_bundle_is(small_copy: Path):
     assert aotbundle("show", small_copy).stdout.startswith("bundle small 1.2.0rc1 for gfx942, id ")
     for version in ("1.2.0-rc1", "v1", "1.02", "1.0\n", "1" * 65):
         edit_index(small_copy, lambda index, version=version: index.update(version=version))
-        with pytest.raises(BundleError, match="is no version of a bundle"):
+        with pytest.raises(BundleError, match="is not a valid bundle version"):
             open_bundle(small_copy, "emulator")
 
 
@@ -228,9 +228,9 @@ def test_no_bundle(small_copy: Path):
     empty.mkdir()
     (taken / "bundle.json").mkdir(parents=True)
     for path, words in (
-        (empty, "has no bundle, and is none"),
+        (empty, "is not a bundle and contains none"),
         (small_copy / "nowhere", "is no bundle: it has no bundle.json"),
-        (small_copy / "bundle.json", f"is a file, and no bundle; a bundle is opened by its folder, {small_copy}"),
+        (small_copy / "bundle.json", f"is a file, not a bundle; a bundle is opened by its folder, {small_copy}"),
         (taken, "cannot be read: Is a directory"),
     ):
         with pytest.raises(BundleError) as raised:

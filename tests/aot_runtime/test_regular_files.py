@@ -24,7 +24,7 @@ def test_what_is_no_regular_file(tmp_path: Path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("pipe")
     for place in (tmp_path / "pipe", tmp_path / "link", Path("/dev/zero"), tmp_path):
-        with pytest.raises(OSError, match=r"it is no regular file|Is a directory"):
+        with pytest.raises(OSError, match=r"it is not a regular file|Is a directory"):
             open_regular(place)
     with pytest.raises(FileNotFoundError):
         open_regular(tmp_path / "none")

@@ -79,10 +79,10 @@ def test_every_line_of_a_block_is_run(setting: Setting, tmp_path: Path):
 @pytest.mark.parametrize(
     ("shown", "said"),
     [
-        ("bash -c \"echo says 'there is no usable GPU'; exit 1\"", None),
-        ("gpu() { echo 'there is no usable GPU'; return 1; }; gpu", None),
+        ("bash -c \"echo says 'no usable GPU'; exit 1\"", None),
+        ("gpu() { echo 'no usable GPU'; return 1; }; gpu", None),
         ("gpu() { echo 'AMD GPUs need HIP, and it cannot be loaded'; return 2; }; gpu", None),
-        ("gpu() { echo 'there is no usable GPU'; }; gpu", "ended well, where the table of exceptions has it refused"),
+        ("gpu() { echo 'no usable GPU'; }; gpu", "ended well, where the table of exceptions has it refused"),
         ("gpu() { echo 'no such op'; return 1; }; gpu", "exit status 1, without the error /no usable"),
         (f"gpu() {{ echo '{TRACEBACK}'; echo 'no usable GPU'; return 1; }}; gpu", "without the error"),
     ],

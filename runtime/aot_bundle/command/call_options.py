@@ -33,7 +33,7 @@ def call_options(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(call=call, **rest)
         except UnsaidError as error:
-            raise ArgumentError(f"{error} (say it with --{error.kind} {error.name}=…)") from None
+            raise ArgumentError(f"{error} (pass --{error.kind} {error.name}=…)") from None
 
     with_options: Callable[..., None] = with_call
     for decorate in reversed(

@@ -1,7 +1,7 @@
-"""DLPack capsules: an address and a layout, given to another library or taken from it, with no copy.
+"""Export and import of DLPack capsules, without copies.
 
-The structs are those of dlpack.h: `DLManagedTensor`, and since version 1 `DLManagedTensorVersioned`, which knows of
-memory that may not be written: https://dmlc.github.io/dlpack/latest/c_api.html
+The structs follow dlpack.h: `DLManagedTensor`, and since version 1 `DLManagedTensorVersioned`, which has a read-only
+flag: https://dmlc.github.io/dlpack/latest/c_api.html
 """
 
 from __future__ import annotations
@@ -18,17 +18,17 @@ from aot_runtime.contract.layout import Shape, packed_strides
 from aot_runtime.errors import ArgumentError
 
 VERSION = (1, 0)
-"""The version of DLPack whose capsules are made, and asked for."""
+"""DLPack version of exported and requested capsules."""
 DEVICES = {"cuda": 2, "hip": 10}
 """DLDeviceType of each driver's memory: kDLCUDA, kDLROCM. That of the emulator is no memory to other libraries."""
 CPU = (1, 0)
 """kDLCPU."""
 HOST_DEVICES = (1, 3, 11)
-"""DLDeviceTypes of memory that the host addresses: kDLCPU, kDLCUDAHost, kDLROCMHost."""
+"""DLDeviceTypes of host-accessible memory: kDLCPU, kDLCUDAHost, kDLROCMHost."""
 _READ_ONLY, _IS_COPIED = 1, 2
 """Flags of a versioned capsule."""
 _HAS_VERSIONS = tuple(map(int, np.__version__.split(".")[:2])) >= (2, 1)
-"""True where numpy makes capsules that have a version."""
+"""True if numpy supports versioned capsules."""
 
 _KINDS = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
 _CODES = {
@@ -98,10 +98,10 @@ class Exchanged:
     Attributes:
         ptr: the address of its first element.
         dtype: the dtype's name.
-        strides: in elements.
-        owner: what has to stay alive as long as the array is used.
-        device: DLPack's (type, id).
-        writeable: whether it may be written to.
+        strides: strides in elements.
+        owner: object to keep alive while the array is in use.
+        device: DLPack's (device type, device id).
+        writeable: True if it may be written to.
     """
 
     ptr: int
@@ -114,10 +114,10 @@ class Exchanged:
 
 
 def export_capsule(array: Exchanged, versioned: bool, copied: bool = False) -> Any:
-    """A capsule of an array, whose owner stays alive until the consumer lets go. copied: it is the consumer's own.
+    """Export an array as a capsule that keeps its owner alive. `copied` marks it as a copy made for the consumer.
 
-    The capsule is one of numpy's, for an array over the same addresses, with the device and the dtype put right: what
-    ends it is C code, which may run anywhere, during another exception too. numpy before 2.1 makes none with a version.
+    The capsule is made by numpy over the same addresses, then device and dtype are patched. Its deleter is C code,
+    which is safe to run anywhere, even while an exception is handled. numpy before 2.1 has no versioned capsules.
     """
     size = DTYPES[array.dtype]
     memory = {
@@ -143,7 +143,7 @@ def _form(capsule: Any) -> type[_Managed | _Versioned]:
 
 
 class _Imported:
-    """Keeps another library's tensor alive, and lets go of it when the last view is gone."""
+    """Keeps another library's tensor alive until the last view is gone."""
 
     def __init__(self, managed: _Managed | _Versioned):
         self.managed = managed
@@ -154,7 +154,7 @@ class _Imported:
 
 
 def import_capsule(capsule: Any) -> Exchanged:
-    """The array of a capsule, which is used up. Raises `ArgumentError`; then it is its producer's as before."""
+    """Consume a capsule and return its array. If it raises `ArgumentError`, the capsule is left unconsumed."""
     form = _form(capsule)
     managed = form.from_address(_api.PyCapsule_GetPointer(capsule, form.names[0]))
     if isinstance(managed, _Versioned) and managed.major != VERSION[0]:

@@ -79,7 +79,7 @@ def test_what_is_not_written(small_copy: Path, tmp_path: Path):
     result = aotbundle("kpack", "write", small_copy, "-o", output)
     assert result.exit_code == 1 and "is not written as kpack: " in result.output
     result = aotbundle("kpack", "ls", output)
-    assert result.exit_code == 1 and "is no kpack archive that is read: it is too short" in result.output
+    assert result.exit_code == 1 and "is not a supported kpack archive: it is too short" in result.output
     edit_index(small_copy, lambda index: index["target"].update(arch="sm_90", backend="cuda", warp_size=32))
     result = aotbundle("kpack", "write", small_copy, "-o", output)
     assert result.exit_code == 1 and "is for sm_90; a kpack archive is for AMD GPUs" in result.output

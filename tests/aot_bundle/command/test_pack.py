@@ -103,7 +103,7 @@ def test_damage_is_told(small_bundle: Path, archive: Path, tmp_path: Path):
     with pytest.raises(BundleError, match="it is truncated"):
         open_bundle(path, "emulator")
     path.write_bytes(b"text")
-    with pytest.raises(BundleError, match="is a file, and no bundle"):
+    with pytest.raises(BundleError, match="is a file, not a bundle"):
         open_bundle(path, "emulator")
     assert sorted(item.name for item in tmp_path.iterdir()) == ["damaged.aotb"]
 

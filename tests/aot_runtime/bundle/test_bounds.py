@@ -168,7 +168,7 @@ def variant(**fields: Any) -> Callable[[dict[str, Any]], None]:
         (variant(lds_bytes=-8), "launch parameters of 'reduce_rows' are out of range"),
         (variant(kernarg_bytes=-8), "the segment has -8"),
         (variant(num_warps=10**30), "Expected `int` <= 9223372036854775807"),
-        (lambda index: index.update(name="../../etc/x"), "'../../etc/x' is no name of a bundle"),
+        (lambda index: index.update(name="../../etc/x"), "'../../etc/x' is not a valid bundle name"),
         (lambda index: index["ops"][1]["tensors"][1].update(shape=[{"extent": f"n{i}"} for i in range(65)]),
          "a tensor has at most 64 dims, not 65"),
         (lambda index: index["ops"][0]["tensors"][0].update(name="x" * 257), "is no name"),
@@ -215,7 +215,7 @@ def test_verify_ends_where_there_are_many_faults(bundle: Path):
     for number in range(2 * MAX_FAULTS):
         (bundle / f"code/{number}").touch()
     faults = verify_bundle(bundle)
-    assert len(faults) == MAX_FAULTS + 1 and faults[-1] == "there are more faults, which are not listed"
+    assert len(faults) == MAX_FAULTS + 1 and faults[-1] == "more faults are not listed"
 
 
 # Images.

@@ -292,7 +292,7 @@ CHAIN = "calls:\n- &a0 [1]\n" + "".join(f"- &a{number} [*a{number - 1}]\n" for n
     (
         (LAUGHS, ":7:23: more than 262144 values, or 20 levels, with what its aliases repeat"),
         (CHAIN, ":21:3: more than 262144 values, or 20 levels"),
-        ("calls:\n- op: 2023-13-45\n", ":2:7: '2023-13-45' is no text, number, true, false or null"),
+        ("calls:\n- op: 2023-13-45\n", ":2:7: '2023-13-45' is not a string, number, true, false or null"),
         ("calls:\n- op: 2023-01-01\n", ":2:7: '2023-01-01' is no text"),
         ("calls:\n- {op: " + "9" * 5000 + "}\n", ":2:8: a number of more than 100 digits"),
         ("calls:\n- {op: 0x" + "f" * 5000 + "}\n", ":2:8: a number of more than 100 digits"),
@@ -304,12 +304,12 @@ CHAIN = "calls:\n- &a0 [1]\n" + "".join(f"- &a{number} [*a{number - 1}]\n" for n
         ("calls:\n- {op: !x [a]}\n", ":2:8: the tag "),
         ("calls:\n- &a {<<: *a, op: a}\n", ":2:3: it is a part of itself"),
         ("calls:\n- &a [*a]\n", ":2:3: it is a part of itself"),
-        ("calls:\n- {[1, 2]: 3}\n", ":2:3: a key is no text"),
-        ("calls:\n- {{a: 1}: 3}\n", ":2:3: a key is no text"),
-        ("calls:\n- {~: 3, op: a}\n", ":2:3: a key is no text"),
-        ("calls:\n- {1: 3, op: a}\n", ":2:3: a key is no text"),
-        ("calls:\n- {true: 3, op: a}\n", ":2:3: a key is no text"),
-        ("calls:\n- {2001-01-01: 3}\n", ":2:3: a key is no text"),
+        ("calls:\n- {[1, 2]: 3}\n", ":2:3: a key is not a string"),
+        ("calls:\n- {{a: 1}: 3}\n", ":2:3: a key is not a string"),
+        ("calls:\n- {~: 3, op: a}\n", ":2:3: a key is not a string"),
+        ("calls:\n- {1: 3, op: a}\n", ":2:3: a key is not a string"),
+        ("calls:\n- {true: 3, op: a}\n", ":2:3: a key is not a string"),
+        ("calls:\n- {2001-01-01: 3}\n", ":2:3: a key is not a string"),
         ("calls:\n- {<<: 3}\n", ":2:8: not valid YAML: "),
     ),
 )
@@ -334,7 +334,7 @@ def test_aliases_and_merged_calls_stay_as_they_are(tmp_path: Path):
 
 def test_a_pipe_is_no_calls_file(tmp_path: Path):
     os.mkfifo(tmp_path / "calls.yaml")
-    with pytest.raises(CallsFileError, match=r"calls\.yaml: cannot be read: it is no regular file"):
+    with pytest.raises(CallsFileError, match=r"calls\.yaml: cannot be read: it is not a regular file"):
         aot_runtime.record(tmp_path / "calls.yaml")
 
 

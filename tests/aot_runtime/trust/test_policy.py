@@ -66,7 +66,7 @@ FAULTS = {
     KEY.replace("AAAA", ""): "is no public key",
     KEY.replace("AAAA", "?AAA", 1): "is no public key",
     KEY.replace('["x"]', '"x"'): "bundles",
-    KEY + KEY.replace("keys.a", "keys.b"): "a key is there twice",
+    KEY + KEY.replace("keys.a", "keys.b"): "a key is listed twice",
     KEY + "[least_versions]\nx = '1.2-beta'": r"least_versions\.x: '1.2-beta' is no version",
     KEY + "[least_versions]\nx = 1.2": "least_versions",
     KEY + "# " + "x" * MAX_POLICY_BYTES: "is over",
@@ -78,7 +78,7 @@ FAULTS = {
     IDENTITY.replace("a@b.c", "[!\\n]*"): "that is not only a pattern",
     IDENTITY.replace("a@b.c", "a@b\\n*"): "has a character that cannot be printed",
     IDENTITY.replace("https://i", "https://*"): r"identities\.ci\.issuer is 'https://\*'; it is compared exactly",
-    IDENTITY + IDENTITY.replace("ci", "other"): "an identity is there twice",
+    IDENTITY + IDENTITY.replace("ci", "other"): "an identity is listed twice",
     KEY.replace('["x"]', '[""]'): r"keys\.a\.bundles is \(''\,\)",
     KEY + "expires = 2040-01-01T00:00:00": "expires",
     KEY + "[least_versions]\n'x[yz]*' = '1'": r"least_versions has 'x\[yz\]\*', which is neither",
@@ -119,7 +119,7 @@ def identity(subject: str, **fields: object) -> TrustedIdentity:
 
 
 KEYS: dict[str, Callable[[], TrustPolicy]] = {
-    "a key is there twice": lambda: TrustPolicy((key(revoked=True), key())),
+    "a key is listed twice": lambda: TrustPolicy((key(revoked=True), key())),
     r"keys\.a\.public is b'short'; 32 bytes are allowed": lambda: TrustPolicy((key(public=b"short"),)),
     r"keys\.a\.bundles is 'x'; a tuple of names": lambda: TrustPolicy((key(bundles="x"),)),
     r"keys\.a\.bundles is \(1,\); a tuple of names": lambda: TrustPolicy((key(bundles=(1,)),)),
@@ -131,7 +131,7 @@ KEYS: dict[str, Callable[[], TrustPolicy]] = {
     r"issuer None and subject 'a@b.c'; texts": lambda: TrustPolicy(identities=(identity("a@b.c", issuer=None),)),
     "it needs an issuer, and a subject": lambda: TrustPolicy(identities=(identity(""),)),
     "a subject that is not only a pattern": lambda: TrustPolicy(identities=(identity("*?*"),)),
-    "an identity is there twice": lambda: TrustPolicy(identities=(identity("a"), identity("a", revoked=True))),
+    "an identity is listed twice": lambda: TrustPolicy(identities=(identity("a"), identity("a", revoked=True))),
     "trusted_root is 5; the path": lambda: TrustPolicy(
         identities=(identity("a"),),
         trusted_root=5,  # type: ignore[arg-type]
