@@ -160,7 +160,7 @@ def _with_id(found: Sequence[tuple[Source, Index]], id: str) -> list[tuple[Sourc
     left = [item for item in found if item[1].id == id]
     if not left:
         others = ", ".join(f"{source.path} has id {index.id}" for source, index in found)
-        raise BundleError(f"there is no bundle with id {id}: {others}")
+        raise BundleError(f"no bundle has id {id}: {others}")
     return left
 
 
@@ -177,7 +177,7 @@ def _with_version(found: Sequence[tuple[Source, Index]], version: str | None) ->
     if not left:
         versions = ", ".join(f"{index.version or 'none'} ({source.path})" for source, index in found)
         wanted = ",".join(map(str, clauses))
-        raise VersionMismatchError(f"bundle '{found[0][1].name}' has version {versions}; asked for is {wanted}")
+        raise VersionMismatchError(f"bundle '{found[0][1].name}' has version {versions}; requested is {wanted}")
     return left
 
 
@@ -189,6 +189,6 @@ def wheel_name(name: str, arch: str) -> str:
 def _missing(name: str) -> BundleError:
     installed = ", ".join(map(str, installed_bundles())) or "none"
     return BundleError(
-        f"there is no bundle '{name}': no file, folder or installed bundle has that name; installed: {installed}. "
+        f"no bundle is called '{name}': no file, folder or installed bundle has this name; installed: {installed}. "
         f"Its wheel is {wheel_name(name, '<architecture>')}, unless its makers named it otherwise"
     )

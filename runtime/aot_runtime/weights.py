@@ -315,7 +315,7 @@ def group_size(k: int, groups: int) -> int:
 
 
 def _grouped(weight: Array, size: int) -> Array:
-    """Reshape weights to fp32 [n, groups, size]. Raises ValueError for a wrong shape, or groups that do not divide k."""
+    """Reshape weights to fp32 [n, groups, size]. Raises ValueError for a wrong shape or groups that do not divide k."""
     _check("weight", weight, ("n", "k"), NUMBERS)
     n, k = weight.shape
     if not isinstance(size, int | np.integer) or size < 1 or k < 1 or k % size:
@@ -348,7 +348,7 @@ def _in_layout(codes: Array, zeros: Array, bits: int) -> tuple[Array, Array]:
 
 
 def _act_order(group_of: Array, k: int, groups: int, size: int) -> Array | None:
-    """Which column each weight belongs to once they are sorted by group; None where they are sorted."""
+    """Return the column of each weight after sorting by group, or None if they are sorted already."""
     _check("g_idx", group_of, (k,), INTEGERS)
     if np.array_equal(group_of, np.arange(k) // size):
         return None

@@ -255,7 +255,7 @@ def test_the_largest_table(tmp_path: Path):
 
 def test_what_is_no_file(tmp_path: Path):
     os.mkfifo(tmp_path / "pipe")
-    for name, message in (("pipe", "no regular file"), (".", "directory"), ("none", "No such")):
+    for name, message in (("pipe", "not a regular file"), (".", "directory"), ("none", "No such")):
         with pytest.raises(BundleError, match=message), open_kpack(tmp_path / name):
             pass
 

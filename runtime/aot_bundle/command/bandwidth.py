@@ -15,9 +15,9 @@ if TYPE_CHECKING:
     from aot_runtime.opening import Bundle
 
 MOVED = {"copy": 2, "read": 1, "write": 1}
-"""The ops, and how often each moves an array's bytes: a copy counts what it reads and what it writes."""
+"""Times that each op moves an array's bytes: a copy counts reads and writes."""
 ROUND_S = 0.02
-"""Calls that take about so long are timed together."""
+"""Target duration of a batch of calls timed together, in seconds."""
 MAX_CALLS = 1000
 GPU_SIZES = tuple(1 << shift for shift in (26, 28, 30, 31))
 EMULATOR_SIZES = (1 << 16, 1 << 18)
@@ -26,14 +26,14 @@ _WORD = 4
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """What one op reached on arrays of one size.
+    """Measured bandwidth of an op on arrays of one size.
 
     Attributes:
         op: copy, read or write.
-        nbytes: size of each array.
-        gb_per_s: 1e9 bytes moved in a second, in the median round.
-        spread: the fastest round's rate over the slowest's.
-        seconds: of one call, in the median round.
+        nbytes: size of each array in bytes.
+        gb_per_s: median bandwidth in 1e9 bytes per second.
+        spread: ratio of the fastest to the slowest round.
+        seconds: median duration of a call.
     """
 
     op: str
@@ -45,7 +45,7 @@ class Bandwidth:
 
 @dataclass(frozen=True)
 class Measured:
-    """A whole run. meaningful: False on the emulator, whose times say nothing of a device. skipped: sizes in bytes."""
+    """Results of a run. `meaningful` is False on the emulator. `skipped` has sizes in bytes."""
 
     head: str
     meaningful: bool
@@ -55,14 +55,14 @@ class Measured:
 
 
 def default_sizes(bundle: Bundle) -> tuple[int, ...]:
-    """Bytes of an array: from within a GPU's last cache to far beyond it; few on the emulator."""
+    """Return array sizes in bytes: from within a GPU's last-level cache to far beyond it; small on the emulator."""
     return GPU_SIZES if _is_gpu(bundle) else EMULATOR_SIZES
 
 
 def measure(bundle: Bundle, sizes: Sequence[int], rounds: int) -> Measured:
-    """Measure each op on arrays of each size (bytes, rounded up to whole words), `rounds` times, in turn.
+    """Measure each op on arrays of each size (bytes, rounded up to whole words), in `rounds` interleaved rounds.
 
-    Sizes that do not fit in the device's memory are skipped. Raises `ArgumentError` where the bundle lacks an op.
+    Sizes that do not fit in the device's memory are skipped. Raises `ArgumentError` if the bundle lacks an op.
     """
     for op in MOVED:
         if op not in bundle.ops:
@@ -94,7 +94,7 @@ def _measure_size(bundle: Bundle, words: int, rounds: int) -> Iterator[Bandwidth
         "write": lambda: bundle.write(out, value=1),
     }
     for way in ways.values():
-        way()  # loads its code
+        way()  # load the code
     calls = {op: _calls(bundle, way) for op, way in ways.items()}
     times: dict[str, list[float]] = {op: [] for op in ways}
     for _ in range(rounds):
@@ -117,7 +117,7 @@ def _seconds(bundle: Bundle, way: Callable[[], Any], calls: int) -> float:
 
 
 def bandwidth_lines(measured: Measured) -> list[str]:
-    """A table: sizes down, ops across, GB/s."""
+    """Format a table of bandwidths in GB/s, by size and op."""
     lines = [measured.head, "", f"{'GB/s':>12}" + "".join(f"{op:>10}" for op in MOVED)]
     rates = {(result.nbytes, result.op): result.gb_per_s for result in measured.results}
     for nbytes in dict.fromkeys(result.nbytes for result in measured.results):
@@ -137,7 +137,7 @@ def _size_text(nbytes: int) -> str:
 
 
 def parse_size(text: str) -> int:
-    """`1GiB`, `64MiB`, `4096`: bytes, at least 1. Raises ValueError."""
+    """Parse a size such as `1GiB`, `64MiB` or `4096` to bytes, at least 1. Raises ValueError."""
     unit = next((name for name in UNITS if text.endswith(name)), "")
     number = int(text.removesuffix(unit))
     if number < 1:
@@ -146,5 +146,5 @@ def parse_size(text: str) -> int:
 
 
 def bandwidth_data(measured: Measured) -> dict[str, Any]:
-    """A run as plain data, ready for JSON."""
+    """Return results as JSON-ready data."""
     return asdict(measured)

@@ -1,4 +1,4 @@
-"""How `aotbundle` fails: exit statuses, and errors as one line."""
+"""Exit statuses and error output of `aotbundle`."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ EXIT_FAILED, EXIT_USAGE = 1, 2
 
 
 class Failure(click.ClickException):
-    """A fault was found, or something went wrong: exit status 1. Its arguments are lines."""
+    """A fault or failure, with exit status 1. Its arguments are lines."""
 
     exit_code = EXIT_FAILED
 
@@ -29,7 +29,7 @@ class Failure(click.ClickException):
 
 
 class Unusable(Failure):
-    """What was asked for cannot be done here: exit status 2."""
+    """A request that cannot be carried out, with exit status 2."""
 
     exit_code = EXIT_USAGE
 
@@ -40,7 +40,7 @@ def _takes_value(command: click.Command, word: str) -> bool:
 
 
 class Told(click.Command):
-    """A command whose errors of usage are printed as all else is, where click would print them itself."""
+    """A command that prints usage errors through this package's terminal module instead of click."""
 
     def main(
         self,
@@ -50,7 +50,7 @@ class Told(click.Command):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run the command, and end the process, unless that is not wanted."""
+        """Run the command, then exit the process if `standalone_mode`."""
         run = partial(super().main, args, prog_name, complete_var, False, **extra)
         if not standalone_mode:
             return run()
@@ -74,7 +74,7 @@ def _usage(error: click.ClickException) -> list[str]:
 
 
 class Commands(Told, click.Group):
-    """Commands whose typed errors are shown as one line. Their help says of each all of its first sentence."""
+    """A command group that prints `AotError` as a one-line failure, and shows whole first sentences in its help."""
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows = [(name, command.get_short_help_str(limit=200)) for name, command in self.commands.items()]
@@ -84,8 +84,10 @@ class Commands(Told, click.Group):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Where a shell completes the value of an option, the words before it are read without that option: click's
-        parser gives up at an option with no value, and with it the bundle, whose ops are to be offered."""
+        """Drop an option that still lacks its value during shell completion.
+
+        Otherwise click's parser fails and loses the bundle, whose ops are completed.
+        """
         name, command, rest = super().resolve_command(ctx, args)
         if ctx.resilient_parsing and command is not None and rest and _takes_value(command, rest[-1]):
             rest = rest[:-1]

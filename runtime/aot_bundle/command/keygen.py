@@ -16,10 +16,10 @@ from .parameters import PATHS
 @click.command()
 @click.argument("file", type=PATHS)
 def keygen(file: Path) -> None:
-    """Make a key that signs bundles, and print what a trust policy says of it.
+    """Generate a key for signing bundles, and print a trust policy for it.
 
-    The private key is written to FILE, as PEM that nobody else may read. What is printed is a policy that lets the key
-    sign every bundle; put the names of yours in it. Needs the extra `trust`.
+    The private key is written to FILE as PEM, readable by its owner only. The printed policy lets the key sign every
+    bundle; restrict it to the names of yours. Needs the extra `trust`.
 
     \b
     Example:

@@ -63,7 +63,7 @@ def claims(source: Source, data: bytes) -> Iterator[tuple[Signed, str]]:
     for file in SIGNATURES:
         if claim := read_claim(source, file):
             check_digest(data, claim.statement, file)
-            yield Signed(file, claim.statement), f"{claim.signer} not verified, since there is no policy"
+            yield Signed(file, claim.statement), f"{claim.signer} not verified, since no policy is set"
 
 
 def _check_coverage(source: Source, index: Index, signed: Signed) -> None:

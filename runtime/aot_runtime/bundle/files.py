@@ -209,7 +209,7 @@ def unreadable(what: str, path: Path, error: OSError) -> BundleError:
 def _opened(folder: Path, name: str) -> Iterator[int]:
     *parents, last = name.split("/")
     if {"", ".", ".."} & {*parents, last}:
-        raise OSError(errno.EINVAL, "that is no path in the bundle")
+        raise OSError(errno.EINVAL, "not a path in the bundle")
     held: list[int] = []
     try:
         if _HAS_FOLDERS:
@@ -233,7 +233,7 @@ def _check(part: str, parent: int | None, is_wanted: Callable[[int], bool], kind
     if stat.S_ISDIR(mode) and not is_wanted(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not is_wanted(mode):
-        found = "a symbolic link" if stat.S_ISLNK(mode) else f"no {kind}"
+        found = "a symbolic link" if stat.S_ISLNK(mode) else f"not a {kind}"
         raise OSError(
             errno.EINVAL, f"'{named(Path(part).name)}' is {found}; only a bundle's own regular files are read"
         )

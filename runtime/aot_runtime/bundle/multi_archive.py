@@ -50,7 +50,7 @@ class MultiArchive:
     def part(self, arch: str) -> Part:
         """Return the bundle for an architecture. Raises `ArchMismatchError` if there is none, and `BundleError`."""
         if arch not in self.archs:
-            raise ArchMismatchError(f"{self.path} has no bundle for {arch!r}; there: {', '.join(self.archs)}")
+            raise ArchMismatchError(f"{self.path} has no bundle for {arch!r}; available: {', '.join(self.archs)}")
         try:
             return Part(self.archive, self.archive.opened(part_name(arch), self.path / arch), arch)
         except OSError as error:

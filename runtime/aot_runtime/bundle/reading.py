@@ -194,7 +194,7 @@ def _check_maps(variant: Variant, op: Op, target: Target) -> None:
 
             fault = map_fault(arg.map, tensors[arg.value], op)
         if fault:
-            raise BundleError(f"kernarg {arg.name!r} of {variant.symbol!r} is no tensor map: {fault}")
+            raise BundleError(f"kernarg {arg.name!r} of {variant.symbol!r} is not a valid tensor map: {fault}")
 
 
 def _check_case(ops: dict[str, Op], case: Case) -> None:

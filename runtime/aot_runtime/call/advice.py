@@ -56,7 +56,7 @@ def advice(op: Op, variants: Iterable[Variant], asked: Asked, fits: Fits, serves
     lines = [f"it is built for the same call with {way}" for way in ways[:_MOST]]
     lines += [f"and for {len(ways) - _MOST} others that are as near"] if len(ways) > _MOST else []
     if not ways and (deciding := _deciding(op, asked.given)):
-        lines = [f"what is built is decided by {deciding}"]
+        lines = [f"built variants differ in {deciding}"]
     return [*lines, *_float8(op, built, asked.names, serves)]
 
 

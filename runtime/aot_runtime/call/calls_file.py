@@ -135,7 +135,7 @@ def _check_node(path: Path, root: Any, resolver: Any) -> None:
         below = [size_of(part) for part in parts]
         count, levels = 1 + sum(size for size, _ in below), 1 + max((level for _, level in below), default=0)
         if count > MAX_VALUES or levels > MAX_DEPTH:
-            raise fault(node, f"more than {MAX_VALUES} values, or {MAX_DEPTH} levels, with what its aliases repeat")
+            raise fault(node, f"more than {MAX_VALUES} values, or {MAX_DEPTH} levels, with aliases expanded")
         sizes[id(node)] = count, levels
         return count, levels
 

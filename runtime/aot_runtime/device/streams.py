@@ -71,7 +71,7 @@ class Stream(OneOfAKind):
 
     def __enter__(self) -> NoReturn:
         """Raise TypeError: unlike torch and cupy, the runtime has no current stream."""
-        raise TypeError("there is no current stream that `with` could set: pass stream= to each call")
+        raise TypeError("the runtime has no current stream to set with `with`: pass stream= to each call")
 
     def __exit__(self, *_: object) -> None: ...
 

@@ -126,7 +126,7 @@ class TrustPolicy:
         if key is None:
             there = ", ".join(str(key) for key in self.keys) or "none"
             raise TrustError(
-                f"it is signed by {shown(keyid)}, which {self.source} does not have; there: {there}", "key"
+                f"it is signed by {shown(keyid)}, which {self.source} does not list; listed: {there}", "key"
             )
         if key.revoked:
             raise TrustError(f"it is signed by {key}, which {self.source} says is revoked", "revoked")
@@ -143,7 +143,8 @@ class TrustPolicy:
                 return item
         there = ", ".join(str(item) for item in self.identities) or "none"
         raise TrustError(
-            f"it is signed by {subject!r:.300} of {issuer!r:.300}: unknown to {self.source}; there: {there}", "identity"
+            f"it is signed by {subject!r:.300} of {issuer!r:.300}: not listed in {self.source}; listed: {there}",
+            "identity",
         )
 
     def accept(self, signer: TrustedKey | TrustedIdentity, said: Predicate, proven: datetime | None = None) -> None:

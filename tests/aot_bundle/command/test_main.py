@@ -39,7 +39,7 @@ def test_wrong_usage_is_status_2(arguments: str):
     ("arguments", "message"),
     [
         ("ls {empty}/none", "none does not exist"),
-        ("ls {empty}", "is no bundle, and has none in it"),
+        ("ls {empty}", "is not a bundle and contains none"),
         ("show {empty}", "is no bundle: it has no bundle.json"),
         ("show {sample} --op redcue", "no op 'redcue'; did you mean 'reduce'?"),
         ("verify {empty}", "is no bundle"),

@@ -312,7 +312,7 @@ def test_the_state_of_a_signature(signed: Path, policy: TrustPolicy, trusted: Tr
     what = "small, on 2026-11-22 12:00 UTC"
     accepted = SignatureState("accepted", f"signed by key 'release' ({trusted.id}): {what}")
     assert signature_state(signed, policy) == accepted
-    assert signature_state(signed, None).text.endswith(f"not verified, since there is no policy: {what}")
+    assert signature_state(signed, None).text.endswith(f"not verified, since no policy is set: {what}")
     header = signed / "include/small.h"
     header.write_text(header.read_text().replace("#define", "#undef", 1))
     for known in (policy, None):

@@ -290,7 +290,7 @@ CHAIN = "calls:\n- &a0 [1]\n" + "".join(f"- &a{number} [*a{number - 1}]\n" for n
 @pytest.mark.parametrize(
     "content, said",
     (
-        (LAUGHS, ":7:23: more than 262144 values, or 20 levels, with what its aliases repeat"),
+        (LAUGHS, ":7:23: more than 262144 values, or 20 levels, with aliases expanded"),
         (CHAIN, ":21:3: more than 262144 values, or 20 levels"),
         ("calls:\n- op: 2023-13-45\n", ":2:7: '2023-13-45' is not a string, number, true, false or null"),
         ("calls:\n- op: 2023-01-01\n", ":2:7: '2023-01-01' is no text"),
