@@ -229,7 +229,7 @@ def test_no_bundle(small_copy: Path):
     (taken / "bundle.json").mkdir(parents=True)
     for path, words in (
         (empty, "is not a bundle and contains none"),
-        (small_copy / "nowhere", "is no bundle: it has no bundle.json"),
+        (small_copy / "nowhere", "is not a bundle: it has no bundle.json"),
         (small_copy / "bundle.json", f"is a file, not a bundle; a bundle is opened by its folder, {small_copy}"),
         (taken, "cannot be read: Is a directory"),
     ):

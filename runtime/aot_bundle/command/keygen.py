@@ -35,7 +35,7 @@ def keygen(file: Path) -> None:
         with os.fdopen(descriptor, "wb") as opened:
             opened.write(pem)
     except FileExistsError:
-        raise Failure(f"{file} is there already, and is left as it is") from None
+        raise Failure(f"{file} exists already and is left unchanged") from None
     except OSError as error:
         raise Failure(f"{file}: {error.strerror}") from None
     write(f"[keys.{json.dumps(file.stem)}]", f'public = "{encode_public(public)}"', 'bundles = ["*"]')

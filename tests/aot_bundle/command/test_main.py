@@ -40,11 +40,11 @@ def test_wrong_usage_is_status_2(arguments: str):
     [
         ("ls {empty}/none", "none does not exist"),
         ("ls {empty}", "is not a bundle and contains none"),
-        ("show {empty}", "is no bundle: it has no bundle.json"),
+        ("show {empty}", "is not a bundle: it has no bundle.json"),
         ("show {sample} --op redcue", "no op 'redcue'; did you mean 'reduce'?"),
         ("verify {empty}", "is no bundle"),
         ("explain {sample} reduse", "no op 'reduse'; did you mean 'reduce'?"),
-        ("explain {sample} reduce --dtype T=float16 --dim rows=1 seed=1", "(say it with --dim cols=…)"),
+        ("explain {sample} reduce --dtype T=float16 --dim rows=1 seed=1", "(pass --dim cols=…)"),
         ("explain {sample} swap n=1", "swap has no scalar 'n'"),
         ("explain {sample} swap --dim n=0", "n is 0"),
         ("explain {sample} swap --dim n=64 --strides a=2", "argument 'a' has stride 2 in dim 0 (n); it must be 1"),

@@ -152,7 +152,7 @@ def test_several_of_one_name_are_told_apart_by_their_versions(small_copy: Path, 
     assert open_bundle("small", "emulator", version=">1.2").version == "1.10+rocm7"
     assert open_bundle("small", "emulator", version="==1.2").version == "1.2"
     for place in ("small", str(small_copy), small_copy.parent):
-        with pytest.raises(VersionMismatchError, match=r"1\.10\+rocm7.*; asked for is >=2,!=3\.\*"):
+        with pytest.raises(VersionMismatchError, match=r"1\.10\+rocm7.*; requested is >=2,!=3\.\*"):
             open_bundle(place, "emulator", version=">=2, !=3.*")
     with pytest.raises(ArgumentError, match=r"version is '1\.2': '1\.2' is no condition on a version; '>=1\.2'"):
         open_bundle("small", "emulator", version="1.2")
@@ -194,9 +194,9 @@ def test_a_wheel_for_another_format(small_copy: Path, site: Site):
     ("options", "said"),
     [
         ((), r"the manifests give no one version: 'small' \(none\); say the distribution's \(--version\)"),
-        (("--version", "1.0-1"), "'1.0-1' is no version of a distribution"),
-        (("--version", "1", "--name", "a\nb"), "is no name of a distribution"),
-        (("--version", "1", "--license", "MIT\nX: y"), "is no license"),
+        (("--version", "1.0-1"), "'1.0-1' is not a distribution version"),
+        (("--version", "1", "--name", "a\nb"), "is not a distribution name"),
+        (("--version", "1", "--license", "MIT\nX: y"), "is not a license"),
         (("--version", "1", "{small}"), "two of the bundles are 'small' for gfx942"),
         (("--version", "1", "{rows}"), r"the bundles are rows and small: .*\(--name\)"),
         (("--name", "x", "{rows}"), r"no one version: 'small' \(none\) and 'rows' 0\.1\.0"),

@@ -68,7 +68,7 @@ def test_the_environment_names_a_policy(
     path.write_text(f'[keys.other]\npublic = "ed25519:{base64.b64encode(other.public).decode()}"\nbundles = ["*"]\n')
     monkeypatch.setenv("AOTBUNDLE_TRUST", str(path))
     for folder in (signed, signed.parent):
-        with pytest.raises(TrustError, match=r"trust\.toml does not have; there: key 'other' \(ed25519:"):
+        with pytest.raises(TrustError, match=r"trust\.toml does not list; listed: key 'other' \(ed25519:"):
             open_bundle(folder, device="emulator")
     assert open_bundle(signed, device="emulator", trust=policy).name == "small", "what a call says is stronger"
     monkeypatch.setenv("AOTBUNDLE_TRUST", str(tmp_path / "none.toml"))

@@ -262,9 +262,9 @@ def test_several_processes_write_one_file(tmp_path: Path):
     [
         (b"calls: [", ":1:9: not valid YAML"),
         (b"calls: []\ncalls: []\n", ":2:1: not valid YAML"),
-        (b"bundle: rows\nops: {}\n", ": it is no calls file"),
-        (b"calls: {}\n", ": it is no calls file"),
-        (b"[1]\n", ": it is no calls file"),
+        (b"bundle: rows\nops: {}\n", ": not a calls file"),
+        (b"calls: {}\n", ": not a calls file"),
+        (b"[1]\n", ": not a calls file"),
         (b"calls:\n- op: a\n- 7\n", ":3: a call is a mapping (given: 7)"),
         (b"calls:\n- {op: a, count: many}\n", ":2: `count` is a number from 1 on (given: 'many')"),
         (b"\xff", ": cannot be read: it is not UTF-8 text"),
@@ -339,7 +339,7 @@ def test_a_pipe_is_no_calls_file(tmp_path: Path):
 
 
 def test_a_recording_that_could_not_be_written_does_not_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(CallsFileError, match=r"there is no folder .*nowhere that can be written to"):
+    with pytest.raises(CallsFileError, match=r"folder .*nowhere does not exist or is not writable"):
         aot_runtime.record(tmp_path / "nowhere" / "calls.yaml")
     monkeypatch.setitem(sys.modules, "ruamel.yaml", None)
     with pytest.raises(CallsFileError, match=r"needs the extra `record`: pip install 'aotbuild\[record\]'"):

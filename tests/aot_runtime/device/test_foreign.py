@@ -68,7 +68,7 @@ def test_what_is_refused():
             device.wrap(Interface(**good | change))
         assert words in str(raised.value)
     for junk in (3, [1.0], "x", object()):
-        with pytest.raises(ArgumentError, match=f"{type(junk).__name__} is no array"):
+        with pytest.raises(ArgumentError, match=f"{type(junk).__name__} is not an array"):
             device.wrap(junk)
 
 

@@ -1,4 +1,4 @@
-"""Draw charts with matplotlib, as inline SVG in the page's colours, compatible with a strict Content-Security-Policy."""
+"""Draw charts with matplotlib, as inline SVG in the page's colours that a strict Content-Security-Policy allows."""
 
 from __future__ import annotations
 

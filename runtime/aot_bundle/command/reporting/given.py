@@ -70,7 +70,7 @@ class ProfiledLaunch(msgspec.Struct, frozen=True):
 
     @property
     def flops(self) -> int:
-        """Of its matrix instructions."""
+        """Floating-point operations of its matrix instructions."""
         return sum(count.flops for count in self.matrix.values())
 
     @property
