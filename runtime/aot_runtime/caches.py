@@ -42,7 +42,7 @@ def quantise_int4(x: Array, groups: int) -> tuple[Array, Array]:
 
     Args:
         x: float32 [.., head_dim]. Each group is rounded to 16 steps from its minimum to its maximum. The pair is
-            rounded to fp16 first, to minimise the error of what is read back.
+            rounded to fp16 first, to minimise the error after dequantisation.
 
     Returns:
         (packed uint8 [.., head_dim / 2], pairs fp16 [.., groups, 2]).

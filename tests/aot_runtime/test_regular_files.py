@@ -62,4 +62,4 @@ def test_nothing_waits_for_a_pipe(tmp_path: Path, statement: str):
     )  # fmt: skip
     if "needs the package" in result.stderr or "No module named" in result.stderr:
         pytest.skip(result.stderr.splitlines()[-1])
-    assert result.returncode == 1 and ("is no regular file" in result.stderr or "'rows'" in result.stderr)
+    assert result.returncode == 1 and ("is not a regular file" in result.stderr or "'rows'" in result.stderr)

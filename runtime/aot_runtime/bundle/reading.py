@@ -215,7 +215,7 @@ def _check_case(ops: dict[str, Op], case: Case) -> None:
     if case.dtypes.keys() != op.dtypes.keys() or any(case.dtypes[name] not in op.dtypes[name] for name in op.dtypes):
         raise BundleError(f"{what} is of dtypes {case.dtypes}; the op has {op.dtypes}")
     if not case.scalars.keys() <= {scalar.name for scalar in op.scalars}:
-        raise BundleError(f"{what} passes scalars {sorted(case.scalars)}, of which the op lacks some")
+        raise BundleError(f"{what} passes scalars {sorted(case.scalars)}, not all of which the op has")
     innermost = {tensor.name: tensor.innermost for tensor in op.tensors}
     if any(dim not in innermost.get(name, ()) for name, dim in case.innermost.items()):
         raise BundleError(f"{what} has innermost dims {case.innermost}, which the op does not allow")

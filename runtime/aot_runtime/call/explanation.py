@@ -256,7 +256,7 @@ def _kernarg_value(arg: Kernarg, variant: Variant, taken: LaunchDecision, decisi
     if arg.type.startswith(POINTER):
         there = decision.layouts.keys() | {name for name, *_ in decision.workspaces}
         if arg.value and arg.value not in there:
-            return f"0, as there is no {arg.value}"
+            return f"0, as {arg.value} is absent"
         return f"address of {arg.value}" if arg.value else _scratch(arg, variant, taken)
     value = taken.values[arg.value]
     return str(value) if arg.value in (arg.name, str(value)) else f"{value} = {arg.value}"

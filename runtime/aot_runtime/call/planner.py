@@ -162,7 +162,7 @@ def op_planner(index: Index, name: str, place: Path | None = None) -> Planner:
     """Return the planner of a bundle's op. Raises `ArgumentError` for an unknown op, `BundleError` for an unsound one.
 
     Args:
-        place: the bundle's path, for errors that say how to build what is missing.
+        place: the bundle's path, for errors that say how to build missing variants.
     """
     ops = {op.name: op for op in index.ops}
     if name not in ops:

@@ -20,7 +20,7 @@ from aot_runtime.errors import ArgumentError
 VERSION = (1, 0)
 """DLPack version of exported and requested capsules."""
 DEVICES = {"cuda": 2, "hip": 10}
-"""DLDeviceType of each driver's memory: kDLCUDA, kDLROCM. That of the emulator is no memory to other libraries."""
+"""DLDeviceType by driver: kDLCUDA, kDLROCM. The emulator's memory is not accessible to other libraries."""
 CPU = (1, 0)
 """kDLCPU."""
 HOST_DEVICES = (1, 3, 11)

@@ -166,7 +166,7 @@ class DeviceMemory:
         self.streams: dict[int, StreamHolding] = {}
         """Streams created by the runtime and not yet destroyed, by handle."""
         self.launched_on: WeakSet[LaunchedOn] = WeakSet()
-        """Objects that record stream handles, to be told of destroyed streams."""
+        """Objects that record stream handles, to be notified of destroyed streams."""
         self._kept: dict[tuple[int, int], list[Block]] = {}
         """Free small blocks of the runtime's streams, by size and stream."""
         self._kept_bytes = 0

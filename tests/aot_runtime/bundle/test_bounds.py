@@ -86,8 +86,8 @@ def unix_socket(path: Path) -> None:
 REPLACEMENTS = [
     (link_to_outside, "is a symbolic link"),
     (link_folder, "'code' is a symbolic link"),
-    (fifo, "is no regular file"),
-    (unix_socket, "is no regular file"),
+    (fifo, "is not a regular file"),
+    (unix_socket, "is not a regular file"),
 ]
 
 

@@ -90,7 +90,7 @@ def shared_entries(path: Path) -> None:
             zipped(lambda data: data.replace(b"(2, 16)", b"(9, 99)")),
             "'inputs/x.npy' has 64 bytes, which is not float16[",
         ),
-        (zipped(lambda data: data[:50]), "no array of numbers"),
+        (zipped(lambda data: data[:50]), "not an array of numbers"),
         (zipped(lambda data: data.replace(b"<f2", b"<b8")), ""),
     ],
     ids=range(17),

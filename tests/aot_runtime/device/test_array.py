@@ -242,7 +242,7 @@ def test_what_is_in_an_array_is_asked_of_numpy():
                 compare(array, value)
         assert compare(counted((3,)), array).tolist() == compare(counted((3,)), counted((3,))).tolist()
     for asked in (array, array[:1], array[0], array[:0]):
-        with pytest.raises(TypeError, match=r"is true is in its content: .*numpy\(\)"):
+        with pytest.raises(TypeError, match=r"depends on its content: .*numpy\(\)"):
             bool(asked)
     assert len({array, other, array}) == 2 and {array: 1}[array] == 1
     assert [int(row.numpy()) for row in array] == [int(row.numpy()) for row in reversed(array)][::-1] == [0, 1, 2]
@@ -255,7 +255,7 @@ def test_what_is_in_an_array_is_asked_of_numpy():
 @in_double()
 def test_there_is_no_current_stream():
     stream = get_device("hip:0").stream()
-    with pytest.raises(TypeError, match="no current stream that `with` could set: pass stream="), stream:
+    with pytest.raises(TypeError, match="no current stream to set with `with`: pass stream="), stream:
         raise AssertionError("not reached")
     assert repr(stream) == f"<stream {stream.handle:#x} on hip:0>"
     event = stream.record()

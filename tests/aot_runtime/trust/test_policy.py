@@ -84,7 +84,7 @@ FAULTS = {
     KEY + "[least_versions]\n'x[yz]*' = '1'": r"least_versions has 'x\[yz\]\*', which is neither",
     KEY + "[least_versions]\nx-gfx942 = '1'": "least_versions has 'x-gfx942', which is neither",
     KEY + "[least_versions]\n'*' = ''": r"least_versions\.\*: '' is not a valid bundle version",
-    'trusted_root = "root.json"\n' + KEY: "trusted_root is for `identities`",
+    'trusted_root = "root.json"\n' + KEY: "trusted_root is set, but the policy has no `identities`",
     "a = " + "[" * 5000: "trust policy",
 }
 
@@ -136,7 +136,9 @@ KEYS: dict[str, Callable[[], TrustPolicy]] = {
         identities=(identity("a"),),
         trusted_root=5,  # type: ignore[arg-type]
     ),
-    r"trusted_root is for `identities`": lambda: TrustPolicy((key(),), trusted_root=Path("root.json")),
+    r"trusted_root is set, but the policy has no `identities`": lambda: TrustPolicy(
+        (key(),), trusted_root=Path("root.json")
+    ),
     r"least_versions is \['x'\]; a mapping": lambda: TrustPolicy((key(),), ["x"]),  # type: ignore[arg-type]
     r"least_versions\.x: 'new' is not a valid bundle version": lambda: TrustPolicy((key(),), {"x": "new"}),
     r"least_versions\.x: 1.2 is not a valid bundle version": lambda: TrustPolicy((key(),), {"x": 1.2}),  # type: ignore[dict-item]
