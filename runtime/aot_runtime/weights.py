@@ -339,7 +339,7 @@ def _codes(words: Array, bits: int) -> Array:
 
 
 def _in_layout(codes: Array, zeros: Array, bits: int) -> tuple[Array, Array]:
-    """(w, zeros) of `Packed` from codes uint8 [n, k] and zeros int16 [groups, n]. Those of 8 bits become signed."""
+    """Return (w, zeros) of `Packed` from codes uint8 [n, k] and zeros int16 [groups, n]. 8-bit codes become signed."""
     if bits == 4:
         return pack_int4(codes), zeros.astype(np.uint8)
     if zeros.max(initial=0) > 255:

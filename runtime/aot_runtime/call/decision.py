@@ -29,7 +29,7 @@ class ConfigChoice(msgspec.Struct, frozen=True):
 
 
 class LaunchDecision(msgspec.Struct, frozen=True):
-    """One launch of a call: its variant, its grid, and the value of every kernarg expression.
+    """A launch of a call: its variant, its grid, and the value of every kernarg expression.
 
     `tried` lists the configs up to and including the chosen one.
     """

@@ -39,7 +39,7 @@ class Code:
             device.memory.launched_on.add(self)
 
     def __len__(self) -> int:
-        """The number of loaded kernels."""
+        """Return the number of loaded kernels."""
         return len(self._functions)
 
     def __call__(self, variant: Variant) -> int:

@@ -42,7 +42,7 @@ def test_wrong_usage_is_status_2(arguments: str):
         ("ls {empty}", "is not a bundle and contains none"),
         ("show {empty}", "is not a bundle: it has no bundle.json"),
         ("show {sample} --op redcue", "no op 'redcue'; did you mean 'reduce'?"),
-        ("verify {empty}", "is no bundle"),
+        ("verify {empty}", "is not a bundle"),
         ("explain {sample} reduse", "no op 'reduse'; did you mean 'reduce'?"),
         ("explain {sample} reduce --dtype T=float16 --dim rows=1 seed=1", "(pass --dim cols=…)"),
         ("explain {sample} swap n=1", "swap has no scalar 'n'"),

@@ -118,7 +118,7 @@ def test_what_is_not_packed_or_unpacked(small_copy: Path, archive: Path, tmp_pat
     result = aotbundle("pack", archive)
     assert result.exit_code == 1 and "is a file" in result.output
     result = aotbundle("pack", small_copy.parent / "none")
-    assert result.exit_code == 1 and "is no bundle" in result.output
+    assert result.exit_code == 1 and "is not a bundle" in result.output
     result = aotbundle("unpack", archive, "-o", small_copy)
     assert result.exit_code == 1 and "exists already" in result.output
     result = aotbundle("unpack", archive, "-o", tmp_path / "none/folder")

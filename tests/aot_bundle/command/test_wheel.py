@@ -112,7 +112,7 @@ def test_an_installed_bundle_is_opened_by_its_name(rows_bundle: Path, site: Site
     y = rows.softmax(np.zeros((1, 16), np.float32))
     assert np.array_equal(y, np.full((1, 16), 1 / 16, np.float32))
     for place in (Path("rows"), "./rows"):
-        with pytest.raises(BundleError, match=r"rows has no bundle|is no bundle"):
+        with pytest.raises(BundleError, match=r"rows is not a bundle"):
             open_bundle(place, "emulator")
     for words in (["show"], ["verify"], ["explain", "softmax", "--shape", "x=2,16", "--dtype", "T=float32"]):
         result = aotbundle(words[0], "rows", *words[1:])
@@ -138,7 +138,7 @@ def test_of_several_architectures_the_devices_is_opened(rows_bundles: Path, site
         open_bundle("rows", "emulator:gfx90a")
     again = site.install(*both, name="rows-again")  # the same bundles: it makes no difference which is opened
     assert open_bundle("rows", "emulator:gfx942").id == rows.id
-    with pytest.raises(BundleError, match=r"no bundle 'row': .*; installed: rows for gfx942.*aotbundle-row-<architect"):
+    with pytest.raises(BundleError, match=r"no bundle is called 'row': .*; installed: rows for gfx942.*aotbundle-row-<architect"):
         open_bundle("row")
     assert parse_wheel_filename(again.name)[0] == "rows-again"
 
@@ -227,7 +227,7 @@ def test_a_bundle_with_faults_goes_into_no_wheel(small_copy: Path, tmp_path: Pat
     next(small_copy.glob("code/*")).write_bytes(b"")
     for bundle in (small_copy, tmp_path / "small.aotb", tmp_path / "none"):
         result = aotbundle("wheel", bundle, "-o", tmp_path / "wheels", "--version", "1")
-        said = "none is no bundle" if bundle.name == "none" else "was altered"
+        said = "none is not a bundle" if bundle.name == "none" else "was altered"
         assert result.exit_code == 1 and said in result.stderr, result.output
     assert not (tmp_path / "wheels").exists()
 

@@ -145,7 +145,7 @@ def test_content_of_another_shape(rows_bundle: Path, tmp_path: Path):
 
 def test_no_bundle(tmp_path: Path):
     result = run(tmp_path, *SOFTMAX, "--shape", "x=1,64")
-    assert result.exit_code == 1 and "is no bundle" in result.stderr
+    assert result.exit_code == 1 and "is not a bundle" in result.stderr
 
 
 def test_progress_by_batch(rows_bundle: Path):
