@@ -43,7 +43,7 @@ class Code:
     def facts(self, variant: Variant) -> CodeFacts:
         """Return facts about a variant's kernel. Raises `BundleError` and `DeviceError` as `read_instructions` does."""
         if self._backend != "hip":
-            raise BundleError("the instructions of cubins are not read; those of code objects for AMD GPUs are")
+            raise BundleError("reading the instructions of cubins is not supported")
         key = variant.code, variant.symbol
         if key not in self._facts:
             self._facts[key] = code_facts(read_instructions(self._image_of(variant.code), variant.symbol))

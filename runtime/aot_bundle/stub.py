@@ -90,8 +90,8 @@ def stub_text(index: records.Index, docs: bool = True) -> str:
     lines = [
         f'"""Types of bundle {bundle_title(index)}, id {index.id}.',
         "",
-        "numpy arrays in give numpy arrays out; where any input is on the device, the outputs are.",
-        'Names other than the class of the bundle are those of types: at run time there are none.\n"""',
+        "If all inputs are numpy arrays, so are the outputs; otherwise, the outputs are on the device.",
+        'Names other than the class of the bundle exist for type checkers only, not at run time.\n"""',
         "",
         _PREAMBLE,
     ]
@@ -115,7 +115,7 @@ def module_text(index: records.Index) -> str:
     ops = "".join(f'        "{op.name}",\n' for op in _typed_ops(index))
     return f'''"""Bundle '{index.name}' as a type, for `open_bundle(path, type={class_name(index.name)})`.
 
-Written by `aotbundle stubs`. The signatures of the ops are in the stub beside this file.
+Written by `aotbundle stubs`. The signatures of the ops are in the stub next to this file.
 """
 
 

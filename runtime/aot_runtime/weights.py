@@ -253,7 +253,7 @@ def prepack(weights: Packed) -> Prepacked:
     if weights.codebook is not None:
         _check("codebook", weights.codebook, (16,), "float32")
         if bits == 8:
-            raise ValueError("codebook is given beside codes of 8 bits; it is for those of 4")
+            raise ValueError("codebook is given with 8-bit codes; it is for 4-bit ones")
     if weights.order is not None:
         raise ValueError(f"weights in act-order cannot be prepacked; linear_int{bits} takes them")
     if n % TILE or k % TILE or weights.group_size % TILE:
@@ -343,7 +343,7 @@ def _in_layout(codes: Array, zeros: Array, bits: int) -> tuple[Array, Array]:
     if bits == 4:
         return pack_int4(codes), zeros.astype(np.uint8)
     if zeros.max(initial=0) > 255:
-        raise ValueError("a zero of 256 among those of 8 bits; 0 to 255 are allowed")
+        raise ValueError("a zero of 8-bit codes is 256; 0 to 255 are allowed")
     return np.ascontiguousarray(codes ^ 0x80).view(np.int8), (zeros - 128).astype(np.int8)
 
 
@@ -354,7 +354,7 @@ def _act_order(group_of: Array, k: int, groups: int, size: int) -> Array | None:
         return None
     least, largest = int(group_of.min()), int(group_of.max())
     if least < 0 or largest >= groups:
-        raise ValueError(f"g_idx has groups from {least} to {largest}; there are {groups}, from 0 on")
+        raise ValueError(f"g_idx has groups from {least} to {largest}; the scales have {groups}")
     counts = np.bincount(group_of.astype(np.intp), minlength=groups)
     if (counts != size).any():
         raise ValueError(

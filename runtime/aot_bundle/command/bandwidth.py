@@ -125,7 +125,7 @@ def bandwidth_lines(measured: Measured) -> list[str]:
     lines += [f"{_size_text(nbytes):>12}  does not fit in the device's memory" for nbytes in measured.skipped]
     lines += [
         "",
-        f"By device events, medians of {measured.rounds} rounds. A copy counts what it reads and what it writes.",
+        f"By device events, medians of {measured.rounds} rounds. A copy counts its reads and its writes.",
     ]
     if not measured.meaningful:
         lines.append("The emulator ran them: these times mean nothing.")

@@ -178,7 +178,7 @@ def _bundles(path: Path, archs: dict[str, str]) -> tuple[bool, list[str]]:
     lines = []
     for folder, index in found.items():
         place = archs.get(index.target.arch)
-        verdict = f"fits {place}" if place else f"fits no device here ({', '.join(archs) or 'there is none'})"
+        verdict = f"fits {place}" if place else f"fits no device here ({', '.join(archs) or 'none found'})"
         lines += [f"{folder}: {index.target.arch}, id {index.id[:ID_LENGTH]}", f"  {verdict}"]
     return any(index.target.arch in archs for index in found.values()), lines
 
@@ -193,22 +193,22 @@ def _advice(drivers: list[FoundDriver]) -> Iterator[str]:
     for folder in dict.fromkeys(Path(library).parent for library in loaded_libraries()):
         if not (folder / NAME).exists():
             yield (
-                f"{folder} has no {NAME}: hipGetProcAddress, by which Triton's own driver finds functions, and "
-                f"hip-python where it is imported by itself look for that name; ROCm's development package has the link"
+                f"{folder} has no {NAME}, which hipGetProcAddress (used by Triton's driver) and hip-python (imported "
+                "directly) look for; ROCm's development package has the link"
             )
     if any(driver.name == "hip" and driver.devices for driver in drivers):
         if os.environ.get("HIP_FORCE_DEV_KERNARG") != "1":
-            yield "HIP_FORCE_DEV_KERNARG=1 puts kernargs in device memory, and saves 2 to 3 us per launch"
+            yield "HIP_FORCE_DEV_KERNARG=1 keeps kernargs in device memory and saves 2 to 3 us per launch"
         if read(_NUMA_BALANCING) == "1":
             yield "automatic NUMA balancing slows GPU work down: sysctl kernel.numa_balancing=0"
     if Path("/dev/kfd").exists() and not os.access("/dev/kfd", os.R_OK | os.W_OK):
-        yield "no permission for /dev/kfd: the user has to be in the groups render and video"
+        yield "no permission for /dev/kfd: add the user to the groups render and video"
     if "HSA_OVERRIDE_GFX_VERSION" in os.environ:
-        yield "HSA_OVERRIDE_GFX_VERSION is set: devices may show an architecture that they are not"
+        yield "HSA_OVERRIDE_GFX_VERSION is set: devices may report a wrong architecture"
     if any(driver.name == "hip" and _loads_in_main(driver) for driver in drivers):
         yield (
-            "libamdhip64 6.4 ends a process by a fault at exit where another thread loaded it than the main one, which "
-            "uses it: have the main thread call get_device('hip') before others open bundles"
+            "libamdhip64 6.4 crashes at exit if another thread than the main one loaded it: call get_device('hip') in "
+            "the main thread before other threads open bundles"
         )
 
 

@@ -48,11 +48,11 @@ class GpuSettings:
             memory = f", memory {self.memory_clock}" if self.memory_clock else ""
             level = f", performance level {self.level}" if self.level else ""
             yield f"clocks: {self.clock}{memory}{level}"
-            yield f"  held by `{self.hold_clocks}`, let go by `{self.free_clocks}`"
+            yield f"  fix with `{self.hold_clocks}`, release with `{self.free_clocks}`"
         if self.power_cap is not None:
             default = f", by default {self.default_power_cap:.0f} W" if self.default_power_cap is not None else ""
             yield f"power cap: {self.power_cap:.0f} W{default}"
-            yield f"  set by `{self.set_power_cap}`"
+            yield f"  set with `{self.set_power_cap}`"
 
     def summary(self) -> str:
         """Return the settings in one line, for the heading of a measurement; empty if unknown."""

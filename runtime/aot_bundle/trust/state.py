@@ -71,5 +71,5 @@ def _check_coverage(source: Source, index: Index, signed: Signed) -> None:
     if faults:
         more = [f"and {len(faults) - MAX_TOLD} more"] if len(faults) > MAX_TOLD else []
         raise TrustError(
-            f"bundle {source.path} is not what was signed: {'; '.join([*faults[:MAX_TOLD], *more])}", "altered"
+            f"bundle {source.path} differs from what was signed: {'; '.join([*faults[:MAX_TOLD], *more])}", "altered"
         )

@@ -151,8 +151,8 @@ def bundle_help(index: Index, place: str) -> str:
             "",
             *(line for lines in ops for line in lines),
             "",
-            "explain('op', ...) says which variant a call gets, selftest() whether the device",
-            "computes right; help(type(bundle)) has what else every bundle has.",
+            "explain('op', ...) explains which variant a call gets; selftest() checks the device's",
+            "results; help(type(bundle)) lists further methods.",
         ]
     )
 

@@ -138,7 +138,9 @@ def test_of_several_architectures_the_devices_is_opened(rows_bundles: Path, site
         open_bundle("rows", "emulator:gfx90a")
     again = site.install(*both, name="rows-again")  # the same bundles: it makes no difference which is opened
     assert open_bundle("rows", "emulator:gfx942").id == rows.id
-    with pytest.raises(BundleError, match=r"no bundle is called 'row': .*; installed: rows for gfx942.*aotbundle-row-<architect"):
+    with pytest.raises(
+        BundleError, match=r"no bundle is called 'row': .*; installed: rows for gfx942.*aotbundle-row-<architect"
+    ):
         open_bundle("row")
     assert parse_wheel_filename(again.name)[0] == "rows-again"
 

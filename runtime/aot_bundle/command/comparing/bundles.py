@@ -127,7 +127,7 @@ def compare_indexes(places: tuple[Source, Source], indexes: tuple[Index, Index],
 
 def _reader(place: Source, index: Index) -> Instructions:
     if index.target.backend != "hip":
-        raise BundleError("the instructions of cubins are not read; those of code objects for AMD GPUs are")
+        raise BundleError("reading the instructions of cubins is not supported")
 
     def read(variant: Variant) -> Any:
         return read_instructions(read_blob(place, index.blobs[variant.code], index.target.arch), variant.symbol)

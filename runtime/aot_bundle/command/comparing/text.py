@@ -110,8 +110,8 @@ def figure_text(figure: Figure) -> str:
 def pairs_lines(pairs: Pairs, found: Sequence[Differences], every: bool) -> Iterator[str]:
     """Format the differences between all pairs of bundles."""
     blocks: list[Iterable[str]] = [differences_text(item, every) for item in found]
-    blocks += [[f"{path} has no bundle beside it: it is gone"] for path in pairs.gone]
-    blocks += [[f"{path} has no bundle beside it: it is new"] for path in pairs.new]
+    blocks += [[f"{path} was removed"] for path in pairs.gone]
+    blocks += [[f"{path} is new"] for path in pairs.new]
     for number, block in enumerate(blocks):
         yield from [""] * (number > 0)
         yield from block
