@@ -77,7 +77,7 @@ def test_instructions_of_a_bundle(rows_bundle: Path):
 
 def test_the_code_of_other_architectures_is_not_read(rows_bundles: Path):
     index, code = code_of(rows_bundles / "rows-sm_90")
-    with pytest.raises(BundleError, match="of cubins are not read"):
+    with pytest.raises(BundleError, match="instructions of cubins is not supported"):
         code.facts(index.variants[0])
     (requirement,) = parse_requirements(["spills == 0"], index.ops)
     with pytest.raises(ExpressionError, match="needs spills, which has no value here"):

@@ -27,7 +27,7 @@ from .parameters import PATHS
 def wheel(bundles: tuple[Path, ...], output: Path, name: str | None, version: str | None, license_: str) -> None:
     """Make a wheel of bundles. Once it is installed by pip, `open_bundle` finds them by name.
 
-    The wheel has no code, and requires the oldest aot-runtime that reads the bundles' format. It includes signatures.
+    The wheel has no code, and requires an aot-runtime that reads the bundles' format. It includes signatures.
     The result is reproducible. A bundle with faults (see `verify`) is rejected. An older wheel is replaced.
 
     \b

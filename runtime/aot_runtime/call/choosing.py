@@ -38,7 +38,7 @@ class Search(msgspec.Struct):
     """The record of a search for variants.
 
     Attributes:
-        tried: the variants that would fit but are not built.
+        tried: the failed attempts, in words: axis values without a match, and variants that are not built.
         misaligned: the reasons why the call cannot use aligned variants.
         may_be_had: True if building the manifest in full may yield a variant that fits.
     """
