@@ -1,1 +1,1 @@
-"""Profiles and modelled times of calls on the emulator, and their reports."""
+"""Profile calls on the emulator, model their time, and report both."""

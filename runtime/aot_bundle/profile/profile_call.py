@@ -1,8 +1,7 @@
-"""Profiles a call of an op on the emulator: counts of what its kernels do, and lower bounds of their time.
+"""Profile a call of an op on the emulator: counts of its kernels' work, and lower bounds of their time.
 
-The call is described in words (`CallSpec`), as `explain` takes it. Its tensors are made up: floating-point inputs are
-N(0, 1), all others 0, unless they are given; what a kernel counts rarely depends on more than shapes, but lengths and
-indices are such tensors.
+The call is described by a `CallSpec`, as for `explain`. Unless given, floating-point inputs are N(0, 1) and others 0.
+Counts rarely depend on values, except for tensors such as lengths and indices.
 """
 
 from __future__ import annotations
@@ -39,19 +38,19 @@ from aot_runtime.regular_files import open_regular
 from aot_runtime.trust.reader import index_reader
 
 _DRAWN = 1 << 20
-"""Random numbers that a tensor has before they repeat."""
+"""Number of random values before they repeat."""
 _RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})")
 Progress = Callable[[str, int, int], None]
-"""Called with a launch's kernel, the workgroups that are done, and how many there are."""
+"""Callback with a launch's kernel, the number of finished workgroups, and their total."""
 
 
 @dataclass(frozen=True)
 class TensorTraffic:
-    """What a launch does to a tensor.
+    """A launch's memory traffic on a tensor.
 
     Attributes:
-        nbytes: of its elements, gaps between them left out.
-        read, written: distinct bytes of device memory, gaps included.
+        nbytes: size of its elements, without gaps.
+        read, written: distinct bytes of device memory accessed, including gaps.
     """
 
     name: str
@@ -63,7 +62,7 @@ class TensorTraffic:
 
 @dataclass(frozen=True)
 class LaunchProfile:
-    """One launch. `other` is what it read and wrote of memory that is no tensor's: workspaces and constants."""
+    """The profile of a launch. `other` is (bytes read, written) outside of tensors: workspaces and constants."""
 
     decision: LaunchDecision
     kernel: str
@@ -77,7 +76,7 @@ class LaunchProfile:
 
 @dataclass(frozen=True)
 class Profile:
-    """A call of a bundle with an id, and its launches in the order in which they were made."""
+    """The profile of a call, with its launches in order."""
 
     bundle: str
     id: str
@@ -91,7 +90,7 @@ class RecordingDriver(Driver, Protocol):
     """A driver whose launches can be counted."""
 
     def recording(self, options: Options) -> AbstractContextManager[list[Statistics]]:
-        """What the launches that are made meanwhile do, each run with the options given."""
+        """Record the statistics of launches during a context, run with the given options."""
 
 
 def profile_call(
@@ -102,27 +101,27 @@ def profile_call(
     content: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Profile:
-    """Run a call of a bundle's op on the emulator, and count.
+    """Profile a call of a bundle's op on the emulator.
 
     Args:
-        driver: of the emulator.
-        content: of tensors that are not made up: a number that fills it, `LOW..HIGH` for uniform random whole numbers
-            from LOW to HIGH, or the path of a .npy file of its shape.
+        driver: the emulator's driver.
+        content: values by tensor: a number, `LOW..HIGH` for uniform random integers from LOW to HIGH, or the path of a
+            .npy file of its shape.
 
     Raises:
-        ArgumentError: there is no such op, or the call would be refused, for the reason that the error gives.
-        BundleError: the bundle is damaged, or the policy that the environment names does not accept it.
-        DeviceError: the bundle's arch is not emulated.
+        ArgumentError: the op does not exist, or the call is invalid.
+        BundleError: the bundle is damaged, or the environment's trust policy does not accept it.
+        DeviceError: the bundle's architecture is not emulated.
         EmulationError: a kernel fails.
     """
     return profile_on(driver, open_for(driver, folder, op_name), op_name, call, content, progress)
 
 
 def open_for(driver: Driver, folder: Path, op_name: str) -> Bundle:
-    """The bundle, open on the emulated device of its arch. Raises as `profile_call` does."""
+    """Open a bundle on the emulated device of its architecture. Raises as `profile_call` does."""
     index = index_reader()(folder)
     device = Device(driver, device_for_arch(driver, index.target.arch))
-    op_planner(index, op_name)  # says what is wrong with the name
+    op_planner(index, op_name)  # raises for an unknown op
     return Bundle(folder, index, device)
 
 
@@ -134,7 +133,7 @@ def profile_on(
     content: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Profile:
-    """`profile_call` of a bundle that is open on that driver; its options stay what they were."""
+    """Like `profile_call`, for an open bundle. The driver's options are restored."""
     made = make_call(bundle, op_name, call, content or {})
     shown = None if progress is None else _Progress(progress, made.launched)
     with driver.recording(Options(profile=True, progress=shown)) as record:
@@ -149,7 +148,7 @@ def profile_on(
 
 @dataclass(frozen=True)
 class MadeCall:
-    """A call with its tensors in the device's memory. launched: its launches that have any workgroup."""
+    """A call with its tensors on the device. `launched` are its launches with a non-empty grid."""
 
     bundle: Bundle
     planner: Planner
@@ -166,7 +165,7 @@ class MadeCall:
 
 
 def make_call(bundle: Bundle, op_name: str, call: CallSpec, content: Mapping[str, str]) -> MadeCall:
-    """Make the tensors of a call that is given in words. Raises `ArgumentError`."""
+    """Create the tensors of a described call. Raises `ArgumentError`."""
     index, device = bundle.index, bundle.device
     planner: Planner = bundle[op_name].planner  # type: ignore[attr-defined]
     decision = plan_call(index, planner, call, device.properties.num_cus, device.properties.num_xcds)
