@@ -184,11 +184,11 @@ class DeviceArray(OneOfAKind):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Version 3 of the protocol; also what HIP builds of torch and cupy read."""
+        """The array interface, version 3. HIP builds of torch and cupy read it, too."""
         if self.device.driver.dlpack_device is None:
-            raise AttributeError(f"{self.device} has no memory of a GPU; use __dlpack__ or numpy(), which copy")
-        if self.dtype.isbuiltin != 1:  # of ml_dtypes: its type string means something else
-            raise AttributeError(f"__cuda_array_interface__ has no {self.layout.dtype}; use __dlpack__")
+            raise AttributeError(f"{self.device} has no GPU memory; use __dlpack__ or numpy(), which copy")
+        if self.dtype.isbuiltin != 1:  # an ml_dtypes dtype, whose type string is misleading
+            raise AttributeError(f"__cuda_array_interface__ does not support {self.layout.dtype}; use __dlpack__")
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,

@@ -42,7 +42,7 @@ class Exportable(Protocol):
 
 
 def dlpack_device(array: Exportable) -> tuple[int, int]:
-    """DLPack's (type, id) of what an export is by default: emulated memory is copied to the host's."""
+    """Return DLPack's (device type, device id) of a default export. Emulated memory is exported to the CPU."""
     kind = array.device.driver.dlpack_device
     return CPU if kind is None else (kind, array.device.index)
 

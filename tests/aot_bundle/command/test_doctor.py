@@ -11,7 +11,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from aot_bundle.command import diagnosis, extras, gpu_settings
+from aot_bundle import gpu_settings
+from aot_bundle.command import diagnosis, extras
 from aot_bundle.command.main import main
 from aot_runtime.device.drivers.base import DeviceProperties
 from aot_runtime.errors import DeviceError
