@@ -306,7 +306,7 @@ class Gpus:
         raw = protocol.packed_fault(kind, device.index, address % (1 << 64))
         self._shared[protocol.FAULT_AT + 8 : protocol.FAULT_AT + len(raw)] = bytes(len(raw) - 8)
         self._shared[protocol.FAULT_AT : protocol.FAULT_AT + 8] = raw[:8]
-        self._shared[protocol.FAULT_AT + 8 : protocol.FAULT_AT + len(raw)] = raw[8:]  # includes the kind, which must be written last
+        self._shared[protocol.FAULT_AT + 8 : protocol.FAULT_AT + len(raw)] = raw[8:]  # with the kind, written last
 
     def _report_exception(self, queue: Queue, code: int) -> bool:
         """Report a queue exception to ROCr like the driver does. Returns False if that is not possible."""

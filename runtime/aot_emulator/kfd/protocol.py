@@ -2,9 +2,9 @@
 
 | Message | Device | Values |
 |---|---|---|
-| HELLO | number of devices | process id of the program; carries the fds of the shared file and of each device's memory |
-| MAP | device that gets access | virtual address, bytes, offset in a device's memory, index of that device, flags |
-| MAP_USER | device that gets access | virtual address, bytes, address in the program |
+| HELLO | number of devices | the program's pid; with it come fds of the shared file and of each device's memory |
+| MAP | device with access | virtual address, bytes, offset in a device's memory, index of that device, flags |
+| MAP_USER | device with access | virtual address, bytes, address in the program |
 | UNMAP | device that loses access | virtual address, bytes |
 | CREATE_QUEUE | owner | number (type from bit 32), ring, ring bytes, read and write pointer, doorbell, save area |
 | DESTROY_QUEUE | owner | number |

@@ -72,7 +72,7 @@ def test_every_emulated_architecture_has_a_gpu():
 def test_messages_are_read_as_they_are_written():
     told = Message(Operation.MAP, 1, (VA, SIZE, 0, 0, 1, 0, 0))
     assert Message.read(told.packed()) == told and len(told.packed()) == MESSAGE_BYTES
-    with pytest.raises(ValueError, match="a message has 72 bytes, got 3"):
+    with pytest.raises(ValueError, match="a message has 64 bytes, got 3"):
         Message.read(b"abc")
 
 

@@ -1,4 +1,4 @@
-"""Conversions between formats of floating-point numbers, and to integers."""
+"""Conversions between floating-point formats, and to integers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .formats import BF16, FP16, FP32, FP64, FloatFormat, quietly
 
 @lru_cache(maxsize=32)
 def decode_table(fmt: FloatFormat) -> npt.NDArray[np.float32]:
-    """The value of every code of a format of at most 8 bits, float32[2**bits]; read only."""
+    """Return the values of all codes of a format of at most 8 bits, as a read-only float32[2**bits]."""
     codes = np.arange(1 << fmt.bits)
     exponent = codes >> fmt.mantissa_bits & ((1 << fmt.exponent_bits) - 1)
     mantissa = codes & ((1 << fmt.mantissa_bits) - 1)
@@ -33,14 +33,17 @@ def decode_table(fmt: FloatFormat) -> npt.NDArray[np.float32]:
 
 @lru_cache(maxsize=32)
 def decode_max(fmt: FloatFormat) -> float:
-    """The largest finite value of a format."""
+    """Return the largest finite value of a format."""
     exponent = fmt.max_code >> fmt.mantissa_bits
     significand = (fmt.max_code & ((1 << fmt.mantissa_bits) - 1)) + (1 << fmt.mantissa_bits)
     return float(significand * 2.0 ** (exponent - fmt.bias - fmt.mantissa_bits))
 
 
 def decode(code: Array, fmt: FloatFormat) -> Array:
-    """The values of codes, exactly: float32, or float64 for FP64. Bits above the format's width must be zero."""
+    """Convert codes to their exact values in float32, or in float64 for FP64.
+
+    Bits above the format's width must be zero.
+    """
     if fmt in (FP64, FP32):
         return code.astype(fmt.code_dtype, copy=False).view(np.float64 if fmt is FP64 else np.float32)
     if fmt is FP16:
@@ -59,19 +62,20 @@ def encode(
     saturate: bool = False,
     random: Array | None = None,
 ) -> Array:
-    """The codes of values in a format, rounded once.
+    """Convert values to the codes of a format, rounded once.
 
     Args:
         value: float16, float32 or float64.
-        fmt: the result's format.
-        rounding: how to round, and whether overflow gives infinity (or NaN, or the largest value) or stays finite.
-        saturate: MODE.FP16_OVFL: a finite value too large becomes the largest of its sign; so does an infinity in a
-            format of 8 bits, while fp16 keeps it (CDNA3, "MODE register", and AMD's own emulator).
-        random: uint32; rounds stochastically in place of `rounding`: away from zero with the probability of the
-            discarded fraction, its leading 23 - mantissa_bits bits added to as many leading bits of `random`.
+        fmt: format of the result.
+        rounding: rounding mode, which also determines the result of overflow.
+        saturate: MODE.FP16_OVFL: clamp finite overflow to the largest value of its sign. In 8-bit formats this
+            includes infinities; fp16 keeps them (CDNA3, "MODE register", and AMD's own emulator).
+        random: uint32; selects stochastic rounding instead of `rounding`. The leading 23 - mantissa_bits bits of the
+            discarded fraction and of `random` are added, and a carry rounds away from zero.
+
     Returns:
-        Unsigned integers of the smallest width that holds the format. An infinity becomes NaN in a format that has
-        NaN only, and the largest value in one that has neither.
+        Unsigned integers of the smallest width that holds the format. Infinity becomes NaN in formats without
+        infinity, and the largest value in formats without either.
     """
     bits = np.atleast_1d(value).astype(np.float64).view(np.int64)
     negative = bits < 0
@@ -79,7 +83,7 @@ def encode(
     significand = (bits & ((1 << 52) - 1)) | ((biased > 0).astype(np.int64) << 52)
     exponent = np.maximum(biased, 1) - 1023
     emin = 1 - fmt.bias
-    # Past 55 places nothing is left but a remainder below half, whatever the distance.
+    # Beyond 55 places only a remainder below half is left, so the shift can be limited.
     shift = np.minimum(52 - fmt.mantissa_bits + np.maximum(0, emin - exponent), 55)
     kept = significand >> shift
     rest = significand - (kept << shift)
@@ -131,7 +135,7 @@ def _overflow(fmt: FloatFormat, negative: Array, rounding: Rounding, saturate: b
 def f32_to_f16(
     value: Array, rounding: Rounding = Rounding.NEAREST_EVEN, *, saturate: bool = False
 ) -> npt.NDArray[np.uint16]:
-    """v_cvt_f16_f32: uint16 codes of float32 values."""
+    """Compute v_cvt_f16_f32: float32 values to uint16 codes."""
     if rounding in (Rounding.NEAREST_EVEN, Rounding.ZERO) and not saturate:
         with np.errstate(all="ignore"):
             nearest = value.astype(np.float16)
@@ -143,7 +147,7 @@ def f32_to_f16(
 
 
 def f32_to_bf16(value: Array) -> npt.NDArray[np.uint16]:
-    """The nearest bf16 (ties to even): uint16 codes of float32 values. A NaN keeps its sign and upper payload."""
+    """Round float32 values to the nearest bf16 (ties to even), as uint16 codes. NaNs keep sign and upper payload."""
     code = value.view(np.uint32)
     rounded = (code + np.uint32(0x7FFF) + (code >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
     return np.where(np.isnan(value), code >> np.uint32(16) | np.uint32(0x40), rounded).astype(np.uint16)
