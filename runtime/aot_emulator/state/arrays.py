@@ -1,4 +1,4 @@
-"""Arrays of registers, and masks of lanes as bits of words."""
+"""Register arrays, and conversion of lane masks to and from words."""
 
 from __future__ import annotations
 

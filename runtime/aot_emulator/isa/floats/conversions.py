@@ -155,7 +155,7 @@ def f32_to_bf16(value: Array) -> npt.NDArray[np.uint16]:
 
 @quietly
 def narrow(value: Array, rounding: Rounding = Rounding.NEAREST_EVEN) -> Array:
-    """v_cvt_f32_f64: float64 values as float32."""
+    """Compute v_cvt_f32_f64: float64 to float32."""
     if rounding is Rounding.NEAREST_EVEN:
         return value.astype(np.float32)
     return encode(value, FP32, rounding).view(np.float32)
@@ -163,36 +163,37 @@ def narrow(value: Array, rounding: Rounding = Rounding.NEAREST_EVEN) -> Array:
 
 @quietly
 def to_integer(value: Array, bits: int, signed: bool) -> Array:
-    """v_cvt_i32_f32 and kin: values truncated and clamped to an integer's range, NaN as 0. Returns int64."""
+    """Compute v_cvt_i32_f32 and similar: truncate, and clamp to the integer range; NaN becomes 0. Returns int64."""
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
     whole = np.trunc(np.nan_to_num(value.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
     return np.clip(whole, low, high).astype(np.int64)
 
 
 def pack16(low: Array, high: Array) -> npt.NDArray[np.uint32]:
-    """Two 16-bit codes as one dword."""
+    """Pack two 16-bit codes into a dword."""
     return low.astype(np.uint32) | high.astype(np.uint32) << np.uint32(16)
 
 
 def cvt_pkrtz_f16_f32(low: Array, high: Array) -> npt.NDArray[np.uint32]:
-    """v_cvt_pkrtz_f16_f32: toward zero whatever MODE says; overflow stays at the largest finite value."""
+    """Compute v_cvt_pkrtz_f16_f32: round toward zero regardless of MODE; overflow gives the largest finite value."""
     return pack16(f32_to_f16(low, Rounding.ZERO), f32_to_f16(high, Rounding.ZERO))
 
 
 def cvt_pk_bf16_f32(low: Array, high: Array) -> npt.NDArray[np.uint32]:
-    """v_cvt_pk_bf16_f32 (gfx950): to nearest even whatever MODE says."""
+    """Compute v_cvt_pk_bf16_f32 (gfx950): round to nearest even regardless of MODE."""
     return pack16(f32_to_bf16(low), f32_to_bf16(high))
 
 
 def cvt_sr(value: Array, random: Array, fmt: FloatFormat, *, saturate: bool = False) -> Array:
-    """v_cvt_sr_fp8_f32, _bf8_, _f16_, _bf16_: stochastic rounding with the given uint32 random bits. The pseudocode of
-    the ISA documents adds the bits and then rounds to nearest once more; this follows its prose (and AMD's own software
-    version): add, then truncate.
+    """Compute v_cvt_sr_fp8_f32, _bf8_, _f16_, _bf16_: stochastic rounding with uint32 random bits.
+
+    The bits are added and the sum is truncated, as in the prose of the ISA documents and AMD's software implementation.
+    Their pseudocode rounds to nearest once more.
     """
     return encode(value, fmt, saturate=saturate, random=random)
 
 
 def insert_bits(old: Array, code: Array, position: int, width: int) -> npt.NDArray[np.uint32]:
-    """`old` (uint32) with `code` in bits [position, position + width); the rest preserved."""
+    """Insert `code` into bits [position, position + width) of `old` (uint32)."""
     mask = np.uint32(((1 << width) - 1) << position)
     return (old & ~mask) | (code.astype(np.uint32) << np.uint32(position))

@@ -117,7 +117,7 @@ def _check(
         if array.shape != want or array.dtype != np.uint32:
             raise ValueError(f"{op.mnemonic}: {name} must be uint32{list(want)}, is {array.dtype}{list(array.shape)}")
     if arithmetic is Arithmetic.HARDWARE and op.model is None and op.a.fmt is not None:
-        raise ValueError(f"{op.mnemonic}: no model of its hardware arithmetic is known")
+        raise ValueError(f"{op.mnemonic}: no hardware model is known")
 
 
 def _execute(
@@ -125,7 +125,7 @@ def _execute(
 ) -> None:
     modifiers = how.modifiers
     hardware = how.arithmetic is Arithmetic.HARDWARE and op.a.fmt is not None
-    # Where both operands have one layout, any order along k is as good.
+    # If both operands have the same layout, the order along k does not matter.
     in_order = hardware or scales is not None or op.a.bits != op.b.bits
     wide = op.a.fmt is not None and (how.arithmetic is not Arithmetic.FLOAT32 or scales is not None)
     dtype = np.float64 if wide else np.float32
@@ -136,7 +136,7 @@ def _execute(
     if how.flush:
         left, right = (_without_denormals(matrix) for matrix in (left, right))
     addend = None if c is None else with_c_modifiers(op, unpack_accumulator(op, c, modifiers), modifiers)
-    # Before D is written, which C may share registers with.
+    # Computed before D is written, as D may share registers with C.
     infinite = _from_infinity(op, left, right, addend, out.shape) if how.saturate and op.d.name == "f32" else None
     if hardware:
         start = np.zeros(1) if addend is None else from_registers(op, addend)
@@ -153,7 +153,7 @@ def _without_denormals(matrix: Array) -> Array:
 
 
 def _from_infinity(op: MatrixOp, left: Array, right: Array, addend: Array | None, registers: tuple[int, ...]) -> Array:
-    """Where an element of D has an infinity among what it is made of; in D's registers."""
+    """Return a mask, in D's register order, of elements that depend on an infinite operand."""
     rows, columns = (np.any(np.isinf(matrix), axis=2, keepdims=True) for matrix in (left, right))
     found = as_registers(op, rows.swapaxes(2, 3) | columns).reshape(registers)
     return found if addend is None else found | np.isinf(addend).reshape(registers)
@@ -161,7 +161,7 @@ def _from_infinity(op: MatrixOp, left: Array, right: Array, addend: Array | None
 
 def _store(op: MatrixOp, product: Array, addend: Array | None, how: _How, out: Array) -> None:
     if op.a.fmt is None:
-        # Sums of the instruction's products fit 32 bits, and float32 holds them exactly.
+        # The sums of products fit 32 bits and are exact in float32.
         saturates = how.modifiers.clmp or how.saturate
         total = product.astype(np.int64 if saturates else np.int32)
         if addend is not None:
