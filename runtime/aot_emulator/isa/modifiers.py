@@ -1,6 +1,6 @@
-"""What an encoding does to the operands of a vector instruction: neg, abs, op_sel, clamp, omod, SDWA and DPP.
+"""Operand modifiers of vector instructions: neg, abs, op_sel, clamp, omod, SDWA and DPP.
 
-A modifier that an instruction's operands cannot take is refused, never ignored.
+Unsupported modifiers are rejected, never ignored.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PAD, _SIGN_EXTEND, _PRESERVE = 0, 1, 2
 
 
 def modifiers(instruction: Instruction, layout: Registers) -> Modifiers:
-    """The modifiers of an instruction's encoding."""
+    """Return the modifiers of an instruction's encoding."""
     for suffix, kind in (("_SDWA", Sdwa), ("_SDWA_SDST", Sdwa), ("_DPP16", Dpp), ("_DPP8", Dpp8)):
         if instruction.encoding.endswith(suffix):
             return kind(instruction, layout)
@@ -46,18 +46,18 @@ def modifiers(instruction: Instruction, layout: Registers) -> Modifiers:
 
 
 class Modifiers:
-    """VOP1, VOP2 and VOPC, which have no modifiers, and VOP3 and VOP3SD, which have them in fields for all sources."""
+    """Modifiers of VOP3 and VOP3SD, which have fields for all sources; VOP1, VOP2 and VOPC have none."""
 
     def __init__(self, instruction: Instruction, layout: Registers):
         self.instruction, self.layout = instruction, layout
         self.clamp = bool(instruction.field("clmp"))
         self.omod = instruction.field("omod")
-        self._is_rdna = instruction.arch.isa != "cdna"  # its 16-bit results are halves of registers
+        self._is_rdna = instruction.arch.isa != "cdna"  # RDNA writes 16-bit results to register halves
 
-    # What the encodings differ in
+    # Overridden by encodings
 
     def numbers(self) -> list[int]:
-        """The sources' operand numbers, in order."""
+        """Return the operand numbers of the sources, in order."""
         fields = self.instruction.fields
         names = ("src0", "src1" if "src1" in fields else "vsrc1", "src2")
         found = [fields[name] for name in names if name in fields]
@@ -66,19 +66,19 @@ class Modifiers:
         return found
 
     def sign_changes(self, position: int) -> tuple[bool, bool]:
-        """(neg, abs) of a source."""
+        """Return (neg, abs) of a source."""
         neg, absolute = self.instruction.field("neg"), self.instruction.field("abs")
         return bool(neg >> position & 1), bool(absolute >> position & 1)
 
     def raw_source(self, position: int, number: int, kind: str) -> Reader:
-        """A source before neg and abs."""
+        """Return the reader of a source without neg and abs."""
         high = self.instruction.field("opsel") >> position & 1
         if high and bits_of(kind) != 16:
             raise self.instruction.unsupported(f"op_sel on source {position} of {bits_of(kind)} bits")
         return vector_source(self.instruction, number, kind, self.layout, high)
 
     def destination(self, kind: str, keeps_high: bool) -> Writer:
-        """Writes the result."""
+        """Return the writer of the result."""
         row = self.destination_row(kind)
         high = self.instruction.field("opsel") >> 3
         if high and bits_of(kind) != 16:
@@ -88,17 +88,17 @@ class Modifiers:
         return register_writer(row, kind)
 
     def around(self, step: Step) -> Step:
-        """The step as the encoding has it executed."""
+        """Wrap a step with effects of the encoding."""
         return step
 
-    # What they share
+    # Common to all encodings
 
     def destination_row(self, kind: str) -> int:
         words = 2 if bits_of(kind) == 64 else 1
         return vector_register(self.instruction, self.instruction.fields["vdst"], False, self.layout, words)
 
     def sources(self, kinds: Sequence[str], placed: bool = False) -> list[Reader]:
-        """Readers of the sources. `placed`: op_sel places the result, and does not choose halves of sources."""
+        """Return readers of the sources. placed: op_sel selects the position of the result, not halves of sources."""
         if placed and self.instruction.field("opsel") & 3:
             raise self.instruction.unsupported("op_sel on a source")
         return [self._source(position, kind) for position, kind in enumerate(kinds)]
