@@ -117,7 +117,7 @@ class Modifiers:
         return with_signs(read, negate, absolute)
 
     def finish(self, kind: str, saturates: bool) -> Finish | None:
-        """Applies omod and clamp to the result; None where there is nothing to apply."""
+        """Return a function that applies omod and clamp to the result, or None if neither is set."""
         steps: list[Finish] = []
         if self.omod:
             if not kind.startswith("f"):
@@ -139,7 +139,7 @@ class Modifiers:
         return apply
 
     def refuse_clamp(self) -> None:
-        """For instructions whose results take neither clamp nor omod."""
+        """Reject clamp and omod, for instructions that do not support them."""
         if self.clamp or self.omod:
             raise self.instruction.unsupported("clamp or omod")
 
@@ -147,14 +147,14 @@ class Modifiers:
         return self.numbers()[0]
 
     def word_of_first_source(self) -> int:
-        """Which 16 bits of the first source are meant."""
+        """Return the half of the first source that op_sel selects."""
         if self.instruction.field("opsel") & ~1 or self.clamp or self.omod:
             raise self.instruction.unsupported("a modifier")
         return self.instruction.field("opsel")
 
 
 def with_signs(read: Reader, negate: bool, absolute: bool) -> Reader:
-    """The reader with abs, then neg, applied."""
+    """Apply abs, then neg, to a reader."""
     if negate and absolute:
         return lambda waves: -np.abs(read(waves))
     if negate:
@@ -165,9 +165,9 @@ def with_signs(read: Reader, negate: bool, absolute: bool) -> Reader:
 
 
 def clamp_float(waves: Wavefronts, result: Any) -> Any:
-    """To [0, 1]; NaN becomes 0 if MODE.DX10_CLAMP is set."""
+    """Clamp to [0, 1]; NaN becomes 0 if MODE.DX10_CLAMP is set."""
     clamped = np.fmin(np.fmax(result, result.dtype.type(0)), result.dtype.type(1))
-    # fmax may keep either zero.
+    # fmax may return either zero.
     clamped = np.where(result > 0, clamped, result.dtype.type(0))
     return clamped if waves.mode.dx10_clamp else np.where(np.isnan(result), result, clamped)
 
@@ -183,7 +183,7 @@ def _output_modifier(kind: str, factor: float, has_ieee: bool) -> Finish:
 
 
 class Sdwa(Modifiers):
-    """Sub-dword addressing: sources and the result are bytes or words of registers."""
+    """SDWA: sources and result are bytes or words of registers."""
 
     def numbers(self) -> list[int]:
         fields = self.instruction.fields
@@ -247,7 +247,7 @@ class Sdwa(Modifiers):
 
 
 def _selection(instruction: Instruction, select: int) -> tuple[int, int]:
-    """(lowest bit, bits) of a selection."""
+    """Return (lowest bit, width) of a selection."""
     if select in _BYTES:
         return 8 * select, 8
     if select in _WORDS:
@@ -258,9 +258,9 @@ def _selection(instruction: Instruction, select: int) -> tuple[int, int]:
 
 
 class Dpp(Modifiers):
-    """Data-parallel primitives: the first source comes from other lanes.
+    """DPP: the first source is read from other lanes.
 
-    The source is read before anything is written, so a destination that is its own source is safe.
+    All sources are read before the result is written, so that source and destination may be the same register.
     """
 
     def __init__(self, instruction: Instruction, layout: Registers):
@@ -305,7 +305,7 @@ class Dpp(Modifiers):
         return self._within & waves.dpp_sources[:, self._lanes]
 
     def around(self, step: Step) -> Step:
-        """Lanes that the masks disable are not written, nor those without a source unless bound_ctrl gives them 0."""
+        """Disable writes to masked lanes, and to lanes without a source unless bound_ctrl makes it 0."""
 
         def masked(waves: Wavefronts) -> None:
             active = waves.dpp_sources = waves.active
@@ -324,7 +324,7 @@ class Dpp(Modifiers):
 
 
 class Dpp8(Dpp):
-    """DPP of RDNA within each eight lanes, which inactive ones give 0 to."""
+    """RDNA's DPP8, which permutes lanes in groups of eight. Inactive source lanes read as 0."""
 
     def _find_lanes(self) -> tuple[Array, Array]:
         lanes = self.instruction.arch.lanes
@@ -333,7 +333,7 @@ class Dpp8(Dpp):
 
 
 def _source_lanes(instruction: Instruction) -> tuple[Array, Array]:
-    """For each lane, the lane that a DPP control reads, and whether there is one."""
+    """Return the source lane of each lane for a DPP control, and a mask of the lanes that have one."""
     control = instruction.fields["dpp"]
     lanes = instruction.arch.lanes
     lane = np.arange(lanes)

@@ -1,7 +1,7 @@
-"""The state of wavefronts, for many of them at once: each register is an array over wavefronts and lanes.
+"""Vectorised state of wavefronts: each register is an array over wavefronts and lanes.
 
-A `Batch` owns the arrays. A `Wavefronts` is a contiguous run of a batch's wavefronts that stand at the same pc; the
-semantics see only that, and read and write registers through it.
+A `Batch` owns the arrays. A `Wavefronts` object is a contiguous range of a batch's wavefronts at the same pc, through
+which instructions read and write registers.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ DROPPED = 128
 _SCALARS = 130
 _PLAIN = FloatMode()
 UNSET = 0xFFFFFFFF
-"""What registers hold that the launch does not set: NaN as a float."""
+"""Initial value of registers that the launch does not set: NaN as a float."""
 
 
 class Batch:
@@ -54,7 +54,7 @@ class Batch:
         self.signalled = np.zeros(wavefronts, bool)
 
     def reorder(self, start: int, order: Array) -> None:
-        """Put wavefront start + order[i] in place start + i."""
+        """Permute wavefronts: wavefront start + order[i] moves to start + i."""
         here = slice(start, start + len(order))
         self.vectors[:, here] = self.vectors[:, here][:, order]
         self.scalars[:, here] = self.scalars[:, here][:, order]
@@ -109,14 +109,14 @@ class Wavefronts:
 
     @property
     def mode(self) -> FloatMode:
-        """The float modes. One for all: s_setreg with a value that differs by wavefront is refused."""
+        """Float modes, which are uniform: s_setreg rejects values that differ between wavefronts."""
         if self._mode is None:
             self._mode = FloatMode.from_register(int(self.mode_register[0]))
         return self._mode
 
     @property
     def plain(self) -> bool:
-        """Whether floats round to nearest and keep denormals, and results overflow to infinity."""
+        """True in the default modes: round to nearest, preserve denormals, overflow to infinity."""
         if self._mode is None:
             self._plain = self.mode == _PLAIN
         return self._plain
@@ -131,7 +131,7 @@ class Wavefronts:
         self._active = lanes
         return before
 
-    # Registers: every write of one passes through here.
+    # Registers: all register writes use these methods
 
     def write(self, register: int, value: Array) -> None:
         """Write uint32 values to the active lanes of a vector register."""
@@ -151,27 +151,27 @@ class Wavefronts:
             np.copyto(target, value, where=active)
 
     def write_all_lanes(self, register: int, value: Array) -> None:
-        """Write to every lane, active or not: MFMA does."""
+        """Write to all lanes, including inactive ones, as MFMA does."""
         self.u32[register] = value
 
     def write_lane(self, register: int, lane: Array, value: Array) -> None:
-        """Write one lane of each wavefront, active or not."""
+        """Write one lane of each wavefront, even if it is inactive."""
         self.u32[register][np.arange(self.count), lane] = value
 
     def write_scalar(self, register: int, value: Array) -> None:
-        """Write uint32 values, one a wavefront, to a scalar register."""
+        """Write uint32 values, one per wavefront, to a scalar register."""
         self.scalars[register] = value
         if register >= EXEC:
             self._active_known = False
 
     def write_scalar_of(self, register: int, wavefronts: Any, value: Array) -> None:
-        """Write a scalar register of some of the wavefronts (an index)."""
+        """Write a scalar register of the wavefronts selected by an index."""
         self.scalars[register, wavefronts] = value
         if register >= EXEC:
             self._active_known = False
 
     def write_scalar_pair(self, register: int, value: Array) -> None:
-        """Write uint64 values, one a wavefront, to two scalar registers."""
+        """Write uint64 values, one per wavefront, to a pair of scalar registers."""
         self.write_scalar(register, (value & 0xFFFFFFFF).astype(np.uint32))
         self.write_scalar(register + 1, (value >> np.uint64(32)).astype(np.uint32))
 
@@ -194,5 +194,5 @@ class Wavefronts:
         return (low if self.lanes == 32 else low | self.scalars[register + 1]) == 0
 
     def pair(self, register: int) -> Array:
-        """Two scalar registers as uint64, one a wavefront."""
+        """Read a pair of scalar registers as uint64, one per wavefront."""
         return join(self.scalars[register], self.scalars[register + 1])
