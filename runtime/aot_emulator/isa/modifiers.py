@@ -113,7 +113,7 @@ class Modifiers:
         read = self.raw_source(position, numbers[position], kind)
         negate, absolute = self.sign_changes(position)
         if (negate or absolute) and not kind.startswith("f"):
-            raise self.instruction.unsupported(f"neg or abs on source {position}, which is no float")
+            raise self.instruction.unsupported(f"neg or abs on source {position}, which is not a float")
         return with_signs(read, negate, absolute)
 
     def finish(self, kind: str, saturates: bool) -> Finish | None:
@@ -121,7 +121,7 @@ class Modifiers:
         steps: list[Finish] = []
         if self.omod:
             if not kind.startswith("f"):
-                raise self.instruction.unsupported("omod on a result that is no float")
+                raise self.instruction.unsupported("omod on a result that is not a float")
             steps.append(_output_modifier(kind, _OMOD[self.omod], self.instruction.arch.isa != "rdna4"))
         if self.clamp and kind.startswith("f"):
             steps.append(clamp_float)

@@ -71,7 +71,7 @@ OPS: dict[str, tuple[str, Comparison]] = {
     for kind in kinds
     for name, compare in table.items()
 }
-"""By the mnemonic without `v_cmp_` or `v_cmpx_`: the sources' kind, and the comparison."""
+"""(kind of the sources, comparison) by mnemonic suffix, after `v_cmp_` or `v_cmpx_`."""
 
 
 def _is_of_class(value: Array, classes: Array) -> Array:
@@ -79,7 +79,7 @@ def _is_of_class(value: Array, classes: Array) -> Array:
 
 
 def bind(instruction: Instruction, layout: Registers) -> Step | None:
-    """What executes a comparison; None if the instruction is none."""
+    """Return the step of a comparison, or None for other instructions."""
     name = instruction.operation
     prefix = next((prefix for prefix in ("v_cmp_", "v_cmpx_") if name.startswith(prefix)), None)
     if prefix is None:

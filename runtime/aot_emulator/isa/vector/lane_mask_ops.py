@@ -1,4 +1,4 @@
-"""Instructions of the vector ALU that read or write a mask of lanes, or whose fields have a meaning of their own."""
+"""VALU instructions that read or write lane masks, or whose fields have a special meaning."""
 
 from __future__ import annotations
 
@@ -109,7 +109,7 @@ def _bind_div_fmas(instruction: Instruction, layout: Registers, changes: Modifie
 
 
 def _truth(table: int, sources: list[Array], dtype: Any) -> Array:
-    """A function of bits given by its truth table, in which the first source has the highest place."""
+    """Evaluate a bitwise function given by its truth table; the first source is the most significant index bit."""
     half = 1 << len(sources) >> 1
     ones = (1 << half) - 1
     low, differs = table & ones, (table ^ table >> half) & ones
@@ -120,7 +120,7 @@ def _truth(table: int, sources: list[Array], dtype: Any) -> Array:
 
 
 def _bind_bit_operation(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
-    """v_bitop3_b32 and v_bitop3_b16: any function of three bits, its truth table in the modifiers' fields."""
+    """Bind v_bitop3_b32 and v_bitop3_b16: any function of three bits, with its truth table in the modifier fields."""
     field, kind = instruction.field, f"u{instruction.mnemonic[-2:]}"
     table = field("omod") << 6 | field("abs") << 3 | field("neg")
     readers = [changes.raw_source(position, number, kind) for position, number in enumerate(changes.numbers())]
