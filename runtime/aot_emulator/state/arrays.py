@@ -22,6 +22,6 @@ def words_of(lanes: Array) -> tuple[Array, Array]:
 
 
 def join(low: Array, high: Array) -> Array:
-    """uint64 of two uint32 arrays of one shape."""
+    """Combine two uint32 arrays of the same shape to uint64."""
     words = np.stack([low, high], axis=-1)
     return words.view(np.uint64)[..., 0]

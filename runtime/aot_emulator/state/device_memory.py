@@ -218,7 +218,7 @@ def gather(data: Array, offsets: Array, nbytes: int) -> Array:
 
 
 def scatter(data: Array, offsets: Array, nbytes: int, values: Array) -> None:
-    """Write what `gather` would read back; of accesses that overlap, the last one stays."""
+    """Write values in the layout of `gather`. For overlapping accesses, the last one wins."""
     if nbytes in (1, 2):
         _put(data, offsets, nbytes, values)
     elif nbytes == 12:

@@ -17,9 +17,9 @@ from .numerics import Numerics
 VCC, TTMP0, M0, EXEC = 106, 108, 124, 126
 """Scalar operand numbers; 64-bit registers take two."""
 NULL = 124
-"""RDNA's operand that reads as 0 and drops what is written to it; its M0 is `M0` + 1."""
+"""RDNA's null operand, which reads as 0 and ignores writes. RDNA's M0 is `M0` + 1."""
 DROPPED = 128
-"""Row of `Batch.scalars`, the first of two, for what is written to NULL."""
+"""First of two rows of `Batch.scalars` that receive writes to NULL."""
 _SCALARS = 130
 _PLAIN = FloatMode()
 UNSET = 0xFFFFFFFF
@@ -38,7 +38,7 @@ class Batch:
         workgroup: int64 [wavefronts], index of the wavefront's workgroup in the batch.
         slot: int64 [wavefronts], index of the wavefront in the batch as it was launched.
         signalled: bool [wavefronts], that it has come to the barrier that it has not waited for yet (gfx12).
-        numerics: what is chosen about results.
+        numerics: numerical options of the launch.
     """
 
     def __init__(self, registers: int, wavefronts: int, lanes: int, numerics: Numerics | None = None):
@@ -71,7 +71,7 @@ class Wavefronts:
         lanes, scalars, scc: as in `Batch`.
         shape: (wavefronts, lanes).
         dpp_sources: EXEC as it is for the source lanes of the DPP instruction being executed.
-        memory: what the wavefronts' loads and stores reach (`access.Access`).
+        memory: memory of the wavefronts (`access.Access`).
     """
 
     def __init__(self, batch: Batch, start: int, stop: int, pc: int, rank: int, memory: Any):
@@ -126,7 +126,7 @@ class Wavefronts:
         self._mode = None
 
     def narrow(self, lanes: Array | None) -> Array | None:
-        """Replace EXEC, for one instruction, by other lanes (None: all); returns what to put back."""
+        """Replace EXEC for one instruction by `lanes` (None: all). Returns the previous value."""
         before = self.active
         self._active = lanes
         return before

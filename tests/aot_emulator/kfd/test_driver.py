@@ -91,9 +91,7 @@ def test_what_cannot_be_run(arguments: tuple[str, ...], error: str):
 
 def test_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setenv("CC", "no-such-compiler")
-    with pytest.raises(
-        DeviceError, match=r"a C compiler, none found \(no-such-compiler\): install gcc or clang"
-    ):
+    with pytest.raises(DeviceError, match=r"a C compiler, none found \(no-such-compiler\): install gcc or clang"):
         build_shim(tmp_path)
 
 

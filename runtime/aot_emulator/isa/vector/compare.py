@@ -1,6 +1,6 @@
 """Vector comparisons: VOPC, its VOP3, SDWA and DPP forms (chapter "VOPC").
 
-Each writes a lane mask; v_cmpx EXEC as well, and on RDNA nothing else.
+Each writes a lane mask. v_cmpx also writes EXEC; on RDNA it writes only EXEC.
 """
 
 from __future__ import annotations

@@ -43,7 +43,7 @@ def _bind_select(instruction: Instruction, layout: Registers, changes: Modifiers
 
 
 def _bind_carry(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
-    """v_add_co_u32, v_subbrev_co_u32 and kin: the carry goes to VCC or sdst, and for -c- and -b- comes from a mask."""
+    """Bind v_add_co_u32, v_subbrev_co_u32 and similar: the carry-out is VCC or sdst, the carry-in a lane mask."""
     name = instruction.operation
     changes.refuse_clamp()
     first, second = changes.sources(["u32", "u32"])
@@ -134,7 +134,7 @@ def _bind_bit_operation(instruction: Instruction, layout: Registers, changes: Mo
 
 
 def _bind_count_below(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
-    """v_mbcnt_lo and _hi: bits of a mask's low or high word that belong to lower lanes, plus a number."""
+    """Bind v_mbcnt_lo and _hi: count the bits of lower lanes in the low or high word of a mask, plus an addend."""
     first = 32 if "_hi_" in instruction.mnemonic else 0
     changes.refuse_clamp()
     mask, base = changes.sources(["u32", "u32"])

@@ -65,6 +65,4 @@ def _compile(sources: list[Path], target: Path) -> None:
                 raise DeviceError(f"{compiler} failed to build the emulated driver's library:\n{done.stderr.strip()}")
             made.replace(target)
     except OSError as error:
-        raise DeviceError(
-            f"cannot write the emulated driver's library to {target.parent}: {error.strerror}"
-        ) from None
+        raise DeviceError(f"cannot write the emulated driver's library to {target.parent}: {error.strerror}") from None
