@@ -57,7 +57,7 @@ def test_memory_takes_any_address(access: str):
         + "\ns_waitcnt vmcnt(0)",
         data(),
     )
-    with pytest.raises(SanitizerError, match="no multiple of 4"):
+    with pytest.raises(SanitizerError, match="not a multiple of 4"):
         run(POINTER + "global_atomic_add v1, v1, s[4:5] offset:2", data())
 
 
