@@ -38,7 +38,7 @@ def emulate(program: Sequence[str], *options: str, **variables: str) -> Done:
 
 def emulation(program: Sequence[str], *options: str) -> list[str]:
     """The command that does so."""
-    return [sys.executable, "-m", "aot_runtime", "emulate", *options, "--", *program]
+    return [sys.executable, "-m", "aot_bundle", "emulate", *options, "--", *program]
 
 
 def script(text: str, *arguments: str | Path, more: tuple[Path, ...] = ()) -> list[str]:

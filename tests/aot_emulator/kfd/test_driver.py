@@ -29,7 +29,7 @@ def program(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def emulate(program: Path | str, *arguments: str, options: tuple[str, ...] = ()) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "aot_runtime", "emulate", *options, "--", str(program), *arguments]
+    command = [sys.executable, "-m", "aot_bundle", "emulate", *options, "--", str(program), *arguments]
     return subprocess.run(command, capture_output=True, text=True, timeout=60)
 
 
@@ -84,7 +84,7 @@ def test_a_program_that_uses_no_gpu_is_told_of():
     ],
 )
 def test_what_cannot_be_run(arguments: tuple[str, ...], error: str):
-    command = [sys.executable, "-m", "aot_runtime", "emulate", *arguments]
+    command = [sys.executable, "-m", "aot_bundle", "emulate", *arguments]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 2 and done.stderr.startswith(f"aotbundle: error: {error}"), done.stderr
 
@@ -97,7 +97,7 @@ def test_without_a_compiler(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
 def test_a_cache_that_cannot_be_written(tmp_path: Path):
     (tmp_path / "file").touch()
-    with pytest.raises(DeviceError, match="cannot be put into"):
+    with pytest.raises(DeviceError, match="cannot write the emulated driver"):
         build_shim(tmp_path / "file" / "cache")
 
 
@@ -105,7 +105,7 @@ def test_a_folder_that_is_too_deep_for_a_socket(tmp_path: Path, monkeypatch: pyt
     deep = tmp_path / ("x" * 100)
     deep.mkdir()
     monkeypatch.setattr("tempfile.tempdir", str(deep))
-    expected = r"cannot be put into .* \(TMPDIR\): AF_UNIX path too long"
+    expected = r"cannot create the emulated machine in .* \(TMPDIR\): AF_UNIX path too long"
     with pytest.raises(DeviceError, match=expected), emulated_machine():
         pass
 
