@@ -1,4 +1,4 @@
-"""The command `aotbuild`, by that name and as the module aot, where what it needs is installed."""
+"""The command `aotbuild`, also as `python -m aot`. Missing packages are reported before anything else."""
 
 from __future__ import annotations
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import signal
 import sys
 import threading
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -14,15 +14,12 @@ from typing import TYPE_CHECKING, Any
 import click
 from click.shell_completion import CompletionItem
 
-from aot_bundle.command.failures import Told
+from aot_bundle.command.lazy_group import LazyGroup
 from aot_bundle.terminal import error_lines, write, write_error
 from aot_runtime.contract.arch import GPU_NAMES
 
 from . import __version__
-from .command.cache import cache
 from .command.caches import cache_options
-from .command.check import check
-from .command.init import init
 from .command.logs import log_as_asked
 from .command.parameters import (
     EXIT_FAILED,
@@ -31,17 +28,23 @@ from .command.parameters import (
     Archs,
     ManifestPath,
     SchedulerAddress,
+    ShardNumber,
     filters_of,
 )
-from .command.tune import tune
 from .targets import TARGETS, Target
 
 if TYPE_CHECKING:
+    from aot.cache.shared_cache import CacheSettings
     from aot_bundle.trust.signing import Signer
 
-    from .compile.shared_cache import CacheSettings
+    from .shards import Shard
 
-SUBCOMMANDS: Mapping[str, click.Command] = {"cache": cache, "check": check, "init": init, "tune": tune}
+SUBCOMMANDS = {
+    "cache": ("cache", "List or prune what earlier builds compiled."),
+    "check": ("check", "Check ops by random calls on the emulator."),
+    "init": ("init", "Write a manifest for Triton kernels, an op each, from their bodies and their launches."),
+    "tune": ("tune", "Find the best configs of OP among the candidates of its space."),
+}
 
 EPILOG = """\b
 Examples:
@@ -57,6 +60,8 @@ Examples:
   aotbuild tune softmax --arch gfx942 --dry-run
   aotbuild --arch gfx942 --scheduler tcp://127.0.0.1:8786 manifests/first.yaml
   aotbuild --arch gfx942 --shared-cache /mnt/team/aotbuild manifests/first.yaml
+  aotbuild --arch gfx942 --shard 3/16 --shared-cache /mnt/team/aotbuild attention
+  aotbuild --arch gfx942 --list-jobs manifests/first.yaml
   aotbuild cache ls
 
 Exit status: 0 all built; 1 something did not compile or could not be written; 2 wrong usage or manifest.
@@ -64,12 +69,12 @@ Exit status: 0 all built; 1 something did not compile or could not be written; 2
 
 
 class _Terminated(KeyboardInterrupt):
-    """The build was sent SIGTERM. It ends as by Ctrl-C: what it started ends with it."""
+    """SIGTERM was received. The build ends as it does on Ctrl-C, with everything that it started."""
 
 
 @contextmanager
 def _ended_by_sigterm() -> Iterator[None]:
-    """SIGTERM raises `_Terminated` meanwhile, unless somebody handles it already."""
+    """Raise `_Terminated` on SIGTERM in this context, unless the signal is handled already."""
 
     def terminate(number: int, frame: FrameType | None) -> None:
         raise _Terminated
@@ -85,10 +90,10 @@ def _ended_by_sigterm() -> Iterator[None]:
             signal.signal(signal.SIGTERM, signal.SIG_DFL)
 
 
-class BuildCommand(Told):
-    """A command that builds, unless its first word is one of its subcommands, `commands`."""
+class BuildCommand(LazyGroup):
+    """A command that builds, unless its first word is one of its subcommands."""
 
-    commands = SUBCOMMANDS
+    allow_interspersed_args = True
 
     def make_context(
         self, info_name: str | None, args: list[str], parent: click.Context | None = None, **extra: Any
@@ -101,14 +106,9 @@ class BuildCommand(Told):
     def invoke(self, ctx: click.Context) -> Any:
         return super().invoke(ctx) if ctx.command is self else ctx.command.invoke(ctx)
 
-    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        super().format_options(ctx, formatter)
-        with formatter.section("Commands"):
-            formatter.write_dl([(name, command.get_short_help_str()) for name, command in self.commands.items()])
-
 
 class _FirstWord(ManifestPath):
-    """A manifest. The first word may be a subcommand's, too, which completion in shells offers."""
+    """A manifest. For the first word, shells also complete the names of subcommands."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         words = [] if ctx.params.get("manifests") or ctx.params.get("targets") else [*SUBCOMMANDS]
@@ -159,8 +159,13 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
         raise click.BadParameter(str(error)) from None
 
 
-@click.command(
+@click.group(
     cls=BuildCommand,
+    package="aot.command",
+    table=SUBCOMMANDS,
+    invoke_without_command=True,
+    no_args_is_help=False,
+    subcommand_metavar="",
     epilog=EPILOG,
     context_settings={"help_option_names": ["-h", "--help"]},
 )
@@ -171,7 +176,7 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
     type=Archs(),
     multiple=True,
     required=True,
-    help="Targets: architectures (gfx942), GPUs (mi300x) or `native`, with commas between them; may be repeated.",
+    help="Targets: architectures (gfx942), GPUs (mi300x) or `native`, separated by commas; may be repeated.",
 )
 @click.option(
     "-o",
@@ -179,13 +184,13 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
     type=click.Path(path_type=Path),
     default=Path("dist"),
     show_default=True,
-    help="Folder that bundles are written to, one <bundle>-<arch> each.",
+    help="Folder to write bundles to, as <bundle>-<arch>.",
 )
 @click.option(
     "-j",
     "--jobs",
     type=click.IntRange(1),
-    help="Variants that are compiled at once. [default: by cores and memory, or as many as the cluster can]",
+    help="Variants compiled at once. [default: by cores and memory, or as many as the cluster can]",
 )
 @click.option(
     "--scheduler",
@@ -193,12 +198,23 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
     help="Compile on the workers of a dask.distributed cluster: tcp://HOST:PORT, or tls://HOST:PORT.",
 )
 @click.option(
+    "--shard",
+    type=ShardNumber(),
+    metavar="NUMBER/COUNT",
+    help="Compile this part of the jobs into the cache and write no bundle; a build after all parts compiles nothing.",
+)
+@click.option(
+    "--list-jobs",
+    is_flag=True,
+    help="Print the compile jobs, or those of the --shard, as JSON; compile nothing.",
+)
+@click.option(
     "--filter",
     "filters",
     multiple=True,
     metavar="AXIS=VALUE,…",
     callback=_filters,
-    help="Build only variants with these values; alternatives with |. `dtype` is any dtype variable, `op` the op.",
+    help="Build only variants with these values; | separates alternatives. `dtype` is any dtype variable, `op` the op.",
 )
 @click.option(
     "--for",
@@ -206,24 +222,24 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
     multiple=True,
     type=click.Path(path_type=Path),
     metavar="CALLS.yaml",
-    help="Build only the variants that the calls of this file get, which `aot_runtime.record` writes; may be repeated.",
+    help="Build only the variants that the calls in this file need (`aot_runtime.record` writes it); may be repeated.",
 )
 @click.option(
     "--neighbours",
     is_flag=True,
-    help="With --for, build what differs from these in one thing, too: aligned or general, or the value of one axis.",
+    help="With --for, also build variants that differ in one thing: aligned or general, or the value of one axis.",
 )
 @click.option(
     "--add",
     is_flag=True,
-    help="With --for, build all that the bundle in the output folder has, too, so that it only grows.",
+    help="With --for, also build all variants of the bundle in the output folder, so that it only grows.",
 )
 @click.option(
     "--require",
     "requirements",
     multiple=True,
     metavar="EXPRESSION",
-    help="What the code of every variant has to meet, as for `aotbundle isa`; else no bundle is written.",
+    help="Requirement on the code of every variant, as for `aotbundle isa`; if unmet, no bundle is written.",
 )
 @click.option(
     "--sign",
@@ -251,7 +267,7 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
     is_eager=True,
     expose_value=False,
     callback=_list_archs,
-    help="Print the targets, how well each is supported and names of its GPUs, and exit.",
+    help="Print the targets with their support tier and GPUs, and exit.",
 )
 @click.option(
     "--list-manifests",
@@ -259,7 +275,7 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
     is_eager=True,
     expose_value=False,
     callback=_list_manifests,
-    help="Print the names of the shipped manifests and what they are, and exit.",
+    help="Print the shipped manifests, and exit.",
 )
 @click.option(
     "--timeout",
@@ -267,7 +283,7 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
     default=TIMEOUT_S,
     show_default=True,
     metavar="SECONDS",
-    help="Time limit for one variant, and for each file of kernels or references that is run.",
+    help="Time limit of one variant, and of running each file of kernels or references.",
 )
 @cache_options
 @click.option("--line-info", is_flag=True, help="Keep source lines in the code objects, for profilers.")
@@ -275,7 +291,7 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
     "-v",
     "--verbose",
     count=True,
-    help="Log what is done, and print the compiler's traceback of each failure; -vv: more.",
+    help="Log progress, and print the compiler's traceback of each failure; -vv: more.",
 )
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 @click.version_option(__version__)
@@ -283,46 +299,36 @@ def main(
     manifests: tuple[Path, ...], targets: tuple[tuple[Target, ...], ...], output: Path, jobs: int | None,
     scheduler: str | None, filters: dict[str, frozenset[str]], calls: tuple[Path, ...], neighbours: bool,
     add: bool, requirements: tuple[str, ...], signer: Signer | None, pack: bool, compress: bool, dry_run: bool,
-    timeout: float, caches: CacheSettings, line_info: bool, verbose: int, quiet: bool,
+    timeout: float, shard: Shard | None, list_jobs: bool, caches: CacheSettings, line_info: bool, verbose: int,
+    quiet: bool,
 ) -> None:  # fmt: skip
     """Compile every kernel variant that MANIFESTS list into bundles of code objects. Needs no GPU.
 
-    A manifest is given by its path, or by the name of one that is shipped (see --list-manifests): a file of that very
-    name comes first.
+    A manifest is given by its path, or by the name of a shipped one (see --list-manifests). A file of that name takes
+    precedence.
     """
-    from aot.compile.cache import CacheError
+    from aot.cache.layered_cache import CacheError
     from aot.manifest.yamlfile import ManifestError
 
-    from .session import BuildError, Request, build
+    from .build import Request, build
+    from .errors import BuildError
 
     if neighbours and not calls:
-        raise click.UsageError("--neighbours are those of calls: it goes with --for")
+        raise click.UsageError("--neighbours needs --for")
     if add and (not calls or pack):
-        raise click.UsageError("--add is for a bundle in a folder, and for calls: it goes with --for, without --pack")
+        raise click.UsageError("--add needs --for, and goes without --pack")
+    if dry_run and (shard or list_jobs):
+        raise click.UsageError("--dry-run goes without --shard and --list-jobs")
     if compress and not pack:
-        raise click.UsageError("--compress is for archives: it goes with --pack")
+        raise click.UsageError("--compress needs --pack")
     log_as_asked(verbose, quiet)
     request = Request(
-        manifests,
-        tuple(dict.fromkeys(target for group in targets for target in group)),
-        output,
-        jobs,
-        filters,
-        requirements,
-        dry_run,
-        timeout,
-        caches,
-        line_info,
-        bool(verbose),
-        quiet,
-        signer,
-        calls,
-        neighbours,
-        pack,
-        compress,
-        scheduler,
-        add,
-    )
+        manifests=manifests, targets=tuple(dict.fromkeys(target for group in targets for target in group)),
+        output=output, jobs=jobs, filters=filters, requirements=requirements, dry_run=dry_run, timeout=timeout,
+        cache=caches, line_info=line_info, tracebacks=bool(verbose), quiet=quiet, signer=signer, calls=calls,
+        neighbours=neighbours, pack=pack, compress=compress, scheduler=scheduler, add=add, shard=shard,
+        list_jobs=list_jobs,
+    )  # fmt: skip
     try:
         with _ended_by_sigterm():
             sys.exit(build(request))

@@ -1,4 +1,4 @@
-"""Whether there is what a path of a manifest names: what is too long for a name is not there, as nothing else is."""
+"""Test paths that manifests name. A path that is too long for the system does not exist, which is not an error."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 
 def is_file(path: Path) -> bool:
-    """Whether there is a regular file."""
+    """Tell if a regular file exists."""
     try:
         return path.is_file()
     except OSError:
@@ -14,7 +14,7 @@ def is_file(path: Path) -> bool:
 
 
 def is_folder(path: Path) -> bool:
-    """Whether there is a folder."""
+    """Tell if a folder exists."""
     try:
         return path.is_dir()
     except OSError:

@@ -1,4 +1,4 @@
-"""How far a run is: a bar on a terminal, lines in a log."""
+"""Progress of a run: a bar on a terminal, lines in a log."""
 
 from __future__ import annotations
 
@@ -10,25 +10,25 @@ from contextlib import contextmanager
 import rich.console
 from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeRemainingColumn
 
-from aot.compile.batch import OnDone
 from aot.compile.jobs import CompiledKernel
-from aot.compile.pool import CompileFailure
+from aot.workers.batch import OnDone
+from aot.workers.pool import CompileFailure
 from aot_bundle.terminal import Console
 
 LOG = logging.getLogger("aotbuild.build")
 LOG_EVERY_S = 10.0
-"""Seconds between progress lines where the output is no terminal."""
+"""Interval of progress lines if the output is not a terminal."""
 Advance = Callable[[bool], None]
-"""Called as each step ends, with whether it failed."""
+"""Called as each step ends. The argument tells if it failed."""
 
 
 @contextmanager
 def progress(console: Console, labels: Mapping[str, str], workers: str, total: int) -> Iterator[OnDone]:
-    """Yields the callback for each finished variant: a bar on a terminal, a line now and then in a log.
+    """Show progress of compilations; yields the callback for each finished variant.
 
     Args:
-        labels: key of a variant → what it is.
-        workers: how many there are, in words.
+        labels: names of variants, by key.
+        workers: the number of workers, in words.
     """
     with steps(console, f"compiling {counted(total, 'variant')} with {workers}", total) as advance:
 
@@ -42,7 +42,7 @@ def progress(console: Console, labels: Mapping[str, str], workers: str, total: i
 
 @contextmanager
 def steps(console: Console, head: str, total: int) -> Iterator[Advance]:
-    """Yields what is called after each of `total` steps. head: what they are; it begins a log."""
+    """Show progress of `total` steps; yields the function to call after each. `head` begins a log."""
     terminal = rich.console.Console(stderr=console.err, quiet=console.quiet)
     if not terminal.is_terminal or terminal.is_dumb_terminal:
         console.print(head)

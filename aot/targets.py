@@ -6,7 +6,7 @@ import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aot_runtime.contract.arch import ARCHITECTURES, GPU_NAMES, Architecture, Backend, Tier, arch_of
+from aot_runtime.contract.arch import ARCHITECTURES, GPU_NAMES, HIP, Architecture, Tier, arch_of
 
 if TYPE_CHECKING:
     from triton.backends.compiler import GPUTarget
@@ -24,11 +24,11 @@ class Target:
 
     @property
     def row(self) -> Architecture:
-        """All that is known of the architecture."""
+        """The architecture's row."""
         return ARCHITECTURES[self.arch]
 
     @property
-    def backend(self) -> Backend:
+    def backend(self) -> str:
         return self.row.backend
 
     @property
@@ -49,7 +49,7 @@ class Target:
         """The same architecture as Triton's compiler names it."""
         from triton.backends.compiler import GPUTarget
 
-        arch = self.arch if self.backend == "hip" else int(self.arch.removeprefix("sm_"))
+        arch = self.arch if self.backend == HIP.name else int(self.arch.removeprefix("sm_"))
         return GPUTarget(self.backend, arch, self.warp_size)
 
 

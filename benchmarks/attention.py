@@ -76,20 +76,20 @@ class Shape:
 
     @property
     def lengths(self) -> list[int]:
-        """Of the sequences."""
+        """Lengths of the sequences."""
         if not self.varlen:
             return [self.seqlen] * self.batch
         return np.linspace(self.seqlen / 2, self.seqlen * 3 / 2, self.batch).astype(int).tolist()
 
     def extents(self, heads: int) -> tuple[int, ...]:
-        """Of a tensor with that many heads."""
+        """Shape of a tensor with this many heads."""
         if self.varlen:
             return sum(self.lengths), heads, self.head_dim
         return self.batch, heads, self.seqlen, self.head_dim
 
     @property
     def flops(self) -> float:
-        """Of the two matrix products."""
+        """Operations of the two matrix products."""
         return 4 * self.heads * self.head_dim * sum(n * n for n in self.lengths) / (2 if self.causal else 1)
 
 
@@ -167,7 +167,7 @@ def our_call(bundle: Bundle, shape: Shape, inputs: Inputs) -> Callable[[], Any]:
 
 
 def float8_call(bundle: Bundle, shape: Shape, inputs: Inputs) -> Callable[[], Any]:
-    """The same call of e4m3, of another bundle."""
+    """The call in e4m3, from another bundle."""
     from aot_runtime.contract.dtypes import numpy_dtype
 
     device, float8 = bundle.device, numpy_dtype("float8_e4m3fn")

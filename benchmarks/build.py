@@ -1,4 +1,4 @@
-"""How fast `aotbuild` compiles: warm processes against a fresh one per variant, and an empty cache against a full one.
+"""Compile times of `aotbuild`: warm processes against a fresh one per variant, and an empty cache against a full one.
 
 A fresh process imports Triton and compiles one variant by the very same `compile_job`; as many run at once as the pool
 has workers, and both sides compile the same variants, evenly spaced over the manifest. The pool's own start is counted.
@@ -20,13 +20,13 @@ from pathlib import Path
 from measure import ROOT, machine, seconds, table, versions
 
 from aot.compile.jobs import CompileJob
-from aot.compile.pool import CompileFailure, WarmPool, default_workers, run_jobs
 from aot.manifest.loading import load_manifest
 from aot.plan.bundles import plan_bundle
 from aot.targets import parse_arch
+from aot.workers.pool import CompileFailure, WarmPool, default_workers, run_jobs
 
 FRESH = "import pickle, sys; from aot.compile.compiler import compile_job; compile_job(pickle.load(sys.stdin.buffer))"
-"""What a fresh process runs; the job comes on its standard input."""
+"""Program of a fresh process, which reads the job from its standard input."""
 
 
 def main() -> None:

@@ -45,7 +45,7 @@ class Shape:
 
     @property
     def pairs(self) -> int:
-        """Of queries and keys that are seen, of one head."""
+        """Count the pairs of queries and keys that are seen, for one head."""
         return self.batch * (self.queries * self.keys - self.queries * (self.queries - 1) // 2)
 
 

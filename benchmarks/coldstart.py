@@ -141,7 +141,7 @@ def write_data(folder: Path) -> np.ndarray:
 
 
 def run(way: Way, folder: Path, expected: np.ndarray) -> Run:
-    """One run. Raises `RunError`."""
+    """Time one run. Raises `RunError`."""
     result = folder / "out.npy"
     result.unlink(missing_ok=True)
     with tempfile.TemporaryDirectory() as empty:

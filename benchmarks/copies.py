@@ -1,4 +1,4 @@
-"""What copies between numpy arrays and the device's memory cost, and whether they wait for the device's work.
+"""Cost of copies between numpy arrays and the device's memory, and whether they wait for the device's work.
 
     python benchmarks/copies.py
     python benchmarks/copies.py cuda:0 --sizes 4KiB 1MiB --rounds 51
@@ -37,7 +37,7 @@ WORK_FILLS = 20
 
 @dataclass(frozen=True)
 class Way:
-    """One way to copy. `bring` and `take` copy from and to the numpy array that they were made for."""
+    """A way to copy. `bring` and `take` copy from and to the numpy array that they were made for."""
 
     name: str
     bring: Callable[[], Any]

@@ -50,12 +50,12 @@ class Shape:
 
     @property
     def nbytes(self) -> int:
-        """Of K and V."""
+        """Bytes of K and V."""
         return 4 * self.batch * self.heads_kv * self.seqlen * self.head_dim
 
     @property
     def quantised_nbytes(self) -> dict[str, int]:
-        """Of K and V in 8 and 4 bits a number, by dtype: with 4 bytes of factors for a row, or none."""
+        """Bytes of K and V in 8 and 4 bits, by dtype: with 4 bytes of factors for a row, or none."""
         rows = 2 * self.batch * self.heads_kv * self.seqlen
         row = {"int8": self.head_dim + 4, "float8": self.head_dim, "int4": self.head_dim // 2 + 4}
         return {name: rows * nbytes for name, nbytes in row.items()}
@@ -127,7 +127,7 @@ def make_inputs(bundle: Bundle, torch: Any, shape: Shape, dtype: str) -> Inputs:
 
 
 def our_ways(bundle: Bundle, torch: Any, inputs: Inputs, shape: Shape) -> dict[str, Callable[[], Any]]:
-    """Those of 16 bits: contiguous, of listed blocks (all of them), and paged, blocks in a random order."""
+    """Caches of 16 bits: contiguous, in listed blocks (all of them), and paged in a random order."""
     blocks = -(-shape.seqlen // 128)
     none, every, count = (
         bundle.device.array(np.array(x, np.int32)) for x in ([[0]], [[list(range(blocks))]], [[blocks]])
@@ -156,7 +156,7 @@ def our_ways(bundle: Bundle, torch: Any, inputs: Inputs, shape: Shape) -> dict[s
 
 
 def quantised_ways(bundle: Bundle, torch: Any, inputs: Inputs, shape: Shape) -> dict[str, Callable[[], Any]]:
-    """The same caches in 8 and 4 bits a number, contiguous and, by a table of any order, in blocks of 16."""
+    """The caches in 8 and 4 bits, contiguous and, by a shuffled table, in blocks of 16."""
     per_sequence = shape.seqlen // 16
     tables = bundle.device.array(torch.randperm(shape.batch * per_sequence).reshape(shape.batch, -1).int().numpy())
     starts = bundle.device.array(np.arange(shape.batch + 1, dtype=np.int32))

@@ -1,4 +1,4 @@
-"""How quick the emulator is: wavefronts' instructions a second, in each of its modes, and its start.
+"""Speed of the emulator: wavefronts' instructions a second, in each of its modes, and its start.
 
     aotbuild --arch gfx942 manifests/attention.yaml benchmarks/emulated/manifest.yaml
     python benchmarks/emulator.py dist/attention-gfx942 dist/emulated-gfx942
@@ -75,10 +75,7 @@ def main() -> None:
     modes = list(dict.fromkeys([BASE, *options.modes]))
     try:
         print(f"{machine()}; {versions('numpy', 'tinygrad')}\n")
-        workloads = [
-            matmul(options.emulated, modes, options.size),
-            attention(options.attention, modes, options.seqlen),
-        ]
+        workloads = [matmul(options.emulated, modes, options.size), attention(options.attention, modes, options.seqlen)]
         print(report(workloads, options.rounds))
         print(f"\n{start(options.attention, options.rounds)}")
     except (AotError, WrongResultError) as error:

@@ -3,7 +3,7 @@
     aotbuild --arch sm_90 manifests/llama.yaml && python benchmarks/first_token.py dist/llama-sm_90
 
 A checkpoint of random numbers is written to a temporary folder; so its files are warm. Each process reads it, continues
-a short text by one token and prints that: `examples/generate.py`, and transformers, where it is installed. Processes
+a short text by one token and prints that: `aot_models.generate`, and transformers, where it is installed. Processes
 take turns, after one of each that is thrown away; shown are medians, from the start of a process to its line.
 """
 
@@ -17,11 +17,9 @@ import time
 from functools import partial
 from pathlib import Path
 
-from measure import ROOT, interleaved, line, machine, median, versions
+from measure import interleaved, line, machine, median, versions
 
-sys.path += [str(ROOT / "examples")]
-
-from random_checkpoint import FAMILIES, SIZES, random_tensors, settings, write_checkpoint
+from aot_models.random_checkpoint import FAMILIES, SIZES, random_tensors, settings, write_checkpoint
 
 PROMPT = "Once upon a time"
 PACKAGES = ("numpy", "torch", "transformers", "tokenizers", "cuda-bindings", "hip-python")
@@ -54,16 +52,8 @@ def main() -> None:
     with tempfile.TemporaryDirectory() as folder:
         found = settings(options.size, options.family)
         write_checkpoint(Path(folder), found, random_tensors(found, alike=True))
-        generate = [
-            str(ROOT / "examples" / "generate.py"),
-            folder,
-            str(options.bundle),
-            PROMPT,
-            "--tokens",
-            "1",
-            "--json",
-        ]
-        ways = {"examples/generate.py": [*generate, *device]}
+        generate = ["-m", "aot_models.generate", folder, str(options.bundle), PROMPT, "--tokens", "1", "--json"]
+        ways = {"aot_models.generate": [*generate, *device]}
         if "transformers" in versions("transformers"):
             ways["transformers"] = ["-c", THEIRS, folder, PROMPT]
         taken = interleaved({name: partial(seconds_to_line, command) for name, command in ways.items()}, options.rounds)

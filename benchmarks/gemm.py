@@ -33,8 +33,8 @@ from typing import Any
 from measure import table
 from on_gpu import device_times, heading, import_torch, max_difference, working
 
+from aot_models.quantise import PREPACKED_ORDERS, TILE
 from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
-from aot_runtime.weights import PREPACKED_ORDERS, TILE
 
 LARGE = "1024x1024x1024 2048x2048x2048 4096x4096x4096 8192x8192x8192 128x8192x8192"
 SMALL = " ".join(f"{m}x4096x4096" for m in (1, 2, 4, 8, 16))
@@ -65,7 +65,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Case:
-    """One product, ready to run: ours and the peer's on the same tensors, and where our result goes.
+    """A product, ready to run: ours and the peer's on the same tensors, and where our result goes.
 
     Ours is called with `stream`, and with scalars of the op.
     """
@@ -121,7 +121,7 @@ def _option(text: str) -> tuple[str, Any]:
 
 
 Seconds = dict[str, float]
-"""Of a product, by who computes it: `ours` and, if it takes the operands, `torch`."""
+"""Ways to compute a product: `ours` and, if it takes the operands, `torch`."""
 
 
 def measured(
@@ -151,7 +151,7 @@ def report(kind: str, found: Mapping[Shape, tuple[Seconds, str]]) -> str:
 
 
 def beside_float16(found: Mapping[str, Mapping[Shape, tuple[Seconds, str]]]) -> str:
-    """How much faster the products of other kinds are than those of float16, ours and torch's."""
+    """Speed of the products of other kinds over those of float16, ours and torch's."""
     rows = []
     for kind, shapes in found.items():
         for shape in shapes if kind != "float16" else ():
@@ -162,7 +162,7 @@ def beside_float16(found: Mapping[str, Mapping[Shape, tuple[Seconds, str]]]) -> 
 
 
 Graphs = Mapping[str, tuple[Callable[[], Any], int]]
-"""By name: what replays a graph, and how many products are in it."""
+"""Return, by name, a function that replays a graph, and the number of products in it."""
 
 
 def captured(bundle: Bundle, torch: Any, kind: str, shape: Shape, options: dict[str, Any]) -> tuple[Graphs, str]:
@@ -185,7 +185,7 @@ def cases_of(bundle: Bundle, torch: Any, kind: str, shape: Shape) -> list[Case]:
 
 
 def our_graph(bundle: Bundle, cases: list[Case], options: dict[str, Any]) -> tuple[Callable[[], Any], int]:
-    """What replays our products in a graph, and how many there are."""
+    """Return a function that replays our products in a graph, and their number."""
     stream = bundle.device.stream()
     for case in cases:  # loads code and makes workspaces
         case.ours(stream=stream, **options)
@@ -197,7 +197,7 @@ def our_graph(bundle: Bundle, cases: list[Case], options: dict[str, Any]) -> tup
 
 
 def peer_graph(torch: Any, cases: list[Case]) -> tuple[Callable[[], Any], int]:
-    """The same of the peer's."""
+    """Return a function that replays the peer's products in a graph, and their number."""
     graph = torch.cuda.CUDAGraph()
     with torch.cuda.graph(graph):
         kept = [case.peer() for case in cases]

@@ -121,7 +121,7 @@ def narrowed(case: Case, ranked: Mapping[tuple[str, str], tuple[int, ...]]) -> C
 
 
 Timed = dict[str, list[tuple[Call, Modelled]]]
-"""Who → the calls of its configs, and their times."""
+"""Map each contender to the calls of its configs, and their times."""
 
 
 def fastest(timed: Timed) -> dict[str, Modelled]:

@@ -20,6 +20,6 @@ def kernarg_segment(launch: LaunchDecision, addresses: Mapping[str, int]) -> byt
         if arg.type.startswith("*"):
             code, value = "Q", addresses.get(arg.value, 0)  # a tensor that is absent, or no scratch: null
         else:
-            code, value = SCALAR_TYPES[arg.type].code, launch.values[arg.value]
+            code, value = SCALAR_TYPES[arg.type].format, launch.values[arg.value]
         struct.pack_into(f"<{code}", segment, arg.offset, value)
     return bytes(segment)

@@ -1,4 +1,4 @@
-"""What a call of a tiny kernel costs the host: softmax of [1, 256] through this runtime, and its peers.
+"""Host time of a call of a tiny kernel: softmax of [1, 256] through this runtime, and its peers.
 
     aotbuild --arch sm_90 manifests/rows.yaml && python benchmarks/launch.py dist/rows-sm_90
 
@@ -37,7 +37,7 @@ PACKAGES = ("numpy", "torch", "triton", "cupy", "cupy-cuda12x", "cupy-cuda13x", 
 
 @dataclass(frozen=True)
 class Way:
-    """One way to make the call. `result` gives what the last call computed, `expected` what it should have."""
+    """A way to make the call. `result` returns the last call's result, `expected` the right one."""
 
     name: str
     call: Callable[[], Any]
@@ -47,7 +47,7 @@ class Way:
 
 @dataclass(frozen=True)
 class Setting:
-    """What the ways share: arrays, and the launch that the call comes to, with every kernarg filled in."""
+    """State that the ways share: arrays, and the launch of the call, with every kernarg filled in."""
 
     bundle: Bundle
     host: np.ndarray
@@ -173,7 +173,7 @@ def prepared(setting: Setting) -> Way:
 
 
 def raw_ctypes(setting: Setting) -> Way:
-    """What one would write by hand: the API's launch through ctypes, all arguments made beforehand."""
+    """Hand-written launch: the API's function through ctypes, with all arguments made beforehand."""
     return setting.way(BASE, raw_launches(setting.bundle, [setting.launch], [setting.kernargs]))
 
 
@@ -274,7 +274,7 @@ def torch_add(setting: Setting) -> Way:
 
 
 def cupy_raw_kernel(setting: Setting) -> Way:
-    """The same code object as a `RawKernel`."""
+    """Launch of the same code object as a `RawKernel`."""
     import cupy
 
     module = cupy.RawModule(path=str(setting.code_object))
@@ -282,7 +282,7 @@ def cupy_raw_kernel(setting: Setting) -> Way:
 
 
 def cupy_function(setting: Setting) -> Way:
-    """The same code object as a `cupy.cuda.Function`, which is what a `RawKernel` wraps."""
+    """Launch of the same code object as a `cupy.cuda.Function`, which a `RawKernel` wraps."""
     import cupy
 
     module = cupy.cuda.Module()

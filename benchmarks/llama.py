@@ -24,23 +24,20 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from measure import ROOT, line, median, seconds
+from measure import line, median, seconds
 from on_gpu import heading, import_torch
 
+from aot_models.checkpoints.folder import Checkpoint
+from aot_models.decoders.decoder import Decoder
+from aot_models.decoders.families import config_of
+from aot_models.generation.batch import Batch
+from aot_models.generation.blocks import BlockPool, blocks_for
+from aot_models.generation.cache import BLOCK_SIZE, Cache
+from aot_models.generation.engine import Engine
+from aot_models.generation.options import Limits
+from aot_models.generation.scheduler import Request, Scheduler, Step
+from aot_models.random_checkpoint import FAMILIES, GPTQ, SIZES, random_tensors, settings, write_checkpoint
 from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
-
-sys.path += [str(ROOT), str(ROOT / "examples")]
-
-from checkpoints.folder import Checkpoint
-from generation.batch import Batch
-from generation.blocks import BlockPool, blocks_for
-from generation.cache import BLOCK_SIZE, Cache
-from generation.engine import Engine
-from generation.sampling import Limits
-from generation.scheduler import Request, Scheduler, Step
-from models.decoder import Decoder
-from models.families import config_of
-from random_checkpoint import FAMILIES, GPTQ, SIZES, random_tensors, settings, write_checkpoint
 
 Stored = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
 """config.json and the tensors of a checkpoint."""
@@ -92,7 +89,7 @@ def main() -> None:
 
 
 def checkpoints(options: argparse.Namespace) -> Iterator[tuple[str, Checkpoint, Stored]]:
-    """Those that are measured, by name, with what they are made of."""
+    """Models that are measured, by name, with their configuration."""
     for name, change in {"dense": {}, **({} if options.no_gptq else {"GPTQ": GPTQ})}.items():
         found = settings(options.size, options.family, torch_dtype=options.dtype, **change)
         tensors = random_tensors(found, alike=True)
@@ -142,12 +139,12 @@ def decoder(bundle: Any, checkpoint: Checkpoint, options: argparse.Namespace) ->
 
 
 def weight_bytes(checkpoint: Checkpoint, model: Decoder) -> int:
-    """What a step reads: all but the table of embeddings, unless that is the last layer too."""
+    """Bytes that a step reads: all but the table of embeddings, unless that is the last layer, too."""
     return checkpoint.nbytes if model.config.tied else checkpoint.nbytes - model.table.nbytes
 
 
 def prompt_operations(model: Decoder, batch: int, length: int) -> int:
-    """Those of the last layer are for the last token of each prompt. Each token has its experts alone."""
+    """Operations of a prompt; the last layer runs for its last token only. Each token has its own experts."""
     config, shapes = model.config, model.config.linears()
     experts = config.experts
     total = 0

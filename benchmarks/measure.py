@@ -1,4 +1,4 @@
-"""What the benchmarks have in common: rounds of interleaved measurements, and how results are printed."""
+"""Helpers of all benchmarks: rounds of interleaved measurements, the machine's description, and tables."""
 
 from __future__ import annotations
 
@@ -12,11 +12,13 @@ from contextlib import contextmanager
 from importlib import metadata
 from pathlib import Path
 
+from aot_bundle.event_timing import take_turns
+
 ROOT = Path(__file__).resolve().parents[1]
 
 
 def machine() -> str:
-    """The processor, its cores that this process may use, and Python."""
+    """Describe the processor, the cores that this process may use, and Python."""
     try:
         lines = Path("/proc/cpuinfo").read_text().splitlines()
         model = next(line.partition(":")[2].strip() for line in lines if line.startswith("model name"))
@@ -26,7 +28,7 @@ def machine() -> str:
 
 
 def versions(*packages: str) -> str:
-    """The versions of those packages that are installed."""
+    """List the versions of the packages that are installed."""
     found = []
     for name in packages:
         try:
@@ -37,7 +39,7 @@ def versions(*packages: str) -> str:
 
 
 def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
-    """Rows under their headings; the first column to the left, the others to the right."""
+    """Format rows under their headings; the first column is left-aligned, the others right-aligned."""
     widths = [max(map(len, column)) for column in zip(headings, *rows, strict=True)]
     lines = []
     for first, *rest in (headings, *rows):
@@ -47,13 +49,13 @@ def table(headings: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
 
 
 def line(first: str, others: Sequence[str], width: int = 24) -> str:
-    """A row of a table that is printed while it is measured; width: of its first column."""
+    """Format a row of a table that is printed during the measurement. width: of the first column."""
     return first.ljust(width) + "".join(text.rjust(13) for text in others)
 
 
 @contextmanager
 def no_collections():
-    """Without the garbage collector's pauses, as `timeit` has it."""
+    """Disable the garbage collector, as `timeit` does."""
     enabled = gc.isenabled()
     gc.disable()
     try:
@@ -64,23 +66,13 @@ def no_collections():
 
 
 def interleaved(measurements: Mapping[str, Callable[[], float]], rounds: int) -> dict[str, list[float]]:
-    """What each measurement gives, `rounds` times, in turn: a drift of clocks or load meets them all.
-
-    One more round beforehand is thrown away.
-    """
-    found: dict[str, list[float]] = {name: [] for name in measurements}
+    """Take each measurement `rounds` times, in turns, with no garbage collection in between."""
     with no_collections():
-        for number in range(rounds + 1):
-            for name, measure in measurements.items():
-                value = measure()
-                if number:
-                    found[name].append(value)
-            gc.collect()
-    return found
+        return take_turns(measurements, rounds)
 
 
 def seconds(work: Callable[[], object]) -> float:
-    """How long `work` takes."""
+    """Time a call of `work` on the host."""
     start = time.perf_counter()
     work()
     return time.perf_counter() - start

@@ -91,7 +91,7 @@ def decode_report(
 
 
 def one_query(torch: Any, q: Any, rows: Any, scale: float) -> Any:
-    """What a token's heads [heads, latent + rope] see in the rows of its sequence, in float32."""
+    """Attend a token's heads [heads, latent + rope] to the rows of its sequence, in float32."""
     p = torch.softmax(q.float() @ rows.float().T * scale, -1)
     return p @ rows[:, :LATENT].float()
 
@@ -138,7 +138,7 @@ def expanded(torch: Any, q_nope: Any, q_pe: Any, kv: Any, k_pe: Any, wkv_b: Any,
 
 
 def tensors(torch: Any, dtype: Any) -> Callable[..., Any]:
-    """Makes tensors of normal numbers of a shape."""
+    """Return a function that makes normal random tensors of a shape."""
     generator = torch.Generator("cuda").manual_seed(0)
     return lambda *shape: torch.randn(shape, device="cuda", dtype=dtype, generator=generator)
 

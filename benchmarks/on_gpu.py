@@ -1,29 +1,27 @@
-"""What the benchmarks of kernels on a GPU have in common: the time of calls on the device, and torch beside them."""
+"""Helpers of the benchmarks on a GPU: device times of calls, the heading, and torch as the baseline."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from functools import partial
 from typing import Any
 
 import numpy as np
-from measure import interleaved, machine, median, versions
+from measure import machine, median, no_collections, versions
 
-from aot_bundle.command.gpu_settings import gpu_settings
+from aot_bundle.event_timing import device_rounds
+from aot_bundle.gpu_settings import gpu_settings
 from aot_runtime import Bundle, Device, DeviceArray
-
-ROUND_S = 0.02
 
 
 def heading(device: Device, *packages: str) -> str:
-    """The machine, its GPU with the versions of those packages that are installed, and the GPU's clocks and power."""
+    """Describe the machine, its GPU, the versions of installed packages, and the GPU's clocks and power."""
     found = device.properties
     lines = [machine(), f"{found.name}, {found.arch}, driver {found.driver_version}; {versions(*packages)}"]
     return "\n".join(filter(None, [*lines, gpu_settings(device.driver.name, found.pci).summary()]))
 
 
 def import_torch() -> Any:
-    """torch, if it is there and sees a GPU; says so if not."""
+    """Import torch; if it is missing or sees no GPU, print so and return None."""
     try:
         import torch
     except ImportError as error:
@@ -36,7 +34,7 @@ def import_torch() -> Any:
 
 
 def working(shape: object, ways: dict[str, Callable[[], Any]]) -> dict[str, Callable[[], Any]]:
-    """The ways that run; says why of those that do not. shape: what they are called with, in words."""
+    """Return the ways that run, and print why the others do not. shape: describes the arguments."""
     taken = {}
     for name, way in ways.items():
         try:
@@ -48,28 +46,14 @@ def working(shape: object, ways: dict[str, Callable[[], Any]]) -> dict[str, Call
 
 
 def max_difference(out: DeviceArray, tensor: Any) -> str:
-    """The largest difference from torch's result; a dash where there is none."""
+    """Format the largest difference from torch's result; a dash if there is none."""
     if tensor is None:
         return "-"
     theirs = tensor.float().cpu().numpy()
     return f"{np.abs(out.numpy().astype(np.float32) - theirs).max():.1e}"
 
 
-def device_seconds(bundle: Bundle, way: Callable[[], Any], calls: int) -> float:
-    """Device time of one call: between two events around `calls` calls."""
-    start = bundle.device.event()
-    for _ in range(calls):
-        way()
-    return bundle.device.event().elapsed_ms(start) / 1e3 / calls
-
-
-def calls_of(bundle: Bundle, way: Callable[[], Any]) -> int:
-    """Calls that fill a round."""
-    way()
-    return max(1, min(1000, int(ROUND_S / max(device_seconds(bundle, way, 3), 1e-9))))
-
-
 def device_times(bundle: Bundle, ways: Mapping[str, Callable[[], Any]], rounds: int) -> dict[str, float]:
-    """Device seconds of a call of each way: medians of rounds in which all take turns."""
-    rounds_of = {name: partial(device_seconds, bundle, way, calls_of(bundle, way)) for name, way in ways.items()}
-    return {name: median(taken) for name, taken in interleaved(rounds_of, rounds).items()}
+    """Return the device seconds of a call of each way: medians of rounds in which all take turns."""
+    with no_collections():
+        return {name: median(taken) for name, taken in device_rounds(bundle.device, ways, rounds).items()}

@@ -1,4 +1,4 @@
-"""What a bundle costs to open as a folder, as an archive, and as one of several in a file; the emulator executes.
+"""Time to open a bundle as a folder, as an archive, and as one of several in a file; the emulator executes.
 
     aotbuild --arch gfx942,gfx1201 manifests/first.yaml
     python benchmarks/opening.py dist/first-gfx942 dist/first-gfx1201
@@ -70,7 +70,7 @@ def ways_of(bundles: list[Path], folder: Path) -> dict[str, Path]:
 
 
 def run(path: Path, arch: str) -> Run:
-    """One process. Exits with its error."""
+    """Time one process. Exits with its error."""
     before, start = resource.getrusage(resource.RUSAGE_CHILDREN), time.monotonic()
     child = subprocess.run([sys.executable, str(SCRIPT), str(path), arch], capture_output=True, text=True)
     after = resource.getrusage(resource.RUSAGE_CHILDREN)

@@ -21,10 +21,10 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 
+from aot_models.kv_quantise import quantise_heads
+from aot_models.masks import parse_mask
 from aot_runtime import AotError, Bundle, get_device, open_bundle
-from aot_runtime.caches import quantise_heads
 from aot_runtime.contract.arch import ARCHITECTURES
-from aot_runtime.masks import parse_mask, visible_keys
 
 ROOT = Path(__file__).resolve().parents[1]
 Array = np.ndarray[Any, Any]
@@ -236,7 +236,7 @@ def run(bundle: Bundle, call: Call, repeat: int) -> tuple[dict[str, Array], floa
 
 def check(bundle: Bundle, call: Call, results: dict[str, Array]) -> str:
     """What is wrong with the outputs, by the numpy reference that the op names; empty: nothing."""
-    from aot.compile.project import project
+    from aot.source.project import project
 
     inputs = {name: item.values for name, item in call.inputs.items()}
     if call.manifest == "attention_quantised":
@@ -266,10 +266,23 @@ def operations(options: argparse.Namespace, call: Call) -> float:
     else:
         lengths = [(options.s, options.s_k)] * options.b
     mask = parse_mask(options.mask)
-    seen = {
-        pair: visible_keys(*pair, **mask).sum(dtype=np.int64) if mask else pair[0] * pair[1] for pair in set(lengths)
-    }
-    return 2.0 * options.h * (options.d + options.d_v) * sum(float(seen[pair]) for pair in lengths)
+    seen = {pair: seen_keys(*pair, **mask) for pair in set(lengths)}
+    return 2.0 * options.h * (options.d + options.d_v) * sum(seen[pair] for pair in lengths)
+
+
+def seen_keys(
+    seqlen_q: int, seqlen_k: int, *, causal: bool = False, window_left: int = -1, window_right: int = -1,
+    mask_align: str = "bottom_right",
+) -> int:  # fmt: skip
+    """The number of pairs of a query and a key that it sees."""
+    diagonal = np.arange(seqlen_q) + (seqlen_k - seqlen_q if mask_align == "bottom_right" else 0)
+    window_right = 0 if causal else window_right
+    first, last = np.zeros(seqlen_q, np.int64), np.full(seqlen_q, seqlen_k - 1)
+    if window_left >= 0 or mask_align == "generic":
+        first = np.maximum(first, diagonal - window_left)
+    if window_right >= 0 or mask_align == "generic":
+        last = np.minimum(last, diagonal + window_right)
+    return int(np.maximum(last - first + 1, 0).sum())
 
 
 def main(arguments: Sequence[str] | None = None) -> int:

@@ -1,7 +1,7 @@
 """The rule by which a kernel's result passes.
 
 A kernel may be twice as far from the exact result as an honest computation in its own dtypes is, plus a floor for
-results that the latter happens to hit exactly. The bound thus follows from the data, not from a hand-picked constant.
+results that the latter happens to hit exactly. So the bound follows from the data, not from a hand-picked constant.
 """
 
 import numpy as np

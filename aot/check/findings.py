@@ -1,4 +1,4 @@
-"""What a check finds, as data and as text."""
+"""Findings and reports of a check, as data and as text."""
 
 from __future__ import annotations
 
@@ -13,22 +13,23 @@ from aot_runtime.contract.records import Op
 from aot_runtime.texts import axis_values_text
 
 PACKED, STRIDED = "packed", "strided"
-"""The two ways in which the tensors of a call lie in memory."""
+"""The two layouts of a call's tensors in memory."""
 ENDLESS = "endless"
-"""Kind of the finding that a launch took longer than it may."""
+"""Kind of the finding that a launch exceeded its time limit."""
 
 
 @dataclass(frozen=True)
 class Finding:
-    """One thing that is wrong.
+    """A fault that a check found.
 
     Attributes:
         kind: a kind of strict mode's, or `unwritten`, `outside`, `altered`, `strides`, `order`, `in_place`,
-            `reference`, `endless`, `failed`.
-        text: in words, tensor and index included.
-        argument: the tensor, where it is known. `index`: the first element at fault.
-        source: `file:line` of the kernel, where it is known.
-        memory: how the tensors lay: packed, strided, or one of them another one itself.
+            `reference`, `endless`, `not_finite`, `failed`.
+        text: the fault in words, with tensor and index.
+        argument: the tensor, if known.
+        index: the first element at fault.
+        source: `file:line` of the kernel, if known.
+        memory: layout of the tensors: packed, strided, or an output in place of an input.
         layouts: dtype, shape and strides of each tensor.
     """
 
@@ -43,14 +44,14 @@ class Finding:
 
     @property
     def lines(self) -> list[str]:
-        """In lines: where the kernel is at fault, and what is wrong."""
+        """The finding in lines: the fault, its place in the kernel, and the tensors."""
         place = " ".join(filter(None, [self.source, f"(kernel {self.kernel})" if self.kernel else ""]))
         return [f"{self.kind}: {self.text}", *([f"at {place}"] if place else []), f"{self.memory}: {self.layouts}"]
 
 
 @dataclass(frozen=True)
 class CaseReport:
-    """What came of one call. `variants`: what it launched."""
+    """The outcome of one call. `variants`: those that it launched."""
 
     number: int
     call: str
@@ -58,12 +59,12 @@ class CaseReport:
     findings: tuple[Finding, ...]
     seconds: float
     again: str
-    """The command that makes this call again."""
+    """The command that repeats this call."""
 
 
 @dataclass(frozen=True)
 class OpReport:
-    """What came of an op. `refusal`: why no call of it was made."""
+    """The outcome of an op. `refusal`: why no call of it was made."""
 
     op: str
     arch: str
@@ -76,11 +77,11 @@ class OpReport:
 
     @property
     def data(self) -> dict[str, Any]:
-        """Ready for JSON."""
+        """The report for JSON."""
         return asdict(self) | {"passed": self.passed}
 
     def lines(self, width: int, every: bool) -> list[str]:
-        """One line, and more where something is wrong. every: also the findings that repeat earlier ones."""
+        """Return one line, and more for findings. every: include findings that repeat earlier ones."""
         seconds = sum(case.seconds for case in self.cases)
         variants = len({variant for case in self.cases for variant in case.variants})
         figures = f"{_count(len(self.cases), 'call')} of {_count(variants, 'variant')}, {seconds:.1f} s"
@@ -104,7 +105,7 @@ def _count(number: int, noun: str) -> str:
 
 
 def call_text(op: Op, call: CallSpec, decision: Decision) -> str:
-    """A call in words: dims, dtype variables, scalars, and the optional tensors that it passes."""
+    """Describe a call in words: shapes, scalars, and the optional tensors that it passes."""
     given = [tensor.name for tensor in op.tensors if tensor.optional and tensor.name in decision.layouts]
     shapes = [f"{name}={layout.dtype}{list(layout.shape)}" for name, layout in decision.layouts.items()]
     scalars = [f"{name}={value}" for name, value in call.scalars.items()]
@@ -112,7 +113,7 @@ def call_text(op: Op, call: CallSpec, decision: Decision) -> str:
 
 
 def layouts_text(decision: Decision) -> str:
-    """How tensors lie in memory."""
+    """Describe the strides and alignment of a call's tensors."""
     return ", ".join(
         f"{name} strides {list(layout.strides)}{'' if layout.aligned else ' unaligned'}"
         for name, layout in decision.layouts.items()
@@ -120,7 +121,7 @@ def layouts_text(decision: Decision) -> str:
 
 
 def variants_text(op: Op, decision: Decision) -> tuple[str, ...]:
-    """The variants that a call launches."""
+    """Name the variants that a call launches."""
     found = []
     for launch in decision.launches:
         values = axis_values_text({name: launch.variant.axis_values[name] for name in axis_names(op)}, none="")

@@ -1,4 +1,4 @@
-"""`aotbuild cache`: what the caches of compiled variants hold, making them smaller, and filling a shared one."""
+"""`aotbuild cache`: list and prune the caches of compiled variants, and fill a shared one."""
 
 from __future__ import annotations
 
@@ -15,15 +15,15 @@ from aot.command.parameters import EXIT_FAILED, Age, Size
 from aot_bundle.terminal import error_lines, write, write_error, write_json
 
 if TYPE_CHECKING:
-    from aot.compile.cache_entries import CacheListing
-    from aot.compile.shared_cache import CacheSettings, SharedSettings
+    from aot.cache.listing import CacheListing
+    from aot.cache.shared_cache import CacheSettings, SharedSettings
 
 _DAY_S = 86400.0
 
 
 @contextmanager
 def _told() -> Iterator[None]:
-    from aot.compile.shared_cache import CacheError
+    from aot.cache.shared_cache import CacheError
 
     try:
         yield
@@ -34,7 +34,7 @@ def _told() -> Iterator[None]:
 
 def _shared(caches: CacheSettings) -> SharedSettings:
     if caches.shared is None:
-        raise click.UsageError("which shared cache? Give --shared-cache, or set AOTBUILD_SHARED_CACHE")
+        raise click.UsageError("no shared cache: give --shared-cache, or set AOTBUILD_SHARED_CACHE")
     return caches.shared
 
 
@@ -53,19 +53,20 @@ def cache() -> None:
 
 @cache.command()
 @cache_options
-@click.option("--json", "as_json", is_flag=True, help="As JSON, sizes in bytes.")
+@click.option("--json", "as_json", is_flag=True, help="Print JSON, with sizes in bytes.")
 def ls(caches: CacheSettings, as_json: bool) -> None:
-    """Count what is kept, in the shared cache, too, where there is one.
+    """Count the entries of the local cache, and of the shared cache if there is one.
 
-    Printed are, of each kind, how many entries there are, their size, and when the oldest was last used. Most network
-    stores do not know that: of theirs it is when the oldest was written.
+    For each kind, print the number of entries, their size, and when the oldest was last used. Most network stores do
+    not
+    know that; for them it is when the oldest was written.
 
     \b
     Examples:
       aotbuild cache ls
       aotbuild cache ls --json
     """
-    from aot.compile.cache_entries import list_local, list_shared
+    from aot.cache.listing import list_local, list_shared
 
     with _told():
         data = _counts(list_local(caches))
@@ -102,20 +103,18 @@ def _table(data: dict[str, Any]) -> list[str]:
 
 @cache.command()
 @cache_options
-@click.option(
-    "--shared", is_flag=True, help="Prune the shared cache; else the local one, whether or not one is shared."
-)
-@click.option("--max-size", type=Size(), help="Keep the entries that were used last, up to this size in total.")
-@click.option("--unused-for", type=Age(), help="Remove entries that were not used for so long: 30d, 2w, 12h.")
+@click.option("--shared", is_flag=True, help="Prune the shared cache instead of the local one.")
+@click.option("--max-size", type=Size(), help="Keep the most recently used entries, up to this size in total.")
+@click.option("--unused-for", type=Age(), help="Remove entries that were not used for this long: 30d, 2w, 12h.")
 @click.option("--all", "everything", is_flag=True, help="Remove every entry.")
-@click.option("--dry-run", is_flag=True, help="Say what would be removed; remove nothing.")
+@click.option("--dry-run", is_flag=True, help="Print what would be removed; remove nothing.")
 def prune(
     caches: CacheSettings, shared: bool, max_size: int | None, unused_for: float | None, everything: bool,
     dry_run: bool,
 ) -> None:  # fmt: skip
-    """Remove entries of the cache. Those that older versions of aotbuild wrote always go.
+    """Remove entries of the cache. Entries of older versions of aotbuild are always removed.
 
-    A build that runs meanwhile compiles again what it misses.
+    A build that runs at the same time compiles again what it misses.
 
     \b
     Examples:
@@ -124,12 +123,12 @@ def prune(
       aotbuild cache prune --unused-for 2w --dry-run
       aotbuild cache prune --shared --shared-cache /mnt/team/aotbuild --unused-for 90d
     """
-    from aot.compile.cache_entries import list_local, list_shared, select_entries
+    from aot.cache.listing import list_local, list_shared, select_entries
     from aot_runtime.texts import size_text
 
     horizon = None if unused_for is None else time.time() - unused_for * _DAY_S
     if shared and _shared(caches).readonly and not dry_run:
-        raise click.UsageError("the shared cache is only read (--shared-cache-readonly)")
+        raise click.UsageError("the shared cache is read-only (--shared-cache-readonly)")
     with _told():
         listed = list_shared(_shared(caches)) if shared else list_local(caches)
         chosen = listed.entries if everything else select_entries(listed.entries, max_size, horizon)
@@ -142,19 +141,19 @@ def prune(
 @cache.command()
 @cache_options
 def push(caches: CacheSettings) -> None:
-    """Write what the local cache holds to the shared one, as far as that lacks it.
+    """Write the entries that the shared cache lacks to it, from the local cache.
 
-    A build writes to the shared cache what it compiles, and not what it found in the local one.
+    A build itself writes only what it compiles to the shared cache, and not what it found in the local one.
 
     \b
     Examples:
       aotbuild cache push --shared-cache /mnt/team/aotbuild
     """
-    from aot.compile.cache_entries import list_local, list_shared, push_missing
+    from aot.cache.listing import list_local, list_shared, push_missing
 
     settings = _shared(caches)
     if settings.readonly:
-        raise click.UsageError("the shared cache is only read (--shared-cache-readonly)")
+        raise click.UsageError("the shared cache is read-only (--shared-cache-readonly)")
     with _told():
         local, shared = list_local(caches), list_shared(settings)
         written = push_missing(local, shared, settings)

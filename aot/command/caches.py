@@ -1,4 +1,4 @@
-"""Options that say which caches a command uses."""
+"""Options for the caches that a command uses."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class CacheUrl(click.ParamType):
     name = "url"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
-        from aot.compile.stores import check_url
+        from aot.cache.stores import check_url
 
         try:
             check_url(str(value))
@@ -30,7 +30,7 @@ class CacheUrl(click.ParamType):
 
 
 class KeyFile(click.ParamType):
-    """The content of a file, without white space at its ends."""
+    """The content of a file, stripped of white space."""
 
     name = "file"
 
@@ -47,11 +47,11 @@ class KeyFile(click.ParamType):
 _OPTIONS = (
     click.option(
         "--cache-dir", type=click.Path(path_type=Path), envvar="AOTBUILD_CACHE_DIR", show_envvar=True,
-        help="Compiled variants are kept here. [default: ~/.cache/aotbuild]",
+        help="Folder of the cache of compiled variants. [default: ~/.cache/aotbuild]",
     ),
     click.option(
         "--shared-cache", type=CacheUrl(), envvar="AOTBUILD_SHARED_CACHE", show_envvar=True, metavar="URL",
-        help="A cache that machines share, behind that of --cache-dir: a folder, or what fsspec opens, as s3://bucket/x.",
+        help="A cache that machines share, behind that of --cache-dir: a folder or a URL of fsspec, as s3://bucket/x.",
     ),
     click.option(
         "--shared-cache-readonly", is_flag=True, envvar="AOTBUILD_SHARED_CACHE_READONLY", show_envvar=True,
@@ -59,24 +59,24 @@ _OPTIONS = (
     ),
     click.option(
         "--shared-cache-required", is_flag=True, envvar="AOTBUILD_SHARED_CACHE_REQUIRED", show_envvar=True,
-        help="Fail where the shared cache cannot be used. Otherwise a warning says so, and the build goes on.",
+        help="Fail if the shared cache cannot be used, instead of printing a warning and going on.",
     ),
     click.option(
         "--shared-cache-key", type=KeyFile(), envvar="AOTBUILD_SHARED_CACHE_KEY", show_envvar=True, metavar="FILE",
-        help="Take from the shared cache only what was written with the secret in this file.",
+        help="Use only entries of the shared cache that were written with the secret in this file.",
     ),
 )  # fmt: skip
 
 
 def cache_options(command: Callable[..., None]) -> Callable[..., None]:
-    """The options of caches, which `command` is given as one argument: `caches`, the `CacheSettings`."""
+    """Add the options of caches to a command, which receives them as one argument, `caches`: `CacheSettings`."""
 
     @functools.wraps(command)
     def wrapped(
         *arguments: Any, cache_dir: Path | None, shared_cache: str | None, shared_cache_readonly: bool,
         shared_cache_required: bool, shared_cache_key: bytes | None, **options: Any,
     ) -> None:  # fmt: skip
-        from aot.compile.shared_cache import CacheSettings, SharedSettings
+        from aot.cache.shared_cache import CacheSettings, SharedSettings
 
         if shared_cache is None:
             shared = None

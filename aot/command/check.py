@@ -1,4 +1,4 @@
-"""`aotbuild check`: random calls of every op on the emulator, before any GPU makes them."""
+"""`aotbuild check`: random calls of every op on the emulator."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aot.targets import Target, parse_arch
 from aot_bundle.terminal import error_lines, write, write_error, write_json
 
 if TYPE_CHECKING:
-    from aot.compile.shared_cache import CacheSettings
+    from aot.cache.shared_cache import CacheSettings
 
 EPILOG = """\b
 Examples:
@@ -31,25 +31,25 @@ Exit status: 0 nothing was found; 1 something is wrong, or could not be checked;
 @click.argument("manifests", nargs=-1, required=True, type=ManifestPath(path_type=Path))
 @click.option(
     "--arch", "targets", type=Archs(), multiple=True, default=[(parse_arch("gfx942"),)],
-    help="Architectures to check for, of those that the emulator has; with commas between them. [default: gfx942]",
+    help="Architectures to check for, separated by commas; the emulator must have them. [default: gfx942]",
 )  # fmt: skip
 @click.option(
     "--filter", "filters", multiple=True, metavar="AXIS=VALUE,…",
     help="Check only variants with these values, as for a build.",
 )  # fmt: skip
 @click.option("--op", "ops", multiple=True, metavar="OP", help="Check this op only; may be repeated.")
-@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Of all that is random.")
+@click.option("--seed", type=click.IntRange(0), default=0, show_default=True, help="Seed of everything random.")
 @click.option("--count", type=click.IntRange(1), default=6, show_default=True, help="Calls of each op.")
 @click.option("--case", type=click.IntRange(0), help="Make this call only, by its number.")
 @click.option(
     "--time-limit", type=click.FloatRange(min=0, min_open=True), default=120, show_default=True, metavar="SECONDS",
-    help="Time that a launch may take, more on a busy machine. After one that takes longer its op is given up.",
+    help="Time limit of a launch, extended on a busy machine. An op is given up after a launch that exceeds it.",
 )  # fmt: skip
 @click.option("-j", "--jobs", type=click.IntRange(1), help="Worker processes that compile. [default: by cores, memory]")
 @cache_options
 @click.option("--json", "as_json", is_flag=True, help="Print JSON.")
-@click.option("-v", "--verbose", count=True, help="Print findings that repeat earlier ones, too, and log what is done.")
-@click.option("-q", "--quiet", is_flag=True, help="Print nothing of ops that are right.")
+@click.option("-v", "--verbose", count=True, help="Also print findings that repeat earlier ones, and log progress.")
+@click.option("-q", "--quiet", is_flag=True, help="Print only ops with findings.")
 def check(
     manifests: tuple[Path, ...], targets: tuple[tuple[Target, ...], ...], filters: tuple[str, ...],
     ops: tuple[str, ...], seed: int, count: int, case: int | None, time_limit: float, jobs: int | None,
@@ -57,15 +57,16 @@ def check(
 ) -> None:  # fmt: skip
     """Check ops by random calls on the emulator.
 
-    A few calls of every op of MANIFESTS are made, in strict mode. A few variants of each op are compiled, and called
-    with small tensors whose extents fit no block: packed ones, and the same numbers with gaps and dims in another
-    order. What is held: no access out of bounds or of memory that
-    nothing wrote, no race; every element of an output written, and nothing else; results that depend neither on
-    strides nor on the order of wavefronts, and that the op's `reference` confirms, where it has one.
+    A few variants of every op of MANIFESTS are compiled, and called in strict mode with small tensors whose extents no
+    block divides: packed, and with gaps and dims in another order. No access may be out of bounds, race, or read memory
+    that nothing wrote. Every element of an output must be written, and nothing else. Results may depend neither on
+    strides
+    nor on the order of wavefronts, and must agree with the op's `reference`, if it has one.
     """
-    from aot.compile.cache import CacheError
+    from aot.build import Request
+    from aot.cache.layered_cache import CacheError
+    from aot.errors import BuildError
     from aot.manifest.yamlfile import ManifestError
-    from aot.session import BuildError, Request
     from aot_runtime.errors import DeviceError
 
     log_as_asked(verbose, quiet)
@@ -85,8 +86,8 @@ def check(
         quiet=quiet or as_json,
     )
     try:
-        from aot.check.session import CheckRequest
-        from aot.check.session import check as run
+        from aot.check.check_ops import CheckRequest
+        from aot.check.check_ops import check as run
 
         request = CheckRequest(build, seed, count, case, time_limit, tuple(words))
         reports = run(request, (lambda report: None) if as_json else _Printer(verbose > 0, quiet))

@@ -1,4 +1,4 @@
-"""`aotbuild init`: a first manifest for kernels that are there already."""
+"""`aotbuild init`: a first manifest for existing kernels."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ def _kernels(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...])
     for text in texts:
         file, _, function = text.rpartition(":")
         if not file.endswith(".py") or not function.isidentifier():
-            raise click.BadParameter(f"'{text}' is no FILE:KERNEL, such as kernels/add.py:add_kernel")
+            raise click.BadParameter(f"'{text}' is not FILE:KERNEL, such as kernels/add.py:add_kernel")
         if not Path(file).is_file():
-            raise click.BadParameter(f"there is no file {file}")
+            raise click.BadParameter(f"file {file} does not exist")
         found.append((Path(file), function))
     return tuple(found)
 
@@ -46,19 +46,20 @@ def _kernels(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...])
 def init(kernels: tuple[tuple[Path, str], ...], output: Path | None, force: bool, timeout: float) -> None:
     """Write a manifest for Triton kernels, an op each, from their bodies and from how their files launch them.
 
-    `# decide:` marks what a person must decide. What the kernel takes for granted beyond that, docs/howto/own-kernel.md
-    says how to declare.
+    `# decide:` marks what a person must decide. docs/howto/own-kernel.md explains how to declare further assumptions of
+    a
+    kernel.
 
     \b
     Examples:
       aotbuild init examples/foreign/kernels.py:add_kernel
       aotbuild init examples/foreign/kernels.py:add_kernel examples/foreign/kernels.py:_layer_norm_fwd_fused
     """
-    from aot.compile.isolation import ForkedProcess
     from aot.draft.manifest_text import manifest_text
     from aot.draft.proposal import propose, with_own_names
     from aot.draft.texts import read_kernel
     from aot.draft.validation import mark_faults
+    from aot.forked_process import ForkedProcess
     from aot_runtime.errors import AotError
     from aot_runtime.folders import write_file
 
@@ -97,8 +98,8 @@ def init(kernels: tuple[tuple[Path, str], ...], output: Path | None, force: bool
 
 
 def _project_root(files: list[Path], folder: Path) -> Path:
-    """The folder that the kernels' modules are imported from: above their packages, the manifest's if that is above
-    them, or the working folder."""
+    """Return the folder that the kernels' modules are imported from: the one above their packages, the manifest's if
+    that is above them, or the working folder."""
     packages = [_above_package(file) for file in files]
     common = Path(os.path.commonpath(packages))
     if any((file.parent / "__init__.py").is_file() for file in files):
@@ -115,13 +116,13 @@ def _above_package(file: Path) -> Path:
 
 
 def _root_key(root: Path, folder: Path, kernel: str) -> str:
-    """What the manifest says of its root: nothing where it is the nearest folder with the kernel."""
+    """The manifest's `root` key; none if that is the nearest folder with the kernel."""
     nearest = next((place for place in (folder, *folder.parents) if (place / kernel).is_file()), None)
     return "" if nearest == root else Path(os.path.relpath(root, folder)).as_posix()
 
 
 def _schema_path(root: Path, folder: Path) -> str:
-    """The JSON schema of manifests: from the manifest's folder where it is of the same project."""
+    """Path of the JSON schema of manifests, relative to the manifest if both are in one project."""
     schema = Path(__file__).resolve().parents[1] / "manifest" / "manifest.schema.json"
     return Path(os.path.relpath(schema, folder)).as_posix() if schema.is_relative_to(root) else schema.as_posix()
 

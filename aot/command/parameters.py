@@ -1,10 +1,10 @@
-"""Types of options: architectures, filters, sizes and ages; exit statuses and defaults that several commands have."""
+"""Option types (architectures, filters, sizes, ages), exit statuses and defaults shared by commands."""
 
 from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import click
 from click.shell_completion import CompletionItem
@@ -13,9 +13,12 @@ from aot.targets import TARGETS, Target, parse_arch
 from aot_runtime.contract.arch import GPU_NAMES
 from aot_runtime.texts import UNITS
 
+if TYPE_CHECKING:
+    from aot.shards import Shard
+
 EXIT_FAILED, EXIT_USAGE = 1, 2
 TIMEOUT_S: float = 600
-"""The default limit for one variant, and for each file that is run."""
+"""Default time limit of one variant, and of each file that is run."""
 NATIVE = "native"
 """Stands for the architectures of this machine's GPUs."""
 
@@ -55,7 +58,7 @@ class Archs(click.ParamType):
 
 
 def native_targets() -> tuple[Target, ...]:
-    """The architectures of this machine's GPUs. Raises ValueError where it has none that code can be built for."""
+    """Return the architectures of this machine's GPUs. Raises ValueError if code cannot be built for any."""
     from aot_runtime.device.registry import list_gpus
     from aot_runtime.errors import DeviceError
 
@@ -66,7 +69,7 @@ def native_targets() -> tuple[Target, ...]:
 
 
 def filters_of(texts: Iterable[str]) -> dict[str, frozenset[str]]:
-    """What the texts of `--filter` ask for."""
+    """Parse the texts of `--filter`."""
     from aot.plan.filters import parse_filters
 
     try:
@@ -85,7 +88,7 @@ class Size(click.ParamType):
             return value
         found = re.fullmatch(r"(\d+(?:\.\d+)?) *([KMGT]iB|B|)", str(value).strip())
         if not found:
-            self.fail(f"'{value}' is no size; write 2GiB, 500MiB or a number of bytes", param, ctx)
+            self.fail(f"'{value}' is not a size; write 2GiB, 500MiB or a number of bytes", param, ctx)
         return int(float(found[1]) * _SIZES[found[2]])
 
 
@@ -99,16 +102,35 @@ class Age(click.ParamType):
             return value
         found = re.fullmatch(r"(\d+(?:\.\d+)?) *([hdw])", str(value).strip())
         if not found:
-            self.fail(f"'{value}' is no age; write 30d, 2w or 12h", param, ctx)
+            self.fail(f"'{value}' is not an age; write 30d, 2w or 12h", param, ctx)
         return float(found[1]) * _DAYS[found[2]]
 
 
+class ShardNumber(click.ParamType):
+    """A part of a build's jobs: `3/16`."""
+
+    name = "shard"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Shard:
+        from aot.shards import Shard
+
+        if isinstance(value, Shard):
+            return value
+        found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", str(value))
+        if not found:
+            self.fail(f"'{value}' is not a shard; write NUMBER/COUNT, as 3/16", param, ctx)
+        try:
+            return Shard(int(found[1]), int(found[2]))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+
 class SchedulerAddress(click.ParamType):
-    """Where the scheduler of a cluster listens: `tcp://HOST:PORT`."""
+    """The address of a cluster's scheduler: `tcp://HOST:PORT`."""
 
     name = "address"
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> str:
         if not re.fullmatch(r"(tcp|tls)://[^\s/:]+:\d+|(tcp|tls)://\[[0-9a-fA-F:]+\]:\d+", str(value)):
-            self.fail(f"'{value}' is no address; write tcp://HOST:PORT or tls://HOST:PORT", param, ctx)
+            self.fail(f"'{value}' is not an address; write tcp://HOST:PORT or tls://HOST:PORT", param, ctx)
         return str(value)

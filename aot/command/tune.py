@@ -15,7 +15,7 @@ from aot.targets import Target
 from aot_bundle.terminal import Console, error_lines, write_error
 
 if TYPE_CHECKING:
-    from aot.compile.shared_cache import CacheSettings
+    from aot.cache.shared_cache import CacheSettings
     from aot.manifest.calls import CallEntrySpec
 
 EPILOG = """\b
@@ -30,7 +30,7 @@ Exit status: 0 done; 1 no candidate was left, or something failed; 2 wrong usage
 
 
 class _Pair(click.ParamType):
-    """NAME=VALUE; of shapes the value is numbers with commas between them."""
+    """NAME=VALUE. The value of a shape is numbers with commas between them."""
 
     name = "pair"
 
@@ -54,9 +54,11 @@ class _Pair(click.ParamType):
 @click.command(epilog=EPILOG, context_settings={"help_option_names": ["-h", "--help"]})
 @click.argument("op", required=False)
 @click.argument("manifest", required=False, type=ManifestPath(path_type=Path))
-@click.option("--arch", "targets", type=Archs(), help="The architecture, or a GPU's name; a shortlist may say it.")
 @click.option(
-    "--model", is_flag=True, help="By the model of time, with no GPU, which is what is done without --device."
+    "--arch", "targets", type=Archs(), help="The architecture, or the name of a GPU; a shortlist may name it."
+)
+@click.option(
+    "--model", is_flag=True, help="Use the model of time, which needs no GPU. This is the default without --device."
 )
 @click.option("--device", metavar="DEVICE", help="Measure on a device: hip, hip:1, cuda, ….")
 @click.option(
@@ -64,12 +66,12 @@ class _Pair(click.ParamType):
     help="The candidates. [default: tuning/spaces/OP.yaml beside the manifest]",
 )  # fmt: skip
 @click.option("--shortlist", type=click.Path(path_type=Path), metavar="FILE",
-              help="A space that says of which op and manifest it is, as --write-shortlist writes it.")  # fmt: skip
+              help="A space that names its op and manifest, as --write-shortlist writes it.")  # fmt: skip
 @click.option("--group", "groups", multiple=True, metavar="NAME", help="Only this group; may be repeated.")
 @click.option("--for", "calls", multiple=True, type=click.Path(path_type=Path), metavar="CALLS.yaml",
-              help="Compare on the op's calls in this file, as `aotbuild --for` takes it.")  # fmt: skip
+              help="Compare on the op's calls in this file, as for `aotbuild --for`.")  # fmt: skip
 @click.option(
-    "--dim", "dims", multiple=True, type=_Pair(int), metavar="DIM=N", help="Compare on one call: a dim of it."
+    "--dim", "dims", multiple=True, type=_Pair(int), metavar="DIM=N", help="A dim of the one call to compare on."
 )
 @click.option("--shape", "shapes", multiple=True, type=_Pair(shape=True), metavar="TENSOR=N,N,…",
               help="The shape of a tensor of the call.")  # fmt: skip
@@ -77,28 +79,27 @@ class _Pair(click.ParamType):
 @click.option("--set", "scalars", multiple=True, type=_Pair(), metavar="SCALAR=VALUE", help="A scalar of the call.")
 @click.option("--given", multiple=True, metavar="TENSOR", help="An optional input of the call, shaped by --dim.")
 @click.option("--content", multiple=True, type=_Pair(), metavar="TENSOR=NUMBER|LOW..HIGH|FILE.npy",
-              help="What a tensor of the calls holds; LOW..HIGH: random whole numbers. [default: N(0, 1) if it is of "
-                   "floats, else 0]")  # fmt: skip
+              help="Content of a tensor; LOW..HIGH: random integers. [default: N(0, 1), integers 0]")  # fmt: skip
 @click.option("-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="Tuning file that is written. [default: tuning/OP.yaml beside the manifest]")  # fmt: skip
+              help="Tuning file to write. [default: tuning/OP.yaml beside the manifest]")  # fmt: skip
 @click.option("--results", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
-              help="Times, by which a run goes on where it was ended. [default: tuned/OP-ARCH.jsonl]")  # fmt: skip
+              help="File of times, from which an interrupted run resumes. [default: tuned/OP-ARCH.jsonl]")  # fmt: skip
 @click.option("--write-shortlist", "shortlist_file", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE",
               help="Write the best candidates of each group as a space, for --shortlist.")  # fmt: skip
 @click.option(
-    "--keep", type=click.IntRange(1), default=16, show_default=True, help="Candidates of a shortlist's group."
+    "--keep", type=click.IntRange(1), default=16, show_default=True, help="Candidates of each group of the shortlist."
 )
 @click.option("--margin", type=click.FloatRange(0, 100), metavar="PERCENT",
-              help="Time that the best has to save. [default: 2 where it is measured, 10 modelled]")  # fmt: skip
+              help="Time that the best candidate has to save. [default: 2 if measured, 10 if modelled]")  # fmt: skip
 @click.option("--rounds", type=click.IntRange(1), default=11, show_default=True,
-              help="With --device, rounds of which medians are taken.")  # fmt: skip
+              help="With --device, rounds to take medians of.")  # fmt: skip
 @click.option("-j", "--jobs", type=click.IntRange(1), help="Processes that compile or model. [default: by cores]")
 @click.option("--scheduler", type=SchedulerAddress(), help="Compile on a dask.distributed cluster, as a build does.")
 @click.option("--timeout", type=click.FloatRange(min=0, min_open=True), default=TIMEOUT_S, show_default=True,
-              metavar="SECONDS", help="Time limit for one kernel to compile.")  # fmt: skip
+              metavar="SECONDS", help="Time limit of compiling one kernel.")  # fmt: skip
 @cache_options
 @click.option("--dry-run", is_flag=True, help="Print how many candidates and calls there are; compile nothing.")
-@click.option("-v", "--verbose", count=True, help="Log what is done; -vv: more.")
+@click.option("-v", "--verbose", count=True, help="Log progress; -vv: more.")
 @click.option("-q", "--quiet", is_flag=True, help="Print errors only.")
 def tune(
     op: str | None, manifest: Path | None, targets: tuple[Target, ...] | None, model: bool, device: str | None,
@@ -111,28 +112,31 @@ def tune(
 ) -> None:  # fmt: skip
     """Find the best configs of OP among the candidates of its space.
 
-    Candidates are compiled; those that do not fit, that spill more than the config that is there, or that are not what
-    the space requires are left out; the others are timed on the calls that the space declares, or that are given here.
-    A config takes the place of another in the tuning file where it is faster, and is marked as measured or modelled.
-    What was measured is never replaced by what was modelled.
+    Candidates are compiled. Those that do not fit, that spill more than the present config, or that do not meet the
+    space's
+    requirements are left out. The others are timed on the calls that the space declares or that are given here. A
+    config
+    replaces another in the tuning file if it is faster, and is marked as measured or modelled; a modelled config never
+    replaces a measured one.
     """
     if targets is None and not shortlist:
         raise click.UsageError("Missing option '--arch'.")
     if targets is not None and len(targets) != 1:
-        raise click.UsageError("--arch takes one architecture here: an op is tuned for one at a time")
+        raise click.UsageError("--arch takes one architecture: an op is tuned for one at a time")
     if model and device:
-        raise click.UsageError("either --model or --device")
+        raise click.UsageError("--model and --device exclude each other")
     if space and shortlist:
-        raise click.UsageError("either --space or --shortlist")
+        raise click.UsageError("--space and --shortlist exclude each other")
     if op is None and not shortlist:
-        raise click.UsageError("which op? Only --shortlist says it by itself")
+        raise click.UsageError("OP is missing; only --shortlist names one by itself")
     words = (dims, shapes, dtypes, scalars, given)
     if any(words) and calls:
-        raise click.UsageError("calls are either in --for or described by --dim, --shape, --dtype, --set and --given")
+        raise click.UsageError("--for excludes --dim, --shape, --dtype, --set and --given")
 
-    from aot.compile.cache import CacheError
+    from aot.build import Request
+    from aot.cache.layered_cache import CacheError
+    from aot.errors import BuildError
     from aot.manifest.yamlfile import ManifestError
-    from aot.session import BuildError, Request
     from aot_runtime.errors import AotError
 
     log_as_asked(verbose, quiet)
@@ -144,7 +148,7 @@ def tune(
     )  # fmt: skip
     try:
         from aot.tune.request import TuneRequest
-        from aot.tune.session import tune as run
+        from aot.tune.tune_op import tune as run
 
         call = _call(*words) if any(words) else None
         run(
@@ -164,7 +168,7 @@ def tune(
 
 
 def _call(dims: Any, shapes: Any, dtypes: Any, scalars: Any, given: tuple[str, ...]) -> CallEntrySpec:
-    """The call that the options describe. Raises `ManifestError`."""
+    """Return the call that the options describe. Raises `ManifestError`."""
     from pydantic import ValidationError
 
     from aot.manifest.calls import CallEntrySpec

@@ -1,1 +1,1 @@
-"""Compiling: kernel sources, jobs, worker processes, the cache, and reading code objects back."""
+"""Compiling: jobs, their keys, the compiler, and reading code objects back."""

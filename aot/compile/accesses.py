@@ -1,7 +1,7 @@
-"""Through which of a kernel's pointers it reads and writes, as far as Triton's own IR tells.
+"""Find the pointers that a kernel reads and writes through, from Triton's IR.
 
-Each access's pointer is followed back to the parameters that it may come from. Where it may come from several, or from
-what cannot be followed (an address that was loaded, say), that is said: nothing here is a guess.
+Each access's pointer is followed back to the parameters that it may come from. If it may come from several, or from
+something that cannot be followed (such as a loaded address), the result says so: nothing here is a guess.
 """
 
 from __future__ import annotations
@@ -10,8 +10,8 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 READ, WRITE, UPDATE, MAYBE, DESCRIBED = "r", "w", "u", "?", "d"
-"""A plain load; a plain store; an atomic that does both; what may be a store: of one of several tensors, say; and that
-a tensor descriptor is made of the pointer, which is no access yet."""
+"""A plain load; a plain store; an atomic that does both; a possible store (to one of several tensors, say); and the
+making of a tensor descriptor, which is not an access yet."""
 KINDS = frozenset({READ, WRITE, UPDATE, MAYBE, DESCRIBED})
 
 _POINTER_AT: dict[str, tuple[str, int]] = {
@@ -55,7 +55,7 @@ _FORWARDS: dict[str, slice] = {
     **dict.fromkeys(("tt.cat", "tt.join"), slice(0, 2)),
     "arith.select": slice(1, 3),
 }
-"""Operation → those of its operands that its results are made of, where these are pointers."""
+"""Operation → the operands that its results are made of, for results that are pointers."""
 
 _HARMLESS = frozenset(
     {
@@ -106,12 +106,12 @@ def _note(found: dict[str, set[str]], names: Iterable[str]) -> None:
 
 
 class _Graph:
-    """What each value may be made of, by the ids of values.
+    """Origins of values, by their ids.
 
     Attributes:
-        arguments: of the kernel.
-        accesses: (kind, pointer) of each.
-        is_open: whether there may be accesses that are not among these.
+        arguments: the kernel's arguments.
+        accesses: (kind, pointer) of each access.
+        is_open: there may be accesses that are not among these.
     """
 
     def __init__(self, module: Any):

@@ -1,39 +1,39 @@
-"""One compile job to one verified code object.
+"""Compile one job to a verified code object.
 
-Everything here works without a GPU, in any process: a worker of `aot.compile.pool`, of another executor, or the
-caller's own. Triton is imported on first use.
+This needs no GPU and runs in any process. Triton is imported on first use.
 """
 
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, TypeVar
 from warnings import catch_warnings as recorded_warnings
 from warnings import simplefilter
 
+from aot.errors import CompileError, KernelFileError, described, is_interrupt
+from aot.source.assumed_driver import assumed_driver
+from aot.source.constants import triton_constant
+from aot.source.kernel_source import split_function, tuple_classes
+from aot.source.project import project
+from aot.source.source_hash import sources_hash
 from aot.targets import Target
 from aot_bundle.signature import signature_faults
 from aot_runtime.bundle.codeobject import KernelMetadata, read_code_object
 from aot_runtime.bundle.elf_header import read_arch
-from aot_runtime.contract.arch import ARCHITECTURES
+from aot_runtime.contract.arch import ARCHITECTURES, BACKENDS, HIP
 from aot_runtime.contract.records import TENSOR_MAP
+from aot_runtime.contract.tensor_maps import SWIZZLES
 from aot_runtime.errors import BundleError
 
 from .accesses import KINDS, pointer_accesses, watched_stages
-from .assumed_driver import assumed_driver
-from .constants import triton_constant
-from .descriptors import descriptor_fields, is_descriptor, is_map, run_time_arguments
+from .descriptors import descriptor_fields, is_descriptor, is_map, map_box, run_time_arguments
 from .diagnostics import Diagnostic, diagnostics, errors, located, warnings
-from .errors import CompileError, KernelFileError, described, is_interrupt
 from .foreign import ForeignCode, foreign_code
 from .jobs import CompiledKernel, CompileJob, job_target
 from .kernargs import KernargField, kernarg_bytes, kernarg_layout
-from .kernel_source import sources_hash, split_function, tuple_classes
 from .keys import JobKeys
-from .map_checks import map_faults
-from .project import project
 from .reasons import Evidence, compile_error
 from .settings import CompilerOutput, parsed_options, pinned_knobs, plain_options, quiet_triton
 from .tuples import TupleError, member_paths, nested_types
@@ -51,8 +51,8 @@ def compile_job(job: CompileJob) -> CompiledKernel:
 
 
 def compile_job_again(job: CompileJob) -> CompiledKernel:
-    """Compile a job that took its process down: the kernel's foreign code is noted first, for whoever is
-    to say why, should that happen again."""
+    """Compile a job whose process died. The kernel's foreign code is recorded first, so that a second death can be
+    explained."""
     return _compiled(job, died=True)
 
 
@@ -117,15 +117,15 @@ def _compiled(job: CompileJob, died: bool = False) -> CompiledKernel:
 
 
 class _WrongCodeError(Exception):
-    """The compiler made code, which is not what the kernel says."""
+    """The compiler made code that does not do what the kernel says."""
 
 
 class _Watch:
-    """Observer of the compilations of one job: of their stages, and of what they print.
+    """Observer of the compilations of one job: their stages and their output.
 
     Attributes:
-        accesses: by pointer.
-        early: whether the kernel may begin before those that precede it have ended.
+        accesses: kinds of access, by pointer.
+        early: the kernel may begin before those that precede it have ended.
     """
 
     def __init__(self, job: CompileJob, target: Target, output: CompilerOutput):
@@ -138,7 +138,7 @@ class _Watch:
         self._listing = self._printed = ""
 
     def see_module(self, module: Any) -> None:
-        """Take what the module says. Raises `CompileError`, and `_WrongCodeError` for foreign code that is wrong."""
+        """Read the module in Triton's dialects. Raises `CompileError`, or `_WrongCodeError` for bad foreign code."""
         self.early = _waits(module, self._job)
         self.accesses.update(pointer_accesses(module, argument_names(self._job)))
         self._foreign = foreign_code(module, self._target.backend)
@@ -150,8 +150,8 @@ class _Watch:
         self._listing = assembly
 
     def compile(self, compile_source: Callable[[], T]) -> tuple[T, tuple[str, ...]]:
-        """Compile; returns what Triton made, and the warnings. An error that was printed is one,
-        whatever was made. Raises `_WrongCodeError`, and what Triton raises."""
+        """Compile; return Triton's result and the warnings. An error that was printed counts even if code was made.
+        Raises `_WrongCodeError`, and whatever Triton raises."""
         with recorded_warnings(record=True) as told:
             simplefilter("always")
             compiled = compile_source()
@@ -166,7 +166,7 @@ class _Watch:
         self._errors = errors(diagnostics(f"{error}\n{self._output.of_compilers()}", self._listing))
 
     def compile_with_lines(self, compile_source: Callable[[], object]) -> None:
-        """Compile once more, for the compiler to print which lines of the kernel are at fault."""
+        """Compile again with line information, to learn which lines of the kernel are at fault."""
         before, raised = self._output.sizes(), ""
         with pinned_knobs(line_info=True):
             try:
@@ -177,20 +177,20 @@ class _Watch:
         self._errors = located(self._errors, errors(diagnostics(again, self._listing)))
 
     def evidence(self) -> Evidence:
-        """Return all that is known of a compilation that failed."""
+        """Return the evidence of a failed compilation."""
         return Evidence(self._kernel, self._printed, self._errors, self._foreign)
 
 
-# What goes into Triton
+# The input of Triton
 
 
 def argument_names(job: CompileJob) -> list[str]:
-    """What a kernel takes at run time, in order."""
+    """Names of a kernel's run-time arguments, in order."""
     return [name for name, _ in run_time_arguments(job.signature)]
 
 
 def _recipe(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFunction], target: Target) -> str:
-    """What is compiled. Raises `KernelFileError` where that is not what the job says."""
+    """Return the job's recipe. Raises `KernelFileError` if the sources are not those that the job was planned with."""
     digest = sources_hash(kernel, functions)
     if job.digest not in ("", digest):
         raise KernelFileError(
@@ -200,8 +200,8 @@ def _recipe(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFuncti
 
 
 def ast_source(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFunction], target: Target) -> ASTSource:
-    """The kernel, of Triton or of Gluon, with its signature, constants and hints, each checked against the function's
-    parameters."""
+    """Make Triton's (or Gluon's) source of a kernel with its signature, constants and hints, each checked against the
+    function's parameters."""
     classes = tuple_classes(kernel)
     try:
         paths = member_paths([name for name, _ in job.signature], kernel.arg_names, classes)
@@ -263,12 +263,12 @@ def _source_class(job: CompileJob, kernel: JITFunction) -> type[ASTSource]:
             "layout, and a kernel of Triton takes pointers in its place, which have none"
         )
     if described and not kernel.is_gluon():
-        from .pointer_source import PointerSource
+        from aot.source.pointer_source import PointerSource
 
         return PointerSource
     if not kernel.is_gluon():
         return ASTSource
-    from .gluon import GluonSource
+    from aot.source.gluon import GluonSource
 
     return GluonSource
 
@@ -278,7 +278,7 @@ def _hints(job: CompileJob, target: Target) -> dict[str, list[tuple[str, int]]]:
     order = argument_names(job).index
     for name in sorted(job.divisible_by_16, key=order):
         hints.setdefault(name, []).append(("tt.divisibility", 16))
-    for name in sorted(job.pointer_range_32, key=order) if target.backend == "hip" else ():
+    for name in sorted(job.pointer_range_32, key=order) if BACKENDS[target.backend].has_pointer_ranges else ():
         hints.setdefault(name, []).append(("tt.pointer_range", 32))
     return hints
 
@@ -291,8 +291,8 @@ def _refuse_unlaunchable(options: Any) -> None:
 
 
 def _waits(module: Any, job: CompileJob) -> bool:
-    """Whether a kernel waits for those that precede it, and so may begin before they have ended. Raises `CompileError`:
-    it was to begin so, and would not wait."""
+    """Tell if a kernel waits for those that precede it, and so may begin before they end. Raises `CompileError` if it
+    is to begin early and does not wait."""
     names: list[str] = []
     module.walk(lambda operation: names.append(operation.get_name()))
     waits = any(name.endswith("grid_dependency_wait") for name in names)
@@ -302,16 +302,16 @@ def _waits(module: Any, job: CompileJob) -> bool:
 
 
 def _circle(error: CompileError, circle: str) -> CompileError:
-    """What is wrong where functions call each other for ever: Triton finds that out, and does not say so."""
+    """Explain functions that call each other endlessly, which Triton does not."""
     endless = any(f": {name}" in error.reason for name in ("KeyError(", "RecursionError("))
     return CompileError(circle, error.traceback_text) if circle and endless else error
 
 
-# What comes out of it
+# Its output
 
 
 def _read_back(image: bytes, symbol: str) -> KernelMetadata:
-    """Read a code object's kernel. Raises `CompileError`, and `_WrongCodeError` where code is missing."""
+    """Read a code object's kernel. Raises `CompileError`, and `_WrongCodeError` if a called function is missing."""
     try:
         read = read_code_object(image)
         if read.undefined:
@@ -345,7 +345,7 @@ def _verify(
     if faults:
         raise CompileError(f"kernel {kernel.symbol!r} is not what was asked for: {'; '.join(faults)}")
     # A cubin's static part is the system's own, beside what the limit is for.
-    static = metadata.static_lds_bytes if target.backend == "hip" else 0
+    static = metadata.static_lds_bytes if target.backend == HIP.name else 0
     if kernel.lds_bytes + static > target.lds_bytes:
         raise CompileError(
             f"kernel {kernel.symbol!r} needs {kernel.lds_bytes + static} bytes of LDS per workgroup; "
@@ -353,19 +353,42 @@ def _verify(
         )
 
 
-# What a cache gives in its place
+def map_faults(signature: Sequence[tuple[str, str]], described: Sequence[Mapping[str, Any]]) -> Iterator[str]:
+    """Yield the differences between the tensor maps of a signature and those that the compiled kernel takes.
+
+    Args:
+        described: the compiler's `tensordesc_meta` of each descriptor, in order.
+    """
+    maps = [(name, *map_box(type_name)) for name, type_name in signature if is_map(type_name)]
+    if len(maps) != len(described):
+        yield f"it takes {len(described)} tensor maps, not {len(maps)}"
+        return
+    for (name, layout, box), found in zip(maps, described, strict=True):
+        asked = {
+            "boxes": (tuple(found["block_size"]), box),
+            "swizzle": (SWIZZLES[found["swizzle"]], layout.swizzle),
+            "bytes an element": (found["elem_size"], layout.bits // 8),
+            "padding of fp4": (found["fp4_padded"], False),
+            "images to columns": (found["is_im2col"], False),
+        }
+        for what, (actual, expected) in asked.items():
+            if actual != expected:
+                yield f"the tensor map '{name}' has {what} {actual}, not {expected}"
+
+
+# Kernels from a cache
 
 
 @dataclass(frozen=True)
 class _Expected:
-    """The kernargs that a code object of some jobs has to take, and the names of those that are pointers."""
+    """Kernargs that the code objects of some jobs take, and the names of the pointers among them."""
 
     layout: tuple[KernargField, ...]
     pointers: frozenset[str]
 
 
 class KernelReader:
-    """Reads back kernels that others may have made, as those are that are compiled here."""
+    """Checks kernels from a cache as freshly compiled ones are checked."""
 
     def __init__(self) -> None:
         # Many jobs have the same signature, and few different options.
@@ -373,7 +396,7 @@ class KernelReader:
         self._options: dict[tuple[str, str], dict[str, Any]] = {}
 
     def fault(self, kernel: CompiledKernel, job: CompileJob) -> str:
-        """Say why a kernel cannot be what its job gives, as far as that can be told; an empty text: it can."""
+        """Return why a kernel cannot be the result of its job; empty if nothing contradicts it."""
         import triton
 
         try:

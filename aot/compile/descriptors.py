@@ -1,8 +1,8 @@
-"""Tensor descriptors that the host makes (`TensorDescriptor`), as kernels take them.
+"""Tensor descriptors made by the host (`TensorDescriptor`), as kernels take them.
 
-A kernel of Gluon for hardware that copies boxes of tensors takes a tensor map, which the runtime makes, then shape and
-strides. Any other uses a pointer in its place: Triton passes a pointer and numbers, shape and strides as its loads and
-stores use them, two flags, and once more shape and strides as the kernel's own text reads them.
+A Gluon kernel for hardware that copies boxes of tensors takes a tensor map, which the runtime makes, then shape and
+strides. Any other kernel takes a pointer and numbers: shape and strides as Triton's loads and stores use them, two
+flags, and shape and strides again as the kernel's own text reads them.
 """
 
 from __future__ import annotations
@@ -20,9 +20,12 @@ _LAYOUT = "NVMMASharedLayout"
 
 
 class DescriptorField(NamedTuple):
-    """An argument that a descriptor is passed as: `kind` is `map`, `ptr`, `shape`, `stride`, `nan` or `tf32`; of a dim.
+    """An argument that a descriptor is passed as.
 
-    is_one: it is the stride of the last dim.
+    Attributes:
+        kind: `map`, `ptr`, `shape`, `stride`, `nan` or `tf32`.
+        dim: the dim of a shape or stride.
+        is_one: this is the stride of the last dim.
     """
 
     name: str
@@ -33,12 +36,12 @@ class DescriptorField(NamedTuple):
 
 
 class MapLayout(NamedTuple):
-    """How a box lies in shared memory: what kernels say by Gluon's `NVMMASharedLayout`.
+    """Layout of a box in shared memory, as kernels state it by Gluon's `NVMMASharedLayout`.
 
     Attributes:
-        swizzle: bytes of the pattern that rows are swizzled by; 0: none.
-        bits: of an element.
-        rank: of a box.
+        swizzle: bytes of the swizzle pattern of a row; 0: none.
+        bits: size of an element.
+        rank: dims of a box.
     """
 
     swizzle: int
@@ -47,17 +50,17 @@ class MapLayout(NamedTuple):
 
     @property
     def text(self) -> str:
-        """The layout as types of descriptors have it."""
+        """The layout as it is written in types of descriptors."""
         return f"{_LAYOUT}(swizzle_byte_width={self.swizzle}, element_bitwidth={self.bits}, rank={self.rank})"
 
     def box(self, block: Sequence[int]) -> tuple[int, ...]:
-        """What one copy takes of a block: hardware has a limit, and no rows longer than the pattern."""
+        """Shape of one copy of a block: the hardware limits it, and rows are at most as long as the pattern."""
         row = self.swizzle * 8 // self.bits or MAX_BOX
         return (*(min(extent, MAX_BOX) for extent in block[:-1]), min(block[-1], row, MAX_BOX))
 
 
 def widest_layout(block: Sequence[int], bits: int) -> MapLayout:
-    """The layout with the widest pattern that rows of a block fill, which Gluon's `get_default_for` gives."""
+    """Return the layout with the widest pattern that rows of a block fill, as Gluon's `get_default_for` does."""
     rows, row = 1, block[-1] * bits // 8
     for extent in block[:-1]:
         rows *= extent
@@ -66,7 +69,7 @@ def widest_layout(block: Sequence[int], bits: int) -> MapLayout:
 
 
 def parse_layout(text: str) -> MapLayout:
-    """The layout that a call of Gluon's class is, whose arguments are constants. Raises ValueError for another."""
+    """Parse a call of Gluon's layout class with constant arguments. Raises ValueError for anything else."""
     names = ("swizzle_byte_width", "element_bitwidth", "rank", "transposed", "fp4_padded", "cga_layout")
     plain = {"rank": 2, "transposed": False, "fp4_padded": False, "cga_layout": []}
     match ast.parse(text, mode="eval").body:
@@ -74,7 +77,7 @@ def parse_layout(text: str) -> MapLayout:
             values = dict(zip(names, map(ast.literal_eval, given), strict=False))
             values |= {str(key.arg): ast.literal_eval(key.value) for key in keywords}
         case _:
-            raise ValueError(f"'{text}' is no {_LAYOUT}, which the layout of a tensor map is")
+            raise ValueError(f"'{text}': the layout of a tensor map must be {_LAYOUT}")
     if missing := [name for name in names[:2] if name not in values]:
         raise ValueError(f"'{text}' lacks {missing[0]}")
     if other := [name for name, value in values.items() if name not in names[:3] and value != plain.get(name, value)]:
@@ -85,25 +88,28 @@ def parse_layout(text: str) -> MapLayout:
 
 
 def descriptor_type(element: str, block: Iterable[int], layout: MapLayout | None = None) -> str:
-    """Triton's name of the type of a descriptor of blocks of these extents, its elements of a Triton type.
+    """Triton's name of a descriptor's type.
 
-    layout: of a tensor map; None: it is to be a pointer.
+    Args:
+        element: a Triton type.
+        block: extents of the blocks that it describes.
+        layout: of a tensor map; None: the descriptor is passed as a pointer.
     """
     return f"tensordesc<{element}[{','.join(map(str, block))}]{f',{layout.text}' if layout else ''}>"
 
 
 def is_descriptor(type_name: str) -> bool:
-    """Whether a type is that of a descriptor."""
+    """Tell if a type is a tensor descriptor's."""
     return type_name.startswith("tensordesc<")
 
 
 def is_map(type_name: str) -> bool:
-    """Whether a type is that of a descriptor which is passed as a tensor map."""
+    """Tell if a type is that of a descriptor passed as a tensor map."""
     return is_descriptor(type_name) and _LAYOUT in type_name
 
 
 def map_box(type_name: str) -> tuple[MapLayout, tuple[int, ...]]:
-    """The layout of a tensor map, and the box that its copies take."""
+    """Return the layout of a tensor map, and the box that its copies take."""
     _, block, layout = _parts(type_name)
     found = parse_layout(layout)
     return found, found.box(block)
@@ -112,12 +118,12 @@ def map_box(type_name: str) -> tuple[MapLayout, tuple[int, ...]]:
 def _parts(type_name: str) -> tuple[str, tuple[int, ...], str]:
     found = _TYPE.fullmatch(type_name)
     if found is None:
-        raise ValueError(f"{type_name!r} is no type of a tensor descriptor")
+        raise ValueError(f"{type_name!r} is not the type of a tensor descriptor")
     return found[1], tuple(map(int, found[2].split(","))), found[3] or ""
 
 
 def descriptor_fields(name: str, type_name: str) -> Iterator[DescriptorField]:
-    """The arguments that a descriptor is passed as, in order."""
+    """Yield the arguments that a descriptor is passed as, in order."""
     element, block, layout = _parts(type_name)
     last = len(block) - 1
     dims = range(last + 1)
@@ -136,7 +142,7 @@ def descriptor_fields(name: str, type_name: str) -> Iterator[DescriptorField]:
 
 
 def run_time_arguments(signature: Sequence[tuple[str, str]]) -> Iterator[tuple[str, str]]:
-    """(name, type) of all that a kernel of a signature takes at run time, in order."""
+    """Yield (name, type) of each run-time argument of a signature, in order."""
     for name, type_name in signature:
         if is_descriptor(type_name):
             yield from ((field.name, field.type) for field in descriptor_fields(name, type_name))

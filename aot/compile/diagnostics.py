@@ -1,4 +1,4 @@
-"""Errors and warnings in what LLVM, MLIR, ptxas and the linker print, and where in a kernel they are."""
+"""Errors and warnings in the output of LLVM, MLIR, ptxas and the linker, and their places in a kernel."""
 
 from __future__ import annotations
 
@@ -62,27 +62,27 @@ def errors(found: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def foremost(wrong: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Return the first few of some errors; where some have a place, only such, and what explains them."""
+    """Return the first few errors: those with a place, if there are any, and those that explain them."""
     placed = [item for item in wrong if item.place]
     why = [item for item in wrong if item.message.startswith(_WHY)]
     return [*placed[:MAX_TOLD], *(item for item in why if not item.place)] if placed else [*wrong[:MAX_TOLD]]
 
 
 def located(found: Sequence[Diagnostic], again: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Errors of a compilation, with the places of those of another of the same kernel, which was to say them; what the
-    other says itself where these are not the same errors."""
+    """Add places to the errors of a compilation, from another compilation of the same kernel that prints them. Returns
+    the other's errors if these are not the same."""
     if len(found) != len(again):
         return [*again] or [*found]
     return [replace(one, place=one.place or other.place) for one, other in zip(found, again, strict=True)]
 
 
 def warnings(found: Iterable[Diagnostic]) -> tuple[str, ...]:
-    """The warnings, each in a line or two."""
+    """Return the warnings, each in a line or two."""
     return tuple(str(item) for item in found if not item.is_error)
 
 
 def last_words(printed: str) -> list[str]:
-    """Return what a compiler that took its process down printed last, without its stack."""
+    """Return the last lines of a compiler that crashed, without its stack."""
     lines = [line for line in printed.splitlines() if line.strip() and not _CRASH_NOISE.match(line)]
     first = next((at for at, line in enumerate(lines) if "ERROR" in line or "Assertion" in line), None)
     kept = lines[-MAX_TOLD:] if first is None else lines[first : first + MAX_TOLD]
@@ -90,7 +90,7 @@ def last_words(printed: str) -> list[str]:
 
 
 def ptxas_output(printed: str) -> str:
-    """The lines of ptxas among others."""
+    """Return the lines of ptxas."""
     return "\n".join(line for line in printed.splitlines() if line.startswith("ptxas"))
 
 

@@ -7,6 +7,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from aot_runtime.contract.arch import HIP
+
 _FOREIGN = frozenset({"tt.elementwise_inline_asm", "ttg.inline_asm", "tt.extern_elementwise"})
 _LANEWISE = frozenset(
     {
@@ -111,7 +113,7 @@ class _Reader:
         fault = ""
         if any(result in self._used for result in results):
             fault = _unwritten(text, outputs, inputs)
-        if not fault and self._backend == "hip":
+        if not fault and self._backend == HIP.name:
             packed = op.get_int_attr("packed_element") or 1
             fault = _scalar_inputs(inputs, outputs, [same for same in uniform for _ in range(packed)])
         return ForeignCode(text, constraints, place, fault)

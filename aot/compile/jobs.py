@@ -1,4 +1,4 @@
-"""What a worker is given, and what it gives back."""
+"""Compile jobs and compiled kernels: the input and the output of a worker."""
 
 from __future__ import annotations
 
@@ -8,12 +8,11 @@ from typing import Annotated
 
 from msgspec import Meta
 
+from aot.errors import CompileError
+from aot.source.constants import Constant
 from aot.targets import Target, parse_arch
 from aot_runtime.bundle.codeobject import KernelMetadata
 from aot_runtime.contract.records import Int
-
-from .constants import Constant
-from .errors import CompileError
 
 # What a kernel that comes from a cache may hold at most: it is decoded within these bounds.
 Bytes = Annotated[int, Meta(ge=0, lt=1 << 31)]
@@ -22,12 +21,12 @@ Count = Annotated[int, Meta(ge=1, le=64)]
 _Float = Annotated[float, Meta(ge=-sys.float_info.max, le=sys.float_info.max)]
 _Plain = None | bool | Int | _Float | str
 Option = None | bool | Int | _Float | str | list[_Plain | list[_Plain]]
-"""The value of a compiler option, as JSON has it."""
+"""The value of a compiler option, as in JSON."""
 
 
 @dataclass(frozen=True)
 class CompileJob:
-    """All that decides one code object. Hashable, and picklable to a worker process.
+    """A compilation: everything that decides one code object. Hashable and picklable.
 
     Attributes:
         root: project root folder, importable by the kernel file.
@@ -35,7 +34,7 @@ class CompileJob:
         function: the `@triton.jit` function in it.
         signature: (parameter, Triton type such as `*fp16`, `i32`, `fp32`, or `constexpr`), in parameter order. Here and
             below, a parameter that is a named tuple is its members, each by its path: `q.ptr`, `q.stride_heads`.
-        constants: (parameter, value) of each constexpr parameter that is no function.
+        constants: (parameter, value) of each constexpr parameter that is not a function.
         divisible_by_16: parameters whose value is promised to be a multiple of 16.
         pointer_range_32: pointers whose offsets are promised to fit 32 bits; without effect on NVIDIA.
         options: (name, value) of Triton's compiler options: `num_warps`, `num_stages`, `waves_per_eu`, …
@@ -79,7 +78,7 @@ class CompiledKernel:
     profile_scratch_bytes: Bytes
     profile_scratch_align: Alignment
     cooperative: bool
-    """Whether the whole grid must be resident at once."""
+    """The whole grid must be resident at once."""
     metadata: KernelMetadata
     compiler: str
     options: dict[str, Option]
@@ -87,15 +86,15 @@ class CompiledKernel:
     accesses: dict[str, str]
     """Pointer of the signature → the kinds of access through it (`accesses.pointer_accesses`)."""
     recipe: str
-    """What it was made of (`keys.JobKeys.recipe`), as JSON; the SHA-256 of this text is the key of its job."""
+    """The recipe it was made from (`keys.JobKeys.recipe`), as JSON; the SHA-256 of this text is the key of its job."""
     early: bool = False
-    """Whether it waits for those that precede it on the stream, and so may begin before they have ended."""
+    """The kernel waits for those that precede it on the stream, and so may begin before they have ended."""
     warnings: tuple[str, ...] = ()
     """Warnings of the compiler, each with the kernel that it is about."""
 
 
 def job_target(job: CompileJob) -> Target:
-    """The target of a job. Raises `CompileError` for a name that is none."""
+    """Return the target of a job. Raises `CompileError` for an unknown architecture."""
     try:
         return parse_arch(job.arch)
     except ValueError as error:

@@ -1,21 +1,14 @@
-"""Where each argument of a kernel lies in its kernarg segment."""
+"""Layout of a kernel's arguments in its kernarg segment."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from aot_runtime.contract.dtypes import SCALAR_TYPES
 from aot_runtime.contract.records import TENSOR_MAP, TENSOR_MAP_ALIGNMENT, TENSOR_MAP_BYTES
 
 from .descriptors import run_time_arguments
-
-# Sizes in bytes of Triton's scalar types. A scalar is aligned to its size, on both backends.
-_SCALAR_BYTES = {
-    **dict.fromkeys(("i1", "u1", "i8", "u8"), 1),
-    **dict.fromkeys(("i16", "u16", "fp16", "bf16"), 2),
-    **dict.fromkeys(("i32", "u32", "fp32"), 4),
-    **dict.fromkeys(("i64", "u64", "fp64"), 8),
-}
 
 SCRATCH_POINTERS = (".global_scratch", ".profile_scratch")
 """Pointers that Triton appends to every kernel's parameters. The dot keeps them apart from parameters' names."""
@@ -30,23 +23,23 @@ class KernargField(NamedTuple):
 
 
 def type_bytes(type_name: str) -> int:
-    """Size of an argument of a Triton type. Raises ValueError for a type that cannot be an argument."""
+    """Size of an argument of a Triton type. Raises ValueError if the type cannot be an argument."""
     if type_name.startswith("*"):
         return 8
     if type_name == TENSOR_MAP:
         return TENSOR_MAP_BYTES
-    if type_name not in _SCALAR_BYTES:
-        allowed = ", ".join(_SCALAR_BYTES)
+    if type_name not in SCALAR_TYPES:
+        allowed = ", ".join(SCALAR_TYPES)
         raise ValueError(f"kernel argument type {type_name!r}: allowed are pointers (*…) and {allowed}")
-    return _SCALAR_BYTES[type_name]
+    return SCALAR_TYPES[type_name].size
 
 
 def kernarg_layout(signature: Sequence[tuple[str, str]], start: int = 0) -> tuple[KernargField, ...]:
-    """Fields of the kernarg segment: what a kernel takes at run time, then Triton's two scratch pointers.
+    """Return the fields of the kernarg segment: the run-time arguments, then Triton's two scratch pointers.
 
     Args:
         signature: (parameter, Triton type or `constexpr`) in parameter order.
-        start: the address of the segment, as far as it decides how what needs more than 16 bytes is aligned.
+        start: address of the segment modulo its alignment, which decides the alignment of large arguments.
     """
     arguments = run_time_arguments(signature)
     fields: list[KernargField] = []

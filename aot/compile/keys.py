@@ -1,4 +1,4 @@
-"""Content addresses of compile jobs: all that decides the code, and nothing else."""
+"""Content addresses of compile jobs: hashes of everything that decides the code, and of nothing else."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ import hashlib
 import json
 from typing import Any
 
+from aot.source.project import PROCESS_LOCK
 from aot.targets import Target
+from aot_runtime.contract.arch import BACKENDS
 
 from .jobs import CompileJob, job_target
-from .project import PROCESS_LOCK
 from .settings import code_environment, parsed_options, pinned_knobs
 
 KEY_VERSION = 3
-"""Raised when `compile_job` comes to make something else of the same job, so that old cache entries are not used."""
+"""Increased when `compile_job` makes something else of the same job, so that older cache entries are not used."""
 
 
 class JobKeys:
-    """Makes the keys of many jobs for one target; the environment is that of when it is made.
+    """Makes the keys of many jobs for one target, in the environment of when it is created.
 
     Attributes:
-        common: what all of its keys depend on: the compiler, the target and the environment.
+        common: the part that all keys share: the compiler, the target and the environment.
     """
 
     def __init__(self, target: Target, line_info: bool):
@@ -45,7 +46,7 @@ class JobKeys:
         return recipe_key(self.recipe(job, kernel_hash))
 
     def recipe(self, job: CompileJob, kernel_hash: str) -> str:
-        """All that decides what `compile_job(job)` gives, as JSON.
+        """Everything that decides the result of `compile_job(job)`, as JSON.
 
         Args:
             kernel_hash: `sources_hash` of the job's kernel and functions.
@@ -60,7 +61,9 @@ class JobKeys:
             "constants": sorted(job.constants),
             "functions": sorted(job.functions),
             "divisible_by_16": sorted(job.divisible_by_16),
-            "pointer_range_32": sorted(job.pointer_range_32) if self.target.backend == "hip" else [],
+            "pointer_range_32": sorted(job.pointer_range_32)
+            if BACKENDS[self.target.backend].has_pointer_ranges
+            else [],
             "options": self._options_hash(job.options),
         }
         return json.dumps(parts, sort_keys=True, default=vars)
@@ -74,12 +77,12 @@ class JobKeys:
 
 
 def recipe_key(recipe: str) -> str:
-    """The key of what was made of a recipe."""
+    """Return the key of a recipe."""
     return hashlib.sha256(recipe.encode()).hexdigest()
 
 
 def recipe_changes(recipe: str, expected: str) -> str:
-    """What two recipes do not have in common, in words."""
+    """Name the parts in which two recipes differ."""
     found, wanted = json.loads(recipe), json.loads(expected)
     return ", ".join(name for name in wanted if found.get(name) != wanted[name])
 

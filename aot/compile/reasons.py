@@ -1,4 +1,4 @@
-"""Why a compilation failed, in a few lines: out of Triton's exceptions and what its passes print."""
+"""Explain a failed compilation in a few lines, from Triton's exceptions and the output of its passes."""
 
 from __future__ import annotations
 
@@ -9,19 +9,20 @@ from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
+from aot.errors import CompileError, described
+
 from .diagnostics import MAX_TOLD, Diagnostic, foremost
-from .errors import CompileError, described
 from .foreign import ForeignCode
 
 
 @dataclass(frozen=True)
 class Evidence:
-    """All that is known of a compilation that failed.
+    """Evidence of a failed compilation.
 
     Attributes:
-        kernel: what was compiled, in words.
-        printed: what the compiler printed.
-        found: the errors in that, and in what ended it.
+        kernel: the kernel that was compiled, in words.
+        printed: output of the compiler.
+        found: errors in the output and in the exception.
         foreign: the kernel's inline assembly and calls of other libraries.
     """
 
@@ -32,10 +33,11 @@ class Evidence:
 
 
 def compile_error(error: BaseException, evidence: Evidence, place: str) -> CompileError:
-    """Why an exception ended a compilation.
+    """Make the error that explains why an exception ended a compilation.
 
     Args:
-        place: the innermost line of the project's own that ran, in parentheses; it is told of what is no `Exception`.
+        place: the innermost line of the project that ran, in parentheses; told for exceptions that are not
+            `Exception`s.
     """
     printed = f"\nCompiler output:\n{evidence.printed}" if evidence.printed else ""
     trace = "".join(traceback.format_exception(error)) + printed

@@ -1,4 +1,4 @@
-"""What Triton is told beside the kernel: compiler options, and the process-wide settings that change code."""
+"""Compiler options, and the process-wide settings of Triton that change code."""
 
 from __future__ import annotations
 
@@ -14,10 +14,11 @@ from contextlib import ExitStack, contextmanager, redirect_stderr, redirect_stdo
 from pathlib import Path
 from typing import Any
 
+from aot.errors import CompileError
 from aot.targets import Target
+from aot_runtime.contract.arch import HIP
 
 from .diagnostics import MAX_TOLD, last_words, ptxas_output
-from .errors import CompileError
 
 # Options that are not the user's to give: fixed by the target, or naming files, which no key could cover.
 _RESERVED_OPTIONS = frozenset({"arch", "backend_name", "warp_size", "extern_libs", "ir_override"})
@@ -25,12 +26,12 @@ _RESERVED_OPTIONS = frozenset({"arch", "backend_name", "warp_size", "extern_libs
 
 @functools.cache
 def option_names(target: Target) -> frozenset[str]:
-    """Names of the compiler options that a job for `target` may give."""
+    """Names of the compiler options that a job for `target` may have."""
     return frozenset(field.name for field in dataclasses.fields(_option_class(target))) - _RESERVED_OPTIONS
 
 
 def _option_class(target: Target) -> type:
-    if target.backend == "hip":
+    if target.backend == HIP.name:
         from triton.backends.amd.compiler import HIPOptions
 
         return HIPOptions
@@ -40,7 +41,7 @@ def _option_class(target: Target) -> type:
 
 
 def parsed_options(options: Iterable[tuple[str, Any]], target: Target) -> Any:
-    """The backend's own options object, defaults filled in. Raises `CompileError`."""
+    """Return the backend's options object with defaults filled in. Raises `CompileError`."""
     from triton.compiler import make_backend
 
     given, allowed = dict(options), option_names(target)
@@ -76,7 +77,7 @@ _PINNED = frozenset(
 
 @contextmanager
 def pinned_knobs(line_info: bool) -> Iterator[None]:
-    """Set what must not come from the environment: it would change code behind the key's back."""
+    """Override settings of the environment that would change code without changing its key."""
     from triton import knobs
 
     with knobs.compilation.scope(), knobs.runtime.scope(), knobs.nvidia.scope():
@@ -113,19 +114,19 @@ class CompilerOutput:
         return [cls.within(path) for path in sorted(folder.glob(f"{_PREFIX}{pid}-*"))]
 
     def text(self) -> str:
-        """All that was printed."""
+        """Return the whole output."""
         return _text(self.native) + _text(self.python)
 
     def sizes(self) -> tuple[int, int]:
-        """The size of what was printed until now."""
+        """Return the sizes of the output so far."""
         return len(_text(self.native)), len(_text(self.python))
 
     def of_compilers(self, after: tuple[int, int] = (0, 0)) -> str:
-        """Return what no program in Python printed, after there was so much."""
+        """Return the output of programs other than Python after these sizes."""
         return _text(self.native)[after[0] :] + ptxas_output(_text(self.python)[after[1] :])
 
     def epitaph(self) -> list[str]:
-        """Lines that explain how a process ended: the compiler's last words, then what was compiled."""
+        """Explain how a process ended: the compiler's last words, then what was compiled."""
         return [*last_words(_text(self.native)), *_text(self.about).splitlines()[:MAX_TOLD]]
 
 
@@ -173,7 +174,7 @@ def _output_to(output: CompilerOutput) -> Iterator[None]:
 
 
 def code_environment() -> dict[str, str]:
-    """Every environment variable that Triton reads to decide what code it makes."""
+    """Return the environment variables that decide which code Triton makes."""
     from triton import knobs
     from triton._C.libtriton import get_cache_invalidating_env_vars
 

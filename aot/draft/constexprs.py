@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 from typing import Any
 
-from aot.compile.autotuning import Heuristic
-from aot.compile.kernel_source import Parameter
+from aot.source.autotuning import Heuristic
+from aot.source.kernel_source import Parameter
+from aot_runtime.contract.dtypes import FLOAT32
 from aot_runtime.contract.names import RESERVED
 
 from . import values
@@ -138,7 +139,7 @@ class Constexprs:
             self.op.bind[name] = {"dtype": value.name}
             return
         tensor = self.work.tensor_passed_for(value.of) if isinstance(value, DtypeValue) else None
-        dtype = "float32" if "acc" in name.lower() or not self.op.dtypes else "T"
+        dtype = FLOAT32.name if "acc" in name.lower() or not self.op.dtypes else "T"
         self.op.bind[name] = {"dtype": dtype if tensor is None else self.work.spec(tensor)["dtype"]}
         if tensor is None and self.work.launch.is_there and not isinstance(value, Several):
             self.op.note("bind", name, f"the dtype {name}")
@@ -192,7 +193,7 @@ class Constexprs:
         """An argument of the function that launches the kernel: a flag, or a number that picks a variant."""
         default = argument.default.value if isinstance(argument.default, Const) else None
         if (
-            argument.annotation == "bool"
+            argument.annotation == bool.__name__
             or isinstance(default, bool)
             or (name in self.work.found.flags and not self.work.found.compared.get(name))
         ):

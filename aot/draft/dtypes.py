@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import re
 
+from aot_runtime.contract.dtypes import BFLOAT16, BOOL, FLOAT16, FLOAT32, INT8, INT32, INT64, UINT8
+
 from .findings import READ, UPDATE
 from .tensors import DraftTensor
 from .workbench import Workbench
 
-FLOATS = ["float16", "bfloat16", "float32"]
+FLOATS = [FLOAT16.name, BFLOAT16.name, FLOAT32.name]
 _STATISTIC = re.compile(r"(?i)mean|rstd|rvar|rms|lse|logsumexp|loss|delta|(^|_)(m|l)(_ptr)?$|stat")
 _INDEX = re.compile(r"(?i)idx|index|indices|label|target|(^|_)ids?(_|$)|offs|cu_seq|lens?(_|$)|count|table|slots?")
 _NARROW = re.compile(r"(?i)offs|start|cu_|len|count|table|lock|lut|block|tile")
@@ -44,12 +46,12 @@ class Dtypes:
             if host is None or host.made or dtype not in FLOATS:
                 return dtype
         if tensor.parameter in self.found.wide:
-            return "float32"  # Triton's functions of floats take no narrower ones
+            return FLOAT32.name  # Triton's functions of floats take no narrower ones
         if tensor.parameter in self.found.bits:
             few = self.found.bits[tensor.parameter] <= 15
-            return self._guess(tensor, "uint8" if few else "int32", "which integers it has")
+            return self._guess(tensor, UINT8.name if few else INT32.name, "which integers it has")
         if tensor.is_index:
-            dtype = "int32" if _NARROW.search(tensor.parameter) else "int64"
+            dtype = INT32.name if _NARROW.search(tensor.parameter) else INT64.name
             return self._guess(tensor, dtype, "which integers it has, and their `range`")
         return self._by_use(tensor)
 
@@ -57,21 +59,21 @@ class Dtypes:
         name, parameter = self.work.tensor_name(tensor.parameter), tensor.parameter
         is_read = tensor.kinds <= {READ}
         if parameter in self.found.asked or (is_read and _MASK.search(name)):
-            return self._guess(tensor, "bool", "its dtype")
+            return self._guess(tensor, BOOL.name, "its dtype")
         if "lock" in name.lower():
-            return self._guess(tensor, "int32", "its dtype")
+            return self._guess(tensor, INT32.name, "its dtype")
         if is_read and parameter not in self._data:
-            dtype = "int64" if _INDEX.search(name) and not _NARROW.search(name) else "int32"
+            dtype = INT64.name if _INDEX.search(name) and not _NARROW.search(name) else INT32.name
             if _STATISTIC.search(name):
-                dtype = "float32"
+                dtype = FLOAT32.name
             return self._guess(tensor, dtype, "its dtype")
         if is_read and _INDEX.search(name):
             return self._guess(tensor, "T", "its dtype")
         if _STATISTIC.search(name) and not re.search(r"(?i)scale|^d[a-z]$", name):
-            return self._guess(tensor, "float32", "its dtype")
+            return self._guess(tensor, FLOAT32.name, "its dtype")
         is_small = bool(_QUANTISED.search(name)) or self._is_rounded(tensor)
         if READ not in tensor.kinds and not self._is_made(tensor) and is_small:
-            return self._guess(tensor, "int8", "its dtype")
+            return self._guess(tensor, INT8.name, "its dtype")
         if not is_read and self.work.launch.is_there and not self._is_known(tensor):
             return self._guess(tensor, "T", "its dtype")
         return "T"
@@ -111,5 +113,5 @@ class Dtypes:
             return
         for name, item in self.work.op.tensors.items():
             if item["dtype"] == "T":
-                item["dtype"] = "float32"
+                item["dtype"] = FLOAT32.name
                 self.work.op.note("tensors", name, "its dtype")

@@ -555,7 +555,7 @@ class Host:
             return made
         if name in _SIZES and not named:
             return self._computed_size(_SIZES[name], arguments)
-        if name in ("int", "bool") and len(arguments) == 1:
+        if name in (int.__name__, bool.__name__) and len(arguments) == 1:
             return arguments[0]
         if name == "bit_length" and owner is not None and (text := size_text(owner)):
             return Size(f"bit_length({text})")

@@ -6,6 +6,8 @@ import re
 from collections.abc import Mapping, Sequence
 from typing import Protocol
 
+from aot_runtime.contract.dtypes import BFLOAT16, BOOL, DTYPES, FLOAT32
+
 from .host_values import (
     EMPTY,
     UNKNOWN,
@@ -31,25 +33,16 @@ class Host(Protocol):
         """A tensor with a key of its own."""
 
 
-_DTYPES = {
-    "half": "float16", "float": "float32", "double": "float64", "int": "int32", "long": "int64", "short": "int16",
-    **{
-        name: name
-        for name in (
-            "bool", "int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64", "float16", "bfloat16",
-            "float32", "float64", "float8_e4m3fn", "float8_e4m3fnuz", "float8_e5m2", "float8_e5m2fnuz",
-        )
-    },
-}  # fmt: skip
+_DTYPES = {name: row.name for row in DTYPES.values() for name in (row.name, *row.torch)}
 """Names of dtypes in torch → in manifests."""
-_TRITON_DTYPES = {
-    "fp16": "float16", "bf16": "bfloat16", "fp32": "float32", "fp64": "float64", "int1": "bool",
-    "float8e4nv": "float8_e4m3fn", "float8e4b8": "float8_e4m3fnuz", "float8e5": "float8_e5m2",
-    "float8e5b16": "float8_e5m2fnuz",
-}  # fmt: skip
+_TRITON_DTYPES = {re.sub("^fp8", "float8", row.triton): row.name for row in DTYPES.values()} | {"int1": BOOL.name}
+"""Names of dtypes in `triton.language` that torch does not have → in manifests."""
 _SAME = frozenset(("contiguous", "detach", "cuda", "cpu", "requires_grad_", "pin_memory", "data", "zero_"))
 """Methods and attributes that give the same numbers in the same places, or packed."""
-_CASTS = {name: _DTYPES[name] for name in ("float", "half", "bfloat16", "int", "long", "bool")}
+_CASTS = {name: row.name for row in DTYPES.values() for name in row.torch} | {
+    row.name: row.name for row in (BOOL, BFLOAT16)
+}
+"""Methods of tensors that convert → the dtype that they convert to."""
 _MAKERS = {"empty": EMPTY, "zeros": ZEROS, "ones": "ones", "full": "full", "empty_strided": EMPTY}
 
 
@@ -138,7 +131,7 @@ def factory(host: Host, name: str, given: Sequence[Value], named: Mapping[str, V
         if name == "full" and len(given) > 1 and given[1] in (Const(0), Const(0.0)):
             made.made = ZEROS
         if not isinstance(named.get("dtype"), DtypeValue):
-            made.dtypes = ("float32",) if "dtype" not in named else ()  # torch's default
+            made.dtypes = (FLOAT32.name,) if "dtype" not in named else ()  # torch's default
     else:
         return None
     _set_dtype(made, named.get("dtype"))

@@ -1,4 +1,4 @@
-"""From what is known of a kernel to the op that is proposed for it."""
+"""Propose an op for a kernel, from what its body and its launch tell."""
 
 from __future__ import annotations
 

@@ -5,7 +5,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from aot.compile.kernel_source import Parameter
+from aot.source.kernel_source import Parameter
+from aot_runtime.contract.dtypes import BOOL, FLOAT32, INT32
 
 from .host_values import Const, HostTensor
 from .sizes import names_of
@@ -17,7 +18,7 @@ _FRACTION = re.compile(
 _INTEGER = re.compile(
     r"(?i)index|idx|seed|start|^n_|num|_len|size|count|vocab|stride|^n[a-z]$|offset_?[a-z]$|pos|bs$|sl$"
 )
-_ANNOTATED = {"int": "i32", "float": "fp32", "bool": "i1"}
+_ANNOTATED = {int.__name__: INT32.triton, float.__name__: FLOAT32.triton, bool.__name__: BOOL.triton}
 
 
 class Scalars:

@@ -30,16 +30,16 @@ SURE = 100
 
 @dataclass(frozen=True)
 class Extent:
-    """How far a dim reaches: a parameter's value, a number, or something that has to be given a name.
+    """The extent of a dim: a parameter's value, a number, or something that needs a name.
 
     Attributes:
         argument: the parameter that it is.
         text: an expression of parameters that it is.
         number: the number that it is.
         program: the axis of the grid that counts it, in steps of `times`.
-        length: the parameter that is the length of the range that goes over it whole.
-        note: what tells it from other extents that have no parameter.
-        is_sure: whether a mask of the very access says so.
+        length: the parameter that is the length of the range over the whole dim.
+        note: distinguishes it from other extents without a parameter.
+        is_sure: a mask of the access itself states it.
     """
 
     argument: str = ""

@@ -9,12 +9,12 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from aot.compile.autotuning import Autotuning, decorators_of
-from aot.compile.kernel_source import Parameter, kernel_parameters, split_function
-from aot.compile.project import KernelFunctionError, project
-from aot.paths import is_file
+from aot.errors import KernelFunctionError
+from aot.source.autotuning import Autotuning, decorators_of
+from aot.source.kernel_source import Parameter, kernel_parameters, split_function
+from aot.source.project import project
+from aot.source.statements import jit_names
 from aot.targets import Target
-from aot_runtime.contract.expressions import nearest
 
 
 @dataclass(frozen=True)
@@ -52,37 +52,15 @@ class KernelText:
 def read_kernel(root: Path | str, path: str) -> KernelText:
     """Read a `path.py:function`. Raises `CompileError`: there is no such kernel, or its file is at fault."""
     source, function = split_function(path)
-    _check_name(Path(root) / source, source, function)
     with project(root).active(target=Target("gfx942")) as modules:
         kernel = modules.load(source, function)
         functions: dict[str, FunctionText] = {}
         _collect(kernel, "", functions)
         module = modules.read(Path(root) / source).decode("utf-8", "replace")
+        if (count := jit_names(ast.parse(module)).count(function)) > 1:
+            raise KernelFunctionError(f"file {source} has {count} functions that are called '{function}'")
         autotuning = decorators_of(modules, source, function)
         return KernelText(function, source, kernel_parameters(kernel), autotuning, functions, module)
-
-
-def kernel_names(text: str) -> list[str]:
-    """The functions of a file that are decorated as Triton's are."""
-    try:
-        tree = ast.parse(text)
-    except SyntaxError:
-        return []
-    return [
-        node.name
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef) and any("jit" in ast.unparse(item) for item in node.decorator_list)
-    ]
-
-
-def _check_name(path: Path, source: str, function: str) -> None:
-    names = kernel_names(path.read_text(encoding="utf-8", errors="replace")) if is_file(path) else []
-    if is_file(path) and not names:
-        raise KernelFunctionError(f"file {source} has no @triton.jit function")
-    if names.count(function) > 1:
-        raise KernelFunctionError(f"file {source} has {names.count(function)} functions that are called '{function}'")
-    if names and function not in names and f"{function} =" not in path.read_text(encoding="utf-8", errors="replace"):
-        raise KernelFunctionError(f"file {source} has no @triton.jit function '{function}'{nearest(function, names)}")
 
 
 def _collect(function: Any, key: str, found: dict[str, FunctionText]) -> None:

@@ -7,11 +7,11 @@ import tempfile
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
-from aot.compile.isolation import ForkedProcess
-from aot.compile.kernel_source import KernelSource, inspect_kernel
+from aot.forked_process import ForkedProcess
 from aot.manifest.loading import load_manifest
 from aot.manifest.yamlfile import ManifestError
 from aot.plan.bundles import plan_bundle
+from aot.source.kernel_source import KernelSource, inspect_kernel
 from aot.targets import Target
 
 from .draft import OpDraft

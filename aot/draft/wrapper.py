@@ -1,7 +1,7 @@
-"""How the file of a kernel launches it: what is passed for each parameter, with which options, on which grid.
+"""Read how a kernel's file launches it: the argument of each parameter, the options, the grid.
 
-Of a file with several launches of a kernel the first is taken. The function around it is gone through as
-`aot.draft.host` does it; nothing of it is run.
+The first of several launches is taken. The function around it is walked through as in `aot.draft.host`; nothing is
+run.
 """
 
 from __future__ import annotations

@@ -65,7 +65,7 @@ class CallsFile:
 
 @dataclass(frozen=True)
 class CallEntry:
-    """One entry of a calls file."""
+    """An entry of a calls file."""
 
     file: CallsFile
     position: int
@@ -79,7 +79,7 @@ class CallEntry:
         return self.file.locate(self.position, *path)
 
     def may_call(self, bundle: str) -> bool:
-        """Whether the entry is of this bundle, or of any."""
+        """Tell if the entry is for this bundle, or for any."""
         return self.spec.bundle in (None, bundle)
 
 
@@ -95,9 +95,8 @@ def entries(files: Iterable[CallsFile]) -> tuple[CallEntry, ...]:
 
 
 def entry_faults(found: Iterable[CallEntry], manifests: Iterable[Manifest]) -> Iterator[str]:
-    """What is wrong with the entries for a build of some manifests: calls of ops that none has, and manifests that
-    nothing calls. Entries of a bundle that is not built now are no fault, as one file may be for many builds.
-    """
+    """Yield faults of entries for a build of some manifests: calls of unknown ops, and manifests without any call.
+    Entries of other bundles are allowed, as one file may serve many builds."""
     called, bundles = list(found), list(manifests)
     ops = {manifest.spec.bundle: [source.name for source in manifest.sources] for manifest in bundles}
     for entry in called:

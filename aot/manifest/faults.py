@@ -1,4 +1,4 @@
-"""What is wrong with a file, in a manifest author's words: pydantic's errors by place, with the nearest valid name."""
+"""Describe pydantic's errors for a manifest's author: by place, with the nearest valid name."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ _EXPECTED = {
 
 
 def _describe(model: type[BaseModel], path: tuple[Key, ...], items: list[Any], deeper: bool) -> set[str]:
-    """What is wrong at one place. A value that fits no member of a union has a fault for each: they become one."""
+    """Describe the errors of one place. The errors of all members of a union become one."""
     name = ".".join(map(str, path))
     wrong = [item for item in items if item["type"] in _EXPECTED]
     texts = {_fault(model, path, name, item) for item in items if item not in wrong}

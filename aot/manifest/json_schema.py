@@ -20,7 +20,7 @@ MODELS: dict[str, type[Spec]] = {
 
 
 def schema_file(name: str) -> Path:
-    """Where the schema of a key of `MODELS` lies."""
+    """Path of the schema of a key of `MODELS`."""
     return Path(__file__).with_name(f"{name}.schema.json")
 
 

@@ -12,7 +12,7 @@ from aot.paths import is_file, is_folder
 from aot_runtime.contract.expressions import nearest
 
 from .faults import validated
-from .presence import op_axes
+from .optional_tensor_axes import op_axes
 from .schema import ArchTuningSpec, ConfigSpec, ManifestSpec, OpSpec, TuningSpec, Value
 from .shipped import find_manifest
 from .yamlfile import Key, ManifestError, YamlFile, read_yaml
@@ -79,7 +79,7 @@ class Manifest:
         return self._tuning[path.stem]
 
     def tuning_path(self, op: str) -> Path:
-        """Where the tuning file of an op is, if it has one."""
+        """Path of an op's tuning file, which need not exist."""
         return self.file.path.resolve().parent / "tuning" / f"{self.spec.ops[op].tuning or op}.yaml"
 
     def with_op(self, name: str, spec: OpSpec, kernel_configs: KernelConfigs) -> Manifest:

@@ -24,7 +24,7 @@ def _one_of(what: str, known: Iterable[str]) -> Any:
 
     def check(value: str) -> str:
         if value not in values:
-            raise ValueError(f"'{value}' is no {what}{nearest(value, values)}")
+            raise ValueError(f"unknown {what} '{value}'{nearest(value, values)}")
         return value
 
     return Annotated[str, AfterValidator(check), Field(json_schema_extra={"enum": list(values)})]
@@ -82,7 +82,7 @@ else:
 
 
 def is_function(value: Any) -> TypeGuard[str]:
-    """Whether what a parameter is bound to is a `path.py:function`."""
+    """Tell if a parameter is bound to a `path.py:function`."""
     return isinstance(value, str) and re.match(KERNEL, value) is not None
 
 
@@ -91,7 +91,7 @@ class Spec(BaseModel):
 
 
 class OffsetsSpec(Spec):
-    """What the numbers of an integer tensor are: where each of several sequences begins and the one before it ends."""
+    """Offsets in an integer tensor: the starts of several sequences, each the end of the one before."""
 
     into: Name = Field(description="The dim that the sequences lie along, one behind the other.")
     longest: Name | None = Field(None, description="The scalar that no sequence may be longer than.")
@@ -225,7 +225,7 @@ class ModelledSpec(Spec):
 
 
 class ConfigSpec(Spec):
-    """One tuned choice of a launch."""
+    """A tuned choice of a launch."""
 
     name: str = Field("", description="What tuning files, `overrides` and `explain` call it; default: by its position.")
     when: Expr = Field("", description="The calls that it serves; of those before it, none did.")
@@ -256,7 +256,7 @@ def _or_from_kernel(schema: dict[str, Any]) -> None:
 
 
 class LaunchSpec(Spec):
-    """One kernel launch."""
+    """A kernel launch."""
 
     kernel: str = Field(pattern=KERNEL, description="path/from/the/root.py:function")
     name: Name | None = Field(None, description="What tuning files call it; default: the function's name.")
@@ -276,7 +276,7 @@ class LaunchSpec(Spec):
 
 
 class InputSpec(Spec):
-    """How an input of a selftest case is filled; without one, with normal random numbers."""
+    """Values of an input of a selftest case; by default normal random numbers."""
 
     std: Finite | int | None = Field(None, gt=0, description="Normal random numbers with this standard deviation.")
     range: list[int | Finite] | None = Field(
@@ -308,7 +308,7 @@ class SelftestSpec(Spec):
 
 
 class OverrideSpec(Spec):
-    """What is done about the variants that `when` selects."""
+    """Changes to the variants that `when` selects."""
 
     when: Expr
     options: dict[str, Option] = Field({}, description="Compiler options on top of the config's.")
@@ -374,7 +374,7 @@ class PublishedSpec(Spec):
 
 
 class ArchTuningSpec(Spec):
-    """What a tuning file says for some architectures: configs by launch, and where they come from."""
+    """A tuning file's entry for some architectures: configs by launch, and their origin."""
 
     arch: list[ArchName] = Field(min_length=1, description="The architectures; each may be in one entry of a file.")
     measured: MeasuredSpec | None = None

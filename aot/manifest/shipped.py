@@ -28,7 +28,7 @@ def shipped_manifests() -> dict[str, Path]:
 
 
 def summary(path: Path) -> str:
-    """What a shipped manifest says of its bundle. The ops, which follow that, are not read: there are many."""
+    """Return a shipped manifest's summary. The ops behind it are not read: there are many."""
     from ruamel.yaml import YAML
 
     head = re.split(r"^(?:ops|include):", path.read_text(encoding="utf-8"), maxsplit=1, flags=re.MULTILINE)[0]
@@ -60,5 +60,5 @@ def find_manifest(path: Path, folder: Path | None = None) -> Path:
 
 
 def _is_name(path: Path) -> bool:
-    """Whether that may be the name of a shipped manifest, which has neither a folder nor a suffix."""
+    """Tell if this may be the name of a shipped manifest: it has no folder and no suffix."""
     return str(path) == path.name and not path.suffix

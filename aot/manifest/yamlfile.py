@@ -120,7 +120,7 @@ class _Plain:
         self._members: dict[int, dict[str, _Member]] = {}
 
     def value(self, node: Node, path: tuple[Key, ...]) -> Any:
-        """What a node stands for at a path of keys. Raises `ManifestError`."""
+        """Return the value of a node at a path of keys. Raises `ManifestError`."""
         self._count += 1
         if self._count > MAX_VALUES:
             raise self._error(node, f"aliases make more than {MAX_VALUES} values of this file")
@@ -160,7 +160,7 @@ class _Plain:
         return self._members[id(node)]
 
     def _merged(self, node: Node) -> dict[str, _Member]:
-        """What `<<` takes from a mapping, or from several, of which the first that has a key decides."""
+        """Return the members that `<<` merges from a mapping or several; the first that has a key decides."""
         with self._within(node):
             if isinstance(node, MappingNode):
                 return {name: member._replace(merged=True) for name, member in self._members_of(node).items()}

@@ -1,4 +1,4 @@
-"""What a bundle will have: a manifest for one architecture, each op's variants bound and given their compile jobs."""
+"""Plan a bundle: a manifest for one architecture, with each op's variants bound and given their compile jobs."""
 
 from __future__ import annotations
 
@@ -9,28 +9,29 @@ from functools import cache, lru_cache
 
 import msgspec
 
-from aot.compile.errors import CompileError
 from aot.compile.jobs import CompileJob
-from aot.compile.kernel_source import KernelSource, inspect_kernel, joined_hash, split_function
 from aot.compile.keys import JobKeys
 from aot.compile.settings import option_names
+from aot.errors import CompileError
 from aot.manifest.loading import Manifest, OpSource
 from aot.manifest.schema import BindSpec
 from aot.manifest.yamlfile import Key, ManifestError
+from aot.source.kernel_source import KernelSource, inspect_kernel, split_function
+from aot.source.source_hash import joined_hash
 from aot.targets import TARGETS, Target
 from aot_runtime.contract import records
 from aot_runtime.errors import AotError, ExpressionError
 
-from .binding import Binder, bound_functions
-from .bound import Bound, compile_job
+from .bind_parameters import Binder, bound_functions
+from .bound_parameter import BoundParameter, compile_job
 from .calls import PlannedCall, WantedCalls, built_for, plan_calls
 from .cases import Maps, PlannedCase, plan_cases
 from .configs import config_error
 from .contract import build_contract
+from .existing_bundle import Key as PresentKey
+from .existing_bundle import key_of
 from .filters import Filters, passes
-from .inheritance import with_kernels
-from .present import Key as PresentKey
-from .present import key_of
+from .from_decorators import with_kernels
 from .variants import TooManyPointsError, VariantSpec, enumerate_variants
 
 Inspect = Callable[[str, str, str], KernelSource]
@@ -44,20 +45,20 @@ class PlannedVariant:
     """A variant that the bundle will have: what it is, what its parameters are, and the job that compiles it."""
 
     spec: VariantSpec
-    bound: tuple[Bound, ...]
+    bound: tuple[BoundParameter, ...]
     job: CompileJob
     key: str
 
 
 @dataclass(frozen=True)
 class PlannedBundle:
-    """One bundle of a build: a manifest for one architecture, with the selftest cases that its variants serve.
+    """A bundle of a build: a manifest for one architecture, with the selftest cases that its variants serve.
 
     Attributes:
-        filters: what restricts the variants by the values of axes.
-        wanted: the calls that a build is for; None: it is for any.
-        calls: those of them that the variants were chosen for.
-        left_out: variants that none of these calls gets, and that were not there.
+        filters: restrictions of the variants by values of axes.
+        wanted: the calls to build for; None: any.
+        calls: the wanted calls that variants were chosen for.
+        left_out: number of variants that no wanted call gets, and that the present bundle lacks.
     """
 
     manifest: Manifest

@@ -19,7 +19,7 @@ from aot_runtime.contract.names import Scope
 from aot_runtime.errors import ArgumentError
 
 from .cases import NUM_CUS, Maps, planning_index
-from .present import Present
+from .existing_bundle import Present
 from .variants import VariantSpec
 
 
@@ -55,7 +55,7 @@ class PlannedCall:
 
     @property
     def text(self) -> str:
-        """What the call is, where it stands, and what it gets."""
+        """A recorded call, its place in the file, and the variants that it gets."""
         labels = ", ".join(dict.fromkeys(variant.label for variant in self.variants)) or "nothing to launch"
         return f"{self.entry.locate()}: {self.entry.spec.op}, {self.entry.spec.count} times: {labels}"
 
@@ -99,7 +99,7 @@ def plan_calls(
 def built_for(
     calls: Iterable[PlannedCall], variants: Iterable[VariantSpec], neighbours: bool
 ) -> tuple[VariantSpec, ...]:
-    """Those of an op's variants that calls get; with neighbours those, too, that differ in one thing from one of them:
+    """Select the variants that calls get; with neighbours, also those that differ in one thing from one of them:
     in the specialisation, aligned or general, in the value of one axis, or in the config."""
     taken = {variant for call in calls for variant in call.variants}
     if not neighbours:

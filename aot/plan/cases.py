@@ -10,10 +10,10 @@ from typing import Any
 
 import numpy as np
 
-from aot.compile.python_source import python_source
 from aot.manifest.loading import Manifest
 from aot.manifest.schema import InputSpec, SelftestSpec
 from aot.manifest.yamlfile import Key, ManifestError
+from aot.source.python_source import python_source
 from aot.targets import Target
 from aot_bundle.callspec import CallSpec, plan_call
 from aot_runtime.call.planner import Decision, Planner, op_planner
@@ -27,7 +27,7 @@ from aot_runtime.errors import ArgumentError, NoVariantError
 from .variants import VariantSpec
 
 SAME_DTYPE = "_same_dtype"
-"""What the name of a reference's counterpart, which rounds as a kernel does, ends in."""
+"""The suffix of the reference that rounds as the kernel does."""
 NUM_CUS = (1, 1024)
 """Fewer and more compute units than devices have. What a call needs may depend on them: it must be there for both."""
 
@@ -59,13 +59,13 @@ class PlannedScalar:
 
 @dataclass(frozen=True)
 class Recipe:
-    """All that decides the vectors of a case, but for the reference's own source.
+    """Everything that decides the vectors of a case, except the reference's own source.
 
     Attributes:
         reference: `path.py:function` from the project's root.
         inputs, outputs: the tensors that the call reads and writes; an inout tensor is in both.
         dtypes: (dtype variable, dtype).
-        innermost: (input, position of the dim that has stride 1), of those that may be.
+        innermost: (input, position of the dim with stride 1), for inputs with a choice.
     """
 
     op: str
@@ -203,7 +203,7 @@ class _CasePlanner:
     # The call
 
     def _call(self) -> CallSpec:
-        """What is called. Raises `ManifestError` for a name that the op does not have."""
+        """The arguments of the call. Raises `ManifestError` for a name that the op does not have."""
         call = self.spec.call
         dims, scalars = list(Scope.of(self.op).dims), [scalar.name for scalar in self.op.scalars]
         inputs = [tensor for tensor in self.op.tensors if tensor.role != "output"]
@@ -237,7 +237,7 @@ class _CasePlanner:
         for name, dim in self.spec.innermost.items():
             if name not in known:
                 raise self._error(
-                    f"'{name}' is no input with `innermost` dims{nearest(name, known)}", "innermost", name
+                    f"'{name}' is not an input with `innermost` dims{nearest(name, known)}", "innermost", name
                 )
             extents = [known[name].shape[position].extent for position in known[name].innermost]
             positions = [p for p, extent in zip(known[name].innermost, extents, strict=True) if dim in (p, extent)]

@@ -12,7 +12,7 @@ from aot_runtime.contract.expressions import nearest
 
 
 def launch_name(launch: LaunchSpec) -> str:
-    """What tuning files call a launch."""
+    """The name of a launch in tuning files."""
     return launch.name or launch.kernel.rpartition(":")[2]
 
 
@@ -22,7 +22,7 @@ _NONE = ArchTuningSpec.model_construct(launches={})
 
 
 def _tuning_entry(manifest: Manifest, op: str, arch: str) -> Entry:
-    """What the op's tuning file has for an architecture; empty without such a file or entry."""
+    """The entries of the op's tuning file for an architecture; empty if there are none."""
     tuning = manifest.tuning(op)
     found = tuning.entry(arch) if tuning else None
     return (tuning.file, *found) if tuning and found else (manifest.file, (), _NONE)
@@ -138,7 +138,7 @@ def config_error(
 
 
 def _place(entry: ConfigSpec, key: str) -> tuple[str, ...]:
-    """Where an entry has a key: as its own, or among its blocks or options; nowhere: empty."""
+    """The path of a key in an entry: at its top, or among its blocks or options; empty if it has none."""
     if key in entry.model_fields_set:
         return (key,)
     return next(((group, key) for group in ("blocks", "options") if key in getattr(entry, group)), ())

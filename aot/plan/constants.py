@@ -6,14 +6,14 @@ import ast
 import math
 from typing import Any
 
-from aot.compile.constants import Constant, Dtype, Layout
-from aot.compile.kernel_source import Parameter
+from aot.source.constants import Constant, Dtype, Layout
+from aot.source.kernel_source import Parameter
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.records import Value
 
 
 def constant_fault(value: Any) -> str:
-    """Why a number can be no constant, as the end of a sentence; empty if it can."""
+    """The reason why a number cannot be a constant, as the end of a sentence; empty if it can."""
     if isinstance(value, float) and math.isnan(value):
         return "is NaN"
     if isinstance(value, int) and value.bit_length() > 64:
@@ -22,20 +22,20 @@ def constant_fault(value: Any) -> str:
 
 
 def is_plain(value: Any) -> bool:
-    """Whether a default is a constant that a job can have."""
+    """Tell whether a default is a constant that a job can have."""
     if isinstance(value, tuple):
         return all(map(is_plain, value))
     return value is None or isinstance(value, bool | int | float | str | Dtype | Layout)
 
 
 def kind_fault(parameter: Parameter, constant: Constant) -> str:
-    """Why a constexpr parameter cannot be this, by what its default is; empty where nothing speaks against it."""
+    """The reason why a constexpr parameter with this default cannot have the constant; empty if it can."""
     default = parameter.default
     if isinstance(constant, Dtype) and isinstance(default, int | float):
         return f"its default is {default!r}, so it is a number, and {constant!r} is none"
     if isinstance(default, Dtype) and isinstance(constant, bool | int | float | str):
         hint = f"; write {{dtype: {constant}}}" if constant in DTYPES else ""
-        return f"its default is {default!r}, and {constant!r} is no dtype{hint}"
+        return f"its default is {default!r}, and {constant!r} is not a dtype{hint}"
     return ""
 
 

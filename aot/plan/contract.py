@@ -1,6 +1,6 @@
-"""From a manifest's op to its contract (`aot_runtime.contract.records.Op`): names resolved, expressions checked.
+"""Make the contract of a manifest's op (`aot_runtime.contract.records.Op`): resolve names, check expressions.
 
-One contract per architecture: tuning files and `arch` in expressions make them differ.
+There is one contract per architecture: tuning files and `arch` in expressions make them differ.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ from typing import Any
 import msgspec
 
 from aot.manifest.loading import Manifest
-from aot.manifest.presence import op_axes, presence
+from aot.manifest.optional_tensor_axes import op_axes, presence
 from aot.manifest.schema import AxisSpec, ConfigSpec, LaunchSpec, OpSpec, ScalarSpec, TensorSpec
 from aot.manifest.yamlfile import Key, ManifestError
 from aot_runtime.contract import records
@@ -21,8 +21,8 @@ from aot_runtime.contract.names import Scope, axis_rule, stride_position
 from aot_runtime.contract.validate import contract_faults, text_faults
 from aot_runtime.errors import ExpressionError
 
-from .choices import choice_numbers, number_of, with_numbers
 from .configs import config_error, derived_error, launch_configs, launch_name, tuned_derived
+from .enum_scalars import choice_numbers, number_of, with_numbers
 from .kinds import value_kind
 
 _WITHOUT_STRIDES = ("tensors", "scalars", "require", "derived", "exclude", "overrides")
@@ -208,7 +208,7 @@ class _Contract:
             raise self._config_error(index, entry.name, str(error)) from None
         for key in entry.options:
             if key not in self.options:
-                message = f"config '{entry.name}': '{key}' is no compiler option{nearest(key, self.options)}"
+                message = f"config '{entry.name}': unknown compiler option '{key}'{nearest(key, self.options)}"
                 raise self._config_error(index, entry.name, message, key)
         return records.Config(entry.name, dict(entry.blocks), dict(entry.options), condition)
 
@@ -245,7 +245,8 @@ class _Contract:
             for key in override.options:
                 if key not in self.options:
                     raise self._error(
-                        ("overrides", i, "options", key), f"'{key}' is no compiler option{nearest(key, self.options)}"
+                        ("overrides", i, "options", key),
+                        f"unknown compiler option '{key}'{nearest(key, self.options)}",
                     )
 
     def _check_picks(self, op: records.Op, scope: Scope) -> None:

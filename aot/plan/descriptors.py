@@ -1,6 +1,6 @@
-"""Parameters that are bound to tensors as descriptors, which the host makes: what each is in a variant.
+"""Bind parameters to tensors as descriptors, which the host makes.
 
-A kernel of Gluon gets a tensor map, which has a layout and which only aligned tensors have; one of Triton pointers.
+A Gluon kernel gets a tensor map, which has a layout and needs an aligned tensor; a Triton kernel gets pointers.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from aot_runtime.contract.names import stride_position
 from aot_runtime.contract.tensor_maps import map_fault
 from aot_runtime.errors import ExpressionError
 
-from .bound import TRITON_DTYPES, Bound
+from .bound_parameter import BoundParameter
 from .launch_scope import LaunchScope
 from .variants import VariantSpec
 
@@ -26,11 +26,11 @@ from .variants import VariantSpec
 def descriptor(
     scope: LaunchScope, name: str, given: BindSpec, variant: VariantSpec, known: Mapping[str, Any], arch: str,
     is_gluon: bool,
-) -> Bound:  # fmt: skip
-    """A parameter of that name, bound to a tensor with a `block`. Raises `ManifestError`."""
+) -> BoundParameter:  # fmt: skip
+    """Bind a parameter to a tensor with a `block`. Raises `ManifestError`."""
     text = str(given.value)
     if text not in scope.tensors:
-        raise scope.error(scope.place(name), f"parameter '{name}': '{text}' has a `block`, but is no tensor")
+        raise scope.error(scope.place(name), f"parameter '{name}': '{text}' has a `block`, but is not a tensor")
     tensor, op = scope.tensors[text], scope.op
     block = [scope.built(str(extent), name, known) for extent in given.block]
     try:
@@ -41,7 +41,7 @@ def descriptor(
     if fault:
         raise scope.error(scope.place(name), f"parameter '{name}': {fault}")
     if known.get(query_name("given", text)) is False:
-        return Bound(name, "constexpr", constant=None)
+        return BoundParameter(name, "constexpr", constant=None)
     dtype = str(known.get(tensor.dtype, tensor.dtype))
     shape = tuple(tensor.shape[dim].extent for dim in dims)
     layout = None
@@ -54,8 +54,8 @@ def descriptor(
         raise scope.error(
             scope.place(name), f"parameter '{name}': a kernel of Triton knows no layout of what it gets pointers for"
         )
-    return Bound(
-        name, descriptor_type(TRITON_DTYPES[dtype], block, layout), value=text, dtype=dtype,
+    return BoundParameter(
+        name, descriptor_type(DTYPES[dtype].triton, block, layout), value=text, dtype=dtype,
         divisible=tensor.align, ranged=not tensor.large, shape=shape, pads_with_nan=given.padding == "nan",
         whole=tuple(i for i, extent in enumerate(shape) if extent in op.divisible), dims=dims,
     )  # fmt: skip
@@ -71,7 +71,7 @@ def _dims(tensor: records.Tensor, given: BindSpec) -> tuple[int, ...]:
 def _descriptor_fault(
     tensor: records.Tensor, block: Sequence[Any], dims: Sequence[int], known: Mapping[str, Any]
 ) -> str:
-    """Why there is no descriptor of a tensor with blocks of these extents; empty if there is."""
+    """The reason why a tensor has no descriptor with blocks of these extents; empty if it has one."""
     rank = len(tensor.shape)
     if len(block) != rank:
         return f"its block has {len(block)} extents, but '{tensor.name}' has {rank} dims"
@@ -93,7 +93,7 @@ def _map_layout(
     known: Mapping[str, Any],
 ) -> MapLayout:  # fmt: skip
     """The layout that the manifest gives a tensor map, else the one with the widest pattern."""
-    bits = 8 * DTYPES[dtype]
+    bits = 8 * DTYPES[dtype].size
     if given.layout is None:
         return widest_layout(block, bits)
     try:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from aot.manifest.loading import Manifest
-from aot.manifest.presence import op_axes
+from aot.manifest.optional_tensor_axes import op_axes
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.expressions import nearest
@@ -37,12 +37,12 @@ def parse_filters(texts: Iterable[str]) -> dict[str, frozenset[str]]:
 
 @dataclass(frozen=True)
 class _Known:
-    """What a filter may name, in lower case.
+    """The names that a filter may use, in lower case.
 
     Attributes:
-        axes: each axis, as manifests spell it.
-        values: each axis' values, as manifests spell them.
-        dtypes: the axes that are of dtypes.
+        axes: axes as manifests spell them.
+        values: values of each axis as manifests spell them.
+        dtypes: axes of dtypes.
     """
 
     axes: Mapping[str, str]
@@ -71,7 +71,7 @@ def resolve_filters(manifests: Iterable[Manifest], filters: Filters) -> tuple[di
 
 
 def passes(op: records.Op, variant: VariantSpec, filters: Filters) -> bool:
-    """Whether a variant has one of the wanted values on each axis of a filter; an axis that its op lacks is no bar."""
+    """Tell whether a variant has a wanted value on each axis of a filter; axes that its op lacks are ignored."""
     point = {name.lower(): {str(value).lower()} for name, value in (*variant.point, ("op", variant.op))}
     point["dtype"] = {str(value).lower() for name, value in variant.point if name in op.dtypes}
     return all(
@@ -100,7 +100,7 @@ def _known(manifests: Iterable[Manifest]) -> _Known:
 
 
 def _nearest(name: str, spelled: Mapping[str, str]) -> str:
-    """As `nearest`, of names that are compared in lower case and shown as they are spelled."""
+    """Suggest the nearest name, compared in lower case and shown as it is spelled."""
     close = difflib.get_close_matches(name, spelled, n=1)
     return f"; did you mean '{spelled[close[0]]}'?" if close else nearest("", sorted(spelled.values()))
 

@@ -1,4 +1,4 @@
-"""What the values of one launch's parameters may be made of: names, tensors, and what each variant decides of them."""
+"""The scope of one launch's values: names, tensors, and what each variant decides about them."""
 
 from __future__ import annotations
 
@@ -7,10 +7,10 @@ from dataclasses import dataclass
 from functools import cache, cached_property
 from typing import Any
 
-from aot.compile.constants import Dtype, Layout
 from aot.manifest.loading import Manifest
 from aot.manifest.schema import LaunchSpec
 from aot.manifest.yamlfile import Key, ManifestError
+from aot.source.constants import Dtype, Layout
 from aot_runtime.contract import records
 from aot_runtime.contract.arch import EXPRESSION_NAMES
 from aot_runtime.contract.dtypes import DTYPES
@@ -18,11 +18,10 @@ from aot_runtime.contract.expressions import UNKNOWN, Expression, nearest, parse
 from aot_runtime.contract.names import Scope, config_names
 from aot_runtime.errors import ExpressionError
 
-from .alternatives import NULL, chosen, tests
-from .bound import TRITON_DTYPES
-from .choices import Numbers, choice_numbers, number_of, with_numbers
+from .conditional_values import NULL, chosen, tests
 from .constants import constant_fault
 from .contract import positional
+from .enum_scalars import Numbers, choice_numbers, number_of, with_numbers
 from .kinds import with_derived_kinds
 from .layouts import planned_layout
 
@@ -91,8 +90,8 @@ class LaunchScope:
         known = [*tensors, *strides, *self.names, *(space.name for space in self.op.workspace)]
         return self.error(
             ("kernel",),
-            f"kernel parameter '{name}' is not bound: it is no tensor, stride_<tensor>_<dim>, dim, scalar, constexpr, "
-            f"derived number or workspace, and `bind` does not name it{nearest(name, known)}",
+            f"kernel parameter '{name}' is not bound: it is not a tensor, stride_<tensor>_<dim>, dim, scalar, "
+            f"constexpr, derived number or workspace, and `bind` does not name it{nearest(name, known)}",
         )
 
     def check_names(self, value: Expression, name: str) -> None:
@@ -146,13 +145,13 @@ class LaunchScope:
         """The dtype of that name, or that an expression names."""
         is_name = text.isidentifier() and text not in self.names
         dtype = text if is_name else self.built(text, name, known)
-        if dtype not in TRITON_DTYPES:
-            what = "no dtype" if dtype == text else f"{dtype!r}, which is no dtype"
+        if dtype not in DTYPES:
+            what = "not a dtype" if dtype == text else f"{dtype!r}, which is not a dtype"
             known_dtypes = [*self.op.dtypes, *DTYPES]
             raise self.error(
                 self.place(name), f"parameter '{name}': '{text}' is {what}{nearest(str(dtype), known_dtypes)}"
             )
-        return Dtype(TRITON_DTYPES[dtype])
+        return Dtype(DTYPES[dtype].triton)
 
     def layout(self, text: str, name: str, known: Mapping[str, Any], options: Mapping[str, Any]) -> Layout:
         """The layout of Gluon that a text is."""
@@ -179,7 +178,7 @@ class LaunchScope:
         return value
 
     def place(self, name: str) -> tuple[Key, ...]:
-        """Where the manifest binds a parameter or member: in `bind`, or with the kernel itself."""
+        """The place where the manifest binds a parameter or member: in `bind`, or at the kernel."""
         head, _, last = name.rpartition(".")
         if last.isdigit() and isinstance(self.launch.bind.get(head), list):
             return ("bind", head, int(last))

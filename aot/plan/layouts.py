@@ -6,7 +6,7 @@ import ast
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from aot.compile.constants import LAYOUTS, Layout
+from aot.source.constants import LAYOUTS, Layout
 from aot_runtime.contract.expressions import nearest, syntax_tree
 
 
@@ -20,15 +20,17 @@ def planned_layout(text: str, value_of: Callable[[str], Any], options: Mapping[s
         options: compiler options, which may be named in expressions.
 
     Raises:
-        ValueError: the text is no layout.
+        ValueError: the text is not a layout.
     """
     try:
         tree: ast.AST = syntax_tree(text)
     except SyntaxError:
-        raise ValueError(f"'{text}' is no layout: write one as in Python, BlockedLayout([1], [64], [4], [0])") from None
+        raise ValueError(
+            f"'{text}' is not a layout: write one as in Python, BlockedLayout([1], [64], [4], [0])"
+        ) from None
     tree = _Options(options).visit(tree)
     if not isinstance(tree, ast.Call):
-        raise ValueError(f"'{text}' is no layout; these are: {', '.join(LAYOUTS)}")
+        raise ValueError(f"'{text}' is not a layout; these are: {', '.join(LAYOUTS)}")
     return Layout(ast.unparse(_layout(tree, value_of)))
 
 
@@ -45,7 +47,7 @@ class _Options(ast.NodeTransformer):
 def _layout(call: ast.Call, value_of: Callable[[str], Any]) -> ast.expr:
     name = ast.unparse(call.func).rpartition(".")[2]
     if name not in LAYOUTS:
-        raise ValueError(f"'{name}' is no layout of Gluon{nearest(name, LAYOUTS)}")
+        raise ValueError(f"'{name}' is not a layout of Gluon{nearest(name, LAYOUTS)}")
     if any(isinstance(argument, ast.Starred) for argument in call.args) or not all(key.arg for key in call.keywords):
         raise ValueError(f"the arguments of '{name}' are written out, with no *")
     return ast.Call(

@@ -1,4 +1,4 @@
-"""What the members of a kernel parameter that is a named tuple are bound to.
+"""Bind the members of a kernel parameter that is a named tuple.
 
     class Matrix(NamedTuple):
         ptr: tl.tensor
@@ -6,7 +6,7 @@
         stride_columns: tl.tensor
 
 A tensor's tuple has a member `ptr`, its address, and members `stride_<dim>`. A function's tuple has `function` and
-`operands`, what it captures. Any other member stands for what a parameter of its name would.
+`operands`, which it captures. Any other member is bound as a parameter of its name would be.
 """
 
 from __future__ import annotations
@@ -15,8 +15,8 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from aot.compile.kernel_source import NotPlain, Parameter
 from aot.manifest.schema import BindSpec, Expr
+from aot.source.kernel_source import NotPlain, Parameter
 from aot_runtime.contract import records
 
 POINTER, STRIDE = "ptr", "stride_"
@@ -26,15 +26,15 @@ NO_DIM = "none"
 
 @dataclass(frozen=True)
 class Absent:
-    """What a member is where the tuple stands for nothing."""
+    """The constant of a member of a tuple that stands for nothing."""
 
     constant: Any
 
 
 Value = Expr | BindSpec | tuple["Value", ...] | Absent
-"""Of a parameter or a member: an expression; a tuple, as operands are; or nothing."""
+"""The value of a parameter or member: an expression, a tuple (as operands are), or nothing."""
 Given = Expr | BindSpec | list[Expr | BindSpec | None] | None
-"""What `bind` has for a parameter or a member."""
+"""An entry of `bind` for a parameter or member."""
 
 
 class MemberError(ValueError):
@@ -47,11 +47,11 @@ def member_values(
     tensors: Mapping[str, records.Tensor],
     by_name: Callable[[str], str | None],
 ) -> dict[str, Value]:
-    """What each member is bound to, by its path. Raises `MemberError`.
+    """The value of each member, by its path. Raises `MemberError`.
 
     Args:
-        bind: the launch's.
-        by_name: the expression that a parameter's name stands for, or None.
+        bind: the launch's `bind`.
+        by_name: returns the expression that a parameter's name stands for, or None.
     """
     given = bind.get(parameter.name)
     if given is None and parameter.name in bind:
@@ -64,8 +64,8 @@ def member_values(
     target = str((given.value if isinstance(given, BindSpec) else given) or parameter.name)
     if given is not None and target not in tensors:
         raise MemberError(
-            f"parameter '{parameter.name}' is a tuple of {_fields(parameter)}, and '{target}' is no tensor: bind it to "
-            f"a tensor, to a function, or its members by themselves"
+            f"parameter '{parameter.name}' is a tuple of {_fields(parameter)}, and '{target}' is not a tensor: bind it "
+            f"to a tensor, to a function, or its members by themselves"
         )
     strides = _strides(parameter, tensors[target], dims, bind) if target in tensors else {}
     values: dict[str, Value] = {}
@@ -82,19 +82,19 @@ def member_values(
 
 
 def as_value(given: Given) -> Value:
-    """What an entry of `bind` stands for: a tuple where it is a list, nothing where it is null."""
+    """The value of an entry of `bind`: a tuple if it is a list, nothing if it is null."""
     if isinstance(given, list):
         return tuple(map(as_value, given))
     return Absent(None) if given is None else given
 
 
 def is_member(parameter: Parameter) -> bool:
-    """Whether it is a member, or an element, of a tuple."""
+    """Tell whether a name is a member or an element of a tuple."""
     return "." in parameter.name
 
 
 def length_fault(parameter: Parameter, count: int) -> str:
-    """Why a parameter cannot have so many elements, by what its kernel does with it; empty if it can."""
+    """The reason why the kernel cannot take so many elements; empty if it can."""
     use = parameter.unpacked
     if use is None or use.least <= count <= (count if use.most is None else use.most):
         return ""
@@ -103,7 +103,7 @@ def length_fault(parameter: Parameter, count: int) -> str:
 
 
 def not_a_tuple(parameter: Parameter) -> str:
-    """What is said of a parameter that the kernel takes apart, and that is bound to one value."""
+    """The error for a parameter that the kernel takes apart and that is bound to one value."""
     assert parameter.unpacked is not None
     return f"is a tuple to the kernel, `{parameter.unpacked.text}`: bind it to a list of its elements"
 
@@ -178,7 +178,7 @@ def _strides(
             member for member in members if member.field.removeprefix(STRIDE) not in extents and member.name not in bind
         )
         raise MemberError(
-            f"member '{wrong.field}' of parameter '{parameter.name}' is no stride of '{tensor.name}' "
+            f"member '{wrong.field}' of parameter '{parameter.name}' is not a stride of '{tensor.name}' "
             f"[{', '.join(extents)}], and the strides {', '.join(names)} are not its dims in order: say which dims "
             f"they are, `bind: {{{parameter.name}: {{dims: [...]}}}}`"
         )

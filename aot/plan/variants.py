@@ -1,4 +1,4 @@
-"""From a contract to the variants that have to be compiled: the points of its axes that some call can reach."""
+"""Enumerate the variants of a contract: the points of its axes that some call can reach."""
 
 from __future__ import annotations
 
@@ -26,12 +26,13 @@ class TooManyPointsError(AotError):
 
 @dataclass(frozen=True)
 class VariantSpec:
-    """One variant to compile.
+    """A variant to compile.
 
     Attributes:
         point: dtype variables and axes → value.
-        constants: `point`, the config's constexprs, what the architecture has, and the answers of `given` and `elsize`.
-        options: the config's compiler options, overrides applied.
+        constants: `point`, the config's constexprs, properties of the architecture, and the answers of `given` and
+            `elsize`.
+        options: the config's compiler options, with overrides applied.
     """
 
     op: str
@@ -96,7 +97,7 @@ class _Condition:
 
 @dataclass(frozen=True)
 class _Answer:
-    """What a point says to `given`, `innermost` or `elsize`, once it has the values `needs`."""
+    """The answer of a point to `given`, `innermost` or `elsize`, once it has the values `needs`."""
 
     name: str
     needs: frozenset[str]
@@ -123,7 +124,7 @@ class _Search:
                     yield aligned, known
 
     def reachable(self, known: Mapping[str, Any]) -> bool:
-        """Whether `pick` can give this point: where the rest of the point decides a pick, it must agree."""
+        """Tell whether `pick` can give this point: a pick that the rest of the point decides must agree."""
         return all(_agrees(axis, pick, known) for axis, pick in self._picks)
 
     def _below(self, depth: int, known: dict[str, Any]) -> Iterator[dict[str, Any]]:
@@ -142,7 +143,7 @@ class _Search:
             yield from self._below(depth + 1, {**known, name: value})
 
     def _make_levels(self, answers: list[_Answer]) -> list[_Level]:
-        """What can be newly known once the first 0, 1, 2, … axes have a value."""
+        """The knowledge gained once the first 0, 1, 2, … axes have a value."""
         levels = []
         assigned: set[str] = set()
         for depth in range(len(self.axes) + 1):
@@ -166,15 +167,15 @@ class _Search:
 
 @dataclass(frozen=True)
 class _Level:
-    """What becomes known with one more axis: answers, and the conditions that read the axis or one of the answers."""
+    """Knowledge gained with one more axis: answers, and the conditions that read the axis or an answer."""
 
     answers: list[_Answer]
     excluded: list[_Condition]
     picks: list[tuple[records.Axis, _Condition]]
 
     def possible(self, known: Mapping[str, Any]) -> bool:
-        """Whether nothing that is known leaves the points out that have it. What has no value here may have one later,
-        or be in a condition that another one saves from being asked: that is for whole points."""
+        """Tell whether no known condition leaves out the points that have it. A condition without a value may get one
+        later, or be guarded by another condition; whole points decide that."""
         try:
             return not any(_truth(item.value(known)) for item in self.excluded) and all(
                 _agrees(axis, pick, known) for axis, pick in self.picks
@@ -213,11 +214,11 @@ def _yes(name: str, axis: str) -> _Answer:
 
 def _size(name: str, dtype: str, op: records.Op) -> _Answer:
     needs = frozenset({dtype} & op.dtypes.keys())
-    return _Answer(query_name("elsize", name), needs, lambda known: DTYPES[str(known.get(dtype, dtype))])
+    return _Answer(query_name("elsize", name), needs, lambda known: DTYPES[str(known.get(dtype, dtype))].size)
 
 
 def _innermost(tensor: records.Tensor, dim: int, decides: Mapping[str, str]) -> _Answer:
-    """Whether a dim is the innermost of its tensor: axes say it of all but the last that may be."""
+    """The answer to `innermost`: axes decide it for every candidate dim but the last."""
     name = query_name("innermost", tensor.name, str(dim))
     if innermost_of(tensor, dim) in decides:
         return _yes(name, decides[innermost_of(tensor, dim)])

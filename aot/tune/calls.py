@@ -17,13 +17,13 @@ _COMMAND = CallsFile(YamlFile("the command line", {}, {}, ""), CallsSpec(calls=[
 
 @dataclass(frozen=True)
 class TunedCall(CallEntry):
-    """A call that an entry of a calls file, of a space, or the command line describes.
+    """A call described by an entry of a calls file or of a space, or by the command line.
 
     Attributes:
-        call: its words.
-        path: where they stand in the file.
-        group: the name of the group that it is for; None: whichever serves it.
-        content: of tensors, as `aotbundle profile --content` has it.
+        call: the description.
+        path: its place in the file.
+        group: the group that it is for, by name; None: any that serves it.
+        content: content of tensors, as for `aotbundle profile --content`.
     """
 
     call: CallEntrySpec
@@ -42,14 +42,14 @@ class TunedCall(CallEntry):
         return True
 
     def with_candidate(self, number: int, num_cus: int | None, num_xcds: int | None) -> TunedCall:
-        """The same, using a candidate, on a device."""
+        """The same call with a candidate, on a device."""
         device = {"num_cus": self.call.num_cus or num_cus, "num_xcds": self.call.num_xcds or num_xcds}
         spec = self.call.model_copy(update={"scalars": {**self.call.scalars, SCALAR: number}, **device})
         return replace(self, call=spec)
 
     @property
     def text(self) -> str:
-        """The call in words, by which calls are told apart."""
+        """The call in words, which identify it."""
         held = [f"{name}:={text}" for name, text in self.content.items()]
         return " ".join([*_words(self.call), *held]) or "the op's only call"
 
@@ -66,7 +66,7 @@ def _words(call: CallEntrySpec) -> Iterator[str]:
 
 
 def calls_of_space(space: Space, groups: tuple[Group, ...], op: str, arch: str) -> tuple[TunedCall, ...]:
-    """What the groups of a space are compared on."""
+    """The calls of a space, on which its groups are compared."""
     file = CallsFile(space.file, CallsSpec(calls=[]))
     return tuple(
         TunedCall(
@@ -80,7 +80,7 @@ def calls_of_space(space: Space, groups: tuple[Group, ...], op: str, arch: str) 
 
 
 def calls_of_file(file: CallsFile, op: str, arch: str) -> tuple[TunedCall, ...]:
-    """The calls of an op in a calls file, whichever bundle they are of."""
+    """The calls of an op in a calls file, of any bundle."""
     return tuple(
         TunedCall(file, i, call, ("calls", i))
         for i, call in enumerate(file.spec.calls)

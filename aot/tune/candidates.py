@@ -1,4 +1,4 @@
-"""Candidates of the groups of a space, and the manifest in which a scalar of the call picks one."""
+"""The candidates of a space's groups, and the manifest in which a scalar of the call selects one."""
 
 from __future__ import annotations
 
@@ -18,14 +18,14 @@ from aot_runtime.contract.expressions import nearest, parse
 from aot_runtime.errors import ExpressionError
 
 SCALAR = "tuning_candidate"
-"""The scalar that ops have while they are tuned: the number of the candidate that a call uses; 0: none."""
+"""Scalar of ops while they are tuned: the number of the candidate that a call uses; 0: none."""
 MOST = 4096
-"""Candidates of a group, before its constraints."""
+"""Limit on the candidates of a group, before its constraints."""
 
 
 @dataclass(frozen=True)
 class Candidate:
-    """One candidate. number: from 1 on, over all groups; chosen: what the space says of it, in its order."""
+    """A candidate. number: from 1 on, over all groups; chosen: its values in the order of the space."""
 
     number: int
     blocks: Mapping[str, Value]
@@ -34,7 +34,7 @@ class Candidate:
 
     @property
     def name(self) -> str:
-        """Of its config."""
+        """Name of its config."""
         return f"candidate{self.number}"
 
     @property
@@ -47,10 +47,11 @@ class Group:
     """The candidates for one config.
 
     Attributes:
-        path: where the group is in the space's file.
-        launch: position of the launch; launch_name: what tuning files call it.
-        base: the config whose place the best one takes; None: it is a new one, in front of the launch's.
-        left_out: constraint → candidates that do not meet it.
+        path: place of the group in the space's file.
+        launch: position of the launch.
+        launch_name: the launch's name in tuning files.
+        base: the config that the best candidate replaces; None: it becomes a new one, in front of the launch's.
+        left_out: constraint → number of candidates that do not meet it.
     """
 
     spec: GroupSpec
@@ -67,7 +68,7 @@ class Group:
 
 
 def read_groups(space: Space, source: OpSource, arch: str) -> tuple[Group, ...]:
-    """The groups of a space for an architecture. Raises `ManifestError`, also where there is none."""
+    """Read the groups of a space for an architecture. Raises `ManifestError`, also if there are none."""
     if space.spec.op != source.name:
         raise space.file.error(("op",), f"the space is one of op '{space.spec.op}', not of '{source.name}'")
     wanted = [(i, spec) for i, spec in enumerate(space.spec.groups) if arch in (spec.arch or [arch])]
@@ -128,7 +129,7 @@ class _Reader:
     def _kept(
         self, path: tuple[Key, ...], spec: GroupSpec, base: ConfigSpec | None
     ) -> tuple[list[tuple[dict[str, Any], dict[str, Any]]], Counter[str]]:
-        """(blocks and options of each candidate that meets the constraints, how many do not)."""
+        """Return the blocks and options of each candidate that meets the constraints, and how many do not."""
         constraints = [self._parsed((*path, "constraints", i), text) for i, text in enumerate(spec.constraints)]
         fixed = {
             **ARCHITECTURES[self.arch].constants,
@@ -178,11 +179,12 @@ def _products(specs: Iterable[CandidatesSpec]) -> Iterator[tuple[dict[str, Any],
 
 
 def with_candidates(source: OpSource, groups: Sequence[Group], arch: str, first_alone: bool = False) -> Manifest:
-    """A manifest of the op alone, whose calls use the candidate that `SCALAR` says, where its group serves them.
+    """Make a manifest of the op alone, whose calls use the candidate that `SCALAR` selects, if its group serves them.
 
     Args:
-        first_alone: with the first candidate of each group alone, for number 0: calls then use it where the group's
-            config would serve them.
+        first_alone: with only the first candidate of each group, for number 0: calls then use it where the group's
+            config
+            would serve them.
     """
     manifest, op = source.manifest, source.spec
     launches = []

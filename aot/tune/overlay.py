@@ -1,4 +1,4 @@
-"""Configs written into the text of a tuning file; all else of the text, comments too, stays as it is."""
+"""Write configs into the text of a tuning file. The rest of the text, comments included, stays as it is."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ BY = "aotbuild tune"
 
 
 def is_measured(tuning: Tuning | None, arch: str, launch: str, config: str) -> bool:
-    """Whether a tuning file has a config for an architecture that was timed on a device."""
+    """Tell if a tuning file has a config for an architecture that was timed on a device."""
     found = tuning.entry(arch) if tuning else None
     if found is None:
         return False
@@ -28,7 +28,7 @@ def is_measured(tuning: Tuning | None, arch: str, launch: str, config: str) -> b
 
 
 def config_members(config: ConfigSpec) -> dict[str, Any]:
-    """What a tuning file says of a config, in the order in which it does."""
+    """Members of a config in a tuning file, in their order."""
     origins = {name: getattr(config, name) for name in ("measured", "modelled")}
     return {
         **given({"name": config.name, "when": config.when, "from_kernel": config.from_kernel}),
@@ -38,14 +38,13 @@ def config_members(config: ConfigSpec) -> dict[str, Any]:
 
 
 def with_config(text: str, arch: str, launch: str, config: ConfigSpec, schema: str) -> str:
-    """The text of a tuning file with a config of a launch for an architecture.
+    """Return the text of a tuning file with a config added for a launch and an architecture.
 
-    It takes the place of the one of its name; one of a new name is put in front. An entry that is of other
-    architectures, too, is divided.
+    It replaces the config of its name; a new name goes in front. An entry for several architectures is split.
 
     Args:
         text: a valid tuning file, or empty.
-        schema: where the schema lies, for the head of a new file.
+        schema: path of the schema, for the head of a new file.
     """
     members = config_members(config)
     if not text.strip():

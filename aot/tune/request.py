@@ -1,4 +1,4 @@
-"""What a run of tuning is about: the command line's words as a space, an op and calls."""
+"""Read the request of a run of tuning: a space, an op and calls."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
+from aot.build import Request
 from aot.manifest.calls import CallEntrySpec, load_calls
 from aot.manifest.loading import Manifest, OpSource, load_manifest
 from aot.manifest.shipped import shipped_manifests
 from aot.manifest.spaces import Space, load_space
-from aot.session import Request
 from aot.targets import Target, parse_arch
 from aot_runtime.contract.expressions import nearest
 from aot_runtime.errors import AotError
@@ -25,19 +25,20 @@ class TuningError(AotError):
 
 @dataclass(frozen=True)
 class TuneRequest:
-    """What was asked for on the command line.
+    """The options of a run of tuning on the command line.
 
     Attributes:
-        op: the op; None: that of the space.
-        build: how candidates are compiled; its manifest, if it has one, has the op, and its one target is tuned for.
-        device: a device's name; None: the model of time.
+        op: the op's name; None: that of the space.
+        build: how candidates are compiled, the manifest of the op (if given), and the one target to tune for.
+        device: name of a device; None: the model of time.
         space: the file of the space; None: the op's own.
-        call: what is compared on, in place of the space's calls; calls: files of such calls.
-        content: of tensors.
-        results: the file of times; output: the tuning file that is written; None: the op's own.
-        shortlist: the file that a shortlist is written to, of so many candidates a group.
-        margin: the part of its time that a config has to save to take another one's place; None: as much as tells two
-            configs apart.
+        call: a call to compare on instead of the space's.
+        calls: files of calls to compare on instead of the space's.
+        content: content of tensors.
+        results: the file of times.
+        output: the tuning file to write; None: the op's own.
+        shortlist: the file to write a shortlist to, with `keep` candidates a group.
+        margin: the part of its time that a config has to save to replace another; None: enough to tell them apart.
     """
 
     op: str | None
@@ -62,7 +63,7 @@ class TuneRequest:
 
     @property
     def resolved(self) -> TuneRequest:
-        """With the architecture of the shortlist, where it has groups for one alone. Raises as `subject_of` does."""
+        """The request with the architecture of the shortlist, if that has one only. Raises as `subject_of` does."""
         if self.build.targets:
             return self
         assert self.space is not None
@@ -74,7 +75,7 @@ class TuneRequest:
 
 @dataclass(frozen=True)
 class Subject:
-    """What is tuned: an op, with groups of candidates, compared on calls. space: where they are declared."""
+    """The subject of a run: an op, its groups of candidates (from a space), and calls to compare on."""
 
     source: OpSource
     space: Space
@@ -83,7 +84,7 @@ class Subject:
 
 
 def subject_of(request: TuneRequest) -> Subject:
-    """Read what a request names. Raises `ManifestError` and `TuningError`."""
+    """Read the files that a request names. Raises `ManifestError` and `TuningError`."""
     space, source = _space_and_op(request)
     groups = _wanted_groups(request, read_groups(space, source, request.target.arch))
     return Subject(source, space, groups, _calls(request, space, source, groups))
@@ -99,7 +100,7 @@ def _space_and_op(request: TuneRequest) -> tuple[Space, OpSource]:
     path = source.manifest.tuning_path(source.name).parent / "spaces" / f"{source.name}.yaml"
     if not path.is_file():
         raise TuningError(
-            f"op '{source.name}' has no space of candidates: there is no {path}; write one, or give --space"
+            f"op '{source.name}' has no space of candidates: {path} does not exist; write it, or give --space"
         )
     return load_space(path), source
 

@@ -1,4 +1,4 @@
-"""The file of times of a run: a line is added as soon as a trial is timed, and a run that was ended goes on from it."""
+"""The file of times of a run. A line is added as soon as a trial is timed, so that an interrupted run resumes."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ class ResultsError(AotError):
 
 @dataclass(frozen=True)
 class Timed:
-    """What came of a trial: its time, or why it has none."""
+    """The outcome of a trial: its time, or why it has none."""
 
     seconds: float | None
     fault: str = ""
 
 
 class Results:
-    """The times that are known, by the identity of a trial and by who timed it."""
+    """Known times, by the identity of a trial and by its timer."""
 
     def __init__(self, path: Path):
-        """Raises `ResultsError`."""
+        """Read the file, if it exists. Raises `ResultsError`."""
         self.path = path
         self._found: dict[tuple[str, str], Timed] = {}
         try:
@@ -52,7 +52,7 @@ class Results:
         return self._found.get((trial, by))
 
     def add(self, trial: str, by: str, timed: Timed, told: dict[str, Any]) -> None:
-        """told: what the trial is, for who reads the file."""
+        """Add a time. told: a description of the trial for readers of the file."""
         self._found[trial, by] = timed
         entry = {**told, "seconds": timed.seconds, "fault": timed.fault, "by": by, "trial": trial}
         try:

@@ -1,4 +1,4 @@
-"""Shortlists: spaces that have the best candidates of a run alone, for those who have the device."""
+"""Shortlists: spaces of a run's best candidates, for those who have the device."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 from aot.manifest.schema import ModelledSpec
 
+from .best_configs import Choice, shortlisted
 from .calls import TunedCall
 from .candidates import Candidate
-from .choosing import Choice, shortlisted
 from .yaml_text import flow, flow_mapping, given
 
 _OF_CALL = ("shapes", "dims", "given", "dtypes", "strides", "innermost", "unaligned", "scalars")
@@ -19,7 +19,7 @@ def shortlist_text(
     op: str, manifest: str, arch: str, origin: ModelledSpec, choices: Sequence[Choice], calls: Sequence[TunedCall],
     count: int, schema: str,
 ) -> str:  # fmt: skip
-    """The text of a shortlist. count: candidates of a group, at most; schema: where the schema lies."""
+    """Return the text of a shortlist. count: limit on candidates of a group; schema: path of the schema."""
     lines = [
         f"# yaml-language-server: $schema={schema}",
         f"# Candidates for {arch}, to be timed on it: aotbuild tune --shortlist FILE --device hip",

@@ -1,4 +1,4 @@
-"""Configs as text of YAML files, the same for the same config."""
+"""Text of configs in YAML files; equal configs have equal text."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _RESERVED = {"true", "false", "null", "yes", "no", "on", "off", "y", "n"}
 
 
 def flow(value: Any) -> str:
-    """A value in flow style, in one line."""
+    """Write a value in flow style, on one line."""
     match value:
         case Mapping():
             return f"{{{', '.join(f'{flow(key)}: {flow(item)}' for key, item in value.items())}}}"
@@ -30,7 +30,7 @@ def flow(value: Any) -> str:
 
 
 def flow_mapping(value: Mapping[str, Any], column: int) -> str:
-    """A mapping in flow style that begins at a column: as many of its members on a line as go there."""
+    """Write a mapping in flow style from a column on, with as many members on a line as fit."""
     pieces = [f"{flow(key)}: {flow(item)}" for key, item in value.items()]
     lines: list[str] = []
     room = WIDTH - column - 4  # for what may have to stand behind it
@@ -45,5 +45,5 @@ def flow_mapping(value: Mapping[str, Any], column: int) -> str:
 
 
 def given(mapping: Mapping[str, Any]) -> dict[str, Any]:
-    """Without what is empty."""
+    """Return the mapping without its empty values."""
     return {key: value for key, value in mapping.items() if value not in ("", None, {}, [])}

@@ -1,4 +1,4 @@
-"""What a bundle consists of: its index, code objects, C interface, stub and vectors."""
+"""Write a bundle: its index, code objects, C interface, stub and vectors."""
 
 from __future__ import annotations
 
@@ -11,19 +11,19 @@ from typing import Any
 
 import msgspec
 
+from aot.c.files import c_files
 from aot.compile.jobs import CompiledKernel
 from aot.compile.kernargs import KernargField, kernarg_bytes, kernarg_layout
-from aot.plan.bound import kernarg_values, tensor_maps
+from aot.plan.bound_parameter import kernarg_values, tensor_maps
 from aot.plan.bundles import PlannedBundle, PlannedVariant
 from aot_bundle.stub import stub_text
 from aot_runtime.bundle.reading import bundle_id
 from aot_runtime.contract import records
-from aot_runtime.contract.arch import ARCHITECTURES
+from aot_runtime.contract.arch import ARCHITECTURES, BACKENDS
 from aot_runtime.contract.index_file import FORMAT_VERSION, OLDEST_FORMAT, encode_index
 from aot_runtime.contract.occupancy import occupancy
 
-from .c.files import c_files
-from .placing import place_bundle
+from .atomic_install import install_bundle
 from .provenance import make_provenance
 from .vectors import CaseVectors
 
@@ -32,7 +32,7 @@ def make_index(
     bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel], vectors: Sequence[CaseVectors]
 ) -> tuple[records.Index, dict[str, bytes]]:
     """(the index, file below the bundle's folder → code object or selftest vectors)."""
-    suffix = records.CODE_SUFFIXES[bundle.target.backend]
+    suffix = BACKENDS[bundle.target.backend].code_suffix
     blobs: dict[str, records.Blob] = {}
     files: dict[str, bytes] = {}
     variants = []
@@ -159,5 +159,5 @@ def write_bundle(
         records.INDEX: encode_index(index),
     }
     folder = output / bundle.folder_name
-    place_bundle(folder, files)
+    install_bundle(folder, files)
     return WrittenBundle(folder, len(index.blobs), sum(map(len, files.values())))

@@ -23,10 +23,8 @@ from aot_runtime.contract.provenance import (
 
 
 def make_provenance(bundle: PlannedBundle, compilers: Iterable[str]) -> Provenance:
-    """What a bundle is made of; the same for the same inputs, in whatever folder they lie.
-
-    compilers: name and version of each that was used: `triton 3.9.0`.
-    """
+    """Describe the inputs of a bundle; equal for equal inputs, in any folder. compilers: name and version of each, such
+    as `triton 3.9.0`."""
     manifest = bundle.manifest
     roots = _roots(bundle)
     parameters: dict[str, str | bool] = {

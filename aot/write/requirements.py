@@ -1,4 +1,4 @@
-"""Whether what was compiled is what the command line requires of it, before anything is written."""
+"""Check compiled code against the command line's requirements, before anything is written."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""What kernels do with the tensors that they are given, held to the roles that the manifest declares.
+"""Check that kernels use tensors as the roles in the manifest allow.
 
-Only what is sure is a fault (see `aot.compile.accesses`): a store that goes through one parameter and no other, an
-output that none of a call's kernels can have written.
+Only certain faults are reported (see `aot.compile.accesses`): a store through one parameter and no other, and an output
+that none of a call's kernels can have written.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ def _faults(op: records.Op, variants: Iterable[PlannedVariant], kernels: Kernels
 
 
 def _unaligned(variant: PlannedVariant, tensor: str) -> str:
-    """Why a kernel that makes a descriptor of a tensor cannot take it wherever it lies."""
+    """Return why a kernel that makes a descriptor of a tensor needs it aligned; empty if it does not."""
     align = ARCHITECTURES[variant.job.arch].descriptor_align
     if align == 1:
         return ""
@@ -100,7 +100,8 @@ def _written(op: records.Op, launched: Iterable[PlannedVariant]) -> Iterator[rec
 
 
 def _output_fault(tensor: records.Tensor, launched: list[PlannedVariant], kernels: Kernels) -> str:
-    """What is wrong with what the kernels of a call, of which any config may be chosen, do to an output."""
+    """Return the fault of the accesses to an output by the kernels of a call, for any choice of configs; empty if there
+    is none."""
     by_launch: dict[int, Kinds] = {}
     for variant in launched:
         kinds = _accesses(variant, kernels).get(tensor.name, frozenset())

@@ -28,15 +28,15 @@ import numpy as np
 
 import aot_runtime.bundle.vector_files
 import aot_runtime.contract.dtypes
-from aot.compile.cache import NOT_ITS_NAME, VECTORS, Cache
-from aot.compile.errors import CompileError, described, is_interrupt
-from aot.compile.isolation import TimeLimitError, WorkerDiedError
-from aot.compile.project import Project
-from aot.compile.python_source import Closure, closure, python_source
-from aot.compile.shared_cache import SharedCache
+from aot.cache.layered_cache import NOT_ITS_NAME, VECTORS, Cache
+from aot.cache.shared_cache import SharedCache
+from aot.errors import CompileError, described, is_interrupt
+from aot.forked_process import TimeLimitError, WorkerDiedError
 from aot.manifest.schema import InputSpec
 from aot.manifest.yamlfile import Key, ManifestError
 from aot.plan.cases import SAME_DTYPE, PlannedCase, PlannedScalar, PlannedTensor, Recipe
+from aot.source.project import Project
+from aot.source.python_source import Closure, closure, python_source
 from aot_runtime.bundle.reading import MAX_VECTOR_BYTES
 from aot_runtime.bundle.vector_files import (
     EXPECTED,
@@ -48,7 +48,7 @@ from aot_runtime.bundle.vector_files import (
     stored_arrays,
 )
 from aot_runtime.contract import records
-from aot_runtime.contract.dtypes import numpy_dtype
+from aot_runtime.contract.dtypes import FLOAT_TYPES, SCALAR_TYPES, numpy_dtype
 from aot_runtime.errors import AotError, BundleError
 
 EXTRA_BITS = 8
@@ -233,10 +233,8 @@ def _references(recipe: Recipe, modules: Project, counterpart: str = SAME_DTYPE)
 
 
 def expectation(root: str, recipe: Recipe) -> Expectation:
-    """What the references of a recipe make of its inputs; the exact one alone, where there is no other.
-
-    Raises `CompileError` where there is none, `CaseError`.
-    """
+    """Compute the references of a recipe; only the exact one, if there is no other. Raises `CompileError` if there is
+    none, and `CaseError`."""
     modules = Project(Path(root).resolve())
     file, _, function = recipe.reference.rpartition(":")
     source = python_source(Path(root), file)
@@ -292,7 +290,7 @@ class _Computation:
     # Results
 
     def _refer(self, reference: Callable[..., Any], inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """What a reference makes of a call, by the name of each tensor that is written to."""
+        """Call a reference; returns the written tensors by name."""
         label = f"reference {reference.__name__}"
         scalars = {item.name: _as_passed(item) for item in self.recipe.scalars if _takes(reference, item.name)}
         arguments = {**inputs, **scalars}
@@ -328,8 +326,9 @@ def _takes(function: Callable[..., Any], name: str) -> bool:
 
 
 def _as_passed(scalar: PlannedScalar) -> Any:
-    rounded_to = {"fp16": np.float16, "bf16": ml_dtypes.bfloat16, "fp32": np.float32}.get(scalar.type)
-    return float(rounded_to(scalar.value)) if rounded_to else scalar.value
+    if scalar.type not in FLOAT_TYPES:
+        return scalar.value
+    return float(numpy_dtype(SCALAR_TYPES[scalar.type].name).type(scalar.value))
 
 
 def _read_only(array: Array) -> Array:

@@ -1,4 +1,4 @@
-"""What is compared: shapes, and for each of them a call of an op of ours and of each peer's.
+"""Cases of the comparison: shapes, and for each of them a call of an op of ours and of each peer's.
 
 A call is written as calls files have it, and `config` of a peer's op is every number of its list of configs.
 """
@@ -19,7 +19,7 @@ EIGHT_BITS = ("int8", "float8_e4m3fnuz")
 
 @dataclass(frozen=True)
 class Way:
-    """One way to compute a case.
+    """A way to compute a case.
 
     Attributes:
         who: `OURS`, or the name of a peer's manifest.

@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from aot.tune.modelled import model_version
+from aot.tune.model_timer import model_version
 from aot_bundle.callspec import CallSpec, plan_call
 from aot_bundle.profile.profile_call import MadeCall, make_call, open_for
 from aot_emulator import EmulatorDriver

@@ -39,7 +39,7 @@ class Source:
 
 
 def root_of(folder: Path, repository: str) -> Path:
-    """Where a repository's files lie in the folder of all peers."""
+    """Return the folder of a repository's files in the folder of all peers."""
     return folder / repository.replace("/", "+")
 
 

@@ -3,6 +3,7 @@
     python -m benchmarks.rocm install build/libraries
     python -m benchmarks.rocm products build/libraries --size 2048 4096
     python -m benchmarks.rocm sample build/libraries hipblaslt --count 20
+    python -m benchmarks.rocm llama build/libraries --device rx7900xtx
 
 docs/howto/emulate.md says more.
 """
@@ -19,7 +20,8 @@ from pathlib import Path
 from tests.rocm.packages import Unavailable
 
 from .building import built
-from .libraries import NAMES, Libraries, environment, install
+from .libraries import LLAMA, NAMES, Libraries, environment, install
+from .llama import write_model
 from .samples import Case, cases
 
 ROOT = Path(__file__).parents[2]
@@ -37,7 +39,7 @@ def main() -> None:
     commands = parser.add_subparsers(required=True)
     command = commands.add_parser("install", help="fetch HIP and AMD's libraries")
     command.add_argument("folder", type=Path)
-    command.add_argument("--only", nargs="+", choices=NAMES, default=NAMES)
+    command.add_argument("--only", nargs="+", choices=(*NAMES, LLAMA), default=NAMES)
     command.set_defaults(run=run_install)
     command = commands.add_parser("products", help="a table of modelled products")
     command.add_argument("folder", type=Path)
@@ -57,6 +59,11 @@ def main() -> None:
     command.add_argument("--count", type=int, default=20)
     command.add_argument("--seed", type=int, default=0)
     command.set_defaults(run=run_sample)
+    command = commands.add_parser("llama", help="llama.cpp on a small random model: the same text as on the CPU?")
+    command.add_argument("folder", type=Path)
+    command.add_argument("--device", default="mi210", metavar="GPU")
+    command.add_argument("--tokens", type=int, default=4)
+    command.set_defaults(run=run_llama)
     given = parser.parse_args()
     try:
         given.run(given)
@@ -119,8 +126,11 @@ def emulated(
 
 
 def run(options: Sequence[str], program: Sequence[str], more: dict[str, str]) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "aot_runtime", "emulate", *options, "--", *program]
-    return subprocess.run(command, capture_output=True, text=True, env=environment(more), cwd=ROOT)
+    return subprocess.run(emulation(options, program), capture_output=True, text=True, env=environment(more), cwd=ROOT)
+
+
+def emulation(options: Sequence[str], program: Sequence[str]) -> list[str]:
+    return [sys.executable, "-m", "aot_bundle", "emulate", *options, "--", *program]
 
 
 def run_sample(given: argparse.Namespace) -> None:
@@ -132,6 +142,23 @@ def run_sample(given: argparse.Namespace) -> None:
         print(f"{case}: {text}", flush=True)
     print(f"{given.count - wrong} of {given.count} are right")
     sys.exit(bool(wrong))
+
+
+def run_llama(given: argparse.Namespace) -> None:
+    libraries = Libraries(given.folder.absolute())
+    model = libraries.folder / "random.gguf"
+    write_model(model)
+    options = ["-m", str(model), "-p", "abc", "-n", str(given.tokens), "--temp", "0", "-no-cnv", "--no-warmup"]
+    on_cpu = subprocess.run(libraries.llama(*options, "-ngl", "0"), capture_output=True)
+    on_gpu = subprocess.run(
+        emulation(["--device", given.device], libraries.llama(*options, "-ngl", "99")), capture_output=True, cwd=ROOT,
+        env=environment(),
+    )  # fmt: skip
+    is_same = on_gpu.returncode == 0 and on_cpu.stdout == on_gpu.stdout != b""
+    print(f"{given.tokens} tokens on {given.device}: {'as on the CPU' if is_same else 'not as on the CPU'}")
+    if not is_same:
+        print(on_cpu.stdout, on_gpu.stdout, on_gpu.stderr.decode(errors="replace")[-1000:], sep="\n")
+    sys.exit(not is_same)
 
 
 def outcome(libraries: Libraries, device: str, case: Case) -> str:

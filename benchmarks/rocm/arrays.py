@@ -1,4 +1,4 @@
-"""HIP by ctypes, as far as programs here need it: memory with a matrix in it, and numbers of 16 bits."""
+"""HIP by ctypes, as far as these programs need it: memory with a matrix in it, and 16-bit values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""AMD's libraries of kernels in a folder: Debian's packages, pinned in `hipblaslt.txt` and `rocblas.txt`.
+"""AMD's libraries of kernels, and llama.cpp, in a folder: Debian's packages, pinned in `hipblaslt.txt`, ….
 
 They are fetched as `tests.rocm` fetches HIP, which they are run with: by apt, from the archive that the machine's apt
 uses.
@@ -18,6 +18,8 @@ from tests.rocm.packages import install as install_hip
 
 HERE = Path(__file__).parent
 NAMES = ("hipblaslt", "rocblas")
+LLAMA = "llama"
+"""llama.cpp with its HIP backend, which needs rocBLAS."""
 EMULATED = ("gfx90a", "gfx1100", "gfx1201")
 """Architectures of both Debian's kernels and the emulator; of others nothing is unpacked."""
 _ARCHS = (
@@ -41,6 +43,14 @@ class Libraries:
 
     def has(self, name: str) -> bool:
         return (self.folder / name / _LIBRARIES / f"lib{name}.so.{4 if name == 'rocblas' else 1}").exists()
+
+    def llama(self, *arguments: str) -> list[str]:
+        """The command of llama.cpp's program that completes a text; it looks for backends where it is started."""
+        found = self.folder / LLAMA / "usr"
+        libraries = found / "lib/x86_64-linux-gnu"
+        rocm = Rocm(self.rocm.folder, (libraries / "llama", libraries, *self.rocm.more))
+        command = rocm.command([found / "bin/llama-completion", *arguments])
+        return ["env", "-C", str(libraries / "ggml/backends0"), *command]
 
     def bench(self, name: str) -> Path:
         """The library's benchmark program."""

@@ -1,4 +1,4 @@
-"""One product by one library, in a process with a GPU: D = op(A) op(B), by columns as BLAS has it.
+"""Compute a product by one library, in a process with a GPU: D = op(A) op(B), by columns as BLAS has it.
 
     python product.py hipblaslt|rocblas|BUNDLE TYPE OPS M N K [--check]
 
@@ -105,7 +105,7 @@ def rocblas(product: Product) -> None:
 
 
 def ours(product: Product, folder: Path) -> float | None:
-    """The same product by rows, A as it lies in memory: the bundle's own device has the operands."""
+    """Compute the product by rows, with A as it lies in memory: the bundle's own device has the operands."""
     from aot_runtime import open_bundle
 
     bundle = open_bundle(folder, "hip")

@@ -25,9 +25,9 @@ from aot_emulator.timing.sharing import Sharing
 
 PER_XCD = NUM_CUS // NUM_XCDS
 FLOPS_A_CLOCK = 2048
-"""Of a compute unit, fp16."""
+"""Peak of a compute unit, fp16."""
 CAUSAL_PROGRAMS = 2
-"""Of a compute unit: causal attention is published with persistent programs, so many of them."""
+"""Persistent programs of a compute unit, with which causal attention is published."""
 GROUPS = (1, 4, 8, 16)
 """Values of GROUP_M that a product is tried with."""
 MOST_WITH_FEW = 64
@@ -70,7 +70,7 @@ class Steps:
         return at(many).extended(at(many), at(few), (trips - many) / (many - few))
 
     def _around(self, trips: float, few: int, many: int) -> tuple[int, int]:
-        """Trips between which the time is interpolated; of causal attention, which has all numbers of them, few."""
+        """Trip counts between which times are interpolated; few, of the many that causal attention has."""
         if not getattr(self.traced.config, "causal", False):
             return math.floor(trips), math.floor(trips) + 1
         known = sorted({0, 1, few // 2, few, many, many + 1})
@@ -104,25 +104,25 @@ class _Sample:
 def tile_sharing(
     m: int, n: int, bm: int, bn: int, group: int, wave: int, resident: int = 1, split: int = 1, remapped: bool = True
 ) -> Sharing:
-    """Of the tiles of a product that are worked on together: those of the wave of that number.
+    """Sharing of loads by the tiles of a product that run at a time: those of wave `number`.
 
     Args:
         resident: tiles of a compute unit.
         split: programs of a tile, which have parts of K each.
-        remapped: the tiles of a die are neighbours; else tiles are dealt to the dies in turn.
+        remapped: the tiles of a xcd are neighbours; else tiles are dealt to the XCDs in turn.
     """
     rows, columns = -(-m // bm), -(-n // bn)
     together = NUM_CUS * resident
     programs = np.arange(wave * together, min((wave + 1) * together, rows * columns * split))
     place = programs - wave * together
-    die = place // (PER_XCD * resident) if remapped else place % NUM_XCDS
+    xcd = place // (PER_XCD * resident) if remapped else place % NUM_XCDS
     part, tiles = programs // (rows * columns), programs % (rows * columns)
     row, column = (at * split + part for at in _grouped(tiles, rows, columns, group))
 
     def loaded(mask: np.ndarray) -> float:
         return (len(np.unique(row[mask])) * bm + len(np.unique(column[mask])) * bn) / (bm + bn)
 
-    return _shared(die, loaded)
+    return _shared(xcd, loaded)
 
 
 def _grouped(tiles: np.ndarray, rows: int, columns: int, group: int) -> tuple[np.ndarray, np.ndarray]:
@@ -132,13 +132,14 @@ def _grouped(tiles: np.ndarray, rows: int, columns: int, group: int) -> tuple[np
     return first + tiles % width % high, tiles % width // high
 
 
-def _shared(die: np.ndarray, loaded: Callable[[np.ndarray], float]) -> Sharing:
-    """Of programs. die: of each. loaded: what those of a mask load, once, by what one loads."""
-    units = min(len(die), NUM_CUS)
-    each = len(die) / units
-    by_die = [loaded(die == x) / each for x in range(NUM_XCDS)]
-    fullest = min(float(np.bincount(die).max()), -(-units // NUM_XCDS))
-    return Sharing(units, fullest, max(by_die), sum(by_die), loaded(die >= 0) / each)
+def _shared(xcd: np.ndarray, loaded: Callable[[np.ndarray], float]) -> Sharing:
+    """Sharing of loads by programs. xcd: the XCD of each. loaded: bytes that the programs of a mask load once, over
+    those of one."""
+    units = min(len(xcd), NUM_CUS)
+    each = len(xcd) / units
+    by_die = [loaded(xcd == x) / each for x in range(NUM_XCDS)]
+    fullest = min(float(np.bincount(xcd).max()), -(-units // NUM_XCDS))
+    return Sharing(units, fullest, max(by_die), sum(by_die), loaded(xcd >= 0) / each)
 
 
 @cache
@@ -150,7 +151,7 @@ def routed(tokens: int, experts: int, each: int) -> tuple[int, ...]:
 
 @lru_cache(400_000)
 def expert_sharing(of_each: tuple[int, ...], n: int, config: Experts, group: int, wave: int, resident: int) -> Sharing:
-    """Of the tiles of experts' products that are worked on together, which are dealt to the dies in turn.
+    """Sharing of loads by the tiles of experts' products that run at a time, which are dealt to the XCDs in turn.
 
     Args:
         of_each: tokens of each expert.
@@ -179,16 +180,16 @@ def blocks_of(of_each: tuple[int, ...], bm: int) -> tuple[np.ndarray, np.ndarray
 
 @cache
 def head_sharing(programs: int, blocks: int, resident: int, causal: bool) -> Sharing:
-    """Of blocks of queries that read the keys of their heads: programs are dealt to the dies in turn.
+    """Sharing of loads by blocks of queries that read the keys of their heads: programs are dealt to the XCDs in turn.
 
     The heads of a batch come first, then its blocks; of causal attention the blocks of a head.
     """
     count = min(programs, NUM_CUS * resident)
-    place, die = np.arange(count), np.arange(count) % NUM_XCDS
+    place, xcd = np.arange(count), np.arange(count) % NUM_XCDS
     head = place // blocks if causal else place // (HEADS * blocks) * HEADS + place % HEADS
     units = min(count, NUM_CUS)
     each = count / units
-    by_die = [len(np.unique(head[die == x])) / each for x in range(NUM_XCDS)]
+    by_die = [len(np.unique(head[xcd == x])) / each for x in range(NUM_XCDS)]
     return Sharing(units, -(-units // NUM_XCDS), max(by_die), sum(by_die), len(np.unique(head)) / each)
 
 
@@ -272,11 +273,11 @@ class Model:
         sharing = head_sharing(plan.workgroups, blocks, plan.resident, config.causal)
         if not config.causal:
             return time_launch(self.machine, plan, [steps.of(sk // config.bn)], sharing).seconds * 1e6
-        # Programs take the next tile wherever they are, so that the dies make no difference.
+        # Programs take the next tile wherever they are, so that the XCDs make no difference.
         counts, kinds = np.unique([_unmasked(config, at, sk) for at in range(blocks)], return_inverse=True)
         samples = [steps.of(int(count)) for count in counts]
         kinds = np.tile(kinds, BATCH_HEADS)
-        return time_launch(self.machine, replace(plan, dies=1), samples, sharing, kinds=kinds).seconds * 1e6
+        return time_launch(self.machine, replace(plan, XCDs=1), samples, sharing, kinds=kinds).seconds * 1e6
 
 
 def _unmasked(config: Attention, block: int, sk: int) -> int:

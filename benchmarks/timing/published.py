@@ -14,9 +14,9 @@ from traces import Attention, Config, Experts, Product, Scaled
 
 HEADS = 5
 BATCH_HEADS = 3 * HEADS
-"""Of AOTriton's tuner: 3 batches of 5 heads."""
+"""Batches of AOTriton's tuner: 3 batches of 5 heads."""
 LEAST_LENGTH = 256
-"""Of queries and keys, from which on attention is looked at."""
+"""Least lengths of queries and keys at which attention is considered."""
 
 
 @dataclass(frozen=True)
@@ -50,7 +50,7 @@ class Key:
 
 
 def products(folder: Path, layout: str, least_us: float = 0.0) -> list[Key]:
-    """Of the persistent kernel, without rows that are flagged."""
+    """Times of the persistent kernel, without flagged rows."""
     found = []
     with (folder / "mi300x_timings.csv").open() as file:
         for row in csv.DictReader(file):
@@ -67,7 +67,7 @@ def products(folder: Path, layout: str, least_us: float = 0.0) -> list[Key]:
 
 
 def plain_products(folder: Path, layout: str) -> list[Key]:
-    """Of the kernel with a program for each tile, or for each part of K of each tile; their times are not published."""
+    """Winners of the kernel with a program for each tile, or each part of K of a tile; times are not published."""
     found = []
     for row in _winners(folder, "gemm_plain", "A"):
         if json.loads(row["other"])["layout"] == layout:
@@ -78,7 +78,7 @@ def plain_products(folder: Path, layout: str) -> list[Key]:
 
 
 def scaled_products(folder: Path) -> list[Key]:
-    """Of fp8 with scales of blocks of 128 by 128 and of 1 by 128."""
+    """Winners of fp8 with scales of blocks of 128 by 128 and of 1 by 128."""
     found = []
     for row in _winners(folder, "gemm_a8w8_blockscale_vllm", "B"):
         if row["device"] == "MI300X":
@@ -94,7 +94,7 @@ between the two products; size of a token, and experts of a token, of the one wi
 
 
 def experts(folder: Path) -> list[Key]:
-    """Of fp16, with the models that the numbers of experts and the sizes belong to."""
+    """Winners of fp16, with the models that the numbers of experts and the sizes belong to."""
     found = []
     hidden_of = {between: hidden for hidden, sizes in MIXTRALS.items() for between in sizes}
     for row in _winners(folder, "fused_moe", "B"):
@@ -135,7 +135,7 @@ def attentions(folder: Path, d: int, causal: bool = False, dtype: str = "fp16") 
 
 
 def fits(config: Config) -> bool:
-    """Whether a tile of fp16 fits LDS and the registers."""
+    """Test whether a tile of fp16 fits LDS and the registers."""
     assert isinstance(config, Product | Experts)
     accumulators = config.bm * config.bn / (64 * config.warps)
     return (config.bm + config.bn) * config.bk * 2 <= 65536 and accumulators <= 256
@@ -183,7 +183,7 @@ def scaled_space() -> list[Scaled]:
 
 
 def pruned(key: Key, configs: Sequence[Product]) -> list[Product]:
-    """Those that the published tuner tries for a shape."""
+    """Return the configs that the published tuner tries for a shape."""
     m, n, k = key.shape
     large = m >= 2048 and n >= 2048
     return [
@@ -194,7 +194,7 @@ def pruned(key: Key, configs: Sequence[Product]) -> list[Product]:
 
 
 def experts_space(keys: Sequence[Key]) -> list[Experts]:
-    """In the order in which they are worth a trace: those that won, their neighbours, the rest."""
+    """Order configs by how much they are worth a trace: winners, their neighbours, the rest."""
     won = [config for config, _ in Counter(key.winner for key in keys).most_common() if isinstance(config, Experts)]
     tiles = tuple(dict.fromkeys((c.bm, c.bn, c.bk) for c in won))
     made = [*won, *(Experts(*tile, warps) for tile in tiles for warps in (4, 8, 2))]
@@ -205,7 +205,7 @@ def experts_space(keys: Sequence[Key]) -> list[Experts]:
 
 
 def pruned_experts(key: Key, configs: Sequence[Experts]) -> list[Experts]:
-    """Those that the published tuner tries for at least one of the two products."""
+    """Return the configs that the published tuner tries for at least one of the two products."""
     tokens, between, hidden, _, each = key.shape
     both = ((tokens * each, 2 * between, hidden), (tokens * each, hidden, between))
     return [config for config in configs if any(_tried(config, *sizes) for sizes in both)]

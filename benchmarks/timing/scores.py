@@ -1,4 +1,4 @@
-"""How well predictions meet what was published: errors of times, and where winners stand among configurations."""
+"""Scores of predictions against published data: errors of times, and ranks of winners among configs."""
 
 from __future__ import annotations
 
@@ -42,13 +42,13 @@ def percentile(costs: Mapping[Hashable, float], winner: Hashable) -> float:
 
 
 def rank(costs: Mapping[Hashable, float], winner: Hashable) -> float:
-    """How many other candidates are better; those that are equal count half."""
+    """Rank of a candidate: the number of better ones; equal ones count half."""
     return percentile(costs, winner) * (len(costs) - 1)
 
 
 @dataclass(frozen=True)
 class Ranks:
-    """Of one way of ordering configurations, over keys: percentiles and ranks of the winners."""
+    """Scores of one order of configs, over keys: percentiles and ranks of the winners."""
 
     percentiles: tuple[float, ...]
     ranks: tuple[float, ...]

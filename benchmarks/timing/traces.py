@@ -30,7 +30,7 @@ from aot_emulator.timing.trace import Trace, record
 from aot_runtime.contract.occupancy import occupancy
 
 Tensor = int | Array
-"""Of a kernel: its bytes, which are zeros, or what it holds."""
+"""Argument of a kernel: the bytes of a tensor of zeros, or its contents."""
 ARCH, NUM_CUS, NUM_XCDS = "gfx942", 304, 8
 STEPS = (17, 65)
 """Steps of the loop that are run: more where LLVM unrolls it."""
@@ -62,7 +62,7 @@ class Product:
 
     @property
     def step_bytes(self) -> int:
-        """That a step of the loop loads."""
+        """Bytes that a step of the loop loads."""
         return (self.bm + self.bn) * self.bk * 2
 
     def compiled(self, attributes: str) -> Any:
@@ -119,7 +119,7 @@ class Scaled:
         return at_least
 
     def arguments(self, steps: int) -> tuple[list[Tensor], bytes]:
-        """Of one tile with so many steps."""
+        """Trace one tile with this many steps."""
         k = self.bk * steps
         sizes: list[Tensor] = [self.bm * k, self.bn * k, self.bm * self.bn * 2]
         sizes += [self.bm * steps * 4, -(-self.bn // 128) * steps * 4]
@@ -166,7 +166,7 @@ class Experts:
         return at_least
 
     def arguments(self, steps: int) -> tuple[list[Tensor], bytes]:
-        """Of one block with so many steps, whose tokens are each the second of two."""
+        """Trace one block with this many steps, whose tokens are each the second of two."""
         k, valid = self.bk * steps, 2 * self.bm
         tokens = np.full(self.bm, valid, np.int32)
         tokens[: self.rows or self.bm] = np.arange(self.rows or self.bm) * 2 + 1
@@ -176,7 +176,7 @@ class Experts:
 
 
 _STRIDES = {"q": "zhm", "k": "zhn", "v": "zhk", "out": "zhm"}
-"""Of each tensor of attention: the axes that have a stride."""
+"""Axes of each tensor of attention that have a stride."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class Attention:
         return _compiled(structures.attention, signature, divisible, constants, options)
 
     def arguments(self, steps: int) -> tuple[list[Tensor], bytes]:
-        """Of the one block, or of causal attention the block that has so many unmasked steps, or some more."""
+        """Trace the block or, for causal attention, the block with this many unmasked steps, or slightly more."""
         block = -(-steps * self.bn // self.bm) if self.causal else 0
         sq, sk = (block + 1) * self.bm, (block + 1) * self.bm if self.causal else steps * self.bn
         sizes: list[Tensor] = [sq * self.d * 2, sk * self.d * 2, sk * self.d * 2, sq * self.d * 2, sq * 4, 4]

@@ -49,7 +49,7 @@ HELD_OUT = Path(__file__).with_name("held_out.txt")
 SMALL_US = 8
 FORMS = ((64, False, "fp16"), (128, False, "fp16"), (64, True, "fp16"), (128, True, "fp16"), (64, False, "bf16"),
          (128, False, "bf16"), (16, False, "fp16"), (256, False, "fp16"))  # fmt: skip
-"""Of attention: head dim, causal, type."""
+"""Families of attention: head dim, causal, type."""
 SPLITS = (1, 2, 4, 5, 6, 8, 10, 12, 16, 18, 24)
 """Parts of K that plain products are tried with."""
 GRID = {"throttle_ghz": (1.0, 1.1, 1.2), "missed_bytes": (16, 18, 20, 22, 24), "written": (0, 64, 128)}
@@ -124,7 +124,7 @@ def fit(tables: Tables) -> Machine:
 
 
 def times(tables: Tables, machine: Machine) -> None:
-    """Of the held-out products: errors of predicted times, beside those of a fitted matrix pipe and of resources."""
+    """Errors of predicted times of the held-out products, beside those of a fitted matrix pipe and of resources."""
     fitted, held = split(tables.products["TN"])
     tt = tables.products["TT"]
     ghz, launch_us = _fit_matrix([key for key in fitted if (key.us or 0) >= SMALL_US])
@@ -171,7 +171,7 @@ def _fit_matrix(keys: Sequence[Key]) -> tuple[float, float]:
 
 
 def ranks(tables: Tables, machine: Machine, only: str, every: int, thin: int, verbose: bool) -> None:
-    """Where the winners of held-out keys stand: by the model, and by baselines.
+    """Ranks of the winners of held-out keys: by the model, and by baselines.
 
     Args:
         only: families whose name begins so.

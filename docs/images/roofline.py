@@ -1,6 +1,6 @@
 """Draws roofline.svg from roofline.csv and the data sheet's peaks in the table of architectures:
 
-    python docs/images/roofline.py docs/images/roofline.svg
+python docs/images/roofline.py docs/images/roofline.svg
 """
 
 from __future__ import annotations

@@ -38,15 +38,15 @@ def attention_forward(
 
     A score is scale * q k; then, with FEATURES only: softcap * tanh(that / softcap) if softcap > 0; plus bias [batch,
     heads, seqlen_q, seqlen_k] (a stride of 0 broadcasts) unless that is None or a null pointer; minus alibi_slopes
-    (fp32 [batch, heads]) * |distance from the diagonal| unless these are. Last, what score_mod makes of it. The
-    diagonal of query i is key i, or i + seqlen_k - seqlen_q if window.bottom_right. Query i with diagonal d sees keys
-    j >= d - left if BOUND_LEFT and j <= d + right if BOUND_RIGHT, of those only what mask_mod shows. score_mod and
+    (fp32 [batch, heads]) * |distance from the diagonal| unless these are. score_mod is applied last. The diagonal of
+    query i is key i, or i + seqlen_k - seqlen_q if window.bottom_right. Query i with diagonal d sees keys j >= d - left
+    if BOUND_LEFT and j <= d + right if BOUND_RIGHT, and of those only the ones that mask_mod shows. score_mod and
     mask_mod: functions as in `mods`.
 
     A row that sees no key gives out = 0 and lse = -inf. scale is any finite fp32. Offsets take the width of the
     strides: 32 bits only if every tensor spans less than 2 GiB.
 
-    HEAD_DIM, HEAD_DIM_V: powers of two >= head_dim, head_dim_v; PADDED: either may be greater. NUM_XCDS: dies that the
+    HEAD_DIM, HEAD_DIM_V: powers of two >= head_dim, head_dim_v; PADDED: either may be greater. NUM_XCDS: XCDs that the
     hardware deals workgroups to in turn, each with an L2 of its own (gfx942, gfx950: 8; elsewhere 1). HAS_BF16_CVT: the
     hardware rounds fp32 to bfloat16 in one instruction (gfx950, sm_80 and later); ignored unless the dtype is bfloat16.
 
@@ -74,49 +74,50 @@ def attention_forward(
 
 @triton.jit
 def place(blocks, heads, batches, LAST_FIRST: tl.constexpr, NUM_XCDS: tl.constexpr):
-    """Query block, head and batch of this program, whose grid is (blocks, heads, batches)."""
+    """Return the query block, head and batch of this program, whose grid is (blocks, heads, batches)."""
     number = tl.program_id(0) + blocks * (tl.program_id(1) + heads * tl.program_id(2))
     return deal(number, blocks, heads, batches, LAST_FIRST, NUM_XCDS)
 
 
 @triton.jit
 def deal(number, blocks, heads, batches, LAST_FIRST: tl.constexpr, NUM_XCDS: tl.constexpr):
-    """Query block, head and batch of the tile that is `number` in the order of launch.
+    """Return the query block, head and batch of tile `number` in the order of launch.
 
-    LAST_FIRST: the last blocks of a sequence have the most to do. They come first of all sequences, so that what is
-    left at the end is short, and compute units are done at about the same time. NUM_XCDS > 1: neighbours in the order
-    of launch land on different dies. So dealt, each die has whole heads, neighbours which may share keys, or a run of
-    blocks: those that read the same K and V share an L2.
+    LAST_FIRST: the last blocks of a sequence have the most to do. They come first, for all sequences, so that the tiles
+    at the end are short and compute units finish at about the same time. NUM_XCDS > 1: neighbours in the order of
+    launch land on different XCDs. Dealt in this way, each XCD has whole heads, neighbours which may share keys, or a
+    run of blocks: tiles that read the same K and V share an L2.
     """
     sequences = heads * batches
     if LAST_FIRST:
         block = blocks - 1 - number // sequences
         sequence = number % sequences
         if NUM_XCDS > 1:
-            sequence = run_of_die(sequence, sequences, NUM_XCDS)
+            sequence = run_of_xcd(sequence, sequences, NUM_XCDS)
     else:
         if NUM_XCDS > 1:
-            number = run_of_die(number, blocks * sequences, NUM_XCDS)
+            number = run_of_xcd(number, blocks * sequences, NUM_XCDS)
         block = number % blocks
         sequence = number // blocks
     return block, sequence % heads, sequence // heads
 
 
 @triton.jit
-def run_of_die(linear, count, NUM_XCDS: tl.constexpr):
-    """Which of `count` takes place `linear`, so that those of a die, each NUM_XCDS-th, are neighbours."""
-    die = linear % NUM_XCDS
-    return die * (count // NUM_XCDS) + tl.minimum(die, count % NUM_XCDS) + linear // NUM_XCDS
+def run_of_xcd(linear, count, NUM_XCDS: tl.constexpr):
+    """Return the item, of `count`, at place `linear`, so that the items of an XCD, which are NUM_XCDS places apart, are
+    neighbours."""
+    xcd = linear % NUM_XCDS
+    return xcd * (count // NUM_XCDS) + tl.minimum(xcd, count % NUM_XCDS) + linear // NUM_XCDS
 
 
 @triton.jit
 def attend_tiles(work, problem, form: tl.constexpr, LAST_FIRST: tl.constexpr, NUM_XCDS: tl.constexpr):
-    """This program's share of the tiles of a Problem, as `attention_forward` deals them where it is persistent."""
+    """Attend a persistent program's share of the tiles of a Problem."""
     blocks, heads = work.query_blocks, problem.extents.heads
     tiles = blocks * heads * work.batch
     number = tl.program_id(0)
     while number < tiles:
-        # Whose tile a dynamic one is, and so its die, is not known beforehand.
+        # With dynamic tiles it is not known beforehand which program, and so which XCD, gets a tile.
         block, head, batch = deal(number, blocks, heads, work.batch, LAST_FIRST, NUM_XCDS)
         attend_tile(block, head, batch, problem, form)
         number += tl.num_programs(0)
@@ -126,7 +127,7 @@ def attend_tiles(work, problem, form: tl.constexpr, LAST_FIRST: tl.constexpr, NU
 
 @triton.jit
 def attend_tile(block, head, batch, problem, form: tl.constexpr):
-    """One tile of a Problem: BLOCK_M queries of a head."""
+    """Attend one tile of a Problem: BLOCK_M queries of a head."""
     extents, window = problem.extents, problem.window
     first_row_q, seqlen_q = sequence(problem.cu_seqlens_q, batch, extents.seqlen_q)
     first_row_k, seqlen_k = sequence(problem.cu_seqlens_k, batch, extents.seqlen_k)
@@ -143,7 +144,7 @@ def attend_tile(block, head, batch, problem, form: tl.constexpr):
         q_head = matrix_of(problem.q, batch, head, first_row_q)
         columns = tl.arange(0, form.HEAD_DIM)
         q_tile = load_tile(q_head, rows, columns, seqlen_q, extents.head_dim, True, form.PADDED)
-        # Taking the row's maximum before scaling saves a product per score; it needs scale >= 0, so Q takes the sign.
+        # Taking a row's maximum before scaling saves a product per score; this needs scale >= 0, so Q takes the sign.
         if q_tile.dtype.primitive_bitwidth > 8:
             q_tile = tl.where(scale < 0, -q_tile, q_tile)
         keys = KeyHead(
@@ -172,7 +173,7 @@ def attend_tile(block, head, batch, problem, form: tl.constexpr):
 
 @triton.jit
 def scoring_of(problem, scale, batch, head, rows_q, form: tl.constexpr):
-    """The Scoring of a tile of queries of a head, which are those rows of q."""
+    """Make the Scoring of a tile of queries of a head; rows_q: their rows in q."""
     bias, slopes = problem.bias, problem.alibi_slopes
     if form.FEATURES:
         has_slope = slopes.ptr.to(tl.int64) != 0
@@ -194,7 +195,7 @@ def scoring_of(problem, scale, batch, head, rows_q, form: tl.constexpr):
 
 @triton.jit
 def tile_of(batch, head, rows, shift, left, right, seqlen_q, seqlen_k, rotated):
-    """QueryTile of the queries `rows`, whose diagonals are `shift` keys further."""
+    """Make the QueryTile of queries `rows`, whose diagonals are `shift` keys further."""
     diagonal = rows + shift
     last_key = tl.minimum(diagonal + right, seqlen_k - 1)
     return QueryTile(batch, head, tl.minimum(rows, seqlen_q - 1), diagonal, diagonal - left, last_key, rotated)
@@ -202,7 +203,7 @@ def tile_of(batch, head, rows, shift, left, right, seqlen_q, seqlen_k, rotated):
 
 @triton.jit
 def spans(first_diagonal, last_diagonal, left, right, seqlen_k, form: tl.constexpr):
-    """(Span of blocks of keys that all queries of a tile see, Span of those that some of them do)."""
+    """Return (Span of the blocks of keys that all queries of a tile see, Span of those that some of them see)."""
     ranges = key_range(
         first_diagonal, last_diagonal, left, right, seqlen_k, form.BLOCK_N, form.BOUND_LEFT, form.BOUND_RIGHT
     )
@@ -213,13 +214,13 @@ def spans(first_diagonal, last_diagonal, left, right, seqlen_k, form: tl.constex
 
 @triton.jit
 def factor_of(factors, batch, head):
-    """A head's factor, of HeadScalars; 1 where they are absent."""
+    """Load a head's factor from HeadScalars; 1 if they are absent."""
     return 1.0 if factors.ptr is None else tl.load(head_of(factors, batch, head))
 
 
 @triton.jit
 def sequence(cu_seqlens, batch, rows):
-    """First row and length of a sequence, within the rows that there are; all of them unless there are cu_seqlens."""
+    """Return (first row, length) of a sequence, clamped to the rows there are; (0, rows) without cu_seqlens."""
     if cu_seqlens is None:
         first, length = 0, rows
     else:
@@ -236,14 +237,14 @@ def head_of(tensor, batch, head):
 
 @triton.jit
 def matrix_of(tensor, batch, head, row):
-    """A head from `row` on."""
+    """Return the Matrix of a head from `row` on."""
     address = head_of(tensor, batch, head) + row * tensor.stride_rows
     return Matrix(address, tensor.stride_rows, tensor.stride_columns)
 
 
 @triton.jit
 def store_lse(lse, batch, head, first_row, rows, row_max, row_sum, stored):
-    """Write the natural logarithm of the sum of exponentials of those rows that are to be `stored`, if it is wanted."""
+    """Store the natural logarithm of the sum of exponentials of `stored` rows, if it is wanted."""
     if lse.ptr is not None:  # noqa: SIM102 (one is for the compiler, the other for the hardware)
         if lse.ptr.to(tl.int64) != 0:
             address = head_of(lse, batch, head) + first_row * lse.stride_rows
@@ -252,7 +253,7 @@ def store_lse(lse, batch, head, first_row, rows, row_max, row_sum, stored):
 
 @triton.jit
 def store_tile(out, batch, head, first_row, rows, tile, stored, head_dim, form: tl.constexpr):
-    """Write those rows of a tile [BLOCK_M, HEAD_DIM_V] that are to be `stored`."""
+    """Store the `stored` rows of a tile [BLOCK_M, HEAD_DIM_V]."""
     columns = tl.arange(0, form.HEAD_DIM_V)
     mask = stored[:, None]
     if form.PADDED:

@@ -1,12 +1,12 @@
-"""Attention to latent vectors for Hopper, in Gluon, as prompts and decoding share it, of 64 rows of queries a program.
+"""Attention to latent vectors for Hopper, in Gluon, with 64 rows of queries a program; for prompts and for decoding.
 
 A key is a latent vector and a rotated part, and the latent vector is the value, too: a tile of keys is loaded once. One
-warp loads tiles into two slots. Two groups of four warps have half of the latent columns of the result each. Group 0
-multiplies the queries by the keys of tiles 0, 2, ..., group 1 by those of tiles 1, 3, ...; each leaves its tile's
-probabilities in shared memory, in the place of the tile's rotated part, and both multiply them by their halves of the
-latent vectors. So each product is computed once, and one group's softmax runs beside the other's products (the schedule
-is that of FlashMLA, https://github.com/deepseek-ai/FlashMLA). Of a tile's halves, that of the group which multiplies
-its keys is free first: it is loaded and multiplied first, too.
+warp loads tiles into two slots. Two warpgroups have half of the latent columns of the result each. Group 0 multiplies
+the queries by the keys of tiles 0, 2, ..., group 1 by those of tiles 1, 3, ...; each leaves its tile's probabilities in
+shared memory, in place of the tile's rotated part, and both multiply them by their halves of the latent vectors. So
+each product is computed once, and one group's softmax runs beside the other's products (the schedule of FlashMLA,
+https://github.com/deepseek-ai/FlashMLA). The half of a tile that belongs to the group which multiplies its keys is free
+first, so it is loaded and multiplied first.
 """
 
 from typing import NamedTuple
@@ -21,29 +21,28 @@ from triton.experimental.gluon.language.nvidia.hopper import (
     warpgroup_mma_wait,
 )
 
-from kernels.attention.hopper_softmax import LOG2_E, exp2, fold, scaled_rows
+from kernels.common.hopper import ROWS, accumulator_layout, clear_rows_from, exp2, matrix, raise_max, scaled_rows
 
-ROWS = gl.constexpr(64)
-"""Rows of queries of a program, and keys of a tile."""
-GROUP_0, GROUP_1 = gl.constexpr(0), gl.constexpr(1)
-"""Numbers of the groups: an int among the arguments of warp_specialize would have no type."""
 S_LAYOUT = gl.constexpr(gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16]))
-"""Of scores and probabilities [ROWS, keys of a tile]."""
+"""Layout of scores and probabilities [ROWS, ROWS]; a tile has ROWS keys."""
 ROW_LAYOUT = gl.constexpr(gl.SliceLayout(1, gl.NVMMADistributedLayout([3, 0], [4, 1], [16, 64, 16])))
-"""Of what each row of queries has one of."""
-SOME = gl.constexpr(16)
-"""Rows that are moved together: more would take too many registers."""
+"""Layout of a value for each row of queries."""
 
 
-class Buffers(NamedTuple):
-    """Shared memory, whose slot 0 is for even tiles of keys and slot 1 for odd ones; half h of a tile's latent vectors
-    is number 2 * slot + h, and so are the barriers of halves.
+class LatentBuffers(NamedTuple):
+    """Shared memory. Slot 0 is for even tiles of keys, slot 1 for odd ones.
 
-    q [2, ROWS, HALF], q_rotated [1, ROWS, 64]: the queries. latent [4, 1, ROWS, HALF], rotated [2, 1, ROWS, 64].
-    maxima, sums: fp32 [2, ROWS], of each group. ready, free: a half has been loaded; it has been read. The rotated part
-    goes with the half of the group that does not multiply the tile's keys. weights_ready: a tile's probabilities are in
-    the place of its rotated part, and its maxima in `maxima`. q_ready: a group has stored its part of the queries.
-    sums_ready: it has stored its sums.
+    Half h of a slot, and its barriers, have the index 2 * slot + h.
+
+    Attributes:
+        q: [2, ROWS, HALF] of the queries. q_rotated: [1, ROWS, 64].
+        latent: [4, 1, ROWS, HALF]. rotated: [2, 1, ROWS, 64], loaded with the half of the group that does not multiply
+            the tile's keys.
+        maxima, sums: fp32 [2, ROWS], of each group.
+        ready, free: a half has been loaded; it has been read.
+        weights_ready: a tile's probabilities are in place of its rotated part, and its maxima in `maxima`.
+        q_ready: a group has stored its part of the queries.
+        sums_ready: a group has stored its sums.
     """
 
     q: gl.shared_memory_descriptor
@@ -60,8 +59,13 @@ class Buffers(NamedTuple):
 
 
 class Seen(NamedTuple):
-    """The keys of a program: tiles of them from number `first` on, of which those before tile `whole` are seen by every
-    row in full; key `last` (int32 [ROWS]) is the last that a row sees; end: that of the sequence."""
+    """The keys of a program: `tiles` tiles from tile `first` on.
+
+    Attributes:
+        whole: tiles before this one are seen in full by every row.
+        last: int32 [ROWS], the last key that each row sees.
+        end: the end of the sequence.
+    """
 
     first: gl.tensor
     tiles: gl.tensor
@@ -72,12 +76,12 @@ class Seen(NamedTuple):
 
 @gluon.jit
 def make_buffers(latent, rotated):
-    """Buffers for the tensor maps of latent vectors and of rotated parts."""
+    """Allocate LatentBuffers for the tensor maps of latent vectors and of rotated parts."""
     HALF: gl.constexpr = latent.block_shape[2]
     Q_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, HALF], latent.dtype)
     Q_ROTATED_LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for([ROWS, 64], latent.dtype)
     VECTORS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [0])
-    buffers = Buffers(
+    buffers = LatentBuffers(
         gl.allocate_shared_memory(latent.dtype, [2, ROWS, HALF], Q_LAYOUT),
         gl.allocate_shared_memory(latent.dtype, [1, ROWS, 64], Q_ROTATED_LAYOUT),
         gl.allocate_shared_memory(latent.dtype, [4, 1, ROWS, HALF], latent.layout),
@@ -99,16 +103,12 @@ def make_buffers(latent, rotated):
 
 
 @gluon.jit
-def matrix(buffer):
-    """A buffer [..., rows, columns] whose first dims are 1 without these."""
-    return buffer.reshape([buffer.shape[len(buffer.shape) - 2], buffer.shape[len(buffer.shape) - 1]])
-
-
-@gluon.jit
 def load_slot(latent, places, rotated, rotated_places, buffers, phase, SLOT: gl.constexpr):
-    """Load a tile into a slot, once its halves are free: boxes of the map `latent`, one below the other, at `places`,
-    which are coordinates but for the last one, and of the map `rotated`, if it is not None, at rotated_places. phase:
-    how many times the slot has been loaded before, & 1."""
+    """Load a tile into a slot, once its halves are free, from boxes that lie one below the other.
+
+    places: coordinates of the boxes of the map `latent` without the last one. rotated_places: coordinates of the boxes
+    of the map `rotated`, unless that is None. phase: how many times the slot has been loaded before, & 1.
+    """
     HALF: gl.constexpr = latent.block_shape[2]
     for half in gl.static_range(SLOT, 2 - 3 * SLOT, 1 - 2 * SLOT):  # SLOT, then the other one
         ready = buffers.ready.index(2 * SLOT + half)
@@ -126,18 +126,18 @@ def load_slot(latent, places, rotated, rotated_places, buffers, phase, SLOT: gl.
 
 @gluon.jit
 def box_of(tile, tensor_map, NUMBER: gl.constexpr):
-    """The rows of a tile [1, ROWS, columns] that a map's box of that number fills."""
+    """View the rows of a tile [1, ROWS, columns] that box NUMBER of a map fills."""
     RANK: gl.constexpr = len(tensor_map.block_shape)
     HEIGHT: gl.constexpr = tensor_map.block_shape[RANK - 2]
     return tile.slice(NUMBER * HEIGHT, HEIGHT, dim=1) if RANK == 3 else tile.reshape(tensor_map.block_shape)
 
 
-# What a group does
+# The warpgroups that multiply
 
 
 @gluon.jit
 def share_queries(buffers, phase):
-    """Wait until both groups have left their parts of the queries in shared memory. phase: 0 the first time."""
+    """Wait until both groups have stored their parts of the queries in shared memory. phase: 0 the first time."""
     fence_async_shared()
     mbarrier.arrive(buffers.q_ready.index(0))
     mbarrier.wait(buffers.q_ready.index(0), phase)
@@ -145,13 +145,13 @@ def share_queries(buffers, phase):
 
 @gluon.jit
 def attend(buffers, seen, scale, used, RAGGED: gl.constexpr, ME: gl.constexpr):
-    """(weighted sums of latent vectors, a group's half of the columns; row maxima in units of log2; row sums).
+    """Return (weighted sums of latent vectors, row maxima in units of log2, row sums); a group has half of the columns.
 
     scale: > 0, in units of log2. used: how many times each slot has been loaded before. RAGGED: rows past the
     sequence's end may hold anything.
     """
     HALF: gl.constexpr = buffers.latent.shape[3]
-    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HALF, 16])
+    O_LAYOUT: gl.constexpr = accumulator_layout(HALF, buffers.latent.dtype)
     acc = gl.zeros([ROWS, HALF], gl.float32, O_LAYOUT)
     row_max = gl.full([ROWS], float("-inf"), gl.float32, ROW_LAYOUT)
     row_sum = gl.zeros([ROWS], gl.float32, ROW_LAYOUT)
@@ -163,7 +163,7 @@ def attend(buffers, seen, scale, used, RAGGED: gl.constexpr, ME: gl.constexpr):
             s = warpgroup_mma_wait(1, deps=[s])
         else:
             s = warpgroup_mma_wait(0, deps=[s])
-        p, row_max, rescale = fold(hide(s, seen, tile), row_max, scale, True)
+        p, row_max, rescale = fold(hide(s, seen, tile), row_max, scale)
         weights = p.to(buffers.latent.dtype)
         publish(weights, row_max, buffers, ME)
         row_sum = row_sum * rescale + gl.sum(p, 1)
@@ -171,7 +171,8 @@ def attend(buffers, seen, scale, used, RAGGED: gl.constexpr, ME: gl.constexpr):
             acc = finish(acc, buffers, 0, ME)
         acc = scaled_rows(acc, rescale, O_LAYOUT)
         values = matrix(buffers.latent.index(2 * ME + ME))
-        clear_past_end(values, seen, tile, RAGGED)
+        if RAGGED:
+            clear_rows_from(values, seen.end - (seen.first + tile) * ROWS)
         operand = gl.convert_layout(weights, gl.DotOperandLayout(0, O_LAYOUT, 2))
         acc = finish(warpgroup_mma(operand, values, acc, is_async=True), buffers, ME, ME)
         if ME == 0:  # noqa: SIM102 (one is for the compiler, the other for the hardware)
@@ -193,8 +194,8 @@ def attend(buffers, seen, scale, used, RAGGED: gl.constexpr, ME: gl.constexpr):
 
 @gluon.jit
 def issue_scores(buffers, phase, ME: gl.constexpr):
-    """The products of the queries and a group's tile of keys, which are not waited for."""
-    # Else the compiler keeps all descriptors of these products from turn to turn, which it has no registers for.
+    """Issue the product of the queries and a group's tile of keys."""
+    # Without this the compiler keeps all descriptors of these products between iterations, and runs out of registers.
     zero = gl.inline_asm_elementwise("mov.b32 $0, 0;", "=r", [], dtype=gl.int32, is_pure=False, pack=1)
     slot = ME + zero
     s = gl.zeros([ROWS, ROWS], gl.float32, S_LAYOUT)
@@ -208,7 +209,7 @@ def issue_scores(buffers, phase, ME: gl.constexpr):
 
 @gluon.jit
 def hide(s, seen, tile):
-    """Scores with those of keys that a row does not see at -inf."""
+    """Set the scores of keys that a row does not see to -inf."""
     if seen.first + tile >= seen.whole:
         keys = (seen.first + tile) * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(0, S_LAYOUT))
         s = gl.where(keys[None, :] <= seen.last[:, None], s, float("-inf"))
@@ -217,7 +218,7 @@ def hide(s, seen, tile):
 
 @gluon.jit
 def publish(weights, row_max, buffers, ME: gl.constexpr):
-    """Leave a tile's probabilities, and the maxima that they are relative to, for the other group."""
+    """Store a tile's probabilities, and the maxima that they are relative to, for the other group."""
     gl.barrier()  # All warps have read the rotated part.
     matrix(buffers.rotated.index(ME)).store(weights)
     buffers.maxima.index(ME).store(row_max)
@@ -227,44 +228,29 @@ def publish(weights, row_max, buffers, ME: gl.constexpr):
 
 @gluon.jit
 def issue_others(acc, row_max, row_sum, buffers, seen, tile, phase, RAGGED: gl.constexpr, ME: gl.constexpr):
-    """(sums to which a tile of the other group's is being added, row maxima, row sums)."""
+    """Issue the product of a tile of the other group's; return (sums, row maxima, row sums)."""
     OTHER: gl.constexpr = 1 - ME
     mbarrier.wait(buffers.weights_ready.index(OTHER), phase)
     new_max = buffers.maxima.index(OTHER).load(ROW_LAYOUT)
     rescale = exp2(row_max - gl.where(new_max == float("-inf"), 0.0, new_max))
     acc = scaled_rows(acc, rescale, acc.type.layout)
     values = matrix(buffers.latent.index(2 * OTHER + ME))
-    clear_past_end(values, seen, tile, RAGGED)
+    if RAGGED:
+        clear_rows_from(values, seen.end - (seen.first + tile) * ROWS)
     acc = warpgroup_mma(matrix(buffers.rotated.index(OTHER)), values, acc, is_async=True)
     return acc, new_max, row_sum * rescale
 
 
 @gluon.jit
 def finish(acc, buffers, SLOT: gl.constexpr, ME: gl.constexpr):
-    """Wait for the last product, which is of a slot's values; a group's half of these is free then."""
+    """Wait for the last product, and release a group's half of a slot, whose values it took."""
     acc = warpgroup_mma_wait(0, deps=[acc])
     mbarrier.arrive(buffers.free.index(2 * SLOT + ME))
     return acc
 
 
 @gluon.jit
-def clear_past_end(values, seen, tile, RAGGED: gl.constexpr):
-    """Zero what of a half of a tile lies past the sequence's end: 0 times an infinity is NaN."""
-    if RAGGED:
-        COLUMNS: gl.constexpr = values.shape[1]
-        LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [256 // COLUMNS, COLUMNS // 8], [4, 1], [1, 0])
-        left = seen.end - (seen.first + tile) * ROWS
-        if left < ROWS:
-            for part in gl.static_range(ROWS // SOME):
-                rows = values.slice(part * SOME, SOME)
-                inside = part * SOME + gl.arange(0, SOME, layout=gl.SliceLayout(1, LAYOUT)) < left
-                loaded = rows.load(LAYOUT)
-                rows.store(gl.where(inside[:, None], loaded, gl.zeros_like(loaded)))
-            fence_async_shared()
-
-
-@gluon.jit
-def positive(scale):
-    """(1, -1 or 0, which queries are to be multiplied by; a scale > 0 in units of log2)."""
-    sign = gl.where(scale > 0, 1.0, gl.where(scale < 0, -1.0, 0.0))
-    return sign, gl.where(scale == 0, 1.0, scale * sign) * LOG2_E
+def fold(s, row_max, scale):
+    """Return (probabilities, new maximum, factor of earlier sums) of one more block of scores."""
+    new_max, origin = raise_max(s, row_max, scale, True)
+    return exp2(s * scale - origin[:, None]), new_max, exp2(row_max - origin)

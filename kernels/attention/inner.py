@@ -17,8 +17,8 @@ HEADROOM: tl.constexpr = tl.constexpr(7.0)
 
 @triton.jit
 def attend_spans(q_tile, tile, keys, scoring, whole, edges, form: tl.constexpr):
-    """(acc, row_max, row_sum) of a tile over both of its spans, as `attend` has them, but for what truncated
-    probabilities of 16 bits lose, which is made up for."""
+    """Fold both spans of a tile; return (acc, row_max, row_sum) as `attend` does, corrected for the loss of truncated
+    probabilities of 16 bits."""
     acc = tl.zeros([form.BLOCK_M, form.HEAD_DIM_V], tl.float32)
     row_max = tl.full([form.BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([form.BLOCK_M], tl.float32)
@@ -42,12 +42,12 @@ def attend(
     HEAD_DIM]. tile: QueryTile, keys: KeyHead, scoring: Scoring, span: Span, form: Form.
 
     MASKED: blocks may reach over an edge of what a query sees, or of the keys. Otherwise there is no hole, and every
-    query sees every key, but for what the mask mod hides.
+    query sees every key that the mask mod does not hide.
 
     Keys of int8 or float8 take the dtype of queries of more bits. Values of int8 take that of the probabilities, which
     is float16 for queries of int8, else that of the queries; but those of queries of a float8 are e4m3, whichever of
     the two the tensors are. Products of float32 are of float32. For float8, row_max is HEADROOM less than the maximum,
-    and where probabilities are truncated by as much as that takes off them on average.
+    and where probabilities are truncated, less by their average loss.
     """
     MODIFIED: tl.constexpr = form.FEATURES or form.SCORE_MOD is not None
     HIDING: tl.constexpr = MASKED or form.MASK_MOD is not None
@@ -83,20 +83,22 @@ def attend(
 
 @triton.constexpr_function
 def probability_dtype(queries):
-    """The dtype of probabilities, by that of the queries: of e5m2 the e4m3 of the same hardware."""
+    """Return the dtype of probabilities for queries of a dtype: for e5m2, the e4m3 of the same hardware."""
     return {tl.int8: tl.float16, tl.float8e5: tl.float8e4nv, tl.float8e5b16: tl.float8e4b8}.get(queries, queries)
 
 
 @triton.jit
 def block_at(at, span, HOLE: tl.constexpr):
-    """First key of a block, where those of the hole are not counted."""
+    """Return the first key of a block from `at`, which does not count the keys of the hole."""
     return tl.where(at < span.hole, at, at + (span.hole_end - span.hole)) if HOLE else at
 
 
 @triton.jit
 def multiply(q_tile, tile, keys, start, form: tl.constexpr, MASKED: tl.constexpr):
-    """Products of the queries and the keys from `start` on: [BLOCK_M, BLOCK_N], int32 if they are int8, else fp32; and
-    these keys, [BLOCK_N, HEAD_DIM]."""
+    """Multiply the queries by the keys from `start` on.
+
+    Returns (products [BLOCK_M, BLOCK_N], int32 for int8 operands, else fp32; the keys [BLOCK_N, HEAD_DIM]).
+    """
     rows = tl.arange(0, form.BLOCK_N)
     left = keys.seqlen - start
     columns = tl.arange(0, form.HEAD_DIM)
@@ -119,7 +121,7 @@ def multiply(q_tile, tile, keys, start, form: tl.constexpr, MASKED: tl.constexpr
 
 @triton.jit
 def visible_scores(products, tile, keys, scoring, start, form: tl.constexpr, MASKED: tl.constexpr):
-    """Scores in units of log2 of the keys from `start` on; -inf where a query does not see the key."""
+    """Return scores of the keys from `start` on, in units of log2; -inf where a query does not see the key."""
     offsets = tl.arange(0, form.BLOCK_N)
     scores = score_tile(products, tile, scoring, start, offsets, keys.seqlen, form, MASKED)
     if MASKED or form.MASK_MOD is not None:
@@ -130,7 +132,7 @@ def visible_scores(products, tile, keys, scoring, start, form: tl.constexpr, MAS
 
 @triton.jit
 def score_tile(products, tile, scoring, start, offsets, seqlen_k, form: tl.constexpr, MASKED: tl.constexpr):
-    """Scores in units of log2, from the products [BLOCK_M, BLOCK_N] of queries and the keys `start` + `offsets`."""
+    """Turn products [BLOCK_M, BLOCK_N] of queries and keys `start` + `offsets` into scores in units of log2."""
     scores = products * (scoring.scale * LOG2_E)
     if form.FEATURES:
         scores = add_features(scores, tile, scoring, start, offsets, seqlen_k, MASKED)
@@ -145,7 +147,7 @@ def score_tile(products, tile, scoring, start, offsets, seqlen_k, form: tl.const
 
 @triton.jit
 def add_features(scores, tile, scoring, start, offsets, seqlen_k, MASKED: tl.constexpr):
-    """The soft-cap, the bias and the slope of those scores for which there are any."""
+    """Apply the soft-cap, the bias and the slope, as far as they are given."""
     if scoring.softcap > 0:
         scores = cap(scores, LN_2, scoring.softcap) * LOG2_E
     if scoring.bias is not None:  # noqa: SIM102 (one is for the compiler, the other for the hardware)
@@ -164,7 +166,7 @@ def add_features(scores, tile, scoring, start, offsets, seqlen_k, MASKED: tl.con
 
 @triton.jit
 def hidden_keys(tile, scoring, start, offsets, seqlen_k, form: tl.constexpr, MASKED: tl.constexpr):
-    """Which of the keys `start` + `offsets` each query does not see, [BLOCK_M, BLOCK_N] or broadcast to it."""
+    """Mark the keys `start` + `offsets` that each query does not see: [BLOCK_M, BLOCK_N] or broadcast to it."""
     # Differences, not comparisons with `offsets`: those are loop-invariant, a register each, and would spill.
     hidden = (offsets < 0)[None, :]
     if MASKED and form.BOUND_RIGHT:
@@ -182,13 +184,13 @@ def hidden_keys(tile, scoring, start, offsets, seqlen_k, form: tl.constexpr, MAS
 
 @triton.jit
 def rows_from(matrix, start):
-    """A Matrix without its rows before `start`."""
+    """Drop the rows of a Matrix before `start`."""
     return Matrix(matrix.ptr + start * matrix.stride_rows, matrix.stride_rows, matrix.stride_columns)
 
 
 @triton.jit
 def load_tile(matrix, rows, columns, row_end, column_end, MASK_ROWS: tl.constexpr, MASK_COLUMNS: tl.constexpr):
-    """`rows` and `columns` of a Matrix, [len(rows), len(columns)]; 0 outside (row_end, column_end)."""
+    """Load `rows` and `columns` of a Matrix, [len(rows), len(columns)]; 0 outside (row_end, column_end)."""
     pointers = matrix.ptr + rows[:, None] * matrix.stride_rows + columns[None, :] * matrix.stride_columns
     if MASK_ROWS and MASK_COLUMNS:
         tile = tl.load(pointers, mask=(rows[:, None] < row_end) & (columns[None, :] < column_end), other=0.0)

@@ -1,9 +1,9 @@
-"""Attention whose both products are of int8.
+"""Attention whose products are both of int8.
 
-Probabilities are rounded relative to their row's maximum, which a first pass over the keys finds: so none is rounded
-against a maximum that a later block exceeds. All sums are of integers. The result depends neither on the size of the
-blocks nor on their order. With form.FEATURES every block is masked, so that one loop computes all scores: where the
-compiler joins a product and a sum into one operation differs between loops.
+Probabilities are rounded relative to their row's maximum, which a first pass over the keys finds, so that none is
+rounded against a maximum that a later block exceeds. All sums are of integers. The result depends neither on the size
+of the blocks nor on their order. With form.FEATURES every block is masked, so that one loop computes all scores: the
+compiler fuses products and sums differently in different loops.
 """
 
 import triton
@@ -17,7 +17,7 @@ LARGEST: tl.constexpr = tl.constexpr(127.0)
 LOWEST: tl.constexpr = tl.constexpr(-(2**31))
 """Below every product: the maximum of a row that has seen no key."""
 ROUNDER: tl.constexpr = tl.constexpr(12582912.0)
-"""1.5 * 2 ** 23: what is added to it loses all its fraction, to the nearest even integer."""
+"""1.5 * 2 ** 23: a sum with it is rounded half to even to an integer."""
 ROUNDER_BITS: tl.constexpr = tl.constexpr(0x4B400000)
 
 
@@ -53,8 +53,8 @@ def attend_int8(q_tile, tile, keys, scoring, whole, edges, form: tl.constexpr):
 
 @triton.jit
 def highest(best, q_tile, tile, keys, scoring, span, form: tl.constexpr, MASKED: tl.constexpr):
-    """Each row's greatest, [BLOCK_M], of `best` and what it has with the keys of a span: of products, int32; or with
-    form.FEATURES of scores, fp32 in units of log2."""
+    """Return the maximum of `best` and each row's products with the keys of a span: [BLOCK_M], int32; with
+    form.FEATURES, of scores, fp32 in units of log2."""
     for at in range(span.begin, span.end - (span.hole_end - span.hole), form.BLOCK_N):
         start = block_at(at, span, MASKED and form.BOUND_LEFT)
         products, _ = multiply(q_tile, tile, keys, start, form, MASKED)
@@ -68,7 +68,7 @@ def highest(best, q_tile, tile, keys, scoring, span, form: tl.constexpr, MASKED:
 
 @triton.jit
 def weigh(acc, row_sum, weight, best, q_tile, tile, keys, scoring, span, form: tl.constexpr, MASKED: tl.constexpr):
-    """Adds the keys of a span to the sums; `best`, as `highest` has it, is final."""
+    """Add the keys of a span to the sums; `best`, from `highest`, is final."""
     scale = scoring.scale * LOG2_E
     for at in range(span.begin, span.end - (span.hole_end - span.hole), form.BLOCK_N):
         start = block_at(at, span, MASKED and form.BOUND_LEFT)
@@ -94,6 +94,6 @@ def weigh(acc, row_sum, weight, best, q_tile, tile, keys, scoring, span, form: t
 
 @triton.jit
 def hidden(tile, keys, scoring, start, form: tl.constexpr):
-    """Which of the keys from `start` on each query does not see."""
+    """Mark the keys from `start` on that each query does not see."""
     offsets = tl.arange(0, form.BLOCK_N)
     return hidden_keys(tile, scoring, start, offsets, keys.seqlen, form, True)

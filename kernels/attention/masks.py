@@ -1,4 +1,4 @@
-"""Which keys a tile of queries sees: bounds by diagonals, and the blocks of keys that they make."""
+"""Ranges of keys that a tile of queries sees, in whole blocks."""
 
 from typing import NamedTuple
 
@@ -7,8 +7,8 @@ import triton.language as tl
 
 
 class KeyRange(NamedTuple):
-    """Keys of a tile of queries, in whole blocks but for the end: those in [begin, end) are seen by some of the
-    queries, those in [full, full_end) by all."""
+    """Keys of a tile of queries, in whole blocks except for the end: keys in [begin, end) are seen by some of the
+    queries, keys in [full, full_end) by all."""
 
     begin: tl.tensor
     full: tl.tensor
@@ -21,9 +21,9 @@ def key_range(
     first_diagonal, last_diagonal, left, right, seqlen_k,
     BLOCK_N: tl.constexpr, BOUND_LEFT: tl.constexpr, BOUND_RIGHT: tl.constexpr,
 ):  # fmt: skip
-    """KeyRange of queries whose diagonals are the keys first_diagonal to last_diagonal.
+    """Return the KeyRange of queries whose diagonals are the keys first_diagonal to last_diagonal.
 
-    A query with diagonal d sees keys d - left <= j <= d + right of the seqlen_k that there are, as far as it is bound.
+    A query with diagonal d sees keys d - left <= j <= d + right, on the sides that are bound, of seqlen_k keys.
     """
     end = seqlen_k
     full_end = seqlen_k // BLOCK_N * BLOCK_N

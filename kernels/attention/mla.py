@@ -1,8 +1,8 @@
 """Multi-head latent attention over a prompt, with the projections of keys and values absorbed.
 
 A row of the cache is a latent vector, of which every head's key and value are projections, and a rotated part that all
-heads' keys share. A head's queries take the projection of its keys; what it adds up are latent vectors, and the
-projection of its values is applied to the sum. So neither keys nor values are ever made.
+heads' keys share. The projection of a head's keys is applied to its queries, and the projection of its values to the
+weighted sum of latent vectors. So neither keys nor values are ever made.
 """
 
 from typing import NamedTuple
@@ -12,7 +12,7 @@ import triton.language as tl
 
 from kernels.attention.forward import deal, matrix_of, spans, store_lse, tile_of
 from kernels.attention.inner import attend_spans, load_tile, rows_from
-from kernels.attention.problem import KeyHead, Scoring, make_form
+from kernels.attention.problem import KeyHead, LatentExtents, Scoring, make_form
 from kernels.common.softmax import inverse
 from kernels.common.tensors import HeadRows, Heads, Matrix
 
@@ -35,18 +35,6 @@ class Projections(NamedTuple):
     stride_columns: tl.tensor
 
 
-class LatentExtents(NamedTuple):
-    """Of the tensors of `mla_prefill`."""
-
-    heads: tl.tensor
-    seqlen_q: tl.tensor
-    seqlen_k: tl.tensor
-    head_dim: tl.tensor
-    head_dim_v: tl.tensor
-    rope: tl.tensor
-    latent: tl.tensor
-
-
 @triton.jit
 def mla_prefill(
     q_nope: Heads, q_pe: Heads, kv: Latents, k_pe: Latents, wkv_b: Projections, out: Heads, extents: LatentExtents,
@@ -63,11 +51,10 @@ def mla_prefill(
     q_nope: [batch, heads, seqlen_q, head_dim], q_pe: [batch, heads, seqlen_q, rope], kv: [batch, seqlen_k, latent],
     k_pe: [batch, seqlen_k, rope], wkv_b: [heads, head_dim + head_dim_v, latent], first Wk, then Wv; out: [batch, heads,
     seqlen_q, head_dim_v]. All of float16 or all of bfloat16, with strides in elements, the last one 1. lse: as in
-    `attention_forward`. CAUSAL: query i sees keys
-    j <= i + seqlen_k - seqlen_q + right.
+    `attention_forward`. CAUSAL: query i sees keys j <= i + seqlen_k - seqlen_q + right.
 
     HEAD_DIM, HEAD_DIM_V, ROPE, LATENT: powers of two, at least the dims; PADDED: some are greater. STEP: rows of the
-    projections at a time, which divides HEAD_DIM and HEAD_DIM_V.
+    projections that are multiplied at a time; divides HEAD_DIM and HEAD_DIM_V.
     """
     form: tl.constexpr = make_form(
         LATENT, LATENT, PADDED, BLOCK_M, BLOCK_N, BOUND_RIGHT=CAUSAL, HAS_BF16_CVT=HAS_BF16_CVT, ROTATED_DIM=ROPE
@@ -108,7 +95,7 @@ def mla_prefill(
 
 @triton.jit
 def sequence_of(latents, batch):
-    """The rows of a sequence."""
+    """Return the rows of a sequence as a Matrix."""
     return Matrix(latents.ptr + batch * latents.stride_batch, latents.stride_rows, latents.stride_columns)
 
 
@@ -116,7 +103,7 @@ def sequence_of(latents, batch):
 def absorb(
     q, rows, seqlen_q, projection, head_dim, latent, HEAD_DIM: tl.constexpr, STEP: tl.constexpr, form: tl.constexpr
 ):
-    """q [rows, head_dim] times a projection [head_dim, latent]: fp32 [BLOCK_M, LATENT]."""
+    """Return q [rows, head_dim] times a projection [head_dim, latent], fp32 [BLOCK_M, LATENT]."""
     product = tl.zeros([form.BLOCK_M, form.HEAD_DIM], tl.float32)
     for start in range(0, HEAD_DIM, STEP):
         at = start + tl.arange(0, STEP)
@@ -132,7 +119,7 @@ def project(
     sums, out, rows, stored, projection, head_dim_v, latent,
     HEAD_DIM_V: tl.constexpr, STEP: tl.constexpr, form: tl.constexpr,
 ):  # fmt: skip
-    """Write sums [BLOCK_M, LATENT] times the transpose of a projection [head_dim_v, latent], where `stored`."""
+    """Store sums [BLOCK_M, LATENT] times the transpose of a projection [head_dim_v, latent], in `stored` rows."""
     for start in range(0, HEAD_DIM_V, STEP):
         at = start + tl.arange(0, STEP)
         columns = tl.arange(0, form.HEAD_DIM)

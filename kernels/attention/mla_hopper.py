@@ -1,30 +1,18 @@
-"""Multi-head latent attention over a prompt, for Hopper, in Gluon: `mla.mla_prefill` of 64 queries a program.
+"""Multi-head latent attention over a prompt, for Hopper, in Gluon: `mla.mla_prefill` with 64 queries a program.
 
-The projections go through the slots of `hopper_latent`, as tiles of keys do: the first product, that of the queries and
-the keys' projection, has the form of probabilities times latent vectors, and the last one, that of the sums and the
-values' projection, the form of queries times keys.
+The projections go through the slots of `hopper_latent` as tiles of keys do. The first product, of the queries and the
+keys' projection, has the form of probabilities times latent vectors; the last one, of the sums and the values'
+projection, has the form of queries times keys.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
-from kernels.attention.hopper_latent import (
-    GROUP_0,
-    GROUP_1,
-    ROW_LAYOUT,
-    ROWS,
-    S_LAYOUT,
-    Seen,
-    attend,
-    load_slot,
-    make_buffers,
-    matrix,
-    positive,
-    share_queries,
-)
-from kernels.attention.hopper_softmax import LN_2
-from kernels.attention.mla import LatentExtents
+from kernels.attention.hopper_latent import ROW_LAYOUT, S_LAYOUT, Seen, attend, load_slot, make_buffers, share_queries
+from kernels.attention.problem import LatentExtents
+from kernels.common.hopper import GROUP_0, GROUP_1, ROWS, accumulator_layout, head_of, matrix, positive, rows_layout
+from kernels.common.softmax import LN_2
 from kernels.common.tensors import HeadRows, Heads
 
 
@@ -40,10 +28,10 @@ def mla_prefill_hopper(
 
     The tensors are as in `mla_prefill`, of a head_dim and head_dim_v of 128 and a rope of 64. q_nope, kv, k_pe, wkv_b:
     tensor maps in blocks of [1, 1, 64, 64], [1, 64, HALF], [1, 64, 64] and [1, 64, HALF], of 2 * HALF latent elements.
-    Query i sees keys j <= i + seqlen_k - seqlen_q + right. REGISTERS: of a thread that multiplies.
+    Query i sees keys j <= i + seqlen_k - seqlen_q + right. REGISTERS: registers of a thread that multiplies.
     """
     buffers = make_buffers(kv, k_pe)
-    first = (gl.num_programs(1) - 1 - gl.program_id(1)) * ROWS  # Those that see the most come first.
+    first = (gl.num_programs(1) - 1 - gl.program_id(1)) * ROWS  # The blocks that see the most keys come first.
     diagonal = first + extents.seqlen_k - extents.seqlen_q + right
     end = gl.maximum(gl.minimum(extents.seqlen_k, diagonal + ROWS), 0)
     keys = (gl.cdiv(end, ROWS), gl.minimum(extents.seqlen_k, gl.maximum(diagonal + 1, 0)) // ROWS, diagonal)
@@ -72,7 +60,7 @@ def load_all(q_nope, kv, k_pe, wkv_b, buffers, first, keys):
 
 @gluon.jit
 def uses_of(tiles, SLOT: gl.constexpr):
-    """How many times a slot is filled before the projection of the values."""
+    """Count how many times a slot is filled before the projection of the values."""
     return 1 + (tiles + 1 - SLOT) // 2
 
 
@@ -80,7 +68,7 @@ def uses_of(tiles, SLOT: gl.constexpr):
 def attend_prompt(
     q_pe: Heads, out: Heads, lse: HeadRows, extents: LatentExtents, buffers, first, keys, scale, ME: gl.constexpr
 ):  # fmt: skip
-    """Group number ME's half of the latent columns, then of the columns of the result."""
+    """Compute group ME's half of the latent columns, then of the columns of the result."""
     DTYPE: gl.constexpr = buffers.latent.dtype
     head, batch = gl.program_id(0), gl.program_id(2)
     sign, scale = positive(scale)
@@ -108,21 +96,20 @@ def attend_prompt(
 
 @gluon.jit
 def load_rotated(q_pe: Heads, buffer, batch, head, first, seqlen_q, sign):
-    """Leave the rotated part of the queries, times `sign`, in a buffer."""
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
+    """Store the rotated part of the queries, times `sign`, in a buffer."""
+    LAYOUT: gl.constexpr = rows_layout(64)
     rows = first + gl.arange(0, ROWS, layout=gl.SliceLayout(1, LAYOUT))
     columns = gl.arange(0, 64, layout=gl.SliceLayout(0, LAYOUT))
-    matrix_of_head = q_pe.ptr + batch.to(gl.int64) * q_pe.stride_batch + head.to(gl.int64) * q_pe.stride_heads
-    pointers = matrix_of_head + rows[:, None].to(gl.int64) * q_pe.stride_rows + columns[None, :]
+    pointers = head_of(q_pe, batch, head) + rows[:, None].to(gl.int64) * q_pe.stride_rows + columns[None, :]
     values = gl.load(pointers, mask=(rows < seqlen_q)[:, None], other=0.0)
     buffer.store((values.to(gl.float32) * sign).to(values.dtype))
 
 
 @gluon.jit
 def absorb(buffers, ME: gl.constexpr):
-    """The queries without a rotation times half of the columns of the keys' projection, which are in the slots."""
+    """Return the queries without rotation times half of the columns of the keys' projection, which is in the slots."""
     HALF: gl.constexpr = buffers.latent.shape[3]
-    O_LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, HALF, 16])
+    O_LAYOUT: gl.constexpr = accumulator_layout(HALF, buffers.latent.dtype)
     acc = gl.zeros([ROWS, HALF], gl.float32, O_LAYOUT)
     for slot in gl.static_range(2):
         for half in gl.static_range(2):
@@ -135,7 +122,7 @@ def absorb(buffers, ME: gl.constexpr):
 
 @gluon.jit
 def project(out: Heads, buffers, batch, head, first, seqlen_q, phase, ME: gl.constexpr):
-    """Multiply the sums of latent vectors, in the place of the queries, by a group's rows of the values' projection."""
+    """Multiply the sums of latent vectors, which replaced the queries, by a group's rows of the values' projection."""
     product = gl.zeros([ROWS, ROWS], gl.float32, S_LAYOUT)
     for half in gl.static_range(2):
         mbarrier.wait(buffers.ready.index(2 * ME + half), phase)
@@ -144,16 +131,15 @@ def project(out: Heads, buffers, batch, head, first, seqlen_q, phase, ME: gl.con
     product = warpgroup_mma_wait(0, deps=[product])
     rows = first + gl.arange(0, ROWS, layout=ROW_LAYOUT)
     columns = ME * ROWS + gl.arange(0, ROWS, layout=gl.SliceLayout(0, S_LAYOUT))
-    matrix_of_head = out.ptr + batch.to(gl.int64) * out.stride_batch + head.to(gl.int64) * out.stride_heads
-    pointers = matrix_of_head + rows[:, None].to(gl.int64) * out.stride_rows + columns[None, :]
+    pointers = head_of(out, batch, head) + rows[:, None].to(gl.int64) * out.stride_rows + columns[None, :]
     gl.store(pointers, product.to(out.ptr.dtype.element_ty), mask=(rows < seqlen_q)[:, None])
 
 
 @gluon.jit
 def store_lse(lse: HeadRows, batch, head, rows, row_max, row_sum, seqlen_q):
-    """Write the natural logarithm of the sum of exponentials of each row, if it is wanted."""
+    """Store the natural logarithm of each row's sum of exponentials, if it is wanted."""
     if lse.ptr is not None:  # noqa: SIM102 (one is for the compiler, the other for the hardware)
         if lse.ptr.to(gl.int64, bitcast=True) != 0:
-            rows_of_head = lse.ptr + batch.to(gl.int64) * lse.stride_batch + head.to(gl.int64) * lse.stride_heads
+            rows_of_head = head_of(lse, batch, head)
             values = (row_max + gl.log2(row_sum)) * LN_2
             gl.store(rows_of_head + rows.to(gl.int64) * lse.stride_rows, values, mask=rows < seqlen_q)

@@ -1,4 +1,4 @@
-"""What attention is given and how it is divided, in named tuples, so that kernels of the family share functions."""
+"""Named tuples of the attention kernels: their arguments, and the tiles and spans these are divided into."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,8 +10,11 @@ from kernels.common.tensors import HeadRows, Heads, HeadScalars, Matrix
 
 
 class Extents(NamedTuple):
-    """Of q and k; head_dim_v: of v and out. With cu_seqlens seqlen_q and seqlen_k are the rows of all sequences, and
-    max_seqlen_k is as many keys as a sequence may have; None: any number."""
+    """Extents of q and k; head_dim_v: columns of v and out.
+
+    With cu_seqlens, seqlen_q and seqlen_k are the rows of all sequences together, and max_seqlen_k limits the keys of a
+    sequence; None: no limit.
+    """
 
     heads: tl.tensor
     heads_kv: tl.tensor
@@ -22,9 +25,21 @@ class Extents(NamedTuple):
     max_seqlen_k: tl.tensor = None
 
 
+class LatentExtents(NamedTuple):
+    """Extents of the tensors of `mla.mla_prefill`."""
+
+    heads: tl.tensor
+    seqlen_q: tl.tensor
+    seqlen_k: tl.tensor
+    head_dim: tl.tensor
+    head_dim_v: tl.tensor
+    rope: tl.tensor
+    latent: tl.tensor
+
+
 class Window(NamedTuple):
-    """Keys that a query sees before and after its diagonal: key i for query i, or i + seqlen_k - seqlen_q if
-    bottom_right."""
+    """Keys that a query sees before and after its diagonal, which for query i is key i, or key
+    i + seqlen_k - seqlen_q if bottom_right."""
 
     left: tl.tensor = 0
     right: tl.tensor = 0
@@ -33,7 +48,7 @@ class Window(NamedTuple):
 
 class Work(NamedTuple):
     """Tiles of queries: query_blocks of each head of each batch. counter: int32 [1], 0 at first. dynamic: persistent
-    programs take tiles by it."""
+    programs take their next tiles from the counter."""
 
     query_blocks: tl.tensor
     batch: tl.tensor = 1
@@ -42,8 +57,7 @@ class Work(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """What is to be computed, as `attention_forward` has it. q_scale, k_scale, v_scale: what a head's numbers are to be
-    multiplied by."""
+    """The arguments of `attention_forward`. q_scale, k_scale, v_scale: factors of each head's values."""
 
     q: Heads
     k: Heads
@@ -66,9 +80,9 @@ class Problem(NamedTuple):
 
 
 class KeyHead(NamedTuple):
-    """The keys and values of one sequence and head: [seqlen, head_dim] and [seqlen, head_dim_v].
+    """Keys and values of one sequence and head: [seqlen, head_dim] and [seqlen, head_dim_v].
 
-    v: None where the keys are the values too. rotated: None, or a second part of the keys, [seqlen, rotated_dim].
+    v: None if the keys are the values, too. rotated: a second part of the keys, [seqlen, rotated_dim], or None.
     """
 
     k: Matrix
@@ -81,9 +95,12 @@ class KeyHead(NamedTuple):
 
 
 class QueryTile(NamedTuple):
-    """BLOCK_M queries of one sequence and head: each one's index (the last one's for those past the end), the key on
-    its diagonal, and the first and last key that it sees; [BLOCK_M] each. rotated: what meets that part of the keys,
-    [BLOCK_M, ROTATED_DIM], or None."""
+    """BLOCK_M queries of one sequence and head.
+
+    queries, diagonal, first_key, last_key: [BLOCK_M], each query's index (the last one's for those past the end), the
+    key on its diagonal, and the first and the last key that it sees. rotated: the queries' second part,
+    [BLOCK_M, ROTATED_DIM], or None.
+    """
 
     batch: tl.tensor
     head: tl.tensor
@@ -95,11 +112,11 @@ class QueryTile(NamedTuple):
 
 
 class Scoring(NamedTuple):
-    """How a product of a query and a key becomes a score: in the order of the fields, what is absent left out.
+    """Steps from a product of a query and a key to a score, in the order of the fields.
 
-    scale: fp32, >= 0. softcap: fp32, scores become softcap * tanh(score / softcap); 0: absent. bias: a pointer to each
-    query's row of the matrix that is added. slope: fp32, times the distance from the diagonal it is taken off (ALiBi).
-    has_bias, has_slope: whether these are there. score_operands, mask_operands: what the mods of a kernel capture.
+    scale: fp32, >= 0. softcap: fp32, scores become softcap * tanh(score / softcap); 0: none. bias: a pointer to each
+    query's row of the matrix that is added. slope: fp32, times the distance from the diagonal it is subtracted (ALiBi).
+    has_bias, has_slope: these are given. score_operands, mask_operands: captured by the mods of a kernel.
     """
 
     scale: tl.tensor
@@ -123,15 +140,19 @@ class Span(NamedTuple):
 
 @dataclass(frozen=True)
 class Form:
-    """What the code is compiled for.
+    """Compile-time settings of the attention kernels. A dataclass: an assigned tuple cannot hold functions.
 
-    HEAD_DIM, HEAD_DIM_V: powers of two, at least the head dims; PADDED: either may be greater. BLOCK_M: queries of a
-    tile; BLOCK_N: keys of a block. BOUND_LEFT, BOUND_RIGHT: whether the keys that a query sees end on that side.
-    FEATURES: there may be a softcap, a bias or slopes, which is looked at when the code runs. HAS_BF16_CVT: the
-    hardware rounds fp32 to bfloat16 in one instruction. SCORE_MOD, MASK_MOD: functions as in `mods`, or None: a tuple
-    that is assigned to a name cannot hold them. INT8_P: probabilities are rounded to int8. ROTATED_DIM: a power
-    of two, at least the rotated dims, if any. PIPELINED: the next keys and values are loaded while these are
-    multiplied.
+    Attributes:
+        HEAD_DIM, HEAD_DIM_V: powers of two, at least the head dims.
+        PADDED: either of them may be greater.
+        BLOCK_M, BLOCK_N: queries of a tile, keys of a block.
+        BOUND_LEFT, BOUND_RIGHT: the keys that a query sees end on that side.
+        FEATURES: there may be a softcap, a bias or slopes; which, is looked at when the code runs.
+        HAS_BF16_CVT: the hardware rounds fp32 to bfloat16 in one instruction.
+        SCORE_MOD, MASK_MOD: functions as in `mods`, or None.
+        INT8_P: probabilities are rounded to int8.
+        ROTATED_DIM: a power of two, at least the rotated dims, if any.
+        PIPELINED: the next keys and values are loaded while these are multiplied.
     """
 
     HEAD_DIM: int
@@ -156,7 +177,7 @@ def make_form(
     HAS_BF16_CVT=False, SCORE_MOD=None, MASK_MOD=None, INT8_P=False, ROTATED_DIM=0,
     PIPELINED=False,
 ):  # fmt: skip
-    """A Form, for a constexpr."""
+    """Make a Form, in a constexpr."""
     return Form(
         HEAD_DIM, HEAD_DIM_V, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT, FEATURES, HAS_BF16_CVT, SCORE_MOD,
         MASK_MOD, INT8_P, ROTATED_DIM, PIPELINED,

@@ -21,11 +21,11 @@ def attention_quantised(
 ):  # fmt: skip
     """out = softmax(scale * q k * q_scale * k_scale) v * v_scale, a program for each BLOCK_M queries of a head.
 
-    Grid, masks, head dims and what is not said here are as in `attention_forward`, the bias of any float dtype.
+    Grid, masks, head dims and all else are as in `attention_forward`; the bias has any float dtype.
 
     q, k, v: all of int8, or all of one float8; or q of float16 or bfloat16, and k and v of an 8-bit dtype. out: float16
-    or bfloat16. q_scale: fp32 [batch, heads], k_scale and v_scale: fp32 [batch, heads_kv], with strides, positive; what
-    the numbers are to be multiplied by. scale >= 0.
+    or bfloat16. q_scale: fp32 [batch, heads], k_scale and v_scale: fp32 [batch, heads_kv], with strides, positive
+    factors of the values. scale >= 0.
 
     Products of q and k are summed exactly where they are int8. Probabilities get the dtype that `attend` says; with
     INT8_P, of int8 tensors only, they are rounded to int8 as `attend_int8` says.

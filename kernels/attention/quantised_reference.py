@@ -1,8 +1,8 @@
-"""Attention of 8-bit tensors in numpy: the exact result for the numbers that they stand for, and what rounding allows.
+"""Attention of 8-bit tensors in numpy: the exact result of the dequantised values, and the result in their dtypes.
 
 q: [batch, heads, seqlen_q, head_dim]; k, v: [batch, heads_kv, seqlen_k, head_dim]; q_scale, k_scale, v_scale: fp32,
-broadcast to [batch, heads or heads_kv]. Masks, biases and results are as `attention` has them; out is of the dtype of
-`out`, of which nothing else is used. The `_varlen` functions take the same of sequences as `by_sequence` does.
+broadcast to [batch, heads or heads_kv]. Masks, biases and results are as `attention` has them; out has the dtype of the
+argument `out`, of which nothing else is used. The `_varlen` functions take the same of sequences as `by_sequence` does.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ PROBABILITIES = {
     np.dtype(ml_dtypes.float8_e4m3fnuz): ml_dtypes.float8_e4m3fnuz,
     np.dtype(ml_dtypes.float8_e5m2fnuz): ml_dtypes.float8_e4m3fnuz,
 }
-"""The dtype of probabilities, by that of the values."""
+"""Dtype of probabilities for each dtype of values."""
 HEADROOM = 7
 """Probabilities that are rounded to float8 go up to 2 to this power."""
 
@@ -29,7 +29,7 @@ HEADROOM = 7
 def attention_int8(
     q: Array, k: Array, v: Array, out: Array, q_scale: Array, k_scale: Array, v_scale: Array, **options: Any
 ) -> Result:
-    """softmax(scores) v of what the numbers stand for, in float64."""
+    """softmax(scores) v of the dequantised values, in float64."""
     options.pop("int8_probabilities", None)
     return attention(scaled(q, q_scale), scaled(k, k_scale), scaled(v, v_scale), **options)
 
@@ -38,32 +38,32 @@ def attention_int8_same_dtype(
     q: Array, k: Array, v: Array, out: Array, q_scale: Array, k_scale: Array, v_scale: Array, *,
     int8_probabilities: bool = False, **options: Any,
 ) -> Result:  # fmt: skip
-    """The same with probabilities of float16, or with int8_probabilities of int8."""
+    """`attention_int8` with probabilities of float16, or of int8 with int8_probabilities."""
     rounding = _to_127ths if int8_probabilities else _to(np.float16)
     return _rounded(q, k, v, (q_scale, k_scale, v_scale), out.dtype, rounding, **options)
 
 
 def attention_kv(q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, **options: Any) -> Result:
-    """softmax(scores) v of what the numbers of k and v stand for, in float64."""
+    """softmax(scores) v with dequantised k and v, in float64."""
     return attention(q, scaled(k, k_scale), scaled(v, v_scale), **options)
 
 
 def attention_kv_same_dtype(q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, **options: Any) -> Result:
-    """The same with probabilities of q's dtype."""
+    """`attention_kv` with probabilities of q's dtype."""
     return _rounded(q, k, v, (np.ones((1, 1)), k_scale, v_scale), q.dtype, _to(q.dtype), **options)
 
 
 def attention_fp8(
     q: Array, k: Array, v: Array, out: Array, q_scale: Array, k_scale: Array, v_scale: Array, **options: Any
 ) -> Result:
-    """softmax(scores) v of what the numbers stand for, in float64."""
+    """softmax(scores) v of the dequantised values, in float64."""
     return attention(scaled(q, q_scale), scaled(k, k_scale), scaled(v, v_scale), **options)
 
 
 def attention_fp8_same_dtype(
     q: Array, k: Array, v: Array, out: Array, q_scale: Array, k_scale: Array, v_scale: Array, **options: Any
 ) -> Result:
-    """The same with probabilities of e4m3, also where v is e5m2."""
+    """`attention_fp8` with probabilities of e4m3, even if v is e5m2."""
     rounding = _to(PROBABILITIES[np.dtype(v.dtype)], HEADROOM)
     return _rounded(q, k, v, (q_scale, k_scale, v_scale), out.dtype, rounding, **options)
 
@@ -107,7 +107,7 @@ def _varlen(
 
 
 def scaled(x: Array, factors: Array) -> Array:
-    """What numbers [batch, heads, rows, columns] stand for, float64."""
+    """Dequantise values [batch, heads, rows, columns] to float64."""
     return x.astype(np.float64) * np.broadcast_to(factors, x.shape[:2])[:, :, None, None]
 
 

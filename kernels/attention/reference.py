@@ -1,4 +1,4 @@
-"""Scaled dot-product attention in numpy: the exact result, and what its dtypes allow."""
+"""Scaled dot-product attention in numpy: the exact result, and the result in the kernels' dtypes."""
 
 from __future__ import annotations
 
@@ -6,8 +6,6 @@ from collections.abc import Callable
 from typing import Any
 
 import numpy as np
-
-from aot_runtime.masks import visible_keys
 
 Array = np.ndarray[Any, Any]
 Result = Array | tuple[Array, Array]
@@ -17,6 +15,44 @@ MaskMod = Callable[[int, int, Array, Array], Array]
 """(batch, head, queries, keys) to which keys each query sees."""
 Rounding = Callable[[Array], tuple[Array, Array]]
 """Probabilities to what the values are multiplied by, and what the sum of that is divided by the sum of."""
+
+
+def visible_keys(
+    seqlen_q: int,
+    seqlen_k: int,
+    *,
+    causal: bool = False,
+    window_left: int = -1,
+    window_right: int = -1,
+    mask_align: str = "bottom_right",
+) -> Array:
+    """Whether each query sees each key, bool [seqlen_q, seqlen_k].
+
+    Query i has key i on its diagonal, or i + seqlen_k - seqlen_q where mask_align is bottom_right. It sees the
+    window_left keys before that one, the key itself, and the window_right keys after it; all of them where the number
+    is negative, unless mask_align is generic: then a negative number counts from the diagonal in the other direction.
+    causal is a window_right of 0.
+
+    Raises ValueError for what the ops refuse, too: a positive window_right beside causal; with generic causal, or a
+    last key that is before the first.
+    """
+    if causal and window_right > 0:
+        raise ValueError(f"causal is a window_right of 0; window_right = {window_right} contradicts it")
+    if mask_align == "generic" and (causal or window_left + window_right < 0):
+        raise ValueError(
+            f"generic masks are not causal, and window_left + window_right is 0 or more; given: causal = {causal}, "
+            f"window_left = {window_left}, window_right = {window_right}"
+        )
+    shift = seqlen_k - seqlen_q if mask_align == "bottom_right" else 0
+    ahead = np.arange(seqlen_k) - (np.arange(seqlen_q)[:, None] + shift)
+    generic = mask_align == "generic"
+    right = 0 if causal else window_right
+    seen = np.ones(ahead.shape, bool)
+    if generic or window_left >= 0:
+        seen &= ahead >= -window_left
+    if generic or right >= 0:
+        seen &= ahead <= right
+    return seen
 
 
 def attention(
@@ -34,13 +70,13 @@ def attention(
 
     scores = scale * q k^T, then softcap * tanh(scores / softcap) unless softcap is 0, + bias, - alibi_slopes * distance
     from the diagonal, then score_mod of that. The diagonal of query i is key i + seqlen_k - seqlen_q where mask_align
-    is bottom_right, else key i. Which keys a query sees: `visible_keys`, and of those what mask_mod says.
+    is bottom_right, else key i. A query sees the keys of `visible_keys` that mask_mod shows.
 
     Returns out [batch, heads, seqlen_q, head_dim_v], or (out, lse) with lse [batch, heads, seqlen_q], the natural
     logarithm of each row's sum of exponentials. A row that sees no key gives out = 0, lse = -inf.
 
-    compute: the dtype that it is computed in; storage: that of probabilities and out, by default the same. rounding:
-    another one of the probabilities. schedule changes nothing.
+    compute: dtype of the computation; storage: dtype of probabilities and out, by default the same. rounding: another
+    rounding of the probabilities. schedule changes nothing.
     """
     storage = np.dtype(compute if storage is None else storage)
     batch, heads, seqlen_q, _ = q.shape
@@ -100,7 +136,7 @@ def by_sequence(
     bias: Array | None, of_batch: dict[str, Array | None], *, max_seqlen_q: int = 0, max_seqlen_k: int = 0,
     return_lse: bool = False, **options: Any,
 ) -> Result:  # fmt: skip
-    """A function such as `attention` of each of the sequences that lie one behind the other.
+    """Apply a function such as `attention` to each of the sequences that lie one behind the other.
 
     q: [tokens_q, heads, head_dim]; k, v: [tokens_k, heads_kv, …]; sequence b is rows cu_seqlens[b] to cu_seqlens[b +
     1]. bias: [heads or 1, tokens_q or 1, columns], a column for each key of a sequence. of_batch: arguments that have

@@ -11,30 +11,30 @@ ROUNDER: tl.constexpr = tl.constexpr(12582912.0)
 
 @triton.jit
 def half_to_even(x):
-    """fp32 rounded to the nearest integer, for magnitudes up to 2**22."""
+    """Round fp32 to the nearest integer, half to even, for magnitudes up to 2**22."""
     return (x + ROUNDER) - ROUNDER
 
 
 @triton.jit
 def quotient(x, divisor):
-    """x / divisor in fp32, rounded to the nearest. Triton's `/` is allowed to be off by two units in the last place."""
+    """x / divisor in fp32, rounded to nearest. Triton's `/` may be off by two units in the last place."""
     return tl.div_rn(x, tl.broadcast_to(divisor, x.shape))
 
 
 @triton.jit
 def scale_of(largest, LARGEST: tl.constexpr):
-    """The scale with which `largest`, fp32, becomes LARGEST: their quotient, rounded to the nearest fp32.
+    """Return the scale that maps `largest`, fp32, to LARGEST: their quotient, rounded to the nearest fp32.
 
-    A product with 1 / LARGEST, which is rounded itself, is another number for most magnitudes.
+    A product with 1 / LARGEST, which is rounded itself, gives another scale for most magnitudes.
     """
     return tl.div_rn(largest, tl.full(largest.shape, LARGEST, tl.float32))
 
 
 @triton.constexpr_function
 def truncation_loss(dtype, HAS_PAIRS: bool) -> float:
-    """Logarithm, to base 2, of the factor by which `truncate` makes numbers less, on average; 0 where it rounds.
+    """Return the base-2 logarithm of the average factor by which `truncate` makes values smaller; 0 where it rounds.
 
-    Of mantissas m that are as frequent as 1 / m, the mean of what is cut off is 1 / (2 ln 2) of half a last place of 1.
+    If mantissas m are as frequent as 1 / m, the mean of the part cut off is 1 / (2 ln 2) of half a last place of 1.
     """
     if HAS_PAIRS or dtype not in (tl.float16, tl.bfloat16):
         return 0.0
@@ -43,7 +43,7 @@ def truncation_loss(dtype, HAS_PAIRS: bool) -> float:
 
 @triton.jit
 def truncate(x, dtype: tl.constexpr, HAS_PAIRS: tl.constexpr):
-    """fp32 as `dtype`: rounded to the nearest, or where that is slow, truncated: see `truncation_loss`.
+    """Convert fp32 to `dtype`: round to nearest or, where that is slow, truncate; see `truncation_loss`.
 
     HAS_PAIRS: the hardware rounds a pair of fp32 to 16 bits in one instruction. Without it, rounding to the nearest
     takes three instructions a pair, and truncating takes one.

@@ -1,6 +1,6 @@
-"""Softmax over keys that come in blocks (online softmax), as attention and decoding have it.
+"""Online softmax: over keys that come in blocks, for attention and decoding.
 
-Scores are in units of log2: exp2 is what the hardware has. A row's state is row_max, the greatest score so far, -inf at
+Scores are in units of log2, since the hardware has exp2. A row's state is row_max, the greatest score so far, -inf at
 first, and row_sum, the sum of exponentials relative to it, 0 at first; fp32.
 """
 
@@ -13,12 +13,13 @@ LN_2: tl.constexpr = tl.constexpr(0.6931471805599453)
 
 @triton.jit
 def fold(scores, row_max, row_sum, scale=None, EMPTY: tl.constexpr = True, HEADROOM: tl.constexpr = 0.0):
-    """Fold a block of scores [rows, keys] into the state: (probabilities relative to the new maximum, factor of what
-    was summed up so far, new row_max, new row_sum).
+    """Fold a block of scores [rows, keys] into the state.
 
-    scale: None, or what brings the scores into units of log2, >= 0: the maximum is then taken first, which saves a
-    product per score. EMPTY: a row may have seen nothing but -inf so far. HEADROOM: row_max is as much less than the
-    maximum, and probabilities go up to 2 to this power.
+    Returns (probabilities relative to the new maximum, factor of all earlier sums, new row_max, new row_sum).
+
+    scale: None, or the factor >= 0 that brings the scores into units of log2: the maximum is then taken first, which
+    saves a product per score. EMPTY: a row may have seen nothing but -inf so far. HEADROOM: row_max is by this much
+    less than the maximum, and probabilities go up to 2 to this power.
     """
     block_max = tl.max(scores, 1)
     if scale is not None:
@@ -26,7 +27,7 @@ def fold(scores, row_max, row_sum, scale=None, EMPTY: tl.constexpr = True, HEADR
     if HEADROOM > 0:
         block_max -= HEADROOM
     new_max = tl.maximum(row_max, block_max)
-    # -inf - -inf is not a number.
+    # -inf - -inf is NaN.
     origin = tl.where(new_max == float("-inf"), 0.0, new_max) if EMPTY else new_max
     p = tl.exp2(scores - origin[:, None]) if scale is None else tl.exp2(scores * scale - origin[:, None])
     rescale = tl.exp2(row_max - origin)
@@ -35,11 +36,11 @@ def fold(scores, row_max, row_sum, scale=None, EMPTY: tl.constexpr = True, HEADR
 
 @triton.jit
 def inverse(total):
-    """1 / total; 1 in a row that saw no key, whose total is 0."""
+    """1 / total; 1 for a row that saw no key, whose total is 0."""
     return 1.0 / tl.where(total == 0, 1.0, total)
 
 
 @triton.jit
 def log2_sum(row_max, row_sum):
-    """Logarithm, to base 2, of a row's sum of exponentials; -inf in a row that saw no key."""
+    """Base-2 logarithm of a row's sum of exponentials; -inf for a row that saw no key."""
     return row_max + tl.log2(row_sum)

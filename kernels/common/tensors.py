@@ -12,7 +12,7 @@ import triton.language as tl
 
 @triton.jit
 def given(pointer):
-    """Whether a nullable tensor is there, by its address: a condition at run time."""
+    """Test at run time whether a nullable tensor is given."""
     return pointer.to(tl.int64) != 0
 
 
@@ -42,13 +42,13 @@ class Matrices(NamedTuple):
 
 @triton.jit
 def matrix_of(x, batch):
-    """The matrix of `Matrices` at a place of the batch."""
+    """Return the Matrix of `Matrices` at an index of the batch."""
     return Matrix(x.ptr + batch.to(tl.int64) * x.stride_batch, x.stride_rows, x.stride_columns)
 
 
 @triton.jit
 def transposed(x):
-    """A `Matrix` with its rows as columns."""
+    """Transpose a `Matrix`."""
     return Matrix(x.ptr, x.stride_columns, x.stride_rows)
 
 
@@ -63,7 +63,7 @@ class Heads(NamedTuple):
 
 
 class HeadRows(NamedTuple):
-    """A number for each row of each head: [batch, heads, rows]."""
+    """A value for each row of each head: [batch, heads, rows]."""
 
     ptr: tl.tensor
     stride_batch: tl.tensor
@@ -72,7 +72,7 @@ class HeadRows(NamedTuple):
 
 
 class HeadScalars(NamedTuple):
-    """A number for each head: [batch, heads]."""
+    """A value for each head: [batch, heads]."""
 
     ptr: tl.tensor
     stride_batch: tl.tensor

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from kernels.common.early import await_earlier_launches
+from kernels.common.pdl import await_earlier_launches
 from kernels.common.tensors import Matrix
 
 
@@ -12,7 +12,7 @@ def advance_sequences(
     sampled, block_tables: Matrix, tokens: Matrix, positions, slots, seqlens_k,
     batch, blocks_per_sequence, length, block_size, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Append each sequence's sampled token, and say where its key and value go. Grid: (cdiv(batch, BLOCK)).
+    """Append each sequence's sampled token, and compute the slot of its key and value. Grid: (cdiv(batch, BLOCK)).
 
     sampled: int32 [batch]; block_tables: int32 [batch, blocks_per_sequence]; tokens: int32 [batch, length]; positions,
     slots, seqlens_k: int32 [batch], of the last token, and here of the new one. A sequence of `length` tokens stays as

@@ -1,18 +1,18 @@
-"""Writing new keys and values to a cache, on the way rotated and quantised."""
+"""Append new keys and values to a cache, rotated and quantised on the way."""
 
 from typing import NamedTuple
 
 import triton
 import triton.language as tl
 
-from kernels.common.early import await_earlier_launches
+from kernels.common.pdl import await_earlier_launches
 from kernels.common.rounding import half_to_even, quotient, scale_of
 from kernels.common.tensors import HeadRows, Heads, Matrix
 from kernels.decode.int4 import in_eighths, store_int4
 
 
 class Slot(NamedTuple):
-    """Where a program writes: a block, a place in it, heads (int32 [BLOCK_H]) and whether there are these."""
+    """Destination of a program: a block, a place in it, heads (int32 [BLOCK_H]) and a mask of the heads that exist."""
 
     block: tl.tensor
     place: tl.tensor
@@ -41,8 +41,8 @@ def append_rows(
     rotated by the angles of its position (int32 [tokens], clamped), element i with i + pairs, or where `interleaved`
     2 i with 2 i + 1.
 
-    k_scale, v_scale: fp32 [blocks, heads_kv, block_size]; what is stored times its scale is the value; from -LARGEST to
-    LARGEST. PER_TOKEN: the scale is made for each row, and stored; else it is given. INT4: they are fp16, the `groups`
+    k_scale, v_scale: fp32 [blocks, heads_kv, block_size]; a stored value, -LARGEST to LARGEST, times its scale is the
+    value. PER_TOKEN: the scale is made for each row, and stored; else it is given. INT4: they are fp16, the `groups`
     (factor, shift) pairs of `store_int4`.
     """
     await_earlier_launches()
@@ -67,14 +67,14 @@ def append_rows(
 
 @triton.jit
 def load_heads(row, at, columns, present, head_dim):
-    """fp32 [len(at), len(columns)]; 0 where there is none."""
+    """Load fp32 [len(at), len(columns)]; 0 where there is no element."""
     inside = present[:, None] & (columns < head_dim)[None, :]
     return tl.load(row + at[:, None] + columns[None, :], inside, 0.0).to(tl.float32)
 
 
 @triton.jit
 def rotate(x, row, at, columns, present, cos, sin, pairs, interleaved):
-    """x, which was loaded from `row`, with its elements before 2 * pairs rotated; cos, sin: addresses of [pairs]."""
+    """Rotate the elements of x before 2 * pairs; x was loaded from `row`. cos, sin: addresses of [pairs]."""
     if interleaved:
         pair, partner, is_first = columns // 2, columns ^ 1, columns % 2 == 0
     else:
@@ -93,7 +93,7 @@ def store_row(
     x, cache: Heads, scales: HeadRows, slot: Slot, head_dim, groups,
     PER_TOKEN: tl.constexpr, INT4: tl.constexpr, LARGEST: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
-    """Store fp32 [BLOCK_H, HEAD_DIM] in a slot, as the cache has numbers; the arguments are as in `append_rows`."""
+    """Store fp32 [BLOCK_H, HEAD_DIM] in a slot, in the format of the cache; arguments as in `append_rows`."""
     dtype: tl.constexpr = cache.ptr.dtype.element_ty
     at = slot.block * cache.stride_batch + slot.place * cache.stride_rows + slot.heads * cache.stride_heads
     scale_at = slot.block * scales.stride_batch + slot.place * scales.stride_rows + slot.heads * scales.stride_heads

@@ -1,7 +1,7 @@
-"""Caches of keys and values: contiguous, [batch, heads, tokens, head_dim], or in blocks, [blocks, heads, block_size,
-head_dim], of which a table names each sequence's.
+"""Caches of keys and values: contiguous, [batch, heads, tokens, head_dim], or paged, [blocks, heads, block_size,
+head_dim], with a table of each sequence's blocks.
 
-What a table says is clamped: nothing outside of a cache is read.
+Block numbers are clamped, so nothing outside of a cache is read.
 """
 
 from typing import NamedTuple
@@ -24,8 +24,8 @@ class BlockTables(NamedTuple):
 
 @triton.jit
 def find(tables: BlockTables, batch, start, tokens, WHOLE_BLOCKS: tl.constexpr):
-    """(entry of the cache's first dim, place along its tokens) of a sequence's `tokens`, a tile that begins at `start`,
-    a multiple of its size.
+    """Return (index along the cache's first dim, place along its tokens) of a sequence's `tokens`, a tile that begins
+    at `start`, a multiple of its size.
 
     WHOLE_BLOCKS: block_size is a multiple of 64, so that a tile of up to 64 tokens is of one block.
     """
@@ -44,9 +44,9 @@ def find(tables: BlockTables, batch, start, tokens, WHOLE_BLOCKS: tl.constexpr):
 
 @triton.jit
 def columns_of(head_dim, HEAD_DIM: tl.constexpr, PADDED: tl.constexpr):
-    """Columns of a cache for tiles of HEAD_DIM; PADDED: those from head_dim on repeat the first.
+    """Return the columns of a cache for tiles of HEAD_DIM; PADDED: columns from head_dim on repeat the first ones.
 
-    Queries are 0 there, and what is made of values there is not stored: loads need no masks.
+    Queries are 0 there, and results there are not stored, so loads need no masks.
     """
     columns = tl.arange(0, HEAD_DIM)
     return columns % head_dim if PADDED else columns
@@ -54,5 +54,5 @@ def columns_of(head_dim, HEAD_DIM: tl.constexpr, PADDED: tl.constexpr):
 
 @triton.jit
 def load_rows(array, at, columns):
-    """Rows of an array, [len(at), len(columns)]."""
+    """Load rows of an array, [len(at), len(columns)]."""
     return tl.load(array + at[:, None] + columns[None, :])

@@ -1,6 +1,6 @@
 """Attention of few queries over the blocks of keys that lists name, with functions of one's own for scores and masks.
 
-Which keys there are to see is data: for each sequence (and key head) one list of blocks in which a mask function
+The visible keys are data: for each sequence (and key head) one list of blocks in which a mask function
 decides, and one of blocks that are seen in full. The functions are inlined when the kernel is built.
 """
 
@@ -101,7 +101,7 @@ def flex_split(
 
 @triton.jit
 def make_listed(num_blocks, indices, full_num_blocks, full_indices, batch, head_kv, kv_blocks, tiles):
-    """What is Listed for a key head, of blocks of `tiles` tiles; the lists are as in `flex_split`."""
+    """Make the Listed of a key head, with blocks of `tiles` tiles; the lists are as in `flex_split`."""
     masked = indices.ptr + batch * indices.stride_batch + head_kv * indices.stride_heads
     full = full_indices.ptr + batch * full_indices.stride_batch + head_kv * full_indices.stride_heads
     count = tl.load(num_blocks.ptr + batch * num_blocks.stride_batch + head_kv * num_blocks.stride_heads)
@@ -115,7 +115,7 @@ def make_listed(num_blocks, indices, full_num_blocks, full_indices, batch, head_
 
 @triton.jit
 def block_of(listed: Listed, at):
-    """(block that tile `at` is of, whether a mask function decides in it)."""
+    """Return (block of tile `at`, is masked by a mask function)."""
     masked = at < listed.masked_tiles
     entry = at // listed.tiles if masked else at // listed.tiles - listed.masked_tiles // listed.tiles
     return tl.load((listed.masked if masked else listed.full) + entry), masked

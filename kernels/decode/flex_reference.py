@@ -15,7 +15,7 @@ Function = Callable[..., Any]
 
 
 def listed(num_blocks: Array, indices: Array, sparse_block_size: int, seqlen_k: int) -> Array:
-    """Which keys are of the blocks that lists name: bool [batch, heads_kv, seqlen_k]."""
+    """Mark the keys of the listed blocks: bool [batch, heads_kv, seqlen_k]."""
     shape = np.broadcast_shapes((*num_blocks.shape, 1), (*indices.shape[:2], 1))[:2]
     found = np.zeros((*shape, -(-seqlen_k // sparse_block_size), sparse_block_size), bool)
     num_blocks, indices = np.broadcast_to(num_blocks, shape), np.broadcast_to(indices, (*shape, indices.shape[2]))

@@ -1,4 +1,4 @@
-"""`decode_split` for Hopper, in Gluon: each warp folds keys of its own, whose numbers do not move between lanes."""
+"""`decode_split` for Hopper, in Gluon: each warp folds keys of its own, and cached values never move between lanes."""
 
 from typing import NamedTuple
 
@@ -6,22 +6,22 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
-from kernels.common.early import await_earlier_launches
+from kernels.common.pdl import await_earlier_launches
 from kernels.common.softmax import inverse, log2_sum
 from kernels.common.tensors import HeadRows, Heads
 from kernels.decode.cache import BlockTables
 from kernels.decode.hopper_cache import (
     PIECE,
     Cache,
+    CacheTile,
     Place,
-    Tile,
-    at_whole_words,
+    allocate_tiles,
+    are_aligned_words,
     bits_of,
     fill,
     find_pieces,
     keys_of,
     load_tile,
-    make_ring,
     read,
 )
 from kernels.decode.hopper_operands import LOWEST, factors_of, in_order, in_order_of_k, k_operand, v_operand
@@ -38,15 +38,16 @@ def decode_split_hopper(
     k_scale: HeadRows = None, v_scale: HeadRows = None,
     alibi_slopes=None, window=-1, softcap=0.0,
 ):  # fmt: skip
-    """`decode_split` of HEAD_DIM columns, 64 or 128, at multiples of 16 bytes: of K and V of 16 bits, as q has them, of
-    8 bits, or of 4 bits in one group, which come in uint8. KEYS: of a warp, a multiple of 16. STAGES: tiles that are
-    kept in shared memory, of 8 or 4 bits and a multiple of 32 KEYS; 1: loads go to registers. Blocks of caches are of a
-    multiple of 16 keys. Strides along keys are below 2 ** 31 bytes.
+    """`decode_split` for rows of HEAD_DIM elements, 64 or 128, at multiples of 16 bytes.
+
+    K and V are of q's dtype, of 8 bits, or of 4 bits in one group, in uint8. The block size of a paged cache is a
+    multiple of 16. Strides along keys are below 2 ** 31 bytes. KEYS: keys of a warp, a multiple of 16. STAGES: tiles
+    that are kept in shared memory, which takes 8 or 4 bits and a multiple of 32 KEYS; 1: loads go to registers.
     """
     await_earlier_launches()
     WARPS: gl.constexpr = gl.num_warps()
     BLOCK_N: gl.constexpr = WARPS * KEYS
-    NUMBERS: gl.constexpr = k.ptr.dtype.element_ty
+    CACHE_DTYPE: gl.constexpr = k.ptr.dtype.element_ty
     MMA: gl.constexpr = gl.NVMMADistributedLayout([2, 0], [WARPS, 1, 1], [1, 16, 8])
     COLUMN: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, MMA))
     tile, split = gl.program_id(0) // parts.splits, gl.program_id(0) % parts.splits
@@ -60,7 +61,7 @@ def decode_split_hopper(
     rows = rows_at(tile * BLOCK_M + gl.arange(0, BLOCK_M, layout=ROW), head_kv, group, sequence.queries)
     columns = gl.arange(0, HEAD_DIM, layout=gl.SliceLayout(0, STORED))
     q_tile = load_queries(q, sequence, rows, columns, HEAD_DIM, False)
-    queries = make_queries(q_tile, NUMBERS, MMA)
+    queries = make_queries(q_tile, CACHE_DTYPE, MMA)
 
     offset = sequence.keys - sequence.queries
     mine = rows_at(tile * BLOCK_M + gl.arange(0, BLOCK_M, layout=COLUMN), head_kv, group, sequence.queries)
@@ -77,23 +78,26 @@ def decode_split_hopper(
     if STAGES == 1:
         folded = fold_loaded(queries, cache, place, last, scoring, begin, end, KEYS)
     else:
-        if at_whole_words(k_scale) and at_whole_words(v_scale):
+        if are_aligned_words(k_scale) and are_aligned_words(v_scale):
             folded = fold_copied(queries, cache, place, last, scoring, begin, end, KEYS, STAGES)
         else:
             folded = fold_loaded(queries, cache, place, last, scoring, begin, end, PIECE)
     joined = join_warps(folded)
     row_max = gl.convert_layout(joined.row_max, ROW)
     row_sum = gl.convert_layout(joined.row_sum, ROW)
-    acc = gl.convert_layout(in_order(joined.acc, NUMBERS), STORED) * (1.0 / gain_of(NUMBERS))
-    if bits_of(NUMBERS) == 4:
+    acc = gl.convert_layout(in_order(joined.acc, CACHE_DTYPE), STORED) * (1.0 / gain_of(CACHE_DTYPE))
+    if bits_of(CACHE_DTYPE) == 4:
         acc = acc * (in_units(columns) * (1.0 / LOWEST))[None, :] + gl.convert_layout(joined.shifts, ROW)[:, None]
     acc *= inverse(row_sum)[:, None]
     store_rows(acc, log2_sum(row_max, row_sum), sequence, rows, columns, split, parts, out, lse, heads, HEAD_DIM, False)
 
 
 class Queries(NamedTuple):
-    """Of a tile: the right operand [warps, HEAD_DIM, rows]; and, [1, 1, rows] or None, each row's sum of columns, and
-    what the operand is in units of."""
+    """Queries of a tile.
+
+    operand: the right operand of scores, [warps, HEAD_DIM, rows]. sums: [1, 1, rows], the sum of each row's columns,
+    or None. unit: [1, 1, rows], what the operand is to be multiplied by, or None.
+    """
 
     operand: gl.tensor
     sums: gl.tensor
@@ -101,10 +105,10 @@ class Queries(NamedTuple):
 
 
 @gluon.jit
-def make_queries(q, NUMBERS: gl.constexpr, MMA: gl.constexpr):
-    """The Queries of a tile q [rows, HEAD_DIM]. What they meet of a cache of 8 or 4 bits a number is float16."""
-    COLUMN: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, MMA))  # a row of queries is a column of products
-    BITS: gl.constexpr = bits_of(NUMBERS)
+def make_queries(q, CACHE_DTYPE: gl.constexpr, MMA: gl.constexpr):
+    """Make the Queries of a tile q [rows, HEAD_DIM]. A cache of 8 or 4 bits is widened to float16, so they are, too."""
+    COLUMN: gl.constexpr = gl.SliceLayout(0, gl.SliceLayout(1, MMA))  # a row of queries is a column of scores
+    BITS: gl.constexpr = bits_of(CACHE_DTYPE)
     unit = None
     sums = None
     if BITS == 4 or (BITS == 8 and q.dtype == gl.bfloat16):
@@ -114,21 +118,22 @@ def make_queries(q, NUMBERS: gl.constexpr, MMA: gl.constexpr):
         sums = gl.convert_layout(gl.sum(q.to(gl.float32), 1), COLUMN)[None, None, :]
         columns = gl.arange(0, q.shape[1], layout=gl.SliceLayout(0, q.type.layout))
         q = (q.to(gl.float32) * in_units(columns)[None, :]).to(gl.float16)
-    q_tile = in_order_of_k(q, NUMBERS).trans().reshape([1, q.shape[1], q.shape[0]])
+    q_tile = in_order_of_k(q, CACHE_DTYPE).trans().reshape([1, q.shape[1], q.shape[0]])
     q_tile = gl.convert_layout(q_tile, gl.DotOperandLayout(1, MMA, 2))
     return Queries(q_tile.broadcast_to([gl.num_warps(), q.shape[1], q.shape[0]]), sums, unit)
 
 
 @gluon.jit
 def in_units(columns):
-    """What columns of numbers of 4 bits, or those of what meets them, are to be multiplied by to be in one unit."""
+    """Factors that bring columns of 4-bit operands, whose odd ones are 16 times too large, to one unit."""
     return gl.where(columns % 2 == 1, 0.0625, 1.0)
 
 
 class Softmax(NamedTuple):
-    """Of each warp's keys: sums of V [warps, HEAD_DIM, rows], and the state that `softmax` has: row_max [warps, rows],
-    and row_sum in parts [warps, 8, rows], one for each group of four lanes. shifts: as row_sum, of what V has to be
-    shifted by, of 4 bits a number.
+    """Online softmax of each warp's keys.
+
+    acc: weighted sums of V, [warps, HEAD_DIM, rows]. row_max: [warps, rows]. row_sum: [warps, 8, rows], in parts, one
+    for each group of four lanes. shifts: as row_sum, weighted sums of the shifts of a 4-bit V.
     """
 
     acc: gl.tensor
@@ -139,7 +144,7 @@ class Softmax(NamedTuple):
 
 @gluon.jit
 def no_keys(queries: Queries, KEYS: gl.constexpr):
-    """The Softmax of no keys, to fold tiles of KEYS into."""
+    """Make a Softmax of no keys, to fold tiles of KEYS into."""
     MMA: gl.constexpr = queries.operand.type.layout.parent
     WARPS: gl.constexpr = queries.operand.shape[0]
     ROWS: gl.constexpr = queries.operand.shape[2]
@@ -153,13 +158,13 @@ def no_keys(queries: Queries, KEYS: gl.constexpr):
 
 @gluon.jit
 def sum_in_lanes(x):
-    """[warps, 8, rows]: sums of x [warps, keys, rows] in the layout of products, over what keys a lane has."""
+    """Return [warps, 8, rows]: sums of x [warps, keys, rows], in the layout of scores, over the keys of a lane."""
     return gl.sum(x.reshape([x.shape[0], x.shape[1] // 8, 8, x.shape[2]]), 1)
 
 
 @gluon.jit
 def sum_of_lanes(folded: Softmax):
-    """A Softmax whose row_sum and shifts are [warps, rows]."""
+    """Add the parts of row_sum and shifts: they are [warps, rows] in the result."""
     COLUMN: gl.constexpr = folded.row_max.type.layout
     row_sum = gl.convert_layout(gl.sum(folded.row_sum, 1), COLUMN, assert_trivial=True)
     shifts = gl.convert_layout(gl.sum(folded.shifts, 1), COLUMN, assert_trivial=True)
@@ -170,10 +175,10 @@ def sum_of_lanes(folded: Softmax):
 def fold_loaded(
     queries: Queries, cache: Cache, place: Place, last, scoring, begin, end, KEYS: gl.constexpr
 ):  # fmt: skip
-    """The Softmax of the keys from begin to end, KEYS of a warp at a time. Queries see those up to last, [1, 1, rows].
+    """Fold the keys from begin to end, KEYS of a warp at a time. Queries see keys up to last, [1, 1, rows].
 
-    What the next turn of the loop multiplies is loaded into registers before this one multiplies, and which blocks that
-    is in before it is.
+    The tile of the next iteration is loaded into registers before this one multiplies, and the block table entries of
+    the one after it before that.
     """
     BLOCK_N: gl.constexpr = gl.num_warps() * KEYS
     HEAD_DIM: gl.constexpr = queries.operand.shape[1]
@@ -194,13 +199,15 @@ def fold_loaded(
 def fold_copied(
     queries: Queries, cache: Cache, place: Place, last, scoring, begin, end, KEYS: gl.constexpr, STAGES: gl.constexpr
 ):  # fmt: skip
-    """As `fold_loaded`, through a ring in shared memory: registers that wait for loads would be too many, and ptxas
-    would put the loads off until the next turn needs them."""
+    """`fold_loaded` through a ring in shared memory.
+
+    Too many registers would wait for loads, and ptxas would delay the loads until the next iteration needs them.
+    """
     BLOCK_N: gl.constexpr = gl.num_warps() * KEYS
     AHEAD: gl.constexpr = STAGES - 1
     folded = no_keys(queries, KEYS)
     if begin < end:
-        ring = make_ring(cache, queries.operand.shape[1], KEYS, STAGES)
+        ring = allocate_tiles(cache, queries.operand.shape[1], KEYS, STAGES)
         for i in gl.static_range(AHEAD):
             fill(ring, i, cache, place, begin + i * BLOCK_N, find_pieces(place, begin + i * BLOCK_N, KEYS))
         pieces = find_pieces(place, begin + AHEAD * BLOCK_N, KEYS)
@@ -217,47 +224,47 @@ def fold_copied(
 
 
 @gluon.jit
-def fold_tile(queries: Queries, tile: Tile, last, scoring, start, folded: Softmax, NUMBERS: gl.constexpr):
-    """A Softmax with the keys of a Tile, which begins with key `start`, folded in."""
+def fold_tile(queries: Queries, tile: CacheTile, last, scoring, start, folded: Softmax, CACHE_DTYPE: gl.constexpr):
+    """Fold a CacheTile, which begins with key `start`, into a Softmax."""
     q_tile = queries.operand
     WARPS: gl.constexpr = q_tile.shape[0]
     KEYS: gl.constexpr = tile.k.shape[1]
-    BITS: gl.constexpr = bits_of(NUMBERS)
+    BITS: gl.constexpr = bits_of(CACHE_DTYPE)
     MMA: gl.constexpr = q_tile.type.layout.parent
     LEFT: gl.constexpr = gl.DotOperandLayout(0, MMA, 2)
     PER_KEY: gl.constexpr = gl.SliceLayout(2, MMA)
-    k_tile = k_operand(tile, q_tile.dtype, NUMBERS, LEFT)
-    products = mma_v2(k_tile, q_tile, gl.zeros([WARPS, KEYS, q_tile.shape[2]], gl.float32, MMA))
+    k_tile = k_operand(tile, q_tile.dtype, CACHE_DTYPE, LEFT)
+    scores = mma_v2(k_tile, q_tile, gl.zeros([WARPS, KEYS, q_tile.shape[2]], gl.float32, MMA))
     if BITS == 8:
-        products *= factors_of(tile.k_factors, NUMBERS, PER_KEY)[0]
+        scores *= factors_of(tile.k_factors, CACHE_DTYPE, PER_KEY)[0]
     if BITS == 4:
-        factor, shift = factors_of(tile.k_factors, NUMBERS, PER_KEY)
-        products = products * (factor * (1.0 / LOWEST)) + queries.sums * shift
-    scores = visible_scores(products, last - keys_of(start, KEYS, MMA)[:, :, None], scoring)
+        factor, shift = factors_of(tile.k_factors, CACHE_DTYPE, PER_KEY)
+        scores = scores * (factor * (1.0 / LOWEST)) + queries.sums * shift
+    scores = visible_scores(scores, last - keys_of(start, KEYS, MMA)[:, :, None], scoring)
     p, rescale, row_max = fold(scores, folded.row_max)
     of_lanes = gl.convert_layout(rescale, gl.SliceLayout(1, folded.row_sum.type.layout), assert_trivial=True)
     row_sum = folded.row_sum * of_lanes[:, None, :] + sum_in_lanes(p)
     shifts = folded.shifts
     if BITS < 16:
-        factor, shift = factors_of(tile.v_factors, NUMBERS, PER_KEY)
+        factor, shift = factors_of(tile.v_factors, CACHE_DTYPE, PER_KEY)
         if BITS == 4:
             shifts = shifts * of_lanes[:, None, :] + sum_in_lanes(p * shift)
-        p *= factor * gain_of(NUMBERS)
-    v_tile = v_operand(tile, q_tile.dtype, NUMBERS, LEFT)
+        p *= factor * gain_of(CACHE_DTYPE)
+    v_tile = v_operand(tile, q_tile.dtype, CACHE_DTYPE, LEFT)
     p = gl.convert_layout(p.to(q_tile.dtype), gl.DotOperandLayout(1, MMA, 2))
     return Softmax(mma_v2(v_tile, p, folded.acc * rescale[:, None, :]), row_max, row_sum, shifts)
 
 
 @gluon.constexpr_function
-def gain_of(numbers):
-    """What probabilities times factors of a cache are multiplied by, for they are small; but a factor of 4 bits may be
-    a fifteenth of all of float16's range."""
-    return {16: 1.0, 8: GAIN.value, 4: 4.0}[bits_of(numbers)]
+def gain_of(dtype):
+    """Gain of probabilities times factors of a cache, which are small; but a factor of 4 bits may be as large as a
+    fifteenth of float16's range."""
+    return {16: 1.0, 8: GAIN.value, 4: 4.0}[bits_of(dtype)]
 
 
 @gluon.jit
 def as_float16(q):
-    """(q as float16, [rows] of powers of two that it is in units of): no number of a row is too large."""
+    """Return (q as float16, unit of each row, a power of two): in this unit no value of the row is too large."""
     x = q.to(gl.float32)
     exponent = gl.max(gl.abs(x), 1).to(gl.int32, bitcast=True) & 0x7F800000
     unit = gl.where(exponent == 0, 0x3F800000, exponent).to(gl.float32, bitcast=True)
@@ -266,7 +273,7 @@ def as_float16(q):
 
 @gluon.jit
 def fold(scores, row_max):
-    """`softmax.fold` of each warp's scores [warps, keys, rows], but for the sum."""
+    """`softmax.fold` for each warp's scores [warps, keys, rows], without the sum."""
     new_max = gl.maximum(row_max, gl.max(scores, 1))
     origin = gl.where(new_max == float("-inf"), 0.0, new_max)
     return gl.exp2(scores - origin[:, None, :]), gl.exp2(row_max - origin), new_max
@@ -274,7 +281,7 @@ def fold(scores, row_max):
 
 @gluon.jit
 def join_warps(folded: Softmax):
-    """The Softmaxes of all warps as one: acc [HEAD_DIM, rows], the others [rows]."""
+    """Join the Softmaxes of all warps: acc is [HEAD_DIM, rows] in the result, the others [rows]."""
     top = gl.max(folded.row_max, 0)
     weight = gl.exp2(folded.row_max - gl.where(top == float("-inf"), 0.0, top)[None, :])
     acc = gl.sum(folded.acc * weight[:, None, :], 0)

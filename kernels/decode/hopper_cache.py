@@ -1,4 +1,4 @@
-"""Tiles of a cache for `hopper`: where rows are, and how they are loaded into the layouts that `hopper_operands` takes.
+"""Tiles of a cache for `hopper`: addresses of rows, and loads into the layouts that `hopper_operands` takes.
 
 A warp has KEYS keys of its own. Four lanes share a key of K, eight lanes one of V.
 """
@@ -13,11 +13,11 @@ from kernels.common.tensors import HeadRows, Heads
 from kernels.decode.cache import BlockTables
 
 PIECE = gl.constexpr(16)
-"""Keys that lie in one block of a cache."""
+"""Keys of a piece: a block of a paged cache has whole pieces."""
 
 
 class Cache(NamedTuple):
-    """K, V, and what each key's numbers are multiplied by: of 8 bits a factor, of 4 bits a (factor, shift) pair."""
+    """K and V, with a factor for each key of 8 bits, or a (factor, shift) pair for each key of 4 bits."""
 
     k: Heads
     v: Heads
@@ -25,8 +25,11 @@ class Cache(NamedTuple):
     v_factors: HeadRows
 
 
-class Tile(NamedTuple):
-    """Words of K and V, int32 [warps, KEYS, ..], and each key's factor or pair, int32 [warps, KEYS, 1], or 0."""
+class CacheTile(NamedTuple):
+    """Words of K and V, int32 [warps, KEYS, ..], and each key's factor or pair, int32 [warps, KEYS, 1], or 0.
+
+    As a ring in shared memory, each has a first dim for the stages.
+    """
 
     k: gl.tensor
     k_factors: gl.tensor
@@ -35,7 +38,7 @@ class Tile(NamedTuple):
 
 
 class Place(NamedTuple):
-    """Where a cache is read. batch, head_kv: of the sequence. last: its last key, which stands for those past it."""
+    """The sequence and head whose cache is read. last: the last key, which is read in place of keys past the end."""
 
     batch: gl.tensor
     head_kv: gl.tensor
@@ -45,13 +48,13 @@ class Place(NamedTuple):
 
 @gluon.constexpr_function
 def bits(begin, end):
-    """Powers of two from begin to below end."""
+    """List the powers of two from begin to below end."""
     return [1 << i for i in range(end.bit_length()) if begin <= 1 << i < end]
 
 
 @gluon.constexpr_function
 def k_layout(warps, keys, words, chunk):
-    """Of [warps, keys, words]: four lanes share a key, each with chunks of words."""
+    """Layout of [warps, keys, words]: four lanes share a key, each with chunks of words."""
     registers = [[0, 0, b] for b in bits(1, chunk) + bits(4 * chunk, words)] + [[0, b, 0] for b in bits(8, keys)]
     lanes = [[0, 0, chunk], [0, 0, 2 * chunk], [0, 1, 0], [0, 2, 0], [0, 4, 0]]
     return gl.DistributedLinearLayout(registers, lanes, [[b, 0, 0] for b in bits(1, warps)], [], [warps, keys, words])
@@ -59,7 +62,7 @@ def k_layout(warps, keys, words, chunk):
 
 @gluon.constexpr_function
 def v_layout(warps, keys, words, chunk):
-    """Of [warps, keys, words]: eight lanes share a key, each with chunks of words; a lane has neighbours of keys."""
+    """Layout of [warps, keys, words]: eight lanes share a key, each with chunks of words; a lane has pairs of keys."""
     registers = [[0, 0, b] for b in bits(1, chunk)] + [[0, 1, 0]]
     registers += [[0, 0, b] for b in bits(8 * chunk, words)] + [[0, b, 0] for b in bits(8, keys)]
     lanes = [[0, 2, 0], [0, 4, 0], [0, 0, chunk], [0, 0, 2 * chunk], [0, 0, 4 * chunk]]
@@ -68,7 +71,7 @@ def v_layout(warps, keys, words, chunk):
 
 @gluon.constexpr_function
 def spread_layout(layout):
-    """Of [warps, keys / PIECE, PIECE]: that of the keys of a layout of [warps, keys, words]."""
+    """Layout of [warps, keys / PIECE, PIECE] in which keys lie as in a layout of [warps, keys, words]."""
 
     def keys(bases):
         return [[warp, key // 16, key % 16] for warp, key, _ in bases]
@@ -82,7 +85,7 @@ def spread_layout(layout):
 
 @gluon.constexpr_function
 def factors_layout(layout):
-    """That of the keys of [warps, keys, words]: [warps, keys, 1]."""
+    """Layout of [warps, keys, 1] in which keys lie as in a layout of [warps, keys, words]."""
 
     def keys(bases):
         return [[warp, key, 0] for warp, key, _ in bases]
@@ -94,14 +97,14 @@ def factors_layout(layout):
 
 
 @gluon.constexpr_function
-def bits_of(numbers):
-    """Bits of a number of a cache whose elements are of this type: those of 4 bits come in bytes, uint8."""
-    return 4 if numbers == gl.uint8 else numbers.primitive_bitwidth
+def bits_of(dtype):
+    """Bits of a value in a cache of this dtype; uint8 holds two values of 4 bits."""
+    return 4 if dtype == gl.uint8 else dtype.primitive_bitwidth
 
 
 @gluon.constexpr_function
 def chunk_of(words, lanes):
-    """Words of a row that a lane has next to each other, if as many lanes share the row."""
+    """Count the neighbouring words of a row that a lane has, if `lanes` lanes share the row."""
     return min(4, words // lanes)
 
 
@@ -109,8 +112,11 @@ def chunk_of(words, lanes):
 
 
 class Pieces(NamedTuple):
-    """Where the pieces of a tile begin, each [warps, KEYS / PIECE]: in which block, as tables have it, and at which key
-    of it; 0 and 0 of a cache that has no blocks."""
+    """Beginnings of the pieces of a tile, [warps, KEYS / PIECE] each: the block, as the table has it, and the key in
+    it.
+
+    Both are 0 for a contiguous cache.
+    """
 
     block: gl.tensor
     key: gl.tensor
@@ -118,7 +124,7 @@ class Pieces(NamedTuple):
 
 @gluon.jit
 def find_pieces(place: Place, start, KEYS: gl.constexpr):
-    """The Pieces of the keys from `start` on. Nothing here waits for the tables."""
+    """Load the Pieces of the keys from `start` on. Nothing here waits for the tables."""
     if place.tables.ptr is None:
         return Pieces(0, 0)
     else:
@@ -130,7 +136,7 @@ def find_pieces(place: Place, start, KEYS: gl.constexpr):
 
 @gluon.jit
 def clamped(pieces: Pieces, place: Place):
-    """Pieces in blocks that there are."""
+    """Clamp Pieces to the blocks of the cache."""
     if place.tables.ptr is None:
         return pieces
     else:
@@ -139,7 +145,7 @@ def clamped(pieces: Pieces, place: Place):
 
 @gluon.jit
 def load_tile(cache: Cache, place: Place, start, pieces: Pieces, HEAD_DIM: gl.constexpr, KEYS: gl.constexpr):
-    """The Tile of keys from `start` on; pieces: what `find_pieces` found for them."""
+    """Load the CacheTile of keys from `start` on; pieces: from `find_pieces`."""
     BITS: gl.constexpr = bits_of(cache.k.ptr.dtype.element_ty)
     WORDS: gl.constexpr = HEAD_DIM * BITS // 32
     pieces = clamped(pieces, place)
@@ -148,30 +154,30 @@ def load_tile(cache: Cache, place: Place, start, pieces: Pieces, HEAD_DIM: gl.co
     k_words = gl.load(words_from(cache.k, place, start, pieces, WORDS, KEYS, chunk_of(WORDS, 4), 4, K))
     v_words = gl.load(words_from(cache.v, place, start, pieces, WORDS, KEYS, chunk_of(WORDS, 8), 8, V))
     if BITS == 16:
-        return Tile(k_words, 0, v_words, 0)
+        return CacheTile(k_words, 0, v_words, 0)
     else:
         k_factors = load_factors(cache.k_factors, place, start, pieces, KEYS, factors_layout(K))
         v_factors = load_factors(cache.v_factors, place, start, pieces, KEYS, factors_layout(K))
-        return Tile(k_words, k_factors, v_words, v_factors)
+        return CacheTile(k_words, k_factors, v_words, v_factors)
 
 
 @gluon.constexpr_function
 def lanes_of_keys(warps, keys):
-    """Of [warps, keys, 1]: a lane for each key."""
+    """Layout of [warps, keys, 1]: a lane for each key."""
     lanes = [[0, b, 0] for b in bits(1, 32)]
     registers = [[0, b, 0] for b in bits(32, keys)]
     return gl.DistributedLinearLayout(registers, lanes, [[b, 0, 0] for b in bits(1, warps)], [], [warps, keys, 1])
 
 
 @gluon.jit
-def make_ring(cache: Cache, HEAD_DIM: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr):
-    """Shared memory for STAGES Tiles of 8 or 4 bits a number, of a multiple of 32 KEYS."""
+def allocate_tiles(cache: Cache, HEAD_DIM: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr):
+    """Allocate a ring of STAGES CacheTiles of 8 or 4 bits, with a multiple of 32 KEYS."""
     WARPS: gl.constexpr = gl.num_warps()
     WORDS: gl.constexpr = HEAD_DIM * bits_of(cache.k.ptr.dtype.element_ty) // 32
     CHUNKS: gl.constexpr = WORDS // 4
     ROWS: gl.constexpr = gl.SwizzledSharedLayout(4, 8 // CHUNKS, CHUNKS, [2, 1, 0])
     FACTORS: gl.constexpr = gl.SwizzledSharedLayout(1, 1, 1, [2, 1, 0])
-    return Tile(
+    return CacheTile(
         gl.allocate_shared_memory(gl.int32, [STAGES, WARPS, KEYS, WORDS], ROWS),
         gl.allocate_shared_memory(gl.int32, [STAGES, WARPS, KEYS, 1], FACTORS),
         gl.allocate_shared_memory(gl.int32, [STAGES, WARPS, KEYS, WORDS], ROWS),
@@ -180,8 +186,8 @@ def make_ring(cache: Cache, HEAD_DIM: gl.constexpr, KEYS: gl.constexpr, STAGES: 
 
 
 @gluon.jit
-def fill(ring: Tile, at, cache: Cache, place: Place, start, pieces: Pieces):
-    """Begin to load the Tile of keys from `start` on into slot `at` of a ring; factors are `at_whole_words`."""
+def fill(ring: CacheTile, at, cache: Cache, place: Place, start, pieces: Pieces):
+    """Begin to load the keys from `start` on into slot `at` of a ring; their factors `are_aligned_words`."""
     KEYS: gl.constexpr = ring.k.shape[2]
     WORDS: gl.constexpr = ring.k.shape[3]
     CHUNK: gl.constexpr = chunk_of(WORDS, 4)
@@ -198,13 +204,13 @@ def fill(ring: Tile, at, cache: Cache, place: Place, start, pieces: Pieces):
 
 
 @gluon.jit
-def read(ring: Tile, at):
-    """The Tile in slot `at` of a ring."""
+def read(ring: CacheTile, at):
+    """Read the CacheTile in slot `at` of a ring."""
     KEYS: gl.constexpr = ring.k.shape[2]
     WORDS: gl.constexpr = ring.k.shape[3]
     K: gl.constexpr = k_layout(gl.num_warps(), KEYS, WORDS, chunk_of(WORDS, 4))
     V: gl.constexpr = v_layout(gl.num_warps(), KEYS, WORDS, chunk_of(WORDS, 8))
-    return Tile(
+    return CacheTile(
         ring.k.index(at).load(K), ring.k_factors.index(at).load(factors_layout(K)),
         ring.v.index(at).load(V), ring.v_factors.index(at).load(factors_layout(K)),
     )  # fmt: skip
@@ -215,19 +221,19 @@ def words_from(
     x: Heads, place: Place, start, pieces: Pieces, WORDS: gl.constexpr, KEYS: gl.constexpr, CHUNK: gl.constexpr,
     LANES: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
-    """Pointers to int32 [warps, KEYS, WORDS] of the rows of keys from `start` on.
+    """Return pointers to int32 [warps, KEYS, WORDS], the rows of keys from `start` on.
 
-    LANES lanes have CHUNK words each of a row, one lane behind the other, and so on.
+    LANES lanes have CHUNK words each of a row, one lane after the other, and so on.
     """
     words = gl.arange(0, WORDS, layout=gl.SliceLayout(0, gl.SliceLayout(1, LAYOUT)))[None, None, :]
-    own = words & (LANES - 1) * CHUNK  # of a lane; what is left are offsets that loads know
+    own = words & (LANES - 1) * CHUNK  # of a lane; the rest are constant offsets
     pointers = rows_from(x, place, start, pieces, 4 * own, KEYS, LAYOUT) + (words - own)
     return gl.max_contiguous(gl.multiple_of(pointers, [1, 1, 4 * CHUNK]), [1, 1, CHUNK])
 
 
 @gluon.jit
 def load_factors(x: HeadRows, place: Place, start, pieces: Pieces, KEYS: gl.constexpr, LAYOUT: gl.constexpr):
-    """What a Tile has of the keys from `start` on: factors, or (factor, shift) pairs, wherever they lie."""
+    """Load the factors, or (factor, shift) pairs, of the keys from `start` on, at any alignment."""
     words = rows_from(x, place, start, pieces, 0, KEYS, LAYOUT)
     if x.ptr.dtype.element_ty == gl.float32:
         return gl.load(words)
@@ -237,8 +243,8 @@ def load_factors(x: HeadRows, place: Place, start, pieces: Pieces, KEYS: gl.cons
 
 
 @gluon.jit
-def at_whole_words(x: HeadRows):
-    """Whether all factors or pairs are at multiples of 4 bytes: factors, which are float32, are."""
+def are_aligned_words(x: HeadRows):
+    """Test whether all factors or pairs are at multiples of 4 bytes. Factors are: they are float32."""
     SIZE: gl.constexpr = x.ptr.dtype.element_ty.primitive_bitwidth // 8
     strides = (x.stride_batch | x.stride_heads | x.stride_rows).to(gl.int64)
     return (x.ptr.to(gl.int64) | SIZE * strides) % 4 == 0
@@ -246,8 +252,8 @@ def at_whole_words(x: HeadRows):
 
 @gluon.jit
 def rows_from(x, place: Place, start, pieces: Pieces, columns, KEYS: gl.constexpr, LAYOUT: gl.constexpr):
-    """Pointers to words [warps, KEYS, ..]: `columns` bytes on from the rows of keys from `start` on, in x, which is
-    Heads or HeadRows."""
+    """Return pointers to words [warps, KEYS, ..] of x (Heads or HeadRows), `columns` bytes after the beginnings of the
+    rows of keys from `start` on."""
     SIZE: gl.constexpr = x.ptr.dtype.element_ty.primitive_bitwidth // 8
     stride = (x.stride_rows * SIZE).to(gl.int32)
     head = x.ptr + place.head_kv.to(gl.int64) * x.stride_heads
@@ -267,7 +273,7 @@ def rows_from(x, place: Place, start, pieces: Pieces, columns, KEYS: gl.constexp
 
 @gluon.jit
 def multiply_add(a, b, c):
-    """a * b + c, of 32 bits each but c, which has 64: one instruction."""
+    """a * b + c in one instruction; a and b have 32 bits, c has 64."""
     return gl.inline_asm_elementwise(
         "mad.wide.s32 $0, $1, $2, $3;", "=l,r,r,l", [a, b, c], dtype=gl.int64, is_pure=True, pack=1
     )
@@ -275,7 +281,7 @@ def multiply_add(a, b, c):
 
 @gluon.jit
 def first_of_pieces(place: Place, start, KEYS: gl.constexpr, LAYOUT: gl.constexpr):
-    """[warps, KEYS / PIECE]: the first key of each piece; past the last piece that."""
+    """Return [warps, KEYS / PIECE]: the first key of each piece; past the end, of the last piece."""
     SPREAD: gl.constexpr = gl.SliceLayout(2, spread_layout(LAYOUT))
     warp = gl.arange(0, gl.num_warps(), layout=gl.SliceLayout(1, SPREAD))
     piece = gl.arange(0, KEYS // PIECE, layout=gl.SliceLayout(0, SPREAD))
@@ -284,7 +290,7 @@ def first_of_pieces(place: Place, start, KEYS: gl.constexpr, LAYOUT: gl.constexp
 
 @gluon.jit
 def spread(x, KEYS: gl.constexpr, LAYOUT: gl.constexpr):
-    """[warps, KEYS], LAYOUT without its last dim: a number for each piece of keys as one for each key."""
+    """Repeat a value for each piece as one for each key: [warps, KEYS], LAYOUT without its last dim."""
     shape: gl.constexpr = [gl.num_warps(), KEYS // PIECE, PIECE]
     x = x[:, :, None].broadcast_to(shape).reshape([gl.num_warps(), KEYS])
     return gl.convert_layout(x, gl.SliceLayout(2, LAYOUT), assert_trivial=True)
@@ -292,7 +298,7 @@ def spread(x, KEYS: gl.constexpr, LAYOUT: gl.constexpr):
 
 @gluon.jit
 def keys_of(start, KEYS: gl.constexpr, LAYOUT: gl.constexpr):
-    """[warps, KEYS]: the keys from `start` on, LAYOUT without its last dim."""
+    """Return [warps, KEYS]: the keys from `start` on, LAYOUT without its last dim."""
     ROWS: gl.constexpr = gl.SliceLayout(2, LAYOUT)
     warp = gl.arange(0, gl.num_warps(), layout=gl.SliceLayout(1, ROWS))
     return start + warp[:, None] * KEYS + gl.arange(0, KEYS, layout=gl.SliceLayout(0, ROWS))[None, :]

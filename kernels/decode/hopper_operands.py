@@ -1,36 +1,36 @@
-"""Operands of the matrix units for `hopper`, made of what its lanes loaded.
+"""Operands of the matrix units for `hopper`, made of the words that its lanes loaded.
 
-What a product sums over may come in any order that both operands have. So each lane has the numbers that it loaded, in
-an order that suits the products, and nothing moves between lanes; columns of queries and rows of results are put in
-order instead, once.
+The terms of a product may be summed in any order, as long as both operands have it. So each lane keeps the values that
+it loaded, in an order that suits the products, and nothing moves between lanes; instead, columns of queries and rows of
+results are put in order, once.
 
-NUMBERS is the type of a cache's elements: one of 16 bits, int8, a float8, or uint8, which holds two numbers of 4 bits.
-Those of 4 bits stay where they are in a word, and masks make them operands: n in the lowest bits of a float16 is
-n * 2 ** -24, and 4 bits higher it is n * 2 ** -20, which queries and results of these columns make up for.
+CACHE_DTYPE is the dtype of a cache's elements: one of 16 bits, int8, a float8, or uint8, which holds two values of 4
+bits. Values of 4 bits stay where they are in a word, and masks make operands of them: n in the lowest bits of a float16
+is n * 2 ** -24, and 4 bits higher it is n * 2 ** -20, which queries and results of these columns make up for.
 """
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from kernels.decode.hopper_cache import Tile, bits_of, chunk_of
+from kernels.decode.hopper_cache import CacheTile, bits_of, chunk_of
 
 LOWEST = gl.constexpr(2.0**-24)
-"""What a number of 4 bits is in units of, in an operand."""
+"""Unit of a 4-bit value in an operand."""
 
 
 @gluon.jit
-def k_operand(tile: Tile, DTYPE: gl.constexpr, NUMBERS: gl.constexpr, OPERAND: gl.constexpr):
-    """K [warps, KEYS, HEAD_DIM] as a left operand of DTYPE; columns are as `in_order_of_k` has them."""
-    BITS: gl.constexpr = bits_of(NUMBERS)
+def k_operand(tile: CacheTile, DTYPE: gl.constexpr, CACHE_DTYPE: gl.constexpr, OPERAND: gl.constexpr):
+    """Make a left operand of DTYPE of K [warps, KEYS, HEAD_DIM], with columns in the order of `in_order_of_k`."""
+    BITS: gl.constexpr = bits_of(CACHE_DTYPE)
     W: gl.constexpr = tile.k.shape[0]
     N: gl.constexpr = tile.k.shape[1]
     J: gl.constexpr = chunk_of(tile.k.shape[2], 4)
     words = tile.k.reshape([W, N, tile.k.shape[2] // (4 * J), 4, J])
-    # chunk, lane, word, pair of numbers -> chunk, word, pair, lane, number of the pair
+    # chunk, lane, word, pair of values -> chunk, word, pair, lane, value of the pair
     if BITS == 16:
         x = gl.join(words, words).permute((0, 1, 2, 4, 3, 5))
     elif BITS == 8:
-        x0, x1 = widen(words, NUMBERS)
+        x0, x1 = widen(words, CACHE_DTYPE)
         x = gl.join(x0, x1)
         x = gl.join(x, x).permute((0, 1, 2, 4, 5, 3, 6))
     else:
@@ -38,25 +38,25 @@ def k_operand(tile: Tile, DTYPE: gl.constexpr, NUMBERS: gl.constexpr, OPERAND: g
         x = gl.join(gl.join(x0, x1), gl.join(x2, x3))
         x = gl.join(x, x).permute((0, 1, 2, 4, 6, 5, 3, 7))
     x = x.reshape([W, N, 32 // BITS * tile.k.shape[2]])
-    return as_numbers(gl.convert_layout(x, OPERAND, assert_trivial=True), DTYPE)
+    return as_values(gl.convert_layout(x, OPERAND, assert_trivial=True), DTYPE)
 
 
 @gluon.jit
-def v_operand(tile: Tile, DTYPE: gl.constexpr, NUMBERS: gl.constexpr, OPERAND: gl.constexpr):
-    """V [warps, HEAD_DIM, KEYS] as a left operand of DTYPE; rows are as `in_order` undoes."""
-    BITS: gl.constexpr = bits_of(NUMBERS)
+def v_operand(tile: CacheTile, DTYPE: gl.constexpr, CACHE_DTYPE: gl.constexpr, OPERAND: gl.constexpr):
+    """Make a left operand of DTYPE of V [warps, HEAD_DIM, KEYS], with rows in an order that `in_order` undoes."""
+    BITS: gl.constexpr = bits_of(CACHE_DTYPE)
     W: gl.constexpr = tile.v.shape[0]
     N: gl.constexpr = tile.v.shape[1]
     J: gl.constexpr = chunk_of(tile.v.shape[2], 8)
     C: gl.constexpr = tile.v.shape[2] // 8 // J
     a, b = tile.v.reshape([W, N // 2, 2, C, 8, J]).permute((0, 1, 3, 4, 5, 2)).split()
-    # pair of keys, chunk, lane, word, number -> chunk, word, number, lane, pair, key
+    # pair of keys, chunk, lane, word, value -> chunk, word, value, lane, pair, key
     if BITS == 16:
         x = gl.join(selected(a, b, "0x5410"), selected(a, b, "0x7632"))
         x = gl.join(x, x).permute((0, 2, 4, 5, 3, 1, 6))
     elif BITS == 8:
-        x0, x1 = widen(selected(a, b, "0x5140"), NUMBERS)
-        x2, x3 = widen(selected(a, b, "0x7362"), NUMBERS)
+        x0, x1 = widen(selected(a, b, "0x5140"), CACHE_DTYPE)
+        x2, x3 = widen(selected(a, b, "0x7362"), CACHE_DTYPE)
         x = gl.join(gl.join(x0, x1), gl.join(x2, x3))
         x = gl.join(x, x).permute((0, 2, 4, 6, 5, 3, 1, 7))
     else:
@@ -65,28 +65,28 @@ def v_operand(tile: Tile, DTYPE: gl.constexpr, NUMBERS: gl.constexpr, OPERAND: g
         x = gl.join(gl.join(gl.join(x0, x1), gl.join(x2, x3)), gl.join(gl.join(x4, x5), gl.join(x6, x7)))
         x = gl.join(x, x).permute((0, 2, 4, 7, 6, 5, 3, 1, 8))
     x = x.reshape([W, 32 // BITS * tile.v.shape[2], N])
-    return as_numbers(gl.convert_layout(x, OPERAND, assert_trivial=True), DTYPE)
+    return as_values(gl.convert_layout(x, OPERAND, assert_trivial=True), DTYPE)
 
 
 @gluon.jit
 def selected(a, b, SELECTED: gl.constexpr):
-    """Bytes of the words a and b, as the selector of PTX's prmt has it."""
+    """Select bytes of the words a and b by PTX's prmt."""
     ASM: gl.constexpr = "prmt.b32 $0, $1, $2, " + SELECTED + ";"
     return gl.inline_asm_elementwise(ASM, "=r,r,r", [a, b], dtype=gl.int32, is_pure=True, pack=1)
 
 
 @gluon.jit
 def nibbles(x):
-    """The nibbles 0 to 3 of both halves of words, in units of LOWEST, the odd ones of 16 times that."""
+    """Return nibbles 0 to 3 of both halves of words, in units of LOWEST; the odd ones are 16 times larger."""
     y = x >> 8
     return x & 0x000F000F, x & 0x00F000F0, y & 0x000F000F, y & 0x00F000F0
 
 
 @gluon.constexpr_function
-def widening(numbers):
-    """PTX that makes two pairs of float16, $0 and $1, of the four numbers of 8 bits in $2."""
-    if numbers == gl.int8:
-        # The bits of 1024 + n in float16 are those of 1024, and n: that needs no conversion.
+def widening(dtype):
+    """PTX that makes two pairs of float16, $0 and $1, of the four 8-bit values in $2."""
+    if dtype == gl.int8:
+        # The bits of 1024 + n in float16 are those of 1024 plus n, so no conversion is needed.
         return """
             {
             .reg .b32 x, high, least;
@@ -99,7 +99,7 @@ def widening(numbers):
             sub.rn.f16x2 $1, $1, least;
             }
         """
-    kind = "e4m3x2" if numbers == gl.float8e4nv else "e5m2x2"
+    kind = "e4m3x2" if dtype == gl.float8e4nv else "e5m2x2"
     return f"""
         {{
         .reg .b16 low, high;
@@ -111,17 +111,17 @@ def widening(numbers):
 
 
 @gluon.jit
-def widen(x, NUMBERS: gl.constexpr):
-    """(numbers 0 and 1, numbers 2 and 3) of words of four numbers of 8 bits, as pairs of float16."""
-    ASM: gl.constexpr = widening(NUMBERS)
+def widen(x, CACHE_DTYPE: gl.constexpr):
+    """Return (values 0 and 1, values 2 and 3) of words of four 8-bit values, as pairs of float16."""
+    ASM: gl.constexpr = widening(CACHE_DTYPE)
     return gl.inline_asm_elementwise(
         ASM, "=&r,=&r,r", [x], dtype=(gl.int32, gl.int32), is_pure=True, pack=1
     )  # fmt: skip
 
 
 @gluon.jit
-def as_numbers(x, DTYPE: gl.constexpr):
-    """Numbers of 16 bits, of which each two neighbours, that a lane has, hold both in the same word."""
+def as_values(x, DTYPE: gl.constexpr):
+    """Return 16-bit values from words that hold each pair of neighbours twice, both of the pair in a lane."""
     if gl.bfloat16 == DTYPE:
         return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r,r", [x], dtype=gl.bfloat16, is_pure=True, pack=2)
     else:
@@ -129,40 +129,40 @@ def as_numbers(x, DTYPE: gl.constexpr):
 
 
 @gluon.jit
-def factors_of(words, NUMBERS: gl.constexpr, LAYOUT: gl.constexpr):
-    """(factor, shift) of each key, fp32 [warps, KEYS, 1], of what a Tile has; of 8 bits the shift is 0."""
+def factors_of(words, CACHE_DTYPE: gl.constexpr, LAYOUT: gl.constexpr):
+    """Return (factor, shift) of each key, fp32 [warps, KEYS, 1], from a CacheTile's words; of 8 bits the shift is 0."""
     words = gl.convert_layout(words.reshape([words.shape[0], words.shape[1]]), LAYOUT, assert_trivial=True)[:, :, None]
-    if bits_of(NUMBERS) == 8:
+    if bits_of(CACHE_DTYPE) == 8:
         return words.to(gl.float32, bitcast=True), 0.0
     else:
         factor = words.to(gl.int16).to(gl.float16, bitcast=True).to(gl.float32)
         return factor, (words >> 16).to(gl.int16).to(gl.float16, bitcast=True).to(gl.float32)
 
 
-# What is in the order of the operands
+# The order of the operands
 
 
 @gluon.jit
-def in_order_of_k(q, NUMBERS: gl.constexpr):
-    """Queries [rows, HEAD_DIM] with columns as K's operand has them."""
+def in_order_of_k(q, CACHE_DTYPE: gl.constexpr):
+    """Reorder the columns of queries [rows, HEAD_DIM] as K's operand has them."""
     M: gl.constexpr = q.shape[0]
     D: gl.constexpr = q.shape[1]
-    PAIRS: gl.constexpr = 16 // bits_of(NUMBERS)
+    PAIRS: gl.constexpr = 16 // bits_of(CACHE_DTYPE)
     J: gl.constexpr = chunk_of(D // (2 * PAIRS), 4)
     C: gl.constexpr = D // (8 * PAIRS * J)
     if PAIRS == 4:  # chunk, lane, word, half, nibble of a half
         q = q.reshape([M, C, 4, J, 2, PAIRS]).permute((0, 1, 3, 5, 2, 4))
-    else:  # chunk, lane, word, pair, number of the pair
+    else:  # chunk, lane, word, pair, value of the pair
         q = q.reshape([M, C, 4, J, PAIRS, 2]).permute((0, 1, 3, 4, 2, 5))
     return q.reshape([M, D])
 
 
 @gluon.jit
-def in_order(acc, NUMBERS: gl.constexpr):
-    """A result [HEAD_DIM, rows], whose rows are as V's operand has them, as [rows, HEAD_DIM] in order."""
+def in_order(acc, CACHE_DTYPE: gl.constexpr):
+    """Turn a result [HEAD_DIM, rows], with rows as V's operand has them, into [rows, HEAD_DIM] in order."""
     D: gl.constexpr = acc.shape[0]
     M: gl.constexpr = acc.shape[1]
-    PER_WORD: gl.constexpr = 32 // bits_of(NUMBERS)
+    PER_WORD: gl.constexpr = 32 // bits_of(CACHE_DTYPE)
     OWN: gl.constexpr = chunk_of(D // PER_WORD, 8) * PER_WORD
-    # chunk, number of a chunk, lane
+    # chunk, value of a chunk, lane
     return acc.reshape([D // (8 * OWN), OWN, 8, M]).permute((3, 0, 2, 1)).reshape([M, D])

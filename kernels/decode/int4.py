@@ -1,8 +1,8 @@
-"""Numbers of 4 bits, two in a byte, the even one low: nibble * factor + shift, with a pair for each group of a row.
+"""Values of 4 bits, two in a byte, the even one low: nibble * factor + shift, with a pair for each group of a row.
 
 Neighbours share a byte, so that unpacking moves nothing between lanes: the tile goes through LDS once, as a float16
 tile does on its way to the matrix units. A row of eight nibbles an int32 after a prefix of pairs, as perf-kernels'
-flash decoding has it, is the same bytes: `aot_runtime.caches` makes views of it.
+flash decoding has it, is the same bytes: `aot_models.kv_quantise` makes views of it.
 """
 
 import triton
@@ -30,14 +30,14 @@ def load_int4(
     rows, at, pairs, groups, head_dim,
     COLUMNS: tl.constexpr, GROUPS: tl.constexpr, WORDS: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
-    """Rows as fp16 [len(at), COLUMNS]. rows: uint8; pairs: addresses [len(at)] of each row's (factor, shift) pairs of
-    fp16, `groups` of them, a divisor of GROUPS.
+    """Load rows as fp16 [len(at), COLUMNS]. rows: uint8; pairs: addresses [len(at)] of each row's `groups` (factor,
+    shift) pairs of fp16; `groups` divides GROUPS.
 
     WORDS: rows are at multiples of 4 bytes. They take half as many instructions, and have columns as `interleave` does;
-    with PADDED a group is a multiple of 8 numbers. Else, with PADDED, columns are as `in_eighths` has them. What is in
-    columns that are padding is finite, if the row is.
+    with PADDED a group is a multiple of 8 values. Else, with PADDED, columns are in the order of `in_eighths`. Padding
+    columns are finite if the row is.
     """
-    # The bits of 1024 + n in fp16 are those of 1024, and n: that needs no conversion.
+    # The bits of 1024 + n in fp16 are those of 1024 plus n, so no conversion is needed.
     PIECES: tl.constexpr = COLUMNS // 8 if WORDS and PADDED else GROUPS  # of a row, each of one group
     piece = tl.arange(0, PIECES)
     group = piece * groups // GROUPS
@@ -45,19 +45,19 @@ def load_int4(
         word = tl.arange(0, COLUMNS // 8)
         pointers = (rows + at[:, None]).to(tl.pointer_type(tl.int32)) + word[None, :]
         words = tl.load(pointers, (word < head_dim // 8)[None, :], 0) if PADDED else tl.load(pointers)
-        numbers = _unpack_words(words)
+        values = _unpack_words(words)
         if PADDED:
             group = tl.minimum(8 * piece, head_dim - 1) * groups // head_dim
     else:
         byte = in_eighths(head_dim // 2, COLUMNS // 2) % (head_dim // 2) if PADDED else tl.arange(0, COLUMNS // 2)
         packed = tl.load(rows + at[:, None] + byte[None, :])
         nibbles = tl.join(packed & 15, packed >> 4)
-        numbers = (nibbles.to(tl.uint16) | 0x6400).to(tl.float16, bitcast=True)
-    numbers = numbers.reshape(at.shape[0], PIECES, COLUMNS // PIECES)
+        values = (nibbles.to(tl.uint16) | 0x6400).to(tl.float16, bitcast=True)
+    values = values.reshape(at.shape[0], PIECES, COLUMNS // PIECES)
     pair = pairs[:, None] + 2 * group[None, :]
-    factor = tl.broadcast_to(tl.load(pair)[:, :, None], numbers.shape)
-    shift = tl.broadcast_to(tl.load(pair + 1)[:, :, None], numbers.shape)
-    return tl.fma(numbers - 1024.0, factor, shift).reshape(at.shape[0], COLUMNS)
+    factor = tl.broadcast_to(tl.load(pair)[:, :, None], values.shape)
+    shift = tl.broadcast_to(tl.load(pair + 1)[:, :, None], values.shape)
+    return tl.fma(values - 1024.0, factor, shift).reshape(at.shape[0], COLUMNS)
 
 
 @triton.jit

@@ -1,31 +1,23 @@
-"""Multi-head latent attention while decoding, for Hopper, in Gluon: `mla.mla_split` of 64 rows of queries a program."""
+"""Multi-head latent attention while decoding, for Hopper, in Gluon: `mla.mla_split` with 64 rows a program."""
 
 from typing import NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from kernels.attention.hopper_latent import (
-    GROUP_0,
-    GROUP_1,
-    ROW_LAYOUT,
-    ROWS,
-    SOME,
-    Seen,
-    attend,
-    load_slot,
-    make_buffers,
-    positive,
-    share_queries,
-)
-from kernels.attention.hopper_softmax import LN_2
+from kernels.attention.hopper_latent import ROW_LAYOUT, Seen, attend, load_slot, make_buffers, share_queries
+from kernels.common.hopper import GROUP_0, GROUP_1, ROWS, positive, rows_layout
+from kernels.common.softmax import LN_2
 from kernels.common.tensors import HeadRows, Heads
 from kernels.decode.cache import BlockTables
 from kernels.decode.parts import Parts, Sequence, part, sequence_of
 
+LOADED = gl.constexpr(16)
+"""Rows of queries that are loaded at a time; more would take too many registers."""
 
-class Tile(NamedTuple):
-    """Of (token, head) rows of a sequence: from row `first` on; of `heads` heads."""
+
+class RowTile(NamedTuple):
+    """ROWS (token, head) rows of a sequence from row `first` on, of `heads` heads."""
 
     sequence: Sequence
     first: gl.tensor
@@ -44,19 +36,19 @@ def mla_split_hopper(
 
     q, out and the rest are as in `mla_split`. cache, rotated: tensor maps of the cache [blocks, block_size, columns] in
     boxes [1, HEIGHT, HALF] and [1, HEIGHT, 64]: its rows have 2 * HALF latent elements and 64 rotated ones. HEIGHT is
-    64 or 16, and block_size a multiple of it. REGISTERS: of a thread that multiplies.
+    64 or 16, and block_size a multiple of it. REGISTERS: registers of a thread that multiplies.
     """
-    number, split = gl.program_id(0) // parts.splits, gl.program_id(0) % parts.splits
+    block, split = gl.program_id(0) // parts.splits, gl.program_id(0) % parts.splits
     batch = gl.program_id(1)
     sequence = sequence_of(batch, max_seqlen_q, seqlen_k, cu_seqlens_q, total_q, seqlens_k)
-    first = number * ROWS
+    first = block * ROWS
     rows_left = sequence.queries * heads - first
     offset = sequence.keys - sequence.queries
     end = gl.minimum((first + ROWS - 1) // heads + 1 + offset, sequence.keys)
     begin, end = part(0, gl.where(rows_left > 0, end, 0), split, parts.splits, ROWS)
     tiles = gl.cdiv(gl.maximum(end - begin, 0), ROWS)
     buffers = make_buffers(cache, rotated)
-    tile = Tile(sequence, first, heads)
+    tile = RowTile(sequence, first, heads)
     span = (begin // ROWS, tiles)
     gl.warp_specialize([
         (attend_rows, (q, out, lse, parts, buffers, tile, span, split, scale, GROUP_0)),
@@ -77,7 +69,7 @@ def load_keys(cache, rotated, buffers, block_tables, sequence, span):
 
 @gluon.jit
 def load_tile(cache, rotated, buffers, block_tables, sequence, start, phase, SLOT: gl.constexpr):
-    """Load a tile of keys, from key number `start` on, into a slot."""
+    """Load a tile of keys, from key `start` on, into a slot."""
     HEIGHT: gl.constexpr = cache.block_shape[1]
     LATENT: gl.constexpr = 2 * cache.block_shape[2]
     if HEIGHT == ROWS:
@@ -95,8 +87,7 @@ def load_tile(cache, rotated, buffers, block_tables, sequence, start, phase, SLO
 
 @gluon.jit
 def find(block_tables, sequence, start, HEIGHT: gl.constexpr):
-    """(entry of the cache's first dim, row of it) where HEIGHT keys are, of which `start` is the first; where that is
-    past the last one, those with the last one."""
+    """Return (block of the cache, row in it) of the HEIGHT keys from `start` on; past the end, of the last ones."""
     start = gl.minimum(start, (sequence.keys - 1) // HEIGHT * HEIGHT)
     entry = start // block_tables.block_size
     block = gl.load(block_tables.ptr + sequence.batch.to(gl.int64) * block_tables.stride_batch + entry)
@@ -107,7 +98,7 @@ def find(block_tables, sequence, start, HEIGHT: gl.constexpr):
 def attend_rows(
     q: Heads, out: Heads, lse: HeadRows, parts: Parts, buffers, tile, span, split, scale, ME: gl.constexpr
 ):  # fmt: skip
-    """Group number ME's half of the columns of a tile of rows."""
+    """Compute group ME's half of the columns of a tile of rows."""
     HALF: gl.constexpr = buffers.latent.shape[3]
     sequence = tile.sequence
     sign, scale = positive(scale)
@@ -123,13 +114,13 @@ def attend_rows(
 
     acc *= gl.convert_layout(1.0 / gl.where(row_sum == 0.0, 1.0, row_sum), gl.SliceLayout(1, acc.type.layout))[:, None]
     if ME == 0:
-        store_lse(row_max + gl.log2(row_sum), lse, parts, tile, split)
+        store_row_lse(row_max + gl.log2(row_sum), lse, parts, tile, split)
     store_sums(acc, out, parts, tile, split, ME * HALF)
 
 
 @gluon.jit
 def place_of(tile, rows):
-    """(tokens within the sequence, heads, whether they are there) of rows of a tile."""
+    """Return (tokens within the sequence, heads, is present) of rows of a tile."""
     rows = tile.first + rows
     present = rows < tile.sequence.queries * tile.heads
     return gl.maximum(gl.minimum(rows // tile.heads, tile.sequence.queries - 1), 0), rows % tile.heads, present
@@ -146,21 +137,21 @@ def load_queries(q: Heads, buffers, tile, sign, ME: gl.constexpr):
 
 @gluon.jit
 def load_columns(q: Heads, buffer, tile, first, sign):
-    """Leave columns from `first` on of the rows of queries, times `sign`, in a buffer; 0 in rows that are not there."""
+    """Store columns from `first` on of the rows of queries, times `sign`, in a buffer; 0 in rows past the end."""
     COLUMNS: gl.constexpr = buffer.shape[1]
-    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 8], [256 // COLUMNS, COLUMNS // 8], [4, 1], [1, 0])
+    LAYOUT: gl.constexpr = rows_layout(COLUMNS)
     columns = first + gl.arange(0, COLUMNS, layout=gl.SliceLayout(0, LAYOUT))
-    for i in gl.static_range(ROWS // SOME):
-        rows = gl.arange(i * SOME, (i + 1) * SOME, layout=gl.SliceLayout(1, LAYOUT))
+    for i in gl.static_range(ROWS // LOADED):
+        rows = gl.arange(i * LOADED, (i + 1) * LOADED, layout=gl.SliceLayout(1, LAYOUT))
         tokens, heads, present = place_of(tile, rows)
         offsets = (tile.sequence.first_token + tokens).to(gl.int64) * q.stride_rows
         offsets += heads.to(gl.int64) * q.stride_heads
         values = gl.load(q.ptr + offsets[:, None] + columns[None, :], mask=present[:, None], other=0.0)
-        buffer.slice(i * SOME, SOME).store((values.to(gl.float32) * sign).to(values.dtype))
+        buffer.slice(i * LOADED, LOADED).store((values.to(gl.float32) * sign).to(values.dtype))
 
 
 @gluon.jit
-def store_lse(row_lse, lse: HeadRows, parts: Parts, tile, split):
+def store_row_lse(row_lse, lse: HeadRows, parts: Parts, tile, split):
     """Store row_lse, to base 2, as `parts.store_rows` does."""
     tokens, heads, present = place_of(tile, gl.arange(0, ROWS, layout=ROW_LAYOUT))
     if parts.splits > 1:

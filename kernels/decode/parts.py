@@ -1,4 +1,4 @@
-"""How decoding is divided among programs: tiles of query rows, parts of a sequence's keys, and where parts meet.
+"""Division of decoding among programs: tiles of query rows, parts of a sequence's keys, and the merge of parts.
 
 A row is a (token, query head) pair. The query heads that share a key head are rows of one tile, so each byte of the
 cache is read once.
@@ -9,7 +9,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from kernels.common.early import await_earlier_launches
+from kernels.common.pdl import await_earlier_launches
 from kernels.common.softmax import LN_2, fold, inverse, log2_sum
 from kernels.common.tensors import HeadRows, Heads
 
@@ -37,7 +37,7 @@ class Rows(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """What the programs that share a row leave for `merge_parts`.
+    """Partial results that the programs which share a row leave for `merge_parts`.
 
     partial: fp32 [query, head, splits, columns], each part normalised; partial_lse: fp32 [query, head, splits], the
     logarithms of sums of exponentials, to base 2; splits: parts of a sequence. One part is the result, and nothing is
@@ -69,33 +69,33 @@ def sequence_of(batch, seqlen_q, seqlen_k, cu_seqlens_q, total_q, seqlens_k):
 
 @triton.jit
 def rows_of(tile, head_kv, group, queries, BLOCK_M: tl.constexpr):
-    """The Rows of a tile of a key head, which `group` query heads share."""
+    """Make the Rows of a tile of a key head, which `group` query heads share."""
     return rows_at(tile * BLOCK_M + tl.arange(0, BLOCK_M), head_kv, group, queries)
 
 
 @triton.jit
 def rows_at(rows, head_kv, group, queries):
-    """The Rows of these numbers of a key head."""
+    """Make the Rows with these indices of a key head."""
     tokens, heads = tl.minimum(rows // group, queries - 1), head_kv * group + rows % group
     return Rows(tokens, heads, rows < queries * group)
 
 
 @triton.jit
 def offsets_of(tensor: Heads, sequence: Sequence, rows: Rows):
-    """Offsets of Rows in a tensor of [batch, heads, tokens, head_dim], from the address of their batch."""
+    """Return offsets of Rows in a tensor [batch, heads, tokens, head_dim], from the address of their batch."""
     return (sequence.first_token + rows.tokens) * tensor.stride_rows + rows.heads * tensor.stride_heads
 
 
 @triton.jit
 def load_queries(q: Heads, sequence: Sequence, rows: Rows, columns, head_dim, PADDED: tl.constexpr):
-    """Columns of Rows of q [batch, heads, tokens, head_dim], [BLOCK_M, len(columns)]; PADDED: 0 from head_dim on."""
+    """Load columns of Rows of q: [BLOCK_M, len(columns)]; PADDED: 0 from head_dim on."""
     pointers = q.ptr + sequence.batch * q.stride_batch + offsets_of(q, sequence, rows)[:, None] + columns[None, :]
     return tl.load(pointers, (columns < head_dim)[None, :], 0.0) if PADDED else tl.load(pointers)
 
 
 @triton.jit
 def part(begin, end, split, splits, BLOCK_N: tl.constexpr):
-    """Begin and end of one of `splits` even parts of the keys [begin, end), in whole tiles from `begin` on."""
+    """Return (begin, end) of one of `splits` even parts of the keys [begin, end), in whole tiles from `begin` on."""
     length = tl.cdiv(tl.cdiv(tl.maximum(end - begin, 0), BLOCK_N), splits) * BLOCK_N
     first = begin + split * length
     return first, tl.minimum(end, first + length)
@@ -106,10 +106,10 @@ def store_rows(
     acc, row_lse, sequence: Sequence, rows: Rows, columns, split, parts: Parts, out: Heads, lse: HeadRows, heads,
     head_dim, PADDED: tl.constexpr,
 ):  # fmt: skip
-    """Store what a program has of its Rows: in Parts, for `merge_parts`; or where there is but one part, in out [batch,
-    heads, tokens, head_dim] and, unless it is null, lse [batch, heads, tokens], natural logarithms.
+    """Store a program's Rows in Parts, for `merge_parts`; or, if there is only one part, in out [batch, heads, tokens,
+    head_dim] and, unless it is null, lse [batch, heads, tokens], as natural logarithms.
 
-    acc: fp32 [BLOCK_M, len(columns)], normalised; columns: which they are, some from head_dim on where PADDED. row_lse:
+    acc: fp32 [BLOCK_M, len(columns)], normalised; columns: their indices, some from head_dim on if PADDED. row_lse:
     fp32 [BLOCK_M], base 2.
     """
     present = rows.present[:, None]

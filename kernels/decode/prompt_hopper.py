@@ -1,31 +1,31 @@
-"""Chunks of prompts over a cache in blocks, for Hopper, in Gluon: `attention.hopper`, but for where keys come from."""
+"""Chunks of prompts over a paged cache, for Hopper, in Gluon: `attention.hopper` with keys from a block table."""
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, tma
 
-from kernels.attention.hopper_buffers import Buffers, Ring, make_ring, slot_of
-from kernels.attention.hopper_groups import Result, attend_tiles
-from kernels.attention.hopper_load import fill
-from kernels.attention.hopper_scores import Factors, Features, Scoring
-from kernels.attention.hopper_tiles import (
+from kernels.attention.hopper import (
     BLOCK_M,
     GROUPS,
-    ROWS,
+    Buffers,
+    Factors,
+    Features,
+    Result,
     Tiling,
+    Transforms,
+    attend_tiles,
+    end_step,
     first_step,
     key_blocks,
+    load_queries,
     make_queue,
     publish_next_step,
-    steps_of_program,
     tile_at,
 )
 from kernels.attention.problem import Window
+from kernels.common.hopper import GROUP_0, GROUP_1, Ring, make_ring, slot_of
 from kernels.common.tensors import HeadRows, Heads, HeadScalars
 from kernels.decode.cache import BlockTables
-
-GROUP_0, GROUP_1 = gl.constexpr(0), gl.constexpr(1)
-"""Numbers of the groups: an int among the arguments of warp_specialize would have no type."""
 
 
 @gluon.jit
@@ -34,7 +34,7 @@ def attend_prompt_hopper(
     batch, heads, heads_kv, total_q, seqlen_k, scale,
     BLOCK_N: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr, PINGPONG: gl.constexpr,
 ):  # fmt: skip
-    """`split.decode_split` of 128 queries of a head a tile, of K and V of 16 bits, all keys of a sequence in one part.
+    """`split.decode_split` with 128 queries of a head a tile, K and V of 16 bits, and all keys in one part.
 
     Grid: (programs,), any number of them, best that of the multiprocessors. They share the tiles: query_blocks of 128
     queries of each head and sequence, query_blocks * 128 >= the queries of any sequence. Each takes the next one of
@@ -43,15 +43,15 @@ def attend_prompt_hopper(
 
     q: a tensor map of [heads, tokens, columns] in boxes of 64 queries. k, v: those of [blocks, heads_kv, block_size,
     columns] in boxes [1, 1, HEIGHT, columns]; columns are 64 or 128, and block_size is a multiple of HEIGHT. out and
-    the rest are as in `decode_split`. BLOCK_N: keys of a tile, a multiple of HEIGHT. REGISTERS: of a thread that
-    multiplies. PINGPONG: one group issues products while the other does its softmax.
+    the rest are as in `decode_split`. BLOCK_N: keys of a tile, a multiple of HEIGHT. REGISTERS: registers of
+    a thread that multiplies. PINGPONG: one group issues products while the other does its softmax.
     """
     tiling = Tiling(
         query_blocks, heads, heads // heads_kv, batch, total_q, seqlen_k, None, cu_seqlens_q, None, Window(0, 0, True),
         counter, False, seqlens_k,
     )  # fmt: skip
     none = HeadScalars(None, 0, 0)
-    scoring = Scoring(Factors(none, none, none), Features(None, None, None))
+    transforms = Transforms(Factors(none, none, none), Features(None, None, None))
     BLOCK: gl.constexpr = [1, 1, BLOCK_N, k.block_shape[3]]
     LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for(BLOCK, k.dtype)
     buffers = Buffers(
@@ -63,21 +63,21 @@ def attend_prompt_hopper(
     queue = make_queue(counter)
     result = Result(out, lse, k.block_shape[3])
     gl.warp_specialize([
-        (attend_tiles, (result, scoring, buffers, tiling, queue, scale, False, True, False, PINGPONG, GROUP_0)),
-        (attend_tiles, (result, scoring, buffers, tiling, queue, scale, False, True, False, PINGPONG, GROUP_1)),
+        (attend_tiles, (result, transforms, buffers, tiling, queue, scale, False, True, False, PINGPONG, GROUP_0)),
+        (attend_tiles, (result, transforms, buffers, tiling, queue, scale, False, True, False, PINGPONG, GROUP_1)),
         (load_pages, (q, k, v, block_tables, buffers, tiling, queue)),
     ], [4, 1], [REGISTERS, 24])  # fmt: skip
 
 
 @gluon.jit
 def load_pages(q_map, k_map, v_map, tables, buffers, tiling, queue):
-    """Fills the buffers with all that this program's tiles take."""
+    """Fill the buffers with all that this program's tiles take."""
     BLOCK_N: gl.constexpr = buffers.k.slots.shape[-2]
     at = 0
     done = 0
     taken = 0
     step = first_step(tiling)
-    while step < steps_of_program(tiling):
+    while step < end_step(tiling):
         tile = tile_at(step, tiling)
         step = publish_next_step(step, taken, tiling, queue)
         taken += 1
@@ -89,9 +89,7 @@ def load_pages(q_map, k_map, v_map, tables, buffers, tiling, queue):
                 slot, phase = slot_of(at, buffers.k)
                 fill_from_pages(k_map, buffers.k, slot, phase, tables, tile, head_kv, start)
                 if i == 0:  # after the keys, whose slot is free before those of the queries
-                    for group in gl.static_range(GROUPS):
-                        row = tile.row_q + tile.first + group * ROWS
-                        fill(q_map, buffers.q, group, done & 1, 0, tile.head, row, 0)
+                    load_queries(q_map, buffers.q, done, tile, 0)
                 fill_from_pages(v_map, buffers.v, slot, phase, tables, tile, head_kv, start)
                 at += 1
             done += 1
@@ -99,8 +97,10 @@ def load_pages(q_map, k_map, v_map, tables, buffers, tiling, queue):
 
 @gluon.jit
 def fill_from_pages(x_map, ring, slot, phase, tables, tile, head_kv, start):
-    """Load keys from number `start` on into a slot of a ring, once it has been read; those past the sequence's last
-    piece of a block repeat that."""
+    """Load keys from `start` on into a slot of a ring, once that is free, HEIGHT rows of a block at a time.
+
+    Past the end of the sequence, its last rows are loaded again.
+    """
     BLOCK_N: gl.constexpr = ring.slots.shape[-2]
     HEIGHT: gl.constexpr = x_map.block_shape[2]
     last = gl.maximum(tile.seqlen_k - 1, 0) // HEIGHT * HEIGHT

@@ -12,7 +12,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from aot_runtime.caches import dequantise_int4, quantise_int4
 from kernels.rows.reference import largest, row_scale
 
 Array = np.ndarray
@@ -33,7 +32,7 @@ EXACT = Precision(np.dtype(np.float64), np.dtype(np.float64))
 
 
 def as_kernel(q: Array) -> Precision:
-    """What kernels do: fp32 scores and sums, probabilities and results of q's dtype."""
+    """Return the Precision of the kernels: fp32 scores and sums, probabilities and results of q's dtype."""
     return Precision(np.dtype(np.float32), q.dtype)
 
 
@@ -89,18 +88,9 @@ def attend(
 
 
 def _flash_decode(
-    precision: Precision,
-    q: Array,
-    k: Array,
-    v: Array,
-    *,
-    seqlens_k: Array | None = None,
-    k_scale: Array | None = None,
-    v_scale: Array | None = None,
-    scale: float,
-    return_lse: bool = False,
-    num_splits: int = 0,
-) -> Result:
+    precision: Precision, q: Array, k: Array, v: Array, *, seqlens_k: Array | None = None, k_scale: Array | None = None,
+    v_scale: Array | None = None, scale: float, return_lse: bool = False, num_splits: int = 0,
+) -> Result:  # fmt: skip
     batch, heads = q.shape[:2]
     heads_kv, seqlen_k = k.shape[1:3]
     out, lse = np.empty(q.shape, precision.storage), np.empty(q.shape[:3], precision.compute)
@@ -114,24 +104,10 @@ def _flash_decode(
 
 
 def _paged_attention(
-    precision: Precision,
-    q: Array,
-    k: Array,
-    v: Array,
-    block_tables: Array,
-    seqlens_k: Array,
-    cu_seqlens_q: Array,
-    *,
-    k_scale: Array | None = None,
-    v_scale: Array | None = None,
-    alibi_slopes: Array | None = None,
-    scale: float,
-    window: int = -1,
-    softcap: float = 0.0,
-    return_lse: bool = False,
-    max_seqlen_q: int = 1,
-    num_splits: int = 0,
-) -> Result:
+    precision: Precision, q: Array, k: Array, v: Array, block_tables: Array, seqlens_k: Array, cu_seqlens_q: Array, *,
+    k_scale: Array | None = None, v_scale: Array | None = None, alibi_slopes: Array | None = None, scale: float, window:
+    int = -1, softcap: float = 0.0, return_lse: bool = False, max_seqlen_q: int = 1, num_splits: int = 0,
+) -> Result:  # fmt: skip
     heads, (_, block_size, heads_kv, _) = q.shape[1], k.shape
     out, lse = np.empty(q.shape, precision.storage), np.empty(q.shape[:2], precision.compute)
     k_scale, v_scale = (_spread(factors, k.shape[:3]) for factors in (k_scale, v_scale))
@@ -170,6 +146,36 @@ def _modifier(k_scale: Array | None, window: int = -1, softcap: float = 0.0, slo
 # Caches of 4 bits a number
 
 
+def quantise_int4(x: Array, groups: int) -> tuple[Array, Array]:
+    """Rows as `append_kv_int4` writes them, bit for bit: (packed uint8 [.., head_dim / 2], pairs fp16 [.., groups, 2]).
+
+    Args:
+        x: float32 [.., head_dim]. Each group is rounded to 16 steps from its least to its largest number, after the
+            pair was rounded to fp16.
+
+    Raises:
+        ValueError: groups do not divide head_dim, or head_dim is odd.
+    """
+    head_dim = x.shape[-1]
+    if groups < 1 or head_dim % groups or head_dim % 2:
+        raise ValueError(f"groups = {groups} of head_dim = {head_dim}; a divisor is needed, and an even head_dim")
+    grouped = x.astype(np.float32).reshape(*x.shape[:-1], groups, -1)
+    shift = grouped.min(-1).astype(np.float16)
+    factor = ((grouped.max(-1) - shift.astype(np.float32)) / np.float32(15)).astype(np.float16)
+    divisor = np.where(factor == 0, np.float16(1), factor).astype(np.float32)
+    steps = (grouped - shift.astype(np.float32)[..., None]) / divisor[..., None]
+    nibbles = np.clip(np.floor(steps + np.float32(0.5)), 0, 15).astype(np.uint8).reshape(*x.shape[:-1], -1, 2)
+    return nibbles[..., 0] | nibbles[..., 1] << 4, np.stack([factor, shift], -1)
+
+
+def dequantise_int4(packed: Array, pairs: Array) -> Array:
+    """Rows as float32 [.., head_dim]. packed: uint8 [.., head_dim / 2]; pairs: fp16 [.., groups, 2]."""
+    head_dim, groups = 2 * packed.shape[-1], pairs.shape[-2]  # a batch of 0 leaves nothing to infer them from
+    nibbles = np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], groups, head_dim // groups)
+    pairs = pairs.astype(np.float32)
+    return (nibbles * pairs[..., :1] + pairs[..., 1:]).reshape(*packed.shape[:-1], head_dim)
+
+
 def flash_decode_int4(
     q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, *rest: Array, **options: object
 ) -> Result:
@@ -199,15 +205,9 @@ def paged_attention_int4_same_dtype(
 
 
 def _flash_decode_int4(
-    precision: Precision,
-    q: Array,
-    k: Array,
-    v: Array,
-    k_scale: Array,
-    v_scale: Array,
-    seqlens_k: Array,
-    **options: object,
-) -> Result:
+    precision: Precision, q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, seqlens_k: Array, **options:
+    object,
+) -> Result:  # fmt: skip
     k, v = _unpacked(precision, k, v, k_scale, v_scale)
     return _flash_decode(precision, q, k, v, seqlens_k=seqlens_k, **options)
 
@@ -237,14 +237,9 @@ def rotate(x: Array, cos: Array, sin: Array, positions: Array, interleaved: bool
 
 
 def new_rows(
-    k_new: Array,
-    v_new: Array,
-    cos: Array | None,
-    sin: Array | None,
-    positions: Array | None,
-    interleaved: bool,
+    k_new: Array, v_new: Array, cos: Array | None, sin: Array | None, positions: Array | None, interleaved: bool,
     compute: type,
-) -> tuple[Array, Array]:
+) -> tuple[Array, Array]:  # fmt: skip
     """Keys, rotated where there are angles, and values, in the dtype `compute`."""
     k_new = k_new.astype(compute)
     if cos is not None:
@@ -261,21 +256,10 @@ def quantise(x: Array, scale: Array | None, dtype: np.dtype) -> Array:
 
 
 def append(
-    kind: str,
-    k_new: Array,
-    v_new: Array,
-    k: Array,
-    v: Array,
-    slots: Array,
-    k_scale: Array | None = None,
-    v_scale: Array | None = None,
-    cos: Array | None = None,
-    sin: Array | None = None,
-    positions: Array | None = None,
-    *,
-    interleaved: bool = False,
-    compute: type = np.float32,
-) -> tuple[Array, ...]:
+    kind: str, k_new: Array, v_new: Array, k: Array, v: Array, slots: Array, k_scale: Array | None = None, v_scale:
+    Array | None = None, cos: Array | None = None, sin: Array | None = None, positions: Array | None = None, *,
+    interleaved: bool = False, compute: type = np.float32,
+) -> tuple[Array, ...]:  # fmt: skip
     """The caches (and for the kinds `per_token` and `int4` their scales) with the new rows in their slots.
 
     kind: `given` (scales are), `per_token` or `int4`. Shapes as in manifests/decode.yaml. Arguments stay as they are.
@@ -303,36 +287,9 @@ def append(
 
 
 def _appending(kind: str, compute: type) -> Callable[..., tuple[Array, ...]]:
-    def reference(
-        k_new: Array,
-        v_new: Array,
-        k: Array,
-        v: Array,
-        slots: Array,
-        k_scale: Array | None = None,
-        v_scale: Array | None = None,
-        cos: Array | None = None,
-        sin: Array | None = None,
-        positions: Array | None = None,
-        *,
-        interleaved: bool = False,
-    ) -> tuple[Array, ...]:
-        quantised = k.dtype.itemsize == 1  # how that rounds is a matter of float32
-        return append(
-            kind,
-            k_new,
-            v_new,
-            k,
-            v,
-            slots,
-            k_scale,
-            v_scale,
-            cos,
-            sin,
-            positions,
-            interleaved=interleaved,
-            compute=np.float32 if quantised else compute,
-        )
+    def reference(k_new: Array, v_new: Array, k: Array, *rest: Array | None, **options: object) -> tuple[Array, ...]:
+        quantised = k.dtype.itemsize == 1  # rounds as float32 does
+        return append(kind, k_new, v_new, k, *rest, compute=np.float32 if quantised else compute, **options)
 
     return reference
 
@@ -360,19 +317,9 @@ def mla_decode_same_dtype(q: Array, cache: Array, *tables: Array, **options: obj
 
 
 def _mla_decode(
-    precision: Precision,
-    q: Array,
-    cache: Array,
-    block_tables: Array,
-    seqlens_k: Array,
-    cu_seqlens_q: Array,
-    *,
-    rope: int = 64,
-    scale: float,
-    return_lse: bool = False,
-    max_seqlen_q: int = 1,
-    num_splits: int = 0,
-) -> Result:
+    precision: Precision, q: Array, cache: Array, block_tables: Array, seqlens_k: Array, cu_seqlens_q: Array, *, rope:
+    int = 64, scale: float, return_lse: bool = False, max_seqlen_q: int = 1, num_splits: int = 0,
+) -> Result:  # fmt: skip
     latent = cache.shape[2] - rope
     out, lse = np.empty((*q.shape[:2], latent), precision.storage), np.empty(q.shape[:2], precision.compute)
     for b, keys in enumerate(seqlens_k):

@@ -16,9 +16,9 @@ GAIN: tl.constexpr = tl.constexpr(128.0)
 """Probabilities times the scale of a quantised value are small; this keeps them in float16's normal range."""
 
 
-class Scoring(NamedTuple):
-    """What is made of products of queries and keys. slopes: fp32, of each row, in units of log2, or None. reach: keys
-    that a query sees before its own place."""
+class DecodeScoring(NamedTuple):
+    """Steps from a product of a query and a key to a score. slopes: fp32, of each row, in units of log2, or None.
+    reach: keys that a query sees before its own place."""
 
     scale: tl.tensor
     softcap: tl.tensor
@@ -49,8 +49,8 @@ def decode_split(
     int32 [batch], how many keys each sequence has; None, or null: seqlen_k. Its queries are its last tokens: query t
     sees keys j <= t + keys - queries and, if window >= 0, only those with j >= t + keys - queries - window.
 
-    k_scale, v_scale: fp32, factors of the cache's numbers, a stride 0 where one serves all. With GROUPS the cache has 4
-    bits a number, uint8 [.., head_dim / 2], the even ones low, and each token has `groups` (factor, shift) pairs, fp16
+    k_scale, v_scale: fp32, factors of the cached values, a stride 0 where one serves all. With GROUPS the cache has 4
+    bits a value, uint8 [.., head_dim / 2], the even ones low, and each token has `groups` (factor, shift) pairs, fp16
     [.., groups, 2], contiguous; GROUPS: a multiple of it; WORDS: as `load_int4` has it. softcap: if > 0,
     scores become softcap * tanh(score / softcap). alibi_slopes: fp32 [heads], None or null; adds -slope * |distance|.
 
@@ -109,7 +109,7 @@ def decode_split(
 
 @triton.jit
 def factors_at(factors: HeadRows, block, head_kv, place):
-    """Addresses of the factors (or of the first pairs) of a key head's tokens; None where there are none."""
+    """Return addresses of the factors (or of the first pairs) of a key head's tokens; None if there are none."""
     if factors.ptr is None:
         return None
     else:
@@ -122,7 +122,7 @@ def load_cache(
     cache: Heads, factors, block, head_kv, place, head_dim, groups,
     HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, GROUPS: tl.constexpr, WORDS: tl.constexpr,
 ):  # fmt: skip
-    """Rows of a key head, [len(place), HEAD_DIM], as the cache has them, or of 4 bits as fp16.
+    """Load rows of a key head, [len(place), HEAD_DIM], as they are, or fp16 for 4 bits.
 
     factors: as from `factors_at`; other arguments are as in `decode_split`.
     """
@@ -136,16 +136,17 @@ def load_cache(
 
 @triton.jit
 def make_scoring(scale, softcap, window, alibi_slopes, heads):
-    """The Scoring of rows of these query heads; the arguments are as in `decode_split`."""
+    """Make the DecodeScoring of rows of these query heads; arguments as in `decode_split`."""
     slopes = None
     if alibi_slopes is not None:
         slopes = tl.load(alibi_slopes + heads, alibi_slopes.to(tl.int64) != 0, 0.0) * LOG2_E
-    return Scoring(scale, softcap, slopes, window if window >= 0 else 2147483647)
+    return DecodeScoring(scale, softcap, slopes, window if window >= 0 else 2147483647)
 
 
 @triton.jit
-def visible_scores(products, distance, scoring: Scoring):
-    """Scores in units of log2, -inf where the key is not seen; distance: int32, of the key before the last one seen."""
+def visible_scores(products, distance, scoring: DecodeScoring):
+    """Return scores in units of log2, -inf where the key is not seen; distance: int32, from the key to the last one
+    seen."""
     if scoring.softcap > 0:
         scores = cap(products, scoring.scale, scoring.softcap) * LOG2_E
     else:

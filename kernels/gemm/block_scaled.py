@@ -1,4 +1,4 @@
-"""Matrix products of 8-bit numbers with a scale for each block of 128 of k."""
+"""Products of 8-bit matrices with a scale for each block of 128 of k."""
 
 import triton
 import triton.language as tl
@@ -43,8 +43,8 @@ def block_scaled_matmul(
 def accumulate_blocks(
     a_at, b_at, a_step, b_step, scale_a_at, scale_b_at, scale_a_step, scale_b_step, k, BLOCK_K: tl.constexpr
 ):
-    """The product of the `k` columns of a and rows of b that begin at these addresses, [.., BLOCK_K] and [BLOCK_K, ..],
-    each block of them scaled, fp32. BLOCK_K divides 128.
+    """Multiply the `k` columns of a and rows of b at these addresses, [.., BLOCK_K] and [BLOCK_K, ..], scaling each
+    block; fp32. BLOCK_K divides 128.
 
     scale_a_at, scale_b_at: addresses of the first block's scales, of the rows of a and of the columns of b. The steps
     lead from a column of a, row of b or block of scales to the next, in elements.

@@ -14,10 +14,10 @@ def described_tiles(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     PRECISION: tl.constexpr, B_COLUMNS: tl.constexpr, SPECIALISED: tl.constexpr,
 ):  # fmt: skip
-    """The tiles that a program of `matmul` computes, one after the other; a, b and e each a `Matrix`, of this batch.
+    """Compute the tiles of a program of `matmul`, one after the other; a, b and e: each a `Matrix`, of this batch.
 
-    Rows of a, and columns of b (B_COLUMNS) or its rows, begin at multiples of 16 bytes; k > 0. What lies past the
-    edges is loaded as 0. SPECIALISED: some warps load and the others multiply.
+    Rows of a, and columns of b (B_COLUMNS) or its rows, begin at multiples of 16 bytes; k > 0. Elements past the
+    edges are loaded as 0. SPECIALISED: some warps load and the others multiply.
     """
     a_matrix = tl.make_tensor_descriptor(a.ptr, [m, k], [a.stride_rows, 1], [BLOCK_M, BLOCK_K])
     if B_COLUMNS:

@@ -1,4 +1,4 @@
-"""What happens to a tile of a product before it is stored."""
+"""Epilogues: scales, bias, addend, activation and conversion of a tile before it is stored."""
 
 from typing import NamedTuple
 
@@ -13,7 +13,7 @@ RSQRT_2: tl.constexpr = tl.constexpr(0.7071067811865476)
 LEAK: tl.constexpr = tl.constexpr(0.01)
 """Slope of leaky_relu below 0."""
 
-# What `activation` means; 0: nothing.
+# Values of `activation`; 0: none.
 RELU: tl.constexpr = tl.constexpr(1)
 LEAKY_RELU: tl.constexpr = tl.constexpr(2)
 GELU: tl.constexpr = tl.constexpr(3)
@@ -22,11 +22,11 @@ SILU: tl.constexpr = tl.constexpr(5)
 
 
 class Epilogue(NamedTuple):
-    """act(alpha * scale_a * product * scale_b + bias + beta * d) is made of a product [batch, m, n].
+    """Operands of act(alpha * scale_a * product * scale_b + bias + beta * d), for a product [batch, m, n].
 
-    bias: [n]; d: the addend, [batch, m, n], strides 0 where it is broadcast; scale_a: fp32 [m]; scale_b: fp32 [n]. What
-    is None or a null pointer is left out. EPILOGUE says what may be there besides scales: `none`; `bias`; `any` of
-    bias, d and activation.
+    bias: [n]; d: the addend, [batch, m, n], strides 0 where it is broadcast; scale_a: fp32 [m]; scale_b: fp32 [n].
+    Fields that are None or null pointers are left out. EPILOGUE lists what may be given besides scales: `none`; `bias`;
+    `any` of bias, d and activation.
     """
 
     bias: tl.tensor = None
@@ -46,7 +46,7 @@ class Epilogue(NamedTuple):
 
 @triton.jit
 def finish(acc, rows, columns, batch, m, n, e, epilogue):
-    """Store what `epilogue` makes of a product, as the dtype of e.
+    """Apply the epilogue to a product, and store it in the dtype of e.
 
     acc: [rows, columns], of one batch; e: its `Matrix`. int8 results are rounded half to even and saturate.
     """
@@ -59,7 +59,7 @@ def finish(acc, rows, columns, batch, m, n, e, epilogue):
 
 @triton.jit
 def finished(acc, rows, columns, batch, m, n, dtype: tl.constexpr, epilogue):
-    """What `epilogue` makes of a product [rows, columns] whose result is to be of this dtype, before it is converted.
+    """Apply the epilogue to a product [rows, columns] whose result will be converted to `dtype`.
 
     Computed in fp32, or, where both dtypes are int32, in int32; then it wraps.
     """
@@ -85,7 +85,7 @@ def finished(acc, rows, columns, batch, m, n, dtype: tl.constexpr, epilogue):
 
 @triton.jit
 def activate(value, activation):
-    """The function that `activation` names, of fp32 numbers. A NaN stays one."""
+    """Apply an activation to fp32 values. NaN stays NaN."""
     if activation == RELU:
         value = tl.where(value < 0, 0.0, value)
     elif activation == LEAKY_RELU:
@@ -107,7 +107,7 @@ def _gated(value, gate):
 
 @triton.jit
 def convert(value, dtype: tl.constexpr):
-    """To a dtype. Of fp32 to int8: rounded half to even, saturating; a NaN becomes 0."""
+    """Convert to a dtype. From fp32 to int8: rounded half to even, saturating; NaN becomes 0."""
     if dtype == tl.int8 and value.dtype == tl.float32:
         value = half_to_even(tl.where(value == value, tl.minimum(tl.maximum(value, -128.0), 127.0), 0.0))
     return value.to(dtype)

@@ -1,11 +1,11 @@
-"""Matrix products for Hopper in Gluon: one warp loads tiles by tensor maps, groups of four warps multiply them.
+"""Matrix products for Hopper in Gluon: one warp loads tiles by tensor maps, one or two warpgroups multiply them.
 
 The operands go through a ring of stages in shared memory. A program computes one tile of the result after the other,
-and the warp that loads runs ahead into the next one. A group never waits for the other one. Ragged extents are left to
-the tensor maps, which load zeros past the ends and store nothing there.
+and the warp that loads runs ahead into the next one. A warpgroup never waits for the other one. Ragged extents are left
+to the tensor maps, which load zeros past the ends and store nothing there.
 
-The rows of a wgmma are 64, its columns 8 to 256. So the operand with few rows is the right one: with TRANSPOSED that is
-`a`, and the tile that is multiplied is the transposed one of the result.
+A wgmma has 64 rows and 8 to 256 columns. So the operand with few rows is the right one: with TRANSPOSED that is `a`,
+and the tile that is multiplied is that of the transposed result.
 """
 
 from typing import NamedTuple
@@ -21,22 +21,25 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 )
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from kernels.common.hopper import GROUP_0, GROUP_1, accumulator_layout, halves, make_barriers, next_stage
 from kernels.gemm.epilogue import Epilogue, convert, finished
 
-# A number in the arguments of warp_specialize would have no type.
-GROUP_0, GROUP_1 = gl.constexpr(0), gl.constexpr(1)
 NONE = gl.constexpr(0)
 FIRST_STAGES = gl.constexpr(2)
-"""Stages that are loaded before warps part."""
+"""Stages that are loaded before the warps part."""
 PIECES = gl.constexpr(2)
-"""Buffers of a group for results on their way out, so that one is filled while the other is stored."""
+"""Buffers of a warpgroup for results on their way out, so that one is ready while the other is stored."""
 
 
-class Work(NamedTuple):
-    """What there is to do.
+class TileGrid(NamedTuple):
+    """The tiles of a product.
 
-    steps: blocks of k. rows, columns: tiles of the left and of the right operand. band: rows of tiles that are walked
-    together. m, n: extents of the result. more: blocks of what is added to each tile.
+    Attributes:
+        steps: blocks of k.
+        rows, columns: tiles of the left and of the right operand.
+        band: rows of tiles that are walked together.
+        m, n: extents of the result.
+        more: blocks of k of the operands in `More`.
     """
 
     steps: gl.tensor
@@ -49,9 +52,9 @@ class Work(NamedTuple):
 
 
 class Operands(NamedTuple):
-    """Tensor maps of the left and of the right operand, and, or None, what is added: `More`.
+    """Tensor maps of the left and of the right operand; more: a `More`, or None.
 
-    left_is_ready: whether launches that may still run leave the left operand as it is; None: nobody knows.
+    left_is_ready: launches that may still run do not write to the left operand; None: not known.
     """
 
     left: gl.tensor
@@ -61,9 +64,9 @@ class Operands(NamedTuple):
 
 
 class More(NamedTuple):
-    """Operands whose products are added to each tile: `parts` of them, each of `steps` blocks of k.
+    """Operands whose products are added to each tile, in `parts` parts of `steps` blocks of k.
 
-    left, right: their tensor maps; left_rows, right_rows: from one part to the next.
+    left, right: tensor maps; left_rows, right_rows: rows from one part to the next.
     """
 
     left: gl.tensor
@@ -74,184 +77,172 @@ class More(NamedTuple):
     steps: gl.tensor
 
 
-class Ring(NamedTuple):
-    """Shared memory: left [STAGES * GROUPS, rows of a group, BLOCK_K], right [STAGES, its rows, BLOCK_K],
-    e [PIECES * GROUPS, block of e]; and for each stage two barriers: it has been filled; all groups have read it."""
+class Stages(NamedTuple):
+    """Shared memory: a ring of stages, each with a `ready` and a `free` barrier, and buffers for results.
+
+    left: [STAGES * GROUPS, rows of a group, BLOCK_K]; right: [STAGES, rows, BLOCK_K]; e: [PIECES * GROUPS, block of e].
+    """
 
     left: gl.shared_memory_descriptor
     right: gl.shared_memory_descriptor
     e: gl.shared_memory_descriptor
-    filled: gl.shared_memory_descriptor
-    empty: gl.shared_memory_descriptor
+    ready: gl.shared_memory_descriptor
+    free: gl.shared_memory_descriptor
 
 
 @gluon.jit
-def make_ring(
+def make_stages(
     left, right, e, GROUPS: gl.constexpr, STAGES: gl.constexpr, BLOCKS: gl.constexpr = 1, LOADERS: gl.constexpr = 1
 ):  # fmt: skip
-    """A ring for blocks of these tensor maps. BLOCKS: those of the left operand that a group has of a tile. LOADERS:
-    warps that fill a stage."""
-    ring = Ring(
-        gl.allocate_shared_memory(left.dtype, [STAGES * GROUPS * BLOCKS] + left.block_shape, left.layout),  # noqa: RUF005
-        gl.allocate_shared_memory(right.dtype, [STAGES] + right.block_shape, right.layout),  # noqa: RUF005
-        gl.allocate_shared_memory(e.dtype, [PIECES * GROUPS] + e.block_shape, e.layout),  # noqa: RUF005
-        mbarrier.allocate_mbarrier(batch=STAGES), mbarrier.allocate_mbarrier(batch=STAGES),
-    )  # fmt: skip
-    for stage in gl.static_range(STAGES):
-        mbarrier.init(ring.filled.index(stage), count=LOADERS)
-        mbarrier.init(ring.empty.index(stage), count=GROUPS)
-    return ring
+    """Allocate Stages for blocks of these tensor maps. BLOCKS: blocks of the left operand in a group's part of a tile.
+    LOADERS: warps that fill a stage."""
+    left_buffers = gl.allocate_shared_memory(left.dtype, [STAGES * GROUPS * BLOCKS] + left.block_shape, left.layout)  # noqa: RUF005
+    right_buffers = gl.allocate_shared_memory(right.dtype, [STAGES] + right.block_shape, right.layout)  # noqa: RUF005
+    e_buffers = gl.allocate_shared_memory(e.dtype, [PIECES * GROUPS] + e.block_shape, e.layout)  # noqa: RUF005
+    ready, free = make_barriers(STAGES, LOADERS, GROUPS)
+    return Stages(left_buffers, right_buffers, e_buffers, ready, free)
 
 
 @gluon.jit
-def tile_at(tile, work):
-    """(row, column) of a tile: bands of rows, each walked column by column.
+def tile_at(tile, grid):
+    """Return the (row, column) of a tile, in bands of rows, each walked column by column.
 
-    A program begins with this, and a division takes as long as many instructions: so there is one where it is needed.
+    A program begins with this, and divisions are slow, so each is made only where it is needed.
     """
     first = 0
-    if work.rows > work.band:
-        first = tile // (work.band * work.columns) * work.band
-    place = tile - first * work.columns
-    height = gl.minimum(work.band, work.rows - first)
-    column = place // work.band
-    if height < work.band:
+    if grid.rows > grid.band:
+        first = tile // (grid.band * grid.columns) * grid.band
+    place = tile - first * grid.columns
+    height = gl.minimum(grid.band, grid.rows - first)
+    column = place // grid.band
+    if height < grid.band:
         column = place // height
     return first + place - column * height, column
 
 
 @gluon.jit
-def next_stage(stage, phase, STAGES: gl.constexpr):
-    is_last = stage == STAGES - 1
-    return gl.where(is_last, 0, stage + 1), gl.where(is_last, phase ^ 1, phase)
-
-
-@gluon.jit
-def load_first(operands, ring, work):
+def load_first(operands, stages, grid):
     """Begin to load a program's first tile before its warps part, which takes as long as some loads do.
 
-    Returns of how many stages: the left blocks, if these need not wait for earlier launches, or else all blocks.
+    Returns the number of stages loaded: their left blocks, if these need not wait for earlier launches, else all.
     """
-    STAGES: gl.constexpr = ring.right.shape[0]
-    BLOCK_K: gl.constexpr = ring.right.shape[2]
+    STAGES: gl.constexpr = stages.right.shape[0]
+    BLOCK_K: gl.constexpr = stages.right.shape[2]
     left, right = operands.left, operands.right
-    row, column = first_row_and_column(gl.program_id(0), ring, work)
+    row, column = first_row_and_column(gl.program_id(0), stages, grid)
     count = gl.to_tensor(0)
     if operands.left_is_ready is not None:
         if operands.left_is_ready:
-            count = gl.minimum(STAGES, work.steps)
+            count = gl.minimum(STAGES, grid.steps)
             for stage in range(count):
-                load_left(left, right, row, stage * BLOCK_K, ring, stage)
+                load_left(left, right, row, stage * BLOCK_K, stages, stage)
     else:
         gdc_wait()
         gl.static_assert(FIRST_STAGES < STAGES)
-        count = gl.minimum(FIRST_STAGES, work.steps)
+        count = gl.minimum(FIRST_STAGES, grid.steps)
         for stage in range(count):
-            load_left(left, right, row, stage * BLOCK_K, ring, stage)
-            load_block(right, column, stage * BLOCK_K, ring.filled.index(stage), ring.right.index(stage))
+            load_left(left, right, row, stage * BLOCK_K, stages, stage)
+            load_block(right, column, stage * BLOCK_K, stages.ready.index(stage), stages.right.index(stage))
     return count
 
 
 @gluon.jit
-def load_tiles(operands, ring, work, loaded):
-    """The warp that loads. loaded: what `load_first` returned.
+def load_tiles(operands, stages, grid, loaded):
+    """Load all tiles of a program. loaded: the result of `load_first`.
 
-    Nothing is stored before it, or `load_first`, has waited for earlier launches. The next launch may begin when all is
-    loaded, and no earlier: its programs would take the first multiprocessors that are free, and if they are few,
+    Nothing is stored before this, or `load_first`, has waited for earlier launches. The next launch may begin when all
+    is loaded, and no earlier: its programs would take the first multiprocessors that are free, and, if they are few,
     share the paths to memory unevenly.
     """
-    BLOCK_K: gl.constexpr = ring.right.shape[2]
+    BLOCK_K: gl.constexpr = stages.right.shape[2]
     left, right, more = operands.left, operands.right, operands.more
     stage, phase, first = 0, 1, 0
     if operands.left_is_ready is None:
         stage, first = loaded, loaded
     else:
         gdc_wait()
-    for tile in range(gl.program_id(0), work.rows * work.columns, gl.num_programs(0)):
-        row, column = first_row_and_column(tile, ring, work)
-        for step in range(first, work.steps):
+    for tile in range(gl.program_id(0), grid.rows * grid.columns, gl.num_programs(0)):
+        row, column = first_row_and_column(tile, stages, grid)
+        for step in range(first, grid.steps):
             if operands.left_is_ready is None:
-                stage, phase = load_stage(left, right, row, column, step * BLOCK_K, ring, stage, phase)
+                stage, phase = load_stage(left, right, row, column, step * BLOCK_K, stages, stage, phase)
             else:
                 loads_left = (tile != gl.program_id(0)) | (step >= loaded)
-                stage, phase = load_stage(left, right, row, column, step * BLOCK_K, ring, stage, phase, loads_left)
+                stage, phase = load_stage(left, right, row, column, step * BLOCK_K, stages, stage, phase, loads_left)
         first = 0
         if more is not None:
             for i in range(more.parts):
                 left_row, right_row = row + i * more.left_rows, column + i * more.right_rows
                 for step in range(more.steps):
                     stage, phase = load_stage(
-                        more.left, more.right, left_row, right_row, step * BLOCK_K, ring, stage, phase
+                        more.left, more.right, left_row, right_row, step * BLOCK_K, stages, stage, phase
                     )  # fmt: skip
     gdc_launch_dependents()
 
 
 @gluon.jit
-def first_row_and_column(tile, ring, work):
-    """Of the left and of the right operand, for a tile."""
-    row, column = tile_at(tile, work)
-    GROUPS: gl.constexpr = ring.left.shape[0] // ring.right.shape[0]
-    return row * (GROUPS * ring.left.shape[1]), column * ring.right.shape[1]
+def first_row_and_column(tile, stages, grid):
+    """Return the first rows of the left and of the right operand for a tile."""
+    row, column = tile_at(tile, grid)
+    GROUPS: gl.constexpr = stages.left.shape[0] // stages.right.shape[0]
+    return row * (GROUPS * stages.left.shape[1]), column * stages.right.shape[1]
 
 
 @gluon.jit
-def load_stage(left, right, row, column, k, ring, stage, phase, loads_left=True):
-    """Load blocks that begin there, as soon as a stage is empty; the next stage, and its phase."""
-    mbarrier.wait(ring.empty.index(stage), phase)
+def load_stage(left, right, row, column, k, stages, stage, phase, loads_left=True):
+    """Load blocks from these rows and k on, once the stage is free; return the next (stage, phase)."""
+    mbarrier.wait(stages.free.index(stage), phase)
     if loads_left:
-        load_left(left, right, row, k, ring, stage)
-    load_block(right, column, k, ring.filled.index(stage), ring.right.index(stage))
-    return next_stage(stage, phase, ring.right.shape[0])
+        load_left(left, right, row, k, stages, stage)
+    load_block(right, column, k, stages.ready.index(stage), stages.right.index(stage))
+    return next_stage(stage, phase, stages.right.shape[0])
 
 
 @gluon.jit
-def load_left(left, right, row, k, ring, stage):
-    """Load the left blocks of a stage, which is full when the right one is there, too."""
-    GROUPS: gl.constexpr = ring.left.shape[0] // ring.right.shape[0]
-    filled = ring.filled.index(stage)
-    mbarrier.expect(filled, GROUPS * left.nbytes_per_cta + right.nbytes_per_cta)
+def load_left(left, right, row, k, stages, stage):
+    """Load the left blocks of a stage. Its barrier expects the right block, too."""
+    GROUPS: gl.constexpr = stages.left.shape[0] // stages.right.shape[0]
+    ready = stages.ready.index(stage)
+    mbarrier.expect(ready, GROUPS * left.nbytes_per_cta + right.nbytes_per_cta)
     for group in gl.static_range(GROUPS):
-        load_block(left, row + group * ring.left.shape[1], k, filled, ring.left.index(stage * GROUPS + group))
+        load_block(left, row + group * stages.left.shape[1], k, ready, stages.left.index(stage * GROUPS + group))
 
 
 @gluon.jit
-def load_block(x, row, k, filled, buffer):
-    """Load a block of [rows, k], or of the first of several of these."""
+def load_block(x, row, k, ready, buffer):
+    """Load a block of a map of [rows, k], or of the first of several matrices."""
     if len(x.block_shape) == 3:
-        tma.async_load(x, [0, row, k], filled, buffer.reshape([1, buffer.shape[0], buffer.shape[1]]))
+        tma.async_load(x, [0, row, k], ready, buffer.reshape([1, buffer.shape[0], buffer.shape[1]]))
     else:
-        tma.async_load(x, [row, k], filled, buffer)
+        tma.async_load(x, [row, k], ready, buffer)
 
 
 @gluon.jit
-def halves(x):
-    return x.reshape([x.shape[0], 2, x.shape[1] // 2]).permute((0, 2, 1)).split()
+def store(
+    e, x, row, column, stages, grid, epilogue, FIRST: gl.constexpr, PIECE: gl.constexpr, TRANSPOSED: gl.constexpr
+):
+    """Apply the epilogue to x, a group's part of a tile, and store it in pieces as large as the buffers in `stages.e`.
 
-
-@gluon.jit
-def store(e, x, row, column, ring, work, epilogue, FIRST: gl.constexpr, PIECE: gl.constexpr, TRANSPOSED: gl.constexpr):
-    """Store what `epilogue` makes of x, a group's part of a tile, in pieces as large as `ring.e` has them.
-
-    They go through the buffers from FIRST on in turns; x begins with piece number PIECE.
+    Pieces take turns through the buffers from FIRST on; x begins with piece PIECE.
     """
-    WIDTH: gl.constexpr = ring.e.shape[1] if TRANSPOSED else ring.e.shape[2]
+    WIDTH: gl.constexpr = stages.e.shape[1] if TRANSPOSED else stages.e.shape[2]
     if x.shape[1] > WIDTH:
         left, right = halves(x)
-        store(e, left, row, column, ring, work, epilogue, FIRST, PIECE, TRANSPOSED)
+        store(e, left, row, column, stages, grid, epilogue, FIRST, PIECE, TRANSPOSED)
         NEXT: gl.constexpr = PIECE + left.shape[1] // WIDTH
-        store(e, right, row, column + left.shape[1], ring, work, epilogue, FIRST, NEXT, TRANSPOSED)
+        store(e, right, row, column + left.shape[1], stages, grid, epilogue, FIRST, NEXT, TRANSPOSED)
     elif TRANSPOSED:
-        store_piece(e, x.permute((1, 0)), column, row, ring.e.index(FIRST + PIECE % PIECES), work, epilogue)
+        store_piece(e, x.permute((1, 0)), column, row, stages.e.index(FIRST + PIECE % PIECES), grid, epilogue)
     else:
-        store_piece(e, x, row, column, ring.e.index(FIRST + PIECE % PIECES), work, epilogue)
+        store_piece(e, x, row, column, stages.e.index(FIRST + PIECE % PIECES), grid, epilogue)
 
 
 @gluon.jit
-def store_piece(e, x, row, column, buffer, work, epilogue):
+def store_piece(e, x, row, column, buffer, grid, epilogue):
     LAYOUT: gl.constexpr = x.type.layout
     rows = row + gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, LAYOUT))
     columns = column + gl.arange(0, x.shape[1], layout=gl.SliceLayout(0, LAYOUT))
-    x = convert(finished(x, rows, columns, gl.program_id(1), work.m, work.n, e.dtype, epilogue), e.dtype)
+    x = convert(finished(x, rows, columns, gl.program_id(1), grid.m, grid.n, e.dtype, epilogue), e.dtype)
     tma.store_wait(PIECES - 1)
     buffer.store(x)
     fence_async_shared()
@@ -259,33 +250,33 @@ def store_piece(e, x, row, column, buffer, work, epilogue):
 
 
 @gluon.jit
-def multiply_tiles(e, ring, work, epilogue, TRANSPOSED: gl.constexpr, GROUP: gl.constexpr):
-    """The warps that multiply: those of one group, which has its rows of each tile."""
-    STAGES: gl.constexpr = ring.right.shape[0]
-    GROUPS: gl.constexpr = ring.left.shape[0] // STAGES
-    ROWS: gl.constexpr = ring.left.shape[1]
-    COLUMNS: gl.constexpr = ring.right.shape[1]
-    DTYPE: gl.constexpr = ring.left.dtype
+def multiply_tiles(e, stages, grid, epilogue, TRANSPOSED: gl.constexpr, GROUP: gl.constexpr):
+    """Multiply warpgroup GROUP's rows of all tiles of a program."""
+    STAGES: gl.constexpr = stages.right.shape[0]
+    GROUPS: gl.constexpr = stages.left.shape[0] // STAGES
+    ROWS: gl.constexpr = stages.left.shape[1]
+    COLUMNS: gl.constexpr = stages.right.shape[1]
+    DTYPE: gl.constexpr = stages.left.dtype
     WIDTH: gl.constexpr = min(COLUMNS, 128) if DTYPE.is_int() else COLUMNS  # Triton has no wgmma of 256 with integers
-    LAYOUT: gl.constexpr = gl.NVMMADistributedLayout([3, 0], [4, 1], [16, WIDTH, 256 // DTYPE.primitive_bitwidth])
+    LAYOUT: gl.constexpr = accumulator_layout(WIDTH, DTYPE)
     SUM: gl.constexpr = gl.int32 if DTYPE.is_int() else gl.float32
-    PRECISION: gl.constexpr = "tf32"  # of float32, which wgmma takes as nothing else
+    PRECISION: gl.constexpr = "tf32"  # of float32 operands: wgmma knows no other
     stage, phase, last = 0, 0, 0
-    for tile in range(gl.program_id(0), work.rows * work.columns, gl.num_programs(0)):
-        row, column = tile_at(tile, work)
+    for tile in range(gl.program_id(0), grid.rows * grid.columns, gl.num_programs(0)):
+        row, column = tile_at(tile, grid)
         acc = gl.zeros([ROWS, COLUMNS], SUM, LAYOUT)
-        for step in range(work.steps + work.more):
-            mbarrier.wait(ring.filled.index(stage), phase)
-            left, right = ring.left.index(stage * GROUPS + GROUP), ring.right.index(stage).permute((1, 0))
+        for step in range(grid.steps + grid.more):
+            mbarrier.wait(stages.ready.index(stage), phase)
+            left, right = stages.left.index(stage * GROUPS + GROUP), stages.right.index(stage).permute((1, 0))
             acc = warpgroup_mma(left, right, acc, use_acc=step > 0, precision=PRECISION, is_async=True)
             acc = warpgroup_mma_wait(1, deps=[acc])  # for the product of the stage before
-            mbarrier.arrive(ring.empty.index(last), pred=step > 0)
+            mbarrier.arrive(stages.free.index(last), pred=step > 0)
             last = stage
             stage, phase = next_stage(stage, phase, STAGES)
         acc = warpgroup_mma_wait(0, deps=[acc])
-        mbarrier.arrive(ring.empty.index(last))
+        mbarrier.arrive(stages.free.index(last))
         at = (row * GROUPS + GROUP) * ROWS
-        store(e, acc, at, column * COLUMNS, ring, work, epilogue, GROUP * PIECES, 0, TRANSPOSED)
+        store(e, acc, at, column * COLUMNS, stages, grid, epilogue, GROUP * PIECES, 0, TRANSPOSED)
     tma.store_wait(0)
 
 
@@ -296,47 +287,47 @@ def matmul_hopper(
     BYTES: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
     b_is_ready=False,
 ):  # fmt: skip
-    """e = what `epilogue` makes of a b. Grid: (tiles of e, or fewer); a tile is BLOCK_M x BLOCK_N.
+    """e = epilogue(a b). Grid: (tiles of e, or fewer); a tile is BLOCK_M x BLOCK_N.
 
     a, b, e: tensor maps of [m, k], [n, k], [m, n]; k > 0. a and b are of one dtype, of 16 bits, or float32, multiplied
     as tf32, or int8, summed in int32. GROUPS: 1 or 2 groups of four warps multiply, each with 64 rows of a tile or, if
     TRANSPOSED, 64 columns. So blocks are [BLOCK_M / GROUPS, BLOCK_K] and [BLOCK_N, BLOCK_K], or, if TRANSPOSED,
-    [BLOCK_M, BLOCK_K] and [BLOCK_N / GROUPS, BLOCK_K], where BLOCK_K elements have that many BYTES; those of e are [64,
+    [BLOCK_M, BLOCK_K] and [BLOCK_N / GROUPS, BLOCK_K], where BLOCK_K elements take BYTES bytes; those of e are [64,
     width] or [height, 64]. b_is_ready: no launch that may still run writes to b. BAND: rows of tiles that are walked
-    together, or columns. REGISTERS: of a thread that multiplies, if there are two groups.
+    together, or columns. REGISTERS: registers of a thread that multiplies, if there are two groups.
     """
     gl.static_assert(a.block_shape[1] * a.dtype.primitive_bitwidth == 8 * BYTES)
-    work = work_of(a, m, n, k, NONE, BLOCK_M, BLOCK_N, BAND, TRANSPOSED)
+    grid = grid_of(a, m, n, k, NONE, BLOCK_M, BLOCK_N, BAND, TRANSPOSED)
     operands = Operands(b, a, None, b_is_ready) if TRANSPOSED else Operands(a, b, None)
-    multiply_maps(operands, e, work, epilogue, GROUPS, STAGES, REGISTERS, TRANSPOSED)
+    multiply_maps(operands, e, grid, epilogue, GROUPS, STAGES, REGISTERS, TRANSPOSED)
 
 
 @gluon.jit
-def work_of(
+def grid_of(
     a, m, n, k, more, BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, BAND: gl.constexpr, TRANSPOSED: gl.constexpr
 ):
     rows, columns = gl.cdiv(m, BLOCK_M), gl.cdiv(n, BLOCK_N)
     steps = gl.cdiv(k, a.block_shape[1])
-    return Work(steps, columns if TRANSPOSED else rows, rows if TRANSPOSED else columns, BAND, m, n, more)
+    return TileGrid(steps, columns if TRANSPOSED else rows, rows if TRANSPOSED else columns, BAND, m, n, more)
 
 
 @gluon.jit
 def multiply_maps(
-    operands, e, work, epilogue, GROUPS: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+    operands, e, grid, epilogue, GROUPS: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
     TRANSPOSED: gl.constexpr,
 ):  # fmt: skip
-    """The groups of warps."""
-    ring = make_ring(operands.left, operands.right, e, GROUPS, STAGES)
-    loaded = load_first(operands, ring, work)
+    """Allocate stages, load the first of them, and start the specialised warps."""
+    stages = make_stages(operands.left, operands.right, e, GROUPS, STAGES)
+    loaded = load_first(operands, stages, grid)
     if GROUPS == 2:
         gl.warp_specialize([
-            (multiply_tiles, (e, ring, work, epilogue, TRANSPOSED, GROUP_0)),
-            (multiply_tiles, (e, ring, work, epilogue, TRANSPOSED, GROUP_1)),
-            (load_tiles, (operands, ring, work, loaded)),
+            (multiply_tiles, (e, stages, grid, epilogue, TRANSPOSED, GROUP_0)),
+            (multiply_tiles, (e, stages, grid, epilogue, TRANSPOSED, GROUP_1)),
+            (load_tiles, (operands, stages, grid, loaded)),
         ], [4, 1], [REGISTERS, 24])  # fmt: skip
     else:
         gl.static_assert(GROUPS == 1)
         gl.warp_specialize([
-            (multiply_tiles, (e, ring, work, epilogue, TRANSPOSED, GROUP_0)),
-            (load_tiles, (operands, ring, work, loaded)),
+            (multiply_tiles, (e, stages, grid, epilogue, TRANSPOSED, GROUP_0)),
+            (load_tiles, (operands, stages, grid, loaded)),
         ], [1], [24])  # fmt: skip

@@ -1,6 +1,6 @@
-"""Linear layers with a low-rank adapter for Hopper, in Gluon: the adapter's product is more blocks of k of the layer's.
+"""Linear layers with a low-rank adapter for Hopper, in Gluon: the adapter's product is further blocks of k.
 
-`lora.lora_shrink` has made x downᵀ, in parts of k, which are not added up before they are multiplied by upᵀ.
+`lora.lora_shrink` has computed x downᵀ in parts of k. Each part is multiplied by upᵀ; the accumulator adds them.
 """
 
 from triton.experimental import gluon
@@ -9,7 +9,7 @@ from triton.experimental.gluon.language.nvidia.hopper import tma
 from triton.language.extra.cuda import gdc_wait
 
 from kernels.gemm.epilogue import Epilogue
-from kernels.gemm.hopper import NONE, More, Operands, multiply_maps, work_of
+from kernels.gemm.hopper import NONE, More, Operands, grid_of, multiply_maps
 
 
 @gluon.jit
@@ -27,9 +27,9 @@ def lora_expand_hopper(
     gdc_wait()  # the map is written to memory, where that of an earlier launch may still be in use
     inner_map = tma.make_tensor_descriptor(inner, [parts * m, rank], [rank, 1], x.block_shape, x.layout)
     steps = gl.cdiv(rank, x.block_shape[1])
-    work = work_of(x, m, n, k, parts * steps, BLOCK_M, BLOCK_N, BAND, TRANSPOSED)
+    grid = grid_of(x, m, n, k, parts * steps, BLOCK_M, BLOCK_N, BAND, TRANSPOSED)
     if TRANSPOSED:
         operands = Operands(w, x, More(up, inner_map, NONE, m, parts, steps))
     else:
         operands = Operands(x, w, More(inner_map, up, m, NONE, parts, steps))
-    multiply_maps(operands, e, work, epilogue, GROUPS, STAGES, REGISTERS, TRANSPOSED)
+    multiply_maps(operands, e, grid, epilogue, GROUPS, STAGES, REGISTERS, TRANSPOSED)

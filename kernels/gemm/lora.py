@@ -45,7 +45,7 @@ def lora_expand(
     """e = x wᵀ + inner upᵀ, with each row's adapter. Grid: (tiles of e).
 
     x: [m, k]; w: [n, k]; up: [adapters, n, rank]; inner: [m, rank]; e: [m, n]; all of one dtype.
-    adapter_of: int32 [m], a row whose number is none of the adapters' has none; a null pointer: all have the
+    adapter_of: int32 [m], a row whose index is out of range has none; a null pointer: all have the
     first.
     """
     tile_m, tile_n = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M, NUM_XCDS)
@@ -71,8 +71,8 @@ def lora_add(
     tiles_n = tl.cdiv(n, BLOCK_N)
     rows = tl.program_id(0) // tiles_n * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(0) % tiles_n * BLOCK_N + tl.arange(0, BLOCK_N)
-    numbers = _adapters_of(adapter_of, rows, m)
-    there = (numbers >= 0) & (numbers < adapters)
+    adapters_of_rows = _adapters_of(adapter_of, rows, m)
+    there = (adapters_of_rows >= 0) & (adapters_of_rows < adapters)
     if tl.max(there.to(tl.int32), 0) == 0:
         return
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
@@ -85,13 +85,16 @@ def lora_add(
 
 @triton.jit
 def _add(acc, inner, up, adapter_of, ranks, rows, columns, m, n, rank, adapters, parts, BLOCK_R: tl.constexpr):
-    """acc + inner upᵀ of a tile: fp32 [rows, columns]. Adapters that none of the rows can have are passed over."""
-    numbers = _adapters_of(adapter_of, rows, m)
-    there = (numbers >= 0) & (numbers < adapters)
-    lowest, highest = tl.min(tl.where(there, numbers, adapters), 0), tl.max(tl.where(there, numbers, -1), 0)
+    """Return acc + inner upᵀ of a tile, fp32 [rows, columns]. Adapters that none of its rows has are skipped."""
+    adapters_of_rows = _adapters_of(adapter_of, rows, m)
+    there = (adapters_of_rows >= 0) & (adapters_of_rows < adapters)
+    lowest, highest = (
+        tl.min(tl.where(there, adapters_of_rows, adapters), 0),
+        tl.max(tl.where(there, adapters_of_rows, -1), 0),
+    )
     dtype: tl.constexpr = up.ptr.dtype.element_ty
     for adapter in range(lowest, highest + 1):
-        chosen = numbers == adapter
+        chosen = adapters_of_rows == adapter
         if tl.max(chosen.to(tl.int32), 0) > 0:
             own_rank = _rank_of(ranks, adapter, rank)
             for start in range(0, own_rank, BLOCK_R):
@@ -109,14 +112,14 @@ def _add(acc, inner, up, adapter_of, ranks, rows, columns, m, n, rank, adapters,
 
 @triton.jit
 def _adapters_of(adapter_of, rows, m):
-    """The adapters' numbers of rows; -1 past the last row, and 0 where `adapter_of` is a null pointer."""
-    numbers = tl.load(adapter_of + rows, (rows < m) & given(adapter_of), 0)
-    return tl.where(rows < m, numbers, -1)
+    """Load the adapter index of each row; -1 past the last row, and 0 if `adapter_of` is null."""
+    adapters_of_rows = tl.load(adapter_of + rows, (rows < m) & given(adapter_of), 0)
+    return tl.where(rows < m, adapters_of_rows, -1)
 
 
 @triton.jit
 def _rank_of(ranks, adapter, rank):
-    """An adapter's own rank, at most `rank`."""
+    """Load an adapter's own rank, at most `rank`."""
     if ranks is None:
         return rank
     else:

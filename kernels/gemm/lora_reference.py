@@ -34,9 +34,9 @@ def _adapters(
     compute: type, x: Array, down: Array, up: Array, adapter_of: Array | None = None,
     adapter_scales: Array | None = None, ranks: Array | None = None, scale: float = 1,
 ) -> Array:  # fmt: skip
-    """What adapters add, [m, n].
+    """Return the sum that the adapters add, [m, n].
 
-    down: [adapters, rank, k]; up: [adapters, n, rank]; adapter_of: int [m], by default 0; a row whose number is none of
+    down: [adapters, rank, k]; up: [adapters, n, rank]; adapter_of: int [m], by default 0; a row whose index is none of
     the adapters' has none. adapter_scales: [adapters], factors beside scale, by default 1. ranks: int [adapters], how
     many of the rank are an adapter's own, by default all.
     """

@@ -18,7 +18,7 @@ def matmul(
     WHOLE_M: tl.constexpr = False, DESCRIPTORS: tl.constexpr = False, B_COLUMNS: tl.constexpr = False,
     SPECIALISED: tl.constexpr = False, part: Part = None,
 ):  # fmt: skip
-    """e = what `epilogue` makes of a b. Grid: (tiles of e, or fewer if PERSISTENT; batch).
+    """e = epilogue(a b). Grid: (tiles of e, or fewer if PERSISTENT; batch).
 
     a: [batch, m, k], b: [batch, k, n], of one dtype; e: [batch, m, n]; int8 is summed in int32, all others in fp32.
     part: the tiles of e that this launch computes. PERSISTENT: a program computes one tile after the other. WHOLE_M: as
@@ -51,7 +51,7 @@ def _tile(
     BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, NUM_XCDS: tl.constexpr, PRECISION: tl.constexpr,
     WHOLE_M: tl.constexpr,
 ):  # fmt: skip
-    """One tile of `matmul`; a, b and e each a `Matrix`, those of this batch."""
+    """Compute one tile of `matmul`; a, b and e: each a `Matrix`, of this batch."""
     tiles_m, tiles_n = extent_of(part, m, n, BLOCK_M, BLOCK_N)
     tile_m, tile_n = tile_among(tile, tiles_m, tiles_n, GROUP_M, NUM_XCDS)
     row, column = (part.skipped_m + tile_m) * BLOCK_M, (part.skipped_n + tile_n) * BLOCK_N
@@ -65,7 +65,7 @@ def matmul_parts(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     NUM_XCDS: tl.constexpr = 1, PRECISION: tl.constexpr = "ieee", WHOLE_M: tl.constexpr = False,
 ):  # fmt: skip
-    """Products of each of `parts` runs of k, for `reduce_parts`. Grid: (tiles of the result, parts).
+    """Multiply each of `parts` runs of k, for `reduce_parts`. Grid: (tiles of the result, parts).
 
     a: [m, k], b: [k, n], of one dtype. partial: fp32 or int32 [parts, m, n].
     """
@@ -79,21 +79,24 @@ def matmul_parts(
 
 @triton.jit
 def part_of(k, part, parts, BLOCK_K: tl.constexpr):
-    """(begin, end) of one of `parts` runs of k, in elements; end may be below begin in the last."""
+    """Return (begin, end) of one of `parts` runs of k, in elements; in the last, end may be below begin."""
     share = tl.cdiv(tl.cdiv(k, BLOCK_K), parts) * BLOCK_K
     return part * share, tl.minimum(part * share + share, k)
 
 
 @triton.jit
 def store_part(acc, rows, columns, part, m, n, partial):
-    """Leave a tile of one part's product in `partial`, [parts, m, n]."""
+    """Store a tile of one part's product in `partial`, [parts, m, n]."""
     at = (part.to(tl.int64) * m + rows[:, None]) * n + columns[None, :]
     tl.store(partial + at, acc, mask=(rows[:, None] < m) & (columns[None, :] < n))
 
 
 @triton.jit
 def reduce_parts(partial, e: Matrix, epilogue: Epilogue, m, n, parts, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Add what `matmul_parts` wrote, in the order of k, and finish. Grid: (cdiv(m, BLOCK_M), cdiv(n, BLOCK_N))."""
+    """Add the parts of `matmul_parts`, in the order of k, and apply the epilogue.
+
+    Grid: (cdiv(m, BLOCK_M), cdiv(n, BLOCK_N)).
+    """
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
     stored = (rows[:, None] < m) & (columns[None, :] < n)

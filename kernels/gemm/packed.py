@@ -1,7 +1,7 @@
-"""Linear layers whose weights have 4 or 8 bits, made into those of the activations on the way to the matrix units.
+"""Linear layers with weights of 4 or 8 bits, which are dequantised on the way to the matrix units.
 
-The layout, which `aot_runtime.weights` makes of what checkpoints hold: the weights of an output lie next to each other
-along k, two of 4 bits in a byte, the even one low, so that unpacking moves nothing between lanes. Scales and zeros are
+`aot_models.quantise` converts checkpoints to the layout: the weights of an output lie next to each other along k,
+ two of 4 bits in a byte, the even one low, so that unpacking moves nothing between lanes. Scales and zeros are
 by group of k, then by output.
 """
 
@@ -14,10 +14,10 @@ from kernels.common.tensors import Matrix, given
 from kernels.gemm.epilogue import Epilogue, finish
 from kernels.gemm.matmul import part_of, store_part
 from kernels.gemm.order import tile_of
-from kernels.gemm.packed_codes import codes_of, columns_of_x, product_of_codes
+from kernels.gemm.w4a8 import codes_of, columns_of_x, product_of_codes
 
 GROUP: tl.constexpr = tl.constexpr(32)
-"""Divides what `group_size` is, where there are several groups: so many weights along k have the same scale."""
+"""Weights along k that are certain to share a scale: divides `group_size` if there are several groups."""
 
 
 class Weights(NamedTuple):
@@ -26,7 +26,7 @@ class Weights(NamedTuple):
     w: codes, uint8 [n, cdiv(k, 2)] of 4 bits, or int8 [n, k] of 8; scales: of the activations' dtype [groups, n];
     zeros: [groups, n], of w's dtype; codebook: fp32 [16]. group_size: weights along k that share a scale.
 
-    CODES says what there is: `offset`, neither zeros nor a codebook, codes of 4 bits are less 8; `zeros`; `codebook`;
+    CODES: `offset`, neither zeros nor a codebook, codes of 4 bits are less 8; `zeros`; `codebook`;
     `any`: zeros or codebook may be there, or null pointers. EVEN_K: k is even; where it is known to be a multiple of 16
     codes then are loaded 16 bytes at a time.
     """
@@ -49,7 +49,7 @@ def packed_matmul(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr, NUM_XCDS: tl.constexpr = 1, order=None,
 ):  # fmt: skip
-    """e = what `epilogue` makes of x wᵀ. Grid: (tiles of e).
+    """e = epilogue(x wᵀ). Grid: (tiles of e).
 
     x: [m, k]; e: [m, n]. order: int32 [k], or a null pointer: which column of x each weight belongs to; only CODES of
     `any` look at it. GROUP divides BLOCK_K.
@@ -66,7 +66,7 @@ def packed_parts(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr, NUM_XCDS: tl.constexpr = 1, order=None,
 ):  # fmt: skip
-    """Products of each of `parts` runs of k, fp32 [parts, m, n], for `reduce_parts`. Grid: (tiles of e, parts)."""
+    """Multiply each of `parts` runs of k, fp32 [parts, m, n], for `reduce_parts`. Grid: (tiles of e, parts)."""
     part = tl.program_id(1)
     tile_m, tile_n = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M, NUM_XCDS)
     rows, columns = tile_m * BLOCK_M + tl.arange(0, BLOCK_M), tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
@@ -104,7 +104,7 @@ def packed_row(
     """`packed_matmul` for weights of 4 bits, a row of x for each program. Grid: (cdiv(n, BLOCK_N), m).
 
     k is a multiple of 32, x float16 or bfloat16; rows of w and x begin at multiples of 16 bytes; CODES are not `any`. A
-    lane has 32 codes of each column and the numbers of x that belong to them. BLOCK_K is 32 times the program's lanes,
+    lane has 32 codes of each column and the elements of x that belong to them. BLOCK_K is 32 times the program's lanes,
     or more: then all tiles are spread over lanes alike, and nothing moves between them until the end.
     """
     GROUPS: tl.constexpr = BLOCK_K // 32
@@ -145,10 +145,10 @@ def packed_row(
 
 @triton.jit
 def _decode(word, place, zero, weights):
-    """What the code at a place of a word, 0 .. 7, stands for, before it is scaled.
+    """Decode the code at place 0 .. 7 of a word, unscaled.
 
-    A code stays where it is in its half of the word, and is made the end of the mantissa of a large number of fp32, of
-    which that number and the zero are subtracted: no conversion, and one shift for four codes.
+    A code stays where it is in its half of the word and becomes the end of the mantissa of a large fp32 value, which is
+    then subtracted, together with the zero: no conversion, and one shift for four codes.
     """
     word = word >> (place // 4 * 16)
     place = place % 4
@@ -163,7 +163,7 @@ def _decode(word, place, zero, weights):
 
 @triton.jit
 def _half(pair, which: tl.constexpr, dtype: tl.constexpr):
-    """One of two 16-bit numbers in a word, as fp32."""
+    """Convert one of two 16-bit values in a word to fp32."""
     if dtype == tl.bfloat16:
         value = (pair & 0xFFFF0000 if which else pair << 16).to(tl.float32, bitcast=True)
     else:

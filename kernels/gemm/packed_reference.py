@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import numpy as np
 
-from aot_runtime.weights import SYMMETRIC, unpack_int4
-from kernels.gemm.reference import int4_weights, integer_product, sum_in_order
+from kernels.gemm.reference import int4_weights, integer_product, nibbles, sum_in_order
 
 Array = np.ndarray
+SYMMETRIC = 8
+"""The code that stands for 0 where no zeros are given."""
 
 
 def linear_int4_a8(
@@ -30,7 +31,7 @@ def linear_int4_a8_same_dtype(
 ) -> Array:  # fmt: skip
     """`linear_int4_a8` as hardware does it: the sum of a group exact, or of float8 in fp32; all others in fp32."""
     x = x if order is None else x[:, order]
-    codes = unpack_int4(w, x.shape[1]).astype(np.int8).T
+    codes = nibbles(w, x.shape[1]).astype(np.int8).T
     acc = np.zeros((len(x), len(w)), np.float32)
     for group, scale in enumerate(scales):
         part = slice(group * group_size, group * group_size + group_size)

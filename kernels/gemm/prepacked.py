@@ -1,14 +1,14 @@
-"""Weights of 4 or 8 bits in the order in which matrix units of NVIDIA's GPUs take them, so that decoding moves nothing.
+"""Weights of 4 or 8 bits in the order of the operands of NVIDIA's matrix units, so that decoding moves nothing.
 
-The layout, which `aot_runtime.weights.prepack` makes: codes are in tiles of 64 outputs by 64 of k. A tile is 4 slices
+`aot_models.quantise.prepack` makes the layout. Codes are in tiles of 64 outputs by 64 of k. A tile is 4 slices
 of 16 outputs.
-- Of 4 bits, a slice is 32 lanes with 4 words each. Word 2 h + r of a lane has 8 codes of output 8 r + lane / 4 of the
+- With 4 bits, a slice is 32 lanes with 4 words each. Word 2 h + r of a lane has 8 codes of output 8 r + lane / 4 of the
   slice: at bits 4 (4 l + 2 i + j) that of k = 32 h + 16 i + 8 j + 2 (lane % 4) + l.
-- Of 8 bits, a slice is two halves of k, each 32 lanes with 4 words. Word 2 r + i of a lane in half h has 4 codes: at
-  bits 8 (2 j + l) that which of 4 bits has the same h, r, i, j and l.
+- With 8 bits, a slice is two halves of k, each 32 lanes with 4 words. Word 2 r + i of a lane in half h has 4 codes: at
+  bits 8 (2 j + l) the code that with 4 bits has the same h, r, i, j and l.
 
-Scales and zeros of 64 outputs are sorted by output % 8, then by output / 8, so that those of a lane lie next to each
-other.
+Scales and zeros of 64 outputs are sorted by output % 8, then by output / 8, so that the scales of a lane lie next to
+each other.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ TILE = gl.constexpr(64)
 
 @gluon.constexpr_function
 def tile_words(bits):
-    """Words of a tile of codes of so many bits."""
+    """Count the words of a tile of codes."""
     return 128 * bits
 
 
@@ -33,8 +33,8 @@ class Prepacked(NamedTuple):
     uint8, the same shape; codebook: fp32 [16], of 4 bits. group_size: weights along k that share a scale, a multiple of
     64.
 
-    BITS: 4 or 8. CODES says what there is: `offset`, neither zeros nor a codebook, codes are less 8, of 8 bits 128;
-    `zeros`; `codebook`.
+    BITS: 4 or 8. CODES: `offset`, neither zeros nor a codebook, 8 or, with 8 bits, 128 is subtracted; `zeros`;
+    `codebook`.
     """
 
     w: gl.tensor
@@ -48,8 +48,8 @@ class Prepacked(NamedTuple):
     BITS: gl.constexpr
 
 
-# A code becomes the end of the mantissa of a number whose exponent makes it an integer: 1024 + code, or, 4 bits higher,
-# 16 * (64 + code); of bfloat16, 128 + code. $0 .. $3: pairs of results; $4: the word; $5: the code that stands for 0.
+# A code becomes the end of the mantissa of a value whose exponent makes it an integer: 1024 + code, or, 4 bits higher,
+# 16 * (64 + code); for bfloat16, 128 + code. $0 .. $3: pairs of results; $4: the word; $5: the code that stands for 0.
 _FLOAT16 = gl.constexpr("""
 {
 .reg .b32 next, low, high, sixteenth;
@@ -84,7 +84,7 @@ sub.rn.bf16x2 $2, $2, low;
 sub.rn.bf16x2 $3, $3, low;
 }
 """)
-# Of 8 bits, whose words are $4 and $5, and the zero $6, a code becomes a byte of 1024 + code, or, for bfloat16, of
+# With 8 bits, whose words are $4 and $5, and the zero $6, a code becomes a byte of 1024 + code, or, for bfloat16, of
 # 2 ** 23 + code in fp32.
 _FLOAT16_OF_8 = gl.constexpr("""
 {
@@ -114,7 +114,7 @@ def _bfloat16_of_8() -> str:
 
 _BFLOAT16_OF_8 = gl.constexpr(_bfloat16_of_8())
 # A byte permutation looks four codes up among eight bytes; that with the signs of the codes' nibbles chooses between
-# the lower and the upper half of the codebook. $5 .. $8: low bytes of its 16 numbers; $9 .. $12: high ones.
+# the lower and the upper half of the codebook. $5 .. $8: low bytes of its 16 entries; $9 .. $12: high ones.
 _CODEBOOK = gl.constexpr("""
 {
 .reg .b32 odd, select, upper, a, b, low0, low1, high0, high1, p01, p23, p45, p67;
@@ -158,7 +158,7 @@ def _bytes(codebook, dtype: gl.constexpr, FIRST: gl.constexpr, SHIFT: gl.constex
 
 @gluon.jit
 def table_of(codebook, dtype: gl.constexpr):
-    """The codebook, fp32 [16], rounded to `dtype`, for `decode`: its low bytes in four words, and its high ones."""
+    """Round the codebook, fp32 [16], to `dtype`, for `decode`: four words of low bytes, four of high bytes."""
     return (
         _bytes(codebook, dtype, 0, 0), _bytes(codebook, dtype, 4, 0),
         _bytes(codebook, dtype, 8, 0), _bytes(codebook, dtype, 12, 0),
@@ -169,8 +169,8 @@ def table_of(codebook, dtype: gl.constexpr):
 
 @gluon.jit
 def in_order(words, TILES: gl.constexpr, BITS: gl.constexpr):
-    """Words of tiles for `decode`: [warps, tiles of k, slices, 8, 4, 2, 2] (output % 8, lane % 4, h, r), those of 8
-    bits with one more dim (i). words: [warps, .., ..]."""
+    """Arrange words of tiles [warps, .., ..] for `decode`: [warps, tiles of k, slices, 8, 4, 2, 2] (output % 8, lane %
+    4, h, r); with 8 bits there is one more dim (i)."""
     WARPS: gl.constexpr = words.shape[0]
     SLICES: gl.constexpr = words.numel // (WARPS * TILES * 32 * BITS)
     if BITS == 4:
@@ -181,11 +181,10 @@ def in_order(words, TILES: gl.constexpr, BITS: gl.constexpr):
 
 @gluon.jit
 def decode(words, zeros, table, dtype: gl.constexpr):
-    """What the codes of each word, or of two of 8 bits, stand for, not scaled, as four pairs of 16-bit numbers: by l,
-    of each i and j.
+    """Decode the codes of each word, or of two words with 8 bits, to four pairs of unscaled 16-bit values.
 
-    words: as `in_order` has them; table: as `table_of` makes it, or None; zeros: without a table, the code that stands
-    for 0, for each word.
+    A pair has both l of one i and j. words: from `in_order`; table: from `table_of`, or None; zeros: without a table,
+    the code that means 0, for each word.
     """
     if len(words.shape) == 8:
         first, second = words.split()
@@ -208,7 +207,8 @@ def decode(words, zeros, table, dtype: gl.constexpr):
 
 @gluon.jit
 def for_words(by_output, words):
-    """What outputs have, [.., 8, 1, 1, 2], in the layout of `words`, each in the lanes that have words of it."""
+    """Convert values of outputs, [.., 8, 1, 1, 2], to the layout of `words`: each goes to the lanes with words of
+    it."""
     if len(words.shape) == 8:
         words, _ = words.split()
     return gl.convert_layout(by_output, words.type.layout, assert_trivial=True)
@@ -216,15 +216,15 @@ def for_words(by_output, words):
 
 @gluon.jit
 def scaled(pairs, scales):
-    """Pairs that `decode` gave, times a scale each, rounded to the dtype of the scales."""
+    """Multiply pairs from `decode` by a scale each, rounded to the dtype of the scales."""
     twice = gl.inline_asm_elementwise("mov.b32 $0, {$1, $1};", "=r,h", [scales], dtype=gl.int32, is_pure=True, pack=1)
     ASM: gl.constexpr = "mul.rn.bf16x2 $0, $1, $2;" if scales.dtype == gl.bfloat16 else "mul.rn.f16x2 $0, $1, $2;"
     return gl.inline_asm_elementwise(ASM, "=r,r,r", [pairs, twice], dtype=gl.int32, is_pure=True, pack=1)
 
 
 @gluon.jit
-def _as_numbers(pairs, dtype: gl.constexpr):
-    """Pairs, each of which two neighbours hold, as the 16-bit numbers that they consist of: no instruction."""
+def _as_values(pairs, dtype: gl.constexpr):
+    """Reinterpret pairs, each held by two neighbours, as their 16-bit values; needs no instruction."""
     ASM: gl.constexpr = "mov.b32 $0, $1;"
     if dtype == gl.bfloat16:
         return gl.inline_asm_elementwise(ASM, "=r,r,r", [pairs], dtype=gl.bfloat16, is_pure=True, pack=2)
@@ -233,12 +233,12 @@ def _as_numbers(pairs, dtype: gl.constexpr):
 
 
 @gluon.jit
-def numbers_of(p0, p1, p2, p3, dtype: gl.constexpr):
-    """What `decode` gives for words of [warps, tiles of k, slices, 8, 4, 2, 2] (output % 8, lane % 4, h, r of a word)
-    as a matrix for each warp: [warps, 16 * slices, 64 * tiles of k]."""
+def values_of(p0, p1, p2, p3, dtype: gl.constexpr):
+    """Arrange pairs from `decode`, for words [warps, tiles of k, slices, 8, 4, 2, 2] (output % 8, lane % 4, h, r), as a
+    matrix for each warp: [warps, 16 * slices, 64 * tiles of k]."""
     WARPS: gl.constexpr = p0.shape[0]
     pairs = gl.join(gl.join(p0, p1), gl.join(p2, p3))
     pairs = gl.join(pairs, pairs)
     # warp, tile, slice, row, lane, h, r, j, i, l -> warp; slice, r, row; tile, h, i, j, lane, l
     pairs = pairs.permute((0, 2, 6, 3, 1, 5, 8, 7, 4, 9)).reshape([WARPS, 16 * p0.shape[2], TILE * p0.shape[1]])
-    return _as_numbers(pairs, dtype)
+    return _as_values(pairs, dtype)

@@ -1,20 +1,32 @@
-"""Products with prepacked weights in numpy: those with the weights that they were made of."""
+"""Products with prepacked weights in numpy: the weights are put back into the order of `linear_int4` and `linear_int8`.
+
+The order is stated here by what reads it, and in `aot_models.quantise` by what writes it.
+"""
 
 from __future__ import annotations
 
 import numpy as np
 
-from aot_runtime.weights import PREPACKED_ORDERS, TILE, pack_int4
 from kernels.gemm import reference
 
 Array = np.ndarray
+TILE = 64
+"""Outputs of a tile, and its weights along k."""
+STORED = {
+    4: ((4, 8, 4, 2, 2, 2, 2, 2), "ntsrpkhlab->nshrtkabpl"),
+    8: ((4, 2, 8, 4, 2, 2, 2, 2), "ntskrphabl->nshrtkabpl"),
+}
+"""The extents of a tile's axes as they are stored, and how all axes are transposed to [outputs, k], by bits of a code.
+
+Outputs: n tile, s slice, h half of a slice, r row. k: t tile, k half, a sixteen, b eight, p pair, l element of a pair.
+"""
 
 
 def linear_int4_prepacked(
     x: Array, w: Array, scales: Array, group_size: int, zeros: Array | None = None, codebook: Array | None = None,
     bias: Array | None = None,
 ) -> Array:  # fmt: skip
-    """`linear_int4` with what `aot_runtime.weights.prepack` makes of w, scales and zeros."""
+    """`linear_int4` of the w, scales and zeros that were prepacked."""
     w, scales, zeros = _four_bits(w, scales, zeros)
     return reference.linear_int4(x, w, scales, group_size, zeros, codebook, None, bias)
 
@@ -31,7 +43,7 @@ def linear_int4_prepacked_same_dtype(
 def linear_int8_prepacked(
     x: Array, w: Array, scales: Array, group_size: int, zeros: Array | None = None, bias: Array | None = None
 ) -> Array:
-    """`linear_int8` with what `aot_runtime.weights.prepack` makes of w, scales and zeros."""
+    """`linear_int8` of the w, scales and zeros that were prepacked."""
     w, scales, zeros = _eight_bits(w, scales, zeros)
     return reference.linear_int8(x, w, scales, group_size, zeros, None, bias)
 
@@ -46,7 +58,8 @@ def linear_int8_prepacked_same_dtype(
 
 def _four_bits(w: Array, scales: Array, zeros: Array | None) -> tuple[Array, Array, Array | None]:
     """w, scales and zeros of `linear_int4`."""
-    return pack_int4(_codes(w, 4)), _by_output(scales), None if zeros is None else _by_output(zeros)
+    codes = _codes(w, 4)
+    return codes[:, ::2] | codes[:, 1::2] << 4, _by_output(scales), None if zeros is None else _by_output(zeros)
 
 
 def _eight_bits(w: Array, scales: Array, zeros: Array | None) -> tuple[Array, Array, Array | None]:
@@ -59,9 +72,9 @@ def _codes(w: Array, bits: int) -> Array:
     """uint8 [n, k] of int32 [n / 64, k * bits / 16, 32]."""
     tiles, k = w.shape[0], 16 * w.shape[1] // bits
     codes = w.view(np.uint32).reshape(-1, 1) >> np.arange(0, 32, bits, dtype=np.uint32) & (1 << bits) - 1
-    order = PREPACKED_ORDERS[bits]
-    lying = np.array((tiles, 4, 2, 8, k // TILE, 2, 2, 2, 4, 2))[list(order)]
-    return codes.astype(np.uint8).reshape(lying).transpose(np.argsort(order)).reshape(TILE * tiles, k)
+    extents, transposition = STORED[bits]
+    stored = codes.astype(np.uint8).reshape(tiles, k // TILE, *extents)
+    return np.einsum(transposition, stored).reshape(TILE * tiles, k)
 
 
 def _by_output(by_lane: Array) -> Array:

@@ -1,4 +1,4 @@
-"""Products of few rows with prepacked weights of 4 bits, which no shared memory holds on the way to matrix units."""
+"""Products of few rows with prepacked weights, which go from memory to the matrix units through registers only."""
 
 from typing import NamedTuple
 
@@ -7,22 +7,13 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
-from kernels.common.early import LINE, prefetch
+from kernels.common.pdl import LINE, prefetch
 from kernels.common.tensors import Matrix, given
-from kernels.gemm.prepacked import (
-    TILE,
-    Prepacked,
-    decode,
-    for_words,
-    in_order,
-    numbers_of,
-    table_of,
-    tile_words,
-)
+from kernels.gemm.prepacked import TILE, Prepacked, decode, for_words, in_order, table_of, tile_words, values_of
 
 
 class Step(NamedTuple):
-    """What each warp needs for a tile of k."""
+    """Operands of each warp for a tile of k."""
 
     words: gl.tensor
     x: gl.tensor
@@ -37,7 +28,7 @@ def _bits(count):
 
 @gluon.constexpr_function
 def words_layout(warps, slices, words):
-    """Of [warps, slices, words]: 16 bytes a lane, once or twice."""
+    """Layout of [warps, slices, words]: 16 bytes a lane, once or twice."""
     registers = [[0, 0, 1], [0, 0, 2], *([0, 0, 128 * i] for i in _bits(words // 128))]
     registers += [[0, i, 0] for i in _bits(slices)]
     lanes = [[0, 0, 4 * i] for i in _bits(32)]
@@ -46,7 +37,7 @@ def words_layout(warps, slices, words):
 
 @gluon.constexpr_function
 def x_layout(warps, rows):
-    """Of [warps, rows, 64]: 16 bytes a lane, four lanes next to each other."""
+    """Layout of [warps, rows, 64]: 16 bytes a lane, four lanes next to each other."""
     registers = [[0, 0, 1], [0, 0, 2], [0, 0, 4], [0, 0, 32], *([0, 8 * i, 0] for i in _bits(rows // 8))]
     lanes = [[0, 0, 8], [0, 0, 16], [0, 1, 0], [0, 2, 0], [0, 4, 0]]
     return gl.DistributedLinearLayout(registers, lanes, [[i, 0, 0] for i in _bits(warps)], [], [warps, rows, 64])
@@ -54,7 +45,7 @@ def x_layout(warps, rows):
 
 @gluon.constexpr_function
 def scales_layout(warps, slices):
-    """Of [warps, 8, 2 * slices]: those of the outputs that a lane has."""
+    """Layout of [warps, 8, 2 * slices]: the scales of the outputs that a lane has."""
     registers = [[0, 0, i] for i in _bits(2 * slices)]
     lanes = [[0, 0, 0], [0, 0, 0], [0, 1, 0], [0, 2, 0], [0, 4, 0]]
     return gl.DistributedLinearLayout(registers, lanes, [[i, 0, 0] for i in _bits(warps)], [], [warps, 8, 2 * slices])
@@ -103,7 +94,7 @@ def load_step(x, weights, first, row, output, m, k, ROWS: gl.constexpr, OUTPUTS:
     at = first + range_of(0, WARPS, X)
     rows = row + range_of(1, ROWS, X)
     x_at = x.ptr + rows.to(gl.int64) * x.stride_rows + (at * TILE + range_of(2, TILE, X))
-    numbers = gl.load(x_at, (at < tiles) & (rows < m), 0.0)
+    values = gl.load(x_at, (at < tiles) & (rows < m), 0.0)
 
     at = first + range_of(0, WARPS, SCALES)
     group = at * TILE // weights.group_size
@@ -112,7 +103,7 @@ def load_step(x, weights, first, row, output, m, k, ROWS: gl.constexpr, OUTPUTS:
     zeros = gl.full([1, 1, 1], 0, gl.int32, SCALES)
     if weights.CODES == "zeros":
         zeros = gl.load(weights.zeros + group * weights.stride_zeros_groups + place, at < tiles, 0).to(gl.int32)
-    return Step(words, numbers, scales, zeros)
+    return Step(words, values, scales, zeros)
 
 
 @gluon.jit
@@ -146,7 +137,7 @@ def add_products(sums, step, table, CODES: gl.constexpr, BITS: gl.constexpr):
         if CODES == "zeros":
             zero = for_words(zeros[i].reshape([WARPS, 1, 1, 8, 1, 1, 2]), word)
         p0, p1, p2, p3 = decode(word, zero, table, dtype)
-        left = numbers_of(p0, p1, p2, p3, dtype)
+        left = values_of(p0, p1, p2, p3, dtype)
         left = gl.convert_layout(left, gl.DotOperandLayout(0, SUMS, 2), assert_trivial=True)
         product = mma_v2(left, right, gl.zeros([WARPS, 16, ROWS], gl.float32, SUMS))
         scale = scales[i].reshape([WARPS, 8, 2]).permute((0, 2, 1)).reshape([WARPS, 16]).to(gl.float32)

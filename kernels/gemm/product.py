@@ -10,7 +10,7 @@ def product(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr = "ieee",
     WHOLE_M: tl.constexpr = False,
 ):  # fmt: skip
-    """a[row:, begin:end] b[begin:end, column:]: [BLOCK_M, BLOCK_N]; what lies past the edges is of no meaning.
+    """a[row:, begin:end] b[begin:end, column:]: [BLOCK_M, BLOCK_N]; elements past the edges are meaningless.
 
     a, b: each a `Matrix`, [m, k] and [k, n]; row, column, begin, end in elements. PRECISION: of fp32 operands, as
     `tl.dot` has it. WHOLE_M: m is a multiple of 16, which loads along columns of a have to know.

@@ -1,4 +1,4 @@
-"""Numbers of 8 bits and their scales, from floats."""
+"""Quantise floats to 8 bits, with their scales."""
 
 import triton
 import triton.language as tl
@@ -7,7 +7,7 @@ from kernels.common.rounding import half_to_even, quotient, scale_of
 from kernels.common.tensors import Matrix
 
 TINY: tl.constexpr = tl.constexpr(1e-12)
-"""The least scale: what is all zeros is divided by it, and not by 0."""
+"""Least scale: zeros are divided by it, and not by 0."""
 
 
 @triton.jit
@@ -70,7 +70,7 @@ def largest_of_rows(x: Matrix, partial, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl
 
 @triton.jit
 def scale_of_all(partial, scale, parts, LARGEST: tl.constexpr, BLOCK: tl.constexpr):
-    """The scale of a matrix, from what `largest_of_rows` found in `parts` of it. Grid: (1)."""
+    """The scale of a matrix, from the results of `largest_of_rows` for `parts` of it. Grid: (1)."""
     largest = tl.zeros([BLOCK], tl.float32)
     for start in range(0, parts, BLOCK):
         at = start + tl.arange(0, BLOCK)
@@ -91,7 +91,7 @@ def quantise_rows(
 
 @triton.jit
 def _place(x, row, column, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """(addresses, which of them are inside) of a tile of a row-major `Matrix`."""
+    """Return (addresses, mask of those inside) of a tile of a row-major `Matrix`."""
     rows, columns = row + tl.arange(0, BLOCK_M), column + tl.arange(0, BLOCK_N)
     at = x.ptr + (rows[:, None] * x.stride_rows + columns[None, :])
     return at, (rows < m)[:, None] & (columns < n)[None, :]
@@ -99,6 +99,6 @@ def _place(x, row, column, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
 
 @triton.jit
 def _load(x, row, column, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """A tile of x in fp32; 0 past the edges."""
+    """Load a tile of x in fp32; 0 past the edges."""
     at, inside = _place(x, row, column, m, n, BLOCK_M, BLOCK_N)
     return tl.load(at, inside, 0.0).to(tl.float32)

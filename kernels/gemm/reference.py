@@ -1,4 +1,4 @@
-"""Matrix products in numpy: the exact result, and what its dtypes allow."""
+"""Matrix products in numpy: the exact result, and the result in the kernels' dtypes."""
 
 from __future__ import annotations
 
@@ -7,7 +7,6 @@ from collections.abc import Callable, Mapping
 
 import numpy as np
 
-from aot_runtime.weights import unpack_int4
 from kernels.rows.reference import largest
 
 Array = np.ndarray
@@ -68,7 +67,7 @@ def sum_in_order(a: Array, b: Array) -> Array:
 
 
 def to_tf32(x: Array) -> Array:
-    """fp32 numbers with 10 bits of mantissa, as matrix units take them: what is below is dropped."""
+    """Truncate fp32 to 10 bits of mantissa, as matrix units do."""
     return (x.view(np.uint32) & np.uint32(0xFFFFE000)).view(np.float32)
 
 
@@ -113,7 +112,7 @@ def scaled_matmul_same_dtype(
 def _scaled(
     value: Array, scale_a: Array, scale_b: Array, bias: Array | None, d: Array | None, beta: float, activation: str
 ) -> Array:
-    """What follows a product, in its dtype."""
+    """Scale and finish a product, in its dtype."""
     value = value * scale_a.astype(value.dtype)[:, None] * scale_b.astype(value.dtype)
     return _finish(value, bias, d, value.dtype.type(1), beta, activation)
 
@@ -267,7 +266,7 @@ def quantise_static_same_dtype(x: Array, q: Array, scale: Array) -> Array:
 
 
 def quantised(compute: np.dtype, x: Array, dtype: np.dtype, block: int, rows_per_scale: int) -> tuple[Array, Array]:
-    """(value, scale) of the numbers x of which 8 bits are to be made, not yet rounded, computed in a dtype."""
+    """Return (value, scale) of x for quantising to 8 bits, not yet rounded, computed in a dtype."""
     m, n = x.shape
     rows, blocks = -(-m // rows_per_scale), -(-n // block)
     padded = np.zeros((rows * rows_per_scale, blocks * block), compute)
@@ -332,11 +331,16 @@ def linear_int8_same_dtype(
     return _linear(np.dtype(np.float32), x, weight.astype(x.dtype), order, bias).astype(x.dtype)
 
 
+def nibbles(packed: Array, k: int) -> Array:
+    """Codes of 4 bits, uint8 [n, k], from two in a byte, the even one low. packed: uint8 [n, cdiv(k, 2)]."""
+    return np.stack([packed & 15, packed >> 4], -1).reshape(len(packed), -1)[:, :k]
+
+
 def int4_weights(
     dtype: np.dtype, w: Array, scales: Array, group_size: int, k: int, zeros: Array | None, codebook: Array | None
 ) -> Array:
     """The weights that codes of 4 bits stand for, [n, k]."""
-    codes = unpack_int4(w, k)
+    codes = nibbles(w, k)
     if codebook is None:
         return dequantised(dtype, codes, scales, group_size, zeros, 8)
     return codebook.astype(dtype)[codes] * _spread(scales, group_size, k).astype(dtype)

@@ -1,7 +1,7 @@
-"""Stream-K: matrix products whose work, all blocks of k of all tiles, is dealt evenly to as many programs as there are.
+"""Stream-K: matrix products whose blocks of k, of all tiles, are dealt evenly to the programs.
 
-A tile that several programs share is put together by a second launch. So none waits for another: nothing depends on
-which of them run at a time, no memory has to be zeroed, and sums are added in the same order each time.
+A second launch adds up the tiles that several programs share. So no program waits for another, no memory has to be
+zeroed, and sums are added in the same order each time.
 """
 
 import triton
@@ -21,7 +21,7 @@ def stream_k(
     a: Matrix, b: Matrix, e: Matrix, epilogue: Epilogue, partial, m, n, k,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
 ):  # fmt: skip
-    """e = what `epilogue` makes of a b, but for tiles that programs share: each leaves its part of these in `partial`.
+    """e = epilogue(a b), except for tiles that programs share, whose parts go to `partial`.
 
     a: [m, k], b: [k, n], of one dtype; e: [m, n]. partial: fp32 [programs, 2, AREA]: of the tile
     that another program began, and of the one that another will go on with. Grid: any number of programs.
@@ -51,7 +51,7 @@ def stream_k_finish(
     partial, e: Matrix, epilogue: Epilogue, m, n, k, programs,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
 ):  # fmt: skip
-    """Put together the tile that each of `stream_k`'s programs began and did not finish, if any. Grid: (programs)."""
+    """Finish the tile that each program of `stream_k` began and did not finish, if any. Grid: (programs)."""
     program = tl.program_id(0)
     tiles, blocks = tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N), tl.maximum(tl.cdiv(k, BLOCK_K), 1)
     end = begin_of(program + 1, programs, tiles * blocks)
@@ -70,12 +70,12 @@ def stream_k_finish(
 
 @triton.jit
 def begin_of(program, programs, blocks):
-    """The first of `blocks` that a program computes; their shares differ by one at most."""
+    """Return the first of `blocks` that a program computes; shares differ by one at most."""
     return blocks // programs * program + tl.minimum(program, blocks % programs)
 
 
 @triton.jit
 def _place(partial, program, part, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Where the accumulator of one of a program's two shared tiles lies."""
+    """Return addresses of the accumulator of one of a program's two shared tiles."""
     at = tl.arange(0, BLOCK_M)[:, None] * BLOCK_N + tl.arange(0, BLOCK_N)[None, :]
     return partial + (tl.cast(program, tl.int64) * 2 + part) * AREA + at

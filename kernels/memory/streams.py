@@ -1,6 +1,6 @@
-"""Copying, reading and writing memory: as fast as a device can, and exactly.
+"""Copy, read and write memory as fast as a device can.
 
-Programs take whole blocks in turn, any number of programs; the one whose turn it would be takes the rest.
+Any number of programs take whole blocks in turn; the one that comes next takes the rest.
 """
 
 import triton
@@ -21,7 +21,7 @@ def copy_blocks(x, out, n, BLOCK: tl.constexpr):
 
 @triton.jit
 def read_blocks(x, sums, n, BLOCK: tl.constexpr):
-    """sums[p] = the sum, modulo 2**32, of what program p reads of x; all programs together read all of it, once.
+    """sums[p] = the sum, modulo 2**32, of the blocks of x that program p reads; together they read all of x once.
 
     x: int32 [n], n of 64 bits; sums: int32 [programs].
     """

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from kernels.common.early import await_earlier_launches
+from kernels.common.pdl import await_earlier_launches
 
 NOBODY: tl.constexpr = tl.constexpr(-1)
 """The expert of a block that is not used."""
@@ -20,7 +20,7 @@ NOBODY: tl.constexpr = tl.constexpr(-1)
 def count_assignments(chosen, counts, assignments, experts, run, STEP: tl.constexpr, TOGETHER: tl.constexpr = 1):
     """counts[r, e] = how many of the r-th run of assignments the expert e has. Grid: (cdiv(experts, TOGETHER), runs).
 
-    chosen: int32 [assignments], the experts; numbers that are no expert's are nobody's. counts: int32 [runs, experts].
+    chosen: int32 [assignments], the experts; indices out of range are nobody's. counts: int32 [runs, experts].
     run: assignments of a run. TOGETHER: experts of a program.
     """
     await_earlier_launches()
@@ -41,7 +41,7 @@ def order_assignments(
 ):  # fmt: skip
     """Each expert's assignments into its blocks. Grid: (cdiv(experts, TOGETHER), runs).
 
-    counts, run, TOGETHER: as `count_assignments` has them. order: int32 [blocks, BLOCK_M], the numbers of assignments,
+    counts, run, TOGETHER: as `count_assignments` has them. order: int32 [blocks, BLOCK_M], the indices of assignments,
     and `assignments` where a block has no more. expert_of_block: int32 [blocks]; NOBODY for the blocks behind the last
     that is used. EXPERTS, RUNS: powers of two, at least `experts` and `runs`.
     """
@@ -81,19 +81,22 @@ def order_assignments(
 
 @triton.jit
 def _own_experts(TOGETHER: tl.constexpr):
-    """The experts of this program, [TOGETHER]; the last program may have numbers that are no expert's."""
+    """Return the experts of this program, [TOGETHER]; the last program may have indices past the last expert."""
     return tl.program_id(0) * TOGETHER + tl.arange(0, TOGETHER)
 
 
 @triton.jit
 def _is_own(chosen, own, experts, at, end):
-    """Which assignments, of those below `end`, are of which of the own experts: [experts, assignments]."""
+    """Mark the assignments below `end` of each of the program's own experts: [experts, assignments]."""
     return (tl.load(chosen + at, mask=at < end, other=NOBODY)[None, :] == own[:, None]) & (own < experts)[:, None]
 
 
 class Blocks(NamedTuple):
-    """order, expert_of_block: as `order_assignments` leaves them; but if `alone` is not 0, each assignment is a block
-    by itself, and these are not read. chosen: int32 [assignments], the experts; experts: how many there are."""
+    """Blocks of assignments.
+
+    order, expert_of_block: from `order_assignments`; but if `alone` is not 0, each assignment is a block by itself, and
+    these are not read. chosen: int32 [assignments], the experts; experts: their count.
+    """
 
     order: tl.tensor
     expert_of_block: tl.tensor
@@ -105,7 +108,7 @@ class Blocks(NamedTuple):
 
 @triton.jit
 def expert_of(blocks: Blocks, block):
-    """The expert of a block, or NOBODY."""
+    """Load the expert of a block, or NOBODY."""
     count = tl.where(blocks.alone != 0, blocks.assignments, block + 1)
     at = tl.where(blocks.alone != 0, blocks.chosen, blocks.expert_of_block)
     expert = tl.load(at + block, block < count, NOBODY)
@@ -113,11 +116,11 @@ def expert_of(blocks: Blocks, block):
 
 
 class Assignments(NamedTuple):
-    """Those of a block, or of its first half.
+    """Assignments of a block, or of its first half.
 
-    rows: int32 [rows], their numbers, and the number of all where the block has no more; known: bool, where it has.
-    inside: rows with the block's first one where it has no more, so that loads need no mask. loaded: `known` where
-    loads are masked all the same, or None.
+    rows: int32 [rows], their indices, padded with the count of all assignments; known: bool, False for padding. inside:
+    rows padded with the block's first one, so that loads need no mask. loaded: `known` if loads are masked all the
+    same, or None.
     """
 
     rows: tl.tensor
@@ -128,10 +131,11 @@ class Assignments(NamedTuple):
 
 @triton.jit
 def assignments_of(blocks: Blocks, block, BLOCK_M: tl.constexpr, ROWS: tl.constexpr, PADDING: tl.constexpr):
-    """The first ROWS `Assignments` of a block of BLOCK_M.
+    """Load the first ROWS `Assignments` of a block of BLOCK_M.
 
-    PADDING: what becomes of rows that have none. `loaded`: they are computed, as copies of the first row; `masked`: as
-    zeros, which are not loaded; `halved`: as `loaded`, but the second half of a block is left out where it has none.
+    PADDING: the treatment of rows without an assignment. `loaded`: they are computed, as copies of the first row;
+    `masked`: as zeros, which are not loaded; `halved`: as `loaded`, but the second half of a block is left out where it
+    has none.
     """
     lane = tl.arange(0, ROWS)
     in_order = blocks.alone == 0
@@ -144,6 +148,6 @@ def assignments_of(blocks: Blocks, block, BLOCK_M: tl.constexpr, ROWS: tl.conste
 
 @triton.jit
 def has_one_half(blocks: Blocks, block, BLOCK_M: tl.constexpr):
-    """Whether the second half of a block has no assignments."""
+    """Test whether the second half of a block has no assignments."""
     second = tl.load(blocks.order + block * BLOCK_M + BLOCK_M // 2, blocks.alone == 0, blocks.assignments)
     return second >= blocks.assignments

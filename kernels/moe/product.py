@@ -3,12 +3,12 @@
 import triton
 import triton.language as tl
 
-from kernels.common.early import await_earlier_launches
+from kernels.common.pdl import await_earlier_launches
 from kernels.common.tensors import Matrices, Matrix
 from kernels.gemm.block_scaled import BLOCK as SCALED
 from kernels.gemm.epilogue import activate
 from kernels.gemm.order import tile_of
-from kernels.moe.numbers import Numbers, product
+from kernels.moe.dequantise import Quantisation, product
 from kernels.moe.order import Assignments, Blocks, assignments_of, expert_of, has_one_half
 
 
@@ -16,12 +16,12 @@ from kernels.moe.order import Assignments, Blocks, assignments_of, expert_of, ha
 def gate_up(
     x: Matrix, w: Matrices, act, of_blocks: Blocks, topk, intermediate, hidden, blocks, activation,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    NUM_XCDS: tl.constexpr = 1, numbers: Numbers = None, PADDING: tl.constexpr = "loaded",
+    NUM_XCDS: tl.constexpr = 1, quantisation: Quantisation = None, PADDING: tl.constexpr = "loaded",
 ):  # fmt: skip
     """act[i] = activation(gate x) * (up x) of each assignment i. Grid: (blocks * cdiv(intermediate, BLOCK_N),).
 
     x: [tokens, hidden]; w: [experts, 2 * intermediate, hidden], the rows of gate before those of up; the last dims
-    contiguous; `numbers` says what their numbers stand for. act: [assignments, intermediate], packed. PADDING: see
+    contiguous; `quantisation` gives their format. act: [assignments, intermediate], packed. PADDING: see
     `assignments_of`. Where x and w have scales, so that act is quantised next, the two products and the activation are
     rounded to act's dtype, too.
     """
@@ -31,18 +31,22 @@ def gate_up(
     if expert >= 0:
         if PADDING == "halved" and has_one_half(of_blocks, block, BLOCK_M):
             half = assignments_of(of_blocks, block, BLOCK_M, BLOCK_M // 2, PADDING)
-            _gate_up(half, x, w, act, topk, intermediate, hidden, activation, numbers, tile, expert, BLOCK_N, BLOCK_K)
+            _gate_up(
+                half, x, w, act, topk, intermediate, hidden, activation, quantisation, tile, expert, BLOCK_N, BLOCK_K
+            )
         else:
             whole = assignments_of(of_blocks, block, BLOCK_M, BLOCK_M, PADDING)
-            _gate_up(whole, x, w, act, topk, intermediate, hidden, activation, numbers, tile, expert, BLOCK_N, BLOCK_K)
+            _gate_up(
+                whole, x, w, act, topk, intermediate, hidden, activation, quantisation, tile, expert, BLOCK_N, BLOCK_K
+            )
 
 
 @triton.jit
 def _gate_up(
-    assignments: Assignments, x, w, act, topk, intermediate, hidden, activation, numbers, tile, expert,
+    assignments: Assignments, x, w, act, topk, intermediate, hidden, activation, quantisation, tile, expert,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """A tile of `gate_up`."""
+    """Compute a tile of `gate_up`."""
     # A column of gate and the same one of up are neighbours, so a thread has both.
     pair = tl.arange(0, 2 * BLOCK_N)
     column, is_up = (tile * BLOCK_N + pair // 2) % intermediate, pair % 2
@@ -50,15 +54,16 @@ def _gate_up(
     tokens = assignments.inside // topk
     of_gate_and_up = column + is_up * intermediate
     acc = product(
-        x, w, numbers, expert, tokens, of_gate_and_up, scaled, 2 * intermediate, hidden, BLOCK_K, assignments.loaded
-    )
+        x, w, quantisation, expert, tokens, of_gate_and_up, scaled, 2 * intermediate, hidden, BLOCK_K,
+        assignments.loaded,
+    )  # fmt: skip
     gate, up = acc.reshape([acc.shape[0], BLOCK_N, 2]).split()
     columns = tile * BLOCK_N + tl.arange(0, BLOCK_N)
     at = act + assignments.rows[:, None].to(tl.int64) * intermediate + columns[None, :]
     stored = assignments.known[:, None] & (columns < intermediate)[None, :]
     dtype: tl.constexpr = act.dtype.element_ty
-    if numbers.FORMAT == "channels" or numbers.FORMAT == "blocks":
-        # Other libraries multiply what they have stored: a later rounding would quantise to other numbers.
+    if quantisation.FORMAT == "channels" or quantisation.FORMAT == "blocks":
+        # Other libraries multiply stored, rounded values: rounding later would give other quantised values.
         gate = activate(gate.to(dtype).to(tl.float32), activation).to(dtype).to(tl.float32)
         up = up.to(dtype).to(tl.float32)
     else:
@@ -70,12 +75,12 @@ def _gate_up(
 def down(
     act, w: Matrices, weights, part, of_blocks: Blocks, hidden, intermediate, blocks,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
-    NUM_XCDS: tl.constexpr = 1, numbers: Numbers = None, PADDING: tl.constexpr = "loaded",
+    NUM_XCDS: tl.constexpr = 1, quantisation: Quantisation = None, PADDING: tl.constexpr = "loaded",
 ):  # fmt: skip
     """part[i] = weights[i] * (down act[i]) of each assignment i. Grid: (blocks * cdiv(hidden, BLOCK_N),).
 
-    act: [assignments, intermediate], packed; w: [experts, hidden, intermediate], the last dim contiguous; `numbers`
-    says what their numbers stand for; weights: fp32 [assignments]. part: [assignments, hidden], packed. PADDING: see
+    act: [assignments, intermediate], packed; w: [experts, hidden, intermediate], the last dim contiguous;
+    `quantisation` gives their format; weights: fp32 [assignments]. part: [assignments, hidden], packed. PADDING: see
     `assignments_of`.
     """
     await_earlier_launches()
@@ -84,23 +89,23 @@ def down(
     if expert >= 0:
         if PADDING == "halved" and has_one_half(of_blocks, block, BLOCK_M):
             half = assignments_of(of_blocks, block, BLOCK_M, BLOCK_M // 2, PADDING)
-            _down(half, act, w, weights, part, hidden, intermediate, numbers, tile, expert, BLOCK_N, BLOCK_K)
+            _down(half, act, w, weights, part, hidden, intermediate, quantisation, tile, expert, BLOCK_N, BLOCK_K)
         else:
             whole = assignments_of(of_blocks, block, BLOCK_M, BLOCK_M, PADDING)
-            _down(whole, act, w, weights, part, hidden, intermediate, numbers, tile, expert, BLOCK_N, BLOCK_K)
+            _down(whole, act, w, weights, part, hidden, intermediate, quantisation, tile, expert, BLOCK_N, BLOCK_K)
 
 
 @triton.jit
 def _down(
-    assignments: Assignments, act, w, weights, part, hidden, intermediate, numbers, tile, expert,
+    assignments: Assignments, act, w, weights, part, hidden, intermediate, quantisation, tile, expert,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """A tile of `down`."""
+    """Compute a tile of `down`."""
     columns = tile * BLOCK_N + tl.arange(0, BLOCK_N)
     rows, known, source = assignments.rows, assignments.known, Matrix(act, intermediate, 1)
     scaled = expert * tl.cdiv(hidden, SCALED) + columns % hidden // SCALED
     acc = product(
-        source, w, numbers, expert, assignments.inside, columns % hidden, scaled, hidden, intermediate, BLOCK_K,
+        source, w, quantisation, expert, assignments.inside, columns % hidden, scaled, hidden, intermediate, BLOCK_K,
         assignments.loaded,
     )  # fmt: skip
     acc *= tl.load(weights + rows, known, 0.0)[:, None]

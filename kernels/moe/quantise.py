@@ -1,4 +1,4 @@
-"""What experts' first products give, in 8 bits for the second ones."""
+"""Quantise the results of experts' first products to 8 bits, for the second ones."""
 
 import triton
 import triton.language as tl

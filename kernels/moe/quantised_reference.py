@@ -1,10 +1,10 @@
-"""Mixtures of experts with weights of 8 and 4 bits in numpy: the exact result, and what its dtypes allow.
+"""Mixtures of experts with weights of 8 and 4 bits in numpy: the exact result, and the result in the kernels' dtypes.
 
 Shapes are those of manifests/moe.yaml. With weights of 8 bits that have scales of rows or blocks, tokens and the rows
-between the products become numbers of 8 bits, in both references, since the op says so. The references in the
+between the products are quantised to 8 bits, in both references, since the op says so. The references in the
 kernels' dtypes round, in this order, as vLLM's fused experts do:
 
-1. x to 8 bits: scale = amax / LARGEST in fp32, numbers = x / scale, half to even, at most LARGEST;
+1. x to 8 bits: scale = amax / LARGEST in fp32, values = x / scale, half to even, at most LARGEST;
 2. gate x and up x, each summed in fp32 and multiplied by its scales, to the dtype of x;
 3. activation(gate x), computed in fp32, to the dtype of x; its product with up x likewise;
 4. that product to 8 bits, as in 1;
@@ -20,9 +20,8 @@ from functools import partial
 
 import numpy as np
 
-from aot_runtime.weights import unpack_int4
-from kernels.gemm.reference import SCALED, dequantised, quantised, to_8_bits
-from kernels.moe.reference import Numbers, exact_sum, same_dtype_sum
+from kernels.gemm.reference import SCALED, dequantised, nibbles, quantised, to_8_bits
+from kernels.moe.reference import Experts, exact_sum, same_dtype_sum
 
 Array = np.ndarray
 
@@ -32,8 +31,8 @@ def moe_scaled(
     shared: Array | None = None, activation: str = "silu",
 ) -> Array:  # fmt: skip
     """`moe` in float64, with weights of 8 bits times the scales of their rows."""
-    numbers = _by_rows(np.dtype(np.float64), gate_up, scale_gate_up, down, scale_down)
-    return exact_sum(x, numbers, weights, chosen, shared, activation)
+    matrices = _by_rows(np.dtype(np.float64), gate_up, scale_gate_up, down, scale_down)
+    return exact_sum(x, matrices, weights, chosen, shared, activation)
 
 
 def moe_scaled_same_dtype(
@@ -41,15 +40,15 @@ def moe_scaled_same_dtype(
     shared: Array | None = None, activation: str = "silu",
 ) -> Array:  # fmt: skip
     """`moe_scaled` as hardware does it."""
-    numbers = _by_rows(np.dtype(np.float32), gate_up, scale_gate_up, down, scale_down)
-    return same_dtype_sum(x, numbers, weights, chosen, shared, activation)
+    matrices = _by_rows(np.dtype(np.float32), gate_up, scale_gate_up, down, scale_down)
+    return same_dtype_sum(x, matrices, weights, chosen, shared, activation)
 
 
-def _by_rows(dtype: np.dtype, gate_up: Array, scale_gate_up: Array, down: Array, scale_down: Array) -> Numbers:
+def _by_rows(dtype: np.dtype, gate_up: Array, scale_gate_up: Array, down: Array, scale_down: Array) -> Experts:
     of_gate_up, of_down = (
         w.astype(dtype) * scale.astype(dtype)[:, :, None] for w, scale in ((gate_up, scale_gate_up), (down, scale_down))
     )
-    return Numbers(of_gate_up, of_down, partial(in_8_bits, storage=gate_up.dtype, block=None), rounds_factors=True)
+    return Experts(of_gate_up, of_down, partial(in_8_bits, storage=gate_up.dtype, block=None), rounds_factors=True)
 
 
 def moe_block_scaled(
@@ -57,8 +56,8 @@ def moe_block_scaled(
     shared: Array | None = None, activation: str = "silu",
 ) -> Array:  # fmt: skip
     """`moe` in float64, with weights of float8 times the scales of their blocks of 128 by 128."""
-    numbers = _by_blocks(np.dtype(np.float64), gate_up, scale_gate_up, down, scale_down)
-    return exact_sum(x, numbers, weights, chosen, shared, activation)
+    matrices = _by_blocks(np.dtype(np.float64), gate_up, scale_gate_up, down, scale_down)
+    return exact_sum(x, matrices, weights, chosen, shared, activation)
 
 
 def moe_block_scaled_same_dtype(
@@ -66,15 +65,15 @@ def moe_block_scaled_same_dtype(
     shared: Array | None = None, activation: str = "silu",
 ) -> Array:  # fmt: skip
     """`moe_block_scaled` as hardware does it."""
-    numbers = _by_blocks(np.dtype(np.float32), gate_up, scale_gate_up, down, scale_down)
-    return same_dtype_sum(x, numbers, weights, chosen, shared, activation)
+    matrices = _by_blocks(np.dtype(np.float32), gate_up, scale_gate_up, down, scale_down)
+    return same_dtype_sum(x, matrices, weights, chosen, shared, activation)
 
 
-def _by_blocks(dtype: np.dtype, gate_up: Array, scale_gate_up: Array, down: Array, scale_down: Array) -> Numbers:
+def _by_blocks(dtype: np.dtype, gate_up: Array, scale_gate_up: Array, down: Array, scale_down: Array) -> Experts:
     gate_and_up = zip(np.split(gate_up, 2, 1), np.split(scale_gate_up, 2, 1), strict=True)
     of_gate_up = np.concatenate([_scaled_by_blocks(dtype, w, scale) for w, scale in gate_and_up], 1)
     seen = partial(in_8_bits, storage=gate_up.dtype, block=SCALED)
-    return Numbers(of_gate_up, _scaled_by_blocks(dtype, down, scale_down), seen, rounds_factors=True)
+    return Experts(of_gate_up, _scaled_by_blocks(dtype, down, scale_down), seen, rounds_factors=True)
 
 
 def _scaled_by_blocks(dtype: np.dtype, w: Array, scale: Array) -> Array:
@@ -88,9 +87,9 @@ def moe_int4(
     activation: str = "silu",
 ) -> Array:  # fmt: skip
     """`moe` in float64, with weights of (codes - zeros) * scales, exactly."""
-    of = partial(_numbers_of_codes, np.dtype(np.float64), x.shape[1])
-    numbers = of(gate_up, scales_gate_up, down, scales_down, zeros_gate_up, zeros_down)
-    return exact_sum(x, numbers, weights, chosen, shared, activation)
+    of = partial(_experts_of_codes, np.dtype(np.float64), x.shape[1])
+    matrices = of(gate_up, scales_gate_up, down, scales_down, zeros_gate_up, zeros_down)
+    return exact_sum(x, matrices, weights, chosen, shared, activation)
 
 
 def moe_int4_same_dtype(
@@ -99,9 +98,9 @@ def moe_int4_same_dtype(
     activation: str = "silu",
 ) -> Array:  # fmt: skip
     """`moe_int4` as hardware does it: weights of x's dtype."""
-    of = partial(_numbers_of_codes, x.dtype, x.shape[1])
-    numbers = of(gate_up, scales_gate_up, down, scales_down, zeros_gate_up, zeros_down)
-    return same_dtype_sum(x, numbers, weights, chosen, shared, activation)
+    of = partial(_experts_of_codes, x.dtype, x.shape[1])
+    matrices = of(gate_up, scales_gate_up, down, scales_down, zeros_gate_up, zeros_down)
+    return same_dtype_sum(x, matrices, weights, chosen, shared, activation)
 
 
 def moe_int8(
@@ -109,8 +108,8 @@ def moe_int8(
     shared: Array | None = None, activation: str = "silu",
 ) -> Array:  # fmt: skip
     """`moe` in float64, with weights of codes * scales, exactly."""
-    numbers = _numbers_of_codes(np.dtype(np.float64), x.shape[1], gate_up, scales_gate_up, down, scales_down)
-    return exact_sum(x, numbers, weights, chosen, shared, activation)
+    matrices = _experts_of_codes(np.dtype(np.float64), x.shape[1], gate_up, scales_gate_up, down, scales_down)
+    return exact_sum(x, matrices, weights, chosen, shared, activation)
 
 
 def moe_int8_same_dtype(
@@ -118,24 +117,24 @@ def moe_int8_same_dtype(
     shared: Array | None = None, activation: str = "silu",
 ) -> Array:  # fmt: skip
     """`moe_int8` as hardware does it: weights of x's dtype."""
-    numbers = _numbers_of_codes(x.dtype, x.shape[1], gate_up, scales_gate_up, down, scales_down)
-    return same_dtype_sum(x, numbers, weights, chosen, shared, activation)
+    matrices = _experts_of_codes(x.dtype, x.shape[1], gate_up, scales_gate_up, down, scales_down)
+    return same_dtype_sum(x, matrices, weights, chosen, shared, activation)
 
 
-def _numbers_of_codes(
+def _experts_of_codes(
     storage: np.dtype, hidden: int, gate_up: Array, scales_gate_up: Array, down: Array, scales_down: Array,
     zeros_gate_up: Array | None = None, zeros_down: Array | None = None,
-) -> Numbers:  # fmt: skip
+) -> Experts:  # fmt: skip
     both = _of_codes(storage, gate_up, hidden, scales_gate_up, zeros_gate_up)
-    return Numbers(both, _of_codes(storage, down, both.shape[1] // 2, scales_down, zeros_down))
+    return Experts(both, _of_codes(storage, down, both.shape[1] // 2, scales_down, zeros_down))
 
 
 def _of_codes(storage: np.dtype, w: Array, k: int, scales: Array, zeros: Array | None) -> Array:
-    """What experts' codes of 4 (uint8) or 8 bits stand for, in float64, or rounded to a narrower dtype in float32."""
+    """Decode experts' codes of 4 (uint8) or 8 bits to float64, or rounded to a narrower dtype in float32."""
     dtype, is_int4 = storage if storage == np.float64 else np.dtype(np.float32), w.dtype == np.uint8
     of_experts = [
         dequantised(
-            dtype, unpack_int4(own, k) if is_int4 else own, scales[expert], k // scales.shape[1],
+            dtype, nibbles(own, k) if is_int4 else own, scales[expert], k // scales.shape[1],
             None if zeros is None else zeros[expert], 8 if is_int4 else 0,
         )
         for expert, own in enumerate(w)
@@ -144,7 +143,7 @@ def _of_codes(storage: np.dtype, w: Array, k: int, scales: Array, zeros: Array |
 
 
 def in_8_bits(rows: Array, storage: np.dtype, block: int | None) -> Array:
-    """What is left of numbers that are quantised, with a scale for each `block` columns of a row, in their dtype."""
+    """Quantise and dequantise values, with a scale for each `block` columns of a row, in their dtype."""
     columns = rows.shape[1]
     value, scale = quantised(rows.dtype, rows, storage, block or columns, 1)
     return to_8_bits(value, storage).astype(rows.dtype) * np.repeat(scale, block or columns, 1)[:, :columns]

@@ -32,7 +32,7 @@ def _routed(
     x: Array, topk: int, bias: Array | None, scoring: str, renormalise: bool, groups: int, topk_groups: int,
     scale: float,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """In the dtype of x."""
+    """Route in the dtype of x."""
     weights = expert_weights(x, scoring)
     worth = x if bias is None else weights + bias.astype(x.dtype)
     worth = np.where(in_best_groups(worth, bias is not None, groups, topk_groups), worth, -np.inf)
@@ -44,7 +44,7 @@ def _routed(
 
 
 def expert_weights(x: Array, scoring: str) -> Array:
-    """Of all experts, in the dtype of x."""
+    """Return the weights of all experts, in the dtype of x."""
     if scoring == "sigmoid":
         return 1 / (1 + np.exp(-x))
     powers = np.exp(x - x.max(1, keepdims=True))
@@ -52,7 +52,7 @@ def expert_weights(x: Array, scoring: str) -> Array:
 
 
 def in_best_groups(worth: Array, by_two: bool, groups: int, topk_groups: int) -> Array:
-    """Which experts take part: bool, as `worth`, [tokens, experts]."""
+    """Mark the experts that take part: bool, as `worth`, [tokens, experts]."""
     by_group = worth.reshape(len(worth), groups, -1)
     best = np.sort(by_group, 2)[:, :, -2:].sum(2) if by_two else by_group.max(2)
     kept = np.argsort(-best, axis=1, kind="stable")[:, :topk_groups]
@@ -62,13 +62,13 @@ def in_best_groups(worth: Array, by_two: bool, groups: int, topk_groups: int) ->
 
 
 @dataclass(frozen=True)
-class Numbers:
-    """Experts' matrices, [experts, 2 * intermediate, hidden] and [experts, hidden, intermediate], for what they stand.
+class Experts:
+    """Dequantised matrices of experts, [experts, 2 * intermediate, hidden] and [experts, hidden, intermediate].
 
     Attributes:
-        seen: what the products see of the rows that they multiply these matrices with.
+        seen: rounds the rows that are multiplied by these matrices.
         rounds_factors: the products with gate and up, and the activation, are rounded to the dtype of x before they are
-            multiplied: the product is quantised next.
+            multiplied, since their product is quantised next.
     """
 
     gate_up: Array
@@ -82,8 +82,8 @@ def moe(
     activation: str = "silu",
 ) -> Array:  # fmt: skip
     """The sum over a token's experts of weight * down (activation(gate x) * up x), and `shared`, in float64."""
-    numbers = Numbers(gate_up.astype(np.float64), down.astype(np.float64))
-    return exact_sum(x, numbers, weights, chosen, shared, activation)
+    matrices = Experts(gate_up.astype(np.float64), down.astype(np.float64))
+    return exact_sum(x, matrices, weights, chosen, shared, activation)
 
 
 def moe_same_dtype(
@@ -91,37 +91,37 @@ def moe_same_dtype(
     activation: str = "silu",
 ) -> Array:  # fmt: skip
     """`moe` as hardware does it: see `same_dtype_sum`."""
-    numbers = Numbers(gate_up.astype(np.float32), down.astype(np.float32))
-    return same_dtype_sum(x, numbers, weights, chosen, shared, activation)
+    matrices = Experts(gate_up.astype(np.float32), down.astype(np.float32))
+    return same_dtype_sum(x, matrices, weights, chosen, shared, activation)
 
 
 def exact_sum(
-    x: Array, numbers: Numbers, weights: Array, chosen: Array, shared: Array | None, activation: str
+    x: Array, matrices: Experts, weights: Array, chosen: Array, shared: Array | None, activation: str
 ) -> Array:
     """`moe` with these matrices, which are of float64."""
     out = np.zeros(x.shape) if shared is None else shared.astype(np.float64)
-    for expert, tokens, slots in _assignments(chosen, len(numbers.down)):
-        gate, up = np.split(numbers.seen(x[tokens].astype(np.float64)) @ numbers.gate_up[expert].T, 2, axis=1)
-        act = numbers.seen(ACTIVATIONS[activation](gate) * up)
+    for expert, tokens, slots in _assignments(chosen, len(matrices.down)):
+        gate, up = np.split(matrices.seen(x[tokens].astype(np.float64)) @ matrices.gate_up[expert].T, 2, axis=1)
+        act = matrices.seen(ACTIVATIONS[activation](gate) * up)
         # A token may have an expert twice.
-        np.add.at(out, tokens, weights[tokens, slots][:, None] * (act @ numbers.down[expert].T))
+        np.add.at(out, tokens, weights[tokens, slots][:, None] * (act @ matrices.down[expert].T))
     return out
 
 
 def same_dtype_sum(
-    x: Array, numbers: Numbers, weights: Array, chosen: Array, shared: Array | None, activation: str
+    x: Array, matrices: Experts, weights: Array, chosen: Array, shared: Array | None, activation: str
 ) -> Array:
     """`moe` with these matrices, which are of float32, as hardware does it: summed in fp32, one element after the
     other; what is between the products, and what each expert gives, is rounded to the dtype of x."""
     parts = np.zeros((*chosen.shape, x.shape[1]), x.dtype)
-    for expert, tokens, slots in _assignments(chosen, len(numbers.down)):
-        both = sum_in_order(numbers.seen(x[tokens].astype(np.float32)), numbers.gate_up[expert].T)
+    for expert, tokens, slots in _assignments(chosen, len(matrices.down)):
+        both = sum_in_order(matrices.seen(x[tokens].astype(np.float32)), matrices.gate_up[expert].T)
         gate, up = np.split(both, 2, axis=1)
-        between = x.dtype if numbers.rounds_factors else np.float32
+        between = x.dtype if matrices.rounds_factors else np.float32
         gate, up = (factor.astype(between).astype(np.float32) for factor in (gate, up))
         gate = ACTIVATIONS[activation](gate).astype(between).astype(np.float32)
         act = (gate * up).astype(x.dtype).astype(np.float32)
-        product = sum_in_order(numbers.seen(act), numbers.down[expert].T)
+        product = sum_in_order(matrices.seen(act), matrices.down[expert].T)
         parts[tokens, slots] = (weights[tokens, slots][:, None] * product).astype(x.dtype)
     out = np.zeros(x.shape, np.float32) if shared is None else shared.astype(np.float32)
     for slot in range(chosen.shape[1]):

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from kernels.common.early import await_earlier_launches
+from kernels.common.pdl import await_earlier_launches
 from kernels.common.softmax import LOG2_E
 from kernels.common.tensors import Matrix, given
 from kernels.rows.sample import LOWEST, order_key
@@ -11,7 +11,7 @@ from kernels.rows.sample import LOWEST, order_key
 NEVER: tl.constexpr = tl.constexpr(2147483647)
 """An index above all."""
 SIGMOID: tl.constexpr = tl.constexpr(1)
-"""What `scoring` means; 0: softmax."""
+"""Value of `scoring`; 0: softmax."""
 
 
 @triton.jit

@@ -6,7 +6,7 @@ Such products read weights and do little else: what they multiply is in register
 import triton
 import triton.language as tl
 
-from kernels.common.early import await_earlier_launches
+from kernels.common.pdl import await_earlier_launches
 from kernels.common.tensors import Matrices, Matrix
 from kernels.gemm.epilogue import activate
 
@@ -19,8 +19,8 @@ def gate_up_single(
     """act[i] = activation(gate x) * (up x) of each assignment i. Grid: (assignments, cdiv(intermediate, BLOCK_N)).
 
     x: [tokens, hidden]; w: [experts, 2 * intermediate, hidden], the rows of gate before those of up; the last dims
-    contiguous. chosen: int32 [assignments], the experts; assignments of numbers that are no expert's are left as they
-    are. act: [assignments, intermediate], packed.
+    contiguous. chosen: int32 [assignments], the experts; assignments without an expert are left as they are.
+    act: [assignments, intermediate], packed.
     """
     await_earlier_launches()
     assignment = tl.program_id(0)

@@ -1,4 +1,4 @@
-"""Casts between dtypes of floats, and transposes."""
+"""Casts between float dtypes, and transposes."""
 
 import triton
 import triton.language as tl
@@ -11,8 +11,8 @@ from kernels.rows.quantise import saturate
 def cast_rows(x: Matrix, out: Matrix, cols, BLOCK: tl.constexpr, LARGEST: tl.constexpr):
     """out = x in out's dtype, rounded half to even. Grid: (rows, cdiv(cols, BLOCK)).
 
-    x, out: [rows, cols] of float dtypes, columns contiguous. LARGEST: if not 0, what exceeds it, infinities included,
-    becomes LARGEST with its sign; NaN stays NaN.
+    x, out: [rows, cols] of float dtypes, columns contiguous. LARGEST: if not 0, larger magnitudes, infinities included,
+    become LARGEST with their sign; NaN stays NaN.
     """
     row = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)

@@ -1,9 +1,9 @@
-"""Rows of a table, by number."""
+"""Gather rows of a table."""
 
 import triton
 import triton.language as tl
 
-from kernels.common.early import await_earlier_launches
+from kernels.common.pdl import await_earlier_launches
 from kernels.common.tensors import Matrix
 
 

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from kernels.common.early import await_earlier_launches
+from kernels.common.pdl import await_earlier_launches
 from kernels.common.softmax import LOG2_E
 from kernels.common.tensors import Matrix
 

@@ -1,4 +1,4 @@
-"""How probable tokens are by their logits."""
+"""Log probabilities of tokens."""
 
 import triton
 import triton.language as tl

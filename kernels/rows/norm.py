@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from kernels.common.early import await_earlier_launches
+from kernels.common.pdl import await_earlier_launches
 from kernels.common.rounding import scale_of
 from kernels.common.tensors import Matrix, given
 from kernels.rows.quantise import quantise
@@ -115,7 +115,7 @@ def norm_long_rows(
 
 @triton.jit
 def _load(x, residual, row, columns, inside, HAS_RESIDUAL: tl.constexpr):
-    """(x, the residual) as they are stored, 0 outside and of a residual that is null; x twice without HAS_RESIDUAL."""
+    """Load (x, residual) as they are stored, 0 outside or for a null residual; x twice without HAS_RESIDUAL."""
     values = tl.load(x.ptr + row * x.stride_rows + columns, mask=inside, other=0.0)
     added = values
     if HAS_RESIDUAL:
@@ -126,7 +126,7 @@ def _load(x, residual, row, columns, inside, HAS_RESIDUAL: tl.constexpr):
 
 @triton.jit
 def _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL: tl.constexpr, WRITE_BACK: tl.constexpr):
-    """What `_load` gave in fp32; with a residual their sum as it is rounded in the residual, and written there."""
+    """Convert values from `_load` to fp32; with a residual, add it, rounded to its dtype, and write the sum there."""
     total = values.to(tl.float32)
     if HAS_RESIDUAL:
         rounded = (total + added.to(tl.float32)).to(values.dtype)
@@ -139,7 +139,7 @@ def _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL: tl.constex
 
 @triton.jit
 def _affine(weight, bias, columns, inside, zero_centred):
-    """Factor and summand of the columns, fp32."""
+    """Load the factor and the summand of the columns, fp32."""
     gain = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32) + zero_centred.to(tl.float32)
     shift = 0.0
     if bias is not None:

@@ -1,4 +1,4 @@
-"""What is done to logits before a token is chosen, and the counts of tokens that this goes by."""
+"""Processing of logits before a token is chosen, and the counts of tokens for its penalties."""
 
 import triton
 import triton.language as tl
@@ -7,7 +7,7 @@ from kernels.common.softcap import cap
 from kernels.common.tensors import Matrix, Vector, given
 
 IN_PROMPT: tl.constexpr = tl.constexpr(1 << 30)
-"""In a count: the token is in the prompt. The bits below count how often it was generated."""
+"""Bit of a count: the token is in the prompt. The bits below count how often it was generated."""
 
 
 @triton.jit
@@ -51,7 +51,7 @@ def process_pieces(
 
 @triton.jit
 def _of_row(parameter, row, neutral):
-    """A row's element of a `Vector`; the neutral one of a null pointer."""
+    """Load a row's element of a `Vector`; `neutral` if that is null."""
     return tl.load(parameter.ptr + row * parameter.stride_rows, given(parameter.ptr), neutral)
 
 

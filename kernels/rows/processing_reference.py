@@ -10,7 +10,7 @@ import numpy as np
 Array = np.ndarray
 
 IN_PROMPT = 1 << 30
-"""In a count: the token is in the prompt."""
+"""Bit of a count: the token is in the prompt."""
 
 
 def process_logits(logits: Array, **given: Array | float | None) -> Array:

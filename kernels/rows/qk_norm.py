@@ -40,7 +40,7 @@ def norm_and_rotate_heads(
 def _heads(
     x, weight, out, token, part, heads, head_dim, pairs, eps, zero_centred, interleaved, c, s, BLOCK_H: tl.constexpr
 ):
-    """The heads from part * BLOCK_H on of a token of x; c, s: fp32 [1, PAIRS]."""
+    """Normalise and rotate the heads from part * BLOCK_H on of a token of x; c, s: fp32 [1, PAIRS]."""
     PAIRS: tl.constexpr = c.shape[1]
     head = part * BLOCK_H + tl.arange(0, BLOCK_H)[:, None]
     known = head < heads
@@ -90,7 +90,7 @@ def _neighbours(source, target, weight, known, squares, head_dim, pairs, eps, ze
 
 @triton.jit
 def _halves(source, target, weight, known, squares, head_dim, pairs, eps, zero_centred, c, s):
-    """As `_neighbours`, elements i with i + pairs."""
+    """`_neighbours` for elements i with i + pairs."""
     dtype: tl.constexpr = target.dtype.element_ty
     pair = tl.arange(0, c.shape[1])[None, :]
     inside = known & (pair < pairs)
@@ -106,5 +106,5 @@ def _halves(source, target, weight, known, squares, head_dim, pairs, eps, zero_c
 
 @triton.jit
 def _gain(weight, columns, inside, zero_centred):
-    """Factors of the columns, fp32."""
+    """Load the factors of the columns, fp32."""
     return tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32) + zero_centred.to(tl.float32)

@@ -1,4 +1,4 @@
-"""Quantising of values in registers to int8 or float8."""
+"""Quantise values in registers to int8 or float8."""
 
 import triton
 import triton.language as tl
@@ -10,7 +10,7 @@ from kernels.common.rounding import half_to_even, quotient
 def quantise(values, scale, dtype: tl.constexpr, LARGEST: tl.constexpr):
     """values / scale, rounded half to even for int8, saturated at -LARGEST and LARGEST; fp32. A scale of 0 counts as 1.
 
-    What a NaN becomes in int8 is not specified.
+    The int8 value of NaN is not specified.
     """
     scale = tl.where(scale == 0, 1.0, scale)
     values = saturate(quotient(values, scale), LARGEST)

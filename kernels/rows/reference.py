@@ -78,7 +78,7 @@ def rms_norm_quantised_same_dtype(
 def layer_norm_quantised(
     x: Array, weight: Array, out: Array, bias: Array, residual: Array | None = None, **options: object
 ) -> Results:
-    """As `rms_norm_quantised`."""
+    """`rms_norm_quantised`, computed in the same way."""
     return _quantised(np.float64, False, out, True, x, residual, weight, bias, **options)
 
 
@@ -123,7 +123,7 @@ def _norm(
 
 
 def largest(dtype: np.dtype) -> float:
-    """The largest magnitude that quantised numbers have; -128 of int8 is not used."""
+    """Return the largest magnitude of quantised values; -128 of int8 is not used."""
     return 127.0 if dtype == np.int8 else float(ml_dtypes.finfo(dtype).max)
 
 
@@ -285,7 +285,7 @@ def sample_scores(
     logits: Array, temperature: Array, seeds: Array, positions: Array, top_k: Array | None = None,
     top_p: Array | None = None, min_p: Array | None = None,
 ) -> Array:  # fmt: skip
-    """What the sampled column has the largest of: logit / temperature + noise of those that are kept, else -inf."""
+    """Return the scores of which the sampled column has the largest: logit / temperature + noise if kept, else -inf."""
     rows, cols = logits.shape
     scores = np.empty((rows, cols))
     limits = (0 if top_k is None else top_k), (1 if top_p is None else top_p), (0 if min_p is None else min_p)
@@ -300,7 +300,7 @@ def sample_scores(
 
 
 def kept(x: Array, k: int, p: float, least: float, heat: float) -> Array:
-    """Which of a row's logits take part, by top_k, top_p and min_p. Those equal to the last one that does, do too."""
+    """Mark a row's logits that top_k, top_p and min_p keep, together with those equal to the last one kept."""
     k, p, least, heat = int(k), float(p), float(least), float(heat)
     ordered = np.sort(x)[::-1]
     bound = ordered[0] + heat * np.log(least) if least > 0 else -np.inf
@@ -313,7 +313,7 @@ def kept(x: Array, k: int, p: float, least: float, heat: float) -> Array:
 
 
 OF_TOKENS, OF_DRAFTS, OF_RESIDUALS = range(3)
-"""What random numbers are for: choosing tokens, accepting drafts, and choosing tokens in place of refused drafts."""
+"""Streams of random numbers: for choosing tokens, accepting drafts, and choosing tokens in place of refused drafts."""
 
 
 def gumbel(seed: int, position: int, cols: int, use: int = OF_TOKENS) -> Array:

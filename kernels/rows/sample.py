@@ -8,7 +8,7 @@ the largest sum is taken: a row may be cut into parts for that.
 import triton
 import triton.language as tl
 
-from kernels.common.early import await_earlier_launches
+from kernels.common.pdl import await_earlier_launches
 from kernels.common.softmax import LOG2_E
 from kernels.common.tensors import Matrices, Matrix, Vector, given
 
@@ -19,7 +19,7 @@ LOWEST_NUMBER: tl.constexpr = tl.constexpr(-2139095041)
 COLD: tl.constexpr = tl.constexpr(1e-20)
 """At temperatures up to this, the largest logit is chosen: its noise would be lost in rounding anyway."""
 OF_TOKENS: tl.constexpr = tl.constexpr(0)
-"""What random numbers are for: choosing tokens, accepting drafts, and choosing tokens in place of refused drafts."""
+"""Streams of random numbers: for choosing tokens, accepting drafts, and choosing tokens in place of refused drafts."""
 OF_DRAFTS: tl.constexpr = tl.constexpr(1)
 OF_RESIDUALS: tl.constexpr = tl.constexpr(2)
 
@@ -181,9 +181,9 @@ def _search(
 
 @triton.jit
 def _masses(logits, cols, floor, first, second, third, largest, factor, STEP: tl.constexpr, WEIGHTED: tl.constexpr):
-    """Of columns with keys from `floor` on: how many have keys from `first` on, from `second` on, and from `third` on.
+    """Count the columns with keys from `floor` on that have keys from `first`, from `second` and from `third` on.
 
-    WEIGHTED: not their number, but the sum of their exp2((logit - largest) * factor).
+    WEIGHTED: sum exp2((logit - largest) * factor) over them instead.
     """
     first_sum = tl.zeros([STEP], tl.float32)
     second_sum = tl.zeros([STEP], tl.float32)
@@ -230,7 +230,8 @@ def merged(part_keys, part_columns, row, parts, PARTS: tl.constexpr):
 
 @triton.jit
 def uniform(seed, position, columns, use):
-    """A number for each column, of 2**23 within (0, 1). use: what for; each use has numbers of its own."""
+    """Draw a random number in (0, 1), one of 2**23, for each column. use: the stream; each has random numbers of its
+    own."""
     nothing = columns * 0
     bits, _, _, _ = tl.philox(seed, columns, nothing + position, nothing + use, nothing)
     return ((bits >> 9).to(tl.float32) + 0.5) * (1.0 / 8388608.0)

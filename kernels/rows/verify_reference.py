@@ -12,7 +12,7 @@ Array = np.ndarray
 
 
 class Draws(NamedTuple):
-    """Random numbers of a row: of [cols], noise for a token and for one in place of a draft; and one in (0, 1)."""
+    """Random draws of a row: noise [cols] for a token, noise for a token in place of a draft, and a value in (0, 1)."""
 
     noise: Array
     residual_noise: Array
@@ -49,7 +49,7 @@ verify_drafts_same_dtype = verify_drafts
 
 
 def draws_of(seed: int, position: int, cols: int) -> Draws:
-    """Those that the kernels make of a seed and a position."""
+    """Return the Draws that the kernels make of a seed and a position."""
     of_draft = uniform(seed, position, 1, OF_DRAFTS)[0]
     return Draws(gumbel(seed, position, cols), gumbel(seed, position, cols, OF_RESIDUALS), of_draft)
 

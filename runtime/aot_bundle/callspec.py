@@ -11,7 +11,7 @@ from aot_runtime.call.decision import Decision
 from aot_runtime.call.planner import Planner
 from aot_runtime.contract import expressions
 from aot_runtime.contract.arch import device_names, usual_cus
-from aot_runtime.contract.dtypes import DTYPES, FLOAT_TYPES
+from aot_runtime.contract.dtypes import DTYPES, FLAG_TYPES, FLOAT_TYPES
 from aot_runtime.contract.layout import Layout, Shape, make_layout, packed_strides, packing_order
 from aot_runtime.contract.names import Scope
 from aot_runtime.contract.records import Index, Op, Scalar, Tensor, Value
@@ -86,11 +86,11 @@ def parse_scalar(op: Op, scalar: Scalar, text: str | None) -> Value | None:
     if text is None or scalar.type == "choice":
         return text
     try:
-        if scalar.type in ("flag", "i1"):
+        if scalar.type in FLAG_TYPES:
             return {"true": True, "1": True, "false": False, "0": False}[text.lower()]
         return float(text) if scalar.type in FLOAT_TYPES else int(text, 0)
     except (KeyError, ValueError):
-        allowed = {"flag": "true or false", "i1": "true or false", **dict.fromkeys(FLOAT_TYPES, "a number")}
+        allowed = {**dict.fromkeys(FLAG_TYPES, "true or false"), **dict.fromkeys(FLOAT_TYPES, "a number")}
         wanted = allowed.get(scalar.type, "an integer")
         raise ArgumentError(f"{op.name}: argument '{scalar.name}' is '{text}'; {wanted} is allowed") from None
 
@@ -121,7 +121,7 @@ def _check_names(op: Op, call: CallSpec) -> None:
                 raise ArgumentError(f"{op.name} has no {what} '{name}'{expressions.nearest(name, known)}")
     for name in call.dtypes.values():
         if name not in DTYPES:
-            raise ArgumentError(f"{op.name}: '{name}' is no dtype{expressions.nearest(name, tuple(DTYPES))}")
+            raise ArgumentError(f"{op.name}: unknown dtype '{name}'{expressions.nearest(name, tuple(DTYPES))}")
 
 
 def _dtypes(op: Op, call: CallSpec) -> dict[str, str]:
@@ -149,8 +149,8 @@ def _derived_shapes(
     env: dict[str, Any] = {**dtypes, **call.dims, **hardware}
     for tensor in op.tensors:
         env[expressions.query_name("given", tensor.name)] = tensor.name in given
-        env[expressions.query_name("elsize", tensor.name)] = DTYPES[dtypes.get(tensor.dtype, tensor.dtype)]
-    env |= {expressions.query_name("elsize", variable): DTYPES[dtype] for variable, dtype in dtypes.items()}
+        env[expressions.query_name("elsize", tensor.name)] = DTYPES[dtypes.get(tensor.dtype, tensor.dtype)].size
+    env |= {expressions.query_name("elsize", variable): DTYPES[dtype].size for variable, dtype in dtypes.items()}
     _add_values(env, ((s.name, s.default if scalars[s.name] is None else repr(scalars[s.name])) for s in op.scalars))
     _add_values(env, ((item.name, item.value) for item in op.derived))
     return {tensor.name: _shape(op, tensor, env) for tensor in passed if tensor.name not in call.shapes}

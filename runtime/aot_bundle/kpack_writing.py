@@ -12,6 +12,7 @@ import msgspec
 from aot_runtime.bundle.files import source_of
 from aot_runtime.bundle.reading import read_blob, read_index
 from aot_runtime.bundle.zstd import compress
+from aot_runtime.contract.arch import HIP
 from aot_runtime.contract.variant_names import variant_names
 from aot_runtime.errors import BundleError
 
@@ -30,7 +31,7 @@ def write_kpack(bundle: Path, output: Path, is_compressed: bool) -> int:
     """
     source = source_of(bundle)
     index = read_index(source)
-    if index.target.backend != "hip":
+    if index.target.backend != HIP.name:
         raise BundleError(f"{bundle} is for {index.target.arch}; a kpack archive is for AMD GPUs")
     if faults := verify_bundle(source):
         raise BundleError(f"{bundle} is not written as kpack: {'; '.join(faults)}")

@@ -8,6 +8,7 @@ from typing import Any
 
 import msgspec
 
+from aot_runtime.contract.arch import HIP
 from aot_runtime.contract.expressions import Expression, parse
 from aot_runtime.contract.names import axis_names
 from aot_runtime.contract.records import Index, Op, Value, Variant
@@ -42,7 +43,7 @@ class Code:
 
     def facts(self, variant: Variant) -> CodeFacts:
         """Of a variant's kernel. Raises `BundleError` and `DeviceError` as `read_instructions` does."""
-        if self._backend != "hip":
+        if self._backend != HIP.name:
             raise BundleError("the instructions of cubins are not read; those of code objects for AMD GPUs are")
         key = variant.code, variant.symbol
         if key not in self._facts:

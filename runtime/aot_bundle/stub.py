@@ -22,7 +22,7 @@ import msgspec
 from aot_runtime.call.arguments import Argument, Computed, default_value, parameter_texts
 from aot_runtime.call.documentation import built_dtypes, bundle_title, docstring
 from aot_runtime.contract import records
-from aot_runtime.contract.dtypes import FLOAT_TYPES
+from aot_runtime.contract.dtypes import FLAG_TYPES, FLOAT_TYPES
 from aot_runtime.contract.names import RESERVED_OPS, TYPE_NAME, TYPE_OPS
 from aot_runtime.texts import printable
 
@@ -63,7 +63,7 @@ _Stream: _TypeAlias = _CudaStream | _TorchStream | _int
 _A = _TypeVar("_A")
 '''
 
-_SCALAR_TYPES = {"flag": "_Flag", "i1": "_Flag", **dict.fromkeys(FLOAT_TYPES, "_Number")}
+_SCALAR_TYPES = {**dict.fromkeys(FLAG_TYPES, "_Flag"), **dict.fromkeys(FLOAT_TYPES, "_Number")}
 
 _HIDES = "  # type: ignore[assignment]"
 """Of a field that is named like a method of tuples."""
@@ -210,7 +210,7 @@ def _places(op: records.Op) -> Iterator[tuple[str, str]]:
 
 def _signatures(op: records.Op, array: str, result: str) -> Iterator[_Signature]:
     conditions = _conditions(op)
-    flags = {scalar.name for scalar in op.scalars if scalar.type in ("flag", "i1")}
+    flags = {scalar.name for scalar in op.scalars if scalar.type in FLAG_TYPES}
     combinations = list(_flag_values(op))
     if not combinations:
         yield _Signature(array, {}, "_Any")

@@ -19,6 +19,7 @@ from aot_runtime.bundle.archive import Archive, Content
 from aot_runtime.bundle.files import Folder, Source, open_place
 from aot_runtime.bundle.multi_archive import MultiArchive
 from aot_runtime.bundle.reading import read_index
+from aot_runtime.contract.arch import BACKENDS
 from aot_runtime.contract.index_file import FIRST_READERS, OLDEST_FORMAT
 from aot_runtime.contract.names import is_version
 from aot_runtime.contract.records import Index
@@ -148,8 +149,9 @@ def _distribution_version(indexes: Sequence[Index], given: str | None) -> str:
 def requirement(indexes: Sequence[Index], compressed: bool = False) -> str:
     """What pip has to install beside the bundles: what reads their format, with the extras that all of them need."""
     oldest = max(OLDEST_FORMAT, *(index.oldest_reader for index in indexes))
-    only_nvidia = all(index.target.backend == "cuda" for index in indexes)
-    extras = ",".join([*(["cuda"] if only_nvidia else []), *(["zstd"] if compressed else [])])
+    backends = {index.target.backend for index in indexes}
+    needed = BACKENDS[backends.pop()].extra if len(backends) == 1 else ""
+    extras = ",".join(filter(None, (needed, "zstd" if compressed else "")))
     return f"aot-runtime{f'[{extras}]' if extras else ''}>={FIRST_READERS[oldest]}"
 
 

@@ -26,7 +26,7 @@ from aot_emulator.state.device_memory import Memory
 from aot_emulator.statuses import call_error
 from aot_emulator.watched_launch import run_launch
 from aot_runtime.contract.records import TensorMap
-from aot_runtime.device.drivers.base import DeviceProperties, Outcome
+from aot_runtime.device.drivers.base import EMULATOR, DeviceProperties, Outcome
 from aot_runtime.errors import BundleError, DeviceError, DeviceMemoryError, MemoryAccessError
 
 Runner = Callable[[Launch, Memory, Options], Statistics]
@@ -94,7 +94,9 @@ class EmulatorDriver:
         runner: function that runs a launch.
     """
 
-    name = "emulator"
+    name = EMULATOR
+    dlpack_device: int | None = None
+    is_emulated = True
     exact_allocations = True
 
     def __init__(self, options: Options | None = None):

@@ -9,14 +9,14 @@ from pathlib import Path
 
 import pytest
 
-from aot.compile.cache import CompileCache
+from aot.cache.layered_cache import CompileCache
 from aot.compile.compiler import compile_job
 from aot.compile.keys import recipe_key
-from aot.compile.pool import WarmPool, remove_leftovers
 from aot.manifest.loading import load_manifest
 from aot.manifest.yamlfile import MAX_BYTES, ManifestError, read_yaml
 from aot.plan.bundles import plan_bundle
 from aot.targets import parse_arch
+from aot.workers.pool import WarmPool, remove_leftovers
 from aot_bundle.stub import stub_text
 from tests.support.building import jobs
 from tests.support.building.projects import KERNELS, SCALE, edit, write_project
@@ -239,7 +239,7 @@ def test_entries_that_are_no_files(tmp_path: Path):
 
 POOL = """\
 import os, signal, sys
-from aot.compile.pool import WarmPool
+from aot.workers.pool import WarmPool
 pool = WarmPool(1)
 print(pool.submit(os.getpid).result(), flush=True)
 os.kill(os.getpid(), signal.SIGKILL)

@@ -56,7 +56,7 @@ def test_a_build_and_one_that_has_nothing_to_do(tmp_path: Path):
 
 
 def test_options_reach_the_pool_and_an_interrupt_ends_the_build(project: Project):
-    with mock.patch("aot.session.WarmPool", side_effect=KeyboardInterrupt) as pool:
+    with mock.patch("aot.build.WarmPool", side_effect=KeyboardInterrupt) as pool:
         assert project.build("--jobs", "3", "--timeout", "7", workers=True).exit_code == 130
     pool.assert_called_once_with(3, 7.0)
 
@@ -204,7 +204,7 @@ def test_what_cannot_be_added_to_is_left_as_it_is(project: Project):
     assert result.exit_code == 2 and files(project) == before
     gone = "scale[BLOCK=32, T=float16] aligned config 0; scale[BLOCK=32, T=float16] general config 0"
     assert f"--add: {project.folder_of()} has variants that the manifest no longer has: {gone}; build" in result.stderr
-    assert "it goes with --for" in project.build("--add").stderr
+    assert "--add needs --for" in project.build("--add").stderr
     project.manifest.write_text(SCALE)
     result = project.build(*add)
     assert figures(result) == (1, 4)

@@ -53,7 +53,7 @@ def test_a_cold_machine_reads_each_entry_with_one_request(tmp_path: Path, server
     assert build(first) == (8, 0)
     written = server.requests("PUT")
     assert len(written) == len(set(written)) == 10 and len(server.requests("GET")) == 10
-    with mock.patch("aot.session.compile_missing", side_effect=AssertionError("it compiles")):
+    with mock.patch("aot.build.compile_missing", side_effect=AssertionError("it compiles")):
         assert build(second) == (0, 8) == build(second)
     assert sorted(server.requests("GET")[10:]) == sorted(written) == sorted(server.requests("PUT"))
     assert server.requests("HEAD") == []
@@ -117,14 +117,14 @@ def test_a_server_that_went_away(tmp_path: Path, server: S3Server, caplog: pytes
 def test_a_server_that_stops_while_a_build_runs(tmp_path: Path, server: S3Server, caplog: pytest.LogCaptureFixture):
     """It answers what is read, and nothing that is written: what is compiled is kept here."""
     made = machine(tmp_path, "first")
-    from aot.compile.batch import compile_missing
+    from aot.workers.batch import compile_missing
 
     def stopping(*arguments: object, **options: object) -> None:
         server.process.send_signal(signal.SIGSTOP)
         compile_missing(*arguments, **options)  # type: ignore[arg-type]
 
     started = time.monotonic()
-    with mock.patch("aot.session.compile_missing", stopping):
+    with mock.patch("aot.build.compile_missing", stopping):
         assert build(made) == (8, 0)
     assert time.monotonic() - started < 25
     assert warnings(caplog) == [

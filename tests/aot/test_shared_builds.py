@@ -11,9 +11,9 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
+from aot.cache.layered_cache import sealed
+from aot.cache.stores import FolderStore
 from aot.cli import main
-from aot.compile.cache import sealed
-from aot.compile.stores import FolderStore
 from tests.support import faulty_stores
 from tests.support.building.builds import Project, contents, figures
 from tests.support.building.selftests import project
@@ -41,7 +41,7 @@ def test_a_cold_machine_compiles_nothing(tmp_path: Path, shared: Path, caplog: p
     made = first.build(*options)
     assert figures(made) == (2, 0) and f"\nshared cache {shared}: 0 entries read, 3 written\n" in made.stdout
     with (
-        mock.patch("aot.session.compile_missing", side_effect=AssertionError("it compiles")),
+        mock.patch("aot.build.compile_missing", side_effect=AssertionError("it compiles")),
         mock.patch("aot.write.vectors._computed", side_effect=AssertionError("it computes")),
     ):
         found = second.build(*options)
@@ -136,10 +136,10 @@ def test_commands_of_the_cache_speak_of_the_shared_one(tmp_path: Path, shared: P
 @pytest.mark.parametrize(
     ("words", "status", "told"),
     [
-        (("prune", "--shared"), 2, "which shared cache? Give --shared-cache, or set AOTBUILD_SHARED_CACHE"),
-        (("push",), 2, "which shared cache?"),
-        (("push", "--shared-cache", "x", "--shared-cache-readonly"), 2, "the shared cache is only read"),
-        (("prune", "--shared", "--shared-cache", "x", "--shared-cache-readonly"), 2, "the shared cache is only read"),
+        (("prune", "--shared"), 2, "no shared cache: give --shared-cache, or set AOTBUILD_SHARED_CACHE"),
+        (("push",), 2, "no shared cache:"),
+        (("push", "--shared-cache", "x", "--shared-cache-readonly"), 2, "the shared cache is read-only"),
+        (("prune", "--shared", "--shared-cache", "x", "--shared-cache-readonly"), 2, "the shared cache is read-only"),
         (("push", "--shared-cache", "not/there"), 1, "error: shared cache not/there cannot be written: FileNotFound"),
         (
             ("ls", "--shared-cache", "denying://x"),

@@ -16,7 +16,7 @@ from aot_runtime import DeviceError
 from tests.support.hip_double.double import DoubleLibrary
 
 CHECKOUT = Path(__file__).parents[2]
-TESTS = ("device", "bundle", "test_caches.py", "test_masks.py", "test_weights.py")
+TESTS = ("device", "bundle")
 """Tests that need neither the emulator nor the builder, which ask for a later numpy."""
 TOOLS = ("pytest", "pytest-timeout", "hypothesis")
 CALL = """

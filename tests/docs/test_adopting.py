@@ -13,7 +13,7 @@ from tests.support.session_builds import ROOT, build_once
 
 PAGE = (ROOT / "docs/adopting.md").read_text(encoding="utf-8")
 MANIFEST = ROOT / "examples/foreign/matmul.yaml"
-TRITON = list(table(section(PAGE, "What Triton itself no longer takes")))
+TRITON = list(table(section(PAGE, "What Triton no longer supports")))
 
 HEAD = """\
 import triton
@@ -57,7 +57,7 @@ BODIES = {
 def front_end(folder: Path, body: str) -> None:
     """Read a kernel with this body as a build does, and compile it as far as Triton's own IR."""
     from aot.compile.jobs import CompileJob
-    from aot.compile.kernel_source import inspect_kernel
+    from aot.source.kernel_source import inspect_kernel
     from tests.support.building.front_end import accesses
 
     lines = "".join(f"    {line}\n" for line in body.splitlines())

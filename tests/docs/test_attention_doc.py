@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aot_models.masks import parse_mask
 from aot_runtime import open_bundle
-from aot_runtime.masks import parse_mask, visible_keys
-from kernels.attention.reference import attention
+from kernels.attention.reference import attention, visible_keys
 from kernels.tolerance import assert_close
 from tests.docs.markdown import blocks, section, table
 from tests.docs.scripts import ROOT, build

@@ -11,7 +11,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from aot.write.c.support import support_text
+from aot.c.support import support_text
 from aot_runtime import open_bundle
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.contract.variant_names import variant_names

@@ -8,8 +8,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aot_models.masks import create_block_mask
 from aot_runtime import open_bundle
-from aot_runtime.masks import create_block_mask
 from kernels.attention.reference import attention
 from kernels.tolerance import assert_close
 from tests.docs.markdown import blocks, table

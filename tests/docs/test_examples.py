@@ -60,7 +60,7 @@ def test_another_package_called_kernels_is_not_in_the_way(beside_another: dict[s
     """Nor is Triton needed for a reference, with which examples/fmha.py checks its results."""
     if "load_kernel" in code:
         pytest.importorskip("triton")
-    head = f"import sys\nfrom aot.compile.kernel_source import load_kernel, project\nroot = {str(ROOT)!r}\n"
+    head = f"import sys\nfrom aot.source.kernel_source import load_kernel, project\nroot = {str(ROOT)!r}\n"
     tail = "\nimport kernels\nassert kernels.__file__, 'what was there is there'"
     subprocess.run([sys.executable, "-c", head + code + tail], env=beside_another, check=True, timeout=120)
 

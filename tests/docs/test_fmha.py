@@ -11,7 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aot_runtime.masks import visible_keys
+from aot_models.masks import parse_mask
+from kernels.attention.reference import visible_keys
 from tests.docs.scripts import ROOT
 
 Main = Callable[..., int]
@@ -88,7 +89,7 @@ def test_what_is_not_valid(
 
 
 @pytest.mark.parametrize(("options", "message"), (
-    ("-mask=q", "mask 'q' cannot be read; allowed: 0, 1, 2, t, b"), ("-bias=x", "-bias=x; allowed: n, 0, 1, 2, e"),
+    ("-mask=q", "unknown mask 'q'; allowed: 0, 1, 2, t, b"), ("-bias=x", "-bias=x; allowed: n, 0, 1, 2, e"),
     ("-mode=1 -mask=g:3,4", "allowed: t and b"),
     ("-prec=bf8 -d_v=64", "-prec=bf8 goes with -d_v of -d, 128; given: 64"), ("-prec=fp4", "invalid choice: 'fp4'"),
     ("-lse=2", "invalid choice"),
@@ -109,10 +110,16 @@ def test_a_bundle_that_is_not_there(fmha: ModuleType, capsys: pytest.CaptureFixt
     assert "attention-gfx942" in capsys.readouterr().err
 
 
-def test_a_rate_counts_visible_keys(fmha: ModuleType):
-    options = fmha.parse(["-b=2", "-h=3", "-s=40", "-s_k=60", "-d=16", "-d_v=8", "-mask=b:5,2"])
-    seen = visible_keys(40, 60, window_left=5, window_right=2).sum()
+@pytest.mark.parametrize("mask", ("0", "t", "b", "t:7,3", "b:5,2", "b:-1,2", "t:30,-1", "g:12,-4", "g:-3,70", "xb:16"))
+@pytest.mark.parametrize("lengths", ((40, 60), (60, 40)), ids=str)
+def test_a_rate_counts_visible_keys(fmha: ModuleType, mask: str, lengths: tuple[int, int]):
+    seqlen_q, seqlen_k = lengths
+    options = fmha.parse(["-b=2", "-h=3", f"-s={seqlen_q}", f"-s_k={seqlen_k}", "-d=16", "-d_v=8", f"-mask={mask}"])
+    seen = visible_keys(seqlen_q, seqlen_k, **parse_mask(mask)).sum()
     assert fmha.operations(options, fmha.make_call(options, "gfx942")) == 2 * 3 * 24 * 2 * seen
+
+
+def test_a_rate_of_sequences_counts_each_by_its_lengths(fmha: ModuleType):
     group = fmha.parse(["-mode=1", "-b=3", "-h=1", "-s=9", "-s_k=12", "-d=8"])
     call = fmha.make_call(group, "gfx942")
     lengths = [np.diff(call.inputs[f"cu_seqlens_{name}"].values) for name in "qk"]

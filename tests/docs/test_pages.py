@@ -100,7 +100,7 @@ def test_links_lead_somewhere(name: str):
 def test_named_files_are_there(name: str):
     """Paths of this repository in code spans."""
     for path in re.findall(
-        r"`((?:aot|runtime|kernels|manifests|examples|benchmarks|docs|tests)/[\w./*-]*)`", PAGES[name]
+        r"`((?:aot|runtime|models|kernels|manifests|examples|benchmarks|docs|tests)/[\w./*-]*)`", PAGES[name]
     ):
         assert list(ROOT.glob(path.rstrip("/"))), path
 
@@ -113,8 +113,10 @@ def test_every_name_of_the_architecture_page_is_defined():
     text = "\n".join(path.read_text(encoding="utf-8") for path in files)
     defined = set(re.findall(r"^(?:class |def )?([A-Za-z_]\w*)\b", text, re.MULTILINE))
     folders = {path.name for path in (*ROOT.iterdir(), *(ROOT / "runtime").rglob("*")) if path.is_dir()}
-    extras = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]["optional-dependencies"]
-    assert names - defined - folders - set(extras) == {"aotbuild", "aotbundle"}
+    projects = [ROOT / "pyproject.toml", ROOT / "runtime/pyproject.toml"]
+    texts = [path.read_text(encoding="utf-8") for path in projects]
+    extras = {extra for text in texts for extra in tomllib.loads(text)["project"]["optional-dependencies"]}
+    assert names - defined - folders - extras == {"aotbuild", "aotbundle"}
 
 
 def test_profiling_on_the_emulator(rows_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

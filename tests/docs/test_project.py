@@ -41,6 +41,24 @@ def test_the_version_has_one_place():
     for distribution in ("aotbuild", "aot-runtime"):
         assert importlib.metadata.version(distribution) == aot_runtime.__version__
     assert f"aot-runtime=={aot_runtime.__version__}" in PROJECT["dependencies"]
+    models = tomllib.loads((ROOT / "models/pyproject.toml").read_text(encoding="utf-8"))["project"]
+    assert models["version"] == aot_runtime.__version__
+
+
+@pytest.mark.parametrize(
+    ("project", "folders"),
+    [
+        (".", ("aot", "runtime/aot_bundle", "runtime/aot_emulator")),
+        ("runtime", ("aot_runtime",)),
+        ("models", ("aot_models",)),
+    ],
+)
+def test_every_package_is_in_its_wheel(project: str, folders: tuple[str, ...]):
+    text = (ROOT / project / "pyproject.toml").read_text(encoding="utf-8")
+    listed = tomllib.loads(text)["tool"]["setuptools"]["packages"]
+    roots = [ROOT / project / folder for folder in folders]
+    found = {path.parent.relative_to(root.parent) for root in roots for path in root.rglob("__init__.py")}
+    assert {".".join(path.parts) for path in found} == {name for name in listed if not name.startswith("aot.shipped.")}
 
 
 @pytest.mark.parametrize("project", [PROJECT, RUNTIME], ids=lambda project: project["name"])

@@ -57,9 +57,13 @@ def test_ci_runs_the_readmes_test_command_and_the_release_check(tmp_path: Path):
     checks = ["ruff check .", "mypy", "lint-imports", "mkdocs build --strict"]
     kept = tmp_path / "cache/aotbuild-release"
     drivers = "tests/aot_runtime/device/drivers"
-    real = f"{drivers}/test_conformance.py {drivers}/test_gpu.py tests/rocm"
-    rocm = [f"pytest --on rocm --rocm {release} --within 300 {real}" for release in SUITES]
-    assert called == [plain, *checks, plain, run, *rocm, f"python -m tests.release --cache {kept}"]
+    selections = (
+        "--within 120 --each 1 tests/ops",
+        f"--within 240 {drivers}/test_conformance.py {drivers}/test_gpu.py tests/rocm",
+    )
+    rocm = [f"pytest --on rocm --rocm {release} {selected}" for release in SUITES for selected in selections]
+    release = f"python -m tests.release --cache {kept}"
+    assert called == [plain, *checks, plain, run, "pytest -n auto models", *rocm, release]
 
 
 def test_extras_and_commands_exist():

@@ -35,7 +35,7 @@ def documented_variables() -> set[str]:
 def test_own_variables_are_those_of_the_code():
     documented = {name for row in table(REFERENCE["environment"]) for name in OWN.findall(row[0])}
     completion = {"_AOTBUILD_COMPLETE", "_AOTBUNDLE_COMPLETE"}  # which click makes of the commands' names
-    texts = [*sources(*CODE), *sources("aot/write/c/support", suffix=".h")]
+    texts = [*sources(*CODE), *sources("aot/c/support", suffix=".h")]
     assert documented == completion | {name for text in texts for name in OWN.findall(text)}
 
 
@@ -92,6 +92,8 @@ def test_the_errors_are_raised(rows_bundle: Path, tmp_path: Path):
 
 def test_the_api_page_has_every_public_name():
     shown = set(re.findall(r"^::: aot_runtime\.(\w+)$", REFERENCE["api"], re.MULTILINE))
-    helpers = {"weights", "float8", "masks", "caches"}
     public = {name for name in aot_runtime.__all__ if callable(getattr(aot_runtime, name))}
-    assert shown == helpers | (public - set(vars(errors)))
+    assert shown == public - set(vars(errors))
+    helpers = {path.stem for path in (ROOT / "models/aot_models").glob("*.py")}
+    commands = {"__init__", "generate", "perplexity", "random_checkpoint"}
+    assert set(re.findall(r"^::: aot_models\.(\w+)$", REFERENCE["api"], re.MULTILINE)) == helpers - commands

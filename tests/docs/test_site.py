@@ -1,17 +1,14 @@
-"""What docs/_site generates, rewrites and refuses while the site is built. CI builds the site itself."""
+"""Pages that docs/_site generates. CI builds the site itself."""
 
 from __future__ import annotations
 
 import re
-from pathlib import Path
 
 import click
 import pytest
 
 from aot_bundle.command.main import main as aotbundle
-from docs._site.loads import foreign_loads
-from docs._site.pages import PAGES_OUTSIDE, command_page, schema_page
-from docs._site.repository import linked_files, site_links
+from docs._site.pages import PAGES_OUTSIDE, command_page
 from tests.docs.markdown import blocks, section, table
 from tests.docs.scripts import ROOT
 
@@ -37,52 +34,8 @@ def test_the_page_of_the_builder():
     assert "\n## aotbuild cache\n" in page and "### aotbuild cache prune" in page
 
 
-def test_the_page_of_the_schemas():
-    page = schema_page(ROOT / "aot/manifest")
-    tensor = {row[0].strip("`"): row[1:] for row in table(section(page, "Tensor"))}
-    assert tensor["role"] == ["`input`, `output`, `inout`", '`"input"`'] and tensor["shape"][1] == "required"
-    (ops,) = (row for row in table(section(page, "Manifests")) if row[0] == "`ops`")
-    assert ops[1] == "name → Op"
-
-
-def test_links_of_the_repository_become_links_of_the_site(tmp_path: Path):
-    for name in ("README.md", "LICENSE", "docs/a.md", "docs/how/b.md", "docs/x.svg"):
-        path = tmp_path / name
-        path.parent.mkdir(parents=True, exist_ok=True)
-        path.touch()
-    pages = {tmp_path / "README.md": "index.md", tmp_path / "docs/a.md": "a.md", tmp_path / "docs/how/b.md": "how/b.md"}
-
-    def rewritten(name: str, text: str) -> str:
-        return site_links(text, tmp_path / name, pages[tmp_path / name], tmp_path, pages)
-
-    assert rewritten("README.md", "[a](docs/a.md#x) `[a](docs/a.md)` [l](LICENSE) [w](https://x.y/docs/a.md)") == (
-        "[a](a.md#x) `[a](docs/a.md)` [l](files/LICENSE) [w](https://x.y/docs/a.md)"
-    )
-    assert rewritten("docs/how/b.md", "[r](../../README.md)\n```\n[r](../../README.md)\n```\n![x](../x.svg)") == (
-        "[r](../index.md)\n```\n[r](../../README.md)\n```\n![x](../x.svg)"
-    )
-    (tmp_path / "README.md").write_text("[a](docs/a.md), [l](LICENSE), [no](none)")
-    assert linked_files(tmp_path, pages) == [tmp_path / "LICENSE"]
-
-
 def test_pages_outside_are_there():
     assert all((ROOT / source).is_file() for source in PAGES_OUTSIDE)
-
-
-@pytest.mark.parametrize(
-    ("name", "text", "url"),
-    [
-        ("a.html", '<script src="https://cdn.example/x.js"></script>', "https://cdn.example/x.js"),
-        ("a.html", '<link rel="stylesheet" href="//fonts.example/x">', "//fonts.example/x"),
-        ("a.html", '<p><img src="http://example/x.png"></p>', "http://example/x.png"),
-        ("a.css", "@import 'https://fonts.example/x.css';", "https://fonts.example/x.css"),
-        ("a.svg", "<svg><style>p{background:url(https://e.x/y)}</style></svg>", "https://e.x/y"),
-        ("a.html", '<a href="https://example.org">there</a><img src="x.png"><link rel="next" href="https://x">', None),
-    ],
-)
-def test_what_is_loaded_from_elsewhere_is_found(tmp_path: Path, name: str, text: str, url: str | None):
-    (tmp_path / name).write_text(text)
-    assert list(foreign_loads(tmp_path)) == ([f"{name} would load {url}"] if url else [])
 
 
 def test_the_menu_has_every_page_once():

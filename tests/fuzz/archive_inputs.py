@@ -54,7 +54,7 @@ class ArchiveInput:
 
     @property
     def is_damage(self) -> bool:
-        """Whether bytes were changed by one who does not know what they are: that must be found."""
+        """Tell if bytes were changed without knowledge of the format, which must be found."""
         return all(edit[0] == _BYTES for edit in self.edits)
 
 
@@ -91,7 +91,7 @@ class ArchiveInputs:
         return [_BYTES, *self._bytes_edit(seed, draw)]
 
     def _bytes_edit(self, seed: str, draw: Draw) -> Edit:
-        """Of a number in a header, mostly, and in the directory and the end more often than elsewhere."""
+        """Draw an edit of bytes: mostly of a number in a header, and more often in the directory and at the end."""
         rng, data = draw.rng, self.data[seed]
         if rng.random() < 0.3:
             return draw.bytes_edit(len(data))
@@ -221,7 +221,7 @@ def _deflated(entries: Sequence[tuple[str, bytes]]) -> bytes:
 
 
 def packed_again(archive: Any) -> bytes | None:
-    """What `aotbundle pack` makes of the entries that an archive has; None where one cannot be read."""
+    """Pack an archive's entries as `aotbundle pack` does; None if one cannot be read."""
     try:
         return b"".join(parts(archive.stored()))
     except BundleError:

@@ -1,5 +1,5 @@
-"""What is done with an archive that may be anything: it is opened, each bundle in it is handled as that of a folder is,
-and what is taken for whole is packed again, to the same bytes."""
+"""Handle an archive of any content: open it, handle each bundle in it as that of a folder, and pack intact ones again,
+to the same bytes."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ class Archives:
 
     @property
     def readable(self) -> Path:
-        """All that may be read."""
+        """The folder that may be read."""
         return self.folder
 
     def prepare(self, given: ArchiveInput) -> bytes:

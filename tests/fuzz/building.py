@@ -15,11 +15,10 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
-import psutil
-
-import aot.session  # noqa: F401  (and with it all that a fork needs)
+import aot.build  # noqa: F401  (and with it all that a fork needs)
 from aot.cli import main
 from aot_runtime.bundle.reading import read_blob, read_checked, read_index
+from tests.support.processes import descendants, gone
 
 MANIFEST = Path(__file__).parents[1] / "support" / "small" / "small.yaml"
 BUNDLE = "small-gfx942"
@@ -30,7 +29,7 @@ _PIPE_BYTES = 1 << 20
 
 @dataclass(frozen=True)
 class Place:
-    """Where builds happen: output, cache and temporary files below one folder."""
+    """A place for builds: output, cache and temporary files below one folder."""
 
     folder: Path
 
@@ -58,35 +57,34 @@ class Place:
 
 @dataclass
 class Build:
-    """A build in a process of its own; `processes` are those of it that were seen alive."""
+    """A build in a process of its own. `processes`: its processes that were seen alive."""
 
     pid: int
     printed: int
-    """The pipe that it prints to: files may be limited for it."""
+    """The pipe that it prints to: files may be limited."""
     started: float
-    processes: dict[int, psutil.Process] = field(default_factory=dict)
+    processes: set[int] = field(default_factory=set)
     _text: bytes = b""
 
     def close(self) -> None:
         os.close(self.printed)
 
-    def look(self) -> list[psutil.Process]:
-        """The processes that it has started and that are alive now."""
-        with suppress(psutil.NoSuchProcess):
-            for process in psutil.Process(self.pid).children(recursive=True):
-                self.processes[process.pid] = process
-        return [process for process in self.processes.values() if _alive(process)]
+    def look(self) -> list[int]:
+        """Return its processes that are alive now."""
+        self.processes.update(descendants(self.pid))
+        return [pid for pid in sorted(self.processes) if not gone(pid)]
 
     @property
     def said(self) -> str:
-        """What it printed so far."""
+        """Output so far."""
         with suppress(BlockingIOError):
             while chunk := os.read(self.printed, 1 << 16):
                 self._text += chunk
         return self._text.decode(errors="replace")
 
     def wait(self) -> int:
-        """Its exit status, or less than 0: the signal that ended it. One that hangs is killed: `HUNG_STATUS`."""
+        """Wait for its exit status; a negative one is the signal that ended it. A build that hangs is killed:
+        `HUNG_STATUS`."""
         while time.monotonic() - self.started < LIMIT_S:
             pid, status = os.waitpid(self.pid, os.WNOHANG)
             if pid:
@@ -96,15 +94,12 @@ class Build:
         os.waitpid(self.pid, 0)
         return HUNG_STATUS
 
-    def wait_for_processes(self, seconds: float = 10.0) -> list[psutil.Process]:
-        """Those that still live when the build's own process is gone, some time later."""
-        return psutil.wait_procs([p for p in self.processes.values() if _alive(p)], timeout=seconds)[1]
-
-
-def _alive(process: psutil.Process) -> bool:
-    with suppress(psutil.NoSuchProcess):
-        return process.status() != psutil.STATUS_ZOMBIE
-    return False
+    def wait_for_processes(self, seconds: float = 10.0) -> list[int]:
+        """Processes that are alive some time after the build's own has ended."""
+        deadline = time.monotonic() + seconds
+        while (alive := [pid for pid in self.processes if not gone(pid)]) and time.monotonic() < deadline:
+            time.sleep(0.05)
+        return alive
 
 
 def start(place: Place, wanted: str, *, jobs: int = 1, largest_file: int | None = None) -> Build:
@@ -169,6 +164,6 @@ def opened(folder: Path) -> str:
 
 
 def leftovers(place: Place) -> list[str]:
-    """What builds must not leave behind: folders of pools, and bundles that were being written."""
+    """Leftovers that builds must not leave: folders of pools, and bundles that were being written."""
     found = [*place.temporary.glob("aotbuild-*"), *place.bundle.glob(".aotbuild-*"), *place.cache.rglob(".new-*")]
     return sorted(str(path.relative_to(place.folder)) for path in found)

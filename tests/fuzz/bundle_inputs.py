@@ -19,7 +19,8 @@ import msgspec
 
 from aot_runtime.bundle.elf import SHT_NOTE, Elf
 from aot_runtime.bundle.reading import bundle_id
-from aot_runtime.contract.records import CODE_FOLDER, CODE_SUFFIXES, HASH_LENGTH, INDEX
+from aot_runtime.contract.arch import BACKENDS
+from aot_runtime.contract.records import CODE_FOLDER, HASH_LENGTH, INDEX
 
 from .drawing import Draw, texts_of
 from .edits import Edit, edit_bytes, edit_tree, places
@@ -112,7 +113,7 @@ class Seed:
 
     @cached_property
     def places(self) -> list[tuple[tuple[str | int, ...], Any]]:
-        """Of the index; each op and the first variants stand for all."""
+        """Places in the index; every op and the first variants stand for all."""
         return [
             item for item in places(self.tree) if item[0][0] != "variants" or len(item[0]) < 2 or int(item[0][1]) < 2
         ]
@@ -204,7 +205,7 @@ class Inputs:
 
 
 def files_of(given: BundleInput, seed: Seed) -> Files:
-    """What the files of an input are, where they differ from its seed's."""
+    """Files of an input that differ from its seed's."""
     changed: Files = {}
     tree, edits = seed.tree, [(str(edit[0]).split(), edit[1:]) for edit in given.edits]
     if any(what[0] == "index" for what, _ in edits) or given.adopted:
@@ -280,7 +281,7 @@ def _adopt(tree: Any, changed: Files) -> None:
     code = tree.get("code") if isinstance(tree, dict) else None
     for row in code if isinstance(code, list) else ():
         if isinstance(row, list) and len(row) == 2 and isinstance(row[0], str):
-            for suffix in CODE_SUFFIXES.values():
+            for suffix in (backend.code_suffix for backend in BACKENDS.values()):
                 if found := _renamed(changed, f"{CODE_FOLDER}/{row[0][:HASH_LENGTH]}.{suffix}"):
                     row[:] = found[2], len(found[1])
                     break

@@ -1,5 +1,5 @@
-"""What is done with a bundle that may be anything: it is opened, verified, shown, calls of it are planned, and of some
-the self-test is run on the emulator. Each step succeeds, or raises a typed error."""
+"""Handle a bundle of any content: open, verify and show it, plan calls of it, and run the self-test of some on the
+emulator. Each step succeeds, or raises a typed error."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ class Bundles:
 
     @property
     def readable(self) -> Path:
-        """All that may be read."""
+        """The folder that may be read."""
         return self.folder
 
     def prepare(self, given: BundleInput) -> Files:
@@ -133,8 +133,8 @@ class Bundles:
 
 
 def study(place: Path, index: Index, calls: int, is_run: bool, is_damaged: bool) -> str:
-    """What becomes of a bundle that was opened: it is shown, calls of it are planned, and of some the self-test is run.
-    Raises what is wrong with it."""
+    """Show an open bundle, plan calls of it, and run some self-tests; returns the outcome. Raises the fault that it
+    has."""
     _show(index, whole=calls % 8 == 0)
     planned = _plan(index, calls)
     return f"run: {_run(place, index, is_damaged)}" if is_run and index.target.arch in ARCHS else planned
@@ -196,7 +196,7 @@ def _run(folder: Path, index: Index, is_damaged: bool) -> str:
 
 
 def is_declaration(source: str) -> bool:
-    """Whether Python source has classes, functions and constants, and nothing that it does."""
+    """Tell if Python source has only classes, functions and constants."""
     nodes = ast.walk(ast.parse(source))
     return not any(isinstance(node, ast.Call | ast.Lambda | ast.For | ast.While | ast.With) for node in nodes)
 

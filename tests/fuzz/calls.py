@@ -16,7 +16,7 @@ import subprocess
 import sys
 import time
 import zipfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -47,7 +47,7 @@ _OUT_OF_MEMORY, _LAUNCH_FAILURE = 2, 719
 
 @dataclass(frozen=True)
 class Sample:
-    """What there is at the end of an epoch."""
+    """Measurements at the end of an epoch."""
 
     resident: int
     """Bytes of the process that are in memory, those that allocators hold free too, less what the double keeps."""
@@ -61,7 +61,7 @@ class Sample:
 
 @dataclass
 class Growth:
-    """What many calls came to."""
+    """The result of many calls."""
 
     calls: int = 0
     seconds: float = 0.0
@@ -70,7 +70,7 @@ class Growth:
     samples: list[Sample] = field(default_factory=list)
 
     def faults(self) -> list[str]:
-        """What grew after the start."""
+        """Faults: measurements that grew after the start."""
         first, last = self._halves()
         found = []
         for name, allowed in ALLOWED_BYTES.items():
@@ -91,7 +91,7 @@ class Growth:
         return warm[: len(warm) // 2], warm[len(warm) // 2 :]
 
     def lines(self) -> Iterator[str]:
-        """What was measured, in lines."""
+        """The measurements in lines."""
         yield f"{self.calls:,} calls and {self.others:,} other steps in {self.seconds:,.0f} s"
         for half, title in zip(self._halves(), ("first half after the start", "second half"), strict=True):
             most = {name: max(getattr(sample, name) for sample in half) for name in ("resident", "heap", "blocks")}
@@ -108,7 +108,7 @@ def unpack_seed(name: str, folder: Path) -> Path:
     return folder / name
 
 
-def make_calls(folder: Path, total: int, done: Callable[[int], None] = lambda calls: None) -> Growth:
+def make_calls(folder: Path, total: int) -> Growth:
     """Make `total` calls in this process, which runs over the double."""
     double, growth = Double(), Growth()
     bundle = open_bundle(unpack_seed("affine", folder), "hip")
@@ -127,13 +127,12 @@ def make_calls(folder: Path, total: int, done: Callable[[int], None] = lambda ca
                 gc.collect()  # what is found only now comes back to the shelves that are trimmed
                 device.memory.trim()  # small blocks are kept for the next call
                 growth.samples.append(_sample(double))
-                done(growth.calls)
     growth.seconds = time.monotonic() - started
     return growth
 
 
 def _everything_else(bundle: Bundle, double: Double, x: DeviceArray, bias: DeviceArray, number: int) -> int:
-    """One turn of all that is no repeated call; returns how many steps that were."""
+    """Do everything but repeated calls once; returns the number of steps."""
     device, affine = bundle.device, bundle.affine
     for cols in range(8):  # new shapes: a plan each
         shape = _shape(8 * number + cols)
@@ -206,8 +205,5 @@ def run_over_double(folder: Path, total: int) -> Growth:
 
 if __name__ == "__main__":
     from tests.fuzz import calls
-    from tests.fuzz.progress import Progress
 
-    progress = Progress("calls", int(sys.argv[2]))
-    grown = calls.make_calls(Path(sys.argv[1]), int(sys.argv[2]), lambda calls: progress.at(calls, 0))
-    os.write(1, pickle.dumps(grown))
+    os.write(1, pickle.dumps(calls.make_calls(Path(sys.argv[1]), int(sys.argv[2]))))

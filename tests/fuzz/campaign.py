@@ -1,42 +1,36 @@
-"""Runs many inputs in forked workers, each input held to its limits, and keeps those that fail.
+"""Run many inputs in forked processes, each input within its limits, and collect those that fail.
 
-An input fails that raises anything but the errors that its handler expects, that takes too long or too much memory,
-that ends its process, or that has something done which no input may (`watch`). A worker that is ended is replaced, and
-goes on with the next input.
+An input fails if it raises anything but the errors that its handler expects, takes too long or too much memory, ends
+its process, or does something that no input may (`watch`).
 """
 
 from __future__ import annotations
 
-import mmap
-import multiprocessing
-import os
 import resource
 import signal
-import struct
 import tempfile
-import time
 import traceback
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager, suppress
+from contextlib import contextmanager
 from dataclasses import dataclass
-from multiprocessing.connection import Connection
 from pathlib import Path
 from typing import Any, Protocol
+
+from aot.forked_process import ForkedProcess, TimeLimitError, WorkerDiedError
 
 from .outcomes import Outcomes
 from .watch import Watch
 
 CPU_SECONDS = 10.0
-"""Time of the processor that an input may take."""
+"""Processor time limit of an input."""
 WALL_SECONDS = 120.0
-"""Time after which a worker that says nothing is killed: it waits for something, or does not come out of C code."""
+"""Time limit of an input that waits, or does not return from C code."""
 MEMORY_BYTES = 1 << 30
-"""Memory that a worker may take, on top of what it has at its start."""
-_CHUNK = 200
-_WATCHERS = ("watch.py", "campaign.py")
-"""Files of the harness, which raise what they found out."""
-_STATE = struct.Struct("@qd")
-"""What a worker is at: the input's number, and since when; zeros while it is being written."""
+"""Memory that a process may take, in addition to what it has when it starts."""
+CHUNK = 500
+"""Inputs of one process."""
+_HARNESS = ("watch.py", "campaign.py")
+"""Files that raise what they find."""
 
 
 class Handler(Protocol):
@@ -53,13 +47,13 @@ class Handler(Protocol):
     def undo(self, given: Any, prepared: Any) -> None: ...
 
 
-class TimeLimitError(BaseException):
+class CpuLimitError(BaseException):
     """An input took too long."""
 
 
 @dataclass(frozen=True)
 class Failure:
-    """An input that failed: its number, what happened, and what tells this fault from others."""
+    """An input that failed: its number, what happened, and the signature that distinguishes the fault from others."""
 
     number: int
     given: Any
@@ -68,7 +62,7 @@ class Failure:
 
 
 def attempt(handler: Handler, watch: Watch, given: Any) -> tuple[str, str, str]:
-    """(what became of an input, its fault or nothing, the fault's signature)."""
+    """Handle an input; returns (its outcome, its fault, the fault's signature), of which some are empty."""
     prepared = handler.prepare(given)
     try:
         with watch.over(handler.readable), _cpu_limit(CPU_SECONDS):
@@ -82,10 +76,8 @@ def attempt(handler: Handler, watch: Watch, given: Any) -> tuple[str, str, str]:
 
 
 def _signature(error: BaseException) -> str:
-    """Its type and where it was raised, in the packages under test where it came from there."""
-    frames = [
-        frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name not in _WATCHERS
-    ]
+    """The type of an error and the innermost function of the packages under test that raised it."""
+    frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name not in _HARNESS]
     ours = [frame for frame in frames if "/aot" in frame.filename] or frames
     return f"{type(error).__name__} at {Path(ours[-1].filename).name}:{ours[-1].name}"
 
@@ -93,7 +85,7 @@ def _signature(error: BaseException) -> str:
 @contextmanager
 def _cpu_limit(seconds: float) -> Iterator[None]:
     def stop(*_: object) -> None:
-        raise TimeLimitError(f"more than {seconds:g} s of the processor")
+        raise CpuLimitError(f"more than {seconds:g} s of the processor")
 
     before = signal.signal(signal.SIGPROF, stop)
     signal.setitimer(signal.ITIMER_PROF, seconds)
@@ -104,135 +96,76 @@ def _cpu_limit(seconds: float) -> Iterator[None]:
         signal.signal(signal.SIGPROF, before)
 
 
-class Campaign:
-    """A run of inputs `0 … count - 1` on some workers.
+def run_inputs(
+    make: Callable[[Path], Handler], count: int, folder: Path, on_failure: Callable[[Failure], None]
+) -> Iterator[Outcomes]:
+    """Run the inputs 0 … count - 1; yields the outcomes of each chunk.
 
     Args:
-        make: makes the handler in a worker, given a folder of its own.
-        on_failure: called in this process, with each failure whose signature is new.
+        make: makes a handler, given a folder of its own. It must be picklable.
+        on_failure: called with the first failure of each signature.
     """
+    with tempfile.TemporaryDirectory(dir=folder) as warm:
+        make(Path(warm)).warm_up()  # the forked processes inherit what this imports
+    known: set[str] = set()
+    for start in range(0, count, CHUNK):
+        outcomes = Outcomes()
+        for kinds, failures in _tried(make, folder, range(start, min(start + CHUNK, count))):
+            outcomes.counts.update(kinds)
+            for failure in failures:
+                is_new = failure.signature not in known
+                known.add(failure.signature)
+                text = failure.text if is_new else failure.signature
+                outcomes.add(failure.signature, text, f"input {failure.number}")
+                if is_new:
+                    on_failure(failure)
+        yield outcomes
 
-    def __init__(
-        self,
-        make: Callable[[Path], Handler],
-        count: int,
-        workers: int,
-        folder: Path,
-        on_failure: Callable[[Failure], None],
-    ):
-        self._make, self._count, self._workers, self._folder = make, count, workers, folder
-        self._on_failure = on_failure
-        self._signatures: set[str] = set()
-        self.outcomes = Outcomes()
 
-    def run(self) -> Iterator[int]:
-        """Run; yields how many are done, now and then."""
-        with tempfile.TemporaryDirectory(dir=self._folder) as folder:
-            self._make(Path(folder)).warm_up()  # the workers inherit what that imports
-        workers = [_Worker(self, number) for number in range(self._workers)]
+Tried = tuple[list[str], list[Failure]]
+"""The outcomes of inputs, and the inputs that failed."""
+
+
+def _tried(make: Callable[[Path], Handler], folder: Path, numbers: range) -> Iterator[Tried]:
+    try:
+        yield _forked(make, folder, numbers)
+    except (WorkerDiedError, TimeLimitError) as error:
+        tried = [*_one_by_one(make, folder, numbers)]
+        yield from tried
+        if not any(failures for _, failures in tried):  # none of them does it alone
+            yield [], [Failure(numbers[0], None, f"one of {len(numbers)} inputs: {error}", str(error))]
+
+
+def _one_by_one(make: Callable[[Path], Handler], folder: Path, numbers: range) -> Iterator[Tried]:
+    for number in numbers:
         try:
-            while any(worker.is_running for worker in workers):
-                time.sleep(0.05)
-                for worker in workers:
-                    worker.poll()
-                yield self.outcomes.total
-        finally:
-            for worker in workers:
-                worker.kill()
+            yield _forked(make, folder, range(number, number + 1))
+        except (WorkerDiedError, TimeLimitError) as error:
+            yield [], [Failure(number, None, str(error), str(error))]
 
-    def failed(self, failure: Failure) -> None:
-        """Take note of a failure; of those of one signature the first is kept."""
-        is_new = failure.signature not in self._signatures
-        self._signatures.add(failure.signature)
-        self.outcomes.add(failure.signature, failure.text if is_new else failure.signature, f"input {failure.number}")
-        if is_new:
-            self._on_failure(failure)
 
-    def serve(self, number: int, first: int, state: mmap.mmap, results: Connection) -> None:
-        """A worker's process: every `workers`-th input, from `first` on."""
-        signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C is for the parent, which then ends this process
-        with tempfile.TemporaryDirectory(dir=self._folder, prefix=f"{number}-") as folder:
-            handler, watch = self._make(Path(folder)), Watch()
-            limit_memory(MEMORY_BYTES)
-            outcomes = Outcomes()
-            for done, at in enumerate(range(first, self._count, self._workers)):
-                _STATE.pack_into(state, 0, at, time.monotonic())
-                given = handler.draw(at)
-                kind, fault, signature = attempt(handler, watch, given)
-                if fault:
-                    results.send(Failure(at, given, fault, signature))
-                else:
-                    outcomes.add(kind)
-                if done % _CHUNK == _CHUNK - 1:
-                    results.send(outcomes)
-                    outcomes = Outcomes()
-            results.send(outcomes)
+def _forked(make: Callable[[Path], Handler], folder: Path, numbers: range) -> Tried:
+    limit_s = WALL_SECONDS + len(numbers)
+    with tempfile.TemporaryDirectory(dir=folder) as own, ForkedProcess(limit_s) as process:
+        return process.run(_try_range, make, Path(own), numbers)
+
+
+def _try_range(make: Callable[[Path], Handler], folder: Path, numbers: range) -> Tried:
+    handler, watch = make(folder), Watch()
+    limit_memory(MEMORY_BYTES)
+    kinds, failures = [], []
+    for number in numbers:
+        given = handler.draw(number)
+        kind, fault, signature = attempt(handler, watch, given)
+        if fault:
+            failures.append(Failure(number, given, fault, signature))
+        else:
+            kinds.append(kind)
+    return kinds, failures
 
 
 def limit_memory(nbytes: int) -> None:
-    """Let this process have so much more memory than it has."""
+    """Limit the memory that this process takes from now on."""
     with open("/proc/self/statm") as file:
         now = int(file.read().split()[0]) * resource.getpagesize()
     resource.setrlimit(resource.RLIMIT_AS, (now + nbytes, now + nbytes))
-
-
-class _Worker:
-    """A worker as its parent sees it."""
-
-    def __init__(self, campaign: Campaign, number: int):
-        self._campaign, self._number = campaign, number
-        self._state = mmap.mmap(-1, _STATE.size)
-        self._start(number)
-
-    def _start(self, first: int) -> None:
-        self._pending = first
-        self._results, theirs = multiprocessing.Pipe(duplex=False)
-        self._pid = os.fork()
-        if self._pid == 0:
-            status = 1
-            try:
-                self._campaign.serve(self._number, first, self._state, theirs)
-                status = 0
-            except BaseException:
-                traceback.print_exc()
-            finally:
-                os._exit(status)
-        theirs.close()
-        _STATE.pack_into(self._state, 0, first, time.monotonic())
-        self.is_running = True
-
-    def poll(self) -> None:
-        if not self.is_running:
-            return
-        self._take()
-        at, since = _STATE.unpack_from(self._state)
-        if since and time.monotonic() - since > WALL_SECONDS:
-            self.kill()
-            self._replace(at, f"more than {WALL_SECONDS:g} s", "stuck")
-            return
-        pid, status = os.waitpid(self._pid, os.WNOHANG)
-        if pid:
-            self._take()
-            self.is_running = False
-            if status:
-                ending = f"the process ended: {os.waitstatus_to_exitcode(status)}"
-                self._replace(_STATE.unpack_from(self._state)[0], ending, ending)
-
-    def _take(self) -> None:
-        with suppress(EOFError):
-            while self._results.poll():
-                found = self._results.recv()
-                if isinstance(found, Failure):
-                    self._campaign.failed(found)
-                else:
-                    self._campaign.outcomes.counts.update(found.counts)
-
-    def _replace(self, at: int, what: str, signature: str) -> None:
-        self._campaign.failed(Failure(at, None, what, signature))
-        self._start(at + self._campaign._workers)
-
-    def kill(self) -> None:
-        if self.is_running:
-            os.kill(self._pid, signal.SIGKILL)
-            os.waitpid(self._pid, 0)
-            self.is_running = False

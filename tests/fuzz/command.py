@@ -1,11 +1,12 @@
-"""The command: long runs of inputs that nobody would make, each reproducible by its seed and number."""
+"""The command `python -m tests.fuzz`: long runs of unusual inputs, each reproducible by its seed and number."""
 
 from __future__ import annotations
 
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from contextlib import suppress
+from functools import partial
 from importlib import import_module
 from pathlib import Path
 from typing import Any
@@ -13,12 +14,9 @@ from typing import Any
 import click
 
 from .outcomes import Outcomes, table
-from .progress import Progress
 
 SHM = Path("/dev/shm")
-EXAMPLES = Path(__file__).parents[2] / "examples"
 count_option = click.option("--count", type=click.IntRange(1), default=1000, show_default=True)
-minutes_option = click.option("--minutes", type=float, help="End after so many minutes, if it is not done by then.")
 seed_option = click.option("--seed", type=int, default=1, show_default=True)
 
 
@@ -32,78 +30,71 @@ def scratch() -> tempfile.TemporaryDirectory[str]:
     return tempfile.TemporaryDirectory(prefix="aotbuild-fuzz-", dir=SHM if SHM.is_dir() else None)
 
 
-def report(progress: Progress, outcomes: Outcomes) -> None:
-    """Print what became of the inputs, and end."""
-    click.echo(progress.summary(outcomes.total))
+def report(what: str, outcomes: Outcomes) -> None:
+    """Print the outcomes, and exit."""
+    click.echo(f"{outcomes.total:,} {what}")
     for line in (*table(outcomes.counts), *outcomes.failures[:20]):
         click.echo(line)
     sys.exit(1 if outcomes.failures else 0)
 
 
-def run_one_by_one(what: str, count: int, minutes: float | None, run: Callable[[Path, Outcomes], Any]) -> None:
-    """Run what yields how many are done, in a folder of its own, and report."""
-    progress, outcomes = Progress(what, count, minutes), Outcomes()
-    with scratch() as folder, suppress(KeyboardInterrupt):  # Ctrl-C: what was done so far is reported
-        for done in run(Path(folder), outcomes):
-            if progress.at(done, len(outcomes.failures)):
-                break
-    report(progress, outcomes)
+def run_one_by_one(what: str, count: int, run: Callable[[Path, Outcomes], Iterable[int]]) -> None:
+    """Run each of `count` steps in a folder of its own, and report."""
+    outcomes = Outcomes()
+    with (
+        scratch() as folder,
+        suppress(KeyboardInterrupt),  # Ctrl-C: report what was done until then
+        click.progressbar(run(Path(folder), outcomes), count, what, file=sys.stderr) as steps,
+    ):
+        for _ in steps:
+            pass
+    report(what, outcomes)
 
 
 @main.command()
 @count_option
-@minutes_option
 @seed_option
-def kills(count: int, minutes: float | None, seed: int) -> None:
+def kills(count: int, seed: int) -> None:
     """Kill builds at times spread over their length; then build again, and compare."""
     from .kills import kill_builds
 
-    run_one_by_one("kills", count, minutes, lambda folder, outcomes: kill_builds(count, seed, folder, outcomes))
+    run_one_by_one("kills", count, lambda folder, outcomes: kill_builds(count, seed, folder, outcomes))
 
 
-jobs_option = click.option(
-    "-j", "--jobs", type=click.IntRange(1), default=1, show_default=True, help="Worker processes."
-)
 keep_option = click.option(
     "--keep", type=click.Path(path_type=Path, file_okay=False), metavar="FOLDER",
     help="Keep inputs that fail there. [default: the corpus, tests/fuzz/corpus]",
 )  # fmt: skip
 
 
-def run_campaign(
-    what: str, count: int, minutes: float | None, jobs: int, keep: Path | None, make: Callable[[Path], Any]
-) -> None:
-    """Run inputs in workers; keep those that fail, as small as they can be."""
-    from .campaign import Campaign, Failure
+def run_campaign(what: str, count: int, keep: Path | None, make: Callable[[Path], Any]) -> None:
+    """Run inputs; keep those that fail, as small as they can be."""
+    from .campaign import CHUNK, Failure, run_inputs
     from .corpus import CORPUS
     from .corpus import keep as keep_input
     from .watch import Watch
 
     failures: list[Failure] = []
-
-    def failed(failure: Failure) -> None:
-        failures.append(failure)
-        click.echo(f"input {failure.number} failed: {failure.signature}\n{failure.text}", err=True)
-
-    progress = Progress(what, count, minutes)
+    outcomes = Outcomes()
     with scratch() as name:
         folder = Path(name)
-        campaign = Campaign(make, count, jobs, folder, failed)
-        with suppress(KeyboardInterrupt):  # Ctrl-C: what was done so far is reported
-            for done in campaign.run():
-                if progress.at(done, len(campaign.outcomes.failures)):
-                    break
+        with suppress(KeyboardInterrupt), click.progressbar(length=count, label=what, file=sys.stderr) as bar:
+            for chunk in run_inputs(make, count, folder, failures.append):
+                outcomes.counts += chunk.counts
+                outcomes.failures += chunk.failures
+                bar.update(CHUNK)
         (folder / "again").mkdir()
         handler, watch = make(folder / "again"), Watch()
         handler.warm_up()
         for failure in failures:
             given = _smaller(failure, handler, watch)
+            click.echo(f"input {failure.number} failed: {failure.signature}\n{failure.text}", err=True)
             click.echo(f"kept {keep_input(keep or CORPUS / what, failure.signature, given, failure.text)}")
-    report(progress, campaign.outcomes)
+    report(what, outcomes)
 
 
 def _smaller(failure: Any, handler: Any, watch: Any) -> Any:
-    """What failed, as small as it can be; one that ended its process as it is, for it would end this one."""
+    """Reduce an input that failed. One that ended its process is kept whole, for it would end this one."""
     from .campaign import attempt
     from .corpus import smaller
 
@@ -118,8 +109,6 @@ CAMPAIGNS = {
     "names": "Open and make archives whose files' names collide.",
     "policies": "Make trust policies in a file and in a program, and compare what is taken, and what it decides.",
     "manifests": "Read and plan mutated manifests, as --dry-run does.",
-    "checkpoints": "Read mutated files of checkpoints without a device: configs, headers, adapters, tokenizers.",
-    "templates": "Render chat templates that may be any program of Jinja.",
     "calls_files": "Read mutated calls files, and add a call to those that are taken.",
     "terminals": "Run the commands on texts that a terminal would obey, in bundles, names, manifests and failures.",
 }
@@ -129,14 +118,11 @@ CAMPAIGNS = {
 def _campaign(name: str, doc: str) -> click.Command:
     @click.command(name.replace("_", "-"), help=doc)
     @count_option
-    @minutes_option
     @seed_option
-    @jobs_option
     @keep_option
-    def command(count: int, minutes: float | None, seed: int, jobs: int, keep: Path | None) -> None:
-        sys.path.insert(0, str(EXAMPLES))  # whose packages are imported as pytest has them
+    def command(count: int, seed: int, keep: Path | None) -> None:
         handler = getattr(import_module(f".{name}", __package__), name.title().replace("_", ""))
-        run_campaign(name, count, minutes, jobs, keep, lambda folder: handler(folder, seed))
+        run_campaign(name, count, keep, partial(handler, seed=seed))
 
     return command
 
@@ -200,23 +186,21 @@ def end(done: Any) -> None:
 
 @main.command()
 @count_option
-@minutes_option
-def sharing(count: int, minutes: float | None) -> None:
+def sharing(count: int) -> None:
     """Build side by side, eight at once, with one cache; compare with builds on their own."""
     from .sharing import share_cache
 
-    run_one_by_one("rounds", count, minutes, lambda folder, outcomes: share_cache(count, folder, outcomes))
+    run_one_by_one("rounds", count, lambda folder, outcomes: share_cache(count, folder, outcomes))
 
 
 def run_drawn(what: str, count: int, seed: int, make: Callable[[Path], Any]) -> None:
     """Check what hypothesis draws, in a folder in memory, and report."""
     from .drawn import try_drawn
 
-    progress = Progress(what, count)
-    with scratch() as folder:
+    with scratch() as folder, click.progressbar(length=count, label=what, file=sys.stderr) as bar:
         handler = make(Path(folder))
-        outcomes = try_drawn(handler.strategy(), handler.check, count, seed, lambda done: progress.at(done, 0))
-    report(progress, Outcomes(outcomes))
+        outcomes = try_drawn(handler.strategy(), handler.check, count, seed, lambda: bar.update(1))
+    report(what, Outcomes(outcomes))
 
 
 @main.command()

@@ -10,7 +10,7 @@ from typing import Any
 from .edits import Edit, places
 
 RUN = "__import__('os').system('true')"
-"""What no input may have done: the watch ends a process that does."""
+"""A command that no input may run: the watch ends a process that does."""
 INJECTIONS = (
     RUN, f"x):\n import os\n {RUN}\ndef y(", f"x.ptr, {RUN}", f"'); {RUN}; ('", f'"""\n{RUN}\n"""', f"{{{RUN}}}",
     f"rows if {RUN} else 1", "__builtins__", "open", "lambda: 0", "[0 for x in ()]", "x" * 5000, "(" * 300,

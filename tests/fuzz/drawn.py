@@ -1,4 +1,4 @@
-"""Inputs that hypothesis draws, and makes smaller where one fails."""
+"""Check inputs that hypothesis draws, and shrinks if one fails."""
 
 from __future__ import annotations
 
@@ -13,19 +13,18 @@ from hypothesis.strategies import SearchStrategy
 
 T = TypeVar("T")
 LIMIT_S = 120
-"""Seconds after which an input is taken for one that waits for ever."""
+"""Time limit of one input."""
 
 
 def try_drawn(
     strategy: SearchStrategy[T], check: Callable[[T], str], count: int, number: int,
-    done: Callable[[int], object] = lambda tried: None,
+    done: Callable[[], object] = lambda: None,
 ) -> Counter[str]:  # fmt: skip
-    """Check `count` inputs; returns how many came to what `check` says of them. Raises what it raises, of the smallest
-    input for which it does.
+    """Check `count` inputs; returns a count of each outcome. Raises what `check` raises for the smallest input.
 
     Args:
         number: seed of the inputs.
-        done: is told now and then how many there were.
+        done: called after each input.
     """
     outcomes: Counter[str] = Counter()
 
@@ -35,7 +34,7 @@ def try_drawn(
     def run(drawn: T) -> None:
         with _time_limit():
             outcomes[check(drawn)] += 1
-        done(sum(outcomes.values()))
+        done()
 
     run()
     return outcomes

@@ -1,4 +1,4 @@
-"""Where the numbers of an ELF image are: its header, its tables, notes, the descriptors of kernels, their code."""
+"""Places of the numbers of an ELF image: its header, tables, notes, descriptors of kernels, and their code."""
 
 from __future__ import annotations
 

@@ -13,13 +13,13 @@ from typing import Any
 import msgspec
 from hypothesis import strategies as st
 
-from aot.compile.batch import look_up
-from aot.compile.cache import CompileCache, sealed
+from aot.cache.layered_cache import CompileCache, sealed
+from aot.cache.shared_cache import LOG
 from aot.compile.jobs import CompiledKernel
-from aot.compile.shared_cache import LOG
 from aot.manifest.loading import load_manifest
 from aot.plan.bundles import plan_bundle
 from aot.targets import Target
+from aot.workers.batch import look_up
 from aot.write.bundle_writer import write_bundle
 from aot.write.vectors import CaseVectors, VectorCache, blob_of, case_vectors, vectors_fault
 from aot_bundle.verification import verify_bundle

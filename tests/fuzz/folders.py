@@ -16,10 +16,10 @@ from unittest import mock
 
 from hypothesis import strategies as st
 
-from aot.compile.cache_entries import list_local
-from aot.compile.shared_cache import CacheError, CacheSettings
-from aot.compile.stores import FolderStore
-from aot.write.placing import place_bundle
+from aot.cache.listing import list_local
+from aot.cache.shared_cache import CacheError, CacheSettings
+from aot.cache.stores import FolderStore
+from aot.write.atomic_install import install_bundle
 from aot_bundle.command.stubs import PACKAGE, write_package
 from aot_bundle.packing import pack_bundle, unpack_bundle
 from aot_bundle.verification import verify_bundle
@@ -60,7 +60,7 @@ class Folders:
         self.new, self.old = (_unpacked(name) for name in ("accumulate", "affine"))
         self.archive = folder / "small.aotb"
         (folder / BUNDLE).mkdir()
-        place_bundle(folder / BUNDLE, self.new)
+        install_bundle(folder / BUNDLE, self.new)
         pack_bundle(folder / BUNDLE, self.archive)
         self.names = {*KEYS, *(name.rpartition("/")[2] for name in self.old), "small.py", "__init__.py"}
         self._make_outside()
@@ -187,7 +187,7 @@ class Folders:
         assert not alone or list_local(CacheSettings(self.given)).entries == ()
 
     def _place(self, alone: bool) -> None:
-        place_bundle(self.given / BUNDLE, self.new)
+        install_bundle(self.given / BUNDLE, self.new)
         assert (
             not alone
             or {fault for fault in verify_bundle(self.given / BUNDLE) if "not in the index" not in fault} == set()

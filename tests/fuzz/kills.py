@@ -11,28 +11,25 @@ import shutil
 import signal
 import time
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
-
 from aot_bundle.verification import verify_bundle
 from tests.support.building.builds import contents
+from tests.support.processes import kill
 
 from .building import Build, Place, leftovers, opened, run, start
 from .outcomes import Outcomes
 
 OLDER, NEWER = "op=accumulate", "op=accumulate|row_sums"
-"""What is built before, and what the build makes that is killed: they share files, and each has selftest vectors."""
+"""Filters of the bundle that is built first, and of the one whose build is killed: they share files, and both have
+selftest vectors."""
 
 
 @dataclass(frozen=True)
 class Good:
-    """What builds give that nobody disturbs: the ids of both bundles and the files of the newer one.
-
-    `cold` and `warm` are what the newer one takes, in seconds, with nothing and with everything in the cache.
-    """
+    """Results of undisturbed builds: the ids of both bundles, and the files of the newer one. `cold` and `warm`:
+    seconds of building the newer one with an empty and with a full cache."""
 
     older: str
     newer: str
@@ -71,7 +68,7 @@ Disturbance = Callable[[Good, Place, float, bool], tuple[str, str]]
 (what became of it, what is wrong or nothing)."""
 
 
-def _kill(pick: Callable[[Build], list[psutil.Process]], whom: str) -> Disturbance:
+def _kill(pick: Callable[[Build], list[int]], whom: str) -> Disturbance:
     def disturb(good: Good, place: Place, share: float, cold: bool) -> tuple[str, str]:
         build = start(place, NEWER)
         deadline = build.started + share * (good.cold if cold else good.warm)
@@ -79,9 +76,8 @@ def _kill(pick: Callable[[Build], list[psutil.Process]], whom: str) -> Disturban
             build.look()
             time.sleep(min(0.01, left))
         build.look()
-        for process in pick(build):
-            with suppress(psutil.NoSuchProcess):
-                process.kill()
+        for pid in pick(build):
+            kill(pid)
         status = build.wait()
         said = build.said
         build.close()
@@ -95,15 +91,15 @@ def _kill(pick: Callable[[Build], list[psutil.Process]], whom: str) -> Disturban
     return disturb
 
 
-def _parent(build: Build) -> list[psutil.Process]:
-    return [psutil.Process(build.pid)]
+def _parent(build: Build) -> list[int]:
+    return [build.pid]
 
 
-def _child(build: Build) -> list[psutil.Process]:
+def _child(build: Build) -> list[int]:
     return build.look()[-1:]
 
 
-def _all(build: Build) -> list[psutil.Process]:
+def _all(build: Build) -> list[int]:
     return [*_parent(build), *build.look()]
 
 
@@ -150,7 +146,7 @@ def _lay_out(good: Good, place: Place, cold: bool) -> None:
 
 
 def _afterwards(good: Good, place: Place) -> str:
-    """What is wrong with what a build left, and with what the next one makes of it."""
+    """Faults of the folder that a build left, and of what the next build makes of it."""
     try:
         found = opened(place.bundle)
     except Exception as error:

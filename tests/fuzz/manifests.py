@@ -16,11 +16,11 @@ from typing import Any
 import msgspec
 from ruamel.yaml import YAML
 
-from aot.compile.errors import CompileError, described
-from aot.compile.kernel_source import KernelSource, inspect_kernel
+from aot.errors import CompileError, described
 from aot.manifest.loading import load_manifest
 from aot.manifest.yamlfile import ManifestError
 from aot.plan.bundles import plan_bundle
+from aot.source.kernel_source import KernelSource, inspect_kernel
 from aot.targets import TARGETS
 from aot_runtime.errors import AotError
 from tests.support.building.projects import EVERYTHING, KERNELS, SCALE, tuning
@@ -145,7 +145,7 @@ class Manifests:
         return "planned"
 
     def _inspect(self, root: str, path: str, arch: str) -> KernelSource:
-        """As a build reads a kernel, each once: what its file raises is a `CompileError`."""
+        """Read a kernel once, as a build does: exceptions of its file are `CompileError`s."""
         key = (root, path, arch)
         if key not in self._kernels:
             try:

@@ -39,7 +39,7 @@ class Names:
 
     @property
     def readable(self) -> Path:
-        """All that may be read."""
+        """The folder that may be read."""
         return self.folder
 
     def warm_up(self) -> None:

@@ -1,4 +1,4 @@
-"""What became of inputs: how many of each kind, and the failures."""
+"""Outcomes of inputs: the number of each kind, and the failures."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from dataclasses import dataclass, field
 
 @dataclass
 class Outcomes:
-    """Counts by kind, and what was wrong with the inputs that failed."""
+    """Counts by kind, and the faults of inputs that failed."""
 
     counts: Counter[str] = field(default_factory=Counter)
     failures: list[str] = field(default_factory=list)
 
     def add(self, kind: str, fault: str = "", label: str = "") -> None:
-        """An input of a kind; with a fault it is a failure, and `label` says which input it was."""
+        """Add an input of a kind. With a fault it is a failure, and `label` names the input."""
         self.counts["FAILED" if fault else kind] += 1
         if fault:
             self.failures.append(f"{label}: {fault}")

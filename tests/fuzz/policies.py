@@ -55,7 +55,7 @@ class Policies:
 
     @property
     def readable(self) -> Path:
-        """All that may be read."""
+        """The folder that may be read."""
         return self.folder
 
     def warm_up(self) -> None:

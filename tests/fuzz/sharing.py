@@ -6,7 +6,7 @@ import shutil
 from collections.abc import Iterator
 from pathlib import Path
 
-from aot.compile.cache import Cache, CompileCache
+from aot.cache.layered_cache import Cache, CompileCache
 from aot.compile.jobs import CompiledKernel
 from aot_bundle.verification import verify_bundle
 from tests.support.building.builds import contents

@@ -17,11 +17,11 @@ from typing import Any
 
 import msgspec
 
+from aot.build import _print_failures
 from aot.cli import main as aotbuild
-from aot.compile.errors import CompileError
+from aot.errors import CompileError
 from aot.manifest.loading import load_manifest
 from aot.manifest.yamlfile import ManifestError
-from aot.session import _print_failures
 from aot_bundle.command.main import main as aotbundle
 from aot_bundle.kpack import ALIGNMENT, HEADER, MAGIC, VERSION
 from aot_runtime.contract.names import Scope
@@ -114,7 +114,7 @@ class Terminals:
 
     @property
     def readable(self) -> Path:
-        """All that may be read."""
+        """The folder that may be read."""
         return self.folder
 
     def warm_up(self) -> None:
@@ -291,4 +291,4 @@ def _fail(edits: Sequence[Edit]) -> None:
     variant: Any = SimpleNamespace(key="k", spec=SimpleNamespace(label=said["label"]))
     bundle: Any = SimpleNamespace(folder_name="b-gfx942", variants=[variant])
     outcome: Any = SimpleNamespace(failures={"k": error})
-    _print_failures(SimpleNamespace(tracebacks=True), [bundle], outcome)  # type: ignore[arg-type]
+    _print_failures(SimpleNamespace(shard=None, tracebacks=True), [bundle], outcome)  # type: ignore[arg-type]

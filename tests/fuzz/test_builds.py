@@ -11,8 +11,8 @@ import pytest
 
 pytest.importorskip("triton", reason="builds need the extra `build`")
 
-from aot.compile.cache import CompileCache
-from aot.write import placing
+from aot.cache.layered_cache import CompileCache
+from aot.write import atomic_install
 from aot_runtime.folders import OpenFolder
 from tests.fuzz import building, kills
 from tests.fuzz.building import BUNDLE, Place, run
@@ -36,7 +36,7 @@ def test_a_build_that_does_not_survive_a_kill_is_found(tmp_path: Path, monkeypat
     outcomes = Outcomes()
     good = kills.prepare(tmp_path / "good")
     monkeypatch.setattr(kills, "prepare", lambda folder: good)
-    monkeypatch.setattr(placing, "sorted", partial(sorted, reverse=True), raising=False)
+    monkeypatch.setattr(atomic_install, "sorted", partial(sorted, reverse=True), raising=False)
     monkeypatch.setattr(OpenFolder, "move", _slow_move)
     list(kill_builds(60, 1, tmp_path, outcomes))
     assert any("the bundle does not open" in failure for failure in outcomes.failures)

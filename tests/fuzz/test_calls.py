@@ -1,4 +1,4 @@
-"""Whether many calls make anything grow, over the double. `python -m tests.fuzz calls` makes more of them."""
+"""Memory does not grow over many calls over the double. `python -m tests.fuzz calls` makes more of them."""
 
 from __future__ import annotations
 

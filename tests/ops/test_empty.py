@@ -8,7 +8,7 @@ import pytest
 
 pytest.importorskip("triton", reason="planning needs the extra `build`")
 
-from aot.check.planning import plan_op
+from aot.check.call_selection import plan_op
 from aot.manifest.loading import load_manifest
 from aot.plan.bundles import plan_bundle
 from aot.plan.cases import planning_index

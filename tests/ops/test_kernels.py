@@ -1,4 +1,4 @@
-"""What holds for the kernels of several families."""
+"""Properties of the kernels of several families."""
 
 from __future__ import annotations
 
@@ -15,9 +15,9 @@ pytestmark = pytest.mark.on("emulator")
 
 def test_kernels_have_at_most_30_parameters():
     pytest.importorskip("triton", reason="building bundles needs the extra `build`")
-    from aot.compile.kernel_source import split_function
-    from aot.compile.project import project
     from aot.manifest.loading import load_manifest
+    from aot.source.kernel_source import split_function
+    from aot.source.project import project
 
     ops = [op for path in (ROOT / "manifests").glob("*.yaml") for op in load_manifest(path).spec.ops.values()]
     kernels = {launch.kernel for op in ops for launch in op.launches}
@@ -46,12 +46,12 @@ def test_general_variants_never_narrow_an_offset(manifest: str, op: str, point: 
 
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
-@pytest.mark.parametrize("manifest", ("attention", "attention_quantised", "decode"))
+@pytest.mark.parametrize("manifest", ("attention", "attention_quantised", "decode", "rows"))
 def test_no_gfx942_variant_spills(tmp_path_factory: pytest.TempPathFactory, manifest: str):
-    """Vector registers nowhere; scalar ones, to vector registers, for the addresses of single elements only."""
+    """Vector registers never spill; scalar ones do, to vector registers, for the addresses of single elements only."""
     from tests.support.emulation.bundling import built
 
     for variant in built(tmp_path_factory, manifest).index.variants:
         resources = variant.resources
         assert (resources.vgpr_spills, resources.scratch_bytes) == (0, 0), variant
-        assert resources.sgpr_spills == 0 or not variant.aligned, variant
+        assert resources.sgpr_spills == 0 or (manifest != "rows" and not variant.aligned), variant

@@ -20,7 +20,7 @@ TRACEBACK = "Traceback (most recent call last)"
 
 @dataclass(frozen=True)
 class Outcome:
-    """One command of a script: how it was treated, and how it ended, unless it was skipped."""
+    """A command of a script: its treatment, and its result unless it was skipped."""
 
     shown: str
     treated: Treated

@@ -1,5 +1,5 @@
-"""What is done otherwise with a command line than running it as it is shown: an explicit table, each entry with its
-reason. An entry that matches nothing that is shown is a fault: it is outdated."""
+"""Exceptions from running commands as they are shown: a table, each entry with its reason. An entry that matches no
+command is a fault: it is outdated."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ TABLE = (
     Rule("<name>|<bundle>", Action.REPLACE, "a manifest of the reader's own", "rows"),
     Rule("<op>", Action.REPLACE, "an op of the reader's own", "silu_mul"),
     Rule(r"(?<= )manifest\.yaml", Action.REPLACE, "a manifest of the reader's own", "manifests/memory.yaml"),
-    Rule("(?<=random_checkpoint.py )FOLDER", Action.REPLACE, "a folder of the reader's own", "random"),
+    Rule("(?<=aot_models.random_checkpoint )FOLDER", Action.REPLACE, "a folder of the reader's own", "random"),
     Rule("/mnt/team/aotbuild", Action.REPLACE, "a disk that machines share", "team-cache"),
     Rule("/opt/bundles/", Action.REPLACE, "where an image has its bundles", "dist/"),
     Rule("Llama-3.2-1B|CHECKPOINT", Action.REPLACE, "a checkpoint: one of random numbers", "checkpoint"),
@@ -71,7 +71,7 @@ TABLE = (
     Rule("^dask (scheduler|worker) ", Action.SKIP, "does not end; builds on a cluster are run with both"),
     Rule(r"^docker ", Action.SKIP, "needs a container engine; tests/docs look at the Dockerfile"),
     Rule("^(cmake|build/softmax/softmax) ", Action.SKIP,
-         "needs ROCm; tests/aot/write/c builds with CMake, and tests/docs runs the program, over a double"),
+         "needs ROCm; tests/aot/c builds with CMake, and tests/docs runs the program, over a double"),
     Rule(r"^(ruff|mypy)\b", Action.SKIP, ".ci/run runs the linters"),
     Rule(r"^mkdocs serve", Action.SKIP, "does not end"),
     Rule(r"^pytest( -n auto)?$", Action.SKIP, ".ci/run runs the test suite"),
@@ -92,8 +92,8 @@ TABLE = (
          r"\d+ variants, now \d+"),
     Rule("^aotbundle bench memory dist/", Action.REFUSED, "measures the device", NO_GPU),
     Rule("^aotbundle doctor( dist/.*)?( --json)?$", Action.REFUSED, "its status is 1 where no GPU is usable", NO_GPU),
-    Rule("^python examples/(attention_numpy|generate|perplexity).py (?!.* emulator$)", Action.REFUSED, "runs ops",
-         NO_GPU),
+    Rule("^python (examples/attention_numpy.py|-m aot_models.(generate|perplexity)) (?!.* emulator$)", Action.REFUSED,
+         "runs ops", NO_GPU),
     Rule("^python examples/fmha.py (?!.*-device=emulator)", Action.REFUSED, "runs an op", NO_GPU),
     Rule("^python benchmarks/(launch|coldstart|attention|llama|first_token).py ", Action.REFUSED, "measures the device",
          NO_GPU),
@@ -105,7 +105,7 @@ TABLE = (
 
 
 def treat(command: str, table: Sequence[Rule] = TABLE) -> Treated:
-    """What is to be done with one command."""
+    """Return the treatment of one command."""
     text, skipped, refused, used = command, "", "", set()
     for entry in table:
         if not re.search(entry.pattern, text):

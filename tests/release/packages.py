@@ -16,11 +16,11 @@ from .running import Findings, Result, environment, run
 from .scratch import LEFT_OUT
 from .setting import Setting, say
 
-DISTRIBUTIONS = {"aot_runtime": "runtime", "aotbuild": "."}
+DISTRIBUTIONS = {"aot_runtime": "runtime", "aot_models": "models", "aotbuild": "."}
 """The distributions by the names of their wheels, and their folders. The runtime's comes first."""
 ARCHS = "gfx942,sm_90"
 FILTER = "op=flash_attention,T=float16,HEAD_DIM=64,BOUND_LEFT=false"
-"""What is built of attention, so that it takes less than a minute."""
+"""Part of attention that is built, in less than a minute."""
 WHEN = "1763812800"
 """The time at which bundles are signed: with one key, the same signature each time."""
 THIN = """\
@@ -84,7 +84,7 @@ def packages(setting: Setting) -> Findings:
     folder = setting.work / "packages"
     shutil.rmtree(folder, ignore_errors=True)
     release = make_release(setting, folder)
-    runtime, tools = (release[name] for name in DISTRIBUTIONS)
+    runtime, tools = release["aot_runtime"], release["aotbuild"]
     builder, user = _environment(setting, folder / "builder"), _environment(setting, folder / "user")
     builder.run("python", "-m", "pip", "install", "--quiet", f"{runtime}[trust]", f"{tools}[build]")
     builder.run("python", "-m", "pip", "check")

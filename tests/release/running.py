@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import subprocess
 import sys
@@ -14,11 +13,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-import psutil
+from tests.support.processes import kill_tree
 
 TIMEOUT_S = 1800.0
 SHOWN_LINES = 12
-"""Of a failed program's output, the last lines that a report repeats."""
+"""Last lines of a failed program's output that a report repeats."""
 
 Item = TypeVar("Item")
 Value = TypeVar("Value")
@@ -41,7 +40,7 @@ class Result:
 
 @dataclass
 class Findings:
-    """What a part of the check did. `done` says it in a few words; failures may have several lines."""
+    """Findings of a part of the check. `done` summarises it; failures may have several lines."""
 
     done: str = ""
     failures: list[str] = field(default_factory=list)
@@ -79,11 +78,7 @@ def run(
 
 
 def _kill(process: subprocess.Popen[str]) -> None:
-    with contextlib.suppress(psutil.NoSuchProcess):
-        whole = psutil.Process(process.pid)
-        for one in [*whole.children(recursive=True), whole]:
-            with contextlib.suppress(psutil.NoSuchProcess):
-                one.kill()
+    kill_tree(process.pid)
 
 
 def each(function: Callable[[Item], Value], items: Iterable[Item], jobs: int) -> Iterator[tuple[Item, Value]]:

@@ -32,7 +32,7 @@ def make_template(setting: Setting) -> Path:
     shown = files_of_pages(setting.checkout)
     _write_missing(folder, shown.items())
     np.save(folder / "x.npy", np.ones((8, 1000), np.float32))  # for `aotbundle profile --content x=x.npy`
-    _make(setting, folder, "python", "examples/random_checkpoint.py", "checkpoint")
+    _make(setting, folder, "python", "-m", "aot_models.random_checkpoint", "checkpoint")
     for name in shown:
         if name.endswith("/manifest.yaml"):
             _make(setting, folder, "aotbuild", "--arch", WHOLE_ARCH, name)

@@ -1,4 +1,4 @@
-"""What all parts of the check share: the checkout, the folder to work in, and how programs are run there."""
+"""The setting that all parts of the check share: the checkout, the working folder, and how to run programs."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Setting:
         return dict(line.split()[:2] for line in result.output.splitlines())
 
     def bundles(self) -> list[Path]:
-        """Those that were built whole."""
+        """Bundles that were built completely."""
         return sorted(path.parent for path in self.dist.glob("*/bundle.json"))
 
     def run(self, *command: str, cwd: Path | None = None, echo: bool = False) -> Result:

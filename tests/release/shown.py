@@ -13,9 +13,9 @@ import click
 
 PAGES = (
     "README.md", "CONTRIBUTING.md", "CHANGELOG.md", ".github/*.md", "docs/**/*.md", "examples/**/*.md",
-    "dist/README.md",
+    "models/*.md", "dist/README.md",
 )  # fmt: skip
-MODULES = ("aot", "runtime", "kernels", "examples", "benchmarks")
+MODULES = ("aot", "runtime", "models", "kernels", "examples", "benchmarks")
 MANIFESTS = ("manifests/*.yaml", "examples/**/*.yaml", "benchmarks/**/*.yaml")
 SHELLS = {"sh", "bash", "shell", "console"}
 
@@ -36,7 +36,7 @@ class Script:
 
 
 def collect(root: Path, commands: Mapping[str, click.Command]) -> list[Script]:
-    """All that is shown below `root`, and in the help texts of `commands`; what is shown twice is one script."""
+    """Collect the commands shown below `root` and in the help of `commands`. A script shown twice is collected once."""
     names = {name for name, _ in _subcommands(commands)}
     sources: dict[tuple[str, ...], list[str]] = {}
     for where, lines in _everything(root, commands, names):

@@ -30,7 +30,7 @@ SMALL = {
     "benchmarks/emulated/manifest.yaml": "op=matmul",
 }
 NVIDIA = ("sm_80", "sm_90")
-"""Of NVIDIA's architectures, those that are compiled for."""
+"""NVIDIA architectures to compile for."""
 
 
 def plan(setting: Setting) -> Findings:
@@ -55,7 +55,7 @@ def _dry_run(setting: Setting, manifest: str, archs: list[str]) -> Result:
 
 
 def targets(setting: Setting) -> Findings:
-    """One small op of each manifest, built for the other architectures that are more than experimental; verified."""
+    """Build a small op of each manifest for the other architectures above experimental, and verify it."""
     archs = [arch for arch in setting.tiers if _is_built(arch, setting.tiers[arch])]
     output = setting.work / "small"
     failures = [f"the table SMALL names {name}, which is not shipped" for name in SMALL.keys() - set(setting.manifests)]

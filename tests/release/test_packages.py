@@ -1,4 +1,4 @@
-"""What is shipped is enough: everything from building to calling, with no checkout in sight."""
+"""The shipped packages suffice for everything from building to calling, without a checkout."""
 
 from __future__ import annotations
 
@@ -31,7 +31,9 @@ def test_the_wheels_have_what_is_shipped(tmp_path: Path):
     folders = {
         name: {item.partition("/")[0] for item in files if "dist-info" not in item} for name, files in contents.items()
     }
-    assert folders == {"aot_runtime": {"aot_runtime"}, "aotbuild": {"aot", "aot_bundle", "aot_emulator"}}
+    assert folders == {
+        "aot_runtime": {"aot_runtime"}, "aot_models": {"aot_models"}, "aotbuild": {"aot", "aot_bundle", "aot_emulator"},
+    }  # fmt: skip
     assert wheels["aot_runtime"].stat().st_size <= MAX_RUNTIME_BYTES
     wanted = [*(CHECKOUT / "kernels").rglob("*.py"), *(CHECKOUT / "manifests").rglob("*.yaml")]
     shipped = {f"aot/shipped/{path.relative_to(CHECKOUT).as_posix()}": path.read_bytes() for path in wanted}

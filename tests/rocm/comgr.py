@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from aot_bundle.verification import label, variant_faults
-from aot_emulator.isa.archs import Arch, Isa
+from aot_emulator.isa.archs import Arch, Generation
 from aot_emulator.isa.decoding import decode
 from aot_runtime.bundle.codeobject import CodeObject, read_loaded_image
 from aot_runtime.bundle.files import source_of
@@ -89,8 +89,8 @@ def _mnemonics(file: str, function: str, places: Sequence[int], arch: str) -> se
     image = read_loaded_image(Path(file).read_bytes())
     address, size = image.symbols[function]
     segment = next(part for part in image.segments if part.address <= address < part.address + len(part.data))
-    isa: Isa = "cdna" if arch.startswith("gfx9") else "rdna4" if arch.startswith("gfx12") else "rdna3"
-    code = decode(segment.data[address - segment.address :][:size], Arch(arch, isa))
+    generation: Generation = "cdna3" if arch.startswith("gfx9") else "rdna4" if arch.startswith("gfx12") else "rdna3"
+    code = decode(segment.data[address - segment.address :][:size], Arch(arch, generation))
     return {code[place].mnemonic if place in code else f"what is at {place:#x}" for place in places}
 
 

@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 import signal
-import subprocess
 from pathlib import Path
 
 import pytest
 
 from tests.support.session_builds import build_once
 
-from .programs import script
+from .programs import finished, script
 from .session import inside
 
 pytestmark = [pytest.mark.on("rocm"), pytest.mark.slow]
@@ -25,11 +24,9 @@ def bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def ended(text: str, *arguments: str | Path) -> tuple[int, str]:
-    """The exit status and output of a program on the session's GPUs."""
-    command = script(text, *arguments)
-    # The session's own variables stay: its GPUs are there for its children, too.
-    done = subprocess.run(command, capture_output=True, text=True, timeout=_LIMIT_S, env=dict(os.environ))
-    return done.returncode, done.stdout + done.stderr
+    """The exit status and output of a program on the session's GPUs, which are there for its children, too."""
+    done = finished(script(text, *arguments), os.environ, _LIMIT_S)
+    return done.status, done.output + done.errors
 
 
 OPENED = """

@@ -2,17 +2,16 @@
 
 from __future__ import annotations
 
-import os
 import re
 import signal
 import subprocess
-import time
 from pathlib import Path
 
-import psutil
 import pytest
 
+from tests.support.building.tasks import wait_for
 from tests.support.emulation.assembled import link
+from tests.support.processes import children, command_line, descendants, gone, kill
 
 from .programs import Done, emulate, emulation, environment, script
 from .session import inside
@@ -84,12 +83,9 @@ def test_the_gpus_process_is_killed(tmp_path: Path):
         stderr=subprocess.PIPE,
     )  # fmt: skip
     assert running.stdout is not None and running.stdout.readline() == "launched\n"
-    children = psutil.Process(running.pid).children()
-    (server,) = (child for child in children if "aot_emulator.kfd.server" in child.cmdline())
-    deadline = time.monotonic() + 20
-    while not (players := server.children()) and time.monotonic() < deadline:
-        time.sleep(0.1)
-    os.kill(players[0].pid, signal.SIGKILL)
+    (server,) = (child for child in children(running.pid) if "aot_emulator.kfd.server" in command_line(child))
+    wait_for(lambda: children(server), 20)
+    kill(children(server)[0])
     output, errors = running.communicate(timeout=60)
     assert "the process that plays the GPU has ended" in errors
     ended(Done(running.returncode, "launched\n" + output, errors), HANG, "hipErrorLaunchFailure (719)")
@@ -98,10 +94,11 @@ def test_the_gpus_process_is_killed(tmp_path: Path):
 def test_a_program_that_is_killed_leaves_nothing(tmp_path: Path):
     running = subprocess.Popen(emulation(program(tmp_path, ENDLESS)), env=environment(), stdout=subprocess.PIPE)
     assert running.stdout is not None and running.stdout.readline() == b"launched\n"
-    below = psutil.Process(running.pid).children(recursive=True)
+    below = descendants(running.pid)
     running.kill()
     running.wait()
-    _, left = psutil.wait_procs(below, timeout=20)
-    for process in left:
-        process.kill()
-    assert not left, [process.cmdline() for process in left]
+    try:
+        wait_for(lambda: all(map(gone, below)), 20)
+    finally:
+        for pid in below:
+            kill(pid)

@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+import ast
 import re
 import shutil
 import subprocess
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from aot_runtime import get_device, open_bundle
 from tests.support.emulation.assembled import link
 from tests.support.hip_kernels import places_code, spill_code
 from tests.support.session_builds import build_once
 
-from .programs import emulate, script
+from .programs import PYTHON, emulate, script
 from .session import inside
 
 pytestmark = pytest.mark.on("rocm")
 
+PROJECT = Path(__file__).parents[2]
 PROPERTIES = """
     from aot_runtime.device.drivers import open_driver
     driver = open_driver("hip")
@@ -97,6 +101,21 @@ def test_selftests_of_a_bundle(device: str, arch: str, tmp_path_factory: pytest.
     folder = build_once(tmp_path_factory, "manifests/first.yaml", {arch: ""})
     done = emulate(script(SELFTEST, folder / f"first-{arch}"), "-d", device)
     assert done.status == 0 and "the only case passes" in done.output, done.output + done.errors
+
+
+def test_a_cold_start(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path):
+    """A first result of a fresh process has the bytes of the emulator's own driver; the phases are timed in order."""
+    folder = build_once(tmp_path_factory, "manifests/first.yaml", {"gfx942": ""}) / "first-gfx942"
+    arrays = np.random.default_rng(0).standard_normal((3, 1, 2, 128, 64)).astype(np.float16)
+    for name, array in zip("qkv", arrays, strict=True):
+        np.save(tmp_path / f"{name}.npy", array)
+    program = inside().python(PROJECT / "benchmarks/cold/ours.py", tmp_path, folder, executable=PYTHON)
+    done = emulate(program)
+    assert done.status == 0, done.errors
+    wanted = open_bundle(folder, get_device("emulator")).flash_attention(*arrays, causal=True)
+    np.testing.assert_array_equal(np.load(tmp_path / "out.npy"), wanted)
+    phases = list(ast.literal_eval(done.output).values())
+    assert len(phases) == 5 and phases == sorted(phases)
 
 
 COPIES = """
@@ -253,10 +272,31 @@ int main(void) {
 """
 
 
+def compiled(compiler: str, tmp_path: Path, *arguments: str | Path) -> list[str]:
+    """Compile a program against the release's libamdhip64: the command that runs it."""
+    found, program = shutil.which(compiler) or pytest.skip(f"no compiler ({compiler})"), tmp_path / "program"
+    subprocess.run(
+        [found, "-o", program, *arguments, inside().hip, "-Wl,--allow-shlib-undefined"], check=True, cwd=tmp_path
+    )
+    return inside().command([program])
+
+
 def test_a_program_in_c(tmp_path: Path):
-    compiler = shutil.which("cc") or pytest.skip("no C compiler")
     (tmp_path / "program.c").write_text(C_PROGRAM)
-    built = [compiler, "-o", tmp_path / "program", tmp_path / "program.c", inside().hip, "-Wl,--allow-shlib-undefined"]
-    subprocess.run(built, check=True)
-    done = emulate(inside().command([tmp_path / "program"]))
+    done = emulate(compiled("cc", tmp_path, "program.c"))
     assert done.status == 42, done.errors
+
+
+def test_a_program_over_the_header_of_a_bundle(rows_bundle: Path, tmp_path: Path):
+    """The example for C++, with HIP's headers as Triton has them, gives the bytes of the emulator's own driver."""
+    triton = pytest.importorskip("triton")
+    headers = ["-D__HIP_PLATFORM_AMD__", "-isystem", Path(triton.__file__).parent / "backends/amd/include"]
+    sources = [PROJECT / "examples/cpp/softmax.cpp", rows_bundle / "src/rows.c"]
+    program = compiled("c++", tmp_path, "-std=c++17", *headers, "-I", rows_bundle / "include", *sources)
+    done = emulate([*program, str(rows_bundle)], "--strict")
+    variant, *values, refusal = done.output.splitlines() or [done.errors]
+    assert variant == "rows_gfx942_softmax_softmax_rows_f32_block512_onepass_hasmask_general_several, grid (1, 1, 1)"
+    bundle = open_bundle(rows_bundle, get_device("emulator"))
+    wanted = bundle.softmax((np.arange(16) % 5).astype(np.float32).reshape(2, 8), scale=0.5)
+    assert values == [f"{value:.9g}" for value in wanted.ravel()], done.errors
+    assert refusal.startswith("softmax: argument 'out' has shape [2, 8]")

@@ -9,10 +9,10 @@ import json
 from collections.abc import Sequence
 from typing import Any
 
+from aot_runtime.contract.arch import BACKENDS
 from aot_runtime.contract.index_file import CodeObject, Kernel, VariantRow
 from aot_runtime.contract.records import (
     CODE_FOLDER,
-    CODE_SUFFIXES,
     HASH_LENGTH,
     Kernarg,
     Resources,
@@ -26,7 +26,7 @@ _DEFAULTS = {"global_scratch": {}, "profile_scratch": {}, "cooperative": False, 
 
 def unfolded(tree: Tree) -> Tree:
     """The tree of a file with `variants` and `blobs` as in `Index`, and without tables."""
-    suffix = CODE_SUFFIXES[tree["target"]["backend"]]
+    suffix = BACKENDS[tree["target"]["backend"]].code_suffix
     code = [_named(CodeObject, row) for row in tree["code"]]
     keys = [row["sha256"][:HASH_LENGTH] for row in code]
     axes = {

@@ -53,9 +53,9 @@ def _compiled(job: Any) -> Any:
 
     from aot.compile.compiler import ast_source
     from aot.compile.jobs import job_target
-    from aot.compile.kernel_source import split_function
-    from aot.compile.project import project
     from aot.compile.settings import parsed_options
+    from aot.source.kernel_source import split_function
+    from aot.source.project import project
 
     target = job_target(job)
     with TemporaryDirectory() as folder, triton.knobs.cache.scope(), project(job.root).active() as modules:

@@ -10,7 +10,7 @@ from typing import Any
 import msgspec
 from filelock import FileLock
 
-from aot.compile.cache import CompileCache
+from aot.cache.layered_cache import CompileCache
 from aot.compile.compiler import compile_job
 from aot.compile.jobs import CompiledKernel
 from aot.manifest.loading import Manifest, load_manifest

@@ -176,7 +176,7 @@ def _unpack(variant: Variant, launch: Launch) -> dict[str, float]:
     assert [(a.offset, a.size) for a in metadata.args] == [(a.offset, a.size) for a in variant.kernargs]
     values = {
         arg.name: struct.unpack_from(
-            "<" + ("Q" if arg.type[0] == "*" else SCALAR_TYPES[arg.type].code), launch.kernargs, arg.offset
+            "<" + ("Q" if arg.type[0] == "*" else SCALAR_TYPES[arg.type].format), launch.kernargs, arg.offset
         )[0]
         for arg in variant.kernargs
     }

@@ -30,7 +30,7 @@ def session_folder(factory: pytest.TempPathFactory) -> Path:
 
 def session_cache() -> Path:
     """The cache of compiled variants that sessions share, those with the same builder."""
-    from aot.compile.cache import default_cache_dir
+    from aot.cache.layered_cache import default_cache_dir
 
     caches = os.environ.get("AOTBUILD_TEST_CACHE") or default_cache_dir().with_name("aotbuild-tests")
     return Path(caches) / _builder()
@@ -38,15 +38,15 @@ def session_cache() -> Path:
 
 @cache
 def _builder() -> str:
-    sources = b"".join(path.read_bytes() for path in sorted((ROOT / "aot/compile").glob("*.py")))
-    return hashlib.sha256(sources).hexdigest()[:12]
+    files = [path for room in ("source", "compile", "cache") for path in sorted((ROOT / "aot" / room).glob("*.py"))]
+    return hashlib.sha256(b"".join(path.read_bytes() for path in files)).hexdigest()[:12]
 
 
 def build_here(command: Sequence[str]) -> Result:
     """`aotbuild` with these words, in this process: to start a worker takes longer than to compile a few kernels."""
     from aot.cli import main
 
-    with mock.patch("aot.session.WarmPool", lambda workers, timeout: ThreadPoolExecutor(1)):
+    with mock.patch("aot.build.WarmPool", lambda workers, timeout: ThreadPoolExecutor(1)):
         return CliRunner().invoke(main, command)
 
 

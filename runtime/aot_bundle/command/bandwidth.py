@@ -1,4 +1,4 @@
-"""`aotbundle bench memory`: how fast a device copies, reads and writes its memory, by the bundle of memory.yaml."""
+"""Measure how fast a device copies, reads and writes its memory, with the bundle of memory.yaml; `bench memory`."""
 
 from __future__ import annotations
 
@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
+from aot_bundle.event_timing import device_rounds
 from aot_runtime.call.selftests import head_text
+from aot_runtime.contract.dtypes import INT32
 from aot_runtime.errors import ArgumentError, DeviceMemoryError
 from aot_runtime.texts import UNITS
 
@@ -15,10 +17,7 @@ if TYPE_CHECKING:
     from aot_runtime.opening import Bundle
 
 MOVED = {"copy": 2, "read": 1, "write": 1}
-"""The ops, and how often each moves an array's bytes: a copy counts what it reads and what it writes."""
-ROUND_S = 0.02
-"""Calls that take about so long are timed together."""
-MAX_CALLS = 1000
+"""How often each op moves an array's bytes: a copy reads and writes them."""
 GPU_SIZES = tuple(1 << shift for shift in (26, 28, 30, 31))
 EMULATOR_SIZES = (1 << 16, 1 << 18)
 _WORD = 4
@@ -26,14 +25,14 @@ _WORD = 4
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """What one op reached on arrays of one size.
+    """Result of one op on arrays of one size.
 
     Attributes:
         op: copy, read or write.
         nbytes: size of each array.
-        gb_per_s: 1e9 bytes moved in a second, in the median round.
-        spread: the fastest round's rate over the slowest's.
-        seconds: of one call, in the median round.
+        gb_per_s: 1e9 bytes moved per second, in the median round.
+        spread: rate of the fastest round over that of the slowest.
+        seconds: time of one call, in the median round.
     """
 
     op: str
@@ -45,7 +44,7 @@ class Bandwidth:
 
 @dataclass(frozen=True)
 class Measured:
-    """A whole run. meaningful: False on the emulator, whose times say nothing of a device. skipped: sizes in bytes."""
+    """Results of a run. meaningful: False on the emulator, whose times are no device's. skipped: sizes in bytes."""
 
     head: str
     meaningful: bool
@@ -55,14 +54,14 @@ class Measured:
 
 
 def default_sizes(bundle: Bundle) -> tuple[int, ...]:
-    """Bytes of an array: from within a GPU's last cache to far beyond it; few on the emulator."""
+    """Return array sizes from within a GPU's last cache to far beyond it; small ones for the emulator."""
     return GPU_SIZES if _is_gpu(bundle) else EMULATOR_SIZES
 
 
 def measure(bundle: Bundle, sizes: Sequence[int], rounds: int) -> Measured:
     """Measure each op on arrays of each size (bytes, rounded up to whole words), `rounds` times, in turn.
 
-    Sizes that do not fit in the device's memory are skipped. Raises `ArgumentError` where the bundle lacks an op.
+    Sizes that do not fit in the device's memory are skipped. Raises `ArgumentError` if the bundle lacks an op.
     """
     for op in MOVED:
         if op not in bundle.ops:
@@ -80,12 +79,12 @@ def measure(bundle: Bundle, sizes: Sequence[int], rounds: int) -> Measured:
 
 
 def _is_gpu(bundle: Bundle) -> bool:
-    return bundle.device.driver.name != "emulator"
+    return not bundle.device.driver.is_emulated
 
 
 def _measure_size(bundle: Bundle, words: int, rounds: int) -> Iterator[Bandwidth]:
     device = bundle.device
-    x, out = (device.empty((words,), "int32") for _ in range(2))
+    x, out = (device.empty((words,), INT32.name) for _ in range(2))
     bundle.write(x, value=1)
     sums = bundle.read(x)
     ways: dict[str, Callable[[], Any]] = {
@@ -93,31 +92,13 @@ def _measure_size(bundle: Bundle, words: int, rounds: int) -> Iterator[Bandwidth
         "read": lambda: bundle.read(x, sums=sums),
         "write": lambda: bundle.write(out, value=1),
     }
-    for way in ways.values():
-        way()  # loads its code
-    calls = {op: _calls(bundle, way) for op, way in ways.items()}
-    times: dict[str, list[float]] = {op: [] for op in ways}
-    for _ in range(rounds):
-        for op, way in ways.items():
-            times[op].append(_seconds(bundle, way, calls[op]))
-    for op, taken in times.items():
+    for op, taken in device_rounds(device, ways, rounds).items():
         moved, seconds = MOVED[op] * words * _WORD, statistics.median(taken)
         yield Bandwidth(op, words * _WORD, moved / seconds / 1e9, max(taken) / min(taken), seconds)
 
 
-def _calls(bundle: Bundle, way: Callable[[], Any]) -> int:
-    return max(1, min(MAX_CALLS, int(ROUND_S / max(_seconds(bundle, way, 1), 1e-9))))
-
-
-def _seconds(bundle: Bundle, way: Callable[[], Any], calls: int) -> float:
-    start = bundle.device.event()
-    for _ in range(calls):
-        way()
-    return max(bundle.device.event().elapsed_ms(start), 1e-6) / 1e3 / calls
-
-
 def bandwidth_lines(measured: Measured) -> list[str]:
-    """A table: sizes down, ops across, GB/s."""
+    """Format a table of GB/s, with sizes down and ops across."""
     lines = [measured.head, "", f"{'GB/s':>12}" + "".join(f"{op:>10}" for op in MOVED)]
     rates = {(result.nbytes, result.op): result.gb_per_s for result in measured.results}
     for nbytes in dict.fromkeys(result.nbytes for result in measured.results):
@@ -125,7 +106,7 @@ def bandwidth_lines(measured: Measured) -> list[str]:
     lines += [f"{_size_text(nbytes):>12}  does not fit in the device's memory" for nbytes in measured.skipped]
     lines += [
         "",
-        f"By device events, medians of {measured.rounds} rounds. A copy counts what it reads and what it writes.",
+        f"By device events, medians of {measured.rounds} rounds. A copy counts reads and writes.",
     ]
     if not measured.meaningful:
         lines.append("The emulator ran them: these times mean nothing.")
@@ -137,7 +118,7 @@ def _size_text(nbytes: int) -> str:
 
 
 def parse_size(text: str) -> int:
-    """`1GiB`, `64MiB`, `4096`: bytes, at least 1. Raises ValueError."""
+    """Parse `1GiB`, `64MiB` or `4096` as bytes, at least 1. Raises ValueError."""
     unit = next((name for name in UNITS if text.endswith(name)), "")
     number = int(text.removesuffix(unit))
     if number < 1:
@@ -146,5 +127,5 @@ def parse_size(text: str) -> int:
 
 
 def bandwidth_data(measured: Measured) -> dict[str, Any]:
-    """A run as plain data, ready for JSON."""
+    """Convert a run to plain data, ready for JSON."""
     return asdict(measured)

@@ -15,8 +15,10 @@ from typing import Any
 
 import msgspec
 
+from aot_bundle.gpu_settings import GpuSettings, gpu_settings, partition_mode, read
 from aot_runtime.bundle.reading import read_index
-from aot_runtime.device.drivers import open_driver
+from aot_runtime.contract.arch import HIP
+from aot_runtime.device.drivers import EMULATOR, GPUS, open_driver
 from aot_runtime.device.drivers.base import DeviceProperties
 from aot_runtime.device.drivers.library import NAME, VARIABLE, loaded_libraries
 from aot_runtime.device.drivers.unseen import why_unseen
@@ -25,16 +27,14 @@ from aot_runtime.errors import AotError, DeviceError
 from aot_runtime.texts import ID_LENGTH, size_text
 
 from .extras import extra_lines
-from .gpu_settings import GpuSettings, gpu_settings, partition_mode, read
 from .listing import find_bundles
 
 PACKAGES = ("aotbuild", "numpy", "ml_dtypes", "msgspec", "click", "rich", "hip-python", "cuda-bindings")
-DRIVERS = ("hip", "cuda")
 _VARIABLES = (VARIABLE, "ROCM_PATH", "HIP_PATH", "CUDA_HOME", "LD_LIBRARY_PATH", "HIP_VISIBLE_DEVICES",
               "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "HSA_OVERRIDE_GFX_VERSION", "HSA_XNACK",
               "HIP_FORCE_DEV_KERNARG", "AOTBUNDLE_TRUST")  # fmt: skip
 _EXTRAS = {
-    "emulator": ("aotbuild", "emulator"), "builder": ("aotbuild", "build"), "reports": ("aotbuild", "report"),
+    EMULATOR: ("aotbuild", "emulator"), "builder": ("aotbuild", "build"), "reports": ("aotbuild", "report"),
     "signatures": ("aot-runtime", "trust"), "sigstore": ("aot-runtime", "sigstore"),
     "recording": ("aot-runtime", "record"),
 }  # fmt: skip
@@ -87,7 +87,7 @@ def diagnose(bundle: Path | None = None) -> Diagnosis:
     Args:
         bundle: a bundle's folder, or a folder of bundles, that should run here.
     """
-    drivers = [probe(name) for name in DRIVERS]
+    drivers = [probe(name) for name in GPUS]
     devices = [(device.arch, f"{driver.name}:{i}") for driver in drivers for i, device in enumerate(driver.devices)]
     archs = dict(reversed(devices))  # the first device of each
     fit, bundles = _bundles(bundle, archs) if bundle else (True, [])
@@ -113,7 +113,7 @@ def probe(name: str) -> FoundDriver:
         return FoundDriver(name, reason=str(error))
     except Exception as error:  # a broken binding or library may raise anything, and finding that out is the point
         return FoundDriver(name, reason=f"{type(error).__name__}: {error}")
-    library = ", ".join(loaded_libraries()) if name == "hip" else ""
+    library = ", ".join(loaded_libraries()) if name == HIP.name else ""
     if devices:
         return FoundDriver(name, devices)
     return FoundDriver(name, reason=f"{library or 'the library'} is there, and shows no device{why_unseen(name)}")
@@ -197,7 +197,7 @@ def _advice(drivers: list[FoundDriver]) -> Iterator[str]:
                 f"{folder} has no {NAME}: hipGetProcAddress, by which Triton's own driver finds functions, and "
                 f"hip-python where it is imported by itself look for that name; ROCm's development package has the link"
             )
-    if any(driver.name == "hip" and driver.devices for driver in drivers):
+    if any(driver.name == HIP.name and driver.devices for driver in drivers):
         if os.environ.get("HIP_FORCE_DEV_KERNARG") != "1":
             yield "HIP_FORCE_DEV_KERNARG=1 puts kernargs in device memory, and saves 2 to 3 us per launch"
         if read(_NUMA_BALANCING) == "1":
@@ -206,7 +206,7 @@ def _advice(drivers: list[FoundDriver]) -> Iterator[str]:
         yield "no permission for /dev/kfd: the user has to be in the groups render and video"
     if "HSA_OVERRIDE_GFX_VERSION" in os.environ:
         yield "HSA_OVERRIDE_GFX_VERSION is set: devices may show an architecture that they are not"
-    if any(driver.name == "hip" and _loads_in_main(driver) for driver in drivers):
+    if any(driver.name == HIP.name and _loads_in_main(driver) for driver in drivers):
         yield (
             "libamdhip64 6.4 ends a process by a fault at exit where another thread loaded it than the main one, which "
             "uses it: have the main thread call get_device('hip') before others open bundles"

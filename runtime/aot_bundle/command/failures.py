@@ -1,4 +1,4 @@
-"""How `aotbundle` fails: exit statuses, and errors as one line."""
+"""Failures of commands: exit statuses, and errors of usage in the commands' own format."""
 
 from __future__ import annotations
 
@@ -9,14 +9,13 @@ from typing import Any
 
 import click
 
-from aot_bundle.terminal import error_lines, text_block, write, write_error
-from aot_runtime.errors import AotError
+from aot_bundle.terminal import text_block, write, write_error
 
 EXIT_FAILED, EXIT_USAGE = 1, 2
 
 
 class Failure(click.ClickException):
-    """A fault was found, or something went wrong: exit status 1. Its arguments are lines."""
+    """A failure with exit status 1: a fault was found, or something went wrong. Its arguments are lines."""
 
     exit_code = EXIT_FAILED
 
@@ -29,18 +28,13 @@ class Failure(click.ClickException):
 
 
 class Unusable(Failure):
-    """What was asked for cannot be done here: exit status 2."""
+    """A failure with exit status 2: the request cannot be carried out here."""
 
     exit_code = EXIT_USAGE
 
 
-def _takes_value(command: click.Command, word: str) -> bool:
-    options = [item for item in command.params if isinstance(item, click.Option) and word in item.opts]
-    return any(not (option.is_flag or option.count) for option in options)
-
-
 class Told(click.Command):
-    """A command whose errors of usage are printed as all else is, where click would print them itself."""
+    """A command that prints errors of usage escaped, as it prints everything else."""
 
     def main(
         self,
@@ -50,7 +44,7 @@ class Told(click.Command):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run the command, and end the process, unless that is not wanted."""
+        """Run the command; in standalone mode, exit with its status."""
         run = partial(super().main, args, prog_name, complete_var, False, **extra)
         if not standalone_mode:
             return run()
@@ -71,28 +65,3 @@ class Told(click.Command):
 def _usage(error: click.ClickException) -> list[str]:
     ctx = getattr(error, "ctx", None)
     return [] if ctx is None else [*text_block(ctx.get_usage()), f"Try '{ctx.command_path} --help' for help.", ""]
-
-
-class Commands(Told, click.Group):
-    """Commands whose typed errors are shown as one line. Their help says of each all of its first sentence."""
-
-    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        rows = [(name, command.get_short_help_str(limit=200)) for name, command in self.commands.items()]
-        with formatter.section("Commands"):
-            formatter.write_dl(rows)
-
-    def resolve_command(
-        self, ctx: click.Context, args: list[str]
-    ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Where a shell completes the value of an option, the words before it are read without that option: click's
-        parser gives up at an option with no value, and with it the bundle, whose ops are to be offered."""
-        name, command, rest = super().resolve_command(ctx, args)
-        if ctx.resilient_parsing and command is not None and rest and _takes_value(command, rest[-1]):
-            rest = rest[:-1]
-        return name, command, rest
-
-    def invoke(self, ctx: click.Context) -> Any:
-        try:
-            return super().invoke(ctx)
-        except (AotError, PermissionError) as error:
-            raise Failure(*error_lines(error)) from error

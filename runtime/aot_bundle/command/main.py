@@ -3,36 +3,73 @@
 from __future__ import annotations
 
 import logging
+from typing import Any
 
 import click
 
-from aot_bundle.terminal import log_to_stderr
+from aot_bundle.terminal import error_lines, log_to_stderr
 from aot_runtime import __version__
+from aot_runtime.errors import AotError
 
-from .bench import bench
-from .diff import diff
-from .doctor import doctor
-from .emulate import emulate
-from .explain import explain
-from .failures import Commands
-from .isa import isa
-from .keygen import keygen
-from .kpack import kpack
-from .ls import ls
-from .merge import merge, split
-from .pack import pack, unpack
-from .profile import profile
-from .report import report
-from .sbom import sbom
-from .selftest import selftest
-from .show import show
-from .sign import sign
-from .stubs import stubs
-from .verify import verify
-from .wheel import wheel
+from .failures import Failure
+from .lazy_group import LazyGroup
+
+COMMANDS = {
+    "ls": ("ls", "List bundles with their ops, variants and the size of their code."),
+    "show": ("show", "Show registers, spills, LDS, occupancy and code size of kernels."),
+    "isa": ("isa", "Count the instructions of kernels, or check requirements on them."),
+    "diff": ("diff", "Compare two bundles."),
+    "verify": ("verify", "Check files, hashes, code objects and signatures of bundles."),
+    "sign": ("sign", "Sign bundles."),
+    "keygen": ("keygen", "Make a key that signs bundles."),
+    "selftest": ("selftest", "Make the calls whose results a bundle has, and compare."),
+    "explain": ("explain", "Explain which variants a call gets, or why it is refused."),
+    "pack": ("pack", "Put a bundle into one file."),
+    "unpack": ("pack", "Write the bundle in a file to a folder."),
+    "merge": ("merge", "Put bundles for several architectures into one file."),
+    "split": ("merge", "Split a file for several architectures into one file each."),
+    "wheel": ("wheel", "Make a wheel of bundles."),
+    "kpack": ("kpack", "Write and read AMD's kpack archives."),
+    "stubs": ("stubs", "Write type stubs of bundles for editors and type checkers."),
+    "profile": ("profile", "Count what a call's kernels do, on the emulator."),
+    "emulate": ("emulate", "Run a HIP program with emulated GPUs under AMD's runtime."),
+    "report": ("report", "Write the contents of a bundle as one HTML page."),
+    "sbom": ("sbom", "Write a bundle's bill of materials (CycloneDX)."),
+    "bench": ("bench", "Measure this device."),
+    "doctor": ("doctor", "Check packages, drivers, devices and settings of this machine."),
+}
 
 
-@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+class BundleCommands(LazyGroup):
+    """Commands whose typed errors are printed as one line."""
+
+    def resolve_command(
+        self, ctx: click.Context, args: list[str]
+    ) -> tuple[str | None, click.Command | None, list[str]]:
+        """Leave out a last option that a shell is completing the value of: click's parser refuses it without one."""
+        name, command, rest = super().resolve_command(ctx, args)
+        if ctx.resilient_parsing and command is not None and rest and _takes_value(command, rest[-1]):
+            rest = rest[:-1]
+        return name, command, rest
+
+    def invoke(self, ctx: click.Context) -> Any:
+        try:
+            return super().invoke(ctx)
+        except (AotError, PermissionError) as error:
+            raise Failure(*error_lines(error)) from error
+
+
+def _takes_value(command: click.Command, word: str) -> bool:
+    options = [item for item in command.params if isinstance(item, click.Option) and word in item.opts]
+    return any(not (option.is_flag or option.count) for option in options)
+
+
+@click.group(
+    cls=BundleCommands,
+    package="aot_bundle.command",
+    table=COMMANDS,
+    context_settings={"help_option_names": ["-h", "--help"]},
+)
 @click.option("-v", "--verbose", is_flag=True, help="Log what the runtime does.")
 @click.option("-q", "--quiet", is_flag=True, help="Show no progress.")
 @click.version_option(__version__)
@@ -50,10 +87,3 @@ def main(ctx: click.Context, verbose: bool, quiet: bool) -> None:
     ctx.obj = quiet
     if verbose:
         log_to_stderr("aotbundle", logging.DEBUG)
-
-
-for command in (
-    ls, show, isa, diff, verify, sign, keygen, selftest, explain, pack, unpack, merge, split, wheel, kpack,
-    stubs, profile, emulate, report, sbom, bench, doctor,
-):  # fmt: skip
-    main.add_command(command)

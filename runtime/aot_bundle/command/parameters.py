@@ -77,7 +77,9 @@ class DeviceName(click.ParamType):
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         """The drivers whose names begin so."""
-        return [CompletionItem(name) for name in ("hip", "cuda", "emulator") if name.startswith(incomplete)]
+        from aot_runtime.device.drivers import DRIVERS
+
+        return [CompletionItem(name) for name in DRIVERS if name.startswith(incomplete)]
 
 
 class Pair(click.ParamType):

@@ -9,6 +9,7 @@ import re
 from collections.abc import Mapping
 from typing import Literal
 
+from .archs import Generation
 from .decoding import Instruction
 
 Kind = Literal[
@@ -52,6 +53,15 @@ _KINDS: tuple[tuple[str, Kind], ...] = (
     (r"scratch_store", "scratch_store"),
 )
 """Patterns of mnemonics, of which the first that matches says the class."""
+_TIMING = r"nop|sleep|setprio|icache_inv|incperflevel|decperflevel|ttracedata"
+_WITHOUT_EFFECT = re.compile(
+    rf"s_({_TIMING}|waitcnt(_\w+)?|wait_\w+|delay_alu|clause|set_inst_prefetch_distance|wakeup|set_valu_coexec_mode)$"
+)
+_ISSUE_ONLY = re.compile(
+    rf"s_({_TIMING}|endpgm|sendmsg|setreg_b32|setreg_imm32_b32|getreg_b32|sethalt)$"
+    r"|buffer_(inv|wbl2|wbinvl1|wbinvl1_vol|invl2)$|ds_nop$"
+)
+_CONVERSION = re.compile(r"v_(cvt|scalef32)_")
 _TRANSCENDENTAL = re.compile(r"v_(exp|log|rcp|rsq|sqrt|sin|cos)(_|$)")
 
 
@@ -69,32 +79,48 @@ def is_transcendental(instruction: Instruction) -> bool:
     return _TRANSCENDENTAL.match(instruction.mnemonic) is not None
 
 
-_PASSES: Mapping[str, tuple[tuple[str, int], ...]] = {
-    "gfx90a": (
+def is_conversion(instruction: Instruction) -> bool:
+    """Tell whether a vector instruction converts between formats of numbers."""
+    return _CONVERSION.match(instruction.mnemonic) is not None
+
+
+def has_no_effect(instruction: Instruction) -> bool:
+    """Tell whether an instruction only concerns timing and priority, or waits for what is complete at once here."""
+    return _WITHOUT_EFFECT.match(instruction.mnemonic) is not None
+
+
+def takes_only_issue(instruction: Instruction) -> bool:
+    """Tell whether an instruction occupies no unit: it takes a turn of its wavefront, and at most waits."""
+    return _ISSUE_ONLY.match(instruction.mnemonic) is not None
+
+
+_PASSES: Mapping[Generation, tuple[tuple[str, int], ...]] = {
+    "cdna2": (
         (r"v_mfma_.32_4x4x", 2), (r"v_mfma_.32_16x16x", 8), (r"v_mfma_.32_32x32x", 16),
         (r"v_mfma_f64_4x4x", 4), (r"v_mfma_f64_16x16x", 8),
     ),
-    "gfx942": (
+    "cdna3": (
         (r"v_mfma_.32_4x4x", 2), (r"v_mfma_.32_16x16x(8_?x|16|32)", 4), (r"v_mfma_.32_16x16x[14]_", 8),
         (r"v_mfma_.32_32x32x(4_?x|8|16)", 8), (r"v_mfma_.32_32x32x[124]_", 16), (r"v_mfma_f64_4x4x", 4),
         (r"v_mfma_f64_16x16x", 8), (r"v_smfmac_.32_16x16x", 4), (r"v_smfmac_.32_32x32x", 8),
     ),
-    "gfx950": (
+    "cdna4": (
         (r"v_mfma_.32_4x4x", 2), (r"v_mfma_(scale_)?f32_16x16x128_f8f6f4", 8), (r"v_mfma_.32_16x16x(8|16|32|64)", 4),
         (r"v_mfma_.32_16x16x[14]_", 8), (r"v_mfma_(scale_)?f32_32x32x64_f8f6f4", 16),
         (r"v_mfma_.32_32x32x(8|16|32)", 8), (r"v_mfma_.32_32x32x[124]_", 16), (r"v_mfma_f64_4x4x", 4),
         (r"v_mfma_f64_16x16x", 16), (r"v_smfmac_.32_16x16x", 4), (r"v_smfmac_.32_32x32x", 8),
     ),
 }  # fmt: skip
-"""Passes, of four cycles each, of CDNA's matrix instructions: LLVM's SISchedule.td, of gfx950 the rates of AMD's white
-paper, which the wait states that LLVM puts behind these instructions agree with. Those of 8-bit formats are given for
-f8f6f4."""
+"""Passes, of four cycles each, of CDNA's matrix instructions, from LLVM's SISchedule.td. Its model for gfx950
+(`SIDPGFX950FullSpeedModel`) gives fp64's 16x16x4 16 passes, half the rate of CDNA 3, and f8f6f4 twice as many passes
+where an operand has 8 bits as where both have 6 or 4. The rates in AMD's CDNA 4 white paper agree. Those listed for
+f8f6f4 are for 8 bits."""
 
 
 def matrix_passes(instruction: Instruction) -> int | None:
-    """Count the passes of a matrix instruction; None where they are not known."""
+    """The passes of a matrix instruction; None if they are not known."""
     name = instruction.mnemonic
-    for pattern, passes in _PASSES.get(instruction.arch.name, ()):
+    for pattern, passes in _PASSES.get(instruction.arch.generation, ()):
         if re.match(pattern, name):
             has_8_bits = "f8f6f4" not in name or min(instruction.field("cbsz"), instruction.field("blgp")) < 2
             return passes if has_8_bits else passes // 2

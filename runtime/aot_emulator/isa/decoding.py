@@ -171,7 +171,7 @@ def _decode_one(decode_inst: Callable[[bytes], Any], raw: bytes, arch: Arch, pc:
     renamed = None
     if arch.isa == "cdna" and int.from_bytes(raw[2:4], "little") != _SCALED_MATRIX:
         raw = raw[:8]
-    if arch.name == "gfx90a":
+    if arch.generation == "cdna2":
         raw, renamed = gfx90a.substitute(raw)
     try:
         decoded = decode_inst(raw)
@@ -186,7 +186,7 @@ def _decode_one(decode_inst: Callable[[bytes], Any], raw: bytes, arch: Arch, pc:
     fields = {name: _number(decoded, name, field) for name, field in decoded._fields if name not in ("op", "encoding")}
     if arch.isa != "cdna" and mnemonic.startswith(_TO_SCALAR) and "vdst" in fields:
         fields["vdst"] &= 0xFF
-    if arch.name == "gfx90a":
+    if arch.generation == "cdna2":
         fields = gfx90a.rename_fields(encoding, fields)
     # The tables name the first source of some encodings as in their DPP variants.
     bits = {"src0" if name == "vsrc0" and "src0" in fields else name: n for name, n in decoded.op_bits.items()}

@@ -92,7 +92,7 @@ def scalar_source(instruction: Instruction, number: int, kind: str) -> Reader:
         return lambda waves: aperture
     if number >= 128:
         raise instruction.unsupported(f"source operand {number}")
-    if width == 64 and is_null(instruction, number):
+    if is_null(instruction, number):
         return lambda waves: dtype.type(0)
     if width == 64:
         return lambda waves: waves.pair(number).view(dtype)

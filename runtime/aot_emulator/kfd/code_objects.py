@@ -23,8 +23,6 @@ from aot_runtime.errors import BundleError, EmulationError, MemoryAccessError
 from .address_space import AddressSpace, Process
 
 _DESCRIPTOR_BYTES = 64
-_WAVEFRONTS_OF_32 = 1 << 10
-"""Bit of the kernel code properties that selects wave32."""
 _MOST_CODE = 1 << 16
 """Maximum number of bytes to read of code with unknown size."""
 _SGPRS = 102
@@ -130,10 +128,9 @@ class CodeObjects:
         raw = code.bytes_at(0, _DESCRIPTOR_BYTES)
         found = Descriptor(raw, self._arch.isa)
         kernarg_bytes = struct.unpack_from("<I", raw, 8)[0]
-        lanes = 32 if self._arch.isa != "cdna" and found.properties & _WAVEFRONTS_OF_32 else 64
         metadata = KernelMetadata(
             symbol=f"kernel_at_{descriptor:#x}", args=(), kernarg_bytes=kernarg_bytes, max_workgroup_size=1024,
-            warp_size=lanes, vgprs=found.vector_registers, agprs=0, sgprs=_SGPRS,
+            warp_size=found.lanes, vgprs=found.vector_registers, agprs=0, sgprs=_SGPRS,
             allocated_vgprs=found.vector_registers, vgpr_spills=None, sgpr_spills=None, scratch_bytes=0,
             static_lds_bytes=0, code_bytes=0,
         )  # fmt: skip

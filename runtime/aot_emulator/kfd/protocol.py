@@ -26,8 +26,8 @@ RAISED_AT = 0x40000
 MEMORY_BYTES = 1 << 40
 """Size of the sparse file that holds a device's memory."""
 MAX_DEVICES, MAX_EVENTS = 16, 4096
-OPENED = "opened"
-"""Marker file in the machine's folder, created when a program opens the driver."""
+LOADED, OPENED = "loaded", "opened"
+"""Marker files in the machine's folder, created when a program loads the library, and when it opens the driver."""
 NO_PACKET = (1 << 64) - 1
 """Value of a doorbell that has never been rung."""
 

@@ -19,7 +19,7 @@ from aot_runtime.errors import DeviceError
 from aot_runtime.terminal import write_lines
 
 from .models import MODELS, find_model
-from .protocol import MAX_DEVICES, OPENED
+from .protocol import LOADED, MAX_DEVICES, OPENED
 from .shim import build_shim
 from .timed import Timed
 from .topology import write_machine
@@ -76,10 +76,13 @@ def emulated_machine(
         if timed is not None:
             arguments += [f"--time={timed.kernels.pattern}", *(["--time-only"] if timed.only else [])]
         command = [sys.executable, "-m", "aot_emulator.kfd.server", *arguments]
+        # In the program's session, and so in its scheduling group (sched(7), autogroup): ROCr waits for copies in a
+        # loop without a pause, beside which a process of another group may get no time on a busy machine.
         server = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, pass_fds=[listening.fileno()], start_new_session=True,
+            command, stdin=subprocess.DEVNULL, pass_fds=[listening.fileno()], process_group=0,
             env={**given, "PYTHONPATH": os.pathsep.join(sys.path)},
         )  # fmt: skip
+        listening.close()  # only the server listens: where it has ended, programs are refused
         try:
             yield given | _variables(given, library, folder)
         finally:
@@ -135,12 +138,18 @@ def run_program(
             raise DeviceError(f"cannot run {program[0]}: {error.strerror}") from None
         with _signals_of(running):
             status = running.wait()
-        if not Path(variables[FOLDER_VARIABLE], OPENED).exists():
-            write_lines([f"aotbuild emulator: {_why_unopened(program[0])}"], err=True)
+        folder = Path(variables[FOLDER_VARIABLE])
+        if not (folder / OPENED).exists():
+            write_lines([f"aotbuild emulator: {_why_unopened(program[0], folder)}"], err=True)
     return status if status >= 0 else 128 - status
 
 
-def _why_unopened(program: str) -> str:
+def _why_unopened(program: str, folder: Path) -> str:
+    if not (folder / LOADED).exists():
+        return (
+            f"{program} did not load the library that emulates the driver, so it used no GPU: it is linked "
+            "statically, or uses another C library than this machine's compiler"
+        )
     reason = f"{program} did not open /dev/kfd, so it used no GPU"
     if find_library("hsa-runtime64") or find_library("amdhip64"):
         return reason

@@ -76,7 +76,7 @@ def _play(connection: socket.socket, models: Sequence[Model], options: Options, 
     except (Gone, ProcessLookupError, FileNotFoundError):  # the program has already ended
         status = 0
     except OSError as error:
-        _say(f"cannot access the program's memory: {error}")
+        _say(f"cannot access the program's memory like a debugger (ptrace): {error}")
     finally:
         sys.stderr.flush()
         os._exit(status)

@@ -10,7 +10,7 @@ import struct
 from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import cached_property
-from typing import TYPE_CHECKING, Protocol
+from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
@@ -34,6 +34,8 @@ if TYPE_CHECKING:
 _PRELOAD_ENTRY = 256
 """Entry offset for hardware that preloads kernel arguments: it skips the instructions that load them."""
 _NAME_LENGTH = 16
+_WAVEFRONTS_OF_32 = 1 << 10
+"""Bit of the kernel code properties that selects wave32."""
 _CALLS = ("s_swappc_b64", "s_setpc_b64", "s_call_b64")
 """Instructions through which a kernel may call other functions of its code object."""
 
@@ -54,8 +56,14 @@ class Descriptor:
         return int(struct.unpack_from("<q", self.raw, 16)[0])
 
     @property
+    def lanes(self) -> Literal[32, 64]:
+        """Lanes of a wavefront: a choice of RDNA's kernels."""
+        return 32 if self.isa != "cdna" and self.properties & _WAVEFRONTS_OF_32 else 64
+
+    @property
     def vector_registers(self) -> int:
-        return ((self._word(48) & 0x3F) + 1) * 8
+        granule = 4 if self.isa != "cdna" and self.lanes == 64 else 8
+        return ((self._word(48) & 0x3F) + 1) * granule
 
     @property
     def first_accumulation(self) -> int:
@@ -243,11 +251,12 @@ class Kernel:
         self.symbol = metadata.symbol
         self._descriptor_address = module.address_of(f"{self.symbol}.kd")
         self.descriptor = Descriptor(module.bytes_at(self._descriptor_address, 64), module.arch.isa)
-        if metadata.warp_size != module.arch.lanes:
+        if metadata.warp_size != self.descriptor.lanes:
             raise BundleError(
-                f"kernel {self.symbol} has wavefronts of {metadata.warp_size}, those of {module.arch.name} have "
-                f"{module.arch.lanes}"
+                f"kernel {self.symbol} has wavefronts of {metadata.warp_size} by its metadata, of "
+                f"{self.descriptor.lanes} by its descriptor"
             )
+        self.arch = module.arch.with_lanes(self.descriptor.lanes)
         known = sum(words for bit, words in _USER_SGPRS.values() if self.descriptor.properties >> bit & 1)
         if known + self.descriptor.preload[1] > self.descriptor.user_sgprs:
             raise BundleError(f"kernel {self.symbol} needs more than its {self.descriptor.user_sgprs} user SGPRs")
@@ -264,14 +273,14 @@ class Kernel:
     @cached_property
     def program(self) -> Program:
         code = self._code_address
-        instructions = decode(self.module.function(code), self.module.arch)
+        instructions = decode(self.module.function(code), self.arch)
         if any(instruction.mnemonic in _CALLS for instruction in instructions.values()):
-            others = (decode(text, self.module.arch, address - code) for address, text in self.module.functions())
+            others = (decode(text, self.arch, address - code) for address, text in self.module.functions())
             for other in others:
                 instructions |= other
         total = self.descriptor.vector_registers
         layout = Registers(min(self.descriptor.first_accumulation, total), total)
-        return Program(self.symbol, self.module.arch, self.module.base + code, instructions, layout)
+        return Program(self.symbol, self.arch, self.module.base + code, instructions, layout)
 
     def entry(self, preload: bool) -> int:
         """Return the pc at which wavefronts start."""
@@ -324,7 +333,7 @@ class Kernel:
                 batch.scalars[at], batch.scalars[at + 1] = pointers[name] & 0xFFFFFFFF, pointers[name] >> 32
             elif name == "private segment size":
                 batch.scalars[at] = launch.scratch_bytes
-            elif name == "private segment buffer" and self.module.arch.scratch_resource:
+            elif name == "private segment buffer" and self.arch.scratch_resource:
                 resource = scratch_resource(launch.scratch_bytes, batch.lanes)
                 batch.scalars[at : at + 4] = np.array(resource, np.uint32)[:, None]
             # Without a packet, the other pointers have no target and stay invalid. Triton kernels with asynchronous
@@ -339,7 +348,7 @@ class Kernel:
         else:
             for at, axis in enumerate(np.flatnonzero(descriptor.workgroup_ids), descriptor.user_sgprs):
                 batch.scalars[at] = workgroups[:, axis]
-        if self.module.arch.scratch_resource and descriptor.uses_scratch:
+        if self.arch.scratch_resource and descriptor.uses_scratch:
             # Offset of the wavefront's scratch: 0, as each wavefront has a resource of its own.
             batch.scalars[descriptor.user_sgprs + sum(descriptor.workgroup_ids) + descriptor.workgroup_info] = 0
         _start_lanes(batch, launch)

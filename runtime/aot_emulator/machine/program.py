@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import re
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cached_property
@@ -11,6 +10,7 @@ from typing import Literal
 import numpy as np
 
 from aot_emulator.isa.archs import Arch
+from aot_emulator.isa.classes import has_no_effect
 from aot_emulator.isa.decoding import Instruction
 from aot_emulator.isa.matrix import matrix_op, mfma, wmma
 from aot_emulator.isa.memory import buffer, lds, smem
@@ -24,11 +24,6 @@ from aot_emulator.state.arrays import Array
 from aot_emulator.state.wavefronts import EXEC, M0, VCC, Wavefronts
 from aot_runtime.errors import EmulationError, UnsupportedInstructionError
 
-_IGNORED = re.compile(
-    r"s_(nop|waitcnt(_\w+)?|wait_\w+|delay_alu|clause|set_inst_prefetch_distance|sleep|setprio|wakeup|icache_inv"
-    r"|incperflevel|decperflevel|ttracedata|set_valu_coexec_mode)$"
-)
-"""Instructions without effect: timing, priority, and waits for operations that complete immediately here."""
 _INTERRUPT, _DEALLOCATE_REGISTERS = 1, 3
 """s_sendmsg messages: interrupt the host; deallocate the wavefront's VGPRs."""
 _WORKGROUP_BARRIER = (193, 0xFFFF)
@@ -126,7 +121,7 @@ class Program:
 
     @cached_property
     def _matrix(self) -> Mapping[str, matrix_op.MatrixOp]:
-        return matrix_op.matrix_ops(self.arch.name)
+        return matrix_op.matrix_ops(self.arch.name, self.arch.wave64)
 
     def run_at(self, pc: int) -> Run:
         """Return the run that starts at a pc, built on first use. Raises `UnsupportedInstructionError`."""
@@ -223,7 +218,9 @@ class Program:
 
     def _find_step(self, instruction: Instruction) -> Step | None:
         name, encoding = instruction.mnemonic, instruction.base_encoding
-        if _IGNORED.match(name) or (name == "s_sendmsg" and instruction.fields["simm16"] == _DEALLOCATE_REGISTERS):
+        if has_no_effect(instruction) or (
+            name == "s_sendmsg" and instruction.fields["simm16"] == _DEALLOCATE_REGISTERS
+        ):
             return None
         step: Step | None = None
         if name == "s_getpc_b64":

@@ -14,6 +14,7 @@ from functools import cached_property, reduce
 from operator import or_
 from weakref import WeakKeyDictionary
 
+from aot_emulator.isa.archs import Generation
 from aot_emulator.isa.classes import is_transcendental, matrix_passes
 from aot_emulator.isa.decoding import Instruction
 from aot_emulator.isa.disassembly import Operand, disassemble, operands_of
@@ -142,9 +143,9 @@ def _matrix(instruction: Instruction, sets: dict[str, int]) -> Matrix | None:
     match = _MATRIX.match(instruction.mnemonic)
     if match is None:
         return None
-    rows, kind, arch = int(match[1]), match[2], instruction.arch.name
+    rows, kind, generation = int(match[1]), match[2], instruction.arch.generation
     is_double = kind.startswith("f64")
-    is_xdl = not is_double and (arch == "gfx90a" or not kind.startswith("f32"))
+    is_xdl = not is_double and (generation == "cdna2" or not kind.startswith("f32"))
     a_and_b = sets.get("src0", 0) | sets.get("src1", 0)
     passes = matrix_passes(instruction)
     if passes is None:
@@ -152,15 +153,15 @@ def _matrix(instruction: Instruction, sets: dict[str, int]) -> Matrix | None:
     return Matrix(rows, passes, is_double, is_xdl, a_and_b, sets.get("src2", 0))
 
 
-def needed(first: Role, second: Role, arch: str) -> tuple[int, int]:
+def needed(first: Role, second: Role, generation: Generation) -> tuple[int, int]:
     """(wait states that two instructions have to be apart, the registers that they share); 0 without a rule."""
     found = [(0, 0)]
     if first.matrix is not None:
-        found += _after_matrix(first, first.matrix, second, arch)
+        found += _after_matrix(first, first.matrix, second, generation)
     elif first.is_vector:
-        found += _after_vector(first, second, arch)
+        found += _after_vector(first, second, generation)
     if first.stored & second.writes and second.is_vector:
-        found.append((1 if arch == "gfx90a" else 2, first.stored & second.writes))
+        found.append((1 if generation == "cdna2" else 2, first.stored & second.writes))
     if first.name.startswith("s_") and first.writes & _M0 and second.reads_m0:
         found.append((1, _M0))
     if first.name.startswith("s_setreg") and second.name.startswith(("s_getreg", "s_setreg")):
@@ -168,60 +169,60 @@ def needed(first: Role, second: Role, arch: str) -> tuple[int, int]:
     return max(found)
 
 
-def _after_matrix(first: Role, matrix: Matrix, second: Role, arch: str) -> list[tuple[int, int]]:
+def _after_matrix(first: Role, matrix: Matrix, second: Role, generation: Generation) -> list[tuple[int, int]]:
     written = first.writes
     if second.matrix is not None:
         found = [
-            (_to_a_or_b(matrix, arch), written & second.matrix.a_and_b),
-            (_to_c(matrix, first, second.matrix, arch), written & second.matrix.c),
+            (_to_a_or_b(matrix, generation), written & second.matrix.a_and_b),
+            (_to_c(matrix, first, second.matrix, generation), written & second.matrix.c),
         ]
         return [(states, shared) for states, shared in found if shared]
     if not (second.is_vector or second.is_memory):
         return []
     touched = written & (second.reads | second.writes) & _VECTORS
-    found = [(_to_others(matrix, second, bool(written & second.reads & _VECTORS), arch), touched)]
-    if not matrix.is_double and (arch == "gfx90a" or matrix.is_xdl):
+    found = [(_to_others(matrix, second, bool(written & second.reads & _VECTORS), generation), touched)]
+    if not matrix.is_double and (generation == "cdna2" or matrix.is_xdl):
         found.append(({2: 1, 4: 3, 8: 7, 16: 15}[matrix.passes], matrix.c & second.writes & _VECTORS))
     return [(states, shared) for states, shared in found if shared]
 
 
-def _late(matrix: Matrix, arch: str) -> int:
+def _late(matrix: Matrix, generation: Generation) -> int:
     """gfx950 takes one more wait state after an XDL instruction of more than two passes."""
-    return int(arch == "gfx950" and matrix.is_xdl and matrix.passes > 2)
+    return int(generation == "cdna4" and matrix.is_xdl and matrix.passes > 2)
 
 
-def _to_a_or_b(matrix: Matrix, arch: str) -> int:
+def _to_a_or_b(matrix: Matrix, generation: Generation) -> int:
     if matrix.is_double:
         return 6 if matrix.rows == 4 else matrix.passes + 3
-    if arch == "gfx90a":
+    if generation == "cdna2":
         return matrix.passes + 3
-    return matrix.passes + 2 + matrix.is_xdl + _late(matrix, arch)
+    return matrix.passes + 2 + matrix.is_xdl + _late(matrix, generation)
 
 
-def _to_c(matrix: Matrix, first: Role, second: Matrix, arch: str) -> int:
+def _to_c(matrix: Matrix, first: Role, second: Matrix, generation: Generation) -> int:
     if first.writes == second.c:
         if matrix.is_double and second.is_double and matrix.rows == second.rows == 4:
             return 4
-        return 2 if arch != "gfx90a" and matrix.passes == 2 else 0
+        return 2 if generation != "cdna2" and matrix.passes == 2 else 0
     if matrix.is_double:
         return 0 if second.is_xdl else 4 if matrix.rows == 4 else matrix.passes + 1
-    if arch == "gfx90a":
+    if generation == "cdna2":
         return matrix.passes + second.is_double
     if second.is_xdl and not matrix.is_xdl:
         return 0
-    return matrix.passes + matrix.is_xdl + _late(matrix, arch)
+    return matrix.passes + matrix.is_xdl + _late(matrix, generation)
 
 
-def _to_others(matrix: Matrix, second: Role, reads: bool, arch: str) -> int:
+def _to_others(matrix: Matrix, second: Role, reads: bool, generation: Generation) -> int:
     """`second` is no matrix instruction. reads: it reads what the matrix instruction writes; else it writes it, too."""
     if matrix.is_double and reads and second.is_memory:
         return 9 if matrix.rows == 4 else 18
     if matrix.is_double and not reads:
         return 6 if matrix.rows == 4 else 11  # on gfx950 as well, where it takes 16 passes
-    return _to_a_or_b(matrix, arch)
+    return _to_a_or_b(matrix, generation)
 
 
-def _after_vector(first: Role, second: Role, arch: str) -> list[tuple[int, int]]:
+def _after_vector(first: Role, second: Role, generation: Generation) -> list[tuple[int, int]]:
     vectors, scalars = first.writes & _VECTORS, first.writes & ~_VECTORS & ~_EXEC
     masks = first.writes & _EXEC
     found = []
@@ -239,7 +240,7 @@ def _after_vector(first: Role, second: Role, arch: str) -> list[tuple[int, int]]
     if first.is_dot and (second.is_vector or second.is_memory) and second.matrix is None:
         same = first.name == second.name
         found.append((3, vectors & (second.reads & ~second.writes if same else second.reads | second.writes)))
-    if arch != "gfx90a" and second.is_vector:
+    if generation != "cdna2" and second.is_vector:
         found += _after_vector_since_gfx940(first, second, vectors, scalars, masks)
     return [(states, shared) for states, shared in found if shared]
 
@@ -269,7 +270,7 @@ class WaitStates:
     """The latest instructions of every group of a launch, held to the rules."""
 
     def __init__(self, program: Program):
-        self._program, self._arch = program, program.arch.name
+        self._program, self._generation = program, program.arch.generation
         self._roles: dict[int, Role] = {}
         self._needed: dict[tuple[int, int], tuple[int, int]] = {}
         self._groups: WeakKeyDictionary[Wavefronts, _History] = WeakKeyDictionary()
@@ -306,7 +307,7 @@ class WaitStates:
         key = first.pc, second.pc
         found = self._needed.get(key)
         if found is None:
-            found = self._needed[key] = needed(first, second, self._arch)
+            found = self._needed[key] = needed(first, second, self._generation)
         return found
 
     def _describe(self, first: Role, states: int, given: int, shared: int) -> str:

@@ -45,8 +45,6 @@ class Batch:
         self.lanes, self.numerics = lanes, numerics or Numerics()
         self.vectors = np.full((registers, wavefronts, lanes), UNSET, np.uint32)
         self.scalars = np.full((_SCALARS, wavefronts), UNSET, np.uint32)
-        if lanes == 32:  # RDNA
-            self.scalars[NULL] = 0
         self.scc = np.zeros(wavefronts, bool)
         self.mode = np.zeros(wavefronts, np.uint32)
         self.workgroup = np.zeros(wavefronts, np.int64)

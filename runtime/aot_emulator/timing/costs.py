@@ -7,7 +7,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
-from aot_emulator.isa.classes import is_transcendental, kind_of, matrix_passes
+from aot_emulator.isa.classes import is_conversion, is_transcendental, kind_of, matrix_passes, takes_only_issue
 from aot_emulator.isa.decoding import Instruction
 from aot_emulator.isa.disassembly import operands_of
 from aot_emulator.isa.operands import VGPR
@@ -67,24 +67,18 @@ _UNITS: Mapping[str, Unit] = {
     "lds_atomic": Unit.LDS, "global_load": Unit.LOAD, "scratch_load": Unit.LOAD, "global_atomic": Unit.LOAD,
     "global_store": Unit.STORE, "scratch_store": Unit.STORE, "wait": Unit.WAIT, "barrier": Unit.BARRIER,
 }  # fmt: skip
-_FREE = re.compile(
-    r"s_(nop|sleep|setprio|endpgm|sendmsg|setreg_b32|setreg_imm32_b32|getreg_b32|icache_inv|sethalt"
-    r"|ttracedata|incperflevel|decperflevel)$|buffer_(inv|wbl2|wbinvl1|wbinvl1_vol|invl2)$|ds_nop$"
-)
-"""Unclassified instructions that take an issue slot, and at most wait."""
 _VECTOR = re.compile(
     r"v_(pk_)?(add|add3|addc|sub|subrev|subb|subbrev|mul|mad|mac|madak|madmk|fma|fmac|fmaak|fmamk|max|max3|min|min3|med3|sad"
     r"|and|or|or3|xor|xad|xnor|not|lshl|lshlrev|lshr|lshrrev|ashr|ashrrev|bfe|bfi|bfm|bfrev|bcnt|mbcnt|ffbh|ffbl|perm"
     r"|alignbit|alignbyte|cndmask|cmp|cmpx|mov|movreld|movrels|swap|readlane|readfirstlane|writelane|accvgpr|dot\w*|pack"
     r"|frexp|ldexp|fract|floor|ceil|trunc|rndne|div|permlane\w*|prng|bitop3|minimum3|maximum3|sat)(_|$)"
 )
-_CONVERSION = re.compile(r"v_(cvt|scalef32)_")
 
 
 def cost_of(instruction: Instruction, machine: Machine) -> Cost:
     """Return the cost of an instruction. Raises `UnsupportedInstructionError` if it is unknown."""
     kind, name = kind_of(instruction), instruction.mnemonic
-    unit = Unit.SCALAR if _FREE.match(name) else _UNITS.get(kind)
+    unit = Unit.SCALAR if takes_only_issue(instruction) else _UNITS.get(kind)
     if unit is None:
         raise _unknown(instruction)
     waits = waited_for(instruction)
@@ -110,7 +104,7 @@ def _cycles(instruction: Instruction, unit: Unit, machine: Machine) -> float:
     if unit is Unit.VECTOR:
         if is_transcendental(instruction):
             return machine.transcendental
-        if _CONVERSION.match(name):
+        if is_conversion(instruction):
             return machine.conversion
         if not _VECTOR.match(name) and name != "v_nop":
             raise _unknown(instruction)

@@ -6,7 +6,7 @@ import hashlib
 import math
 import re
 
-from aot_runtime.contract.arch import ARCHITECTURES
+from aot_runtime.contract.arch import ARCHITECTURES, BACKENDS
 from aot_runtime.contract.dtypes import SCALAR_TYPES
 from aot_runtime.contract.index_file import decode_index
 from aot_runtime.contract.names import IDENTIFIER, axis_names, is_version
@@ -184,7 +184,7 @@ def _check_maps(variant: Variant, op: Op, target: Target) -> None:
     for arg in variant.kernargs:
         if arg.map is None:
             continue
-        if arg.value not in tensors or target.backend != "cuda" or not variant.aligned:
+        if arg.value not in tensors or not BACKENDS[target.backend].has_tensor_maps or not variant.aligned:
             form = "aligned" if variant.aligned else "general"
             fault = f"it is of {arg.value!r}, in a variant for {target.arch} that is {form}"
         else:

@@ -13,7 +13,7 @@ from typing import Any
 
 import msgspec
 
-from aot_runtime.contract.dtypes import DTYPES, OTHER_FLOAT8
+from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.expressions import parse, query_name
 from aot_runtime.contract.names import Scope, axis_names, stride_position
 from aot_runtime.contract.records import Op, Scalar, Variant
@@ -108,7 +108,7 @@ def _dtypes(op: Op, variable: str, built: list[Variant], asked: Asked) -> Iterat
 def _typed(op: Op, variable: str, dtype: str) -> dict[str, Any]:
     """Return the names that change where a variable is another dtype."""
     subjects = (variable, *(item.name for item in op.tensors if item.dtype == variable))
-    return {variable: dtype, **{query_name("elsize", item): DTYPES[dtype] for item in subjects}}
+    return {variable: dtype, **{query_name("elsize", item): DTYPES[dtype].size for item in subjects}}
 
 
 def _values(op: Op, scalar: Scalar, built: list[Variant], given: Any) -> Iterator[Any]:
@@ -187,6 +187,6 @@ def _deciding(op: Op, given: Collection[str]) -> str:
 def _float8(op: Op, built: list[Variant], names: Mapping[str, Any], serves: Serves) -> Iterator[str]:
     for variable in (name for name in axis_names(op) if name in op.dtypes):
         dtype, there = names[variable], {variant.axis_values[variable] for variant in built}
-        other = OTHER_FLOAT8.get(dtype, "")
+        other = DTYPES[dtype].other_float8
         if dtype not in there and other in there and serves([Change("", "", _typed(op, variable, other))]):
-            yield f"{variable} is {dtype}: aot_runtime.float8.cast makes it {other}, which is built"
+            yield f"{variable} is {dtype}: aot_models.float8.cast makes it {other}, which is built"

@@ -155,7 +155,7 @@ class Checking:
         for key, name in self.given:
             names[key] = layouts[name] is not None
         for key, dtype in self.sizes:
-            names[key] = DTYPES[names.get(dtype, dtype)]
+            names[key] = DTYPES[names.get(dtype, dtype)].size
         self._answer(self.input_queries, call)
 
     def _answer(self, queries: Iterable[tuple[str, str, str, int]], call: Call) -> None:

@@ -31,9 +31,9 @@ from aot_runtime.device.device import Device
 from aot_runtime.device.memory import Allocation
 from aot_runtime.errors import ArgumentError
 
+from .aliasing import overlap_lines
 from .decision import Decision
 from .generated import define
-from .overlap import overlap_lines
 from .scratch import Scratch, scratch_name, scratch_of
 
 MAX_MAPS = 256
@@ -257,7 +257,7 @@ def _field(arg: Kernarg, free: frozenset[str], addresses: dict[str, str], made: 
             yield Field(arg.offset, "Q", made[arg.name])
     elif arg.value in free:
         bits = f"_bfloat16_bits({arg.value})" if arg.type == "bf16" else arg.value
-        yield Field(arg.offset, SCALAR_TYPES[arg.type].code, bits)
+        yield Field(arg.offset, SCALAR_TYPES[arg.type].format, bits)
 
 
 def kernarg_image(op: Op, variant: Variant, values: Any, free: frozenset[str]) -> bytes:
@@ -268,7 +268,7 @@ def kernarg_image(op: Op, variant: Variant, values: Any, free: frozenset[str]) -
             continue
         value = values[arg.value]
         try:
-            struct.pack_into("<" + SCALAR_TYPES[arg.type].code, image, arg.offset, packable(arg.type, value))
+            struct.pack_into("<" + SCALAR_TYPES[arg.type].format, image, arg.offset, packable(arg.type, value))
         except (struct.error, OverflowError):
             raise ArgumentError(
                 f"{op.name}: {arg.value} is {value}; the kernel takes it as {arg.type} ('{arg.name}')"

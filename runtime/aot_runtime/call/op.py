@@ -23,12 +23,12 @@ from aot_runtime.device.identity import Shared
 from aot_runtime.errors import ArgumentError, CaptureError
 from aot_runtime.logs import log
 
+from .aliasing import require_apart_on_host
 from .arguments import alias, parameter_texts
 from .decision import Decision
 from .documentation import built_dtypes, call_signature, call_text, docstring, html
 from .generated import define
 from .launches import CallShape, LoadFunction, build_run, host_copy, layout_of
-from .overlap import hold_apart_on_host
 from .planner import Planner
 from .recorder import current, watch
 
@@ -124,7 +124,7 @@ class _Calls:
         on_host = self._all_numpy(tensors)
         self._hold_uncaptured(tensors, handle)
         arrays = {name: self._to_device(name, value, stream) for name, value in tensors.items()}
-        hold_apart_on_host(self.op, tensors)
+        require_apart_on_host(self.op, tensors)
         self._check_device(arrays)
         try:
             run = self._plan(arrays, scalars)

@@ -1,32 +1,19 @@
-"""The rules that a call is held to; each raises an error that names the argument."""
+"""Rules of calls; each raises an error that names the argument."""
 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 import numpy as np
 
-from aot_runtime.contract.dtypes import DTYPES, SCALAR_TYPES
+from aot_runtime.contract.arch import BACKENDS
+from aot_runtime.contract.dtypes import DTYPES, FLAG_TYPES, SCALAR_TYPES
 from aot_runtime.contract.layout import ALIGNMENT, Layout, innermost_dim, make_layout, packed_strides, packing_order
 from aot_runtime.contract.records import Axis, Op, Scalar, Tensor, Value, Variant, Workspace
 from aot_runtime.errors import ArgumentError
 from aot_runtime.texts import shown
-
-
-def hip_grid_limits(threads: int) -> tuple[int, int, int]:
-    """Most workgroups of `threads` threads along x, y and z: HIP counts a grid's threads in 32 bits per axis.
-
-    It takes more than 65535 along y and z on some devices, but promises no more.
-    """
-    return (2**32 - 1) // threads, 65535, 65535
-
-
-def cuda_grid_limits(threads: int) -> tuple[int, int, int]:
-    """Most blocks along x, y and z, whatever their size."""
-    return 2**31 - 1, 65535, 65535
-
 
 RANGE_32 = 2**31
 """Bytes that 32-bit offsets reach (`tt.pointer_range`), and elements that a kernel without 64-bit offsets reaches."""
@@ -48,13 +35,21 @@ def pick_value(axis: Axis, wanted: Any) -> Value | None:
             return max(fitting, default=None)
 
 
+def self_overlap(name: str, shape: Sequence[int], strides: Sequence[int]) -> str:
+    """The error for a tensor that is written to and whose strides are not nested."""
+    return (
+        f"argument '{name}' is written to, but may overlap itself: strides {list(strides)} for shape {list(shape)} are "
+        "not nested; pass a contiguous array"
+    )
+
+
 class Rules:
     """The checks of one op's calls."""
 
     def __init__(self, op: Op, backend: str):
         self.op = op
         self.tensors = {tensor.name: tensor for tensor in op.tensors}
-        self.grid_limits = cuda_grid_limits if backend == "cuda" else hip_grid_limits
+        self.grid_limits = BACKENDS[backend].grid_limits
 
     def error(self, message: str) -> ArgumentError:
         return ArgumentError(f"{self.op.name}: {message}")
@@ -66,7 +61,7 @@ class Rules:
         raise self.error(f"argument '{name}' is missing")
 
     def form(self, name: str, layout: Layout) -> None:
-        """Rank, dtype, contiguity; an output overlaps itself nowhere."""
+        """Rank, dtype, contiguity; the elements of an output do not share memory."""
         tensor = self.tensors[name]
         if len(layout.shape) != len(tensor.shape):
             raise self.error(
@@ -79,8 +74,8 @@ class Rules:
         self._contiguity(tensor, layout)
         if tensor.role != "input" and not layout.writeable:
             raise self.error(f"argument '{name}' is written to, but is read-only")
-        if tensor.role != "input" and not layout.disjoint:
-            raise self.error(f"argument '{name}' is written to, but overlaps itself: strides {list(layout.strides)}")
+        if tensor.role != "input" and not layout.is_nested:
+            raise self.error(self_overlap(name, layout.shape, layout.strides))
         if tensor.zero and layout.packed_order is None:
             raise self.error(
                 f"argument '{name}' has strides {list(layout.strides)} for shape {list(layout.shape)}; it is zeroed "
@@ -104,7 +99,7 @@ class Rules:
             step *= layout.shape[dim]
 
     def innermost(self, name: str, layout: Layout) -> int | None:
-        """Which dim is the innermost one of a tensor with several that may be; of others the last contiguous one."""
+        """The innermost dim: the one that the layout has of several candidates, else the last contiguous one."""
         tensor = self.tensors[name]
         if tensor.innermost:
             return innermost_dim(layout.shape, layout.strides, tensor.innermost)
@@ -122,7 +117,7 @@ class Rules:
         return present[first].dtype
 
     def extent(self, name: str, position: int, layout: Layout, expected: Any) -> None:
-        """One extent of a tensor against what the op's dims make it; `dim|1` may be 1."""
+        """Check an extent of a tensor against the op's dims; `dim|1` may be 1."""
         tensor = self.tensors[name]
         actual = layout.shape[position]
         if actual == expected or (tensor.shape[position].broadcast and actual == 1):
@@ -182,7 +177,7 @@ class Rules:
             if not isinstance(value, str) or value not in scalar.choices:
                 raise self.error(f"argument '{name}' is {shown(value)}; allowed: {', '.join(scalar.choices)}")
             return value
-        if scalar.type in ("flag", "i1"):
+        if scalar.type in FLAG_TYPES:
             if not isinstance(value, bool | np.bool_) and not (isinstance(value, int) and value in (0, 1)):
                 raise self.error(f"argument '{name}' is {shown(value)}; True or False is allowed")
             return bool(value)
@@ -220,7 +215,7 @@ class Rules:
     # Specialisation and launch
 
     def misalignment(self, layouts: Mapping[str, Layout | None], extents: Mapping[str, int]) -> tuple[str, ...]:
-        """Why a call cannot use the aligned specialisation; empty if it can, but for what single variants ask for."""
+        """The reason why a call cannot use the aligned specialisation; empty if it can, single variants aside."""
         reasons: list[str] = []
         for name, layout in layouts.items():
             if layout is not None:
@@ -271,7 +266,7 @@ class Rules:
         """The size of a workspace. names: of dtype variables the dtype."""
         if any(not isinstance(extent, int) or extent < 0 for extent in shape):
             raise self.error(f"workspace '{space.name}' would have shape {shape}")
-        return math.prod(shape) * DTYPES[names.get(space.dtype, space.dtype)]
+        return math.prod(shape) * DTYPES[names.get(space.dtype, space.dtype)].size
 
 
 def _dims(tensor: Tensor) -> str:

@@ -1,4 +1,5 @@
 """The one table of GPU architectures: a row for each that code objects can be built for. A new target is a new row.
+The emulator's own facts are in `aot_emulator/isa/archs.py`.
 
 **Sources.** `LLVM`: the AMDGPU backend's user guide and target description (`AMDGPU.td`, `GCNSubtarget`,
 `AMDGPUBaseInfo`, `ELF.h`). `CUDA`: "Technical Specifications per Compute Capability" in the CUDA programming guide.
@@ -13,22 +14,62 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-Backend = Literal["hip", "cuda"]
 Tier = Literal["primary", "supported", "experimental"]
 """`primary`: the shipped kernels are tuned for it first; the README says how far each was checked.
 `supported`: Triton's own test suite covers it.
 `experimental`: Triton compiles matrix products for it, and no more is claimed."""
 Fp8 = Literal["", "fnuz", "ocp"]
 
+
+@dataclass(frozen=True)
+class Backend:
+    """A GPU API, by the name that Triton's compiler and the runtime's driver have for it.
+
+    Attributes:
+        vendor: the maker of its GPUs.
+        code_suffix: the suffix of the file names of code objects.
+        dlpack_device: `DLDeviceType` of device memory (dlpack.h).
+        counts_threads: a launch has at most 2**32 - 1 threads along x, whatever the size of a block. HIP takes more
+            than 65535 blocks along y and z on some devices, but promises no more.
+        has_tensor_maps: kernels may take tensor maps (`CUtensorMap`) as arguments.
+        has_pointer_ranges: Triton's compiler uses the hint that the offsets from a pointer fit 32 bits.
+        extra: the extra of the runtime that installs the driver's binding; empty if it is always installed.
+    """
+
+    name: str
+    vendor: str
+    code_suffix: str
+    dlpack_device: int
+    counts_threads: bool
+    has_tensor_maps: bool
+    has_pointer_ranges: bool
+    extra: str
+
+    def grid_limits(self, threads: int) -> tuple[int, int, int]:
+        """The most blocks of a launch along x, y and z, for blocks of so many threads."""
+        return (2**32 - 1) // threads if self.counts_threads else 2**31 - 1, 65535, 65535
+
+
+HIP = Backend(
+    "hip", "AMD", "hsaco", dlpack_device=10, counts_threads=True, has_tensor_maps=False, has_pointer_ranges=True,
+    extra="",
+)  # fmt: skip
+CUDA = Backend(
+    "cuda", "NVIDIA", "cubin", dlpack_device=2, counts_threads=False, has_tensor_maps=True, has_pointer_ranges=False,
+    extra="cuda",
+)  # fmt: skip
+BACKENDS: Mapping[str, Backend] = {backend.name: backend for backend in (HIP, CUDA)}
+"""Every backend by name, in the order in which their GPUs are preferred."""
+
 SIMDS = 4
-"""Of a `ComputeUnit`."""
+"""SIMDs of a `ComputeUnit`."""
 KIB = 1024
 
 
 @dataclass(frozen=True)
 class ComputeUnit:
-    """What a workgroup must fit in, which has four SIMDs: a gfx9 compute unit, an RDNA work-group processor (Triton
-    compiles for WGP mode) or an NVIDIA SM. From LLVM and CUDA.
+    """The hardware that a workgroup runs on, with four SIMDs: a gfx9 compute unit, an RDNA work-group processor
+    (Triton compiles for WGP mode) or an NVIDIA SM. From LLVM and CUDA.
 
     Attributes:
         waves: wave slots of a SIMD.
@@ -94,7 +135,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Architecture:
-    """What differs by architecture.
+    """An architecture, and all that differs by architecture.
 
     Attributes:
         name: bare, as `--arch` spells it: `gfx942`, `sm_90`.
@@ -119,7 +160,11 @@ class Architecture:
             of (CUDA's driver API, `cuTensorMapEncodeTiled`: sm_90 and later); 1: it becomes pointers.
         kernarg_start: the address of the kernarg segment among the constants that a kernel reads (attribute
             `EIATTR_PARAM_CBANK` of cubins); tensor maps are aligned by it.
-        product: the one that the emulator passes for; None: it emulates none of this architecture.
+        product: the GPU that the emulator passes for; None if the architecture is not emulated.
+        gpus: what people call its GPUs, in lower case, letters and digits alone (AMD's table of supported GPUs, LLVM's
+            of processors, CUDA's list of GPUs).
+        num_cus: compute units of a large GPU, for rows without a product: MI100, RX 7800 XT, RX 7600, RX 9060 XT, T4,
+            A100, A40, L40S, H100, B200, RTX 5090 (data sheets); None if not known.
     """
 
     name: str
@@ -137,10 +182,13 @@ class Architecture:
     descriptor_align: int = 1
     kernarg_start: int = 0
     product: Product | None = None
+    gpus: str = ""
+    num_cus: int | None = None
 
     @property
-    def backend(self) -> Backend:
-        return "cuda" if self.elf_machine is None else "hip"
+    def backend(self) -> str:
+        """The name of its `Backend`."""
+        return (CUDA if self.elf_machine is None else HIP).name
 
     @property
     def constants(self) -> dict[str, str | int | bool]:
@@ -149,7 +197,7 @@ class Architecture:
 
     @property
     def device_constants(self) -> dict[str, str | int | bool]:
-        """Those of `constants` that every device has: of several dies a partition has fewer."""
+        """The constants that every device of the architecture has; a partition has fewer dies than a whole GPU."""
         return {name: value for name, value in self.constants.items() if name != "num_xcds" or value == 1}
 
 
@@ -210,7 +258,9 @@ _RX7900XTX = Product(
 )
 _8060S = Product(
     "AMD Radeon 8060S",
-    40,  # of a Ryzen AI Max+ 395, whose memory is 256 bits of LPDDR5X-8000; matrix rates are those of RDNA 3
+    # By AMD's specifications of the Ryzen AI Max+ 395: compute units, graphics clock, 256 bits of LPDDR5X-8000. Matrix
+    # rates are assumed to be those of RDNA 3.
+    40,
     Peaks(2.9e9, 0.256e12, _rates(f16_bf16_iu8=512, iu4=1024), 2, 1, 1, 32, 128),
 )
 _RX9070XT = Product(
@@ -220,84 +270,66 @@ _RX9070XT = Product(
 )
 
 _AMD = (
-    Architecture("gfx908", "experimental", 0x30, 64 * KIB, _cdna(10, 256, 4), 64, descriptor_vgprs=4),
-    Architecture("gfx90a", "supported", 0x3F, 64 * KIB, _cdna(8, 512, 8), 64, product=_MI250X),
+    Architecture("gfx908", "experimental", 0x30, 64 * KIB, _cdna(10, 256, 4), 64, descriptor_vgprs=4, gpus="mi100",
+                 num_cus=120),
+    Architecture("gfx90a", "supported", 0x3F, 64 * KIB, _cdna(8, 512, 8), 64, product=_MI250X,
+                 gpus="mi210 mi250 mi250x"),
     Architecture("gfx942", "primary", 0x4C, 64 * KIB, _cdna(8, 512, 8), 64, num_xcds=8, has_tf32=True, fp8="fnuz",
-                 product=_MI300X),
+                 product=_MI300X, gpus="mi300a mi300x mi325x"),
     Architecture("gfx950", "supported", 0x4F, 160 * KIB, _cdna(8, 512, 8, 160, lds_granule=1280), 64, num_xcds=8,
-                 has_bf16_cvt=True, fp8="ocp", product=_MI355X),
-    Architecture("gfx1100", "supported", 0x41, 64 * KIB, _LARGE, product=_RX7900XTX),
-    Architecture("gfx1101", "supported", 0x46, 64 * KIB, _LARGE),
-    Architecture("gfx1102", "supported", 0x47, 64 * KIB, _SMALL),
-    Architecture("gfx1103", "experimental", 0x44, 64 * KIB, _SMALL),
-    Architecture("gfx1150", "experimental", 0x43, 64 * KIB, _SMALL),
-    Architecture("gfx1151", "experimental", 0x4A, 64 * KIB, _LARGE, product=_8060S),
-    Architecture("gfx1152", "experimental", 0x55, 64 * KIB, _SMALL),
+                 has_bf16_cvt=True, fp8="ocp", product=_MI355X, gpus="mi350x mi355x"),
+    Architecture("gfx1100", "supported", 0x41, 64 * KIB, _LARGE, product=_RX7900XTX,
+                 gpus="rx7900xtx rx7900xt rx7900gre w7900 w7800"),
+    Architecture("gfx1101", "supported", 0x46, 64 * KIB, _LARGE, gpus="rx7800xt rx7700xt w7700", num_cus=60),
+    Architecture("gfx1102", "supported", 0x47, 64 * KIB, _SMALL, gpus="rx7600 rx7600xt w7600 w7500", num_cus=32),
+    Architecture("gfx1103", "experimental", 0x44, 64 * KIB, _SMALL, gpus="780m 760m"),
+    Architecture("gfx1150", "experimental", 0x43, 64 * KIB, _SMALL, gpus="890m 880m"),
+    Architecture("gfx1151", "experimental", 0x4A, 64 * KIB, _LARGE, product=_8060S, gpus="8060s 8050s"),
+    Architecture("gfx1152", "experimental", 0x55, 64 * KIB, _SMALL, gpus="860m 840m"),
     Architecture("gfx1153", "experimental", 0x58, 64 * KIB, _SMALL),
-    Architecture("gfx1200", "supported", 0x48, 64 * KIB, _LARGE, fp8="ocp"),
-    Architecture("gfx1201", "supported", 0x4E, 64 * KIB, _LARGE, fp8="ocp", product=_RX9070XT),
+    Architecture("gfx1200", "supported", 0x48, 64 * KIB, _LARGE, fp8="ocp", gpus="rx9060xt", num_cus=32),
+    Architecture("gfx1201", "supported", 0x4E, 64 * KIB, _LARGE, fp8="ocp", product=_RX9070XT,
+                 gpus="rx9070xt rx9070 r9700"),
     Architecture("gfx1250", "experimental", 0x49, 320 * KIB, _rdna(1024, 16, 320, 1), descriptor_vgprs=16,
                  has_bf16_cvt=True, fp8="ocp"),
 )  # fmt: skip
 
 
-def _ampere(name: str, tier: Tier, lds_kib: int, unit: ComputeUnit, fp8: Fp8 = "") -> Architecture:
-    return Architecture(name, tier, None, lds_kib * KIB, unit, has_bf16_cvt=True, has_tf32=True, fp8=fp8)
+def _ampere(
+    name: str, tier: Tier, lds_kib: int, unit: ComputeUnit, gpus: str, num_cus: int | None = None, fp8: Fp8 = ""
+) -> Architecture:
+    return Architecture(
+        name, tier, None, lds_kib * KIB, unit, has_bf16_cvt=True, has_tf32=True, fp8=fp8, gpus=gpus, num_cus=num_cus
+    )
 
 
-def _hopper(name: str, tier: Tier, lds_kib: int, unit: ComputeUnit) -> Architecture:
-    return replace(_ampere(name, tier, lds_kib, unit, "ocp"), descriptor_align=16)
+def _hopper(
+    name: str, tier: Tier, lds_kib: int, unit: ComputeUnit, gpus: str, num_cus: int | None = None
+) -> Architecture:
+    return replace(_ampere(name, tier, lds_kib, unit, gpus, num_cus, "ocp"), descriptor_align=16)
 
 
 _NVIDIA = (
-    Architecture("sm_75", "experimental", None, 64 * KIB, _sm(32, 16, 64)),
-    _ampere("sm_80", "supported", 163, _sm(64, 32, 164, reserved=1024)),
-    _ampere("sm_86", "supported", 99, _sm(48, 16, 100, reserved=1024)),
-    _ampere("sm_87", "experimental", 163, _sm(48, 16, 164, reserved=1024)),
-    _ampere("sm_89", "supported", 99, _sm(48, 24, 100, reserved=1024), "ocp"),
-    replace(_hopper("sm_90", "primary", 227, _sm(64, 32, 228)), kernarg_start=0x210, has_wgmma=True),
-    _hopper("sm_100", "supported", 227, _sm(64, 32, 228)),
-    _hopper("sm_103", "experimental", 227, _sm(64, 32, 228)),
-    _hopper("sm_110", "experimental", 227, _sm(48, 24, 228)),
-    _hopper("sm_120", "supported", 99, _sm(48, 24, 100)),
-    _hopper("sm_121", "experimental", 99, _sm(48, 24, 100)),
+    Architecture("sm_75", "experimental", None, 64 * KIB, _sm(32, 16, 64), gpus="t4 rtx2080 rtx2080ti", num_cus=40),
+    _ampere("sm_80", "supported", 163, _sm(64, 32, 164, reserved=1024), "a100 a30", 108),
+    _ampere("sm_86", "supported", 99, _sm(48, 16, 100, reserved=1024), "a10 a40 a6000 rtx3090 rtx3080", 84),
+    _ampere("sm_87", "experimental", 163, _sm(48, 16, 164, reserved=1024), "orin"),
+    _ampere("sm_89", "supported", 99, _sm(48, 24, 100, reserved=1024), "l4 l40 l40s rtx4090 rtx4080", 142, "ocp"),
+    replace(
+        _hopper("sm_90", "primary", 227, _sm(64, 32, 228), "h100 h200 gh200", 132), kernarg_start=0x210, has_wgmma=True
+    ),
+    _hopper("sm_100", "supported", 227, _sm(64, 32, 228), "b200 gb200", 148),
+    _hopper("sm_103", "experimental", 227, _sm(64, 32, 228), "b300 gb300"),
+    _hopper("sm_110", "experimental", 227, _sm(48, 24, 228), "thor"),
+    _hopper("sm_120", "supported", 99, _sm(48, 24, 100), "rtx5090 rtx5080 rtxpro6000", 170),
+    _hopper("sm_121", "experimental", 99, _sm(48, 24, 100), "gb10"),
 )
 
 ARCHITECTURES: Mapping[str, Architecture] = {row.name: row for row in (*_AMD, *_NVIDIA)}
 """Every architecture by name; AMD's first, each by age."""
 
-GPU_NAMES: Mapping[str, str] = {
-    gpu: arch
-    for arch, gpus in {
-        "gfx908": "mi100",
-        "gfx90a": "mi210 mi250 mi250x",
-        "gfx942": "mi300a mi300x mi325x",
-        "gfx950": "mi350x mi355x",
-        "gfx1100": "rx7900xtx rx7900xt rx7900gre w7900 w7800",
-        "gfx1101": "rx7800xt rx7700xt w7700",
-        "gfx1102": "rx7600 rx7600xt w7600 w7500",
-        "gfx1103": "780m 760m",
-        "gfx1150": "890m 880m",
-        "gfx1151": "8060s 8050s",
-        "gfx1152": "860m 840m",
-        "gfx1200": "rx9060xt",
-        "gfx1201": "rx9070xt rx9070 r9700",
-        "sm_75": "t4 rtx2080 rtx2080ti",
-        "sm_80": "a100 a30",
-        "sm_86": "a10 a40 a6000 rtx3090 rtx3080",
-        "sm_87": "orin",
-        "sm_89": "l4 l40 l40s rtx4090 rtx4080",
-        "sm_90": "h100 h200 gh200",
-        "sm_100": "b200 gb200",
-        "sm_103": "b300 gb300",
-        "sm_110": "thor",
-        "sm_120": "rtx5090 rtx5080 rtxpro6000",
-        "sm_121": "gb10",
-    }.items()
-    for gpu in gpus.split()
-}
-"""What people call GPUs, in lower case, letters and digits alone → their architecture (AMD's table of supported GPUs,
-LLVM's of processors, CUDA's list of GPUs)."""
+GPU_NAMES: Mapping[str, str] = {gpu: row.name for row in ARCHITECTURES.values() for gpu in row.gpus.split()}
+"""GPU → its architecture."""
 
 
 def arch_of(name: str) -> str:
@@ -306,18 +338,10 @@ def arch_of(name: str) -> str:
     return GPU_NAMES.get(gpu, name)
 
 
-_LARGEST = {
-    "gfx908": 120, "gfx1101": 60, "gfx1102": 32, "gfx1200": 32,
-    "sm_75": 40, "sm_80": 108, "sm_86": 84, "sm_89": 142, "sm_90": 132, "sm_100": 148, "sm_120": 170,
-}  # fmt: skip
-"""Compute units of an MI100, RX 7800 XT, RX 7600, RX 9060 XT, T4, A100, A40, L40S, H100, B200, RTX 5090 (data
-sheets)."""
-
-
 def usual_cus(arch: str) -> int | None:
-    """Compute units of the architecture's product, or of a large one; None where that is not known."""
-    product = ARCHITECTURES[arch].product
-    return product.num_cus if product else _LARGEST.get(arch)
+    """Compute units of the architecture's product, or else of a large GPU; None if they are not known."""
+    row = ARCHITECTURES[arch]
+    return row.product.num_cus if row.product else row.num_cus
 
 
 def likely_dies(arch: str, num_cus: int) -> int:

@@ -1,11 +1,14 @@
-"""Element types: the names that manifests and bundles use, numpy's (and ml_dtypes') own."""
+"""The one table of element types. A new dtype is a new row, and everything else is derived from the rows.
+
+Manifests and bundles use the names of numpy and ml_dtypes.
+"""
 
 from __future__ import annotations
 
 import math
 from collections.abc import Mapping
 from functools import lru_cache
-from typing import Any
+from typing import Any, Literal
 
 import msgspec
 import numpy as np
@@ -13,48 +16,99 @@ import numpy as np
 from aot_runtime.errors import ArgumentError
 
 
-class ScalarType(msgspec.Struct, frozen=True):
-    """How a scalar argument crosses into the kernarg segment.
+class ElementType(msgspec.Struct, frozen=True):
+    """An element type.
 
     Attributes:
-        code: the `struct` format character (little endian, no padding) of what `packable` makes of it.
-        size: bytes; also its alignment.
-        low, high: the closed range of an integer type; None for floating point.
+        name: numpy's or ml_dtypes' name.
+        kind: `bool`, `int`, `uint` or `float`.
+        size: bytes.
+        triton: Triton's name, which is also the name of the scalar type in manifests.
+        short: the name in variant names.
+        dlpack: `DLDataTypeCode` of dlpack.h.
+        format: the `struct` format of a scalar argument; empty if no scalar may have this type.
+        tensor_map: CUDA's `CUtensorMapDataType` of the elements of a tensor map; None if tensor maps cannot have them.
+            8-bit floats are copied as unsigned bytes.
+        torch: names of torch for it besides `name`.
+        other_float8: the other flavour of a float8 format; hardware has one of the two.
     """
 
-    code: str
+    name: str
+    kind: Literal["bool", "int", "uint", "float"]
     size: int
-    low: int | None = None
-    high: int | None = None
+    triton: str
+    short: str
+    dlpack: int
+    format: str = ""
+    tensor_map: int | None = None
+    torch: tuple[str, ...] = ()
+    other_float8: str = ""
+
+    @property
+    def low(self) -> int | None:
+        """The least value of an integer or `bool`; None for floating point."""
+        if self.kind == "float":
+            return None
+        return -(1 << 8 * self.size - 1) if self.kind == "int" else 0
+
+    @property
+    def high(self) -> int | None:
+        """The largest value of an integer or `bool`; None for floating point."""
+        if self.kind == "float":
+            return None
+        return 1 if self.kind == "bool" else (1 << 8 * self.size - (self.kind == "int")) - 1
 
 
-SCALAR_TYPES: Mapping[str, ScalarType] = {
-    "i1": ScalarType("?", 1, 0, 1),
-    "i8": ScalarType("b", 1, -(2**7), 2**7 - 1),
-    "u8": ScalarType("B", 1, 0, 2**8 - 1),
-    "i16": ScalarType("h", 2, -(2**15), 2**15 - 1),
-    "u16": ScalarType("H", 2, 0, 2**16 - 1),
-    "i32": ScalarType("i", 4, -(2**31), 2**31 - 1),
-    "u32": ScalarType("I", 4, 0, 2**32 - 1),
-    "i64": ScalarType("q", 8, -(2**63), 2**63 - 1),
-    "u64": ScalarType("Q", 8, 0, 2**64 - 1),
-    "fp16": ScalarType("e", 2),
-    "bf16": ScalarType("H", 2),
-    "fp32": ScalarType("f", 4),
-    "fp64": ScalarType("d", 8),
-}
-"""Kernarg scalars by their Triton name."""
+BOOL = ElementType("bool", "bool", 1, "i1", "bool", 6, "?")
+INT8 = ElementType("int8", "int", 1, "i8", "i8", 0, "b", tensor_map=0)
+UINT8 = ElementType("uint8", "uint", 1, "u8", "u8", 1, "B", tensor_map=0)
+INT16 = ElementType("int16", "int", 2, "i16", "i16", 0, "h", tensor_map=1, torch=("short",))
+UINT16 = ElementType("uint16", "uint", 2, "u16", "u16", 1, "H", tensor_map=1)
+INT32 = ElementType("int32", "int", 4, "i32", "i32", 0, "i", tensor_map=3, torch=("int",))
+UINT32 = ElementType("uint32", "uint", 4, "u32", "u32", 1, "I", tensor_map=2)
+INT64 = ElementType("int64", "int", 8, "i64", "i64", 0, "q", torch=("long",))
+UINT64 = ElementType("uint64", "uint", 8, "u64", "u64", 1, "Q")
+FLOAT16 = ElementType("float16", "float", 2, "fp16", "f16", 2, "e", tensor_map=6, torch=("half",))
+BFLOAT16 = ElementType("bfloat16", "float", 2, "bf16", "bf16", 4, "H", tensor_map=9)
+FLOAT32 = ElementType("float32", "float", 4, "fp32", "f32", 2, "f", tensor_map=7, torch=("float",))
+FLOAT64 = ElementType("float64", "float", 8, "fp64", "f64", 2, "d", torch=("double",))
+FLOAT8_E4M3FN = ElementType(
+    "float8_e4m3fn", "float", 1, "fp8e4nv", "e4m3", 10, tensor_map=0, other_float8="float8_e4m3fnuz"
+)
+FLOAT8_E4M3FNUZ = ElementType(
+    "float8_e4m3fnuz", "float", 1, "fp8e4b8", "e4m3fnuz", 11, tensor_map=0, other_float8="float8_e4m3fn"
+)
+FLOAT8_E5M2 = ElementType("float8_e5m2", "float", 1, "fp8e5", "e5m2", 12, tensor_map=0, other_float8="float8_e5m2fnuz")
+FLOAT8_E5M2FNUZ = ElementType(
+    "float8_e5m2fnuz", "float", 1, "fp8e5b16", "e5m2fnuz", 13, tensor_map=0, other_float8="float8_e5m2"
+)
 
-FLOAT_TYPES = tuple(name for name, kind in SCALAR_TYPES.items() if kind.low is None)
+DTYPES: Mapping[str, ElementType] = {
+    row.name: row
+    for row in (
+        BOOL, INT8, UINT8, INT16, UINT16, INT32, UINT32, INT64, UINT64, FLOAT16, BFLOAT16, FLOAT32, FLOAT64,
+        FLOAT8_E4M3FN, FLOAT8_E4M3FNUZ, FLOAT8_E5M2, FLOAT8_E5M2FNUZ,
+    )
+}  # fmt: skip
+"""Every dtype by name."""
+SCALAR_TYPES: Mapping[str, ElementType] = {row.triton: row for row in DTYPES.values() if row.format}
+"""Dtypes of scalar arguments by their Triton name. A scalar is aligned to its size in the kernarg segment."""
+OTHER_FLOAT8: Mapping[str, str] = {row.name: row.other_float8 for row in DTYPES.values() if row.other_float8}
+INTEGERS = tuple(name for name, row in DTYPES.items() if row.kind in ("int", "uint"))
+INDEX_DTYPES = tuple(name for name, row in DTYPES.items() if row.kind == "int" and row.size >= 4)
+"""Dtypes of tensors that hold offsets and positions."""
+FLAG_TYPES = ("flag", BOOL.triton)
+"""Types of scalars that are true or false."""
+FLOAT_TYPES = tuple(name for name, row in SCALAR_TYPES.items() if row.kind == "float")
 
 
 def packable(type_name: str, value: Any) -> Any:
-    """What `struct` packs for a scalar of a type: the value, of a bfloat16 its bits. Raises OverflowError."""
-    return bfloat16_bits(value) if type_name == "bf16" else value
+    """The object to pass to `struct.pack` for a scalar: its bits if it is a bfloat16. Raises OverflowError."""
+    return bfloat16_bits(value) if type_name == BFLOAT16.triton else value
 
 
 def bfloat16_bits(value: float) -> int:
-    """The bits of the nearest bfloat16, of two the even one. Raises OverflowError where that is beyond the largest."""
+    """Round to the nearest bfloat16, ties to even. Raises OverflowError if the result is not finite."""
     sign = 0x8000 if math.copysign(1, value) < 0 else 0
     if not math.isfinite(value):
         return sign | (0x7FC0 if math.isnan(value) else 0x7F80)
@@ -65,48 +119,19 @@ def bfloat16_bits(value: float) -> int:
     return sign | bits
 
 
-DTYPES: Mapping[str, int] = {
-    "bool": 1,
-    "int8": 1,
-    "uint8": 1,
-    "int16": 2,
-    "uint16": 2,
-    "int32": 4,
-    "uint32": 4,
-    "int64": 8,
-    "uint64": 8,
-    "float16": 2,
-    "bfloat16": 2,
-    "float32": 4,
-    "float64": 8,
-    "float8_e4m3fn": 1,
-    "float8_e4m3fnuz": 1,
-    "float8_e5m2": 1,
-    "float8_e5m2fnuz": 1,
-}
-"""Every tensor dtype, with its bytes per element."""
-
-OTHER_FLOAT8: Mapping[str, str] = {
-    "float8_e4m3fn": "float8_e4m3fnuz",
-    "float8_e4m3fnuz": "float8_e4m3fn",
-    "float8_e5m2": "float8_e5m2fnuz",
-    "float8_e5m2fnuz": "float8_e5m2",
-}
-"""Each float8 dtype, with the other flavour of its format: hardware has one of the two."""
-
-
 @lru_cache(maxsize=64)
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The numpy dtype of a name; bfloat16 and the float8 types come from ml_dtypes."""
-    if name in ("bfloat16",) or name.startswith("float8"):
+    """The numpy dtype of a name; ml_dtypes is imported for those that numpy lacks."""
+    try:
+        return np.dtype(name)
+    except TypeError:
         import ml_dtypes
 
         return np.dtype(getattr(ml_dtypes, name))
-    return np.dtype(name)
 
 
 def dtype_name(dtype: Any) -> str:
-    """The name of a dtype that arrays may have. Raises `ArgumentError`."""
+    """The name of a supported dtype. Raises `ArgumentError` for any other."""
     try:
         found = np.dtype(dtype) if not isinstance(dtype, str) or dtype not in DTYPES else None
         name = dtype if found is None else found.name

@@ -18,11 +18,11 @@ import msgspec
 
 from aot_runtime.errors import BundleError
 
+from .arch import BACKENDS
 from .names import axis_names
 from .provenance import Provenance
 from .records import (
     CODE_FOLDER,
-    CODE_SUFFIXES,
     HASH_LENGTH,
     INDEX,
     Blob,
@@ -177,7 +177,8 @@ def decode_index(data: bytes) -> Index:
 
 def _resolved(file: IndexFile) -> Index:
     """The index that a file has. Raises `BundleError` where a position is that of nothing."""
-    suffix = CODE_SUFFIXES.get(file.target.backend, file.target.backend)
+    backend = BACKENDS.get(file.target.backend)
+    suffix = backend.code_suffix if backend else file.target.backend  # which whoever checks the target refuses
     keys = [code.sha256[:HASH_LENGTH] for code in file.code]
     blobs = {
         key: Blob(f"{CODE_FOLDER}/{key}.{suffix}", code.size, code.sha256)

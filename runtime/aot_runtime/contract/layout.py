@@ -5,6 +5,7 @@ from __future__ import annotations
 from functools import lru_cache
 
 from .dtypes import DTYPES
+from .overlap import is_nested
 from .records import Tensor
 
 Shape = tuple[int, ...]
@@ -41,7 +42,7 @@ class Layout:
     ):  # fmt: skip
         self.device, self.dtype, self.shape, self.strides, self.aligned = device, dtype, shape, strides, aligned
         self.foreign, self.writeable = foreign, writeable
-        self.itemsize = DTYPES[dtype]
+        self.itemsize = DTYPES[dtype].size
         self.kernel_strides = tuple(0 if extent == 1 else stride for extent, stride in zip(shape, strides, strict=True))
         reach = [(extent - 1) * stride for extent, stride in zip(shape, strides, strict=True)]
         empty = 0 in shape
@@ -70,9 +71,9 @@ class Layout:
         return tuple(order)
 
     @property
-    def disjoint(self) -> bool:
-        """Whether no two elements share memory; see `disjoint`."""
-        return disjoint(self.shape, self.strides)
+    def is_nested(self) -> bool:
+        """True if no two elements share memory, by the rule of `overlap.is_nested`."""
+        return is_nested(self.shape, self.strides)
 
     def __repr__(self) -> str:
         return f"{self.dtype}{list(self.shape)} strides {list(self.strides)}{'' if self.aligned else ' unaligned'}"
@@ -87,20 +88,6 @@ def make_layout(
 
 
 _interned = lru_cache(maxsize=1 << 16)(Layout)  # to which a default that is left out is no other value
-
-
-def disjoint(shape: Shape, strides: Shape, itemsize: int = 1) -> bool:
-    """Whether no two elements share memory, decided by each stride reaching over all smaller ones.
-
-    That is every layout that slicing, transposing and reshaping give; of other ones, some are called overlapping that
-    are not. itemsize: of an element, in the unit of the strides.
-    """
-    reach = 0
-    for step, extent in sorted((abs(step), extent) for step, extent in zip(strides, shape, strict=True) if extent != 1):
-        if step < reach + itemsize:
-            return 0 in shape
-        reach += step * (extent - 1)
-    return True
 
 
 def packed_strides(shape: Shape, order: Shape | None = None) -> Shape:

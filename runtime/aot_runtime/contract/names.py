@@ -16,7 +16,7 @@ from aot_runtime.errors import ExpressionError
 
 from . import expressions
 from .arch import EXPRESSION_NAMES
-from .dtypes import FLOAT_TYPES
+from .dtypes import FLAG_TYPES, FLOAT_TYPES
 from .records import Axis, Launch, Op, Tensor
 
 Path = tuple[str | int, ...]
@@ -208,7 +208,7 @@ def axis_names(op: Op) -> tuple[str, ...]:
 
 def scalar_kind(type_name: str) -> type:
     """The Python type of a scalar's value."""
-    return float if type_name in FLOAT_TYPES else {"flag": bool, "choice": str, "i1": bool}.get(type_name, int)
+    return float if type_name in FLOAT_TYPES else {"choice": str, **dict.fromkeys(FLAG_TYPES, bool)}.get(type_name, int)
 
 
 def axis_kind(axis: Axis) -> type:

@@ -21,8 +21,6 @@ SIGSTORE = f"{INDEX}.sigstore.json"
 """That of a signature made with sigstore, named as sigstore's tools name it."""
 SIGNATURES = (SIGNATURE, SIGSTORE)
 CODE_FOLDER, SELFTEST_FOLDER = "code", "selftest"
-CODE_SUFFIXES = {"hip": "hsaco", "cuda": "cubin"}
-"""What the names of code objects end with, by the backend of the bundle's target."""
 TEXT_FILES = (
     "include/{name}.h", "include/{name}_variants.h", "src/{name}.c", "lib/cmake/{name}/{name}Config.cmake",
     "lib/pkgconfig/{name}.pc", "stubs/{name}.pyi",

@@ -5,7 +5,7 @@ The limits are those of `cuTensorMapEncodeTiled`; extents are held to 32 bits wi
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 
 import msgspec
 
@@ -13,16 +13,6 @@ from .dtypes import DTYPES
 from .layout import Layout
 from .records import Op, Tensor, TensorMap
 
-MAP_DTYPES: Mapping[str, int] = {
-    **dict.fromkeys(("int8", "uint8", *(name for name in DTYPES if name.startswith("float8"))), 0),
-    **dict.fromkeys(("int16", "uint16"), 1),
-    "uint32": 2,
-    "int32": 3,
-    "float16": 6,
-    "float32": 7,
-    "bfloat16": 9,
-}
-"""Dtypes of the elements of tensor maps → CUDA's `CUtensorMapDataType`; bytes go by the unsigned type of their size."""
 MAX_RANK, MAX_BOX, MAX_EXTENT, MAX_STRIDE = 5, 256, 2**31 - 1, 2**40 - 1
 """Dims of a map, elements of a box along one of them, elements of a tensor along one, and bytes of a stride."""
 STEP = 16
@@ -32,8 +22,8 @@ SWIZZLES = (0, 32, 64, 128)
 
 
 class Mapped(msgspec.Struct, frozen=True):
-    """What a map of an array has besides the address, by dims from outermost to innermost: extents in elements, and
-    strides in bytes without that of the last dim."""
+    """The contents of an array's map besides the address, from the outermost dim to the innermost: extents in elements,
+    and strides in bytes, of all dims but the last."""
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
@@ -47,10 +37,10 @@ def mapped(tensor_map: TensorMap, layout: Layout) -> Mapped:
 
 
 def unmappable(name: str, layout: Layout, innermost: int | None) -> Iterator[str]:
-    """Why there is no map of an array; nothing if there is one.
+    """The reasons why an array has no map; none if it has one.
 
     Args:
-        name: of its tensor.
+        name: the tensor.
         innermost: the dim that the contract holds to a stride of 1.
     """
     if not layout.aligned:
@@ -67,13 +57,15 @@ def unmappable(name: str, layout: Layout, innermost: int | None) -> Iterator[str
 
 
 def map_fault(tensor_map: TensorMap, tensor: Tensor, op: Op) -> str:
-    """Why a kernarg cannot be a map of a tensor of an op; empty if it can."""
+    """The reason why a kernarg cannot be a map of an op's tensor; empty if it can."""
     rank = len(tensor_map.box)
-    if tensor_map.dtype not in MAP_DTYPES or tensor_map.dtype not in op.dtypes.get(tensor.dtype, (tensor.dtype,)):
+    dtype = DTYPES.get(tensor_map.dtype)
+    is_of_tensor = tensor_map.dtype in op.dtypes.get(tensor.dtype, (tensor.dtype,))
+    if dtype is None or dtype.tensor_map is None or not is_of_tensor:
         return f"its elements are {tensor_map.dtype}"
     if not 1 <= rank <= MAX_RANK or not sorted(tensor_map.dims) == [*range(len(tensor.shape))] == [*range(rank)]:
         return f"its dims are {list(tensor_map.dims)}, and its box is {list(tensor_map.box)}"
-    row = tensor_map.box[-1] * DTYPES[tensor_map.dtype]
+    row = tensor_map.box[-1] * dtype.size
     if not all(1 <= extent <= MAX_BOX for extent in tensor_map.box) or row % STEP:
         return f"its box is {list(tensor_map.box)} of {tensor_map.dtype}"
     if tensor_map.swizzle not in SWIZZLES or 0 < tensor_map.swizzle < row:

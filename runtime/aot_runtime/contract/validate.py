@@ -12,7 +12,7 @@ import msgspec
 
 from aot_runtime.errors import ExpressionError
 
-from .dtypes import DTYPES, SCALAR_TYPES
+from .dtypes import DTYPES, INDEX_DTYPES, INTEGERS, SCALAR_TYPES
 from .expressions import nearest, parse
 from .names import IDENTIFIER, RESERVED, RESERVED_OPS, DimSource, Path, Scope, config_names, named, overlay
 from .records import Launch, Op, Tensor, Variant
@@ -21,10 +21,6 @@ _BEFORE_OUTPUTS = ("tensors", "scalars", "require", "derived")
 """Parts of a contract whose expressions are evaluated before the outputs are laid out."""
 _ROLES = ("input", "output", "inout")
 _RULES = ("equal", ">=", ">", "<=", "<")
-_INTEGERS = ("int32", "int64")
-"""What offsets may be."""
-_WHOLE = ("int8", "uint8", "int16", "uint16", "int32", "uint32", "int64", "uint64")
-"""What may have a range."""
 MAX_RANK = 64
 """Dims of a tensor, as numpy has it."""
 
@@ -116,9 +112,7 @@ def _tensor_faults(op: Op, tensor: Tensor, inputs: Mapping[str, Tensor]) -> Iter
         yield Fault((*path, "role"), f"'{tensor.role}' is no role; allowed: {', '.join(_ROLES)}")
     if tensor.dtype not in DTYPES and tensor.dtype not in op.dtypes:
         known = [*op.dtypes, *DTYPES]
-        yield Fault(
-            (*path, "dtype"), f"'{tensor.dtype}' is no dtype and no dtype variable{nearest(tensor.dtype, known)}"
-        )
+        yield Fault((*path, "dtype"), f"unknown dtype or dtype variable '{tensor.dtype}'{nearest(tensor.dtype, known)}")
     if len(tensor.shape) > MAX_RANK:
         yield Fault((*path, "shape"), f"a tensor has at most {MAX_RANK} dims, not {len(tensor.shape)}")
         return
@@ -143,8 +137,8 @@ def _offsets_faults(tensor: Tensor, dims: Mapping[str, DimSource], integers: Col
         return
     path: Path = ("tensors", tensor.name, "offsets")
     into, longest = tensor.offsets.into, tensor.offsets.longest
-    if tensor.role != "input" or len(tensor.shape) != 1 or tensor.dtype not in _INTEGERS:
-        yield Fault(path, "offsets are an input of one dim, of dtype int32 or int64")
+    if tensor.role != "input" or len(tensor.shape) != 1 or tensor.dtype not in INDEX_DTYPES:
+        yield Fault(path, f"offsets are an input of one dim, of dtype {' or '.join(INDEX_DTYPES)}")
     if into not in dims or dims[into].inverse != "extent" or dims[into].optional:
         text = f"'{into}' is no dim of a required input, which offsets go into{nearest(into, dims.keys())}"
         yield Fault((*path, "into"), text)
@@ -176,8 +170,8 @@ def _range_faults(tensor: Tensor, bounds: _Bounds) -> Iterator[Fault]:
     if not tensor.range:
         return
     path: Path = ("tensors", tensor.name, "range")
-    if len(tensor.range) != 2 or tensor.role != "input" or tensor.dtype not in _WHOLE:
-        yield Fault(path, "a range is of two bounds, and of an input of integers, int8 to uint64")
+    if len(tensor.range) != 2 or tensor.role != "input" or tensor.dtype not in INTEGERS:
+        yield Fault(path, f"a range has two bounds, and its tensor is an input of integers: {', '.join(INTEGERS)}")
     for i, text in enumerate(tensor.range):
         try:
             bound = parse(text)
@@ -202,7 +196,7 @@ def _dtype_faults(op: Op) -> Iterator[Fault]:
     for space in op.workspace:
         if space.dtype not in DTYPES and space.dtype not in op.dtypes:
             known = [*op.dtypes, *DTYPES]
-            text = f"'{space.dtype}' is no dtype and no dtype variable{nearest(space.dtype, known)}"
+            text = f"unknown dtype or dtype variable '{space.dtype}'{nearest(space.dtype, known)}"
             yield Fault(("workspace", space.name, "dtype"), text)
 
 

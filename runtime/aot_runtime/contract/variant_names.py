@@ -1,4 +1,4 @@
-"""What variants are called outside of Python: in the C interface of a bundle, and in other formats of archives.
+"""Names of variants outside of Python: in the C interface of a bundle, and in other formats of archives.
 
 A name comes from what a variant is and from its op's contract, and not from the rest of the bundle, so that it is the
 same in every build of the manifest.
@@ -9,22 +9,16 @@ from __future__ import annotations
 import hashlib
 import re
 from collections import Counter
-from collections.abc import Mapping
 from typing import Any
 
 from . import records
+from .dtypes import DTYPES
 from .names import axis_names
 
 HASH_LENGTH = 12
 """Hex digits in a name that is not readable without."""
 MAX_NAME = 100
 """Characters of a variant's name."""
-
-_SHORT_DTYPES: Mapping[str, str] = {
-    "float16": "f16", "bfloat16": "bf16", "float32": "f32", "float64": "f64", "float8_e4m3fn": "e4m3",
-    "float8_e4m3fnuz": "e4m3fnuz", "float8_e5m2": "e5m2", "float8_e5m2fnuz": "e5m2fnuz",
-}  # fmt: skip
-_SHORT_INTEGER = re.compile(r"(u?)int(\d+)")
 
 
 def identifier(*parts: str) -> str:
@@ -39,7 +33,7 @@ def digest(key: Any, length: int) -> str:
 
 
 def prefix_of(index: records.Index) -> str:
-    """What the names of one bundle for one architecture begin with."""
+    """The prefix of all names of one bundle for one architecture."""
     return identifier(index.name, index.target.arch)
 
 
@@ -93,18 +87,13 @@ def _token(op: records.Op, name: str, value: records.Value) -> str:
     """
     plain = name.replace("_", "").lower()
     if name in op.dtypes and len(op.dtypes) == 1:
-        return _dtype_token(str(value))
+        return DTYPES[str(value)].short
     if isinstance(value, bool):
         return plain if value else ""
     words = name.lower().split("_")
     short = plain if len(words) == 1 else "".join(word[:1] for word in words)
-    text = _dtype_token(str(value)) if name in op.dtypes else str(value)
+    text = DTYPES[str(value)].short if name in op.dtypes else str(value)
     return short + text.replace("-", "minus").replace("_", "").replace(".", "p").replace("+", "")
-
-
-def _dtype_token(dtype: str) -> str:
-    integer = _SHORT_INTEGER.fullmatch(dtype)
-    return f"{'u' if integer[1] else 'i'}{integer[2]}" if integer else _SHORT_DTYPES.get(dtype, dtype)
 
 
 def _config_tokens(launch: records.Launch) -> list[str]:

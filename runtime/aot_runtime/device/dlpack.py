@@ -19,8 +19,6 @@ from aot_runtime.errors import ArgumentError
 
 VERSION = (1, 0)
 """The version of DLPack whose capsules are made, and asked for."""
-DEVICES = {"cuda": 2, "hip": 10}
-"""DLDeviceType of each driver's memory: kDLCUDA, kDLROCM. That of the emulator is no memory to other libraries."""
 CPU = (1, 0)
 """kDLCPU."""
 HOST_DEVICES = (1, 3, 11)
@@ -30,18 +28,7 @@ _READ_ONLY, _IS_COPIED = 1, 2
 _HAS_VERSIONS = tuple(map(int, np.__version__.split(".")[:2])) >= (2, 1)
 """True where numpy makes capsules that have a version."""
 
-_KINDS = {"int": 0, "uint": 1, "float": 2, "bfloat": 4, "bool": 6}
-_CODES = {
-    name: (_KINDS[name.rstrip("0123456789")], size * 8)
-    for name, size in DTYPES.items()
-    if not name.startswith("float8")
-} | {
-    "float8_e4m3fn": (10, 8),
-    "float8_e4m3fnuz": (11, 8),
-    "float8_e5m2": (12, 8),
-    "float8_e5m2fnuz": (13, 8),
-}
-_NAMES = {code: name for name, code in _CODES.items()}
+_NAMES = {(row.dlpack, 8 * row.size): row.name for row in DTYPES.values()}
 
 
 class _Device(ctypes.Structure):
@@ -119,7 +106,8 @@ def export_capsule(array: Exchanged, versioned: bool, copied: bool = False) -> A
     The capsule is one of numpy's, for an array over the same addresses, with the device and the dtype put right: what
     ends it is C code, which may run anywhere, during another exception too. numpy before 2.1 makes none with a version.
     """
-    size = DTYPES[array.dtype]
+    dtype = DTYPES[array.dtype]
+    size = dtype.size
     memory = {
         "data": (array.ptr, False),
         "shape": array.shape,
@@ -132,7 +120,7 @@ def export_capsule(array: Exchanged, versioned: bool, copied: bool = False) -> A
     form = _form(capsule)
     managed = form.from_address(_api.PyCapsule_GetPointer(capsule, form.names[0]))
     managed.tensor.device = _Device(*array.device)
-    managed.tensor.dtype = _DataType(*_CODES[array.dtype], 1)
+    managed.tensor.dtype = _DataType(dtype.dlpack, 8 * size, 1)
     if isinstance(managed, _Versioned):
         managed.flags = _IS_COPIED * copied | _READ_ONLY * (not array.writeable)
     return capsule

@@ -8,7 +8,7 @@ import numpy as np
 
 from aot_runtime.contract.layout import Layout
 
-from .dlpack import CPU, DEVICES, VERSION, Exchanged, export_capsule
+from .dlpack import CPU, VERSION, Exchanged, export_capsule
 from .drivers.base import Driver
 from .memory import DeviceMemory
 
@@ -43,7 +43,7 @@ class Exportable(Protocol):
 
 def dlpack_device(array: Exportable) -> tuple[int, int]:
     """DLPack's (type, id) of what an export is by default: emulated memory is copied to the host's."""
-    kind = DEVICES.get(array.device.driver.name)
+    kind = array.device.driver.dlpack_device
     return CPU if kind is None else (kind, array.device.index)
 
 

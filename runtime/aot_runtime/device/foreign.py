@@ -14,7 +14,7 @@ from aot_runtime.contract.layout import ALIGNMENT, make_layout, packed_strides
 from aot_runtime.errors import AotError, ArgumentError, DriverCallError
 
 from .array import ArrayDevice, DeviceArray
-from .dlpack import DEVICES, HOST_DEVICES, VERSION, import_capsule
+from .dlpack import HOST_DEVICES, VERSION, import_capsule
 
 
 def wrap_foreign(device: ArrayDevice, foreign: Any) -> DeviceArray:
@@ -45,7 +45,7 @@ def host_array(foreign: Any) -> np.ndarray[Any, Any] | None:
         if _device_of(foreign)[0] not in HOST_DEVICES:
             return None
         taken = import_capsule(_capsule(foreign))
-    size = DTYPES[taken.dtype]
+    size = DTYPES[taken.dtype].size
     memory = {
         "data": (taken.ptr, not taken.writeable),
         "shape": taken.shape,
@@ -60,7 +60,7 @@ def _from_dlpack(device: ArrayDevice, foreign: Any) -> DeviceArray:
     where = _device_of(foreign)
     if where[0] in HOST_DEVICES:
         raise ArgumentError(f"the array is in host memory, not on {device}; Device.array makes a copy of it")
-    if where != (DEVICES.get(device.driver.name), device.index):
+    if where != (device.driver.dlpack_device, device.index):
         raise ArgumentError(f"the array is on DLPack device {where}, not on {device}")
     taken = import_capsule(_capsule(foreign, stream=-1))
     if taken.device != where:

@@ -10,13 +10,11 @@ from aot_runtime.contract.arch import arch_of
 from aot_runtime.errors import ArchMismatchError, DeviceError
 
 from .device import Device
-from .drivers import GPUS, device_for_arch, driver_for_arch, open_driver
+from .drivers import EMULATOR, GPUS, device_for_arch, driver_for_arch, open_driver
 from .drivers.base import Driver
 
 _REGISTRY_LOCK = threading.Lock()
 WITHOUT_A_GPU = "without a GPU, the device 'emulator' runs bundles for AMD GPUs (pip install 'aotbuild[emulator]')"
-_BY_ARCH = "emulator"
-"""The driver whose devices are named by arch: it has one of each that it knows."""
 
 
 @cache
@@ -58,7 +56,7 @@ def find_device(device: Device | str | None, archs: Collection[str]) -> Device:
         with _REGISTRY_LOCK:
             return _first_gpu(archs)
     name, _, which = device.partition(":")
-    if which and not (which.isdecimal() or name == _BY_ARCH):
+    if which and not (which.isdecimal() or name == EMULATOR):
         raise DeviceError(f"'{device}' is not a device; write hip, hip:0, cuda, cuda:1 or emulator:gfx942")
     with _REGISTRY_LOCK:
         if which.isdecimal():

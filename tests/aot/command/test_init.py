@@ -96,10 +96,10 @@ def test_a_package_is_imported_from_above_it(file: Path, tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "kernel", "status", "message"),
     [
-        (WILD, "matmul_kernal", 1, "has no @triton.jit function 'matmul_kernal'; did you mean 'matmul_kernel'?"),
+        (WILD, "matmul_kernal", 1, "ops.py has no function 'matmul_kernal'; did you mean matmul_kernel?"),
         (WILD.replace("_scatter_add(", "gelu_like("), "gelu_like", 1, "has 2 functions that are called 'gelu_like'"),
-        ("import torch\n", "f", 1, "file ops.py has no @triton.jit function"),
-        (WILD, "matmul kernel", 2, "is no FILE:KERNEL, such as kernels/add.py:add_kernel"),
+        ("import torch\n", "f", 1, "ops.py has no function 'f', nor any @triton.jit function"),
+        (WILD, "matmul kernel", 2, "is not FILE:KERNEL, such as kernels/add.py:add_kernel"),
     ],
 )
 def test_bad_input(file: Path, text: str, kernel: str, status: int, message: str):
@@ -110,4 +110,4 @@ def test_bad_input(file: Path, text: str, kernel: str, status: int, message: str
 
 def test_a_file_that_is_not_there(tmp_path: Path):
     said = init(f"{tmp_path}/none.py:f")
-    assert said.exit_code == 2 and f"there is no file {tmp_path}/none.py" in said.output
+    assert said.exit_code == 2 and f"file {tmp_path}/none.py does not exist" in said.output

@@ -9,9 +9,9 @@ from triton.backends.compiler import GPUTarget
 
 from aot.compile.compiler import compile_job
 from aot.compile.diagnostics import diagnostics, errors
-from aot.compile.errors import CompileError
 from aot.compile.jobs import CompileJob
 from aot.compile.kernargs import kernarg_bytes, kernarg_layout
+from aot.errors import CompileError
 from tests.support.building import jobs
 
 

@@ -5,10 +5,9 @@ import re
 
 import pytest
 
-from aot.compile.compiler import compile_job
+from aot.compile.compiler import compile_job, map_faults
 from aot.compile.descriptors import MapLayout, descriptor_fields, descriptor_type, parse_layout, widest_layout
-from aot.compile.errors import CompileError
-from aot.compile.map_checks import map_faults
+from aot.errors import CompileError
 from aot.manifest.loading import load_manifest
 from aot.manifest.yamlfile import ManifestError
 from aot.plan.bundles import PlannedVariant, plan_bundle
@@ -86,7 +85,7 @@ def test_layouts_and_boxes_of_maps():
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("BlockedLayout([1], [64], [4], [0])", "is no NVMMASharedLayout, which the layout of a tensor map is"),
+        ("BlockedLayout([1], [64], [4], [0])", "the layout of a tensor map must be NVMMASharedLayout"),
         ("NVMMASharedLayout(128)", "lacks element_bitwidth"),
         ("NVMMASharedLayout(128, 16, transposed=True)", "has transposed, which no layout of a tensor map has here"),
         ("NVMMASharedLayout(128, 16, widths=2)", "NVMMASharedLayout has no widths"),

@@ -12,13 +12,14 @@ from click.testing import CliRunner
 
 from aot.cli import main
 from aot.compile.compiler import compile_job
-from aot.compile.constants import triton_constant
 from aot.compile.descriptors import MapLayout
-from aot.compile.errors import CompileError
 from aot.compile.jobs import CompileJob
-from aot.compile.kernel_source import load_kernel, source_hash
+from aot.errors import CompileError
 from aot.manifest.loading import load_manifest
 from aot.plan.bundles import PlannedBundle, plan_bundle
+from aot.source.constants import triton_constant
+from aot.source.kernel_source import load_kernel
+from aot.source.source_hash import source_hash
 from aot.targets import parse_arch
 from aot_emulator import EmulatorDriver, Options
 from aot_runtime import Device, open_bundle
@@ -82,14 +83,14 @@ def test_a_layout_that_the_manifest_gives(bundle: Bundle):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("BlockLayout([1])", "'BlockLayout' is no layout of Gluon; did you mean 'BlockedLayout'?"),
+        ("BlockLayout([1])", "'BlockLayout' is not a layout of Gluon; did you mean 'BlockedLayout'?"),
         ("SliceLayout(0, gl.Blocked([1]))", "gl.Blocked"),
-        ("[1]", "'[1]' is no layout; these are: AutoLayout, "),
+        ("[1]", "'[1]' is not a layout; these are: AutoLayout, "),
         ("BlockedLayout([1], [lanes], [4], [0])", "'lanes' uses undefined name 'lanes'"),
         ("BlockedLayout([n], [64], [4], [0])", "'n' is not known at build"),
         ("BlockedLayout(*[1])", "the arguments of 'BlockedLayout' are written out"),
-        ("BlockedLayout([1)", "'BlockedLayout([1)' is no layout: write one as in Python"),
-        ("__import__('os').system('true')", "'system' is no layout of Gluon"),
+        ("BlockedLayout([1)", "'BlockedLayout([1)' is not a layout: write one as in Python"),
+        ("__import__('os').system('true')", "'system' is not a layout of Gluon"),
     ],
 )
 def test_what_is_no_layout(tmp_path: Path, text: str, message: str):
@@ -112,7 +113,7 @@ def test_what_warps_and_scratch_a_kernel_for_nvidia_has(tmp_path_factory: pytest
 @pytest.mark.slow
 def test_a_kernel_that_takes_other_maps_is_refused(monkeypatch: pytest.MonkeyPatch):
     job = next(job for job in planned("sm_90").jobs.values() if job.function == "scale_by_maps")
-    monkeypatch.setattr("aot.compile.map_checks.map_box", lambda _: (MapLayout(128, 16, 2), (64, 32)))
+    monkeypatch.setattr("aot.compile.compiler.map_box", lambda _: (MapLayout(128, 16, 2), (64, 32)))
     with pytest.raises(CompileError, match=r"the tensor map 'x' has boxes \(64, 64\), not \(64, 32\)"):
         compile_job(job)
 

@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 
 from aot.compile.compiler import compile_job
-from aot.compile.constants import Dtype
+from aot.source.constants import Dtype
 from tests.support.building import jobs
 from tests.support.building.jobs import key
 

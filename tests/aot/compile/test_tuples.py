@@ -5,8 +5,8 @@ import dataclasses
 import pytest
 
 from aot.compile.compiler import compile_job
-from aot.compile.errors import CompileError
 from aot.compile.kernargs import kernarg_layout
+from aot.errors import CompileError
 from tests.support.building import jobs
 
 SOURCE = "kernels/tuples.py"

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from aot.compile.isolation import ForkedProcess
 from aot.draft.draft import OpDraft
 from aot.draft.manifest_text import manifest_text
 from aot.draft.proposal import propose
 from aot.draft.texts import read_kernel
 from aot.draft.validation import mark_faults
+from aot.forked_process import ForkedProcess
 from tests.support.building.published import PUBLISHED
 
 # Kernel → lines of its op, and the entries that are marked.

@@ -28,8 +28,8 @@ optional: true -> @optional: yes -> S.tensors.bias.optional: expected true or fa
 when: rows > 0 -> @when: [rows > 0]
  -> S.launches.0.when: expected text or a whole number or a number or true or false (given: a list)
 require: [cols % 2 == 0] -> @require: cols % 2 == 0 -> S.require: expected a list (given: 'cols % 2 == 0')
-type: fp32, -> @type: fp23, -> S.scalars.factor.type: 'fp23' is no scalar type; did you mean 'fp32'?
-T: [float16, float32] -> T: [@bfloat61, float32] -> S.dtypes.T.0: 'bfloat61' is no dtype; did you mean 'bfloat16'?
+type: fp32, -> @type: fp23, -> S.scalars.factor.type: unknown scalar type 'fp23'; did you mean 'fp32'?
+T: [float16, float32] -> T: [@bfloat61, float32] -> S.dtypes.T.0: unknown dtype 'bfloat61'; did you mean 'bfloat16'?
 T: [float16, float32] -> @T: [] -> S.dtypes.T: at least 1 allowed, 0 given
 grid: [rows] -> @grid: [1, 2, 3, 4] -> S.launches.0.grid: at most 3 allowed, 4 given
 dims: {cols: {max: 4096}} -> dims: {@cols: {min: 5, max: 4}} -> S.dims.cols: min 5 is over max 4
@@ -88,7 +88,7 @@ def test_faults_come_together_in_the_order_of_the_file(tmp_path: Path):
         "15:20: unknown key 'valu'; did you mean 'value'?",
         f"15:34: {launch}.y.0: expected text or a whole number or a number or true or false or a mapping "
         "(given: a list)",
-        f"15:53: {launch}.z.type: 'i23' is no kernarg type; did you mean 'i32'?",
+        f"15:53: {launch}.z.type: unknown kernarg type 'i23'; did you mean 'i32'?",
     ]
 
 

@@ -211,7 +211,7 @@ def test_neighbours_differ_in_one_thing(tmp_path: Path):
         ("{op: scale, shapes: {@y: [1, 2]}}", "scale has no tensor 'y'"),
         ("{op: scale, dims: {rows: 1, @colls: 2}, dtypes: {T: float16}}", "no dim 'colls'; did you mean 'cols'?"),
         ("{op: scale, given: [@x], dims: {rows: 1}}", "scale has no optional tensor 'x'; known: bias"),
-        ("{op: scale, dtypes: {@T: float15}}", "'float15' is no dtype; did you mean 'float16'?"),
+        ("{op: scale, dtypes: {@T: float15}}", "unknown dtype 'float15'; did you mean 'float16'?"),
         ("{op: scale, dtypes: {@U: float16}}", "scale has no dtype variable or tensor 'U'"),
         ("{op: scale, scalars: {@modus: fast}}", "scale has no scalar 'modus'; did you mean 'mode'?"),
         ("{op: scale, innermost: {@x: 0}}", "scale has no tensor with several dims that may be the innermost 'x'"),
@@ -266,4 +266,4 @@ def test_the_command_says_what_each_call_gets(tmp_path: Path):
     result = project.build("--for", str(file), "--filter", "T=float16", "--dry-run")
     assert result.exit_code == 2 and f"{file}:2:3: for gfx942 nothing serves this call" in result.output
     result = project.build("--neighbours", "--dry-run")
-    assert result.exit_code == 2 and "it goes with --for" in result.output
+    assert result.exit_code == 2 and "needs --for" in result.output

@@ -50,7 +50,7 @@ call: {rows: 3 -> @call: {rows: 3 -> factor: 0.1 -> factor: much
 0.1} -> 0.1}, given: [@x] -> CASE: 'x' is no optional tensor
 0.1} -> 0.1}, inputs: {@y: {std: 2}} -> CASE: 'y' is no input of this call; known: x
 0.1} -> 0.1}, inputs: {@out: {std: 2}} -> CASE: 'out' is no input of this call; known: x
-0.1} -> 0.1}, innermost: {@x: rows} -> CASE: 'x' is no input with `innermost` dims
+0.1} -> 0.1}, innermost: {@x: rows} -> CASE: 'x' is not an input with `innermost` dims
 0.1} -> 0.1}, inputs: {x: {@values: [1, 2]}} -> CASE: 'x' is float16[3, 7]: 21 values, not 2
 0.1} -> 0.1}, inputs: {@x: {}} -> SPEC.inputs.x: an input has either `std`, `range` or `values`
 0.1} -> 0.1}, inputs: {@x: {std: 1, range: [0, 1]}} -> SPEC.inputs.x: an input has either `std`, `range` or `values`

@@ -47,7 +47,7 @@ FAULTS = """
 {scale_rows: [{name: base, @BLOCK: 4}]} -> unknown key 'BLOCK'; known: blocks, from_kernel, measured, modelled, name,
  options, when
 {scale_rows: [{name: base, options: {@num_warp: 4}}]}
- -> op 'scale': config 'base': 'num_warp' is no compiler option; did you mean 'num_warps'?
+ -> op 'scale': config 'base': unknown compiler option 'num_warp'; did you mean 'num_warps'?
 {scale_rows: [{name: base, @when: rows >, blocks: {WIDTH: 1}}]}
  -> op 'scale': 'rows >' is not an expression: invalid syntax
 {scale_rows: [{@when: rowz > 1, blocks: {WIDTH: 1}}]}
@@ -71,7 +71,7 @@ ORIGIN = "tuning.0: configs are either `measured`, `modelled` or `published`"
         (DERIVED % "chunks: rowz", "op 'scale': 'rowz' uses undefined name 'rowz'; did you mean 'rows'?"),
         ("@doc: x\n", "the manifest: the key 'tuning' is missing"),
         ("tuning: [\n@", "not valid YAML: expected the node content, but found '<stream end>'"),
-        (tuning("{}", "gfx942, @gfx94"), "tuning.0.arch.1: 'gfx94' is no architecture; did you mean 'gfx942'?"),
+        (tuning("{}", "gfx942, @gfx94"), "tuning.0.arch.1: unknown architecture 'gfx94'; did you mean 'gfx942'?"),
         (tuning("{}") + tuning("{}", "gfx90a, @gfx942")[8:], "another entry has gfx942 too"),
         (edit(tuning("{}"), ("arch", "@arch"), ("    modelled: {by: registers}\n", "")), ORIGIN),
         (edit(tuning("{}"), ("arch", "@arch")) + "    published: {source: a table}\n", ORIGIN),

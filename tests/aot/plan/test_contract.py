@@ -166,9 +166,9 @@ WIDTH: 4} -> WIDTH: 4, @aligned: 4}
 dims: {cols: { -> dims: {@clos: { -> 'clos' is no dim of a tensor; did you mean 'cols'?
 divisible: [cols] -> @divisible: [col] -> 'col' is no dim of a tensor; did you mean 'cols'?
 dtype: float32, role: output, when -> @dtype: flaot32, role: output, when
- -> 'flaot32' is no dtype and no dtype variable; did you mean 'float32'?
-dtype: float32}} -> @dtype: flaot32}} -> 'flaot32' is no dtype and no dtype variable; did you mean 'float32'?
-options: {num_stages: 1} -> options: {@num_stage: 1} -> 'num_stage' is no compiler option; did you mean 'num_stages'?
+ -> unknown dtype or dtype variable 'flaot32'; did you mean 'float32'?
+dtype: float32}} -> @dtype: flaot32}} -> unknown dtype or dtype variable 'flaot32'; did you mean 'float32'?
+options: {num_stages: 1} -> options: {@num_stage: 1} -> unknown compiler option 'num_stage'; did you mean 'num_stages'?
 rows|1 -> @rows|2 -> 'rows|2': only `dim|1` (an extent of 1 is broadcast) is allowed
 BIASED: {values: [false, true], pick: given(bias)} -> HAS_BIAS: {values: [false, true], pick: not given(bias)}
  -> TOP and BIASED -> TOP -> bias: { -> @bias: { -> 'bias' may be absent, but no constexpr has

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from aot.plan.binding import bound_functions
-from aot.plan.bound import Bound
+from aot.plan.bind_parameters import bound_functions
+from aot.plan.bound_parameter import BoundParameter
 from tests.support.building.bindings import Bindings, binding, with_bind
 from tests.support.building.projects import EVERYTHING, check_fault, edit, rows
 
@@ -21,7 +21,7 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Bindings:
     return Bindings(tmp_path_factory.mktemp("everything"))
 
 
-def given(bound: list[Bound]) -> dict[str, Any]:
+def given(bound: list[BoundParameter]) -> dict[str, Any]:
     """Member, without its parameter → the expression or the constant that it is."""
     return {item.name.partition(".")[2]: item.constant if item.type == "constexpr" else item.value for item in bound}
 
@@ -65,7 +65,7 @@ def test_by_bind(tmp_path: Path, bind: str, parameter: str, expected: list[Any])
 def test_a_function_and_what_it_captures(tmp_path: Path):
     bindings = Bindings(tmp_path, with_bind(SHIFTED))
     function, *operands = bindings.bind(MOD, BIASED=True)
-    assert function == Bound("mod.function", "constexpr", function="kernels/mods.py:shifted")
+    assert function == BoundParameter("mod.function", "constexpr", function="kernels/mods.py:shifted")
     assert [(item.name, item.type, item.value) for item in operands] == [
         ("mod.operands.0", "*fp16", "bias"),
         ("mod.operands.1", "i32", "stride(x, 0)"),
@@ -87,13 +87,13 @@ def test_a_function_and_what_it_captures(tmp_path: Path):
 BIND_FAULTS = r"""
 @x: {function: 'k.py:f'} -> X -> parameter 'x' is bound to 'k.py:f', but it is a tuple of ptr, stride_rows, stride_cols:
  one of function and operands is needed
-@x: rows -> X -> parameter 'x' is a tuple of ptr, stride_rows, stride_cols, and 'rows' is no tensor: bind it to a
+@x: rows -> X -> parameter 'x' is a tuple of ptr, stride_rows, stride_cols, and 'rows' is not a tensor: bind it to a
  tensor, to a function, or its members by themselves
 @x: {dims: [rows]} -> X -> parameter 'x': 1 dims for its 2 strides rows, cols
 @x.stride_cosl: 3 -> X -> kernel has no parameter 'x.stride_cosl'; did you mean 'x.stride_cols'?
 @x.stride_rows: 'stride(x, row)' -> X
  -> parameter 'x.stride_rows': stride(x, row): 'row' names no single dim of 'x' [rows, cols]
-@x.stride_rows: 'k.py:f' -> X -> 'k.py:f' is a function, but 'x.stride_rows' is no constexpr
+@x.stride_rows: 'k.py:f' -> X -> 'k.py:f' is a function, but 'x.stride_rows' is not a constexpr
 @mod: {function: 'k.py:f', operands: [fator]} -> mod: function operands
  -> parameter 'mod.operands.0': 'fator' uses undefined name 'fator'; did you mean 'factor'?
 """
@@ -107,10 +107,10 @@ def test_binds_that_are_refused(tmp_path: Path, bind: str, parameter: str, messa
 FAULTS = """
 y: ptr stride_rows -> member 'ptr' of parameter 'y' is not bound: the op has nothing of that name, and `bind` does not
  name 'y.ptr'
-x: ptr stride_cols stride_inner -> member 'stride_inner' of parameter 'x' is no stride of 'x' [rows, cols], and the
+x: ptr stride_cols stride_inner -> member 'stride_inner' of parameter 'x' is not a stride of 'x' [rows, cols], and the
  strides cols, inner are not its dims in order: say which dims they are, `bind: {x: {dims: [...]}}`
-x: ptr stride_batch stride_rows stride_cols -> member 'stride_batch' of parameter 'x' is no stride of 'x' [rows, cols],
- and the strides batch, rows, cols are not its dims in order: say which dims they are, `bind: {x: {dims: [...]}}`
+x: ptr stride_batch stride_rows stride_cols -> member 'stride_batch' of parameter 'x' is not a stride of 'x' [rows,
+ cols], and the strides batch, rows, cols are not its dims in order: say which dims they are, `bind: {x: {dims: [...]}}`
 """
 
 

@@ -47,7 +47,7 @@ def test_lists_stand_for_every_choice_that_meets_the_constraints(tmp_path: Path)
 
 
 def test_candidates_stand_where_their_config_does(tmp_path: Path):
-    """What an earlier config serves it serves still, with what the candidates do not say as it was."""
+    """Calls of an earlier config keep it; keys that the candidates do not give stay as they were."""
     (tmp_path / "tuning").mkdir()
     (tmp_path / "tuning/scale.yaml").write_text(
         tuning("{scale_rows: [{when: rows > 9, blocks: {WIDTH: 16}}, {name: base, options: {num_stages: 1}}]}")

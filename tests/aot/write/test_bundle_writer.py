@@ -2,7 +2,7 @@
 
 from pathlib import Path
 
-from aot.write.c.files import c_files
+from aot.c.files import c_files
 from aot_bundle.stub import stub_text
 from aot_runtime.bundle.reading import read_blob
 from aot_runtime.call.planner import Planner

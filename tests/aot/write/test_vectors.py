@@ -11,7 +11,7 @@ import msgspec
 import numpy as np
 import pytest
 
-from aot.compile.cache import sealed
+from aot.cache.layered_cache import sealed
 from aot.manifest.loading import load_manifest
 from aot.manifest.yamlfile import ManifestError
 from aot.plan.bundles import plan_bundle

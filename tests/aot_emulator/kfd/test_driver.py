@@ -5,15 +5,19 @@ from __future__ import annotations
 import os
 import re
 import shutil
+import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
 
+from aot_emulator.kfd import running
 from aot_emulator.kfd.running import emulated_machine
 from aot_emulator.kfd.shim import build_shim
 from aot_runtime.errors import DeviceError
+from tests.support.processes import children, command_line, gone, kill
 from tests.support.session_builds import ROOT
 
 HERE = Path(__file__).parent
@@ -71,8 +75,51 @@ def test_the_exit_status_is_the_programs():
 
 def test_a_program_that_uses_no_gpu_is_told_of():
     done = emulate("true")
-    assert done.returncode == 0
+    assert done.returncode == 0 and done.stderr.count("\n") == 1
     assert done.stderr.startswith("aotbuild emulator: true did not open /dev/kfd, so it used no GPU")
+
+
+def test_no_library_of_amds(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(running, "find_library", {}.get)
+    assert running.run_program(["true"]) == 0
+    (line,) = capfd.readouterr().err.splitlines()
+    assert "knows no libamdhip64 and no libhsa-runtime64: install ROCm's user-mode libraries (Debian" in line
+
+
+def test_another_c_library(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
+    """The dynamic loader names the library that it leaves out, and why; of a static program there is no loader."""
+    unusable = tmp_path / "shim.so"
+    unusable.touch()
+    monkeypatch.setattr(running, "build_shim", lambda: unusable)
+    assert running.run_program(["true"]) == 0
+    *loaders, line = capfd.readouterr().err.splitlines()
+    assert line.startswith("aotbuild emulator: true did not load the library that emulates the driver")
+    assert all("from LD_PRELOAD cannot be preloaded" in line for line in loaders)
+
+
+def test_no_room_for_memory(program: Path):
+    done = emulate("sh", "-c", f"ulimit -f 1000; exec {program} barrier")
+    (line,) = done.stderr.splitlines()
+    assert "1 TiB and sparse, cannot be made (memfd_create): File too large; is there a limit" in line
+    assert done.returncode == 3, "the program's own: it has no driver"
+
+
+def test_no_permission_for_the_programs_memory(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "sitecustomize.py").write_text(DENIED)
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
+    (line,) = emulate(program, "barrier").stderr.splitlines()
+    assert re.search(
+        r"cannot access the program's memory like a debugger \(ptrace\): .*Permission denied: '/proc/\d+/mem'", line
+    )
+
+
+DENIED = """
+import os
+def refuse(path, *arguments, open=os.open, **more):
+    if str(path).endswith("/mem"): raise PermissionError(13, os.strerror(13), path)
+    return open(path, *arguments, **more)
+os.open = refuse
+"""
 
 
 @pytest.mark.parametrize(
@@ -121,6 +168,17 @@ def test_it_compiles_without_a_warning(tmp_path: Path):
     compiler = shutil.which("cc") or pytest.skip("no C compiler")
     flags = ["-std=gnu11", "-O2", "-Wall", "-Wextra", "-Werror", "-shared", "-fPIC", "-fvisibility=hidden"]
     subprocess.run([compiler, *flags, "-o", tmp_path / "shim.so", *sorted(SHIM.glob("*.c"))], check=True)
+
+
+def test_the_server_is_in_the_programs_session_and_its_end_is_noticed():
+    with emulated_machine() as variables, socket.socket(socket.AF_UNIX, socket.SOCK_SEQPACKET) as program:
+        (server,) = (pid for pid in children(os.getpid()) if "aot_emulator.kfd.server" in command_line(pid))
+        assert os.getsid(server) == os.getsid(0), "in another scheduling group it gets no time beside ROCr"
+        kill(server)
+        while not gone(server):
+            time.sleep(0.01)
+        with pytest.raises(ConnectionRefusedError):
+            program.connect(f"{variables['AOTBUILD_KFD']}/gpu")
 
 
 def test_programs_one_after_another_and_at_once(program: Path):

@@ -14,7 +14,7 @@ from aot_emulator.kfd.timed import Copies
 from aot_emulator.machine.loader import Module
 from aot_emulator.state.device_memory import Memory
 from aot_runtime.errors import EmulationError
-from tests.support.emulation.assembled import POINTER, data, link_several
+from tests.support.emulation.assembled import POINTER, data, link, link_several
 from tests.support.hip_kernels import places_code, spill_code
 
 PACKET_BYTES = 64
@@ -126,3 +126,26 @@ def test_what_is_written_to_copies_stays_there():
     copies.write(address, 4, 0xAA)
     assert copies.bytes_at(address, 8).tobytes() == b"\xaa" * 4 + struct.pack("<I", 1)
     assert memory.bytes_at(address, 16).tobytes() == memory.bytes_at(other, 16).tobytes() == data(4).tobytes()
+
+
+PRELOADED = """s_branch start
+.fill 63, 4, 0xbf800000
+start:
+v_lshlrev_b32 v1, 2, v0
+v_mov_b32 v2, s7
+global_store_dword v1, v2, s[2:3]"""
+"""The address in the first two of six dwords that are put in s[2:7]; hardware that does so starts 256 bytes on."""
+
+
+def test_arguments_beyond_the_segment_that_the_metadata_tell_of_are_preloaded():
+    """Of code without metadata, the preload alone says how much is read."""
+    image = bytearray(link(PRELOADED))
+    descriptor = image.index(struct.pack("<2I", 4096, 64))  # it begins with bytes of LDS and scratch
+    (settings,) = struct.unpack_from("<I", image, descriptor + 52)
+    struct.pack_into("<I", image, descriptor + 52, settings & ~(0x1F << 1) | (2 + 6) << 1)
+    struct.pack_into("<H", image, descriptor + 58, 6)
+    memory = Memory(1 << 32, 1 << 30)
+    out = put(memory, bytes(256))
+    dispatch = DispatchPacket((64, 1, 1), (64, 1, 1), 64, 0, 0, put(memory, struct.pack("<Q4I", out, 5, 6, 7, 77)))
+    run_dispatch(Module(bytes(image), ARCHS["gfx942"], memory).kernel("kernel"), dispatch, memory, Options())
+    assert (memory.bytes_at(out, 256).view(np.int32) == 77).all()

@@ -5,7 +5,6 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from aot_emulator import ARCHS
 from aot_emulator.isa.decoding import decode
 from aot_emulator.isa.operands import Registers
 from aot_emulator.machine.launch_records import Launch
@@ -16,7 +15,8 @@ from aot_emulator.state.float_mode import FloatMode
 from aot_emulator.state.wavefronts import Batch
 from aot_runtime.errors import EmulationError, UnsupportedInstructionError
 from tests.support.emulation.assembled import POINTER, data, link, run
-from tests.support.emulation.machine import ACCUMULATION, Machine, assemble, every_rdna
+from tests.support.emulation.machine import ACCUMULATION, Machine, assemble, every_rdna, every_width
+from tests.support.emulation.values import arch_of
 
 
 def program_of(arch: str, *lines: str) -> tuple[Machine, Program]:
@@ -39,16 +39,17 @@ def test_a_barrier_in_two_parts():
             program_of("gfx1201", line)[1].run_at(0)
 
 
-@every_rdna
-def test_branches_look_at_masks_of_32_lanes(arch: str):
+@every_width
+def test_branches_look_at_masks(arch: str):
     machine, program = program_of(arch, "s_branch 1", "s_nop 0")
     assert (program.run_at(0).exit.kind, program.run_at(0).exit.target) == ("jump", 8)
-    machine.s[106], machine.s[107] = [0, 1, 0, 1 << 31], 0x77777777
-    machine.s[126], machine.s[127] = [1 << 31, 0, 0, 5], 0x77777777
+    machine.s[106], machine.s[107] = [0, 1, 0, 1 << 31], [8, 0, 0, 1]
+    machine.s[126], machine.s[127] = [1 << 31, 0, 0, 5], [0, 4, 0, 0]
+    masks = {first: machine.pair(first) if machine.arch.lanes == 64 else machine.s[first] for first in (106, 126)}
     machine.scc[:] = [True, False, True, False]
     wanted = {
-        "s_cbranch_vccz": machine.s[106] == 0, "s_cbranch_vccnz": machine.s[106] != 0,
-        "s_cbranch_execz": machine.s[126] == 0, "s_cbranch_execnz": machine.s[126] != 0,
+        "s_cbranch_vccz": masks[106] == 0, "s_cbranch_vccnz": masks[106] != 0,
+        "s_cbranch_execz": masks[126] == 0, "s_cbranch_execnz": masks[126] != 0,
         "s_cbranch_scc0": ~machine.scc, "s_cbranch_scc1": machine.scc.copy(),
     }  # fmt: skip
     for name, taken in wanted.items():
@@ -71,10 +72,10 @@ def test_calls(arch: str):
 
 
 def loaded(arch: str) -> Kernel:
-    return Module(link("s_nop 0", arch), ARCHS[arch], Memory(1 << 20, 1 << 24)).kernel("kernel")
+    return Module(link("s_nop 0", arch), arch_of(arch), Memory(1 << 20, 1 << 24)).kernel("kernel")
 
 
-@every_rdna
+@every_width
 def test_the_descriptor(arch: str):
     """Registers, the float mode, of which gfx12 has a part, and no preload."""
     kernel, descriptor = loaded(arch), loaded(arch).descriptor
@@ -85,14 +86,15 @@ def test_the_descriptor(arch: str):
     assert descriptor.preload == (0, 0) and kernel.entry(preload=True) == 0
 
 
-@every_rdna
+@every_width
 def test_where_a_workgroup_finds_its_place(arch: str):
-    kernel = loaded(arch)
-    batch = Batch(kernel.program.layout.total, 8, 32)
-    workgroups = np.array([[x, 3, 2] for x in (5, 5, 5, 5, 6, 6, 6, 6)])
+    kernel, lanes = loaded(arch), arch_of(arch).lanes
+    batch = Batch(kernel.program.layout.total, 256 // lanes, lanes)
+    workgroups = np.repeat([[5, 3, 2], [6, 3, 2]], 128 // lanes, axis=0)
     kernel.start(batch, workgroups, Launch(kernel, (7, 4, 3), 128, 0, b""), 1 << 32 | 64, b"", preload=True)
     assert (batch.scalars[0] == 64).all() and (batch.scalars[1] == 1).all()
-    assert batch.vectors[0, 5].tolist() == list(range(32, 64)) and (batch.scalars[126] == 0xFFFFFFFF).all()
+    assert batch.vectors[0, -1].tolist() == list(range(128 - lanes, 128))
+    assert (batch.scalars[126 : 126 + lanes // 32] == 0xFFFFFFFF).all()
     if arch == "gfx1201":
         assert batch.scalars[108 + 9].tolist() == workgroups[:, 0].tolist()
         assert (batch.scalars[108 + 7] == (3 | 2 << 16)).all()

@@ -6,9 +6,10 @@ import re
 
 import pytest
 
-from aot_emulator import ARCHS, Order
+from aot_emulator import Order
 from tests.support.emulation.assembled import ORDERS, POINTER, RESOURCE, WAITS, WAVE, data, fault, run
 from tests.support.emulation.machine import every_isa, every_rdna
+from tests.support.emulation.values import arch_of
 
 LOAD, USE = "global_load_dword v2, v1, s[4:5]\n", "v_add_u32 v9, v2, v2\n"
 # What leaves v2, or s12, outstanding, and what is to be waited for
@@ -30,7 +31,7 @@ def test_results_are_to_be_waited_for(arch: str, text: str, kinds: str):
     start = f"{POINTER}{RESOURCE}v_mov_b32 v2, 0\n{text}\n"
     register = "s12" if kinds == "scalars" else "v2"
     use = f"v_lshlrev_b32 v9, 16, {register}" if "d16" in text else f"v_mov_b32 v9, {register}"
-    waits = WAITS[ARCHS[arch].isa]
+    waits = WAITS[arch_of(arch).isa]
     run(start + "".join(f"wait {kind}\n" for kind in kinds.split()) + use, data(), arch=arch)
     for kind in kinds.split():
         others = "".join(f"wait {other}\n" for other in waits if waits[other] != waits[kind])

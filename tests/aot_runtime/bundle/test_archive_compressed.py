@@ -72,7 +72,7 @@ def test_without_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
     opened = archive(tmp_path, {"bundle.json": b"{}", "code/1.zst": FRAME})
     monkeypatch.setitem(sys.modules, LIBRARY, None)
     assert opened.read("bundle.json", 10) == b"{}"
-    with pytest.raises(BundleError, match=r"pip install 'aotbuild\[zstd\]'"):
+    with pytest.raises(BundleError, match=r"pip install 'aot-runtime\[zstd\]'"):
         opened.read("code/1", 10_000)
-    with pytest.raises(BundleError, match=r"pip install 'aotbuild\[zstd\]'"):
+    with pytest.raises(BundleError, match=r"pip install 'aot-runtime\[zstd\]'"):
         compressed({"code/1": b"x"})

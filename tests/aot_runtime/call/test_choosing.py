@@ -166,7 +166,7 @@ def test_float8_of_the_other_flavour_is_refused_with_its_cast():
     ocp, fnuz = flavours = "float8_e4m3fn", "float8_e4m3fnuz"
     op = contract("x: T[n]", dtypes={"T": (*flavours, "float16")})
     there = planner(op, keep=lambda v: v.axis_values["T"] == fnuz)
-    cast = f"T is {ocp}: aot_runtime.float8.cast makes it {fnuz}, which is built"
+    cast = f"T is {ocp}: aot_models.float8.cast makes it {fnuz}, which is built"
     refused(cast, there, NoVariantError, x=layout(4, dtype=ocp))
     neither = planner(op, keep=lambda v: v.axis_values["T"] == "float16")
     for planned, dtype in ((there, "float16"), (neither, ocp)):

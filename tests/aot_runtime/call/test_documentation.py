@@ -17,7 +17,16 @@ from aot.manifest.loading import load_manifest
 from aot.plan.contract import build_contract
 from aot.targets import parse_arch
 from aot_runtime import open_bundle
-from aot_runtime.call.documentation import WIDTH, bundle_help, bundle_html, call_signature, call_text, docstring, html
+from aot_runtime.call.documentation import (
+    WIDTH,
+    built_dtypes,
+    bundle_help,
+    bundle_html,
+    call_signature,
+    call_text,
+    docstring,
+    html,
+)
 from aot_runtime.contract import records
 from tests.support.contracts import op, planner, tensor
 
@@ -47,7 +56,8 @@ def test_a_number_is_a_value(default: str, value: float):
 def test_help_has_the_dtypes_that_are_built():
     text, dtypes = "x: T[n]; y: float32[n]", {"T": ("float16", "float32", "bfloat16")}
     some = planner(text, dtypes=dtypes, keep=lambda v: v.axis_values["T"] != "float32")
-    for shown in (docstring(some.op, some.dtypes), html(some.op, some.dtypes)):
+    built = built_dtypes(some.op, some.choosing.table.values())
+    for shown in (docstring(some.op, built), html(some.op, built)):
         assert "    x: float16 or bfloat16 [n], input." in shown and "    y: float32 [n], input." in shown
     assert "    x: float16 or float32 or bfloat16 [n], input." in docstring(some.op)
 

@@ -342,6 +342,6 @@ def test_a_recording_that_could_not_be_written_does_not_begin(tmp_path: Path, mo
     with pytest.raises(CallsFileError, match=r"there is no folder .*nowhere that can be written to"):
         aot_runtime.record(tmp_path / "nowhere" / "calls.yaml")
     monkeypatch.setitem(sys.modules, "ruamel.yaml", None)
-    with pytest.raises(CallsFileError, match=r"needs the extra `record`: pip install 'aotbuild\[record\]'"):
+    with pytest.raises(CallsFileError, match=r"needs the extra `record`: pip install 'aot-runtime\[record\]'"):
         aot_runtime.record(tmp_path / "calls.yaml")
     assert recordings.current() is None

@@ -6,9 +6,11 @@ import ast
 import re
 from pathlib import Path
 
+import pytest
+
 from aot_emulator import ARCHS
 from aot_runtime.bundle.elf_header import read_arch
-from aot_runtime.contract.arch import ARCHITECTURES, EXPRESSION_NAMES
+from aot_runtime.contract.arch import ARCHITECTURES, EXPRESSION_NAMES, GPU_NAMES, Architecture, arch_of
 from aot_runtime.device.drivers import driver_for_arch
 from tests.support.session_builds import ROOT
 
@@ -16,12 +18,11 @@ NAME = re.compile(r"(gfx\d|sm_\d)[\w\\]*")
 """An architecture's name, or the beginning of several."""
 IN_CODE = {
     "runtime/aot_runtime/contract/arch.py": "the table",
-    "runtime/aot_emulator/isa/": "which are emulated, and what each does otherwise than the tables of instructions",
+    "runtime/aot_emulator/isa/archs.py": "the table of the emulator",
     "runtime/aot_emulator/kfd/models.py": "which GPUs are emulated below AMD's runtime",
-    "runtime/aot_emulator/sanitizer/wait_states.py": "which instructions need wait states between them on each",
     "runtime/aot_emulator/timing/": "what instructions and memory of each cost: the table of the model of time",
     "aot/command/check.py": "the default of --arch",
-    "aot/compile/kernel_source.py": "the target that files see which are run to be looked at, for no build",
+    "aot/source/kernel_source.py": "the target that files see which are run to be looked at, for no build",
     "aot/draft/texts.py": "the same, of a manifest that is drafted",
     "aot/draft/validation.py": "the same: drafts are planned for it",
     "benchmarks/build.py": "a default of --arch",
@@ -50,22 +51,28 @@ def test_rows_agree_with_themselves():
             assert read_arch(bytes(header)) == name
 
 
-def test_what_hardware_has():
-    """By vendors' documents, and not by the table."""
+@pytest.mark.parametrize("row", ARCHITECTURES.values(), ids=ARCHITECTURES)
+def test_features_follow_the_generation(row: Architecture):
+    """As vendors' documents have it, by number, so that a new row is held to the rules of its generation."""
+    kind, number = re.fullmatch(r"(gfx|sm_)(\w+)", row.name).groups()
+    if kind == "sm_":
+        capability = int(number)
+        assert row.has_bf16_cvt == row.has_tf32 == (capability >= 80) and row.has_wgmma == (capability == 90)
+        assert (row.fp8, row.warp_size, row.num_xcds) == ("ocp" if capability >= 89 else "", 32, 1)
+        return
+    version = int(number, 16)
+    is_cdna, is_cdna3 = version < 0x1000, 0x940 <= version < 0x950
+    assert (row.warp_size == 64) == is_cdna and (row.num_xcds > 1) == (0x940 <= version < 0x1000)
+    assert row.has_tf32 == is_cdna3 and row.has_bf16_cvt == (version == 0x950 or version >= 0x1250)
+    has_ocp = 0x950 <= version < 0x1000 or version >= 0x1200
+    assert row.fp8 == ("fnuz" if is_cdna3 else "ocp" if has_ocp else "") and not row.has_wgmma
 
-    def having(column: str) -> set[str]:
-        return {name for name, row in ARCHITECTURES.items() if getattr(row, column)}
 
-    nvidia = {name for name in ARCHITECTURES if name.startswith("sm_")}
-    assert having("has_bf16_cvt") == nvidia - {"sm_75"} | {"gfx950", "gfx1250"}
-    assert having("has_tf32") == nvidia - {"sm_75"} | {"gfx942"}
-    assert having("has_wgmma") == {"sm_90"}
-    with_fp8 = {"gfx942", "gfx950", "gfx1200", "gfx1201", "gfx1250"}
-    assert having("fp8") == nvidia - {"sm_75", "sm_80", "sm_86", "sm_87"} | with_fp8
-    assert {name for name, row in ARCHITECTURES.items() if row.fp8 == "fnuz"} == {"gfx942"}
-    assert {name for name, row in ARCHITECTURES.items() if row.num_xcds > 1} == {"gfx942", "gfx950"}
-    waves_of_64 = {name for name in ARCHITECTURES if re.fullmatch(r"gfx9\w\w", name)}
-    assert {name for name, row in ARCHITECTURES.items() if row.warp_size == 64} == waves_of_64
+def test_a_gpu_has_one_architecture():
+    gpus = [gpu for row in ARCHITECTURES.values() for gpu in row.gpus.split()]
+    assert len(gpus) == len(set(gpus) - ARCHITECTURES.keys())
+    assert all(re.fullmatch(r"[a-z0-9]+", gpu) and arch_of(gpu.upper()) == GPU_NAMES[gpu] for gpu in gpus)
+    assert not [row.name for row in ARCHITECTURES.values() if row.product and row.num_cus]
 
 
 def test_emulated_architectures_are_the_rows_that_have_a_product():

@@ -87,8 +87,12 @@ def starts(into: str, longest: str = "", dtype: str = "int32") -> records.Op:
 @pytest.mark.parametrize(
     ("made", "path", "text"),
     [
-        (contract("x: float17[n]"), "tensors.x.dtype", "is no dtype and no dtype variable; did you mean 'float16'?"),
-        (op(tensor("x", "n", dtype="__import__('os')")), "tensors.x.dtype", "is no dtype and no dtype variable"),
+        (
+            contract("x: float17[n]"),
+            "tensors.x.dtype",
+            "variable 'float17'; did you mean 'float16'?",
+        ),
+        (op(tensor("x", "n", dtype="__import__('os')")), "tensors.x.dtype", "unknown dtype or dtype variable"),
         (op(tensor("x", "n", role="victim")), "tensors.x.role", "'victim' is no role; allowed: input, output, inout"),
         (op(tensor("x", "n", contiguous=(1,))), "tensors.x.contiguous", "dims [1] are not the tensor's"),
         (op(tensor("x", "n", contiguous=(0, 0))), "tensors.x.contiguous", "dims [0, 0] are not the tensor's"),
@@ -101,7 +105,11 @@ def starts(into: str, longest: str = "", dtype: str = "int32") -> records.Op:
         (contract("x: T[n]", dtypes={"T": ()}), "dtypes.T", "[] are not dtypes"),
         (contract("x: T[n] optional; y: float32[n]", dtypes={"T": ("int8",)}), "dtypes.T", UNDECIDED),
         (contract("x: T[n] output; y: float32[n]", dtypes={"T": ("int8",)}), "dtypes.T", UNDECIDED),
-        (op(X, workspace=(records.Workspace("w", ("1",), "void"),)), "workspace.w.dtype", "'void' is no dtype and no"),
+        (
+            op(X, workspace=(records.Workspace("w", ("1",), "void"),)),
+            "workspace.w.dtype",
+            "dtype variable 'void'",
+        ),
         (op(X, launches=(launch("1", configs=()),)), "launches.0", "has no configs"),
         (op(X, launches=(launch("1", kernel="k\nimport os"),)), "launches.0", "or no identifier as its name"),
         (op(X, launches=(launch("1", kernel="a.b"),)), "launches.0", "launch 'a.b' has no configs, or no identifier"),

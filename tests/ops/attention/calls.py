@@ -36,7 +36,7 @@ REFERENCES: dict[str, tuple[Callable[..., Any], ...]] = {
     "flash_attention_fp8_varlen": (quantised.attention_fp8_varlen_same_dtype, quantised.attention_fp8_varlen),
     "mla_prefill": (mla_prefill_same_dtype, mla_prefill, mla_absorbed),
 }
-"""Of each op, what its dtypes allow, and what is exact, by one formula or two."""
+"""Floors of each op's outputs, by whether they are computed by one formula or two."""
 
 
 @dataclass(frozen=True)
@@ -51,7 +51,7 @@ class Placed:
         return self.place(self.whole)
 
     def is_alone(self, whole: Array) -> bool:
-        """Whether `whole`, of the same shape, is NaN but for the tensor."""
+        """Test whether `whole`, of the same shape, is NaN except for the tensor."""
         beside = np.ones(whole.shape, bool)
         self.place(beside)[...] = False
         return bool(np.isnan(whole[beside].astype(np.float32)).all())

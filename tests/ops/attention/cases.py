@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 
-from aot_runtime.masks import parse_mask
+from aot_models.masks import parse_mask
 from tests.ops.attention.calls import DTYPES, MARGIN, Array, Call, Placed, lse_room, placed, room
 
 AXES: dict[str, tuple[Any, ...]] = {
@@ -31,7 +31,7 @@ AXES: dict[str, tuple[Any, ...]] = {
 
 @dataclass(frozen=True)
 class Case:
-    """One call.
+    """A call.
 
     mask: as `parse_mask` reads it. lengths: queries and keys; in varlen mode of the longest sequence. scale: by default
     the op's. magnitude: standard deviation of the queries. values: what all of V is; by default random.
@@ -98,7 +98,7 @@ SCHEDULES = tuple(
 
 
 def valid(case: Case) -> bool:
-    """Whether an op takes such a call."""
+    """Test whether an op accepts such a call."""
     return case.mode == "batch" or not case.mask.startswith("g")
 
 
@@ -169,7 +169,7 @@ SEQUENCES = 4
 
 
 def sequences(longest_q: int, longest_k: int) -> dict[str, Array]:
-    """Where four sequences begin and end, of which one has no queries and one no keys; the first begins at row 2."""
+    """Offsets of four sequences, of which one has no queries and one no keys; the first begins at row 2."""
     lengths = ((longest_q, longest_k), (0, 5), (3, 0), (longest_q // 2 + 1, longest_k // 3 + 1))
     return {
         f"cu_seqlens_{name}": np.cumsum([2, *(pair[i] for pair in lengths)], dtype=np.int32)

@@ -11,7 +11,7 @@ from tests.ops.attention.calls import DTYPES, Array, Call, Placed, lse_room, pla
 
 @dataclass(frozen=True)
 class Latent:
-    """One call. dims: head_dim, head_dim_v, rope and latent. lengths: queries and keys. gain: factor of the scale."""
+    """A call. dims: head_dim, head_dim_v, rope and latent. lengths: queries and keys. gain: factor of the scale."""
 
     dims: tuple[int, int, int, int] = (64, 64, 64, 256)
     lengths: tuple[int, int] = (40, 70)
@@ -34,7 +34,7 @@ LONG = (
     Latent(WHOLE, (300, 1000), 1, True, gain=8.0), Latent(WHOLE, (65, 63), 2), Latent(WHOLE, (70, 0)),
     Latent(WHOLE, (70, 100), gain=0.0),
 )  # fmt: skip
-"""Several blocks of queries and of keys, even and odd numbers of them, of dims that Hopper has a kernel for."""
+"""Cases with several blocks of queries and keys, even and odd numbers of them, in dims that Hopper has a kernel for."""
 
 
 def make_call(case: Latent) -> Call:

@@ -1,4 +1,4 @@
-"""Calls of the quantised attention ops: normal random numbers, quantised as a caller would, with a factor a head."""
+"""Calls of the quantised attention ops: normal random values, quantised as a caller would, with a factor a head."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 import numpy as np
 
+from aot_models.kv_quantise import quantise_heads
+from aot_models.masks import parse_mask
 from aot_runtime import Bundle
-from aot_runtime.caches import quantise_heads
-from aot_runtime.masks import parse_mask
 from tests.ops.attention.calls import DTYPES, Array, Call, lse_room, placed, room
 from tests.ops.attention.cases import SEQUENCES, longest, rows_first, score_inputs, sequences
 from tests.support.dtypes import eight_bits
@@ -17,7 +17,7 @@ from tests.support.dtypes import eight_bits
 
 @dataclass(frozen=True)
 class Quantised:
-    """One call. op: without `flash_attention_` and `_varlen`. dtype: that of out and of a bias. float8: the kind of
+    """A call. op: without `flash_attention_` and `_varlen`. dtype: that of out and of a bias. float8: the kind of
     numbers of fp8. What is not said here is as in `cases.Case`.
 
     batch_scales: each head of each batch or sequence has its own factor; otherwise one serves all of a head's.

@@ -53,7 +53,7 @@ def test_persistent_programs_do_every_tile_once(attention: Bundle, case: Case):
 
 @pytest.mark.parametrize(("q", "k"), [((0, 2, 8, 64), (0, 2, 8, 64)), ((1, 2, 0, 64), (1, 2, 8, 64))], ids=str)
 def test_nothing_to_do(attention: Bundle, q: tuple[int, ...], k: tuple[int, ...]):
-    """As many results as there are queries: none."""
+    """There are as many results as queries: none."""
     queries, keys = np.ones(q, np.float16), np.ones(k, np.float16)
     out, lse = attention.flash_attention(queries, keys, keys, return_lse=True)
     assert out.shape == q and lse.shape == q[:3]
@@ -101,7 +101,7 @@ def test_one_row_of_the_values_is_copied_exactly(attention: Bundle):
     ("cu_seqlens_k", [0, 2**31 - 1, 5, 5, 9]), ("cu_seqlens_k", [500, 600, 700, 800, 900]),
 ))  # fmt: skip
 def test_offsets_on_the_device_are_clamped(attention: Bundle, name: str, values: list[int]):
-    """What the host does not see reads and writes nothing but the tensors: the emulator's strict mode sees it all."""
+    """Lengths on the device cause no access outside of the tensors: strict mode sees all accesses."""
     call = make_call(Case("t", lengths=(1, 65), layout="bshd", heads=(3, 1), mode="varlen", v_rows=False))
     there = Placed(np.array(values, np.int32), lambda array: array)
     run(attention, replace(call, inputs=call.inputs | {name: there}))
@@ -126,7 +126,7 @@ def test_causal_beside_a_left_window(attention: Bundle):
 
 
 def test_keys_beyond_max_seqlen_k_do_not_count(attention: Bundle):
-    """Of a sequence that the host does not see: the bias has nothing for them."""
+    """Keys beyond the bias's columns, in a sequence whose length the host does not see."""
     tensors = make_call(Case(score="bias", lengths=(20, 40), batch=1, return_lse=False))
     own = rows_first({**tensors.inputs, **tensors.outputs})
     bias = Placed(tensors.inputs["bias"].whole, lambda whole: whole[0, :, :, :30])

@@ -114,7 +114,7 @@ def test_compiles_for_nvidia(arch: str, point: dict[str, Any], product: str, cop
     ("decode", "mla_decode", {"WHOLE_BLOCKS": False}, 24),  # of the warp that loads
 ))  # fmt: skip
 def test_latent_attention_on_hopper_does_not_spill(manifest: str, op: str, point: dict[str, bool], scratch: int):
-    """What multiplies has nothing in local memory; nearly all shared memory of a multiprocessor is taken."""
+    """The warps that multiply use no local memory; nearly all shared memory of a multiprocessor is taken."""
     found = variants("sm_90", manifest, op, HOPPER=True, T="bfloat16", **point)
     (variant,) = (variant for variant in found if variant.job.function.endswith("_hopper"))
     compiled = compile_variant(variant)

@@ -1,4 +1,4 @@
-"""What is written for Hopper: which calls get it, tiles one after the other, values of float8 that are transposed, sums
+"""Kernels for Hopper: the calls that get them, tiles one after the other, transposed float8 values, sums
 that are rescaled."""
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ def index(manifest: str) -> Index:
 
 
 def gets_it(dims: dict[str, int], dtype: str, **call: Any) -> bool:
-    """Whether a call on Hopper gets its kernel, of arrays that are as aligned as their extents allow."""
+    """Test whether a call on Hopper gets its kernel, with arrays as aligned as their extents allow."""
     is_float8 = dtype.startswith("float8")
     spec = CallSpec(
         dims=dims, dtypes={"F": dtype, "O": "float16"} if is_float8 else {"T": dtype},
@@ -120,7 +120,7 @@ TILES = (
 @pytest.mark.on("gpu")
 @pytest.mark.parametrize("case", TILES, ids=str)
 def test_tiles_one_after_the_other(attention: Bundle, case: Case):
-    """Of which a group has the first scores of one while it multiplies the last values of the other."""
+    """Tiles of which a group has the first scores while it multiplies the last values of the one before."""
     if attention.device.arch != "sm_90":
         pytest.skip("the kernel is for Hopper")
     call = make_case(case)

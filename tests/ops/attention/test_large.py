@@ -1,4 +1,4 @@
-"""What only a GPU does in good time: long sequences, many lengths, more than 2 GiB; and tensors of torch."""
+"""Calls that only a GPU makes in good time: long sequences, many lengths, over 2 GiB; and tensors of torch."""
 
 from __future__ import annotations
 

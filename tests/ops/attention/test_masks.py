@@ -8,7 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aot_runtime.masks import parse_mask, visible_keys
+from aot_models.masks import parse_mask
+from kernels.attention.reference import visible_keys
 from tests.support.session_builds import ROOT
 
 LENGTHS = ((1, 1), (4, 4), (3, 7), (7, 3), (1, 5), (5, 1), (6, 0))
@@ -76,7 +77,7 @@ def test_what_contradicts_itself(message: str, options: dict[str, Any]):
 @pytest.mark.parametrize("block_n", (1, 4))
 @pytest.mark.parametrize("block_m", (1, 3))
 def test_blocks_are_skipped_only_where_nothing_is_seen(block_m: int, block_n: int):
-    """Of every window and query block: each key that is seen is in the range, and the full part is all whole blocks."""
+    """For every window and query block, each visible key is in the range, and the full part has all whole blocks."""
     every = itertools.product(((6, 6), (5, 9), (9, 5)), range(-4, 7, 2), range(-4, 7, 2))
     windows = [(*lengths, left, right) for lengths, left, right in every if left + right >= 0]
     for window, ranges in zip(windows, key_ranges(windows, block_m, block_n), strict=True):
@@ -96,7 +97,7 @@ def check_range(rows: np.ndarray, block_n: int, begin: int, full: int, full_end:
 
 
 def key_ranges(windows: list[tuple[int, ...]], block_m: int, block_n: int) -> np.ndarray:
-    """What `key_range` gives for each window (seqlen_q, seqlen_k, left, right), and up to 9 blocks of queries."""
+    """Run `key_range` for each window (seqlen_q, seqlen_k, left, right), and up to 9 blocks of queries."""
     pytest.importorskip("triton", reason="building bundles needs the extra `build`")
     from aot.compile.compiler import compile_job
     from aot.compile.jobs import CompileJob

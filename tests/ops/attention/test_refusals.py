@@ -20,7 +20,7 @@ ARGUMENTS = {"flash_attention": DENSE, "flash_attention_varlen": VARLEN, "mla_pr
 
 
 OTHER = {"float8_e4m3fnuz": ml_dtypes.float8_e4m3fn, "float8_e4m3fn": ml_dtypes.float8_e4m3fnuz}
-"""For each float8 the one that hardware which has it has not."""
+"""The float8 of other hardware for each float8."""
 
 
 def made(value: Any) -> Any:

@@ -1,4 +1,4 @@
-"""Which variants calls of attention get. What is planned needs no device."""
+"""Variants that calls of attention get. Planning needs no device."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from aot_bundle.callspec import CallSpec, plan_call
+from aot_models.masks import parse_mask
 from aot_runtime.call.decision import Decision
 from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.contract.records import Index
-from aot_runtime.masks import parse_mask
 from tests.ops.attention.calls import Call, check, launched
 from tests.ops.attention.cases import AXES, Case, make_call, valid
 from tests.ops.attention.latent import Latent
@@ -37,7 +37,7 @@ def planner(arch: str, op: str) -> Planner:
 
 
 def decide(arch: str, case: Case, **dims: int) -> Decision:
-    """What a call like that of a case would do, of 3 queries and 16 keys unless `dims` says otherwise."""
+    """Plan a call like that of a case, with 3 queries and 16 keys unless `dims` says otherwise."""
     what = "tokens" if case.mode == "varlen" else "seqlen"
     extents = dict(zip(("heads", "heads_kv", "head_dim", "head_dim_v"), case.heads + case.head_dims, strict=True))
     extents |= {"batch": case.batch, f"{what}_q": 3, f"{what}_k": 16}

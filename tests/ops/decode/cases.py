@@ -12,8 +12,8 @@ from typing import Any
 
 import numpy as np
 
+from aot_models.masks import BlockMask
 from aot_runtime import Bundle, DeviceArray
-from aot_runtime.masks import BlockMask
 from kernels.decode import flex_reference, reference
 from kernels.tolerance import assert_close
 from tests.support.dtypes import FP16, INT8
@@ -24,7 +24,7 @@ FLOORS = {"out": 1e-6, "lse": 1e-5}
 
 
 def references(op: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """What an op gives exactly, and as its dtypes allow."""
+    """Results of an op: exact, and in its dtypes."""
     module = flex_reference if op.startswith("flex") else reference
     return getattr(module, op), getattr(module, f"{op}_same_dtype")
 
@@ -41,7 +41,7 @@ def other_layout(bundle: Bundle, host: np.ndarray) -> DeviceArray:
 PLACES: dict[str, Callable[[Bundle, np.ndarray], Any]] = {
     "q": poisoned, "k": poisoned, "v": other_layout, "cache": poisoned,
 }  # fmt: skip
-"""How inputs are put on the device; others are packed."""
+"""Functions that place inputs on the device; others are packed."""
 
 
 def check(
@@ -89,7 +89,7 @@ def scales(rng: np.random.Generator, *shapes: tuple[int, ...]) -> dict[str, np.n
 
 
 PER_TOKEN = ((False, False), (True, False), (False, True))
-"""Whether keys, and values, have a scale for each token."""
+"""Keys, and values, have a scale for each token."""
 
 
 @dataclass(frozen=True)

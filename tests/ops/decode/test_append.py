@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from aot_runtime import Bundle
-from aot_runtime.caches import dequantise_int4
 from kernels.decode import reference
+from kernels.decode.reference import dequantise_int4
 from kernels.tolerance import assert_close
 from tests.ops.decode.cases import normal, other_layout, packed, references
 from tests.support.dtypes import FP16, FP32, eight_bits
 
 SLOTS = np.array([0, 37, -1, 5, 79, 80, 10**6], np.int32)
-"""Of a cache of 80: -1 and those from 80 on are not in it."""
+"""Slots of a cache of 80: -1 and slots from 80 on are not in it."""
 CACHE = (5, 16, 3)
 
 

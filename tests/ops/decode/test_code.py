@@ -64,7 +64,7 @@ def test_gfx942_loops_load_wide_and_are_short(op: str, point: dict[str, Any], wi
 
 
 def bytes_to_lds(body: list[str]) -> int:
-    """What a lane writes: `ds_write2st64_b32` is 2 times 4 bytes."""
+    """Count the bytes that a lane writes: `ds_write2st64_b32` is 2 times 4 bytes."""
     writes = [re.match(r"ds_write(2?)\w*_b(\d+)$", name) for name in body if name.startswith("ds_write")]
     return sum((2 if match[1] else 1) * int(match[2]) // 8 for match in writes)
 

@@ -9,8 +9,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aot_models.kv_quantise import split_rows
 from aot_runtime import Bundle, DeviceArray
-from aot_runtime.caches import dequantise_int4, join_rows, quantise_int4, split_rows
+from kernels.decode.reference import dequantise_int4, quantise_int4
 from tests.ops.decode.cases import PER_TOKEN, assert_right, cache_of, check, normal, packed, scales
 from tests.support.dtypes import BF16, FP16, INT8, eight_bits
 
@@ -97,7 +98,7 @@ def unaligned(bundle: Bundle, host: np.ndarray) -> DeviceArray:
     ids=str,
 )
 def test_caches_of_4_bits(decode: Bundle, head_dim: int, groups: int, place: Any, splits: int):
-    """Of unaligned rows, and of groups that end within 4 bytes, one code serves for all numbers of groups."""
+    """One variant serves all group counts of unaligned rows, and groups that end within 4 bytes."""
     rng = np.random.default_rng(groups)
     k, k_scale, v, v_scale = (x for _ in "kv" for x in quantise_int4(normal(rng, 2, 2, 90, head_dim), groups))
     for pairs in (k_scale, v_scale):
@@ -110,7 +111,7 @@ def test_caches_of_4_bits(decode: Bundle, head_dim: int, groups: int, place: Any
 def test_rows_with_a_prefix_are_read_as_views(decode: Bundle):
     rng = np.random.default_rng(5)
     numbers, pairs = quantise_int4(rng.standard_normal((1, 1, 40, 64), np.float32), 4)
-    rows = join_rows(numbers, pairs)
+    rows = np.concatenate([pairs.view(np.int32)[..., 0], numbers.view(np.int32)], -1)
     assert rows.shape == (1, 1, 40, 4 + 8) and rows.dtype == np.int32
     word = int(rows[0, 0, 7, 4 + 3])  # elements 24 to 31 of row 7, of group 1
     factor, shift = pairs[0, 0, 7, 1].astype(np.float32)

@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aot_models.masks import BlockMask, MaskMod, create_block_mask
 from aot_runtime import Bundle
-from aot_runtime.masks import BlockMask, MaskMod, create_block_mask
 from tests.ops.decode.cases import all_blocks, check, normal, packed
 from tests.support.poison import poisoned
 
@@ -60,7 +60,7 @@ def test_mask_functions(decode: Bundle, name: str, options: dict[str, Any], mask
 
 
 def test_functions_are_not_asked_about_full_blocks(decode: Bundle):
-    """One that lies past the queries is seen all the same."""
+    """A prefix beyond the queries is seen all the same."""
     counts, full = np.array([[2]], np.int32), np.array([[1]], np.int32)
     indices, last = np.array([[[0, 3, 0, 0, 0]]], np.int32), np.array([[[4, 0, 0, 0, 0]]], np.int32)
     check_flex(decode, "_causal", BlockMask(counts, indices, full, last, 64))

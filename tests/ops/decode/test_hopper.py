@@ -11,10 +11,10 @@ import pytest
 
 from aot_bundle.callspec import CallSpec, plan_call
 from aot_runtime import Bundle, DeviceArray
-from aot_runtime.caches import quantise_int4
 from aot_runtime.call.decision import Decision
 from aot_runtime.call.planner import op_planner
 from aot_runtime.contract.records import Index
+from kernels.decode.reference import quantise_int4
 from tests.ops.decode.cases import PER_TOKEN, check, check_paged, normal, packed, paged, scales
 from tests.support.dtypes import BF16, FP16, eight_bits
 from tests.support.kernel_compiling import planned
@@ -54,13 +54,13 @@ def index() -> Index:
 
 
 def decide(call: str, **changes: Any) -> Decision:
-    """What one of CALLS does with other fields, and other dims."""
+    """Plan one of CALLS with other fields and other dims."""
     dims = CALLS[call].dims | changes.pop("dims", {})
     return plan_call(index(), op_planner(index(), call.split()[0]), replace(CALLS[call], dims=dims, **changes), CUS)
 
 
 def taken(decision: Decision) -> bool:
-    """Whether the kernel for Hopper takes a call."""
+    """Test whether the kernel for Hopper serves a call."""
     return decision.launches[0].variant.axis_values["HOPPER"]
 
 
@@ -128,7 +128,7 @@ LENGTHS = [(1, keys) for keys in (1, 15, 16, 17, 47, 64, 65, 127, 128, 129, 700)
 @pytest.mark.parametrize("heads", ((8, 1), (12, 1), (40, 1), (6, 3)), ids=str)
 @pytest.mark.parametrize("block_size", (16, 48, 64))
 def test_pieces_of_blocks(decode: Bundle, block_size: int, heads: tuple[int, int]):
-    """The same bits each time."""
+    """Repeated calls give the same bits."""
     case = paged(LENGTHS, block_size, heads, 128)
     for _ in range(2):
         check(decode, "paged_attention", vars(case), num_splits=3, window=300, **case.longest)
@@ -156,7 +156,7 @@ def test_pieces_of_blocks_of_8_bits(
 def test_pieces_of_blocks_of_4_bits(
     decode: Bundle, dtype: np.dtype, heads: tuple[int, int], block_size: int, size: float
 ):
-    """Values of any size: their factors meet the probabilities, not the numbers."""
+    """Values of any size: factors multiply the probabilities, not the values."""
     case = paged(LENGTHS, block_size, heads, 128, dtype)
     arrays = vars(case) | {}
     for name, pairs in (("k", "k_scale"), ("v", "v_scale")):

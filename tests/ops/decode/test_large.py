@@ -1,4 +1,4 @@
-"""What only a GPU does in good time: long caches, and many workgroups."""
+"""Calls that only a GPU makes in good time: long caches, and many workgroups."""
 
 from __future__ import annotations
 

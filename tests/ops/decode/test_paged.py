@@ -143,9 +143,7 @@ def test_rows_of_no_sequence_are_left_out(decode: Bundle, splits: int):
 
 
 @pytest.mark.parametrize(
-    "starts, splits",
-    (([-4, 10**6, 3, -(2**31)], 1), ([-4, 10**6, 3, -(2**31)], 2), ([3, 1, 2**31 - 1, 2], 1)),
-    ids=str,
+    "starts, splits", (([-4, 10**6, 3, -(2**31)], 1), ([-4, 10**6, 3, -(2**31)], 2), ([3, 1, 2**31 - 1, 2], 1)), ids=str
 )
 def test_queries_that_are_outside_are_neither_read_nor_written(decode: Bundle, starts: list[int], splits: int):
     case = paged([(1, 60), (1, 20), (1, 40)], 16)
@@ -214,7 +212,7 @@ def test_a_contiguous_cache_of_which_each_sequence_has_an_entry(decode: Bundle):
 
 
 def test_a_captured_step_decodes_token_after_token(decode: Bundle):
-    """One graph writes a token to the cache and attends to all; lengths and slots change between its launches."""
+    """A graph writes a token to the cache and attends to all; lengths and slots change between its launches."""
     case = paged([(1, 200), (1, 100), (1, 33)], 16)
     there = {name: packed(decode, x) for name, x in vars(case).items()}
     rng = np.random.default_rng(1)

@@ -1,4 +1,4 @@
-"""Which variants calls of decoding get: what few calls ask for is built by default."""
+"""Variants that calls of decoding get: rare features are built by default."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ EXTENTS = {
     "head_dim": (64, 128, 256, 48, 96, 40), "groups": (1, 2, 4, 8), "block_size": (64, 16), "heads": (64,),
     "row_dim": (320, 576, 176, 72), "seqlen_k": (300,), "blocks_per_sequence": (9,), "leads": (41,), "pairs": (8,),
 }  # fmt: skip
-"""Of dims; others are 2."""
+"""Extents of dims; others are 2."""
 SCALARS = {"num_splits": ("1", "2"), "max_seqlen_q": ("40",), "width": ("7",)}
 CACHES = {"": (), **dict.fromkeys(("int8", "float8_e4m3fnuz", "float8_e5m2fnuz"), ("k_scale", "v_scale"))}
 """Other dtypes of caches than that of the queries, and the tensors that come with them."""
@@ -53,7 +53,7 @@ def calls(op: Op) -> Iterator[CallSpec]:
 
 
 def has_code_of_its_own(op: Op, call: CallSpec) -> bool:
-    """Whether arguments that are packed, and at multiples of 16 bytes, have code that relies on that."""
+    """Test whether packed arguments at multiples of 16 bytes have variants that rely on that."""
     head_dim, groups = call.dims.get("head_dim", call.dims.get("row_dim", 0)), call.dims.get("groups", 0)
     writes, e5m2 = op.name.startswith("append"), call.dtypes.get("C") == "float8_e5m2fnuz"
     if groups and not writes:
@@ -64,7 +64,7 @@ def has_code_of_its_own(op: Op, call: CallSpec) -> bool:
 
 
 def test_every_call_has_code_of_its_alignment(decode: Bundle):
-    """What is aligned does not load single elements."""
+    """Aligned calls do not load single elements."""
     for op in decode.index.ops:
         planner, count = op_planner(decode.index, op.name), 0
         for call in calls(op):
@@ -78,7 +78,7 @@ def test_every_call_has_code_of_its_alignment(decode: Bundle):
 
 
 def test_large_caches_take_the_aligned_code(decode: Bundle):
-    """Those of 40 GB: the code has 16-byte loads and 64-bit strides."""
+    """Caches of 40 GB: the code has 16-byte loads and 64-bit strides."""
     dims = {"blocks": 600_000, "block_size": 64, "heads_kv": 8, "head_dim": 64, "tokens": 4, "heads": 16, "batch": 4,
             "blocks_per_sequence": 99}  # fmt: skip
     call = CallSpec(dims=dims, dtypes={"T": "float16", "C": "float16"}, scalars={"return_lse": "true"})

@@ -17,11 +17,11 @@ from tests.support.poison import into_poison, poisoned
 FLOOR = 1e-6
 REFERENCES = vars(lora_reference) | vars(packed_reference) | vars(reference)
 LAYOUTS = ((False, False), (False, True), (True, False), (True, True))
-"""Whether a, and b, are column-major."""
+"""a, and b, are column-major."""
 
 
 def matrix(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, column_major: bool = False) -> np.ndarray:
-    """Normal random numbers, or integers over all of int8."""
+    """Draw normal random values, or integers over all of int8."""
     if dtype.kind == "i":
         host = rng.integers(-128, 128, shape).astype(dtype)
     else:

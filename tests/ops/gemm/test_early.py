@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aot_models.quantise import Packed, prepack, to_int4, to_int8
 from aot_runtime import Bundle, DeviceArray
-from aot_runtime.weights import Packed, prepack, to_int4, to_int8
 from tests.ops.gemm.checking import matrix, on_device
 from tests.ops.gemm.test_prepacked import op_of
 from tests.support.chains import Layer, assert_links_wait
@@ -23,7 +23,7 @@ SCALED = 128
 
 
 def compare(gemm: Bundle, m: int, dtype: np.dtype, layers: list[Layer], stream: Any) -> None:
-    """Of x [m, N]."""
+    """Rows of x [m, N]."""
     assert_links_wait(on_device(gemm, matrix(np.random.default_rng(m), (m, N), dtype)), layers, stream)
 
 
@@ -67,7 +67,7 @@ def test_adapters(gemm: Bundle, m: int):
 @pytest.mark.parametrize("how", ("fast", "promoted", "blocks"))
 @pytest.mark.parametrize("m", (16, 128, 700, 3000))
 def test_eight_bits(gemm: Bundle, m: int, how: str):
-    """Of what a launch before has quantised."""
+    """Operands that an earlier launch has quantised."""
     stream, dtype = gemm.device.stream(), eight_bits(gemm, "e4m3")
     scale_b = on_device(gemm, np.full((N // SCALED,) * 2 if how == "blocks" else N, 0.25, FP32))
     op, more = ("block_scaled_matmul", {}) if how == "blocks" else ("scaled_matmul", {"use_fast_accum": how == "fast"})

@@ -1,4 +1,4 @@
-"""Matrix products of 8-bit numbers, SmoothQuant's layers, and what makes 8-bit numbers."""
+"""Products of 8-bit matrices, SmoothQuant's layers, and quantisation to 8 bits."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ def test_block_scaled_matmul(gemm: Bundle, shape: tuple[int, int, int], kind: st
     ("block_scaled_matmul", 2, "wide"), ("scaled_matmul", 3, "square"), ("scaled_matmul", 2, "huge"),
 ))  # fmt: skip
 def test_large_tiles(gemm: Bundle, op: str, cus: int, config: str, kind: str, monkeypatch: pytest.MonkeyPatch):
-    """Those of many rows and columns; of few, where a device has few compute units."""
+    """Tiles of many rows and columns; of few, on a device with few compute units."""
     with_few_units(gemm, monkeypatch, cus)
     m, n, k = 130, 80, 208 + 16 * cus  # other shapes, as plans are cached
     rng, dtype = np.random.default_rng(5), eight_bits(gemm, kind)
@@ -232,7 +232,7 @@ def test_quantise_all(gemm: Bundle, shape: tuple[int, int], kind: str):
 @pytest.mark.parametrize("kind", ("e4m3", "int8"))
 @pytest.mark.parametrize("shape", ((5, 33), (1, 600), (70, 64)), ids=str)
 def test_quantise_static(gemm: Bundle, shape: tuple[int, int], kind: str):
-    """What the scale is too small for saturates; scales of calibration are smaller than what some calls bring."""
+    """Values too large for the scale saturate; scales of calibration are smaller than some calls need."""
     x, dtype = matrix(np.random.default_rng(11), shape, FP16), eight_bits(gemm, kind)
     x[0, :3] = 60000, -60000, 0
     scale = np.array([2.5 / largest(dtype)], np.float32)

@@ -22,7 +22,7 @@ HOW = {"schedule": "warp_specialised"}
 
 
 def takes(gemm: Bundle, *operands: Any, op: str = "matmul", **more: Any) -> bool:
-    """Whether a call gets these products: `explain` tells which launches are left out."""
+    """Test whether a call gets these products: `explain` tells which launches are left out."""
     launches = [line for line in gemm.explain(op, *operands, **more).splitlines() if line.startswith("launch ")]
     return any("hopper" in line and "is left out" not in line for line in launches)
 
@@ -67,7 +67,7 @@ def test_launches(hopper_bundle: Path):
 @pytest.mark.slow
 @in_cuda_double
 def test_which_calls_are_served(hopper_bundle: Path):
-    """Those by rows of k, with addresses and strides of 16 bytes, that ask for nothing else."""
+    """Plain calls with operands by rows of k, and addresses and strides of 16 bytes."""
     gemm = open_bundle(hopper_bundle, "cuda")  # which has no other kernels
     a, w = gemm.device.empty((64, 128), "float16"), gemm.device.empty((256, 128), "float16")
     for left, right in ((a, w.T), (a[::2], w[:240].T), (a[:, 8:72], w[:, :64].T)):
@@ -156,8 +156,7 @@ def test_strides(gemm: Bundle):
 
 @on_gpu
 @pytest.mark.parametrize(
-    ("shape", "columns"),
-    [((64, 60, 64), True), ((64, 64, 60), True), ((64, 64, 64), False), ((64, 64, 0), True)],
+    ("shape", "columns"), [((64, 60, 64), True), ((64, 64, 60), True), ((64, 64, 64), False), ((64, 64, 0), True)]
 )
 def test_what_other_kernels_serve(gemm: Bundle, shape: tuple[int, int, int], columns: bool):
     (m, n, k), rng = shape, np.random.default_rng(4)
@@ -173,7 +172,7 @@ def test_what_other_kernels_serve(gemm: Bundle, shape: tuple[int, int, int], col
                                    (1000, 1040, 1040)), ids=str)  # fmt: skip
 @pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
 def test_adapters(gemm: Bundle, dtype: np.dtype, shape: tuple[int, int, int], rank: int):
-    """In several parts of k and in one, with ranks below a block of k and above one."""
+    """k in several parts and in one, with ranks below a block of k and above one."""
     (m, n, k), rng = shape, np.random.default_rng(rank)
     x, w, down = (matrix(rng, extents, dtype) for extents in ((m, k), (n, k), (2, rank, k)))
     up = matrix(rng, (2, n, rank), dtype)

@@ -38,7 +38,7 @@ def hopper_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def operands(gemm: Bundle, m: int, n: int, k: int, b_columns: bool = True, gap: int = 0) -> dict[str, DeviceArray]:
-    """Of `scaled_matmul`. gap: elements between rows of a."""
+    """Arguments of `scaled_matmul`. gap: elements between rows of a."""
     empty = gemm.device.empty
     return {
         "a": empty((m, k + gap), "float8_e4m3fn")[:, :k],
@@ -78,7 +78,7 @@ def test_which_launch_a_call_gets(hopper_bundle: Path):
 
 
 def takes(gemm: Bundle, op: str, given: dict[str, Any], **more: Any) -> bool:
-    """Whether a call gets this kernel: `explain` tells which launches are left out."""
+    """Test whether a call gets this kernel: `explain` tells which launches are left out."""
     return gemm.explain(op, **given, **more).count(f"{KERNELS[op]} is left out") == 0
 
 
@@ -134,7 +134,7 @@ def test_scaled(
 @pytest.mark.parametrize("k", (2048, 8192))
 @pytest.mark.parametrize("fast", (False, True))
 def test_sums_of_one_sign(gemm: Bundle, fast: bool, k: int):
-    """Where errors of sums have one sign, too, they stay within what docs/gemm.md states."""
+    """Even if errors of sums have one sign, they stay within the bound of docs/gemm.md."""
     rng, dtype, ones = np.random.default_rng(6), eight_bits(gemm, "e4m3"), np.ones(1, FP32)
     a, b = (rng.uniform(0.1, 1.1, extents).astype(dtype) for extents in ((256, k), (256, k)))
     result = into_poison(
@@ -175,7 +175,7 @@ def test_block_scaled(
 @on_gpu
 @pytest.mark.parametrize("m", (40, 300))
 def test_a_view_of_a_larger_result(gemm: Bundle, m: int):
-    """What lies beside the result stays as it is."""
+    """Elements beside the result stay as they are."""
     given = scaled_operands(gemm, (m, 272, 208), "e4m3")
     whole = gemm.device.array(np.full((m + 2, 304), 7, FP16))
     gemm.scaled_matmul(**{**placed(gemm, given, FP16), "e": whole[1:-1, 16:-16]})

@@ -23,7 +23,7 @@ SHAPES = ((37, 19, 33, 5), (1, 64, 64, 8), (130, 144, 48, 40), (16, 48, 80, 16))
 @pytest.mark.parametrize("adapters", (5, 1, None))
 @pytest.mark.parametrize("m, n, k, rank", SHAPES, ids=str)
 def test_layer(gemm: Bundle, m: int, n: int, k: int, rank: int, adapters: int | None):
-    """One adapter for all rows, or some for each, or none; with scales of the adapters, or only one of all."""
+    """A single adapter for all rows, or some for each, or none; with scales of the adapters, or one of all."""
     rng = np.random.default_rng(m)
     x, w = matrix(rng, (m, k), FP16), matrix(rng, (n, k), FP16)
     down, up = matrix(rng, (adapters or 1, rank, k), FP16), matrix(rng, (adapters or 1, n, rank), FP16)
@@ -83,7 +83,7 @@ def test_added(gemm: Bundle, m: int, n: int, k: int, rank: int, adapters: int, d
 @pytest.mark.slow
 @pytest.mark.parametrize("left_out", (("ranks",), ("ranks", "adapter_scales"), ("adapter_of",)), ids="-".join)
 def test_what_may_be_left_out(gemm: Bundle, left_out: tuple[str, ...]):
-    """Without numbers of adapters all rows have the first; without ranks padding is zeros."""
+    """Without adapter indices all rows have the first; without ranks padding is zeros."""
     call = given(20, 48, 64, 8)
     call = {name: np.nan_to_num(x) if name in ("down", "up") else x for name, x in call.items() if name not in left_out}
     check_added(gemm, call)
@@ -91,7 +91,7 @@ def test_what_may_be_left_out(gemm: Bundle, left_out: tuple[str, ...]):
 
 @pytest.mark.slow
 def test_part_of_a_joined_product(gemm: Bundle):
-    """Of a view of columns, as those of the values among queries, keys and values."""
+    """Add to a view of columns, as of the values among queries, keys and values."""
     call = given(6, 32, 64, 8)
     joined = gemm.device.array(np.tile(call["e"], 3))
     gemm.lora_add(**call | {"e": joined[:, 32:64]})

@@ -9,7 +9,7 @@ import pytest
 from aot_runtime import Bundle
 from kernels.gemm.reference import ACTIVATIONS, matmul, matmul_same_dtype
 from kernels.tolerance import assert_close
-from tests.ops.gemm.checking import FLOOR, LAYOUTS, check, matrix, on_device
+from tests.ops.gemm.checking import FLOOR, LAYOUTS, check, matrix
 from tests.support.dtypes import BF16, FP16, FP32
 
 pytestmark = pytest.mark.sampled(1)
@@ -55,18 +55,6 @@ def test_epilogue(gemm: Bundle, addend: str, activation: str, shape: tuple[int, 
     bias = matrix(rng, (n,), FP16) if addend in ("full", "none") else None
     a, b = matrix(rng, (m, k), FP16), matrix(rng, (k, n), FP16)
     check(gemm, "matmul", FP16, a=a, b=b, bias=bias, d=d, alpha=0.5, beta=1.5, activation=activation)
-
-
-@pytest.mark.sampled(2)
-@pytest.mark.parametrize("splits", (1, 4))
-@pytest.mark.parametrize("shape", ((130, 144, 64), (17, 127, 129), (1, 64, 256), (16, 64, 128)), ids=str)
-def test_the_result_takes_the_place_of_the_addend(gemm: Bundle, shape: tuple[int, int, int], splits: int):
-    (m, n, k), rng = shape, np.random.default_rng(2)
-    a, b, d = matrix(rng, (m, k), FP16), matrix(rng, (k, n), FP16, True), matrix(rng, (m, n), FP16)
-    e = on_device(gemm, d)
-    gemm.matmul(on_device(gemm, a), on_device(gemm, b), d=e, e=e, splits=splits)
-    exact, same = (function(a, b, d=d) for function in (matmul, matmul_same_dtype))
-    assert_close(e.numpy(), exact, same, FLOOR * k**0.5)
 
 
 def test_activations_of_what_is_not_finite(gemm: Bundle):

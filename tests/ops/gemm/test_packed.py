@@ -7,8 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from aot_models.quantise import Packed, pack_int4, to_int4, to_int8, to_nf4
 from aot_runtime import Bundle
-from aot_runtime.weights import Packed, pack_int4, to_int4, to_int8, to_nf4
 from tests.ops.gemm.checking import check, matrix
 from tests.support.choices import with_few_units
 from tests.support.dtypes import FP16
@@ -75,7 +75,7 @@ def test_act_order_of_int8(gemm: Bundle, m: int, zeros: bool):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("bits", (4, 8))
 def test_large_tiles(gemm: Bundle, bits: int, monkeypatch: pytest.MonkeyPatch):
-    """Those of many rows and columns; of few, where a device has few compute units."""
+    """Tiles of many rows and columns; of few, on a device with few compute units."""
     with_few_units(gemm, monkeypatch)
     rng = np.random.default_rng(3)
     weights = (to_int4 if bits == 4 else to_int8)(rng.standard_normal((144, 224)), 32)

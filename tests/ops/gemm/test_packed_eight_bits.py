@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aot_models.quantise import Packed, pack_int4
 from aot_runtime import Bundle
-from aot_runtime.weights import Packed, pack_int4
 from tests.ops.gemm.checking import check, matrix, on_device
 from tests.support.choices import configs, with_few_units
 from tests.support.dtypes import BF16, FP16, FP32, INT8, eight_bits
@@ -26,7 +26,7 @@ def arguments(
     gemm: Bundle, m: int, n: int, k: int, size: int, kind: str, dtype: np.dtype, zeros: bool = False,
     ordered: bool = False,
 ) -> dict[str, Any]:  # fmt: skip
-    """Those of a call, with a bias, and with scales that differ by row, output and group."""
+    """Make the arguments of a call, with a bias, and scales that differ by row, output and group."""
     rng, groups = np.random.default_rng(m + k), k // size
     order = rng.permutation(k).astype(np.int32) if ordered else None
     weights = Packed(
@@ -44,7 +44,7 @@ def arguments(
                                                 ("e4m3", True, BF16)), ids=str)  # fmt: skip
 @pytest.mark.parametrize("n, k, size", SHAPES, ids=str)
 def test_groups(gemm: Bundle, n: int, k: int, size: int, kind: str, zeros: bool, dtype: np.dtype, m: int, splits: int):
-    """Of all sizes, and parts of k that end within groups and between these."""
+    """Groups of all sizes, and parts of k that end within groups and between them."""
     check(gemm, OP, dtype, {"splits": splits}, **arguments(gemm, m, n, k, size, kind, dtype, zeros))
 
 
@@ -73,7 +73,7 @@ def test_one_factor_of_all_rows(gemm: Bundle):
 
 
 def test_every_code_less_every_zero(gemm: Bundle):
-    """At every place of a word, with a row that has the place alone, and the largest numbers."""
+    """Codes at every place of a word, with a row that has the place alone, and the largest values."""
     k = 32
     codes, zeros = (part.ravel() for part in np.meshgrid(np.arange(16), np.arange(17)))
     w = np.tile(codes[:, None], k)
@@ -88,7 +88,7 @@ def test_every_code_less_every_zero(gemm: Bundle):
 @pytest.mark.sampled(0)
 @pytest.mark.parametrize("kind", ("int8", "e4m3"))
 def test_quantised_activations(gemm: Bundle, kind: str):
-    """What `quantise` makes of a row goes in as it is."""
+    """Rows from `quantise` are accepted as they are."""
     given = arguments(gemm, 6, 32, 128, 128, kind, FP16)
     x = on_device(gemm, matrix(np.random.default_rng(0), given["x"].shape, FP16))
     q = gemm.device.empty(x.shape, given["x"].dtype)

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from aot_bundle.verification import verify_bundle
+from aot_models.quantise import Packed, prepack, to_int4, to_int8, to_nf4
 from aot_runtime import ArgumentError, Bundle, DeviceArray, open_bundle
-from aot_runtime.weights import Packed, prepack, to_int4, to_int8, to_nf4
 from kernels.gemm import prepacked_reference, reference
 from kernels.tolerance import assert_close
 from tests.ops.gemm.checking import FLOOR, matrix, on_device
@@ -123,7 +123,7 @@ def hopper_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @in_cuda_double
 def test_launches_and_refusals(hopper_bundle: Path):
-    """Which kernel a call gets, and that weights as linear_int4 takes them are refused."""
+    """Calls get the right kernel, and weights in linear_int4's layout are refused."""
     assert verify_bundle(hopper_bundle) == []
     gemm, double = open_bundle(hopper_bundle, "cuda"), CudaDouble()
     weights = weights_of(to_int4, 128, 2048, 64)

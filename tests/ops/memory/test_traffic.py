@@ -1,4 +1,4 @@
-"""How memory is touched, which only the emulator tells."""
+"""Memory traffic, which only the emulator tells."""
 
 from __future__ import annotations
 

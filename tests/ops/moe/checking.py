@@ -106,7 +106,8 @@ def made_codes(
     rng: np.random.Generator, bits: int, dims: tuple[int, int, int, int, int], dtype: np.dtype,
     groups: tuple[int, int] = (1, 1), with_zeros: bool = False,
 ) -> dict[str, np.ndarray]:  # fmt: skip
-    """Those of `moe_int4`, or `moe_int8`, with as many groups of gate and up, and of down; scales differ."""
+    """Make the arguments of `moe_int4` or `moe_int8`, with as many groups of gate and up, and of down; scales
+    differ."""
     given = made(rng, *dims, dtype)
     for name, count in zip(("gate_up", "down"), groups, strict=True):
         experts, rows, columns = given[name].shape

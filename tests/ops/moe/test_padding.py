@@ -1,4 +1,4 @@
-"""What becomes of the rows of a block that have no assignment, in ways that no config of gfx942 asks for."""
+"""Rows of a block without an assignment, treated in ways that no config of gfx942 uses."""
 
 from __future__ import annotations
 

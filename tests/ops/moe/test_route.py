@@ -1,4 +1,4 @@
-"""Which experts a token gets, and how much each of them counts."""
+"""Experts that a token gets, and their weights."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ def check(
 
 
 def parameters(rng: np.random.Generator, rows: int) -> dict[str, np.ndarray]:
-    """Of sampling: of some rows the temperature is so low that the largest logit is taken."""
+    """Make parameters of sampling: for some rows the temperature is so low that the largest logit is taken."""
     temperature = rng.uniform(0.2, 2, rows).astype(np.float32)
     temperature[1:4] = (0, 1e-30, -1)[: rows - 1]
     seeds, positions = rng.integers(-(2**63), 2**63 - 1, rows), rng.integers(0, 2**31 - 1, rows, dtype=np.int32)

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.sampled(3)
 @pytest.mark.parametrize("heads", (1, 3, 32))
 @pytest.mark.parametrize("head_dim, pairs", ((64, 32), (128, 64), (256, 128), (80, 40), (128, 16), (3, 1), (256, 48)))
 def test_rotary(rows: Bundle, head_dim: int, pairs: int, heads: int, interleaved: bool, dtype: np.dtype):
-    """What is not rotated is copied. Positions outside of the table take its ends."""
+    """Elements that are not rotated are copied. Positions outside of the table use its ends."""
     rng = np.random.default_rng(pairs)
     phases = rng.uniform(-np.pi, np.pi, (20, pairs))
     cos, sin = (f(phases).astype(np.float32) for f in (np.cos, np.sin))
@@ -83,7 +83,7 @@ KINDS = {"float16": FP16, "bfloat16": BF16, "float32": FP32, "e4m3": None}
 @pytest.mark.sampled(4)
 @pytest.mark.parametrize("source, target", [(s, d) for s in KINDS for d in KINDS if s != d], ids=str)
 def test_casts(rows: Bundle, source: str, target: str):
-    """Exactly; what is too large for a float8 becomes its largest number. Of a float8, all 256 numbers."""
+    """Casts are exact; values too large for a float8 become its largest. From a float8, all 256 values are cast."""
     narrow = eight_bits(rows, "e4m3")
     every = np.arange(256, dtype=np.uint8).view(narrow)
     to = KINDS[target] or narrow

@@ -1,4 +1,4 @@
-"""What is larger than the emulator can do in good time."""
+"""A tensor that is too large for the emulator."""
 
 from __future__ import annotations
 

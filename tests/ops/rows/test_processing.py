@@ -1,4 +1,4 @@
-"""What is done to logits before a token is chosen, counts of tokens, and the probabilities of tokens."""
+"""Processing of logits, counts of tokens, and log probabilities of tokens."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_process_logits(rows: Bundle, cols: int, dtype: np.dtype, softcap: float
 
 
 def test_penalties_are_those_of_their_definitions(rows: Bundle):
-    """By hand: a token of the prompt, one that was generated twice, both, and a new one; over 0 and below."""
+    """Penalties by hand: a token of the prompt, one generated twice, both, and a new one; above 0 and below."""
     logits = np.array([[2, 2, 2, 2, -2, -2, -2, -2]], np.float32)
     counts = np.tile(np.array([IN_PROMPT, 2, IN_PROMPT + 2, 0], np.int32), 2)[None]
     penalties = dict(zip(PENALTIES, (np.array([x], np.float32) for x in (4, 0.25, 0.5)), strict=True))

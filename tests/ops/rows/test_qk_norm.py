@@ -70,21 +70,6 @@ def test_counts_of_heads(rows: Bundle, heads: tuple[int, int]):
     check(rows, given(128, 64, BF16, heads, tokens=2))
 
 
-@pytest.mark.parametrize("interleaved", (False, True))
-@pytest.mark.parametrize("dtype", DTYPES, ids=str)
-@pytest.mark.parametrize("head_dim, pairs", ((128, 64), (64, 32), (40, 3), (256, 128), (200, 16)), ids=str)
-def test_in_place_of_a_joined_buffer(rows: Bundle, head_dim: int, pairs: int, dtype: np.dtype, interleaved: bool):
-    """Views of queries, keys and values behind each other: the values stay as they are."""
-    call = given(head_dim, pairs, dtype, (4, 2), tokens=3) | {"interleaved": interleaved}
-    values = normal(np.random.default_rng(1), (3, 2, head_dim), dtype)
-    joined = rows.device.array(np.concatenate([call["q"], call["k"], values], 1))
-    q, k = joined[:, :4], joined[:, 4:6]
-    rows.qk_norm_rotary(**call | {"q": q, "k": k}, q_out=q, k_out=k)
-    after = joined.numpy()
-    assert_right((after[:, :4], after[:, 4:6]), call)
-    assert np.array_equal(after[:, 6:], values)
-
-
 @pytest.mark.parametrize(
     "wrong, message",
     (

@@ -20,7 +20,7 @@ VOCABULARIES = (1, 3, 127, 1000, 4096, 32000, 131072, 20000)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("cols", VOCABULARIES)
 def test_argmax(rows: Bundle, cols: int, dtype: np.dtype):
-    """In bfloat16 many are equal: the first wins."""
+    """Many bfloat16 logits are equal: the first wins."""
     x = normal(np.random.default_rng(cols), (5, cols), dtype)
     assert np.array_equal(rows.argmax(poisoned(rows, x)).numpy(), reference.argmax(x))
 
@@ -95,7 +95,7 @@ def test_nan_and_infinity_are_chosen(rows: Bundle):
 
 
 def test_a_captured_step_draws_anew(rows: Bundle):
-    """What changes from step to step is in device memory: positions make other numbers of the same seeds."""
+    """Positions in device memory change from step to step, and select other random numbers of the same seeds."""
     rng, device = np.random.default_rng(0), rows.device
     x, given = normal(rng, (6, 100), FP32), parameters(rng, 6)
     logits, arrays = device.array(x), {name: device.array(value) for name, value in given.items()}
@@ -133,7 +133,7 @@ def test_frequencies_are_the_probabilities(varied: str):
 
 
 def test_philox_has_the_known_numbers():
-    """Of the test vectors that its authors publish."""
+    """Philox agrees with the test vectors that its authors publish."""
     zeros, ones = (tuple(np.full(1, word, np.uint64) for _ in range(4)) for word in (0, 2**32 - 1))
     assert [int(word[0]) for word in reference.philox(zeros, 0)] == [0x6627E8D5, 0xE169C58D, 0xBC57AC4C, 0x9B00DBD8]
     found = [int(word[0]) for word in reference.philox(ones, 2**64 - 1)]

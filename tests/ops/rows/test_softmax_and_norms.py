@@ -14,7 +14,7 @@ from tests.support.dtypes import BF16, FP16, FP32, eight_bits
 pytestmark = pytest.mark.sampled(2)
 
 WIDTHS = (1, 3, 127, 128, 512, 1000, 1024, 2048, 4096, 5001, 8192, 16384, 32768, 40001, 131072)
-"""Those for which there is code of its own, with elements that can be loaded together and without."""
+"""Widths with variants of their own, with elements that can be loaded together and without."""
 
 
 @pytest.mark.sampled(3)
@@ -30,7 +30,7 @@ def test_every_width(rows: Bundle, dtype: np.dtype, cols: int, op: str, vectors:
 @pytest.mark.parametrize("count", (1, 2, 15, 16, 17, 400))
 @pytest.mark.parametrize("cols", (16, 100, 128, 500, 512))
 def test_many_short_rows(rows: Bundle, cols: int, count: int, op: str, vectors: str):
-    """They share workgroups."""
+    """Short rows share workgroups."""
     check(rows, op, **given(np.random.default_rng(count), op, vectors, (count, cols), FP32))
 
 
@@ -126,7 +126,7 @@ def with_special(special: float, cols: int, dtype: np.dtype) -> np.ndarray:
 @pytest.mark.parametrize("special", SPECIAL)
 @pytest.mark.parametrize("dtype", (BF16, FP32), ids=str)
 def test_special_values_stay_in_their_row(rows: Bundle, dtype: np.dtype, special: float, cols: int, op: str):
-    """Of an infinity, NaN or huge value the rows are what the references make of them; the others are as usual."""
+    """Rows with an infinity, NaN or huge value are as in the references; the others are as usual."""
     x, weight = with_special(special, cols, dtype), np.ones(cols, dtype)
     if op == "softmax":
         check(rows, op, x=x)

@@ -1,4 +1,4 @@
-"""How often row-wise ops touch memory, which only the emulator tells."""
+"""Memory traffic of row-wise ops, which only the emulator tells."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def touched(launch: dict) -> dict[str, tuple[int, int]]:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("count, cols, programs", [(2700, 512, 675), (300, 4096, 300), (70 * 304, 1024, 8 * 304)])
 def test_programs_read_the_weights_once(rows: Bundle, count: int, cols: int, programs: int):
-    """Of many rows x and out are touched once, and the weights, which stay in the caches, once a program."""
+    """With many rows, x and out are touched once, and the cached weights once a program."""
     n, weight = 2 * count * cols, 2 * cols
     launch = profiled(rows, "rms_norm", "T=bfloat16", rows=count, cols=cols)
     assert touched(launch) == {"x": (n, 0), "weight": (weight, 0), "out": (0, n)}
@@ -57,7 +57,7 @@ def test_programs_read_the_weights_once(rows: Bundle, count: int, cols: int, pro
 
 @pytest.mark.parametrize("pairs", (64, 16))
 def test_rotary_reads_and_writes_each_element_once(rows: Bundle, pairs: int):
-    """Of all of a head, or a part of it. Lanes of each of the eight heads read the angles, which are in cache."""
+    """All of a head is rotated, or a part of it. Lanes of each of the eight heads read the cached angles."""
     launch = profiled(rows, "rotary", "T=bfloat16", tokens=1, heads=8, head_dim=128, pairs=pairs, max_position=9)
     n, angle = 2 * 8 * 128, 4 * pairs
     assert touched(launch) == {"x": (n, 0), "cos": (angle, 0), "sin": (angle, 0), "positions": (4, 0), "out": (0, n)}
@@ -66,7 +66,7 @@ def test_rotary_reads_and_writes_each_element_once(rows: Bundle, pairs: int):
 
 @pytest.mark.slow
 def test_heads_are_read_and_written_once(rows: Bundle):
-    """Of queries and keys, normalised and rotated."""
+    """Queries and keys are read and written once, normalised and rotated."""
     extents = {"tokens": 1, "heads": 16, "heads_kv": 8, "head_dim": 128, "pairs": 64, "max_position": 9}
     launch = profiled(rows, "qk_norm_rotary", "T=bfloat16", **extents)
     n, angles, weights = 2 * 8 * 128, (4 * 64, 0), (2 * 128, 0)

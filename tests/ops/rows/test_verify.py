@@ -155,9 +155,9 @@ def test_refusals(rows: Bundle, wrong: dict[str, np.ndarray], message: str):
 
 
 P = softmax(np.array([[0, 0.7, 1.1, 2.3, -0.7, -1.6], [1, 0, 1.5, -2, 0.3, 0.9]]))
-"""Of the token in the place of the first draft, and of the one behind it, whatever the first is."""
+"""Probabilities of the token in place of the first draft, and of the one after it, whatever the first is."""
 Q = np.array([0.3, 0.05, 0.25, 0.2, 0.1, 0.1])
-"""Of the first draft."""
+"""Probabilities of the first draft."""
 
 
 def drawn_for_drafts(draws: int, named: bool) -> dict[str, np.ndarray]:
@@ -185,7 +185,7 @@ def chi_squared(tokens: np.ndarray, probabilities: np.ndarray) -> float:
 
 @pytest.mark.parametrize("named, rate", ((True, np.minimum(P[0], Q).sum()), (False, (P[0] * Q).sum())))
 def test_tokens_keep_their_probabilities(named: bool, rate: float):
-    """Of the reference, to which kernels are held."""
+    """The reference, against which kernels are checked, follows the distribution."""
     check_probabilities(*verify_drafts(**drawn_for_drafts(500, named)), rate)
 
 

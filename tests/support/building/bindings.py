@@ -6,11 +6,11 @@ from pathlib import Path
 from typing import Any
 
 from aot.compile.jobs import CompileJob
-from aot.compile.kernel_source import Parameter
-from aot.plan.binding import Binder
-from aot.plan.bound import Bound, compile_job
+from aot.plan.bind_parameters import Binder
+from aot.plan.bound_parameter import BoundParameter, compile_job
 from aot.plan.contract import build_contract
 from aot.plan.variants import VariantSpec, enumerate_variants
+from aot.source.kernel_source import Parameter
 
 from .projects import EVERYTHING, OPTIONS, edit, load
 
@@ -48,7 +48,7 @@ class Bindings:
     def binder(self, *names: str) -> Binder:
         return Binder(self.manifest, self.op, 0, tuple(map(parameter, names)), "gfx942")
 
-    def bind(self, *names: str, **wanted: Any) -> list[Bound]:
+    def bind(self, *names: str, **wanted: Any) -> list[BoundParameter]:
         return list(self.binder(*names).bind(self.variant(**wanted)))
 
     def job(self, *names: str, **wanted: Any) -> CompileJob:
@@ -59,7 +59,7 @@ class Bindings:
 def binding(*names: str) -> Callable[[Path, str], Any]:
     """Reads a manifest, checks a kernel with these parameters besides WIDTH against it, and binds them."""
 
-    def read(folder: Path, text: str) -> tuple[Bound, ...]:
+    def read(folder: Path, text: str) -> tuple[BoundParameter, ...]:
         bindings = Bindings(folder, text)
         binder = bindings.binder(*names, "WIDTH")
         binder.check()

@@ -3,25 +3,23 @@
 from __future__ import annotations
 
 import os
-import signal
 import subprocess
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
-import psutil
-import pytest
+from tests.support.processes import kill_tree
 
-from .tasks import gone, wait_for
+from .tasks import wait_for
 
 
 class Cluster:
     """A scheduler, and the workers that are started. Used as a context manager: leaving it kills them all.
 
-    Attributes:
-        folder: a folder that is made; each worker's current one and that of its temporary files are in it.
-        options: of scheduler and workers, as `dask` takes them.
-        environment: of the scheduler, what it has besides this process's.
+    Args:
+        folder: created; the working and temporary folders of the scheduler and the workers are in it.
+        options: command-line options of `dask scheduler` and `dask worker`.
+        environment: variables of the scheduler, in addition to this process's.
     """
 
     def __init__(self, folder: Path, *options: str, environment: Mapping[str, str] | None = None):
@@ -44,27 +42,24 @@ class Cluster:
             kill(process)
 
     def worker(
-        self, *options: str, environment: Mapping[str, str] | None = None, wrapper: tuple[str, ...] = ()
+        self, *options: str, environment: Mapping[str, str] | None = None
     ) -> tuple[subprocess.Popen[bytes], str]:
-        """Start a worker of one thread, unless the options have it otherwise; its process and address.
-
-        wrapper: words in front of the command.
-        """
+        """Start a worker, by default of one thread; returns its process and its address."""
         options = (self.address, "--host", "127.0.0.1", "--nthreads", "1", *self._options, *options)
-        process, log = self._start("worker", *options, environment=environment, wrapper=wrapper)
+        process, log = self._start("worker", *options, environment=environment)
         wait_for(lambda: "Registered to:" in log.read_text())
         line = next(line for line in log.read_text().splitlines() if "Start worker at:" in line)
         return process, line.split()[-1]
 
     def _start(
-        self, what: str, *options: str, environment: Mapping[str, str] | None = None, wrapper: tuple[str, ...] = ()
+        self, what: str, *options: str, environment: Mapping[str, str] | None = None
     ) -> tuple[subprocess.Popen[bytes], Path]:
         folder = self.folder / f"{len(self._started)}-{what}"
         folder.mkdir()
         log = folder / "log"
         # Of the project nothing is found by relative names, nor by where a worker was started.
         given = {"TMPDIR": str(folder), "PYTHONPATH": os.pathsep.join(filter(None, sys.path))} | (environment or {})
-        command = [*wrapper, sys.executable, "-m", f"distributed.cli.dask_{what}", "--no-dashboard", *options]
+        command = [sys.executable, "-m", f"distributed.cli.dask_{what}", "--no-dashboard", *options]
         nannies = ["--no-nanny"] if what == "worker" and "--nanny" not in options else []
         with log.open("wb") as file:
             process = subprocess.Popen(
@@ -77,25 +72,12 @@ class Cluster:
 def kill(process: subprocess.Popen[bytes]) -> None:
     """Kill a process, and all that it started."""
     if process.poll() is None:
-        descendants = psutil.Process(process.pid).children(recursive=True)
-        process.send_signal(signal.SIGKILL)
-        for descendant in descendants:
-            if not gone(descendant.pid):
-                os.kill(descendant.pid, signal.SIGKILL)
+        kill_tree(process.pid)
     process.wait()
 
 
 def changed(folder: Path, change: str) -> dict[str, str]:
-    """The environment of a Python that runs a line when it starts."""
+    """Environment variables with which Python runs a line when it starts."""
     (folder / "changed").mkdir()
     (folder / "changed" / "sitecustomize.py").write_text(change)
     return {"PYTHONPATH": os.pathsep.join([str(folder / "changed"), *filter(None, sys.path)])}
-
-
-@pytest.fixture
-def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """One without workers, whose scheduler has no aotbuild."""
-    (tmp_path / "scheduler").mkdir()
-    environment = changed(tmp_path / "scheduler", "import sys; sys.modules['aot'] = None")
-    with Cluster(tmp_path / "cluster", environment=environment) as found:
-        yield found

@@ -8,14 +8,14 @@ from typing import Any
 from aot.compile.accesses import pointer_accesses, watched_stages
 from aot.compile.compiler import argument_names, ast_source
 from aot.compile.jobs import CompileJob, job_target
-from aot.compile.kernel_source import split_function
-from aot.compile.project import project
 from aot.compile.settings import parsed_options, pinned_knobs
 from aot.plan.bundles import PlannedBundle
+from aot.source.kernel_source import split_function
+from aot.source.project import project
 
 
 def accesses(job: CompileJob) -> dict[str, str]:
-    """What `compile_job` says of the accesses of a job, of its pointers and its scalars."""
+    """Accesses that `compile_job` records for a job, of its pointers and scalars."""
     from triton._C.libtriton import ir
     from triton.compiler import make_backend
 

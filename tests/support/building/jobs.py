@@ -5,15 +5,16 @@ from pathlib import Path
 from typing import Any
 
 from aot.compile.jobs import CompileJob
-from aot.compile.kernel_source import load_kernel, sources_hash, split_function
 from aot.compile.keys import job_key
+from aot.source.kernel_source import load_kernel, split_function
+from aot.source.source_hash import sources_hash
 
 ROOT = Path(__file__).parent / "fixtures"
 SOURCE = "kernels/softmax.py"
 
 SOFTMAX = (("x", "*fp32"), ("y", "*fp32"), ("columns", "i32"), ("stride", "i64"), ("BLOCK", "constexpr"))
 SCALARS = (
-    *(("out", "*fp32"), ("a", "fp16"), ("b", "bf16"), ("c", "i8"), ("d", "u1")),
+    *(("out", "*fp32"), ("a", "fp16"), ("b", "bf16"), ("c", "i8"), ("d", "i1")),
     *(("e", "i64"), ("f", "fp64"), ("g", "i16"), ("h", "u64"), ("UNUSED", "constexpr")),
 )
 

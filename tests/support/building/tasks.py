@@ -1,4 +1,4 @@
-"""What the pool's tests run in workers in place of `compile_job`: a job's `function` says what."""
+"""Functions that tests run in workers instead of `compile_job`, selected by a job's `function`."""
 
 import os
 import signal
@@ -9,10 +9,8 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import psutil
-
-from aot.compile.errors import CompileError
 from aot.compile.jobs import CompileJob
+from aot.errors import CompileError
 
 
 def act(job: CompileJob) -> Any:
@@ -31,14 +29,6 @@ def die(marker: str) -> None:
     with Path(marker).open("a") as file:
         file.write("x")
     os.kill(os.getpid(), signal.SIGKILL)
-
-
-def kill_parent(marker: str) -> None:
-    """Kill the process that started this one, a cluster's worker, which ends this one, too."""
-    with Path(marker).open("a") as file:
-        file.write("x")
-    os.kill(os.getppid(), signal.SIGKILL)
-    time.sleep(60)
 
 
 def throw(error: Exception) -> None:
@@ -65,7 +55,6 @@ ACTIONS = {
     "touch": lambda marker: Path(marker).touch(),
     "until": lambda marker: wait_for(Path(marker).exists),
     "die": die,
-    "kill_parent": kill_parent,
     "raise": lambda message: throw(KeyError(message)),
     "fail": lambda reason: throw(CompileError(reason, f"Traceback of {reason}")),
     "crash_once": crash_once,
@@ -79,10 +68,3 @@ def wait_for(condition: Callable[[], bool], seconds: float = 60.0) -> None:
     while not condition():
         assert time.monotonic() < deadline, "it did not come to be"
         time.sleep(0.02)
-
-
-def gone(pid: int) -> bool:
-    try:
-        return psutil.Process(pid).status() == psutil.STATUS_ZOMBIE
-    except psutil.NoSuchProcess:  # it may end at any moment
-        return True

@@ -9,10 +9,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
-from aot.write.c.api import dispatched_ops, header_text, signature
-from aot.write.c.source import source_text
+from aot.c.api import dispatched_ops, header_text, signature
+from aot.c.dtypes import ABSENT, DTYPE_NUMBERS
+from aot.c.source import source_text
 from aot_runtime.contract import records
-from aot_runtime.contract.dtypes import DTYPES, FLOAT_TYPES
+from aot_runtime.contract.dtypes import FLOAT_TYPES
 
 WARNINGS = ["-Wall", "-Wextra", "-Wpedantic", "-Wconversion", "-Wshadow", "-Werror"]
 LANGUAGES = {"c11": ["cc", "-std=c11", "-x", "c"], "c++17": ["c++", "-std=c++17", "-x", "c++"]}
@@ -20,7 +21,8 @@ CALL, OUTPUTS, EXPLAIN = range(3)
 ARGUMENT, NO_VARIANT, BUNDLE, ARCH_MISMATCH, DEVICE, MEMORY = range(1, 7)
 MAX_RANK = 8
 _HARNESS = Path(__file__).with_name("harness.c")
-_DTYPES = ("absent", *DTYPES)
+DTYPE_NAMES = {number: name for name, number in DTYPE_NUMBERS.items()}
+_NUMBERS = {ABSENT: 0, **DTYPE_NUMBERS}
 
 
 class Tensor(ctypes.Structure):
@@ -31,7 +33,7 @@ class Tensor(ctypes.Structure):
 
 
 def tensor(address: int, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> Tensor:
-    return Tensor(address, _DTYPES.index(dtype), len(shape), shape, strides)
+    return Tensor(address, _NUMBERS[dtype], len(shape), shape, strides)
 
 
 class _Int(ctypes.Structure):
@@ -63,7 +65,7 @@ class Arguments:
         self.type = type(f"{op.name}_args", (ctypes.Structure,), {"_fields_": members})
 
     def make(self, tensors: Mapping[str, Tensor | None], scalars: Mapping[str, Any]) -> Any:
-        """What None is, and what is left out, is not passed."""
+        """Fill in the struct; names that are None or left out are not passed."""
         args = self.type()
         for name, value in tensors.items():
             if value is not None:
@@ -86,6 +88,17 @@ def compile_library(folder: Path, source: Path, *flags: str, language: str = "c1
     return library
 
 
+def run_c(folder: Path, index: records.Index, program: str) -> str:
+    """The output of a C program that is appended to the source of an index's dispatcher."""
+    source, header = folder / f"src/{index.name}.c", folder / f"include/{index.name}.h"
+    for file, text in ((source, f"{source_text(index)}\n{program}"), (header, header_text(index))):
+        file.parent.mkdir(exist_ok=True)
+        file.write_text(text)
+    command = ["cc", "-std=c11", "-Wno-unused", str(source), "-o", str(folder / "program"), "-lm"]
+    subprocess.run(command, check=True)
+    return subprocess.run([folder / "program"], check=True, capture_output=True, text=True).stdout
+
+
 class PlannedInC:
     """The planner in an index's C source, with no device."""
 
@@ -101,7 +114,7 @@ class PlannedInC:
     def plan(
         self, op: str, tensors: Mapping[str, Tensor | None], scalars: Mapping[str, Any], cus: int, xcds: int
     ) -> Any:
-        """What a call becomes, as data; or (code, message) where it is refused."""
+        """The plan of a call as data, or (code, message) if it is refused."""
         arguments = self.ops[op]
         args = arguments.make(tensors, scalars)
         number = ctypes.c_uint64(int(signature(arguments.op), 16))
@@ -110,9 +123,11 @@ class PlannedInC:
         text = self._text.value.decode()
         return (code, text) if code else json.loads(text)
 
-    def share_memory(self, one: Tensor, other: Tensor) -> bool:
-        """Whether two arrays share memory, by the dispatcher's test."""
-        return bool(self.library.harness_share_memory(ctypes.byref(one), ctypes.byref(other)))
+    def may_overlap(self, one: Tensor, other: Tensor) -> bool:
+        return bool(self.library.harness_may_overlap(ctypes.byref(one), ctypes.byref(other)))
+
+    def is_nested(self, array: Tensor) -> bool:
+        return bool(self.library.harness_is_nested(ctypes.byref(array)))
 
 
 _OPEN = ctypes.CFUNCTYPE(

@@ -7,8 +7,8 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from aot.write.c.expressions import Functions, Texts
-from aot.write.c.support import support_text
+from aot.c.expressions import Functions, Texts
+from aot.c.support import support_text
 
 from .calling import compile_library
 
@@ -56,7 +56,7 @@ class EvaluatedInC:
         self._evaluate = ctypes.CDLL(str(compile_library(folder, source))).evaluate
 
     def value(self, text: str, names: Mapping[str, Any]) -> Any:
-        """What an expression comes to. Raises `FaultError`."""
+        """The value of an expression. Raises `FaultError`."""
         values = (_Value * (len(self.places) + 1))()
         for name, value in names.items():
             values[self.places[name]] = self._value(value)

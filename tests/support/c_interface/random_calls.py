@@ -50,8 +50,8 @@ class RandomCalls:
         scalars = {scalar.name: self._scalar(scalar) for scalar in op.scalars}
         for tensor in op.tensors:
             names[query_name("given", tensor.name)] = tensor.name in present
-            names[query_name("elsize", tensor.name)] = DTYPES[names.get(tensor.dtype, tensor.dtype)]
-        names |= {query_name("elsize", variable): DTYPES[names[variable]] for variable in op.dtypes}
+            names[query_name("elsize", tensor.name)] = DTYPES[names.get(tensor.dtype, tensor.dtype)].size
+        names |= {query_name("elsize", variable): DTYPES[names[variable]].size for variable in op.dtypes}
         try:
             for scalar in op.scalars:
                 default = parse(scalar.default).evaluate(names) if scalar.default else 0

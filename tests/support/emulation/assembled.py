@@ -14,7 +14,8 @@ import pytest
 
 from aot_emulator import ARCHS, EmulatorDriver, Options, Order, Statistics
 from aot_runtime.errors import MemoryAccessError, SanitizerError
-from tests.support.emulation.machine import translated
+from tests.support.emulation.machine import features, translated
+from tests.support.emulation.values import arch_of
 
 POINTER = "s_load_dwordx2 s[4:5], s[0:1], 0x0\nwait scalars\nv_lshlrev_b32 v1, 2, v0\n"
 """The array in s[4:5], and the byte offset of the thread's dword in v1."""
@@ -24,9 +25,10 @@ WAVE = "v_readfirstlane_b32 s6, v0\ns_lshr_b32 s6, s6, 6\n"
 """The wavefront's number in s6."""
 ORDERS = pytest.mark.parametrize("order", tuple(Order), ids=lambda order: order.value)
 _PRIVATE = ".amdhsa_enable_private_segment 1\n.amdhsa_user_sgpr_count 2\n"
-_CDNA, _RDNA = ".amdhsa_accum_offset 64", f"{_PRIVATE}.amdhsa_wavefront_size32 1"
+_CDNA, _RDNA = ".amdhsa_accum_offset 64", f"{_PRIVATE}.amdhsa_wavefront_size32 "
 _OF_ARCH = {
-    "gfx942": _PRIVATE + _CDNA, "gfx950": _PRIVATE + _CDNA, "gfx1100": _RDNA, "gfx1151": _RDNA, "gfx1201": _RDNA,
+    "gfx942": _PRIVATE + _CDNA, "gfx950": _PRIVATE + _CDNA, "gfx1100": _RDNA + "1", "gfx1151": _RDNA + "1",
+    "gfx1201": _RDNA + "1", "gfx1100-wave64": _RDNA + "0",
     "gfx90a": f""".amdhsa_user_sgpr_private_segment_buffer 1
   .amdhsa_user_sgpr_flat_scratch_init 1
   .amdhsa_system_sgpr_private_segment_wavefront_offset 1
@@ -82,7 +84,7 @@ def in_words_of(arch: str, body: str) -> str:
         if not line.startswith("wait "):
             return translated(line, arch)
         kind, left = (*line.split()[1:], "0")[:2]
-        return WAITS[ARCHS[arch].isa][kind].format(int(left))
+        return WAITS[arch_of(arch).isa][kind].format(int(left))
 
     return "\n".join(map(line_of, body.split("\n")))
 
@@ -105,25 +107,31 @@ def link_several(arch: str = "gfx942", **bodies: str) -> bytes:
 
 
 def _text(body: str, arch: str) -> str:
-    return _TEXT.format(arch=arch, body=in_words_of(arch, body), of_arch=_OF_ARCH[arch], lanes=ARCHS[arch].lanes)
+    found = arch_of(arch)
+    return _TEXT.format(arch=found.name, body=in_words_of(arch, body), of_arch=_OF_ARCH[arch], lanes=found.lanes)
 
 
 def _linked(text: str, arch: str) -> bytes:
     compiler = pytest.importorskip("triton.backends.amd.compiler", reason="assembling needs the extra `build`")
     with tempfile.TemporaryDirectory() as folder:
         before, after = Path(folder) / "in", Path(folder) / "out"
-        before.write_bytes(compiler.assemble_amdgcn(text, arch, ""))
+        before.write_bytes(compiler.assemble_amdgcn(text, arch_of(arch).name, features(arch_of(arch))))
         compiler.amd.link_hsaco(str(before), str(after))
         return after.read_bytes()
+
+
+def number_of(arch: str) -> int:
+    """The emulator's device of an architecture."""
+    return list(ARCHS).index(arch_of(arch).name)
 
 
 def launch(
     driver: EmulatorDriver, body: str | bytes, address: int, wavefronts: int = 1, workgroups: int = 1, arch: str = "gfx942", lds: int = 0,
 ) -> Statistics:  # fmt: skip
     """Run a kernel of some lines, or a code object with one, whose argument is an address."""
-    device, image = list(ARCHS).index(arch), link(body, arch) if isinstance(body, str) else body
+    device, image = number_of(arch), link(body, arch) if isinstance(body, str) else body
     function = driver.get_function(device, driver.load_module(device, image), "kernel", lds)
-    threads = ARCHS[arch].lanes * wavefronts
+    threads = arch_of(arch).lanes * wavefronts
     driver.prepare(device, function, (workgroups, 1, 1), threads, lds, struct.pack("<2Q", address, 0)).run(0)
     return driver.last
 
@@ -138,7 +146,7 @@ def run(
     Lines that are written by hand leave wait states out but where these are tested.
     """
     options.setdefault("ignored", frozenset({"hazard"}))
-    driver, device = EmulatorDriver(Options(strict=strict, **options)), list(ARCHS).index(arch)
+    driver, device = EmulatorDriver(Options(strict=strict, **options)), number_of(arch)
     is_given = isinstance(array, np.ndarray)
     address = driver.allocate_now(device, array.nbytes if is_given else array)
     if is_given:
@@ -175,5 +183,5 @@ def counted(
     """What a launch did that has the address of 64 KiB in s[0:1], which a scalar load and a wait have put there."""
     driver = EmulatorDriver(Options(profile=profile, **options))
     body = "\n".join(("s_load_dwordx2 s[0:1], s[0:1], 0x0", "s_waitcnt lgkmcnt(0)", *lines))
-    address = driver.allocate_now(list(ARCHS).index(arch), 1 << 16)
+    address = driver.allocate_now(number_of(arch), 1 << 16)
     return launch(driver, body, address, wavefronts, workgroups, arch, lds=8192)

@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from aot_emulator.isa.archs import ARCHS
+from aot_emulator.isa.archs import Arch
 from aot_emulator.isa.decoding import Instruction, decode
 from aot_emulator.isa.operands import Registers
 from aot_emulator.machine.program import Program
@@ -22,7 +22,7 @@ from aot_emulator.state.access import Access
 from aot_emulator.state.device_memory import Memory
 from aot_emulator.state.wavefronts import EXEC, Batch, Wavefronts
 from aot_runtime.bundle.elf import Elf
-from tests.support.emulation.values import COUNT, RDNA, assert_same, block, is_rdna
+from tests.support.emulation.values import COUNT, RDNA, WAVE64, arch_of, assert_same, block, is_rdna
 
 ACCUMULATION = 64
 """Ordinary vector registers, and on CDNA as many accumulation registers."""
@@ -34,16 +34,23 @@ LANE = np.arange(COUNT)
 ACTIVE = np.r_[np.ones(64, bool), LANE[:64] % 8 > 3, np.random.default_rng(5).random(64) < 0.5, np.zeros(64, bool)]
 """Lanes, of which some wavefronts have all, some or none."""
 every_rdna = pytest.mark.parametrize("arch", RDNA)
-every_isa = pytest.mark.parametrize("arch", ("gfx942", *RDNA))
-"""One arch of each instruction set."""
+every_isa = pytest.mark.parametrize("arch", ("gfx942", *RDNA, WAVE64))
+"""One arch of each instruction set, RDNA's with wavefronts of both sizes."""
+every_width = pytest.mark.parametrize("arch", (*RDNA, WAVE64))
+
+
+def features(arch: Arch) -> str:
+    """What LLVM has to be told besides the architecture's name."""
+    return "+wavefrontsize64" if arch.wave64 else ""
 
 
 @cache
 def assemble(text: str, arch: str = "gfx942") -> bytes:
     """Machine code of some lines."""
     compiler = pytest.importorskip("triton.backends.amd.compiler", reason="assembling needs the extra `build`")
-    source = f'.amdgcn_target "amdgcn-amd-amdhsa--{arch}"\n.text\n{text}\n'
-    elf = Elf(compiler.assemble_amdgcn(source, arch, ""))
+    found = arch_of(arch)
+    source = f'.amdgcn_target "amdgcn-amd-amdhsa--{found.name}"\n.text\n{text}\n'
+    elf = Elf(compiler.assemble_amdgcn(source, found.name, features(found)))
     section = elf.section(".text")
     assert section is not None
     return elf.data(section)
@@ -52,7 +59,7 @@ def assemble(text: str, arch: str = "gfx942") -> bytes:
 def decoded(text: str, arch: str = "gfx942") -> Instruction:
     """The one instruction that some text is; it takes all bytes."""
     code = assemble(text, arch)
-    found = decode(code, ARCHS[arch])
+    found = decode(code, arch_of(arch))
     assert list(found) == [0] and found[0].size == len(code), text
     return found[0]
 
@@ -74,7 +81,7 @@ def translated(line: str, arch: str) -> str:
     """A memory instruction of gfx942 in an arch's words."""
     for old, new in _RDNA_NAMES if is_rdna(arch) else ():
         line = re.sub(old, new, line)
-    return line.replace(" sc0", f" {RETURN[ARCHS[arch].isa]}")
+    return line.replace(" sc0", f" {RETURN[arch_of(arch).isa]}")
 
 
 class Machine:
@@ -85,7 +92,7 @@ class Machine:
         self, arch: str = "gfx942", wavefronts: int = 0, lds_bytes: int = 4096, scratch_bytes: int = 64,
         mode: int = DEFAULT_MODE,
     ):  # fmt: skip
-        self.arch = ARCHS[arch]
+        self.name, self.arch = arch, arch_of(arch)
         lanes = self.arch.lanes
         wavefronts = wavefronts or COUNT // lanes
         self.layout = Registers(ACCUMULATION, ACCUMULATION if is_rdna(arch) else 2 * ACCUMULATION)
@@ -209,7 +216,7 @@ class Machine:
 
     def execute(self, *lines: str) -> Machine:
         """Run straight-line code."""
-        code = assemble("\n".join((*lines, "s_endpgm")), self.arch.name)
+        code = assemble("\n".join((*lines, "s_endpgm")), self.name)
         program = Program("test", self.arch, 1 << 16, decode(code, self.arch), self.layout)
         self._forget()
         with np.errstate(all="ignore"):
@@ -219,7 +226,7 @@ class Machine:
 
     def portable(self, *lines: str) -> Machine:
         """Run memory instructions that have the names of gfx942's, whatever the arch."""
-        return self.execute(*(translated(line, self.arch.name) for line in lines))
+        return self.execute(*(translated(line, self.name) for line in lines))
 
     def _forget(self) -> None:
         self.waves = Wavefronts(self.batch, 0, len(self.batch.slot), 0, 0, self.access)

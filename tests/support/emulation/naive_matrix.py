@@ -13,13 +13,21 @@ import numpy as np
 
 from aot_emulator import Arithmetic, Numerics
 from aot_emulator.isa.matrix import matrix_op
-from tests.support.emulation.machine import ACCUMULATION, DEFAULT_MODE, Machine, block, is_rdna
+from tests.support.emulation.machine import ACCUMULATION, DEFAULT_MODE, Machine
+from tests.support.emulation.values import WAVE64, arch_of, block, is_rdna
 
-ARCHES = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201")
-EVERY = [(arch, name) for arch in ARCHES for name in sorted(matrix_op.matrix_ops(arch))]
+ARCHES = ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", WAVE64)
+
+
+def ops_of(arch):
+    found = arch_of(arch)
+    return matrix_op.matrix_ops(found.name, found.wave64)
+
+
+EVERY = [(arch, name) for arch in ARCHES for name in sorted(ops_of(arch))]
 PLAIN = [(arch, name) for arch, name in EVERY if "f8f6f4" not in name]
-FLOATS = [(arch, name) for arch, name in PLAIN if matrix_op.matrix_ops(arch)[name].a.fmt]
-INTEGERS = [(arch, name) for arch, name in PLAIN if not matrix_op.matrix_ops(arch)[name].a.fmt]
+FLOATS = [(arch, name) for arch, name in PLAIN if ops_of(arch)[name].a.fmt]
+INTEGERS = [(arch, name) for arch, name in PLAIN if not ops_of(arch)[name].a.fmt]
 WAVES = 3
 
 F8F6F4_TYPES = dict(enumerate([
@@ -45,7 +53,7 @@ def code_type(arch, name):
 def input_places(op, size, bits, i, k, block):
     """The (lane, slot) pairs that hold row i, column k of A; B likewise with its column for i."""
     if op.family == "wmma11":
-        return [(i, k), (i + 16, k)]
+        return [(i + first, k) for first in range(0, op.lanes, 16)]
     if op.family == "wmma12":
         half = op.k // 2
         return [(16 * (k // half) + i, k % half)]
@@ -59,7 +67,8 @@ def input_places(op, size, bits, i, k, block):
 def output_place(op, i, j, block):
     """The (lane, element) of row i, column j of D."""
     if op.family == "wmma11":
-        return 16 * (i % 2) + j, i // 2
+        rows = op.lanes // 16
+        return 16 * (i % rows) + j, i // rows
     if op.family == "wmma12":
         return 16 * (i // 8) + j, i % 8
     if op.d.bits == 64:
@@ -132,7 +141,7 @@ class Case:
 
     def __init__(self, arch, name, types=None, low=-3, high=3, waves=WAVES, seed=0, **modifiers):
         self.arch, self.waves, self.modifiers = arch, waves, matrix_op.MatrixModifiers(**modifiers)
-        self.entry = matrix_op.matrix_ops(arch)[name]
+        self.entry = ops_of(arch)[name]
         self.op = op = matrix_op.resolve(self.entry, self.modifiers)
         self.a_type, self.b_type = types or (code_type(arch, op.a.name), code_type(arch, op.b.name))
         self.d_type = code_type(arch, op.d.name)[1]
@@ -147,7 +156,7 @@ class Case:
         return bool(self.op.family == "wmma11" and self.modifiers.opsel & 4)
 
     def registers(self):
-        op, found, copies = self.op, [], 2 if self.op.family == "wmma11" else 1
+        op, found, copies = self.op, [], self.op.lanes // 16 if self.op.family == "wmma11" else 1
         for values, size, (bits, dtype) in ((self.a, op.m, self.a_type), (self.b, op.n, self.b_type)):
             count = copies * op.blocks * size * op.k * bits // (32 * op.lanes)
             found.append(pack(op, values, bits, dtype, all_input_places(op, size, bits), count))

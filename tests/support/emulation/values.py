@@ -9,23 +9,31 @@ from typing import Any
 
 import numpy as np
 
-from aot_emulator.isa.archs import ARCHS
+from aot_emulator.isa.archs import ARCHS, Arch
 from aot_emulator.isa.mnemonics import cdna_name
 
 COUNT = 256
 """Of the lanes of a machine."""
 RDNA = ("gfx1100", "gfx1201")
+WAVE64 = "gfx1100-wave64"
+"""RDNA with wavefronts of 64 lanes."""
 _TABLES = ("SOP1", "SOP2", "SOPC", "SOPK", "VOP1", "VOP2", "VOP3", "VOP3SD", "VOP3P", "VOPC")
 
 
+def arch_of(name: str) -> Arch:
+    """The architecture of a name, which may end in `-wave64`."""
+    bare, _, lanes = name.partition("-wave")
+    return ARCHS[bare].with_lanes(int(lanes)) if lanes else ARCHS[bare]
+
+
 def is_rdna(arch: str) -> bool:
-    return ARCHS[arch].isa != "cdna"
+    return arch_of(arch).isa != "cdna"
 
 
 @cache
 def mnemonics(arch: str) -> dict[str, str]:
     """An arch's mnemonics in the decoder's tables, by what CDNA calls them."""
-    isa = ARCHS[arch].isa
+    isa = arch_of(arch).isa
     tables = importlib.import_module(f"tinygrad.runtime.autogen.amd.{isa}.enum")
     names = (op.name.lower() for table in _TABLES for op in getattr(tables, f"{table}Op"))
     found = {name.removesuffix("_e32").removesuffix("_e64") for name in names}

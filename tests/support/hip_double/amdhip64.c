@@ -83,11 +83,11 @@ const char *hipGetErrorString(hipError_t status) {
   X(hipMemPoolCreate) X(hipMemPoolDestroy) X(hipMemPoolSetAttribute) X(hipMemPoolGetAttribute) X(hipMemPoolTrimTo) \
   X(hipMemGetInfo)                                                                                               \
   X(hipMallocFromPoolAsync) X(hipFreeAsync)                                                                      \
-  X(hipMemcpyHtoDAsync) X(hipMemcpyDtoHAsync) X(hipMemcpyDtoDAsync) X(hipMemsetD8Async)                          \
+  X(hipMemcpyHtoDAsync) X(hipMemcpyDtoHAsync) X(hipMemsetD8Async)                                                \
   X(hipPointerGetAttributes) X(hipModuleLoadData) X(hipModuleUnload) X(hipModuleGetFunction)                     \
   X(hipModuleLaunchKernel) X(hipStreamCreateWithFlags) X(hipStreamDestroy) X(hipStreamSynchronize)               \
   X(hipStreamQuery)                                                                                              \
-  X(hipStreamGetDevice) X(hipStreamWaitEvent) X(hipStreamIsCapturing) X(hipStreamBeginCapture)                   \
+  X(hipStreamWaitEvent) X(hipStreamIsCapturing) X(hipStreamBeginCapture)                   \
   X(hipStreamEndCapture) X(hipThreadExchangeStreamCaptureMode) X(hipEventCreateWithFlags) X(hipEventDestroy)     \
   X(hipEventRecord) X(hipEventSynchronize) X(hipEventElapsedTime) X(hipGraphInstantiateWithFlags)                \
   X(hipGraphDestroy) X(hipGraphExecDestroy) X(hipGraphLaunch)
@@ -490,14 +490,6 @@ hipError_t hipStreamSynchronize(void *handle) {
   return status;
 }
 
-hipError_t hipStreamGetDevice(void *handle, int *device) {
-  ENTER(hipStreamGetDevice);
-  CHECK(device, hipErrorInvalidValue);
-  RESOLVE(handle, target);
-  *device = target.device;
-  return hipSuccess;
-}
-
 /* ---- Memory ------------------------------------------------------------------------------------------------- */
 
 static size_t allocated(int device) {
@@ -872,7 +864,7 @@ hipError_t hipModuleGetFunction(void **function, void *handle, const char *name)
 /* ---- Work: what streams run and graphs hold ------------------------------------------------------------------ */
 
 struct node {
-  enum { LAUNCH, FILL, COPY_IN, COPY_OUT, COPY_ON } work;
+  enum { LAUNCH, FILL, COPY_IN, COPY_OUT } work;
   struct node *next;
   struct object *function;
   unsigned grid[3], block[3], lds_bytes;
@@ -917,11 +909,13 @@ static hipError_t run_node(const struct node *n, struct target target) {
   if (n->work == LAUNCH) return run_launch(n, target);
   if (!n->size) return hipSuccess;
   CHECK(n->target && (n->work == FILL || n->source), hipErrorInvalidValue);
-  const int to_device = n->work != COPY_OUT, from_device = n->work == COPY_OUT || n->work == COPY_ON;
-  CHECK(!to_device || holder(n->target, n->size, MEMORY), hipErrorInvalidValue);
-  CHECK(!from_device || holder(n->source, n->size, MEMORY), hipErrorInvalidValue);
-  CHECK(to_device || !touches_device(n->target, n->size), hipErrorInvalidMemcpyDirection);
-  CHECK(n->work != COPY_IN || !touches_device(n->source, n->size), hipErrorInvalidMemcpyDirection);
+  if (n->work == COPY_OUT) {
+    CHECK(holder(n->source, n->size, MEMORY), hipErrorInvalidValue);
+    CHECK(!touches_device(n->target, n->size), hipErrorInvalidMemcpyDirection);
+  } else {
+    CHECK(holder(n->target, n->size, MEMORY), hipErrorInvalidValue);
+    CHECK(n->work == FILL || !touches_device(n->source, n->size), hipErrorInvalidMemcpyDirection);
+  }
   if (n->work == FILL)
     memset(n->target, n->byte, n->size);
   else
@@ -1004,11 +998,6 @@ hipError_t hipMemcpyHtoDAsync(void *target, const void *source, size_t size, voi
 hipError_t hipMemcpyDtoHAsync(void *target, const void *source, size_t size, void *stream) {
   ENTER(hipMemcpyDtoHAsync);
   return submit(&(struct node){.work = COPY_OUT, .target = target, .source = source, .size = size}, stream);
-}
-
-hipError_t hipMemcpyDtoDAsync(void *target, const void *source, size_t size, void *stream) {
-  ENTER(hipMemcpyDtoDAsync);
-  return submit(&(struct node){.work = COPY_ON, .target = target, .source = source, .size = size}, stream);
 }
 
 hipError_t hipMemsetD8Async(void *target, unsigned char byte, size_t count, void *stream) {

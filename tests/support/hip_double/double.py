@@ -11,7 +11,7 @@ fixtures:
         assert double.calls("hipModuleLaunchKernel") == 0
 
 Such a process is the fork of one that has imported hip-python and the test's module, and has called nothing of the
-library: imports are paid for once a session. `tests/conftest.py` has the fixture `hip_double`, which builds the double.
+library: imports are paid for once a session. `conftest.py` has the fixture `hip_double`, which builds the double.
 The environment that it reads is described in `amdhip64.c`.
 """
 

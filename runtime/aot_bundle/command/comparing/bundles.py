@@ -11,6 +11,7 @@ from aot_bundle.command.listing import find_bundles
 from aot_bundle.isa import read_instructions
 from aot_runtime.bundle.files import Source, source_of
 from aot_runtime.bundle.reading import read_blob, read_index
+from aot_runtime.contract.arch import HIP
 from aot_runtime.contract.provenance import Provenance, Resource
 from aot_runtime.contract.records import Index, Variant, encode_json
 from aot_runtime.errors import BundleError
@@ -126,7 +127,7 @@ def compare_indexes(places: tuple[Source, Source], indexes: tuple[Index, Index],
 
 
 def _reader(place: Source, index: Index) -> Instructions:
-    if index.target.backend != "hip":
+    if index.target.backend != HIP.name:
         raise BundleError("the instructions of cubins are not read; those of code objects for AMD GPUs are")
 
     def read(variant: Variant) -> Any:

@@ -7,7 +7,7 @@ first.
 
 - A and B of MFMA and gfx12 WMMA: lane = (group, block, row); slot s of group g is k = g * slots + s. For B, replace row
   by column. The 8-bit forms of f8f6f4 have k = (s // 16) * 16 * groups + g * 16 + s % 16.
-- A and B of gfx11 WMMA: lane = (copy, row) with two identical copies, slot = k. Copy 0 is used here.
+- A and B of gfx11 WMMA: lane = (copy, row) with identical copies, slot = k. Copy 0 is used here.
 - C and D: lane = (group, low block, column), register = (high block, row part, height), and the row of a block is
   (row part, group, height). Height is 4 for 32-bit MFMA, 8 for gfx12 WMMA, 1 for fp64 MFMA and gfx11 WMMA. gfx12 packs
   16-bit elements in pairs; gfx11 stores each in the register half selected by op_sel[2].

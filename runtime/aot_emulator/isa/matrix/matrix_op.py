@@ -7,11 +7,12 @@ Each computes D = A * B + C on small matrices distributed over the registers and
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from functools import lru_cache
 from typing import Literal
 
+from aot_emulator.isa.archs import ARCHS, Generation
 from aot_emulator.isa.floats import formats
 from aot_emulator.isa.floats.formats import FloatFormat
 
@@ -137,7 +138,7 @@ class MatrixOp:
         return self._input_registers(self.n, self.b)
 
     def _input_registers(self, size: int, element: Element) -> int:
-        copies = 2 if self.family == "wmma11" else 1
+        copies = self.lanes // size if self.family == "wmma11" else 1
         return copies * size * self.k * self.blocks * element.bits // (32 * self.lanes)
 
     @property
@@ -261,29 +262,30 @@ def _cdna3(canonical: str) -> MatrixOp:
     return replace(op, model="fused", group=min({32: 4, 16: 8, 8: 16}[op.a.bits], op.k))
 
 
+_GENERATIONS: Mapping[Generation, tuple[list[str], Callable[[str], MatrixOp]]] = {
+    "cdna2": (_CDNA + _CDNA2_ONLY, _cdna2),
+    "cdna3": (_CDNA + _CDNA3_ON + _CDNA3_ONLY, _cdna3),
+    "cdna4": (_CDNA + _CDNA3_ON + _CDNA4, lambda name: _describe(name, name, "mfma", _OCP)),
+    "rdna3": (_RDNA3, lambda name: _describe(name, name, "wmma11", _OCP)),
+    "rdna4": (_RDNA4, lambda name: _describe(name, name, "wmma12", _OCP)),
+}
+"""Names of each generation's matrix instructions, and the function that describes one."""
+
+
 @lru_cache(maxsize=8)
-def matrix_ops(arch: str) -> Mapping[str, MatrixOp]:
-    """Return the matrix instructions of an architecture by mnemonic, as spelled in its ISA document.
+def matrix_ops(arch: str, wave64: bool = False) -> Mapping[str, MatrixOp]:
+    """Return the matrix instructions of an emulated architecture by mnemonic, as spelled in its ISA document.
 
     Args:
-        arch: gfx90a, gfx942, gfx950, gfx11*, or gfx120*.
-
-    Raises:
-        ValueError: unknown architecture.
+        wave64: describe RDNA's wave64 instructions; empty for gfx12, whose layouts are unknown.
     """
-    if arch == "gfx90a":
-        ops = [_cdna2(name) for name in _expand(_CDNA + _CDNA2_ONLY)]
-    elif arch == "gfx942":
-        ops = [_cdna3(name) for name in _expand(_CDNA + _CDNA3_ON + _CDNA3_ONLY)]
-    elif arch == "gfx950":
-        ops = [_describe(name, name, "mfma", _OCP) for name in _expand(_CDNA + _CDNA3_ON + _CDNA4)]
-    elif arch.startswith("gfx11"):
-        ops = [_describe(name, name, "wmma11", _OCP) for name in _expand(_RDNA3)]
-    elif re.fullmatch(r"gfx120\w", arch):
-        ops = [_describe(name, name, "wmma12", _OCP) for name in _expand(_RDNA4)]
-    else:
-        raise ValueError(f"no known matrix instructions for {arch!r}; known: gfx90a, gfx942, gfx950, gfx11*, gfx120*")
-    return {op.mnemonic: op for op in ops}
+    generation = ARCHS[arch].generation
+    names, describe = _GENERATIONS[generation]
+    if not wave64:
+        return {op.mnemonic: op for op in map(describe, _expand(names))}
+    if generation == "rdna4":
+        return {}
+    return {op.mnemonic: replace(op, lanes=64) for op in map(describe, _expand(names))}
 
 
 @lru_cache(maxsize=256)
@@ -306,7 +308,8 @@ def resolve(op: MatrixOp, modifiers: MatrixModifiers = NO_MODIFIERS) -> MatrixOp
             f"{op.mnemonic}: cbsz={modifiers.cbsz}, abid={modifiers.abid}: "
             f"must broadcast one of at most {op.blocks} blocks"
         )
-    if op.a.fmt is None and (modifiers.neg & 4 or modifiers.neg_hi):
+    meaningless = 0 if op.family == "wmma11" else 4  # for gfx11 hipBLASLt's kernels set neg_lo of C
+    if op.a.fmt is None and (modifiers.neg & meaningless or modifiers.neg_hi):
         raise ValueError(f"{op.mnemonic}: neg_lo is the signedness of A and B only, neg_hi must be 0")
     if op.a.bits == 8 and op.a.fmt and op.family == "wmma12" and (modifiers.neg | modifiers.neg_hi) & 3:
         raise ValueError(f"{op.mnemonic}: only C can be negated")

@@ -175,15 +175,22 @@ def _bind_atomic(instruction: Instruction, layout: Registers, atomic: Atomic, re
 # Cross-lane moves through the LDS crossbar, without memory access
 
 
+def _lane_names(instruction: Instruction) -> Callable[[Array], Array]:
+    """Maps addresses to the lanes that they name: of the wavefront, or of the lane's own half of 64 on RDNA 3."""
+    lane = np.arange(instruction.arch.lanes)
+    reach = 32 if instruction.arch.isa == "rdna3" else instruction.arch.lanes
+    return lambda addresses: addresses >> 2 & reach - 1 | lane & ~(reach - 1)
+
+
 def _bind_bpermute(instruction: Instruction, layout: Registers) -> Step:
     """Return the step of a gather between lanes. Inactive source lanes give 0, or their value with `fi`."""
     addresses = _addresses(instruction, layout, _offset(instruction))
     source = data_register(instruction, "data0", layout, 1)
     target = data_register(instruction, "vdst", layout, 1)
-    inactive_too = "_fi_" in instruction.mnemonic
+    inactive_too, named = "_fi_" in instruction.mnemonic, _lane_names(instruction)
 
     def step(waves: Wavefronts) -> None:
-        lanes = addresses(waves) >> 2 & waves.lanes - 1
+        lanes = named(addresses(waves))
         values = waves.u32[source] if inactive_too else _active_values(waves, source)
         waves.write(target, np.take_along_axis(values, lanes, 1))
 
@@ -194,10 +201,10 @@ def _bind_permute(instruction: Instruction, layout: Registers) -> Step:
     """Return the step of a scatter between active lanes. The highest sender wins; lanes without a sender get 0."""
     addresses = _addresses(instruction, layout, _offset(instruction))
     source = data_register(instruction, "data0", layout, 1)
-    target = data_register(instruction, "vdst", layout, 1)
+    target, named = data_register(instruction, "vdst", layout, 1), _lane_names(instruction)
 
     def step(waves: Wavefronts) -> None:
-        lanes = addresses(waves) >> 2 & waves.lanes - 1
+        lanes = named(addresses(waves))
         received = np.zeros(waves.shape, np.uint32)
         wave, lane = np.nonzero(np.ones(lanes.shape, bool) if waves.active is None else waves.active)
         received[wave, lanes[wave, lane]] = waves.u32[source][wave, lane]  # in lane order: the last one wins

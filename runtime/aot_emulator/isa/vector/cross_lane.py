@@ -19,7 +19,7 @@ from aot_emulator.isa.operands import (
     vector_register,
     vector_source,
 )
-from aot_emulator.state.wavefronts import Wavefronts
+from aot_emulator.state.wavefronts import M0, Wavefronts
 
 # Between lanes
 
@@ -93,6 +93,15 @@ def _bind_swap(instruction: Instruction, layout: Registers) -> Step:
     return step
 
 
+def _bind_exchange_halves(instruction: Instruction, layout: Registers) -> Step:
+    """v_permlane64_b32: each lane takes the value of the one 32 further, active or not; of 32 lanes it does nothing."""
+    if instruction.arch.lanes == 32:
+        return lambda waves: None
+    row = _source_row(instruction, layout)
+    target = vector_register(instruction, instruction.fields["vdst"], False, layout, 1)
+    return lambda waves: waves.write(target, np.roll(waves.u32[row], 32, axis=1))
+
+
 def _bind_row_swap(instruction: Instruction, layout: Registers) -> Step:
     """Bind v_permlane16_swap, v_permlane32_swap: swap odd rows of one register with even rows of the other."""
     if instruction.field("omod") or instruction.field("clmp"):
@@ -108,6 +117,27 @@ def _bind_row_swap(instruction: Instruction, layout: Registers) -> Step:
             raise instruction.unsupported("row swap with inactive lanes")
         first, second = (waves.u32[row].reshape(waves.count, -1, 2, width) for row in (even, odd))
         first[:, :, 0], second[:, :, 1] = second[:, :, 1].copy(), first[:, :, 0].copy()
+
+    return step
+
+
+def _bind_relative_move(instruction: Instruction, layout: Registers) -> Step:
+    """v_movrels_b32 and v_movreld_b32 of RDNA: the number in M0 is added to the source's or the destination's."""
+    moves_source = instruction.mnemonic == "v_movrels_b32"
+    target = vector_register(instruction, instruction.fields["vdst"], False, layout, 1)
+    first = _source_row(instruction, layout) if moves_source else target
+    read = vector_source(instruction, instruction.fields["src0"], "u32", layout)
+
+    def step(waves: Wavefronts) -> None:
+        rows = first + waves.scalars[M0 + 1].astype(np.int64)
+        if rows.max() >= layout.total:
+            raise instruction.unsupported(f"register v{rows.max()}: the kernel has {layout.total} of them")
+        wave = np.arange(waves.count)
+        if moves_source:
+            waves.write(target, waves.u32[rows, wave])
+            return
+        value = np.broadcast_to(read(waves), waves.shape)
+        waves.u32[rows, wave] = value if waves.active is None else np.where(waves.active, value, waves.u32[rows, wave])
 
     return step
 
@@ -160,6 +190,9 @@ CROSS_LANE: dict[str, Callable[[Instruction, Registers], Step]] = {
     "v_swap_b32": _bind_swap,
     "v_permlane16_swap_b32": _bind_row_swap,
     "v_permlane32_swap_b32": _bind_row_swap,
+    "v_movreld_b32": _bind_relative_move,
+    "v_movrels_b32": _bind_relative_move,
+    "v_permlane64_b32": _bind_exchange_halves,
     "v_swap_b16": _bind_swap_halves,
     "v_permlane16_b32": _bind_permute_row,
     "v_permlanex16_b32": _bind_permute_row,

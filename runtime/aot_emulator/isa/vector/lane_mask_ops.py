@@ -10,7 +10,7 @@ import numpy as np
 from aot_emulator.isa.decoding import Instruction
 from aot_emulator.isa.floats import division
 from aot_emulator.isa.modifiers import Modifiers
-from aot_emulator.isa.operands import DTYPES, Registers, Step, scalar_source, scalar_target
+from aot_emulator.isa.operands import DTYPES, Registers, Step, is_null, scalar_source, scalar_target
 from aot_emulator.state.arrays import Array
 from aot_emulator.state.wavefronts import VCC, Wavefronts
 
@@ -22,7 +22,7 @@ from .integer_ops import widened
 def _mask_reader(instruction: Instruction) -> Callable[[Wavefronts], Array]:
     """The lane mask that an instruction takes: src2 in VOP3 and VOP3SD, else VCC."""
     number = instruction.fields.get("src2", VCC)
-    if number < 128:
+    if number < 128 and not is_null(instruction, number):
         return lambda waves: waves.lane_mask(number)
     source = scalar_source(instruction, number, "u64")
     shifts = np.arange(instruction.arch.lanes, dtype=np.uint64)

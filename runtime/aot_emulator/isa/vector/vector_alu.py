@@ -35,8 +35,7 @@ OPS: dict[str, VectorOp] = {
 
 # Binding
 
-_NOTHING = ("v_nop", "v_clrexcp", "v_pipeflush", "v_permlane64_b32")
-"""v_permlane64_b32 exchanges halves of wavefronts of 64."""
+_NOTHING = ("v_nop", "v_clrexcp", "v_pipeflush")
 
 
 def bind(instruction: Instruction, layout: Registers) -> Step | None:

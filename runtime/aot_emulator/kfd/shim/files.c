@@ -9,6 +9,7 @@
 #include <string.h>
 #include <sys/mman.h>
 #include <sys/prctl.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/un.h>
 #include <unistd.h>
@@ -45,6 +46,19 @@ static int real_open(const char *path, int flags) {
     return real(path, flags, 0600);
 }
 
+static void mark(const char *name) {  // by an empty file, for who asks what the program has come to
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", folder(), name);
+    int fd = real_open(path, O_CREAT | O_WRONLY | O_CLOEXEC);
+    if (fd >= 0) close(fd);
+}
+
+static bool make_memory(int fd) {
+    struct rlimit limit;  // beyond it ftruncate ends the program by a signal
+    if (!getrlimit(RLIMIT_FSIZE, &limit) && limit.rlim_cur < MEMORY_BYTES) return refuse(EFBIG) == 0;
+    return fd >= 0 && !ftruncate(fd, MEMORY_BYTES);
+}
+
 bool open_machine(void) {
     pthread_mutex_lock(&opening);
     if (!known) {
@@ -56,9 +70,11 @@ bool open_machine(void) {
         device_count = size > 0 ? size / sizeof *devices : 0;
         for (unsigned i = 0; i < device_count; i++) {
             memory_fds[i] = memfd_create("gpu-memory", MFD_CLOEXEC);
-            if (memory_fds[i] < 0 || ftruncate(memory_fds[i], MEMORY_BYTES)) {
-                complain("a file for a GPU's memory, of 1 TiB and sparse, cannot be made (memfd_create): %s; is there a "
+            if (!make_memory(memory_fds[i])) {
+                static bool said;
+                if (!said) complain("a file for a GPU's memory, of 1 TiB and sparse, cannot be made (memfd_create): %s; is there a "
                          "limit on the size of files (ulimit -f)?", strerror(errno));
+                said = true;
                 device_count = 0;
                 pthread_mutex_unlock(&opening);
                 return false;
@@ -95,10 +111,6 @@ static bool greet(int shared_fd) {
         complain("no process plays the GPU at %s: %s", to.sun_path, strerror(errno));
         return false;
     }
-    char path[512];
-    snprintf(path, sizeof path, "%s/opened", folder());  // for who asks whether a program has used a GPU
-    int mark = real_open(path, O_CREAT | O_WRONLY | O_CLOEXEC);
-    if (mark >= 0) close(mark);
     struct ucred other;
     socklen_t size = sizeof other;
     if (!getsockopt(peer, SOL_SOCKET, SO_PEERCRED, &other, &size))  // it reads and writes memory that is registered
@@ -119,6 +131,7 @@ static bool greet(int shared_fd) {
 }
 
 static int open_kfd(void) {
+    mark("opened");
     if (!open_machine()) return refuse(ENOENT);
     pthread_mutex_lock(&opening);
     if (kfd_fd < 0) {
@@ -143,7 +156,10 @@ static void forget(void) {  // in the child of a fork, which has to open the dri
     pthread_mutex_init(&lock, NULL);
     pthread_mutex_init(&opening, NULL);
 }
-__attribute__((constructor)) static void prepare(void) { pthread_atfork(NULL, NULL, forget); }
+__attribute__((constructor)) static void prepare(void) {
+    pthread_atfork(NULL, NULL, forget);
+    if (folder()) mark("loaded");
+}
 
 enum { NOT_OURS = -2 };
 

@@ -9,12 +9,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 from importlib import import_module
 
-from aot_runtime.contract.arch import ARCHITECTURES
+from aot_runtime.contract.arch import ARCHITECTURES, BACKENDS, CUDA, HIP
 from aot_runtime.errors import DeviceError
 
-from .base import DeviceProperties, Driver, PreparedLaunch
+from .base import EMULATOR, DeviceProperties, Driver, PreparedLaunch
 
 __all__ = [
+    "DRIVERS",
+    "EMULATOR",
     "GPUS",
     "DeviceProperties",
     "Driver",
@@ -26,21 +28,21 @@ __all__ = [
 ]
 
 
-_DRIVERS: Mapping[str, tuple[str, str]] = {
-    "hip": ("aot_runtime.device.drivers.hip", "HipDriver"),
-    "cuda": ("aot_runtime.device.drivers.cuda", "CudaDriver"),
-    "emulator": ("aot_emulator", "EmulatorDriver"),
+DRIVERS: Mapping[str, tuple[str, str]] = {
+    HIP.name: ("aot_runtime.device.drivers.hip", "HipDriver"),
+    CUDA.name: ("aot_runtime.device.drivers.cuda", "CudaDriver"),
+    EMULATOR: ("aot_emulator", "EmulatorDriver"),
 }
-"""Every driver that can be opened by name: its module, which is imported then, and its class there."""
-GPUS = ("hip", "cuda")
+"""Drivers by name: the module to import when one is opened, and the name of its class."""
+GPUS = tuple(BACKENDS)
 """The drivers of real GPUs, in the order of preference."""
 
 
 def open_driver(name: str) -> Driver:
     """The driver of that name. Raises `DeviceError` if there is none, or its library is not there."""
-    if name not in _DRIVERS:
-        raise DeviceError(f"there is no driver named {name!r}; there are: {', '.join(_DRIVERS)}")
-    module, kind = _DRIVERS[name]
+    if name not in DRIVERS:
+        raise DeviceError(f"there is no driver named {name!r}; there are: {', '.join(DRIVERS)}")
+    module, kind = DRIVERS[name]
     driver: Driver = getattr(import_module(module), kind)()
     return driver
 

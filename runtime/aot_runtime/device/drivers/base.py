@@ -1,4 +1,4 @@
-"""What the runtime asks of a GPU: the `Driver` protocol, and the two values that cross it.
+"""The `Driver` protocol: all that the runtime asks of a GPU.
 
 Handles (modules, functions, streams, events, graphs) and device addresses are plain integers; stream 0 is
 the device's default stream. A driver holds no policy: which device, which stream, who owns what, and when
@@ -13,6 +13,9 @@ import msgspec
 
 from aot_runtime.contract.records import TensorMap
 
+EMULATOR = "emulator"
+"""The name of the driver whose devices are emulated. It has one for each architecture that it knows, which is named by
+the architecture."""
 Outcome: TypeAlias = "list[Any] | None"
 """The list that a call leaves its result in, or None: see `Driver`."""
 
@@ -24,7 +27,7 @@ def handle_of(outcome: list[Any]) -> int:
 
 
 class DeviceProperties(msgspec.Struct, frozen=True):
-    """What dispatch and diagnostics need to know of one device."""
+    """Properties of a device that dispatch and diagnostics use."""
 
     name: str
     arch: str
@@ -44,7 +47,7 @@ class DeviceProperties(msgspec.Struct, frozen=True):
     """Highest clock of the compute units, Hz; 0: not known."""
     memory_clock: float = 0
     pci: str = ""
-    """Where the GPU is, as Linux names it: `0000:c1:00.0`; empty: not known. Partitions of a GPU share it."""
+    """The PCI address, as Linux writes it: `0000:c1:00.0`; empty if not known. Partitions of a GPU share it."""
 
 
 class PreparedLaunch(Protocol):
@@ -84,6 +87,10 @@ class Driver(Protocol):
 
     name: str
     """`hip`, `cuda` or `emulator`."""
+    dlpack_device: int | None
+    """`DLDeviceType` of its memory; None if other libraries cannot use the memory."""
+    is_emulated: bool
+    """The device is emulated: its times say nothing about a GPU."""
     exact_allocations: bool
     """Memory is to be asked for to the byte and given back at once, so that faults show."""
 

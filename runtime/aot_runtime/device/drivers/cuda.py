@@ -6,6 +6,7 @@ import ctypes
 from functools import partial
 from typing import Any, ClassVar
 
+from aot_runtime.contract.arch import CUDA
 from aot_runtime.contract.records import TensorMap
 from aot_runtime.errors import DeviceError
 
@@ -28,7 +29,8 @@ class CudaDriver(GpuDriver):
         DeviceError: cuda-bindings or libcuda is not there. (No GPU is no error: `device_count` is 0.)
     """
 
-    name = "cuda"
+    name = CUDA.name
+    dlpack_device = CUDA.dlpack_device
     prefix = "cu"
     renamed: ClassVar[dict[str, str]] = {"PointerGetAttributes": "cuPointerGetAttribute"}
     symbols: ClassVar[dict[str, str]] = {

@@ -43,6 +43,7 @@ class GpuDriver(GpuApi):
 
     name: str
     exact_allocations = False
+    is_emulated = False
     launch_call: str = "LaunchKernel"
     launches_early: bool = False
     """Whether a launch may begin before those that precede it on its stream have ended."""

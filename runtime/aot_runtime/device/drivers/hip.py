@@ -6,7 +6,7 @@ import ctypes
 import os
 from typing import Any, ClassVar
 
-from aot_runtime.contract.arch import ARCHITECTURES, likely_dies
+from aot_runtime.contract.arch import ARCHITECTURES, HIP, likely_dies
 from aot_runtime.errors import DeviceError
 
 from .base import DeviceProperties, Outcome
@@ -22,8 +22,8 @@ class HipDriver(GpuDriver):
         DeviceError: hip-python or libamdhip64 is not there. (No GPU is no error: `device_count` is 0.)
     """
 
-    name = "hip"
-    prefix = "hip"
+    name = prefix = HIP.name
+    dlpack_device = HIP.dlpack_device
     renamed: ClassVar[dict[str, str]] = {
         "CtxSetCurrent": "hipSetDevice",
         "DeviceGetCount": "hipGetDeviceCount",

@@ -10,7 +10,7 @@ from typing import Any
 
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.records import TENSOR_MAP_BYTES, TensorMap
-from aot_runtime.contract.tensor_maps import MAP_DTYPES, SWIZZLES
+from aot_runtime.contract.tensor_maps import SWIZZLES
 
 _NOT_INTERLEAVED = 0
 _PROMOTED_TO_128_BYTES = 2
@@ -33,11 +33,11 @@ def encode_tensor_map(
         version: of the driver, as `cuDriverGetVersion` tells it.
         check: raises an error for a status that is one.
     """
-    rank = len(shape)
+    rank, dtype = len(shape), DTYPES[tensor_map.dtype]
     room = ctypes.create_string_buffer(TENSOR_MAP_BYTES + _MAP_ALIGNMENT)
     at = -(-ctypes.addressof(room) // _MAP_ALIGNMENT) * _MAP_ALIGNMENT
     status = library.cuTensorMapEncodeTiled(
-        ctypes.c_void_p(at), MAP_DTYPES[tensor_map.dtype], rank, ctypes.c_void_p(address),
+        ctypes.c_void_p(at), dtype.tensor_map, rank, ctypes.c_void_p(address),
         # CUDA counts dims from the innermost one.
         _array(ctypes.c_uint64, rank, shape[::-1]), _array(ctypes.c_uint64, rank, strides[::-1]),
         _array(ctypes.c_uint32, rank, tensor_map.box[::-1]), _array(ctypes.c_uint32, rank, [1] * rank),
@@ -45,8 +45,7 @@ def encode_tensor_map(
     )  # fmt: skip
     check(status)
     made = ctypes.string_at(at, TENSOR_MAP_BYTES)
-    size = DTYPES[tensor_map.dtype]
-    reach = sum((extent - 1) * step for extent, step in zip(shape, (*strides, size), strict=True)) + 1
+    reach = sum((extent - 1) * step for extent, step in zip(shape, (*strides, dtype.size), strict=True)) + 1
     return _unmarked(made) if version <= _LAST_TO_MARK and reach < _SMALL else made
 
 

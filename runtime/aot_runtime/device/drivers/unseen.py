@@ -6,6 +6,8 @@ import os
 from collections.abc import Mapping
 from pathlib import Path
 
+from aot_runtime.contract.arch import HIP
+
 _NODES = Path("/sys/devices/virtual/kfd/kfd/topology/nodes")
 """The folder where Linux's driver describes its GPUs; `gfx_target_version` is 90402 for gfx942, 0 for a processor."""
 _DEVICE = Path("/dev/kfd")
@@ -25,7 +27,7 @@ def gpus_of_linux(nodes: Path = _NODES) -> list[str]:
 
 def why_unseen(driver: str, environment: Mapping[str, str] = os.environ, nodes: Path = _NODES) -> str:
     """Say what to do about GPUs that a driver does not show and Linux does: the end of an error, or nothing."""
-    gpus = gpus_of_linux(nodes) if driver == "hip" else []
+    gpus = gpus_of_linux(nodes) if driver == HIP.name else []
     if not gpus:
         return ""
     hiding = [f"{name}={environment[name]}" for name in _HIDING if name in environment]

@@ -8,8 +8,7 @@ import numpy as np
 import pytest
 
 from aot_emulator import Arithmetic
-from aot_emulator.isa.matrix import matrix_op
-from tests.support.emulation.naive_matrix import FLOATS, Case
+from tests.support.emulation.naive_matrix import FLOATS, Case, ops_of
 
 # --- The hardware model, from its published description, one element and exact fractions
 
@@ -69,9 +68,7 @@ def model(op, a, b, c):
     return total
 
 
-MODELLED = [
-    (a, n) for a, n in FLOATS if matrix_op.matrix_ops(a)[n].model and matrix_op.matrix_ops(a)[n].d.name == "f32"
-]
+MODELLED = [(a, n) for a, n in FLOATS if ops_of(a)[n].model and ops_of(a)[n].d.name == "f32"]
 
 
 @pytest.mark.sampled(6)

@@ -9,16 +9,15 @@ import ml_dtypes
 import numpy as np
 import pytest
 
-from aot_emulator.isa.archs import ARCHS
 from aot_emulator.isa.memory.atomics import LDS_ATOMICS, MEMORY_ATOMICS
 from aot_runtime.errors import MemoryAccessError
 from tests.support.emulation.machine import DEFAULT_MODE, LANE, RDNA, RETURN, Machine, block, every_isa, is_rdna
-from tests.support.emulation.values import s
+from tests.support.emulation.values import arch_of, s
 
 IN_LDS_ONLY = {("gfx942", "min_f32"), ("gfx942", "max_f32")}
 SPACES = {"global": MEMORY_ATOMICS, "buffer": MEMORY_ATOMICS, "ds": LDS_ATOMICS}
 FORMS = [(space, arch, name) for space, table in SPACES.items() for arch in ("gfx942", *RDNA)
-         for name in table[ARCHS[arch].isa] if not name.startswith("pk_") and (space == "ds" or (arch, name) not in IN_LDS_ONLY)]  # fmt: skip
+         for name in table[arch_of(arch).isa] if not name.startswith("pk_") and (space == "ds" or (arch, name) not in IN_LDS_ONLY)]  # fmt: skip
 
 OPERATIONS: dict[str, Callable[..., int]] = {
     "swap": lambda old, new: new, "wrxchg": lambda old, new: new, "storexchg": lambda old, new: new,
@@ -48,7 +47,7 @@ def text_of(space: str, arch: str, name: str, words: int, returns: bool) -> str:
     data, target, returning = (
         block(8, words),
         f"{block(20, words)}, " if returns else "",
-        RETURN[ARCHS[arch].isa] if returns else "",
+        RETURN[arch_of(arch).isa] if returns else "",
     )
     if space != "ds":
         data = block(8, 2 * words) if "cmpswap" in name else data
@@ -86,7 +85,7 @@ def test_atomic(space: str, arch: str, name: str):
     always = operation in ("wrxchg", "storexchg", "csub")
     for returns in (True,) if always else (False, True):
         rng, least = np.random.default_rng(0), -4 if kind[0] == "i" else 0
-        lanes = 2 * ARCHS[arch].lanes
+        lanes = 2 * arch_of(arch).lanes
         numbers = (
             rng.standard_normal((3, lanes)) * 8 if kind[0] == "f" else rng.integers(least, 20, (3, lanes))
         ).astype(dtype)

@@ -8,10 +8,9 @@ from dataclasses import dataclass
 import numpy as np
 import pytest
 
-from aot_emulator.isa.archs import ARCHS
 from aot_emulator.isa.memory.transfers import LDS_LOADS, LDS_STORES, MEMORY_LOADS, MEMORY_STORES
 from tests.support.emulation.machine import ACTIVE, LANE, OLD, RDNA, Machine, block, every_isa
-from tests.support.emulation.values import integers
+from tests.support.emulation.values import arch_of, integers
 
 SPACES = ("lds", "global", "global with a scalar", "buffer")
 
@@ -71,8 +70,8 @@ def every(loads: bool) -> list[tuple[str, str, str]]:
     """(arch, space, name) of every load or store."""
     memory = MEMORY_LOADS if loads else MEMORY_STORES
     return [(arch, space, name) for arch in ("gfx942", *RDNA) for space in SPACES
-            for name in ((LDS_LOADS[ARCHS[arch].isa] if loads else LDS_STORES) if space == "lds"
-                         else memory[ARCHS[arch].isa])]  # fmt: skip
+            for name in ((LDS_LOADS[arch_of(arch).isa] if loads else LDS_STORES) if space == "lds"
+                         else memory[arch_of(arch).isa])]  # fmt: skip
 
 
 @pytest.mark.parametrize("arch,space,name", every(loads=True))

@@ -7,7 +7,7 @@ import pytest
 
 from aot_emulator.isa.floats import division
 from tests.support.emulation.integer_oracles import permute
-from tests.support.emulation.machine import LANE, OLD, RDNA, Machine, every_isa
+from tests.support.emulation.machine import LANE, OLD, RDNA, WAVE64, Machine, every_isa
 from tests.support.emulation.values import assert_same, dtype_of, edge_floats, integers, mnemonics, spelled
 
 CARRY = {
@@ -15,7 +15,7 @@ CARRY = {
     "addc": lambda a, b, c: a + b + c, "subb": lambda a, b, c: a - b - c, "subbrev": lambda a, b, c: b - a - c,
 }  # fmt: skip
 # On RDNA those that take no carry are in VOP3 alone.
-CARRY_FORMS = [(arch, name, scalar) for arch in ("gfx942", *RDNA) for name in CARRY for scalar in (False, True)
+CARRY_FORMS = [(arch, name, scalar) for arch in ("gfx942", *RDNA, WAVE64) for name in CARRY for scalar in (False, True)
                if scalar or arch == "gfx942" or name in ("addc", "subb", "subbrev")]  # fmt: skip
 
 

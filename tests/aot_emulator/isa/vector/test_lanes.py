@@ -7,7 +7,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from tests.support.emulation.machine import ACTIVE, LANE, OLD, RDNA, Machine, every_isa, every_rdna, is_rdna
+from aot_runtime.errors import UnsupportedInstructionError
+from tests.support.emulation.machine import ACTIVE, LANE, OLD, RDNA, WAVE64, Machine, every_isa, every_width, is_rdna
 from tests.support.emulation.values import assert_same, edge_floats, integers, mnemonics
 
 
@@ -67,16 +68,45 @@ def test_swap_of_rows(width: int, form: str):
     machine.expect(dict(zip((2, 3), after, strict=True)))
 
 
+@every_width
+def test_registers_whose_numbers_are_relative(arch: str):
+    a, b = integers(0), integers(1)
+    machine = Machine(arch).fill({10: a, 11: b})
+    by_wave = np.arange(machine.shape[0]) % 2
+    machine.s[125] = by_wave
+    machine.activate(ACTIVE)
+    machine.execute("v_movrels_b32 v2, v10", "v_movreld_b32 v4, v10", "v_movreld_b32 v6, 7")
+    odd = np.repeat(by_wave, machine.shape[1]) == 1
+    wanted = {2: np.where(odd, b, a), 4: np.where(odd, OLD, a), 5: np.where(odd, a, OLD), 6: np.where(odd, OLD, 7)}
+    machine.expect({number: np.where(ACTIVE, want, OLD) for number, want in wanted.items()})
+    machine.s[125] = 100
+    with pytest.raises(UnsupportedInstructionError, match="register v110: the kernel has 64 of them"):
+        machine.execute("v_movrels_b32 v2, v10")
+
+
+@every_width
+def test_exchange_of_the_halves_of_a_wavefront(arch: str):
+    """Of 64 lanes, inactive ones are read; of 32 nothing is done."""
+    a = integers(0)
+    machine = Machine(arch).fill({8: a})
+    machine.activate(ACTIVE)
+    machine.execute("v_permlane64_b32 v2, v8", "v_permlane64_b32 v8, v8")
+    written = ACTIVE & (machine.arch.lanes == 64)
+    machine.expect({2: np.where(written, a[LANE ^ 32], OLD), 8: np.where(written, a[LANE ^ 32], a)})
+
+
 @pytest.mark.parametrize("name,other", [("v_permlane16_b32", 0), ("v_permlanex16_b32", 16)])
-@every_rdna
+@every_width
 def test_permutations_of_rows(arch: str, name: str, other: int):
     """op_sel's first bit has inactive lanes read, its second has them give 0."""
     a = integers(0)
     machine = Machine(arch).fill({8: a})
-    machine.s[4:6] = low, high = integers(1, 2, 8).astype(np.uint64)
+    machine.s[4:6] = low, high = integers(1, 2, len(machine.v[0])).astype(np.uint64)
     machine.s[6], machine.s[7] = 0x89ABCDEF, 0x01234567
     machine.execute(f"{name} v2, v8, s4, s5")
-    place = ((low | high << np.uint64(32))[LANE // 32] >> (LANE % 16 * 4).astype(np.uint64) & np.uint64(15)).astype(int)
+    place = (
+        (low | high << np.uint64(32))[LANE // machine.arch.lanes] >> (LANE % 16 * 4).astype(np.uint64) & np.uint64(15)
+    ).astype(int)
     machine.expect({2: a[(LANE & ~15 ^ other) + place]})
     machine.activate(ACTIVE)
     machine.execute(
@@ -102,7 +132,7 @@ DPP_OF_CDNA: dict[str, Source] = {
     "row_newbcast:6": lambda i: i // 16 * 16 + 6,
 }  # fmt: skip
 DPP_OF_RDNA: dict[str, Source] = {"row_share:6": lambda i: i // 16 * 16 + 6, "row_xmask:9": lambda i: i ^ 9}
-DPP_FORMS = [(arch, control, source) for arch in ("gfx942", *RDNA)
+DPP_FORMS = [(arch, control, source) for arch in ("gfx942", *RDNA, WAVE64)
              for control, source in {**DPP, **(DPP_OF_RDNA if is_rdna(arch) else DPP_OF_CDNA)}.items()]  # fmt: skip
 
 
@@ -130,7 +160,7 @@ def test_dpp(arch: str, control: str, source: Source, bound: bool):
                 machine.expect({number: np.where(enabled & (valid | bound), *wanted[number])})
 
 
-@every_rdna
+@every_width
 def test_dpp8(arch: str):
     a, source = integers(0), LANE & ~7 | np.array([7, 0, 0, 3, 2, 5, 5, 1])[LANE & 7]
     machine, text = Machine(arch).fill({8: a}), "dpp8:[7,0,0,3,2,5,5,1]"
@@ -146,12 +176,12 @@ def test_dpp_signs():
     machine.expect({3: -a[LANE & ~15 | LANE - 4 & 15] + np.abs(a)})
 
 
-@every_rdna
+@every_width
 def test_dpp_in_long_encodings(arch: str):
     a, b = (np.random.default_rng(seed).standard_normal(256).astype(np.float32) for seed in range(2))
     machine, tail = Machine(arch).fill({8: a, 9: b}), "row_xmask:1 row_mask:0xf bank_mask:0xf"
-    machine.execute(f"v_fma_f32_e64_dpp v2, -v8, |v9|, v9 {tail}", f"v_cmp_gt_f32_e64_dpp s4, v8, v9 {tail}",
-                    f"v_cmp_gt_f32_dpp vcc_lo, v8, v9 {tail}", f"v_add_f16_dpp v3.h, v8.l, v9.h {tail}")  # fmt: skip
+    machine.execute(f"v_fma_f32_e64_dpp v2, -v8, |v9|, v9 {tail}", f"v_cmp_gt_f32_e64_dpp {machine.mask(4)}, v8, v9 {tail}",
+                    f"v_cmp_gt_f32_dpp {machine.mask(106)}, v8, v9 {tail}", f"v_add_f16_dpp v3.h, v8.l, v9.h {tail}")  # fmt: skip
     moved = a[LANE ^ 1]
     machine.expect({2: (-moved.astype(np.float64) * np.abs(b) + b).astype(np.float32)}, {4: moved > b, 106: moved > b})
     assert_same(machine.get(3, np.float16, 1), moved.view(np.float16)[::2] + b.view(np.float16)[1::2])

@@ -1,0 +1,53 @@
+"""The contract's dtypes in C: numbers, enumerators and rows, all written from the one table of dtypes."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from aot_runtime.contract.dtypes import DTYPES, SCALAR_TYPES
+
+from .spelling import string
+
+ABSENT = "absent"
+"""The text for the dtype of a tensor that a call does not have, whose number is 0."""
+DTYPE_NUMBERS: Mapping[str, int] = {name: number for number, name in enumerate(DTYPES, 1)}
+"""The values of `aot_dtype`."""
+
+
+def enumerator(name: str) -> str:
+    """The C constant of a dtype or of a scalar type."""
+    return f"AOT_{name.upper()}"
+
+
+def _enumerators() -> str:
+    return "\n".join(f"    {enumerator(name)} = {number}," for name, number in DTYPE_NUMBERS.items())
+
+
+def _sizes() -> str:
+    return "\n".join(f"    case {enumerator(name)}: return {row.size};" for name, row in DTYPES.items())
+
+
+def _names() -> str:
+    return "\n".join(f"    {string(name)}," for name in (ABSENT, *DTYPES))
+
+
+def _scalar_enumerators() -> str:
+    return "\n".join(f"    {enumerator(name)}," for name in SCALAR_TYPES)
+
+
+def _scalar_types() -> str:
+    return "\n".join(
+        f"    {{{string(name)}, AOT_KIND_{row.kind.replace('uint', 'int').upper()}, {row.size}, "
+        f"{'true' if row.kind == 'int' else 'false'}}},"
+        for name, row in SCALAR_TYPES.items()
+    )
+
+
+INCLUDES = {
+    "dtype_enumerators": _enumerators,
+    "dtype_sizes": _sizes,
+    "dtype_names": _names,
+    "scalar_enumerators": _scalar_enumerators,
+    "scalar_types": _scalar_types,
+}
+"""The parts of the support code that are generated, by the names that it includes them by."""

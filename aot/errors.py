@@ -1,0 +1,50 @@
+"""Errors of builds and of kernels."""
+
+from __future__ import annotations
+
+import signal
+
+from aot_runtime.errors import AotError
+from aot_runtime.texts import escaped
+
+
+class BuildError(AotError):
+    """A build cannot go on: the output cannot be written, or a cluster cannot be used."""
+
+
+class CompileError(AotError):
+    """A kernel cannot be built.
+
+    Attributes:
+        reason: what is wrong, in a few lines, with the offending line of the kernel where there is one.
+        traceback_text: the full Python traceback of the cause; empty where the reason says it all.
+    """
+
+    def __init__(self, reason: str, traceback_text: str = ""):
+        super().__init__(reason, traceback_text)
+        self.reason, self.traceback_text = reason, traceback_text
+
+    @property
+    def lines(self) -> tuple[str, ...]:
+        return tuple(self.reason.split("\n"))
+
+    def __str__(self) -> str:
+        return "\n".join(map(escaped, self.lines))
+
+
+class KernelFileError(CompileError):
+    """A kernel file is missing, cannot be run as far as its kernel needs it, or changed during the build."""
+
+
+class KernelFunctionError(CompileError):
+    """A kernel file has no `@triton.jit` function of the name."""
+
+
+def described(error: BaseException) -> str:
+    """An exception in one line."""
+    return ": ".join(filter(None, [type(error).__name__, str(error)]))
+
+
+def is_interrupt(error: BaseException) -> bool:
+    """Tell the user's Ctrl-C from a KeyboardInterrupt that a kernel's file raises in a process that ignores SIGINT."""
+    return isinstance(error, KeyboardInterrupt) and signal.getsignal(signal.SIGINT) is not signal.SIG_IGN

@@ -1,0 +1,249 @@
+"""Kernels as their files have them: their parameters, decorators, and what they are made of."""
+
+from __future__ import annotations
+
+import ast
+import traceback
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from aot.errors import CompileError, described, is_interrupt
+from aot.targets import Target
+from aot_runtime.contract.dtypes import SCALAR_TYPES
+
+from .autotuning import Autotuning, decorators_of
+from .constants import dtype_of, layout_of
+from .project import Project, project
+from .source_hash import is_tuple_class, resolve, source_hash
+from .statements import function_tree
+
+if TYPE_CHECKING:
+    from triton.runtime.jit import JITFunction
+
+
+def load_kernel(root: Path | str, source: str, function: str) -> JITFunction:
+    """The `@triton.jit` function of a file, with all that it reads; decorators around `@triton.jit` are taken off.
+
+    Args:
+        root: project root: `from kernels.attention.masks import …` finds modules from there.
+        source: path of the file from `root`.
+
+    Raises:
+        KernelFileError, KernelFunctionError.
+    """
+    with project(root).active() as modules:
+        return modules.load(source, function)
+
+
+def split_function(path: str) -> tuple[str, str]:
+    """(file, function) of a `path.py:function`."""
+    source, _, function = path.rpartition(":")
+    return source, function
+
+
+@dataclass(frozen=True)
+class TupleUse:
+    """Use of a parameter that is a tuple.
+
+    Attributes:
+        least: elements that it must have.
+        most: elements that it may have; None: any number.
+        text: the line of the kernel that says so.
+    """
+
+    least: int
+    most: int | None
+    text: str
+
+
+@dataclass(frozen=True)
+class Parameter:
+    """A parameter of a kernel, or a member of one that is a named tuple.
+
+    Attributes:
+        name: the parameter's, or a member's path, `<parameter>.<field>`.
+        constexpr: it is annotated as a `tl.constexpr`.
+        default: None unless `has_default`; `NotPlain` for what is no number, boolean, text, dtype or tuple.
+        members: those of a parameter that is annotated with a `NamedTuple` class.
+        type: the kernarg type that it is annotated with; empty without one.
+        unpacked: the kernel's use of it as a tuple, as far as its text tells.
+    """
+
+    name: str
+    constexpr: bool
+    has_default: bool = False
+    default: Any = None
+    members: tuple[Parameter, ...] = ()
+    type: str = ""
+    unpacked: TupleUse | None = None
+
+    @property
+    def field(self) -> str:
+        """The name without the parameter that it is a member of."""
+        return self.name.rpartition(".")[2]
+
+
+@dataclass(frozen=True)
+class NotPlain:
+    """A default that only the kernel's own process can have, in words."""
+
+    text: str
+
+    def __repr__(self) -> str:
+        return self.text
+
+
+@dataclass(frozen=True)
+class KernelSource:
+    """A kernel, or a function that is bound to one, before it is compiled; plain data.
+
+    Attributes:
+        digest: its `source_hash`.
+        sources: (file from the root, SHA-256 of what was read) of each file that was read for it, at least.
+        autotuning: the decorators around it.
+        fault: a missing value that every compilation of it reads, in words; empty if there is none.
+        left_out: a line for each of these files, of statements that were needed and failed.
+        is_gluon: it is a kernel of Gluon.
+    """
+
+    parameters: tuple[Parameter, ...]
+    digest: str
+    sources: tuple[tuple[str, str], ...]
+    autotuning: Autotuning = field(default_factory=Autotuning)
+    fault: str = ""
+    left_out: tuple[str, ...] = ()
+    is_gluon: bool = False
+
+
+def inspect_kernel(root: Path | str, path: str, arch: str = "gfx942") -> KernelSource:
+    """Read a `path.py:function`. Raises `CompileError`: there is no such kernel, or its file is at fault.
+
+    Args:
+        arch: the architecture that the file finds where it asks Triton.
+    """
+    source, function = split_function(path)
+    with project(root).active(target=Target(arch)) as modules:
+        kernel = modules.load(source, function)
+        try:
+            parameters, digest = kernel_parameters(kernel), source_hash(kernel)
+            autotuning = decorators_of(modules, source, function)
+        except BaseException as error:
+            if is_interrupt(error):
+                raise
+            reason = f"{function!r} in {source} cannot be read: {described(error)}{modules.place(error.__traceback__)}"
+            raise CompileError(reason, traceback.format_exc()) from error
+        sources = tuple(sorted(modules.digests.items()))
+        fault, left_out = _fault(modules, kernel), modules.left_out()
+        return KernelSource(parameters, digest, sources, autotuning, fault, left_out, kernel.is_gluon())
+
+
+def _fault(modules: Project, kernel: JITFunction) -> str:
+    try:
+        modules.check(kernel)
+    except CompileError as error:
+        return error.reason
+    return ""
+
+
+def kernel_parameters(kernel: JITFunction) -> tuple[Parameter, ...]:
+    """The parameters of a kernel, in order."""
+    classes, uses = tuple_classes(kernel), tuple_uses(kernel)
+    return tuple(
+        Parameter(
+            param.name,
+            param.is_constexpr,
+            param.has_default,
+            _plain(param.default) if param.has_default else None,
+            _members(param.name, classes[param.name]) if param.name in classes else (),
+            _annotated_type(param.annotation_type),
+            uses.get(param.name),
+        )
+        for param in kernel.params
+    )
+
+
+def _annotated_type(name: str) -> str:
+    """The kernarg type that Triton's name of an annotation means; empty for pointers, and for what is no type."""
+    name = "i1" if name == "u1" else name  # Triton's boolean
+    return name if name in SCALAR_TYPES else ""
+
+
+def tuple_classes(kernel: JITFunction) -> dict[str, Any]:
+    """The `NamedTuple` class of each parameter that is annotated with one."""
+    found = {name: parameter.annotation for name, parameter in kernel.signature.parameters.items()}
+    scope = kernel.get_capture_scope()
+    # In a file with postponed annotations they are text.
+    resolved = {name: _named(value, scope) if isinstance(value, str) else value for name, value in found.items()}
+    return {name: value for name, value in resolved.items() if is_tuple_class(value)}
+
+
+def _named(text: str, scope: dict[str, Any]) -> Any:
+    try:
+        return resolve(ast.parse(text, mode="eval").body, scope)
+    except (SyntaxError, ValueError):
+        return None
+
+
+def _members(name: str, tuple_class: Any) -> tuple[Parameter, ...]:
+    kinds, defaults = tuple_class.__annotations__, tuple_class._field_defaults
+    return tuple(
+        Parameter(
+            f"{name}.{field}", "constexpr" in str(kinds.get(field)), field in defaults, _plain(defaults.get(field))
+        )
+        for field in tuple_class._fields
+    )
+
+
+def _plain(default: Any) -> Any:
+    value = getattr(default, "value", default)
+    if constant := dtype_of(value) or layout_of(value):
+        return constant
+    match value:
+        case None | bool():
+            return value
+        case int() if value.bit_length() > 64:
+            return NotPlain("a number of over 64 bits")
+        case int():  # of an enumeration: its class is known to the kernel's process alone
+            return int.__int__(value)
+        case float():
+            return float.__float__(value)
+        case str():
+            return str.__str__(value)
+        case tuple():
+            return tuple(map(_plain, value))
+    return NotPlain(repr(value))
+
+
+def tuple_uses(kernel: Any) -> Mapping[str, TupleUse]:
+    """The use of each parameter of a kernel that is unpacked (`a, b = strides`), or indexed by numbers (`strides[1]`).
+
+    A parameter that is assigned to somewhere may become anything, and is left out.
+    """
+    tree = function_tree(kernel.src)
+    parameters = {parameter.name for parameter in kernel.params}
+    parameters -= {node.id for node in ast.walk(tree) if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store)}
+    found: dict[str, TupleUse] = {}
+    for node in ast.walk(tree):
+        match node:
+            case ast.Assign(targets=[ast.Tuple(elts=parts)], value=ast.Name(id=name)):
+                starred = any(isinstance(part, ast.Starred) for part in parts)
+                use = TupleUse(len(parts) - starred, None if starred else len(parts), ast.unparse(node))
+            case ast.Subscript(value=ast.Name(id=name), slice=index) if (number := _number(index)) is not None:
+                use = TupleUse(number + 1 if number >= 0 else -number, None, ast.unparse(node))
+            case _:
+                continue
+        before = found.get(name)
+        if name in parameters and (before is None or (before.most is None and use.least > before.least)):
+            found[name] = use
+    return found
+
+
+def _number(index: ast.expr) -> int | None:
+    match index:
+        case ast.Constant(value=int(value)):
+            return value
+        case ast.UnaryOp(op=ast.USub(), operand=ast.Constant(value=int(value))):
+            return -value
+    return None

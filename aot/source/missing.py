@@ -1,0 +1,61 @@
+"""Values that could not be computed, and the errors of reading them."""
+
+from __future__ import annotations
+
+from aot.errors import KernelFileError
+
+
+class MissingError(KernelFileError):
+    """A jit function reads a global that is missing."""
+
+    def __repr__(self) -> str:  # this is what Triton says of it
+        return self.reason
+
+
+class AbsentError(AttributeError):
+    """A module, or a missing global, has no attribute of a name. Triton asks for attributes when it hashes.
+
+    Attributes:
+        cause: the error of the statement that was to bind it; None where there is no such statement.
+    """
+
+    def __init__(self, text: str, cause: BaseException | None = None):
+        super().__init__(text)
+        self.cause = cause
+
+    def __repr__(self) -> str:
+        return str(self)
+
+
+class Missing:
+    """Stands for a value that could not be computed. As a global of a jit function Triton hashes it as nothing, and
+    reading it while it compiles is an error.
+
+    Attributes:
+        text: the value's name, and why it is missing.
+        attributes: attributes that annotations and defaults of parameters take of it, which Triton evaluates and makes
+            nothing of; None where only bodies of functions read it.
+    """
+
+    hash_attrs = ()
+
+    def __init__(self, text: str, attributes: frozenset[str] | None = None):
+        self.text, self.attributes = text, attributes
+        self.__triton_aggregate__, self.__annotations__ = attributes is None, {}
+
+    def __repr__(self) -> str:
+        return self.text
+
+    @property
+    def __triton_builtin__(self) -> bool:
+        if self.attributes is None:
+            raise MissingError(self.text)
+        return True
+
+    def __getattr__(self, name: str) -> Missing:
+        if name not in (self.__dict__.get("attributes") or ()):
+            raise AbsentError(self.text)
+        return self
+
+    def __getitem__(self, index: object) -> Missing:
+        return self

@@ -1,0 +1,363 @@
+"""The modules of a project: every file is read once, and what was read is what runs and what is hashed.
+
+A kernel's file is run in order as far as the kernel depends on it (`SourceModule`); a numpy reference is run whole.
+"""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.util
+import io
+import linecache
+import os
+import sys
+import threading
+import traceback
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager, contextmanager
+from difflib import get_close_matches
+from importlib.abc import Loader
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType, TracebackType
+from typing import TYPE_CHECKING, Any
+
+from aot.errors import CompileError as CompileError
+from aot.errors import KernelFileError, KernelFunctionError, described, is_interrupt
+from aot.paths import is_file, is_folder
+from aot.targets import Target
+
+from .assumed_driver import assumed_driver
+from .closures import Closures
+from .import_paths import ImportPaths, installed_folders, submodule
+from .missing import AbsentError
+from .source_module import ABSENT, SourceModule
+from .statements import jit_names
+
+if TYPE_CHECKING:
+    from triton.runtime.jit import JITFunction
+
+MAX_SOURCE_BYTES = 16 << 20
+
+
+@functools.cache
+def project(root: Path | str) -> Project:
+    """The one `Project` of a root in this process."""
+    return Project(Path(root).resolve())
+
+
+# Loading changes the process's module table, and compiling Triton's settings: one thread at a time does either.
+PROCESS_LOCK = threading.RLock()
+
+
+class Project:
+    """The modules of one project root. They are in `sys.modules` only while `active`, so that two roots, or a root and
+    the process's own packages, may have modules of the same name; they are loaded anew once a file has changed.
+
+    Attributes:
+        digests: every file of the project that was read, by its path from the root, and the SHA-256 of what it was
+            then; complete once no longer `active`.
+    """
+
+    def __init__(self, root: Path):
+        self.root = root
+        self.digests: dict[str, str] = {}
+        self._paths = ImportPaths(root)
+        self._expected: Mapping[str, str] = {}
+        self._aside: dict[str, ModuleType | None] = {}
+        self._target: Target | None = None
+        self._forget()
+
+    def _forget(self) -> None:
+        self.digests = {}
+        self._changed: KernelFileError | None = None
+        self._asked = False
+        self._by_path: dict[Path, SourceModule] = {}
+        self._by_name: dict[str, SourceModule] = {}
+        self._closures = Closures(self._by_name.get, self.place)
+
+    @contextmanager
+    def active(self, expected: Mapping[str, str] | None = None, target: Target | None = None) -> Iterator[Project]:
+        """Make the project's modules importable, and no other project's.
+
+        Args:
+            target: the GPU that files find where they ask Triton for it; None for none.
+            expected: file → digest. Where given, no file of another digest is loaded, and what was loaded of these
+                digests is used, whatever the files are by now; else what was loaded is used while it is unchanged.
+        """
+        with PROCESS_LOCK:
+            self._expected = expected or {}
+            if not self._is_current(expected) or (self._asked and target != self._target):
+                self._forget()
+            self._target = target
+            sys.meta_path.insert(_before_paths(), self)
+            write_bytecode, sys.dont_write_bytecode = sys.dont_write_bytecode, True
+            for name, module in self._by_name.items():
+                self._put(name, module.module)
+            try:
+                yield self
+            finally:
+                sys.dont_write_bytecode = write_bytecode
+                sys.meta_path.remove(self)
+                for name, before in self._aside.items():
+                    sys.modules.pop(name, None)
+                    if before is not None:
+                        sys.modules[name] = before
+                self._aside.clear()
+                if self._changed:
+                    self._forget()
+
+    def load(self, source: str, function: str) -> JITFunction:
+        """The `@triton.jit` function of a file, with all that it reads as far as it is there; for use while `active`.
+
+        Decorators around `@triton.jit` are left off. Raises KernelFileError, KernelFunctionError.
+        """
+        from triton import knobs
+        from triton.runtime.jit import JITFunction
+
+        if knobs.runtime.interpret:
+            raise CompileError("TRITON_INTERPRET is set: kernels are interpreted, not compiled; unset it to build")
+        with self._assumed_driver():
+            found = self._defined(source, function)
+        while not isinstance(found, JITFunction) and hasattr(found, "fn"):
+            found = found.fn
+        if not isinstance(found, JITFunction):
+            kind = type(found).__name__
+            raise KernelFunctionError(f"{function!r} in {source} is a {kind}, not a @triton.jit function")
+        try:
+            with self._assumed_driver():
+                self._closures.complete(found)
+        finally:
+            if self._changed:  # though a file may have made something else of that
+                raise self._changed
+        self._name_files_by_root()
+        return found
+
+    def check(self, kernel: JITFunction) -> None:
+        """Hold a loaded kernel to what every compilation of it does. Raises KernelFileError for a missing value that it
+        reads, KernelFunctionError for functions that call each other in a circle."""
+        self._closures.check(kernel)
+
+    def circle(self, kernel: JITFunction) -> str:
+        """The functions of a loaded kernel that call each other in a circle, be it not for ever; in words."""
+        return self._closures.circle(kernel)
+
+    def attribute(self, source: str, function: str) -> Any:
+        """A global of a file, for use while `active`; a jit function within the `triton.autotune` and
+        `triton.heuristics` around it. Raises KernelFileError, KernelFunctionError."""
+        with self._assumed_driver():
+            found = self._defined(source, function)
+        module = self._module(self.root / source)
+        with self._assumed_driver(), self._reported(source, f"what is around {function!r}"):
+            return module.tuned(function, found)
+
+    def reference(self, source: str, function: str) -> Any:
+        """A global of a file that is run whole, as Python does. Raises KernelFileError, KernelFunctionError."""
+        path = self.root / source
+        module = self._module(path)
+        with self._reported(source):
+            module.run_whole()
+        if function not in vars(module.module):
+            raise KernelFunctionError(f"{source} has no function {function!r}")
+        return vars(module.module)[function]
+
+    def read(self, path: Path) -> bytes:
+        """The content of a file of the project. Raises `KernelFileError` where it is not what is expected."""
+        file = self._file(path)
+        if not is_file(path) or path.stat().st_size > MAX_SOURCE_BYTES:
+            raise KernelFileError(f"{file} is no file of at most {MAX_SOURCE_BYTES} bytes")
+        content = path.read_bytes()
+        digest = hashlib.sha256(content).hexdigest()
+        if self._expected.get(file, digest) != digest:
+            self._changed = KernelFileError(f"file {file} changed during the build; build again")
+            raise self._changed
+        self.digests[file] = digest
+        return content
+
+    def place(self, trace: TracebackType | None) -> str:
+        """` (file:line)` of the innermost line of the project in a traceback; empty where there is none."""
+        for frame in reversed(traceback.extract_tb(trace)):
+            path = Path(frame.filename)
+            if path in self._by_path or path.is_relative_to(self.root):
+                return f" ({self._file(path)}:{frame.lineno})"
+        return ""
+
+    def left_out(self) -> tuple[str, ...]:
+        """A line for each file that was run in part, of what was needed and failed."""
+        return tuple(module.notes() for module in self._by_path.values() if module.left_out)
+
+    def _file(self, path: Path) -> str:
+        return Path(os.path.relpath(path, self.root)).as_posix()
+
+    def _is_current(self, expected: Mapping[str, str] | None) -> bool:
+        if expected is not None:
+            return all(expected.get(file, digest) == digest for file, digest in self.digests.items())
+        return all(_digest(self.root / file) == digest for file, digest in self.digests.items())
+
+    def _defined(self, source: str, function: str) -> Any:
+        module = self._module(self.root / source)
+        with self._reported(source, repr(function)):
+            module.demand({function})
+            if function in module.missing:
+                raise module.missing[function]
+            found = module.names[function] if function in module.names else module.nested(function)
+        if found is ABSENT:
+            raise KernelFunctionError(f"{source} has no function {function!r}{_nearest(module, function)}")
+        return found
+
+    @contextmanager
+    def _reported(self, source: str, what: str = "") -> Iterator[None]:
+        try:
+            yield
+        except BaseException as error:  # it may as well exit
+            if isinstance(error, KernelFileError) or is_interrupt(error):
+                raise
+            wrong = f"{what} in {source} cannot be evaluated" if what else f"file {source} cannot be imported"
+            reason = f"{wrong}: {described(error)}{self.place(error.__traceback__)}"
+            raise KernelFileError(reason, traceback.format_exc()) from error
+
+    def _assumed_driver(self) -> AbstractContextManager[None]:
+        def asked() -> None:
+            self._asked = True
+
+        return assumed_driver(self._target, asked)
+
+    # Modules
+
+    def _module(self, path: Path) -> SourceModule:
+        """The module of a file, or of a folder without `__init__.py`; none of its statements is run for that."""
+        path = Path(os.path.normpath(path))
+        if path not in self._by_path:
+            self._add(path)
+        return self._by_path[path]
+
+    def _add(self, path: Path) -> None:
+        name = self._paths.name(path)
+        while name in self._by_name:
+            name = f"_{name}"
+        module = ModuleType(name)
+        package = is_folder(path) or path.name == "__init__.py"
+        module.__package__ = name if package else name.rpartition(".")[0]
+        if package:
+            module.__path__ = [str(path if is_folder(path) else path.parent)]
+        tree = ast.Module([], [])
+        if not is_folder(path):
+            module.__file__ = str(path)
+            tree = self._tree(path)
+        added = SourceModule(module, path, self._file(path), tree)
+        added.connect(self._import, self._submodule, self.place)
+        module.__spec__ = ModuleSpec(name, _Loader(module), origin=vars(module).get("__file__"), is_package=package)
+        self._by_path[path] = self._by_name[name] = added
+        self._put(name, module)
+
+    def _tree(self, path: Path) -> ast.Module:
+        if not is_file(path):
+            raise KernelFileError(f"file {self._file(path)} is not in {self.root}")
+        content = self.read(path)
+        try:
+            text = importlib.util.decode_source(content)
+            tree = ast.parse(content, str(path))
+        except (SyntaxError, ValueError) as error:
+            line = f":{error.lineno}" if isinstance(error, SyntaxError) and error.lineno else ""
+            said = error.msg if isinstance(error, SyntaxError) else error
+            raise KernelFileError(f"file {self._file(path)}{line}: {type(error).__name__}: {said}") from error
+        linecache.cache[str(path)] = (len(content), None, io.StringIO(text).readlines(), str(path))
+        return tree
+
+    def _put(self, name: str, module: ModuleType) -> None:
+        self._aside.setdefault(name, sys.modules.get(name))
+        sys.modules[name] = module
+
+    def _import(self, importer: SourceModule, name: str, names: tuple[str, ...] | None, level: int) -> ModuleType:
+        """Import for a statement of a module: the module of a dotted name if names are taken of it, which it then has;
+        else the first package of the name."""
+        parts = name.split(".") if name else []
+        if level:
+            path = self._paths.relative(importer.path, level, parts)
+            if path is None:
+                raise ModuleNotFoundError(f"No module named {'.' * level + name!r}", name=name)
+        elif (path := self._paths.own(parts, importer.path)) is None:
+            try:
+                return __import__(name, None, None, names or (), 0)
+            except ModuleNotFoundError:
+                path = self._paths.fallback(parts, importer.path)
+                if path is None:
+                    raise
+        module = self._module(path)
+        if names is None:
+            for _ in parts[1:]:
+                path = path.parent.parent if path.name == "__init__.py" else path.parent
+                path = path / "__init__.py" if is_file(path / "__init__.py") else path
+            return self._module(path).module
+        for wanted in module.public_names() if "*" in names else names:
+            try:
+                module.attribute(wanted)
+            except AbsentError as error:
+                raise ImportError(f"cannot import name {wanted!r} from {module.file}", name=name) from error
+        return module.module
+
+    def _submodule(self, package: SourceModule, name: str) -> ModuleType | None:
+        path = submodule(package.path, name)
+        return self._module(path).module if path else None
+
+    def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
+        """Find a module for what imports by a computed name, as a finder of Python's."""
+        if name not in self._by_name:
+            file = self._paths.own(name.split("."), None) or self._paths.fallback(name.split("."), None)
+            return self._module(file).module.__spec__ if file else None
+        return self._by_name[name].module.__spec__
+
+    def _name_files_by_root(self) -> None:
+        """Make functions name their file from the project root (Triton's own: from site-packages): the name goes into
+        messages and line tables, which must not depend on the folder that a project happens to be in."""
+        from triton.language import standard
+        from triton.runtime.jit import JITFunction, _triton_jit_function_registry
+
+        # Gluon registers its own under the names of these.
+        hidden = [value for value in vars(standard).values() if isinstance(value, JITFunction)]
+        folders = sorted((f"{folder}{os.sep}" for folder in (self.root, *installed_folders())), key=len, reverse=True)
+        for kernel in (*_triton_jit_function_registry.values(), *hidden):
+            name = kernel.file_name
+            if not name.startswith(os.sep):
+                continue
+            base = next((folder for folder in folders if name.startswith(folder)), "")
+            if base:
+                kernel.file_name = name.removeprefix(base).replace(os.sep, "/")
+            elif (path := Path(name)) in self._by_path:
+                kernel.file_name = path.relative_to(self._paths.base(path)).as_posix()
+
+
+class _Loader(Loader):
+    """Gives the module that there is; nothing of it is run."""
+
+    def __init__(self, module: ModuleType):
+        self._module = module
+
+    def create_module(self, spec: ModuleSpec) -> ModuleType:
+        return self._module
+
+    def exec_module(self, module: ModuleType) -> None:
+        pass
+
+
+def _nearest(module: SourceModule, function: str) -> str:
+    """The jit functions of a file, or those whose names are near to one that is not there."""
+    names = jit_names(module.tree)
+    near = get_close_matches(function, names, cutoff=0.5) or names
+    if not names:
+        return ", nor any @triton.jit function"
+    return (
+        f"; its @triton.jit functions are {', '.join(near[:8])}"
+        if near is names
+        else f"; did you mean {' or '.join(near)}?"
+    )
+
+
+def _before_paths() -> int:
+    return next((i for i, finder in enumerate(sys.meta_path) if finder is PathFinder), len(sys.meta_path))
+
+
+def _digest(path: Path) -> str:
+    return hashlib.sha256(path.read_bytes()).hexdigest() if is_file(path) else ""

@@ -1,0 +1,128 @@
+"""Python files by their text, without running them: what names a file defines, and what else of a project it needs."""
+
+from __future__ import annotations
+
+import ast
+import functools
+import hashlib
+import importlib.metadata
+import sys
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from aot.paths import is_file, is_folder
+
+
+@dataclass(frozen=True)
+class PythonSource:
+    """A file of a project.
+
+    Attributes:
+        path: absolute.
+        tree: None where the text is no Python; whoever runs the file says what is wrong.
+    """
+
+    root: Path
+    path: Path
+    digest: str
+    tree: ast.Module | None
+
+    def may_define(self, name: str) -> bool:
+        """False where the module cannot have a global of this name."""
+        if self.tree is None:
+            return True
+        for node in ast.walk(self.tree):
+            match node:
+                case ast.FunctionDef(name=found) | ast.ClassDef(name=found) if found == name:
+                    return True
+                case ast.Name(id=found, ctx=ast.Store()) if found == name:
+                    return True
+                case ast.Import(names=names) | ast.ImportFrom(names=names):
+                    if any(alias.name == "*" or (alias.asname or alias.name) == name for alias in names):
+                        return True
+        return False
+
+    @functools.cached_property
+    def imports(self) -> tuple[str, ...]:
+        """The dotted name of every module that some line imports; for `from a import b`, of both `a` and `a.b`."""
+        return tuple(dict.fromkeys(filter(None, self._imported())))
+
+    def _imported(self) -> Iterator[str]:
+        package = self.path.relative_to(self.root).parent.parts
+        for node in ast.walk(self.tree) if self.tree else ():
+            if isinstance(node, ast.Import):
+                yield from (alias.name for alias in node.names)
+            elif isinstance(node, ast.ImportFrom):
+                above = package[: len(package) + 1 - node.level] if node.level else ()
+                base = ".".join([*above, *filter(None, [node.module])])
+                yield base
+                yield from (f"{base}.{alias.name}".lstrip(".") for alias in node.names if alias.name != "*")
+
+
+@dataclass(frozen=True)
+class Closure:
+    """A file and all that it imports, directly or not.
+
+    Attributes:
+        files: path from the project's root → digest, of each file of the project.
+        packages: (top-level module, version) of what is installed: "" where no distribution says a version.
+    """
+
+    files: tuple[tuple[str, str], ...]
+    packages: tuple[tuple[str, str], ...]
+
+
+def python_source(root: Path, file: str) -> PythonSource | None:
+    """A file of a project by its path from the root; None where there is none."""
+    path = root / file
+    return _read(root, path, path.read_bytes()) if is_file(path) else None
+
+
+@functools.lru_cache(maxsize=256)
+def _read(root: Path, path: Path, text: bytes) -> PythonSource:
+    try:
+        tree = ast.parse(text)
+    except (SyntaxError, ValueError):
+        tree = None
+    return PythonSource(root, path, hashlib.sha256(text).hexdigest(), tree)
+
+
+def closure(root: Path, file: str) -> Closure:
+    """The files and packages that the module in `file` is made of, as far as its imports say."""
+    found: dict[str, str] = {}
+    outside: set[str] = set()
+    waiting = [file]
+    while waiting:
+        name = waiting.pop()
+        source = python_source(root, name) if name not in found else None
+        if source is None:
+            continue
+        found[name] = source.digest
+        for module in source.imports:
+            files = list(_files(root, module))
+            waiting += files
+            if not files:
+                outside.add(module.partition(".")[0])
+    packages = sorted((name, _version(name, is_folder(root / name))) for name in outside - sys.stdlib_module_names)
+    return Closure(tuple(sorted(found.items())), tuple(packages))
+
+
+def _files(root: Path, module: str) -> Iterator[str]:
+    """The files of a project that importing a module runs: the module's, and the `__init__` of each package above."""
+    parts = module.split(".")
+    for depth in range(1, len(parts) + 1):
+        base = Path(*parts[:depth])
+        for file in (base / "__init__.py", base.with_suffix(".py")):
+            if is_file(root / file):
+                yield file.as_posix()
+
+
+@functools.cache
+def _version(module: str, in_project: bool) -> str:
+    """The version of what is installed under a module's name, which the project may have a folder of as well."""
+    try:
+        return importlib.metadata.version(module)
+    except importlib.metadata.PackageNotFoundError:
+        names = [] if in_project else importlib.metadata.packages_distributions().get(module, [])
+        return ", ".join(f"{name} {importlib.metadata.version(name)}" for name in names)

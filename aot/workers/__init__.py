@@ -1,0 +1,1 @@
+"""Compile many jobs: processes of this machine, or the workers of a cluster."""

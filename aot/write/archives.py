@@ -1,0 +1,46 @@
+"""Write the archives of `--pack`: one for each manifest, with the bundles for all architectures."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+from aot.plan.bundles import PlannedBundle
+from aot_bundle.packing import merge_bundles
+from aot_runtime.folders import opened_folder
+from aot_runtime.installed import SUFFIX
+
+
+def archive_names(bundles: Sequence[PlannedBundle]) -> list[str]:
+    """Names of the archives of bundles."""
+    return list(dict.fromkeys(map(_name, bundles)))
+
+
+def _name(bundle: PlannedBundle) -> str:
+    return f"{bundle.manifest.spec.bundle}{SUFFIX}"
+
+
+@contextmanager
+def folder_aside(output: Path, bundles: Sequence[PlannedBundle]) -> Iterator[Path]:
+    """Yield a folder to write bundles to before they are packed. The caller holds the locks of their archives.
+    Leftovers of a build that was killed are removed."""
+    first, *_ = archive_names(bundles)
+    name = f".{first}.new"
+    with opened_folder(output) as folder:
+        folder.remove_tree(name)
+        try:
+            with folder.below(name, make=True) as aside:
+                yield aside.path
+        finally:
+            folder.remove_tree(name)
+
+
+def pack_bundles(
+    bundles: Sequence[PlannedBundle], folder: Path, output: Path, compress: bool
+) -> Iterator[tuple[Path, list[str]]]:
+    """Write the archives of the bundles in a folder; yields each with its architectures. Raises as `merge_bundles`
+    does."""
+    for name in archive_names(bundles):
+        places = [folder / bundle.folder_name for bundle in bundles if _name(bundle) == name]
+        yield output / name, [*merge_bundles(places, output / name, compress)]

@@ -1,1 +1,0 @@
-"""Texts from a model: the cache of keys and values, sequences that grow together, sampling."""

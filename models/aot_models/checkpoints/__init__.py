@@ -1,0 +1,1 @@
+"""Read published checkpoints: files, weight formats, linear layers, adapters."""

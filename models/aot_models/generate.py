@@ -1,0 +1,194 @@
+"""Generate text from a checkpoint and a bundle, without torch.
+
+    aotbuild --arch gfx942 manifests/llama.yaml
+    python -m aot_models.generate CHECKPOINT dist/llama-gfx942 "Once upon a time"
+
+CHECKPOINT is a folder as published: config.json, *.safetensors and tokenizer.json; docs/checkpoints.md lists the
+formats. Prompts are batched continuously: each enters when there is room for it, common prefixes are computed once, and
+long prompts are read in chunks. A decoding step is one replay of a captured graph.
+
+Text goes to standard output, everything else to standard error.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from aot_models.checkpoints.folder import Checkpoint
+from aot_models.checkpoints.progress import on_terminal
+from aot_models.checkpoints.values import CheckpointError
+from aot_models.decoders.decoder import DTYPES, Decoder, MissingOpError, check_ops, dtype_of
+from aot_models.decoders.families import adapters_of, config_from, config_of
+from aot_models.generation.answers import follow
+from aot_models.generation.blocks import BlockPool
+from aot_models.generation.cache import BLOCK_SIZE, Cache
+from aot_models.generation.engine import Engine, serve
+from aot_models.generation.memory import Load, plan
+from aot_models.generation.options import Defaults, Limits, changed, demand
+from aot_models.generation.output import JsonOutput, Output, TextOutput
+from aot_models.generation.prompts import SAMPLING, Prompts, Tokens
+from aot_models.generation.sampler import check_penalty_ops
+from aot_models.generation.scheduler import Request, Running, Scheduler, check_request
+from aot_runtime import AotError, open_bundle
+from aot_runtime.texts import printable
+
+
+def main(arguments: Sequence[str] | None = None) -> None:
+    options = parse(arguments)
+    try:
+        run(options)
+    except (AotError, CheckpointError, MissingOpError, ValueError) as error:
+        sys.exit(printable(f"generate: {error}"))
+
+
+def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("checkpoint", type=Path, help="folder of the checkpoint")
+    parser.add_argument("bundle", type=Path, help="the bundle of manifests/llama.yaml for this device")
+    parser.add_argument("prompts", nargs="*", metavar="PROMPT", help="texts that are continued")
+    parser.add_argument("--file", type=Path, help="prompts, one a line; .jsonl: objects with options of their own")
+    parser.add_argument("--chat", action="store_true", help="prompts are what a user says in a chat")
+    parser.add_argument("--system", default="", metavar="TEXT", help="what the chat begins with")
+    parser.add_argument("--template", default="", metavar="NAME", help="one of several chat templates")
+    text = parser.add_argument_group("texts (defaults: those of generation_config.json)")
+    text.add_argument("--tokens", type=int, default=64, help="new tokens, at most (default: %(default)s)")
+    text.add_argument("--temperature", type=float, help="0: the likeliest")
+    text.add_argument("--top-k", type=int, help="so many of the likeliest take part; 0: all")
+    text.add_argument("--top-p", type=float, help="as few as have this part of the probability take part")
+    text.add_argument("--min-p", type=float, help="those with this part of the likeliest's probability take part")
+    text.add_argument("--repetition-penalty", type=float, help="of tokens of the prompt and the text; 1: none")
+    text.add_argument("--presence-penalty", type=float, help="of tokens of the new text; 0: none")
+    text.add_argument("--frequency-penalty", type=float, help="the same, as often as they are there; 0: none")
+    text.add_argument("--seed", type=int, default=0, help="of the first prompt; others follow (default: %(default)s)")
+    text.add_argument("--stop", action="append", default=[], metavar="TEXT", help="ends a text; may be repeated")
+    text.add_argument("--ignore-end", action="store_true", help="go on past tokens that end a text")
+    text.add_argument("--logprobs", type=int, metavar="N", help="of each token and the N likeliest; as --json")
+    text.add_argument("--json", action="store_true", help="an object a line; the default for --file")
+    parser.add_argument(
+        "--adapter", action="append", default=[], metavar="NAME=FOLDER", dest="adapters",
+        help="in PEFT's format; may be repeated: prompts above have the first, those of a file the one that they name",
+    )  # fmt: skip
+    running = parser.add_argument_group("running")
+    running.add_argument("--slots", type=int, default=16, help="sequences at a time, at most (default: %(default)s)")
+    running.add_argument("--chunk", type=int, default=2048, help="tokens of prompts in a step (default: %(default)s)")
+    running.add_argument("--burst", type=int, default=8, help="steps between looks at tokens (default: %(default)s)")
+    running.add_argument("--cache", type=int, metavar="TOKENS", help="(default: what is of use and fits the memory)")
+    running.add_argument("--dtype", choices=DTYPES, help="(default: the checkpoint's, bfloat16 for float32)")
+    running.add_argument("--device", help="hip, hip:1, cuda, emulator … (default: the first GPU of the bundle's kind)")
+    options = parser.parse_intermixed_args(arguments)
+    if bool(options.prompts) == bool(options.file):
+        parser.error("prompts are to be given, or --file with some")
+    return options
+
+
+def run(options: argparse.Namespace) -> None:
+    """Generate. All requests are checked before anything is uploaded."""
+    checkpoint = Checkpoint(options.checkpoint, on_terminal())
+    config = config_of(checkpoint)
+    adapters = adapters_of(named_folders(options.adapters), config)
+    prompts = prompts_of(options, config.end, tuple(adapters))
+    requests = requests_of(options, prompts)
+    for number, request in enumerate(requests):
+        check_request(request, number, config.context, config.vocabulary)
+    bundle = open_bundle(options.bundle, options.device)
+    check_ops(bundle, config, checkpoint, bool(adapters))
+    check_penalty_ops(bundle, (request.sampling for request in requests))
+    lengths = [request.longest for request in requests]
+    config = config_from(checkpoint.values, max(lengths))  # rotary embeddings may depend on the longest sequence
+    is_penalised = any(request.sampling.is_penalised for request in requests)
+    load = Load(min(options.slots, len(requests)), options.chunk, max(lengths), is_penalised)
+    dtype = dtype_of(config, options.dtype)
+    nbytes = checkpoint.nbytes + sum(adapter.nbytes for adapter in adapters.values())
+    memory = plan(bundle.device, config, dtype, nbytes, load, lengths, options.cache)
+    note(str(memory))
+    scheduler = Scheduler(
+        BlockPool(memory.blocks), BLOCK_SIZE, load.slots, load.chunk, options.burst, config.context, config.vocabulary
+    )
+    sequences = [scheduler.submit(request) for request in requests]
+    model = Decoder(bundle, config, checkpoint, options.dtype, adapters)
+    engine = Engine(model, Cache(model, memory.blocks), load.slots, load.length, options.burst)
+    output = output_of(options, prompts.tokens, requests)
+    times = Times()
+    for answer, piece in follow(serve(scheduler, engine), sequences, scheduler, prompts.tokens):
+        times.note()
+        output.show(answer, piece)
+    note(times.report(sequences, scheduler.shared))
+
+
+def requests_of(options: argparse.Namespace, prompts: Prompts) -> list[Request]:
+    if not options.file:
+        adapter = prompts.adapters[0] if prompts.adapters else ""
+        entries = [{"prompt": text, "adapter": adapter} for text in options.prompts]
+        return [prompts.request(number, entry) for number, entry in enumerate(entries)]
+    found = list(prompts.read(options.file))
+    demand("--file", str(options.file), "a file with at least one prompt", bool(found))
+    return found
+
+
+def named_folders(given: Sequence[str]) -> dict[str, Path]:
+    """Parse NAME=FOLDER options to folders by name."""
+    pairs = [text.partition("=") for text in given]
+    for text, (name, _, folder) in zip(given, pairs, strict=True):
+        demand("--adapter", text, "NAME=FOLDER", bool(name and folder))
+    names = [name for name, _, _ in pairs]
+    demand("--adapter", given, "adapters of unlike names", len(set(names)) == len(names))
+    return {name: Path(folder) for name, _, folder in pairs}
+
+
+def prompts_of(options: argparse.Namespace, end: frozenset[int], adapters: tuple[str, ...]) -> Prompts:
+    """The defaults of requests: options of the command line override generation_config.json."""
+    defaults = Defaults.read(options.checkpoint, end)
+    for name, value in defaults.ignored:
+        note(f"generation_config.json asks for {name} {value}, which is not supported and left out")
+    given = {name: getattr(options, name) for name in SAMPLING}
+    sampling = changed(defaults.sampling, {name: value for name, value in given.items() if value is not None})
+    limits = Limits(options.tokens, tuple(options.stop), options.ignore_end, options.logprobs)
+    chat, tokens = options.chat or bool(options.system), Tokens(options.checkpoint)
+    return Prompts(
+        options.checkpoint, tokens, sampling, limits, defaults.end, chat, options.system, options.template, adapters
+    )
+
+
+def output_of(options: argparse.Namespace, tokens: Tokens, requests: Sequence[Request]) -> Output:
+    if options.json or options.file or options.logprobs is not None:
+        return JsonOutput(tokens, write)
+    is_chat = options.chat or options.system
+    return TextOutput(["" if is_chat else tokens.decode(request.prompt) for request in requests], write)
+
+
+@dataclass
+class Times:
+    """Times of the first and the last token, in seconds."""
+
+    start: float = field(default_factory=time.perf_counter)
+    first: float = 0.0
+    last: float = 0.0
+
+    def note(self) -> None:
+        self.last = time.perf_counter() - self.start
+        self.first = self.first or self.last
+
+    def report(self, sequences: Sequence[Running], shared: int) -> str:
+        read = sum(len(sequence.request.prompt) for sequence in sequences)
+        new = sum(len(sequence.new_tokens) for sequence in sequences)
+        return (
+            f"{read} tokens of prompts, {shared} of them shared; {new} new ones in {self.last:.3f} s, "
+            f"{new / self.last:.1f} a second, the first after {self.first:.3f} s"
+        )
+
+
+def write(text: str) -> None:
+    print(text, end="", flush=True)
+
+
+def note(text: str) -> None:
+    print(printable(text), file=sys.stderr, flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Generate text: tokenisation, scheduling, the paged cache, sampling and output."""

@@ -1,0 +1,143 @@
+"""Reject calls whose written tensors share memory with another argument, unless the contract lists the pair as
+`in_place`: the same array, element by element. Otherwise a result would depend on which program writes first.
+
+Inputs may overlap each other. `contract/overlap.py` decides what overlaps.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from functools import partial
+from typing import Any
+
+import msgspec
+import numpy as np
+
+from aot_runtime.contract.layout import Layout
+from aot_runtime.contract.overlap import Distances, Strided, is_nested
+from aot_runtime.contract.records import Op, Tensor
+from aot_runtime.errors import ArgumentError
+
+from .rules import self_overlap
+
+
+class Pair(msgspec.Struct, frozen=True):
+    """A tensor that a call writes to, and another one that it must not share memory with.
+
+    Attributes:
+        distances: from the address of the written tensor to that of the other.
+        in_place: the contract allows the two to be one array.
+        is_same: they have one shape and the same strides, so that they are one array if they have one address.
+    """
+
+    written: str
+    other: str
+    distances: Distances
+    in_place: bool
+    is_same: bool
+
+    def may_overlap(self, distance: int) -> bool:
+        """Tell whether the tensors may overlap at this distance, other than as the contract allows."""
+        if self.in_place and self.is_same and distance == 0:
+            return False
+        return self.distances.may_overlap(distance)
+
+
+def overlap_lines(op: Op, layouts: Mapping[str, Layout], given: frozenset[str], namespace: dict[str, Any]) -> list[str]:
+    """Lines of a plan that reject arrays which overlap.
+
+    The library's own arrays cannot overlap if their owners differ, so a call compares owners first. Other libraries'
+    arrays have no owner to compare, and their addresses are compared.
+
+    Args:
+        layouts: of all tensors of the call.
+        given: the tensors that the caller passes; the others are allocated for the call.
+        namespace: of the lines; it is added to.
+    """
+    lines = []
+    places = {name: _of_layout(layout) for name, layout in layouts.items() if name in given}
+    for tensor, pairs in _pairs(op, places):
+        conditions = []
+        for pair in pairs:
+            if layouts[pair.written].foreign or layouts[pair.other].foreign:
+                conditions.append(_by_address(pair, namespace))
+            else:
+                conditions.append(f"_owner_of is {pair.other}.owner")
+        if any("_owner_of" in condition for condition in conditions):
+            lines.append(f"    _owner_of = {tensor.name}.owner")
+        check = f"_require_apart_{tensor.name}"
+        namespace[check] = partial(require_apart, op.name, pairs)
+        addresses = ", ".join(f"{name}.ptr" for name in (tensor.name, *(pair.other for pair in pairs)))
+        lines += [f"    if {' or '.join(conditions)}:", f"        {check}({addresses})"]
+    return lines
+
+
+def require_apart_on_host(op: Op, tensors: Mapping[str, Any]) -> None:
+    """Check the numpy arrays of a call, whose results are copied back into them. Raises `ArgumentError`."""
+    arrays = {name: value for name, value in tensors.items() if isinstance(value, np.ndarray)}
+    for tensor in op.tensors:
+        value = arrays.get(tensor.name)
+        if tensor.role != "input" and value is not None and not is_nested(value.shape, value.strides, value.itemsize):
+            strides = [stride // value.itemsize for stride in value.strides]
+            raise ArgumentError(f"{op.name}: {self_overlap(tensor.name, value.shape, strides)}")
+    places = {name: _of_numpy(value) for name, value in arrays.items()}
+    for tensor, pairs in _pairs(op, places):
+        addresses = (arrays[name].__array_interface__["data"][0] for name in (p.other for p in pairs))
+        require_apart(op.name, pairs, arrays[tensor.name].__array_interface__["data"][0], *addresses)
+
+
+def require_apart(op: str, pairs: Sequence[Pair], written: int, *others: int) -> None:
+    """Raise `ArgumentError` for the first pair that may overlap.
+
+    Args:
+        pairs: those of one written tensor.
+        written, others: addresses, of the written tensor and of the other one of each pair.
+    """
+    for pair, address in zip(pairs, others, strict=True):
+        if pair.may_overlap(address - written):
+            itself = f", or '{pair.other}' itself (the same address, shape and strides)" if pair.in_place else ""
+            raise ArgumentError(
+                f"{op}: arguments '{pair.written}' and '{pair.other}' may overlap in memory, and '{pair.written}' is "
+                f"written to; pass an array with memory of its own{itself}"
+            )
+
+
+def _pairs(op: Op, places: Mapping[str, Strided]) -> Iterator[tuple[Tensor, tuple[Pair, ...]]]:
+    """Each tensor that is written to, with the others that it must not overlap; each two tensors once."""
+    present = [name for name, place in places.items() if place.reach() != (0, 0)]
+    tensors = {tensor.name: tensor for tensor in op.tensors}
+    done: set[str] = set()
+    for tensor in op.tensors:
+        if tensor.role != "input" and tensor.name in present:
+            done.add(tensor.name)
+            others = (tensors[name] for name in present if name not in done)
+            if pairs := tuple(_pair(tensor, other, places) for other in others):
+                yield tensor, pairs
+
+
+def _pair(tensor: Tensor, other: Tensor, places: Mapping[str, Strided]) -> Pair:
+    one, two = places[tensor.name], places[other.name]
+    in_place = other.name in tensor.in_place or tensor.name in other.in_place
+    return Pair(tensor.name, other.name, Distances(one, two), in_place, _same(one) == _same(two))
+
+
+def _same(place: Strided) -> tuple[int, tuple[tuple[int, int], ...]]:
+    """Itemsize, shape and strides: arrays with the same, at the same address, are one array."""
+    return place.itemsize, tuple((extent, stride if extent > 1 else 0) for extent, stride in place.dims)
+
+
+def _by_address(pair: Pair, namespace: dict[str, Any]) -> str:
+    """The condition that the address ranges of two arrays overlap. Bounds are names: one source serves all shapes."""
+    number = len(namespace)  # joined, the names of two pairs may be one: a and b_c, a_b and c
+    low, high = f"_low{number}", f"_high{number}"
+    namespace[low], namespace[high] = pair.distances.bounds
+    return f"{low} < {pair.other}.ptr - {pair.written}.ptr < {high}"
+
+
+def _of_layout(layout: Layout) -> Strided:
+    strides = (stride * layout.itemsize for stride in layout.strides)
+    return Strided(layout.itemsize, tuple(zip(layout.shape, strides, strict=True)))
+
+
+def _of_numpy(array: np.ndarray[Any, Any]) -> Strided:
+    return Strided(array.itemsize, tuple(zip(array.shape, array.strides, strict=True)))
