@@ -76,13 +76,13 @@ def emulated_machine(
         if timed is not None:
             arguments += [f"--time={timed.kernels.pattern}", *(["--time-only"] if timed.only else [])]
         command = [sys.executable, "-m", "aot_emulator.kfd.server", *arguments]
-        # In the program's session, and so in its scheduling group (sched(7), autogroup): ROCr waits for copies in a
-        # loop without a pause, beside which a process of another group may get no time on a busy machine.
+        # Keep the server in the program's session and thus scheduling group (sched(7), autogroup). ROCr busy-waits for
+        # copies, which can starve processes of other groups on a busy machine.
         server = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, pass_fds=[listening.fileno()], process_group=0,
             env={**given, "PYTHONPATH": os.pathsep.join(sys.path)},
         )  # fmt: skip
-        listening.close()  # only the server listens: where it has ended, programs are refused
+        listening.close()  # only the server listens: connections fail once it has ended
         try:
             yield given | _variables(given, library, folder)
         finally:

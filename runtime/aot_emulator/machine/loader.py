@@ -57,7 +57,7 @@ class Descriptor:
 
     @property
     def lanes(self) -> Literal[32, 64]:
-        """Lanes of a wavefront: a choice of RDNA's kernels."""
+        """Lanes per wavefront; RDNA kernels choose 32 or 64."""
         return 32 if self.isa != "cdna" and self.properties & _WAVEFRONTS_OF_32 else 64
 
     @property

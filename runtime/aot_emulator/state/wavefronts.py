@@ -187,7 +187,7 @@ class Wavefronts:
         return lanes_of(self.scalars[register], self.scalars[register + 1], self.lanes)
 
     def is_zero(self, register: int) -> Array:
-        """Whether a mask has no lane, bool [wavefronts]."""
+        """Return True where a lane mask is empty, bool [wavefronts]."""
         low: Array = self.scalars[register]
         return (low if self.lanes == 32 else low | self.scalars[register + 1]) == 0
 

@@ -83,7 +83,7 @@ def test_no_library_of_amds(capfd: pytest.CaptureFixture[str], monkeypatch: pyte
     monkeypatch.setattr(running, "find_library", {}.get)
     assert running.run_program(["true"]) == 0
     (line,) = capfd.readouterr().err.splitlines()
-    assert "knows no libamdhip64 and no libhsa-runtime64: install ROCm's user-mode libraries (Debian" in line
+    assert "finds neither libamdhip64 nor libhsa-runtime64: install ROCm's user-mode libraries (Debian" in line
 
 
 def test_another_c_library(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):

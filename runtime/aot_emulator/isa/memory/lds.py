@@ -176,7 +176,7 @@ def _bind_atomic(instruction: Instruction, layout: Registers, atomic: Atomic, re
 
 
 def _lane_names(instruction: Instruction) -> Callable[[Array], Array]:
-    """Maps addresses to the lanes that they name: of the wavefront, or of the lane's own half of 64 on RDNA 3."""
+    """Return a function that maps addresses to source lanes; on RDNA3, within each half of a wave64."""
     lane = np.arange(instruction.arch.lanes)
     reach = 32 if instruction.arch.isa == "rdna3" else instruction.arch.lanes
     return lambda addresses: addresses >> 2 & reach - 1 | lane & ~(reach - 1)

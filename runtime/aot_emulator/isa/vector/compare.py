@@ -115,7 +115,7 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
 
 
 def _target(instruction: Instruction) -> int:
-    """The scalar register pair that takes the mask: VCC but in VOP3, and in SDWA where bit `sd` says so."""
+    """Return the destination of the mask: `vdst` in VOP3, `sdst` in SDWA with bit `sd`, otherwise VCC."""
     if instruction.encoding.endswith("_SDWA_SDST"):
         return instruction.fields["sdst"] if instruction.fields["sd"] else VCC
     return scalar_target(instruction, instruction.fields.get("vdst", VCC))

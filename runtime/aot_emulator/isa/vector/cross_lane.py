@@ -94,7 +94,7 @@ def _bind_swap(instruction: Instruction, layout: Registers) -> Step:
 
 
 def _bind_exchange_halves(instruction: Instruction, layout: Registers) -> Step:
-    """v_permlane64_b32: each lane takes the value of the one 32 further, active or not; of 32 lanes it does nothing."""
+    """Bind v_permlane64_b32: swap the halves of a wave64, including inactive lanes. It has no effect in wave32."""
     if instruction.arch.lanes == 32:
         return lambda waves: None
     row = _source_row(instruction, layout)
@@ -122,7 +122,7 @@ def _bind_row_swap(instruction: Instruction, layout: Registers) -> Step:
 
 
 def _bind_relative_move(instruction: Instruction, layout: Registers) -> Step:
-    """v_movrels_b32 and v_movreld_b32 of RDNA: the number in M0 is added to the source's or the destination's."""
+    """Bind RDNA's v_movrels_b32 and v_movreld_b32, which add M0 to the register number of source or destination."""
     moves_source = instruction.mnemonic == "v_movrels_b32"
     target = vector_register(instruction, instruction.fields["vdst"], False, layout, 1)
     first = _source_row(instruction, layout) if moves_source else target

@@ -20,7 +20,7 @@ from .integer_ops import widened
 
 
 def _mask_reader(instruction: Instruction) -> Callable[[Wavefronts], Array]:
-    """The lane mask that an instruction takes: src2 in VOP3 and VOP3SD, else VCC."""
+    """Return the reader of an instruction's lane mask: src2 in VOP3 and VOP3SD, otherwise VCC."""
     number = instruction.fields.get("src2", VCC)
     if number < 128 and not is_null(instruction, number):
         return lambda waves: waves.lane_mask(number)
@@ -30,7 +30,7 @@ def _mask_reader(instruction: Instruction) -> Callable[[Wavefronts], Array]:
 
 
 def _mask_target(instruction: Instruction) -> int:
-    """Where a second result, of a bit a lane, goes: sdst, or VCC where there is none."""
+    """Return the destination of a lane mask result: sdst, or VCC in encodings without it."""
     return scalar_target(instruction, instruction.fields.get("sdst", VCC))
 
 
