@@ -114,7 +114,7 @@ def test_the_text(rows_bundle: Path):
 
 REFUSED = (
     ("softmux --shape x=1,64", 1, "no op 'softmux'; did you mean 'softmax'?"),
-    ("softmax --shape x=1,64", 1, "which dtype is T? allowed: float16, bfloat16, float32"),
+    ("softmax --shape x=1,64", 1, "the dtype of T is missing; allowed: float16, bfloat16, float32"),
     ("softmax --dtype T=float16 --shape x=64", 1, "'x'"),
     ("softmax --dtype T=float16 --shape y=1,64", 1, "no tensor 'y'"),
     ("softmax --dtype T=float16 --shape x=1,64 --set causal=true", 1, "no scalar 'causal'"),
@@ -145,7 +145,7 @@ def test_content_of_another_shape(rows_bundle: Path, tmp_path: Path):
 
 def test_no_bundle(tmp_path: Path):
     result = run(tmp_path, *SOFTMAX, "--shape", "x=1,64")
-    assert result.exit_code == 1 and "is no bundle" in result.stderr
+    assert result.exit_code == 1 and "is not a bundle" in result.stderr
 
 
 def test_progress_by_batch(rows_bundle: Path):

@@ -262,9 +262,9 @@ def test_several_processes_write_one_file(tmp_path: Path):
     [
         (b"calls: [", ":1:9: not valid YAML"),
         (b"calls: []\ncalls: []\n", ":2:1: not valid YAML"),
-        (b"bundle: rows\nops: {}\n", ": it is no calls file"),
-        (b"calls: {}\n", ": it is no calls file"),
-        (b"[1]\n", ": it is no calls file"),
+        (b"bundle: rows\nops: {}\n", ": not a calls file"),
+        (b"calls: {}\n", ": not a calls file"),
+        (b"[1]\n", ": not a calls file"),
         (b"calls:\n- op: a\n- 7\n", ":3: a call is a mapping (given: 7)"),
         (b"calls:\n- {op: a, count: many}\n", ":2: `count` is a number from 1 on (given: 'many')"),
         (b"\xff", ": cannot be read: it is not UTF-8 text"),
@@ -290,26 +290,26 @@ CHAIN = "calls:\n- &a0 [1]\n" + "".join(f"- &a{number} [*a{number - 1}]\n" for n
 @pytest.mark.parametrize(
     "content, said",
     (
-        (LAUGHS, ":7:23: more than 262144 values, or 20 levels, with what its aliases repeat"),
+        (LAUGHS, ":7:23: more than 262144 values, or 20 levels, with aliases expanded"),
         (CHAIN, ":21:3: more than 262144 values, or 20 levels"),
-        ("calls:\n- op: 2023-13-45\n", ":2:7: '2023-13-45' is no text, number, true, false or null"),
-        ("calls:\n- op: 2023-01-01\n", ":2:7: '2023-01-01' is no text"),
+        ("calls:\n- op: 2023-13-45\n", ":2:7: '2023-13-45' is not a string, number, true, false or null"),
+        ("calls:\n- op: 2023-01-01\n", ":2:7: '2023-01-01' is not a string"),
         ("calls:\n- {op: " + "9" * 5000 + "}\n", ":2:8: a number of more than 100 digits"),
         ("calls:\n- {op: 0x" + "f" * 5000 + "}\n", ":2:8: a number of more than 100 digits"),
-        ("calls:\n- {op: !!int abc}\n", ":2:8: 'abc' is no text"),
-        ("calls:\n- {op: !!float abc}\n", ":2:8: 'abc' is no text"),
-        ("calls:\n- {op: !!bool abc}\n", ":2:8: 'abc' is no text"),
-        ("calls:\n- {op: !!int '1'}\n", ":2:8: '1' is no text"),
+        ("calls:\n- {op: !!int abc}\n", ":2:8: 'abc' is not a string"),
+        ("calls:\n- {op: !!float abc}\n", ":2:8: 'abc' is not a string"),
+        ("calls:\n- {op: !!bool abc}\n", ":2:8: 'abc' is not a string"),
+        ("calls:\n- {op: !!int '1'}\n", ":2:8: '1' is not a string"),
         ("calls:\n- {op: !!set {a, b}}\n", ":2:8: the tag 'tag:yaml.org,2002:set' is not supported"),
         ("calls:\n- {op: !x [a]}\n", ":2:8: the tag "),
         ("calls:\n- &a {<<: *a, op: a}\n", ":2:3: it is a part of itself"),
         ("calls:\n- &a [*a]\n", ":2:3: it is a part of itself"),
-        ("calls:\n- {[1, 2]: 3}\n", ":2:3: a key is no text"),
-        ("calls:\n- {{a: 1}: 3}\n", ":2:3: a key is no text"),
-        ("calls:\n- {~: 3, op: a}\n", ":2:3: a key is no text"),
-        ("calls:\n- {1: 3, op: a}\n", ":2:3: a key is no text"),
-        ("calls:\n- {true: 3, op: a}\n", ":2:3: a key is no text"),
-        ("calls:\n- {2001-01-01: 3}\n", ":2:3: a key is no text"),
+        ("calls:\n- {[1, 2]: 3}\n", ":2:3: a key is not a string"),
+        ("calls:\n- {{a: 1}: 3}\n", ":2:3: a key is not a string"),
+        ("calls:\n- {~: 3, op: a}\n", ":2:3: a key is not a string"),
+        ("calls:\n- {1: 3, op: a}\n", ":2:3: a key is not a string"),
+        ("calls:\n- {true: 3, op: a}\n", ":2:3: a key is not a string"),
+        ("calls:\n- {2001-01-01: 3}\n", ":2:3: a key is not a string"),
         ("calls:\n- {<<: 3}\n", ":2:8: not valid YAML: "),
     ),
 )
@@ -334,12 +334,12 @@ def test_aliases_and_merged_calls_stay_as_they_are(tmp_path: Path):
 
 def test_a_pipe_is_no_calls_file(tmp_path: Path):
     os.mkfifo(tmp_path / "calls.yaml")
-    with pytest.raises(CallsFileError, match=r"calls\.yaml: cannot be read: it is no regular file"):
+    with pytest.raises(CallsFileError, match=r"calls\.yaml: cannot be read: it is not a regular file"):
         aot_runtime.record(tmp_path / "calls.yaml")
 
 
 def test_a_recording_that_could_not_be_written_does_not_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(CallsFileError, match=r"there is no folder .*nowhere that can be written to"):
+    with pytest.raises(CallsFileError, match=r"folder .*nowhere does not exist or is not writable"):
         aot_runtime.record(tmp_path / "nowhere" / "calls.yaml")
     monkeypatch.setitem(sys.modules, "ruamel.yaml", None)
     with pytest.raises(CallsFileError, match=r"needs the extra `record`: pip install 'aot-runtime\[record\]'"):
