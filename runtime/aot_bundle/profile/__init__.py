@@ -1,1 +1,1 @@
-"""Profile calls on the emulator, model their time, and report both."""
+"""Profiling and time modelling of calls on the emulator, and their reports."""

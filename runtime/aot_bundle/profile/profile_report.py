@@ -1,4 +1,4 @@
-"""Report a profile as text of 100 columns, or as data."""
+"""Profile reports: text of at most 100 columns, and JSON data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CAVEAT = (
 
 
 def profile_lines(profile: Profile, by_instruction: bool = False) -> list[str]:
-    """Format tables for each launch: instruction classes, matrix instructions, memory, LDS, loops and bounds."""
+    """Return the report as lines, with tables for each launch: classes, matrix, memory, LDS, loops and bounds."""
     lines = [f"{profile.op} of bundle {profile.bundle} on {profile.arch.title} ({profile.arch.name})", *_CAVEAT]
     for launch in profile.launches:
         lines += ["", *_launch(profile, launch, by_instruction)]
@@ -224,7 +224,7 @@ def _plural(count: int, noun: str) -> str:
 
 
 def profile_data(profile: Profile, by_instruction: bool = False) -> dict[str, Any]:
-    """Return a profile as JSON-ready data. Times are in seconds, sizes in bytes."""
+    """Return the profile as JSON-compatible data. Times are in seconds, sizes in bytes."""
     return {
         "bundle": profile.bundle,
         "id": profile.id,

@@ -1,4 +1,4 @@
-"""Report a modelled time as text of 100 columns, or as data."""
+"""Reports of modelled times: text of at most 100 columns, and JSON data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .time_call import TimedCall, TimedLaunch
 
 WIDTH = 100
 SHOWN = 12
-"""Number of instructions to list."""
+"""Number of instructions listed."""
 _CAVEAT = (
     "Times are MODELLED, not measured: sampled workgroups, executed in emulation, replayed through a",
     "model of the compute unit and of the memory behind it. docs/timing.md says what to trust it for.",
@@ -36,7 +36,7 @@ _SHARES = {
 
 
 def time_lines(timed: TimedCall) -> list[str]:
-    """Format time, rate, breakdown and the longest-waiting instructions of each launch."""
+    """Return the report as lines: time, rate, breakdown and longest-waiting instructions of each launch."""
     lines = [f"{timed.op} of bundle {timed.bundle} on {timed.arch.title} ({timed.arch.name})", *_CAVEAT]
     for launch in timed.launches:
         lines += ["", *_launch(launch)]
@@ -90,7 +90,7 @@ def _rate(sampled: Sampled) -> str:
 
 
 def _waiting(sampled: Sampled) -> list[int]:
-    """Return the indices of the instructions where wavefronts wait longest, longest first."""
+    """Return the indices of the instructions with the longest waits, longest first."""
     by_line = sampled.time.waited.sum(axis=1)
     return [int(at) for at in np.argsort(-by_line, kind="stable")[:SHOWN] if by_line[at] > 0]
 
@@ -110,7 +110,7 @@ def _cut(line: str) -> str:
 
 
 def time_data(timed: TimedCall) -> dict[str, Any]:
-    """Return a modelled time as JSON-ready data. Times are in seconds. `measured` is False."""
+    """Return the modelled times as JSON-compatible data, in seconds. `measured` is always false."""
     return {
         "bundle": timed.bundle,
         "id": timed.id,

@@ -1,4 +1,4 @@
-"""Timeline of a compute unit in Chrome's Trace Event Format, for chrome://tracing and Perfetto."""
+"""Timeline of one compute unit in Chrome's Trace Event Format, for chrome://tracing and Perfetto."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from aot_emulator.timing.sampling import Sampled
 from .time_call import TimedCall
 
 ITERATIONS = 6
-"""Number of similar iterations to show."""
+"""Maximum number of identical loop iterations shown."""
 LONGEST = 400_000
-"""Most instructions in a timeline, which is cut off there."""
+"""Maximum number of instructions in a timeline, which is truncated there."""
 
 
 def timeline(timed: TimedCall) -> dict[str, Any]:
-    """Return the events of a compute unit, with a process for each launch and a thread for each wavefront.
+    """Return the events of a compute unit: a process for each launch, with a thread for each wavefront.
 
-    An instruction is shown from its issue until its pipe is free, preceded by its wait. Only the first of similar
-    iterations are shown. Times are in microseconds of the modelled clock. Each launch starts at 0, the start of the
-    compute unit's first workgroup.
+    Each instruction is shown from issue until its unit is free, preceded by its wait. Only the first of identical loop
+    iterations are shown. Times are in microseconds of the modelled clock; each launch starts at 0.
     """
     events: list[dict[str, Any]] = []
     for process, launch in enumerate(timed.launches):
@@ -58,7 +57,7 @@ def _shown(process: int, sampled: Sampled, row: Array) -> Iterator[dict[str, Any
         reason = REASONS[int(row[numbers.EVENT_REASON])].replace("lds", "LDS")
         yield {"name": f"waits: {reason}", "cat": "wait", "ph": "X", "ts": ready / microsecond,
                "dur": (issued - ready) / microsecond, **place}  # fmt: skip
-    # Work in a pipe after the issue would overlap the wavefront's next instruction.
+    # Clip matrix instructions, whose execution in the pipe overlaps the wavefront's next instruction.
     until = min(done, issued + 4) if cost.unit is Unit.MATRIX else done
     yield {"name": line.mnemonic, "cat": cost.unit.name.lower(), "ph": "X", "ts": issued / microsecond,
            "dur": (until - issued) / microsecond, **place, "args": {"pc": hex(line.pc), "text": line.text}}  # fmt: skip
