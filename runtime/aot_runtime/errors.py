@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .texts import escaped
 
@@ -147,8 +146,7 @@ class DeviceMemoryError(DriverCallError, MemoryError):
     """The device is out of memory."""
 
 
-@dataclass(frozen=True)
-class Thread:
+class Thread(NamedTuple):
     """A lane of a launch, or a whole wavefront if `lane` is None."""
 
     workgroup: tuple[int, int, int]

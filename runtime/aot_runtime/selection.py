@@ -5,9 +5,9 @@ from __future__ import annotations
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from aot_runtime.bundle.files import Merged, Place, Source, bundles_in, open_place, source_of
 from aot_runtime.contract.records import INDEX, Index
@@ -20,8 +20,7 @@ Reader = Callable[[Place], Index]
 """Function that reads a bundle's index, and verifies its signature if a trust policy is set."""
 
 
-@dataclass(frozen=True)
-class Candidate:
+class Candidate(NamedTuple):
     """A bundle that could be opened.
 
     Attributes:
@@ -38,8 +37,7 @@ class Candidate:
         return f"{self.label} ({self.arch})" if self.label else self.arch
 
 
-@dataclass(frozen=True)
-class Choice:
+class Choice(NamedTuple):
     """The bundles at a path or under an installed name.
 
     Attributes:

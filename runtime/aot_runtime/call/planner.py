@@ -8,10 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aot_runtime.contract.arch import device_names
 from aot_runtime.contract.expressions import nearest, parse
@@ -30,8 +29,7 @@ if TYPE_CHECKING:
     from .entries import Describing, Entry
 
 
-@dataclass(frozen=True)
-class Origin:
+class Origin(NamedTuple):
     """The bundle of an op, for errors that say how to build missing variants.
 
     Attributes:
