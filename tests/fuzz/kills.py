@@ -19,7 +19,7 @@ from tests.support.building.builds import contents
 from tests.support.processes import kill
 
 from .building import Build, Place, leftovers, opened, run, start
-from .outcomes import Outcomes
+from .trial import SEED
 
 OLDER, NEWER = "op=accumulate", "op=accumulate|row_sums"
 """Filters of the bundle that is built first, and of the one whose build is killed: they share files, and both have
@@ -120,21 +120,20 @@ WAYS: dict[str, Disturbance] = {
 _TURNS = ("parent", "child", "all", "parent", "all", "disk")
 
 
-def kill_builds(count: int, seed: int, folder: Path, outcomes: Outcomes) -> Iterator[int]:
-    """Disturb `count` builds; yields how many were. What is wrong with one is a failure in `outcomes`."""
+def kill_builds(count: int, folder: Path) -> Iterator[tuple[str, str]]:
+    """Disturb `count` builds; yields what became of each, and what is wrong or nothing."""
     good = prepare(folder / "good")
     rounds = -(-count // (2 * len(_TURNS)))
     for number in range(count):
         turn, way = divmod(number, len(_TURNS))
         place, cold = Place(folder / "now"), turn % 2 == 0
         # Evenly spread for each way and each cache.
-        share = (turn // 2 + random.Random(f"{seed}:{number}").random()) / rounds
+        share = (turn // 2 + random.Random(f"{SEED}:{number}").random()) / rounds
         _lay_out(good, place, cold)
         what, fault = WAYS[_TURNS[way]](good, place, share, cold)
         fault = fault or _afterwards(good, place)
-        kind = f"{what} ({'empty' if cold else 'full'} cache)"
-        outcomes.add(kind, fault, f"number {number} of seed {seed}, {_TURNS[way]} at {share:.3f}")
-        yield number + 1
+        label = f"number {number} of seed {SEED}, {_TURNS[way]} at {share:.3f}"
+        yield f"{what} ({'empty' if cold else 'full'} cache)", fault and f"{label}: {fault}"
 
 
 def _lay_out(good: Good, place: Place, cold: bool) -> None:

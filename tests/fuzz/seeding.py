@@ -1,7 +1,8 @@
-"""Makes the seeds: small bundles, one op each, of the tests' own kernels."""
+"""Makes the seeds: small bundles, one op each, of the tests' own kernels. `python -m tests.fuzz.seeding` does so."""
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 from click.testing import CliRunner
@@ -32,3 +33,8 @@ def make_seeds(folder: Path) -> None:
         built = CliRunner().invoke(main, words)
         assert built.exit_code == 0, built.output
         pack_seed(folder / name / f"small-{arch}", name)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as scratch:
+        make_seeds(Path(scratch))

@@ -7,14 +7,10 @@ back. No step may raise anything, and what is left when all is dropped is what w
 from __future__ import annotations
 
 import gc
-import os
-import pickle
 import random
 import signal
-import subprocess
 import sys
 import threading
-import time
 from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,7 +21,7 @@ from typing import Any
 import numpy as np
 
 from aot_runtime import Bundle, open_bundle
-from tests.support.hip_double.double import Double, DoubleLibrary, build
+from tests.support.hip_double.double import Double
 
 from .calls import KINDS, unpack_seed
 
@@ -46,7 +42,6 @@ class Outcome:
     """
 
     steps: int = 0
-    seconds: float = 0.0
     interrupts: int = 0
     left: dict[str, tuple[int, int]] = field(default_factory=dict)
     errors: dict[str, int] = field(default_factory=dict)
@@ -57,10 +52,6 @@ class Outcome:
             *(f"{count} times: {error}" for error, count in self.errors.items()),
             *(f"{what}: {before} before, {after} after" for what, (before, after) in self.left.items()),
         ]
-
-    def lines(self) -> Iterator[str]:
-        """A summary, in lines."""
-        yield f"{self.steps:,} steps in {self.seconds:,.0f} s, {self.interrupts:,} interrupts"
 
 
 class _Turns:
@@ -188,16 +179,15 @@ class Steps:
         self.keep(graph)
 
 
-def run_threads(folder: Path, threads: int, seconds: float, seed: int, steps: int = 1 << 60) -> Outcome:
-    """Let threads do random steps for some time, or so many steps, in this process, which runs over the double."""
+def run_threads(folder: Path, threads: int, seed: int, steps: int) -> Outcome:
+    """Let threads do so many random steps in this process, which runs over the double."""
     bundle, outcome, turns, lock = _opened(folder), Outcome(), _Turns(), threading.Lock()
-    before, end = _there(bundle), time.monotonic() + seconds
+    before = _there(bundle)
 
     def work(number: int) -> None:
-        done = 0
         with turns.shared():
             own = Steps(bundle, seed * 1000 + number)
-        while time.monotonic() < end and done < steps // threads:
+        for _ in range(steps // threads):
             is_alone = own.random.random() < 0.02
             try:
                 with turns.alone() if is_alone else turns.shared():
@@ -205,18 +195,15 @@ def run_threads(folder: Path, threads: int, seconds: float, seed: int, steps: in
             except Exception as error:
                 with lock:
                     _count(outcome, error)
-            done += 1
         with lock:
-            outcome.steps += done
+            outcome.steps += steps // threads
 
-    started = time.monotonic()
     with _switching_often():
         workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
-    outcome.seconds = time.monotonic() - started
     del workers, work
     return _compared(outcome, bundle, before)
 
@@ -234,7 +221,6 @@ def run_interrupted(folder: Path, interrupts: int, seed: int) -> Outcome:
             outcome.interrupts += 1
             raise KeyboardInterrupt
 
-    started = time.monotonic()
     handler, hook = signal.signal(signal.SIGALRM, interrupt), sys.unraisablehook
     sys.unraisablehook = deque(maxlen=0).append  # of finalisers that were interrupted
     signal.setitimer(signal.ITIMER_REAL, INTERVAL_S)
@@ -256,7 +242,6 @@ def run_interrupted(folder: Path, interrupts: int, seed: int) -> Outcome:
         signal.setitimer(signal.ITIMER_REAL, 0)
         signal.signal(signal.SIGALRM, handler)
         sys.unraisablehook = hook
-    outcome.seconds = time.monotonic() - started
     del own, choices, step
     return _compared(outcome, bundle, before)
 
@@ -295,20 +280,3 @@ def _switching_often() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before)
-
-
-def run_over_double(folder: Path, *arguments: Any) -> Outcome:
-    """`run_threads` or `run_interrupted` (its name first) in a process of its own, over a double built for it."""
-    library = DoubleLibrary(build(folder / "rocm"))
-    command = [sys.executable, "-m", __name__, str(folder), *map(str, arguments)]
-    printed = subprocess.run(command, env=library.environment({}), stdout=subprocess.PIPE, check=True).stdout
-    found: Outcome = pickle.loads(printed)
-    return found
-
-
-if __name__ == "__main__":
-    from tests.fuzz import threads
-
-    where, name, *numbers = sys.argv[1:]
-    result = getattr(threads, name)(Path(where), *(float(n) if "." in n else int(n) for n in numbers))
-    os.write(1, pickle.dumps(result))
