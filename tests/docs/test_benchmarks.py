@@ -23,9 +23,7 @@ def test_help(path: Path, capsys: pytest.CaptureFixture[str]):
     assert "default:" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize(
-    ("name", "bundles"), [("launch", 1), ("coldstart", 1), ("attention", 1), ("emulator", 2), ("opening", 1)]
-)
+@pytest.mark.parametrize(("name", "bundles"), [("launch", 1), ("coldstart", 1), ("attention", 1), ("emulator", 2)])
 def test_without_a_bundle(name: str, bundles: int, tmp_path: Path):
     message = ended(ROOT / f"benchmarks/{name}.py", *[str(tmp_path / "nothing")] * bundles)
     assert isinstance(message, str) and message.startswith(f"{name}.py: ")

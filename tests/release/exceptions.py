@@ -53,9 +53,6 @@ TABLE = (
          r"python -m tests.release.on_cluster \1 ADDRESS --cache-dir cluster-cache"),
     # What would take too long
     Rule("^aotbuild .*--arch (sm_90|mi300x,h100)", Action.APPEND, "for what is built whole is gfx942", "--dry-run"),
-    Rule("^python benchmarks/build.py", Action.APPEND, "for it takes minutes",
-         "--sample 4 --no-cache manifests/memory.yaml"),
-    Rule("^python benchmarks/opening.py", Action.APPEND, "for it takes minutes", "--runs 1"),
     Rule("^python benchmarks/emulator.py", Action.APPEND, "for it takes minutes",
          "--size 256 --seqlen 256 --rounds 1"),
     Rule(r"\bpytest .*tests/", Action.APPEND, "for .ci/run runs the tests", "--collect-only -q"),
@@ -77,7 +74,6 @@ TABLE = (
     Rule(r"^python (ours|raw|triton_jit)\.py ", Action.SKIP, "is started by benchmarks/coldstart.py, which is run"),
     Rule("^python benchmarks/timing/validate.py", Action.SKIP, "needs published tables, which are not shipped"),
     Rule("^python benchmarks/gfx942.py", Action.SKIP, "fetches kernels from GitHub"),
-    Rule(r"^python opened\.py ", Action.SKIP, "is started by benchmarks/opening.py, which is run"),
     Rule("--shared-cache s3://", Action.SKIP, "needs a bucket; tests/aot/test_s3_cache.py builds with one"),
     Rule("^aotbundle emulate ", Action.SKIP, "needs ROCm's libraries; tests/rocm runs programs with it"),
     Rule("^pytest --on rocm$", Action.SKIP, "fetches packages; .ci/run runs a part of it"),
