@@ -9,9 +9,9 @@ from click.testing import CliRunner
 
 from aot.cli import main
 
-from .building import MANIFEST
 from .bundle_inputs import pack_seed
 
+MANIFEST = Path(__file__).parents[1] / "support/small/small.yaml"
 _SEEDS = {
     "affine": ("gfx942", "op=affine,T=float32,HAS_BIAS=true,NEGATED=true"),
     "row_sums": ("gfx942", "op=row_sums,RETURN_LARGEST=true"),
