@@ -35,7 +35,6 @@ SHAPES = (
     "4x16x4096x128 4x16x4096x128c 16x16x1024x128 16x16x1024x128c 1x16x16384x128c 4x16x4096x64 4x16x4096x64c "
     "4x16x4096x256c 4x16/2x4096x128 4x16/2x4096x128c 4x16x4096x128v 4x16x4096x128cv 4x16x4096x128cs 4x16x4096x128ca"
 )
-PACKAGES = ("numpy", "torch", "triton", "cuda-bindings", "hip-python")
 
 
 @dataclass(frozen=True)
@@ -114,7 +113,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         bundle = open_bundle(options.bundle)
-        print(f"{heading(bundle.device, *PACKAGES)}; {options.dtype}\n")
+        print(f"{heading(bundle.device)}; {options.dtype}\n")
         float8 = open_bundle(options.float8) if options.float8 else None
         print(report(bundle, options.shapes, options.dtype, options.rounds, float8))
     except AotError as error:

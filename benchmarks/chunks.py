@@ -20,13 +20,12 @@ from typing import Any
 
 import numpy as np
 from measure import table
-from on_gpu import device_times, heading, import_torch, max_difference, working
+from on_gpu import device_times, heading, max_difference, require_torch, working
 
 from aot_runtime import AotError, Bundle, open_bundle
 
 SHAPES = "8x512x4096 4x1024x8192 16x128x4096 1x2048x2048"
 BLOCK_SIZES = (16, 64)
-PACKAGES = ("numpy", "torch", "cuda-bindings")
 
 
 @dataclass(frozen=True)
@@ -60,12 +59,10 @@ def main() -> None:
     parser.add_argument("--dtype", choices=("float16", "bfloat16"), default="float16", help="(default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=11, help="rounds of each (default: %(default)s)")
     options = parser.parse_args()
-    torch = import_torch()
-    if torch is None:
-        sys.exit("chunks.py: torch is needed, for inputs and as the peer")
+    torch = require_torch()
     try:
         bundle = open_bundle(options.bundle)
-        print(f"{heading(bundle.device, *PACKAGES)}; {options.dtype}\n")
+        print(f"{heading(bundle.device)}; {options.dtype}\n")
         print(report(bundle, torch, options))
     except AotError as error:
         sys.exit(f"chunks.py: {error}")

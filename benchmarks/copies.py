@@ -30,7 +30,6 @@ from aot_runtime import AotError, Device, DeviceArray, get_device
 
 SIZES = ("256B", "4KiB", "64KiB", "1MiB", "16MiB", "256MiB")
 UNITS = {"B": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30}
-PACKAGES = ("numpy", "torch", "cupy", "cupy-cuda12x", "cupy-cuda13x", "cuda-bindings", "hip-python")
 WORK_FILLS = 20
 """Fills that are the work: of 1 GiB each, or of a 64th of the device's memory where that is less."""
 
@@ -69,7 +68,7 @@ def main() -> None:
     options = parser.parse_args()
     try:
         device = get_device(options.device)
-        print(f"{heading(device, *PACKAGES)}\n")
+        print(f"{heading(device)}\n")
         print(report(device, options.sizes, options.rounds))
     except AotError as error:
         sys.exit(f"copies.py: {error}")

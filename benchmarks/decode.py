@@ -22,13 +22,12 @@ from typing import Any
 
 import numpy as np
 from measure import table
-from on_gpu import device_times, heading, import_torch, max_difference, working
+from on_gpu import device_times, heading, max_difference, require_torch, working
 
 from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
 
 SHAPES = "32x64x8x8192x128 32x32x8x8192x128 1x64x8x131072x128 8x32x32x4096x128 128x64x8x2048x128 4x8x1x32768x128"
 BLOCK_SIZES = (16, 64)
-PACKAGES = ("numpy", "torch", "triton", "cuda-bindings", "hip-python")
 
 
 @dataclass(frozen=True)
@@ -80,12 +79,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=11, help="rounds of each (default: %(default)s)")
     parser.add_argument("--no-flex", action="store_true", help="leave out flex attention, which torch compiles")
     options = parser.parse_args()
-    torch = import_torch()
-    if torch is None:
-        sys.exit("decode.py: torch is needed, for inputs and as the peer")
+    torch = require_torch()
     try:
         bundle = open_bundle(options.bundle)
-        print(f"{heading(bundle.device, *PACKAGES)}; {options.dtype}\n")
+        print(f"{heading(bundle.device)}; {options.dtype}\n")
         print(report(bundle, torch, options.shapes, options.dtype, options.rounds, not options.no_flex))
     except AotError as error:
         sys.exit(f"decode.py: {error}")

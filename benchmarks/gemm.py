@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import table
-from on_gpu import device_times, heading, import_torch, max_difference, working
+from on_gpu import device_times, heading, max_difference, require_torch, working
 
 from aot_models.quantise import PREPACKED_ORDERS, TILE
 from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
@@ -40,7 +40,6 @@ LARGE = "1024x1024x1024 2048x2048x2048 4096x4096x4096 8192x8192x8192 128x8192x81
 SMALL = " ".join(f"{m}x4096x4096" for m in (1, 2, 4, 8, 16))
 CACHED = 256 << 20
 """Bytes of weights that a graph goes through: more than an L2 cache holds."""
-PACKAGES = ("numpy", "torch", "triton", "cuda-bindings", "hip-python")
 
 
 @dataclass(frozen=True)
@@ -95,12 +94,10 @@ def main() -> None:
                         help="scalar of the op, e.g. schedule=persistent or splits=4")  # fmt: skip
     parser.add_argument("--rounds", type=int, default=11, help="rounds of each (default: %(default)s)")
     options = parser.parse_args()
-    torch = import_torch()
-    if torch is None:
-        sys.exit("gemm.py: torch is needed, for inputs and as the peer")
+    torch = require_torch()
     try:
         bundle = open_bundle(options.bundle)
-        print(heading(bundle.device, *PACKAGES))
+        print(heading(bundle.device))
         scalars: dict[str, Any] = dict(options.option)
         found: dict[str, dict[Shape, tuple[Seconds, str]]] = {}
         for kind in options.kinds:

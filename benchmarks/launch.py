@@ -32,7 +32,6 @@ from aot_runtime.call.decision import LaunchDecision
 
 COLS = 256
 BASE = "raw ctypes loop"
-PACKAGES = ("numpy", "torch", "triton", "cupy", "cupy-cuda12x", "cupy-cuda13x", "cuda-bindings", "hip-python")
 
 
 @dataclass(frozen=True)
@@ -94,7 +93,7 @@ def main() -> None:
         decode = open_bundle(options.decode, setting.bundle.device) if options.decode else None
     except AotError as error:
         sys.exit(f"launch.py: {error}")
-    print(heading(setting.bundle.device, *PACKAGES))
+    print(heading(setting.bundle.device))
     print(f"softmax of float32[1, {COLS}], {options.rounds} rounds of {options.calls} calls\n")
     print(report(setting.bundle, available_ways(setting), options.calls, options.rounds))
     if decode is not None:

@@ -41,7 +41,6 @@ from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
 
 Stored = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
 """config.json and the tensors of a checkpoint."""
-PACKAGES = ("numpy", "torch", "transformers", "cuda-bindings", "hip-python")
 
 
 @dataclass(frozen=True)
@@ -79,7 +78,7 @@ def main() -> None:
     options = options_of()
     try:
         bundle = open_bundle(options.bundle, options.device)
-        print(heading(bundle.device, *PACKAGES))
+        print(heading(bundle.device))
         model = f"{options.family} {options.size}, {options.dtype}"
         print(f"{model}, prompts of {options.prompt} tokens, {options.tokens} new ones\n")
         for printed in report(Recorder(bundle) if options.by_op else bundle, options):

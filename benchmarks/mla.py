@@ -22,13 +22,12 @@ from typing import Any
 
 import numpy as np
 from measure import table
-from on_gpu import device_times, heading, import_torch, max_difference, working
+from on_gpu import device_times, heading, max_difference, require_torch, working
 
 from aot_runtime import AotError, Bundle, open_bundle
 
 LATENT, ROPE, HEAD_DIM = 512, 64, 128
 SHAPES = {"decode": "64x16x8192 64x32x8192 64x64x8192 64x128x8192 4x16x32768", "prefill": "1x16x4096 1x128x4096"}
-PACKAGES = ("numpy", "torch", "cuda-bindings", "hip-python")
 
 
 def main() -> None:
@@ -41,14 +40,12 @@ def main() -> None:
     parser.add_argument("--block-size", type=int, default=64, help="rows of a block of a cache (default: %(default)s)")
     parser.add_argument("--rounds", type=int, default=11, help="rounds of each (default: %(default)s)")
     options = parser.parse_args()
-    torch = import_torch()
-    if torch is None:
-        sys.exit("mla.py: torch is needed, for inputs and as the peer")
+    torch = require_torch()
     shapes = options.shapes or [parse_shape(text) for text in SHAPES[options.what].split()]
     report = partial(decode_report, block_size=options.block_size) if options.what == "decode" else prefill_report
     try:
         bundle = open_bundle(options.bundle)
-        print(f"{heading(bundle.device, *PACKAGES)}; {options.dtype}\n")
+        print(f"{heading(bundle.device)}; {options.dtype}\n")
         print(report(bundle, torch, shapes, getattr(torch, options.dtype), options.rounds))
     except AotError as error:
         sys.exit(f"mla.py: {error}")

@@ -26,7 +26,7 @@ from typing import Any
 import ml_dtypes
 import numpy as np
 from measure import line
-from on_gpu import device_times, heading, import_torch
+from on_gpu import device_times, heading, require_torch
 
 from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
 from aot_runtime.contract.arch import ARCHITECTURES
@@ -38,7 +38,6 @@ KINDS = {"plain": ("moe", 2), "float8": ("moe_scaled", 1), "float8_blocks": ("mo
 GROUP = 128
 """Weights along k that share a scale."""
 FLOAT8 = {"fnuz": ml_dtypes.float8_e4m3fnuz, "ocp": ml_dtypes.float8_e4m3fn}
-PACKAGES = ("numpy", "torch", "triton", "cuda-bindings", "hip-python")
 
 
 def main() -> None:
@@ -56,12 +55,10 @@ def main() -> None:
     parser.add_argument("--no-torch", action="store_true", help="leave the loop in torch out")
     parser.add_argument("--rounds", type=int, default=11, help="rounds of each (default: %(default)s)")
     options = parser.parse_args()
-    torch = import_torch()
-    if torch is None:
-        sys.exit("moe.py: torch is needed, for inputs and as the peer")
+    torch = require_torch()
     try:
         bundle = open_bundle(options.bundle)
-        print(heading(bundle.device, *PACKAGES))
+        print(heading(bundle.device))
         sizes = options.experts, options.topk, options.hidden, options.intermediate
         adopted = None if options.adopted is None else open_bundle(options.adopted)
         layer = Layer(bundle, torch, options.kind, getattr(torch, options.dtype), *sizes, adopted)

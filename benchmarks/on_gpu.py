@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
+from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -12,11 +14,14 @@ from aot_bundle.event_timing import device_rounds
 from aot_bundle.gpu_settings import gpu_settings
 from aot_runtime import Bundle, Device, DeviceArray
 
+PACKAGES = ("numpy", "torch", "triton", "transformers", "cupy", "cupy-cuda12x", "cupy-cuda13x", "cuda-bindings",
+            "hip-python")  # fmt: skip
 
-def heading(device: Device, *packages: str) -> str:
+
+def heading(device: Device) -> str:
     """Describe the machine, its GPU, the versions of installed packages, and the GPU's clocks and power."""
     found = device.properties
-    lines = [machine(), f"{found.name}, {found.arch}, driver {found.driver_version}; {versions(*packages)}"]
+    lines = [machine(), f"{found.name}, {found.arch}, driver {found.driver_version}; {versions(*PACKAGES)}"]
     return "\n".join(filter(None, [*lines, gpu_settings(device.driver.name, found.pci).summary()]))
 
 
@@ -30,6 +35,14 @@ def import_torch() -> Any:
     if not torch.cuda.is_available():
         print("left out: torch: it sees no GPU")
         return None
+    return torch
+
+
+def require_torch() -> Any:
+    """Import torch, or exit."""
+    torch = import_torch()
+    if torch is None:
+        sys.exit(f"{Path(sys.argv[0]).name}: torch is needed, for inputs and as the peer")
     return torch
 
 

@@ -22,13 +22,12 @@ from pathlib import Path
 from typing import Any
 
 from measure import table
-from on_gpu import device_times, heading, import_torch, max_difference, working
+from on_gpu import device_times, heading, max_difference, require_torch, working
 
 from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
 
 WIDTHS = (1024, 2048, 4096, 8192, 16384, 32768)
 DTYPES = ("bfloat16", "float32")
-PACKAGES = ("numpy", "torch", "triton", "cuda-bindings", "hip-python")
 EPS = 1e-5
 Way = Callable[[], Any]
 
@@ -102,12 +101,10 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=11, help="rounds of each (default: %(default)s)")
     parser.add_argument("--no-compile", action="store_true", help="leave out what torch compiles")
     options = parser.parse_args()
-    torch = import_torch()
-    if torch is None:
-        sys.exit("rows.py: torch is needed, for inputs and as the peer")
+    torch = require_torch()
     try:
         rows, memory = open_bundle(options.rows), open_bundle(options.memory)
-        print(f"{heading(rows.device, *PACKAGES)}\n")
+        print(f"{heading(rows.device)}\n")
         shapes = [(dtype, cols) for dtype in options.dtypes for cols in options.widths]
         print(
             report(rows, memory, torch, options.ops, shapes, options.mib << 20, options.rounds, not options.no_compile)

@@ -10,7 +10,7 @@ from aot.source.project import PROCESS_LOCK
 from aot.targets import Target
 from aot_runtime.contract.arch import BACKENDS
 
-from .jobs import CompileJob, job_target
+from .jobs import CompileJob
 from .settings import code_environment, parsed_options, pinned_knobs
 
 KEY_VERSION = 3
@@ -85,8 +85,3 @@ def recipe_changes(recipe: str, expected: str) -> str:
     """Name the parts in which two recipes differ."""
     found, wanted = json.loads(recipe), json.loads(expected)
     return ", ".join(name for name in wanted if found.get(name) != wanted[name])
-
-
-def job_key(job: CompileJob, kernel_hash: str) -> str:
-    """The key of one job, see `JobKeys.key`. Raises `CompileError`: the target or the options are not valid."""
-    return JobKeys(job_target(job), job.line_info).key(job, kernel_hash)

@@ -23,20 +23,6 @@ if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
 
 
-def load_kernel(root: Path | str, source: str, function: str) -> JITFunction:
-    """The `@triton.jit` function of a file, with all that it reads; decorators around `@triton.jit` are taken off.
-
-    Args:
-        root: project root: `from kernels.attention.masks import …` finds modules from there.
-        source: path of the file from `root`.
-
-    Raises:
-        KernelFileError, KernelFunctionError.
-    """
-    with project(root).active() as modules:
-        return modules.load(source, function)
-
-
 def split_function(path: str) -> tuple[str, str]:
     """(file, function) of a `path.py:function`."""
     source, _, function = path.rpartition(":")

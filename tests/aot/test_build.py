@@ -1,6 +1,8 @@
 """Builds again, elsewhere, side by side, interrupted, killed."""
 
 import os
+import resource
+import shutil
 import signal
 from pathlib import Path
 from subprocess import Popen
@@ -138,3 +140,18 @@ def test_a_build_from_the_cache_removes_what_a_killed_one_left(tmp_path: Path, m
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert figures(project.build(*SMALL)) == (0, 2)
     assert not leftover.exists()
+
+
+def test_a_full_disk(tmp_path: Path):
+    """The error names the bundle that cannot be written, and nothing is left of it."""
+    project = Project(tmp_path)
+    project.build(*SMALL)
+    shutil.rmtree(project.folder_of())
+    soft, hard = resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (1000, hard))
+    try:
+        result = project.build(*SMALL)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert result.exit_code == 1 and "bundle tiny-gfx942 cannot be written: File too large" in result.stderr
+    assert not project.folder_of().exists()

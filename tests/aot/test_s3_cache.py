@@ -5,8 +5,6 @@ from __future__ import annotations
 import logging
 import signal
 import socket
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -160,17 +158,3 @@ def test_two_processes_at_once(tmp_path: Path, server: S3Server, place: str, cap
     assert build(machine(tmp_path, "third"), url=url) == (0, 8) and warnings(caplog) == []
     assert contents(both[0].folder_of()) == contents(both[1].folder_of())
     assert not list(tmp_path.rglob("shared/**/.new-*"))
-
-
-def test_a_whole_manifest_on_a_cold_machine(tmp_path: Path, server: S3Server):
-    """manifests/first.yaml by the command itself: warm, it takes a small part of the time that compiling takes."""
-    times = []
-    for name in ("first", "second"):
-        words = ["--arch", "gfx942", "manifests/first.yaml", "-o", str(tmp_path / name), "--shared-cache", URL]
-        started = time.monotonic()
-        command = [sys.executable, "-m", "aot", *words, "--cache-dir", str(tmp_path / f"{name}-cache")]
-        done = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=280, check=True)
-        times.append(time.monotonic() - started)
-        assert figures(done.stdout) == ((6, 0) if name == "first" else (0, 6)) and done.stderr == ""
-    assert contents(tmp_path / "first/first-gfx942") == contents(tmp_path / "second/first-gfx942")
-    assert times[1] < 0.6 * times[0], times

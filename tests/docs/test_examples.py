@@ -52,15 +52,15 @@ def beside_another(tmp_path: Path) -> dict[str, str]:
         "sys.modules['triton'] = None\n"
         "with project(root).active() as modules:\n"
         "    modules.reference('kernels/attention/quantised_reference.py', 'attention_int8')",
-        "load_kernel(root, 'kernels/rows/norm.py', 'norm_rows')",
+        "with project(root).active() as modules:\n    modules.load('kernels/rows/norm.py', 'norm_rows')",
     ],
     ids=["reference", "kernel"],
 )
 def test_another_package_called_kernels_is_not_in_the_way(beside_another: dict[str, str], code: str):
     """Nor is Triton needed for a reference, with which examples/fmha.py checks its results."""
-    if "load_kernel" in code:
+    if "load(" in code:
         pytest.importorskip("triton")
-    head = f"import sys\nfrom aot.source.kernel_source import load_kernel, project\nroot = {str(ROOT)!r}\n"
+    head = f"import sys\nfrom aot.source.project import project\nroot = {str(ROOT)!r}\n"
     tail = "\nimport kernels\nassert kernels.__file__, 'what was there is there'"
     subprocess.run([sys.executable, "-c", head + code + tail], env=beside_another, check=True, timeout=120)
 

@@ -1,12 +1,10 @@
-"""What a stranger looks for first: changelog, metadata of the package, templates of issues and pull requests."""
+"""What a stranger looks for first: changelog and metadata of the package."""
 
 from __future__ import annotations
 
 import importlib.metadata
 import re
 import tomllib
-from pathlib import Path
-from typing import Any
 
 import pytest
 
@@ -19,7 +17,6 @@ PROJECT, RUNTIME = (
     for file in ("pyproject.toml", "runtime/pyproject.toml")
 )
 CHANGELOG = (ROOT / "CHANGELOG.md").read_text(encoding="utf-8")
-TEMPLATES = sorted((ROOT / ".github/ISSUE_TEMPLATE").glob("*.yml"))
 
 
 def test_the_changelog_begins_with_the_version_of_the_package():
@@ -61,15 +58,6 @@ def test_every_package_is_in_its_wheel(project: str, folders: tuple[str, ...]):
     assert {".".join(path.parts) for path in found} == {name for name in listed if not name.startswith("aot.shipped.")}
 
 
-@pytest.mark.parametrize("project", [PROJECT, RUNTIME], ids=lambda project: project["name"])
-def test_classifiers_say_what_the_other_keys_say(project: dict[str, Any]):
-    given = project["classifiers"]
-    pythons = [name.rpartition(" ")[2] for name in given if re.search(r":: 3\.\d+$", name)]
-    assert project["requires-python"] == f">={pythons[0]}"
-    assert not any(name.startswith("License ::") for name in given), "the license is an SPDX expression"
-    assert len(given) == len(set(given)) and given == sorted(given, key=lambda name: name.split(" :: ")[0])
-
-
 def test_every_dependency_has_its_reason():
     """Of what people install who only use aotbuild."""
     page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
@@ -88,25 +76,3 @@ def test_every_dependency_has_its_reason():
         if not requirement.startswith(("aotbuild[", "aot-runtime", "numpy>=2"))
     }
     assert told == wanted
-
-
-@pytest.mark.parametrize("path", TEMPLATES, ids=lambda path: path.stem)
-def test_issue_templates_are_forms(path: Path):
-    yaml = pytest.importorskip("ruamel.yaml", reason="reading YAML needs the extra `build`")
-    form = yaml.YAML(typ="safe").load(path)
-    if path.name == "config.yml":
-        assert set(form) <= {"blank_issues_enabled", "contact_links"}
-        return
-    assert form["name"] and form["description"] and len(form["body"]) >= 2
-    asked = [field["id"] for field in form["body"] if field["type"] != "markdown"]
-    assert len(asked) == len(set(asked)) and {field["type"] for field in form["body"]} <= {
-        "markdown", "input", "textarea", "dropdown", "checkboxes",
-    }  # fmt: skip
-    for named in re.findall(r"\b((?:docs|aot|tests)/[\w./-]*\w)", path.read_text(encoding="utf-8")):
-        assert (ROOT / named).exists(), named
-
-
-def test_the_pull_request_template_runs_what_contributing_says():
-    template = (ROOT / ".github/pull_request_template.md").read_text(encoding="utf-8")
-    (command,) = re.findall(r"`(ruff check .*)`", template)
-    assert f"\n{command}\n" in (ROOT / "CONTRIBUTING.md").read_text(encoding="utf-8")

@@ -64,13 +64,6 @@ def _read_variables(tree: ast.Module) -> Iterator[str]:
         yield from asked
 
 
-def test_the_variables_have_one_table():
-    """Other pages name variables; none describes them in a table of its own."""
-    pages = [path for path in (ROOT / "docs").rglob("*.md") if path.name != "environment.md"]
-    lines = [line for path in pages for line in path.read_text(encoding="utf-8").splitlines()]
-    assert [line for line in lines if re.match(r"\| `AOT(BUILD|BUNDLE)_", line)] == []
-
-
 def test_every_error_has_a_cause_and_a_cure():
     public = {item.__name__ for item in vars(errors).values() if isinstance(item, type)} - {"Thread"}
     titles = re.findall(r"^### (\w+)$", REFERENCE["errors"], re.MULTILINE)

@@ -9,14 +9,9 @@ from __future__ import annotations
 
 import ctypes
 import gc
-import os
-import pickle
 import resource
-import subprocess
 import sys
-import time
 import zipfile
-from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass, field
 from itertools import count
@@ -29,7 +24,7 @@ import numpy as np
 from aot_runtime import Bundle, DeviceArray, open_bundle
 from aot_runtime.call import op as op_module
 from aot_runtime.errors import ArgumentError, DeviceError
-from tests.support.hip_double.double import Double, DoubleLibrary, build
+from tests.support.hip_double.double import Double
 from tests.support.producers import Exported, Versioned
 
 from .bundle_inputs import SEEDS
@@ -64,9 +59,6 @@ class Growth:
     """The result of many calls."""
 
     calls: int = 0
-    seconds: float = 0.0
-    others: int = 0
-    """Calls of new shapes, failures, arrays and the like."""
     samples: list[Sample] = field(default_factory=list)
 
     def faults(self) -> list[str]:
@@ -90,16 +82,6 @@ class Growth:
         warm = self.samples[WARM_EPOCHS:]
         return warm[: len(warm) // 2], warm[len(warm) // 2 :]
 
-    def lines(self) -> Iterator[str]:
-        """The measurements in lines."""
-        yield f"{self.calls:,} calls and {self.others:,} other steps in {self.seconds:,.0f} s"
-        for half, title in zip(self._halves(), ("first half after the start", "second half"), strict=True):
-            most = {name: max(getattr(sample, name) for sample in half) for name in ("resident", "heap", "blocks")}
-            counts = {kind: max(sample.alive[kind] for sample in half) for kind in KINDS}
-            alive = ", ".join(f"{kind} {number}" for kind, number in counts.items() if number)
-            sizes = f"{most['resident'] / 1e6:.2f} MB resident, {most['heap'] / 1e6:.2f} MB of C's heap in use"
-            yield f"{title}, at most: {sizes}, {most['blocks']:,} allocations of Python; {alive}"
-
 
 def unpack_seed(name: str, folder: Path) -> Path:
     """A seed's bundle, in a folder."""
@@ -115,24 +97,22 @@ def make_calls(folder: Path, total: int) -> Growth:
     device = bundle.device
     x, bias, out = (device.array(np.ones((4, 96), np.float32)) for _ in range(3))
     affine, numbers, epoch = bundle.affine, count(), max(REPEATED, total // EPOCHS // REPEATED * REPEATED)
-    started = time.monotonic()
     with mock.patch.object(op_module, "MAX_PLANS", PLANS):
         while growth.calls < total:
             for scale in range(REPEATED // 2):
                 affine(x, bias, mode="negated", out=out, scale=scale)
                 affine(x, bias, mode="negated", scale=0.5)
             growth.calls += REPEATED
-            growth.others += _everything_else(bundle, double, x, bias, next(numbers))
+            _everything_else(bundle, double, x, bias, next(numbers))
             if growth.calls % epoch == 0:
                 gc.collect()  # what is found only now comes back to the shelves that are trimmed
                 device.memory.trim()  # small blocks are kept for the next call
                 growth.samples.append(_sample(double))
-    growth.seconds = time.monotonic() - started
     return growth
 
 
-def _everything_else(bundle: Bundle, double: Double, x: DeviceArray, bias: DeviceArray, number: int) -> int:
-    """Do everything but repeated calls once; returns the number of steps."""
+def _everything_else(bundle: Bundle, double: Double, x: DeviceArray, bias: DeviceArray, number: int) -> None:
+    """Do everything but repeated calls once."""
     device, affine = bundle.device, bundle.affine
     for cols in range(8):  # new shapes: a plan each
         shape = _shape(8 * number + cols)
@@ -163,7 +143,6 @@ def _everything_else(bundle: Bundle, double: Double, x: DeviceArray, bias: Devic
     x.__dlpack__()  # a capsule that nobody takes
     cycle: list[Any] = [device.empty(100 + number % 50, np.float32)]
     cycle.append(cycle)  # what only the garbage collector finds
-    return 31
 
 
 def _shape(number: int) -> tuple[int, int]:
@@ -193,17 +172,3 @@ def _heap_bytes() -> int:
     mallinfo.restype = _Mallinfo
     found = mallinfo()
     return int(found.uordblks + found.hblkhd)
-
-
-def run_over_double(folder: Path, total: int) -> Growth:
-    """`make_calls` in a process of its own, over a double that is built for it."""
-    library = DoubleLibrary(build(folder / "rocm"))
-    command = [sys.executable, "-m", __name__, str(folder), str(total)]
-    printed = subprocess.run(command, env=library.environment({}), stdout=subprocess.PIPE, check=True).stdout
-    return pickle.loads(printed)
-
-
-if __name__ == "__main__":
-    from tests.fuzz import calls
-
-    os.write(1, pickle.dumps(calls.make_calls(Path(sys.argv[1]), int(sys.argv[2]))))

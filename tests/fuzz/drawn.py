@@ -11,30 +11,23 @@ from typing import Any, TypeVar
 from hypothesis import HealthCheck, given, seed, settings
 from hypothesis.strategies import SearchStrategy
 
+from .trial import SEED, count_of
+
 T = TypeVar("T")
 LIMIT_S = 120
 """Time limit of one input."""
 
 
-def try_drawn(
-    strategy: SearchStrategy[T], check: Callable[[T], str], count: int, number: int,
-    done: Callable[[], object] = lambda: None,
-) -> Counter[str]:  # fmt: skip
-    """Check `count` inputs; returns a count of each outcome. Raises what `check` raises for the smallest input.
-
-    Args:
-        number: seed of the inputs.
-        done: called after each input.
-    """
+def try_drawn(strategy: SearchStrategy[T], check: Callable[[T], str], count: int) -> Counter[str]:
+    """Check `count` inputs; returns a count of each outcome. Raises what `check` raises for the smallest input."""
     outcomes: Counter[str] = Counter()
 
-    @seed(number)
-    @settings(max_examples=count, deadline=None, database=None, suppress_health_check=list(HealthCheck))
+    @seed(SEED)
+    @settings(max_examples=count_of(count), deadline=None, database=None, suppress_health_check=list(HealthCheck))
     @given(strategy)
     def run(drawn: T) -> None:
         with _time_limit():
             outcomes[check(drawn)] += 1
-        done()
 
     run()
     return outcomes

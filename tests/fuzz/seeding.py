@@ -1,16 +1,17 @@
-"""Makes the seeds: small bundles, one op each, of the tests' own kernels."""
+"""Makes the seeds: small bundles, one op each, of the tests' own kernels. `python -m tests.fuzz.seeding` does so."""
 
 from __future__ import annotations
 
+import tempfile
 from pathlib import Path
 
 from click.testing import CliRunner
 
 from aot.cli import main
 
-from .building import MANIFEST
 from .bundle_inputs import pack_seed
 
+MANIFEST = Path(__file__).parents[1] / "support/small/small.yaml"
 _SEEDS = {
     "affine": ("gfx942", "op=affine,T=float32,HAS_BIAS=true,NEGATED=true"),
     "row_sums": ("gfx942", "op=row_sums,RETURN_LARGEST=true"),
@@ -32,3 +33,8 @@ def make_seeds(folder: Path) -> None:
         built = CliRunner().invoke(main, words)
         assert built.exit_code == 0, built.output
         pack_seed(folder / name / f"small-{arch}", name)
+
+
+if __name__ == "__main__":
+    with tempfile.TemporaryDirectory() as scratch:
+        make_seeds(Path(scratch))

@@ -1,4 +1,4 @@
-"""A sample of what hypothesis draws of caches and outputs. `python -m tests.fuzz folders` and `entries` try many."""
+"""A sample of what hypothesis draws of caches and outputs. `FUZZ_COUNT` tries many."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ from tests.fuzz.folders import BUNDLE, Case, Folders
 @pytest.mark.parametrize("count", [400, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_nothing_outside_of_a_folder_changes(tmp_path: Path, count: int):
     handler = Folders(tmp_path)
-    outcomes = try_drawn(handler.strategy(), handler.check, count, 37)
+    outcomes = try_drawn(handler.strategy(), handler.check, count)
     assert {
         f"{name}: {outcome}" for name in ("read", "write", "place") for outcome in ("done", "refused")
     } <= outcomes.keys()
@@ -46,7 +46,7 @@ def test_a_link_that_is_followed_is_found(tmp_path: Path, monkeypatch: pytest.Mo
 @pytest.mark.parametrize("count", [200, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_entries_are_refused_or_good(tmp_path: Path, count: int):
     handler = Entries(tmp_path)
-    outcomes = try_drawn(handler.strategy(), handler.check, count, 37)
+    outcomes = try_drawn(handler.strategy(), handler.check, count)
     assert outcomes.keys() >= {"kernel: refused", "kernel: taken", "vectors: refused"}
 
 

@@ -1,4 +1,4 @@
-"""Random steps of many threads on one device over the double of libamdhip64, and of one thread that is interrupted.
+"""Random steps of many threads on one device over the double of libamdhip64.
 
 A step makes calls, arrays, views, streams, events, exports, graphs or another open bundle, drops them, or gives memory
 back. No step may raise anything, and what is left when all is dropped is what was there before the first.
@@ -7,60 +7,24 @@ back. No step may raise anything, and what is left when all is dropped is what w
 from __future__ import annotations
 
 import gc
-import os
-import pickle
 import random
-import signal
-import subprocess
 import sys
 import threading
-import time
-from collections import deque
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
 from aot_runtime import Bundle, open_bundle
-from tests.support.hip_double.double import Double, DoubleLibrary, build
+from tests.support.hip_double.double import Double
 
 from .calls import KINDS, unpack_seed
 
 KEPT = 16
 """Objects that a thread keeps for some steps."""
 LARGEST = 3 << 20
-INTERVAL_S = 2e-3
-"""Seconds between interrupts, at most."""
-
-
-@dataclass
-class Outcome:
-    """The result of many steps.
-
-    Attributes:
-        left: what was not given back, or was given back twice: (before, after) by what it is.
-        errors: what steps raised, and how often.
-    """
-
-    steps: int = 0
-    seconds: float = 0.0
-    interrupts: int = 0
-    left: dict[str, tuple[int, int]] = field(default_factory=dict)
-    errors: dict[str, int] = field(default_factory=dict)
-
-    def faults(self) -> list[str]:
-        """Facts that must not be."""
-        return [
-            *(f"{count} times: {error}" for error, count in self.errors.items()),
-            *(f"{what}: {before} before, {after} after" for what, (before, after) in self.left.items()),
-        ]
-
-    def lines(self) -> Iterator[str]:
-        """A summary, in lines."""
-        yield f"{self.steps:,} steps in {self.seconds:,.0f} s, {self.interrupts:,} interrupts"
 
 
 class _Turns:
@@ -188,77 +152,33 @@ class Steps:
         self.keep(graph)
 
 
-def run_threads(folder: Path, threads: int, seconds: float, seed: int, steps: int = 1 << 60) -> Outcome:
-    """Let threads do random steps for some time, or so many steps, in this process, which runs over the double."""
-    bundle, outcome, turns, lock = _opened(folder), Outcome(), _Turns(), threading.Lock()
-    before, end = _there(bundle), time.monotonic() + seconds
+def run_threads(folder: Path, threads: int, seed: int, steps: int) -> list[str]:
+    """Let threads do so many random steps in this process, which runs over the double; returns what they raised, and
+    what was not given back, or was given back twice."""
+    bundle, turns, faults = _opened(folder), _Turns(), list[str]()
+    before = _there(bundle)
 
     def work(number: int) -> None:
-        done = 0
         with turns.shared():
             own = Steps(bundle, seed * 1000 + number)
-        while time.monotonic() < end and done < steps // threads:
+        for _ in range(steps // threads):
             is_alone = own.random.random() < 0.02
             try:
                 with turns.alone() if is_alone else turns.shared():
                     (own.graph if is_alone else own.random.choice(own.shared))()
             except Exception as error:
-                with lock:
-                    _count(outcome, error)
-            done += 1
-        with lock:
-            outcome.steps += done
+                faults.append(f"{type(error).__name__}: {error}")
 
-    started = time.monotonic()
     with _switching_often():
         workers = [threading.Thread(target=work, args=(number,)) for number in range(threads)]
         for worker in workers:
             worker.start()
         for worker in workers:
             worker.join()
-    outcome.seconds = time.monotonic() - started
     del workers, work
-    return _compared(outcome, bundle, before)
-
-
-def run_interrupted(folder: Path, interrupts: int, seed: int) -> Outcome:
-    """Do random steps in this process's main thread until so many were interrupted."""
-    bundle, outcome, is_armed = _opened(folder), Outcome(), False
-    before, draw = _there(bundle), random.Random(seed)
-    own = Steps(bundle, seed)
-    choices = [*own.shared, own.graph]
-
-    def interrupt(*_: object) -> None:
-        signal.setitimer(signal.ITIMER_REAL, draw.uniform(1e-5, INTERVAL_S))
-        if is_armed:
-            outcome.interrupts += 1
-            raise KeyboardInterrupt
-
-    started = time.monotonic()
-    handler, hook = signal.signal(signal.SIGALRM, interrupt), sys.unraisablehook
-    sys.unraisablehook = deque(maxlen=0).append  # of finalisers that were interrupted
-    signal.setitimer(signal.ITIMER_REAL, INTERVAL_S)
-    try:
-        while outcome.interrupts < interrupts:
-            step = draw.choice(choices)
-            outcome.steps += 1
-            try:
-                is_armed = True
-                step()
-            except KeyboardInterrupt:
-                is_armed = False
-            except Exception as error:
-                is_armed = False
-                _count(outcome, error)
-            is_armed = False
-    finally:
-        signal.signal(signal.SIGALRM, signal.SIG_IGN)  # else `interrupt` might set the timer again
-        signal.setitimer(signal.ITIMER_REAL, 0)
-        signal.signal(signal.SIGALRM, handler)
-        sys.unraisablehook = hook
-    outcome.seconds = time.monotonic() - started
-    del own, choices, step
-    return _compared(outcome, bundle, before)
+    after = _there(bundle)
+    left = {what: (before[what], after[what]) for what in before if before[what] != after[what]}
+    return [*faults, *(f"{what}: {was} before, {now} after" for what, (was, now) in left.items())]
 
 
 def _opened(folder: Path) -> Bundle:
@@ -276,17 +196,6 @@ def _there(bundle: Bundle) -> dict[str, int]:
     return found | {"bytes": double.allocated(), "in_use": device.memory_stats().in_use}
 
 
-def _compared(outcome: Outcome, bundle: Bundle, before: dict[str, int]) -> Outcome:
-    after = _there(bundle)
-    outcome.left = {what: (before[what], after[what]) for what in before if before[what] != after[what]}
-    return outcome
-
-
-def _count(outcome: Outcome, error: Exception) -> None:
-    text = f"{type(error).__name__}: {error}"
-    outcome.errors[text] = outcome.errors.get(text, 0) + 1
-
-
 @contextmanager
 def _switching_often() -> Iterator[None]:
     before = sys.getswitchinterval()
@@ -295,20 +204,3 @@ def _switching_often() -> Iterator[None]:
         yield
     finally:
         sys.setswitchinterval(before)
-
-
-def run_over_double(folder: Path, *arguments: Any) -> Outcome:
-    """`run_threads` or `run_interrupted` (its name first) in a process of its own, over a double built for it."""
-    library = DoubleLibrary(build(folder / "rocm"))
-    command = [sys.executable, "-m", __name__, str(folder), *map(str, arguments)]
-    printed = subprocess.run(command, env=library.environment({}), stdout=subprocess.PIPE, check=True).stdout
-    found: Outcome = pickle.loads(printed)
-    return found
-
-
-if __name__ == "__main__":
-    from tests.fuzz import threads
-
-    where, name, *numbers = sys.argv[1:]
-    result = getattr(threads, name)(Path(where), *(float(n) if "." in n else int(n) for n in numbers))
-    os.write(1, pickle.dumps(result))

@@ -9,7 +9,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from .exceptions import TABLE, Action, Rule, Treated, treat, unused
+from .exceptions import Action, Treated, treat, unused
 from .running import Findings, Result, each
 from .scratch import copy_template, make_template
 from .setting import Setting, say
@@ -60,18 +60,18 @@ def _left_out(outcome: Outcome) -> list[str]:
     return [f"`{outcome.shown}`: run with {rule.value}, {rule.reason}" for rule in appended]
 
 
-def outdated(scripts: Iterable[Script], table: tuple[Rule, ...] = TABLE) -> list[str]:
+def outdated(scripts: Iterable[Script]) -> list[str]:
     """A fault for each entry of the table that is for nothing that is shown."""
     shown = [command for script in scripts for command in _split(script)]
-    outdated_entries = unused(shown, table)
+    outdated_entries = unused(shown)
     return [f"nothing that is shown matches /{entry.pattern}/ of the table of exceptions" for entry in outdated_entries]
 
 
-def run_script(setting: Setting, script: Script, folder: Path, table: tuple[Rule, ...] = TABLE) -> list[Outcome]:
+def run_script(setting: Setting, script: Script, folder: Path) -> list[Outcome]:
     """Run the commands of a script in a folder, each whether or not those before it failed."""
     outcomes = []
     for command in _split(script):
-        treated = treat(command, table)
+        treated = treat(command)
         result = None if treated.skipped else setting.run("bash", "-c", treated.text, cwd=folder)
         outcomes.append(Outcome(command, treated, result))
     return outcomes

@@ -4,7 +4,7 @@ command is a fault: it is outdated."""
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -53,19 +53,14 @@ TABLE = (
          r"python -m tests.release.on_cluster \1 ADDRESS --cache-dir cluster-cache"),
     # What would take too long
     Rule("^aotbuild .*--arch (sm_90|mi300x,h100)", Action.APPEND, "for what is built whole is gfx942", "--dry-run"),
-    Rule("^python benchmarks/build.py", Action.APPEND, "for it takes minutes",
-         "--sample 4 --no-cache manifests/memory.yaml"),
-    Rule("^python benchmarks/opening.py", Action.APPEND, "for it takes minutes", "--runs 1"),
     Rule("^python benchmarks/emulator.py", Action.APPEND, "for it takes minutes",
          "--size 256 --seqlen 256 --rounds 1"),
-    Rule(r"^(python -m tests\.fuzz (?!calls )[a-z-]+) .*", Action.REPLACE, "for it takes minutes or hours",
-         r"\1 --count 2"),
-    Rule(r"^(python -m tests\.fuzz calls) .*", Action.REPLACE, "for it takes minutes", r"\1 --count 400000"),
     Rule(r"\bpytest .*tests/", Action.APPEND, "for .ci/run runs the tests", "--collect-only -q"),
     Rule("(?<=^aotbundle stubs dist )--install$", Action.REPLACE, "would change the Python environment of the check",
          "-o types"),
     # What is not run
     Rule(r"^pip (install|wheel) ", Action.SKIP, "would change the Python environment of the check, or asks an index"),
+    Rule(r"^python -m tests\.fuzz\.seeding$", Action.SKIP, "would change the checkout's own seeds"),
     Rule(r"^python -m build\b", Action.SKIP, "asks an index for setuptools"),
     Rule(r"^aotbundle selftest rows ", Action.SKIP, "needs what pip would have installed; the part `packages` does it"),
     Rule("^dask (scheduler|worker) ", Action.SKIP, "does not end; builds on a cluster are run with both"),
@@ -78,8 +73,7 @@ TABLE = (
     Rule(r"^python -m tests\.release$", Action.SKIP, "is this check"),
     Rule(r"^python (ours|raw|triton_jit)\.py ", Action.SKIP, "is started by benchmarks/coldstart.py, which is run"),
     Rule("^python benchmarks/timing/validate.py", Action.SKIP, "needs published tables, which are not shipped"),
-    Rule("^python benchmarks/gfx942.py", Action.SKIP, "fetches kernels from GitHub; its calls and hashes are tested"),
-    Rule(r"^python opened\.py ", Action.SKIP, "is started by benchmarks/opening.py, which is run"),
+    Rule("^python benchmarks/gfx942.py", Action.SKIP, "fetches kernels from GitHub"),
     Rule("--shared-cache s3://", Action.SKIP, "needs a bucket; tests/aot/test_s3_cache.py builds with one"),
     Rule("^aotbundle emulate ", Action.SKIP, "needs ROCm's libraries; tests/rocm runs programs with it"),
     Rule("^pytest --on rocm$", Action.SKIP, "fetches packages; .ci/run runs a part of it"),
@@ -104,10 +98,10 @@ TABLE = (
 )  # fmt: skip
 
 
-def treat(command: str, table: Sequence[Rule] = TABLE) -> Treated:
+def treat(command: str) -> Treated:
     """Return the treatment of one command."""
     text, skipped, refused, used = command, "", "", set()
-    for entry in table:
+    for entry in TABLE:
         if not re.search(entry.pattern, text):
             continue
         used.add(entry)
@@ -123,7 +117,7 @@ def treat(command: str, table: Sequence[Rule] = TABLE) -> Treated:
     return Treated(text, skipped, refused, frozenset(used))
 
 
-def unused(commands: Iterable[str], table: Sequence[Rule] = TABLE) -> list[Rule]:
+def unused(commands: Iterable[str]) -> list[Rule]:
     """The entries that are for none of these commands."""
-    used = frozenset().union(*(treat(command, table).used for command in commands))
-    return [entry for entry in table if entry not in used]
+    used = frozenset().union(*(treat(command).used for command in commands))
+    return [entry for entry in TABLE if entry not in used]

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Callable
 from functools import partial
 from pathlib import Path
@@ -11,9 +10,7 @@ import pytest
 
 from models.tests.fuzz.checkpoints import Checkpoints
 from models.tests.fuzz.templates import Templates
-from tests.fuzz.campaign import Failure, Handler, run_inputs
-
-SEED = 20261122
+from tests.fuzz.trial import SEED, Handler, count_of, try_inputs
 
 
 @pytest.mark.parametrize(
@@ -27,9 +24,5 @@ SEED = 20261122
 )
 def test_a_sample(tmp_path: Path, handler: Callable[[Path, int], Handler], count: int, outcomes: set[str]):
     """Some inputs are taken: refusals alone would say nothing about what is read after them."""
-    failures: list[Failure] = []
-    counts: Counter[str] = Counter()
-    for outcomes_of_chunk in run_inputs(partial(handler, seed=SEED), count, tmp_path, failures.append):
-        counts.update(outcomes_of_chunk.counts)
-    assert not failures, failures[0]
-    assert sum(counts.values()) == count and counts.keys() >= outcomes
+    counts = try_inputs(partial(handler, seed=SEED), count_of(count), tmp_path)
+    assert sum(counts.values()) == count_of(count) and counts.keys() >= outcomes

@@ -18,7 +18,6 @@ from aot.errors import CompileError
 from aot.manifest.loading import load_manifest
 from aot.plan.bundles import PlannedBundle, plan_bundle
 from aot.source.constants import triton_constant
-from aot.source.kernel_source import load_kernel
 from aot.source.source_hash import source_hash
 from aot.targets import parse_arch
 from aot_emulator import EmulatorDriver, Options
@@ -27,6 +26,7 @@ from aot_runtime.bundle.reading import read_index
 from aot_runtime.contract.records import GLOBAL_SCRATCH
 from aot_runtime.opening import Bundle
 from tests.support.building.builds import Project
+from tests.support.building.jobs import load_kernel
 from tests.support.session_builds import ROOT, build_once
 
 FOLDER = ROOT / "tests/support/gluon"

@@ -6,8 +6,9 @@ import pytest
 
 from aot.errors import CompileError
 from aot.source.constants import Dtype
-from aot.source.kernel_source import NotPlain, Parameter, kernel_parameters, load_kernel
+from aot.source.kernel_source import NotPlain, Parameter, kernel_parameters
 from tests.support.building import jobs
+from tests.support.building.jobs import load_kernel
 
 STORE = "import triton\nimport triton.language as tl\n@triton.jit\ndef f(x):\n    tl.store(x, {})\n"
 

@@ -9,10 +9,11 @@ import pytest
 from aot.compile.compiler import compile_job
 from aot.compile.jobs import CompileJob
 from aot.errors import CompileError
-from aot.source.kernel_source import inspect_kernel, load_kernel
+from aot.source.kernel_source import inspect_kernel
 from aot.source.project import project
 from aot.targets import Target
 from tests.support.building import builds
+from tests.support.building.jobs import load_kernel
 from tests.support.building.projects import KERNELS, SCALE
 
 HEAD = """\

@@ -9,7 +9,7 @@ import pytest
 from aot.cache.layered_cache import CompileCache
 from aot.compile.compiler import compile_job
 from aot.compile.jobs import CompileJob
-from aot.compile.keys import job_key, recipe_changes, recipe_key
+from aot.compile.keys import recipe_changes, recipe_key
 from aot.errors import KernelFileError
 from aot.source.kernel_source import inspect_kernel
 from aot.source.project import Project
@@ -68,7 +68,7 @@ def test_what_a_process_has_imported_already_is_used_as_it_was(copied: CompileJo
     compile_job(copied)
     path = Path(copied.root, "kernels/shared/activations.py")
     path.write_text(path.read_text().replace("1.4426950408889634", "2.4426950408889634"))
-    assert recipe_key(compile_job(copied).recipe) == job_key(copied, copied.digest)
+    assert recipe_key(compile_job(copied).recipe) == jobs.job_key(copied, copied.digest)
     changed = pytest.raises(KernelFileError, match=r"file kernels/shared/activations\.py changed during the build")
     with Project(Path(copied.root)).active(dict(copied.sources)) as modules, changed:
         modules.load(jobs.SOURCE, "softmax")
@@ -89,7 +89,7 @@ def test_what_is_read_once_is_what_tracebacks_and_triton_see(tmp_path: Path):
 
 
 def test_an_entry_that_is_made_of_something_else_is_a_miss(copied: CompileJob, tmp_path: Path):
-    cache, key = CompileCache(tmp_path / "cache"), job_key(copied, copied.digest)
+    cache, key = CompileCache(tmp_path / "cache"), jobs.job_key(copied, copied.digest)
     kernel = compile_job(copied)
     cache.put(key, dataclasses.replace(kernel, recipe=kernel.recipe.replace(copied.digest, "0" * 64)))
     assert look_up({key: copied}, cache)[1] == {key: copied}

@@ -25,7 +25,6 @@ IN_CODE = {
     "aot/source/kernel_source.py": "the target that files see which are run to be looked at, for no build",
     "aot/draft/texts.py": "the same, of a manifest that is drafted",
     "aot/draft/validation.py": "the same: drafts are planned for it",
-    "benchmarks/build.py": "a default of --arch",
     "benchmarks/rocm/": "the architectures that AMD's own libraries have kernels for",
     "benchmarks/timing/traces.py": "the one whose published times are compared",
     "benchmarks/peers/building.py": "the architecture whose peers these are",

@@ -4,9 +4,10 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from aot.compile.jobs import CompileJob
-from aot.compile.keys import job_key
-from aot.source.kernel_source import load_kernel, split_function
+from aot.compile.jobs import CompileJob, job_target
+from aot.compile.keys import JobKeys
+from aot.source.kernel_source import split_function
+from aot.source.project import project
 from aot.source.source_hash import sources_hash
 
 ROOT = Path(__file__).parent / "fixtures"
@@ -31,6 +32,16 @@ def softmax(arch: str, block: int = 256, **fields: Any) -> CompileJob:
 
 def scalars(arch: str) -> CompileJob:
     return job("every_type", arch, SCALARS, {"UNUSED": None})
+
+
+def load_kernel(root: Path | str, source: str, function: str) -> Any:
+    """The `@triton.jit` function of a file, with all that it reads."""
+    with project(root).active() as modules:
+        return modules.load(source, function)
+
+
+def job_key(work: CompileJob, kernel_hash: str) -> str:
+    return JobKeys(job_target(work), work.line_info).key(work, kernel_hash)
 
 
 def key(work: CompileJob) -> str:
