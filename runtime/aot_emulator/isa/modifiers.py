@@ -143,9 +143,6 @@ class Modifiers:
         if self.clamp or self.omod:
             raise self.instruction.unsupported("clamp or omod")
 
-    def first_source_number(self) -> int:
-        return self.numbers()[0]
-
     def word_of_first_source(self) -> int:
         """Which 16 bits of the first source are meant."""
         if self.instruction.field("opsel") & ~1 or self.clamp or self.omod:

@@ -35,7 +35,7 @@ class Fault(msgspec.Struct, frozen=True):
         return f"{'.'.join(map(str, self.path))}: {self.text}" if self.path else self.text
 
 
-def contract_faults(op: Op, variants: Iterable[Variant] = ()) -> Iterator[Fault]:
+def contract_faults(op: Op) -> Iterator[Fault]:
     """Every fault of a contract, and of the kernargs of its variants; of a structure that is wrong, no expressions.
 
     A name that an attribute of open bundles has is one, too, for a contract that is made anew.
@@ -47,7 +47,7 @@ def contract_faults(op: Op, variants: Iterable[Variant] = ()) -> Iterator[Fault]
         sound = False
         yield fault
     if sound:
-        yield from expression_faults(op, variants)
+        yield from expression_faults(op)
 
 
 def require_sound(op: Op, faults: Iterable[Fault]) -> None:
