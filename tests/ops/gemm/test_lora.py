@@ -97,14 +97,3 @@ def test_part_of_a_joined_product(gemm: Bundle):
     after = joined.numpy()
     assert np.array_equal(after[:, 32:64], check_added(gemm, call))
     assert np.array_equal(after[:, :32], call["e"]) and np.array_equal(after[:, 64:], call["e"])
-
-
-@pytest.mark.slow
-@pytest.mark.on("emulator")
-@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
-@pytest.mark.parametrize("m, n, k, rank", ((37, 19, 33, 5), (70, 48, 1040, 16)), ids=str)
-@pytest.mark.parametrize("arch", ("gfx1201", "gfx950", "gfx90a", "gfx1100"))
-def test_other_archs(arch: str, m: int, n: int, k: int, rank: int, dtype: np.dtype):
-    from tests.support.emulation.bundling import on_demand  # a GPU machine has no emulator
-
-    check_added(on_demand("gemm", "op=lora_add", arch), given(m, n, k, rank, dtype=dtype))
