@@ -37,7 +37,7 @@ NF4 = np.array(
 
 @dataclass(frozen=True)
 class Packed:
-    """Weights of 4 or 8 bits, as the ops `linear_int4` and `linear_int8` take them.
+    """4-bit or 8-bit weights for the ops `linear_int4` and `linear_int8`.
 
     Attributes:
         w: codes; 4 bits: uint8 [n, cdiv(k, 2)], the even one of k low; 8 bits: int8 [n, k].
@@ -69,7 +69,7 @@ def from_gptq(
     """Convert GPTQ's weights of 4 or 8 bits.
 
     Args:
-        qweight: int32 [k * bits / 32, n], 32 / bits of k in a word, the first lowest.
+        qweight: int32 [k * bits / 32, n], each word packed along k, lowest bits first.
         qzeros: int32 [groups, n * bits / 32].
         scales: float [groups, n].
         g_idx: the group of each weight, int32 [k], if they are not in order (act-order).
@@ -208,7 +208,7 @@ TILE = 64
 
 @dataclass(frozen=True)
 class Prepacked:
-    """Weights in the order of matrix units, as the ops `linear_int4_prepacked` and `linear_int8_prepacked` take them.
+    """Weights in the order of matrix units, for the ops `linear_int4_prepacked` and `linear_int8_prepacked`.
 
     Attributes:
         w: int32 [n / 64, k / 4, 32] (4 bits) or [n / 64, k / 2, 32] (8 bits): tiles of 64 outputs by 64 of k, in 16 or
@@ -316,7 +316,7 @@ def group_size(k: int, groups: int) -> int:
 
 
 def _grouped(weight: Array, size: int) -> Array:
-    """fp32 [n, groups, size]. Raises ValueError: no numbers [n, k], groups that do not divide k."""
+    """Reshape weights to fp32 [n, groups, size]. Raises ValueError for a wrong shape or groups that do not divide k."""
     _check("weight", weight, ("n", "k"), NUMBERS)
     n, k = weight.shape
     if not isinstance(size, int | np.integer) or size < 1 or k < 1 or k % size:
@@ -325,7 +325,7 @@ def _grouped(weight: Array, size: int) -> Array:
 
 
 def _scales(numbers: Array, dtype: np.dtype | type) -> Array:
-    """Scales in their dtype. Raises ValueError: some are not finite there, so the weights are not, or are too large."""
+    """Convert scales to their dtype. Raises ValueError if any is not finite, so weights are too large or not finite."""
     with np.errstate(over="ignore"):
         scales = numbers.astype(dtype)
     if not np.isfinite(scales).all():
@@ -340,11 +340,11 @@ def _codes(words: Array, bits: int) -> Array:
 
 
 def _in_layout(codes: Array, zeros: Array, bits: int) -> tuple[Array, Array]:
-    """(w, zeros) of `Packed` from codes uint8 [n, k] and zeros int16 [groups, n]. Those of 8 bits become signed."""
+    """Return (w, zeros) of `Packed` from codes uint8 [n, k] and zeros int16 [groups, n]. 8-bit codes become signed."""
     if bits == 4:
         return pack_int4(codes), zeros.astype(np.uint8)
     if zeros.max(initial=0) > 255:
-        raise ValueError("a zero of 256 among those of 8 bits; 0 to 255 are allowed")
+        raise ValueError("a zero of 8-bit codes is 256; 0 to 255 are allowed")
     return np.ascontiguousarray(codes ^ 0x80).view(np.int8), (zeros - 128).astype(np.int8)
 
 
@@ -355,7 +355,7 @@ def _act_order(group_of: Array, k: int, groups: int, size: int) -> Array | None:
         return None
     least, largest = int(group_of.min()), int(group_of.max())
     if least < 0 or largest >= groups:
-        raise ValueError(f"g_idx has groups from {least} to {largest}; there are {groups}, from 0 on")
+        raise ValueError(f"g_idx has groups from {least} to {largest}; the scales have {groups}")
     counts = np.bincount(group_of.astype(np.intp), minlength=groups)
     if (counts != size).any():
         raise ValueError(

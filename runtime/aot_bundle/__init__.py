@@ -1,1 +1,1 @@
-"""Tools over bundles, and the command `aotbundle`: inspect, verify, pack, sign, package and compare them."""
+"""Tools for bundles, and the command `aotbundle`: inspect, verify, pack, sign, package and compare bundles."""

@@ -1,4 +1,4 @@
-"""The command `aotbundle`, by that name and as `python -m aot_bundle`; names the extra that is missing."""
+"""Entry point of the command `aotbundle` and of `python -m aot_bundle`."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ NEEDED = ("click",)
 
 
 def main() -> None:
-    """Run `aotbundle`. Exits with status 2, naming the extra, where a package is missing."""
+    """Run `aotbundle`. Exits with status 2 and names what to install if a package is missing."""
     try:
         from aot_bundle.command.main import main as command
     except ModuleNotFoundError as error:

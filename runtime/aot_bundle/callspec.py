@@ -1,4 +1,4 @@
-"""A call described in words instead of arrays, so that it can be planned where there is no device."""
+"""Describe a call without arrays, to plan it without a device."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from aot_runtime.texts import shown
 
 
 class UnsaidError(ArgumentError):
-    """A call's description leaves out what is needed.
+    """A call's description is incomplete.
 
     Attributes:
-        kind: of what: `dtype` or `dim`.
-        name: of which.
+        kind: kind of the missing value, `dtype` or `dim`.
+        name: name of the missing value.
     """
 
     def __init__(self, message: str, kind: str, name: str):
@@ -34,17 +34,17 @@ class UnsaidError(ArgumentError):
 
 @dataclass(frozen=True)
 class CallSpec:
-    """A call's arguments.
+    """Description of a call's arguments.
 
     Attributes:
-        shapes: tensor → shape.
-        dims: dim → extent; gives the shape of every required input that is not in `shapes`.
-        given: optional inputs that the call passes as well, their shape coming from `dims`.
-        dtypes: dtype variable or tensor → dtype. A variable with one allowed dtype need not be there.
-        strides: tensor → strides in elements; by default a tensor is packed.
+        shapes: shapes by tensor.
+        dims: extents by dim. They determine the shapes of required inputs that are not in `shapes`.
+        given: optional inputs to pass, with shapes determined by `dims`.
+        dtypes: dtypes by dtype variable or tensor. Variables with a single allowed dtype may be left out.
+        strides: strides in elements, by tensor. Defaults to packed.
         unaligned: tensors whose address is not a multiple of 16 bytes.
-        scalars: scalar → its value as text.
-        innermost: tensor → position of the dim that has stride 1, of those that may; by default the first of them.
+        scalars: values as text, by scalar.
+        innermost: position of the dim with stride 1, by tensor. Defaults to the first allowed one.
     """
 
     shapes: Mapping[str, Shape] = field(default_factory=dict)
@@ -60,18 +60,18 @@ class CallSpec:
 def plan_call(
     index: Index, planner: Planner, call: CallSpec, num_cus: int | None, num_xcds: int | None = None
 ) -> Decision:
-    """What a call would do on the bundle's architecture. Raises `ArgumentError` for one that would be refused.
+    """Plan a call for the bundle's architecture. Raises `ArgumentError` if the call would.
 
     Args:
-        num_cus: the device's compute units, where the op's launch depends on them; by default those of a whole GPU.
-        num_xcds: its dies; by default as many as a whole GPU of the architecture has.
+        num_cus: compute units of the device. Defaults to the number of a whole GPU, if the launch depends on it.
+        num_xcds: XCDs of the device. Defaults to the number of a whole GPU.
     """
     op = planner.op
     arch = index.target.arch
     if num_cus is None and "num_cus" in _read_names(index, op):
         num_cus = usual_cus(arch)
         if num_cus is None:
-            raise ArgumentError(f"{op.name}: what is launched depends on the number of compute units: give --num-cus")
+            raise ArgumentError(f"{op.name}: the launch depends on the number of compute units: pass --num-cus")
     _check_names(op, call)
     scalars = {scalar.name: parse_scalar(op, scalar, call.scalars.get(scalar.name)) for scalar in op.scalars}
     dtypes = _dtypes(op, call)
@@ -82,7 +82,7 @@ def plan_call(
 
 
 def parse_scalar(op: Op, scalar: Scalar, text: str | None) -> Value | None:
-    """A scalar's value from text; None where there is none. Raises `ArgumentError`."""
+    """Parse a scalar's value. None stays None. Raises `ArgumentError`."""
     if text is None or scalar.type == "choice":
         return text
     try:
@@ -121,7 +121,7 @@ def _check_names(op: Op, call: CallSpec) -> None:
                 raise ArgumentError(f"{op.name} has no {what} '{name}'{expressions.nearest(name, known)}")
     for name in call.dtypes.values():
         if name not in DTYPES:
-            raise ArgumentError(f"{op.name}: unknown dtype '{name}'{expressions.nearest(name, tuple(DTYPES))}")
+            raise ArgumentError(f"{op.name}: '{name}' is not a known dtype{expressions.nearest(name, tuple(DTYPES))}")
 
 
 def _dtypes(op: Op, call: CallSpec) -> dict[str, str]:
@@ -135,13 +135,15 @@ def _dtype(op: Op, variable: str, allowed: tuple[str, ...], call: CallSpec) -> s
             return call.dtypes[name]
     if len(allowed) == 1:
         return allowed[0]
-    raise UnsaidError(f"{op.name}: which dtype is {variable}? allowed: {', '.join(allowed)}", "dtype", variable)
+    raise UnsaidError(
+        f"{op.name}: the dtype of {variable} is missing; allowed: {', '.join(allowed)}", "dtype", variable
+    )
 
 
 def _derived_shapes(
     op: Op, call: CallSpec, scalars: Mapping[str, Any], dtypes: Mapping[str, str], hardware: Mapping[str, Any]
 ) -> dict[str, Shape]:
-    """The shapes that `dims` gives. Raises `ArgumentError` when a dim is missing."""
+    """Compute shapes from `dims`. Raises `ArgumentError` if a dim is missing."""
     if not call.dims and Scope.of(op).dims:
         return {}
     passed = [t for t in op.tensors if t.role != "output" and (not t.optional or t.name in call.given)]
@@ -165,7 +167,7 @@ def _add_values(env: dict[str, Any], named: Iterable[tuple[str, str]]) -> None:
 def _shape(op: Op, tensor: Tensor, env: Mapping[str, Any]) -> Shape:
     for name in (name for dim in tensor.shape for name in expressions.parse(dim.extent).names):
         if name not in env and name in Scope.of(op).dims:
-            raise UnsaidError(f"{op.name}: how large is {name}, a dim of '{tensor.name}'?", "dim", name)
+            raise UnsaidError(f"{op.name}: the extent of {name}, a dim of '{tensor.name}', is missing", "dim", name)
     try:
         shape = tuple(expressions.parse(dim.extent).evaluate(env) for dim in tensor.shape)
     except ExpressionError as error:

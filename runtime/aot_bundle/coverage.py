@@ -1,8 +1,8 @@
-"""Files of a bundle, and which of them its signatures cover.
+"""The files of a bundle, and the coverage of its signatures.
 
-The index has the hashes of code objects and selftest vectors. What was generated from it, headers and CMake files say,
-has no hash there: a signature's statement has it. Whatever else is there is nobody's, and a compiler that is told where
-the bundle is would take it all the same.
+The index has the hashes of code objects and self-test vectors. Files generated from the index, such as headers and
+CMake files, are hashed in a signature's statement instead. Any other file is a stray: it is not covered, yet a compiler
+that searches the bundle might use it.
 """
 
 from __future__ import annotations
@@ -18,31 +18,31 @@ from aot_runtime.contract.records import CODE_FOLDER, INDEX, SELFTEST_FOLDER, SI
 from aot_runtime.errors import TrustError
 
 MAX_TEXT_BYTES = 64 << 20
-"""Size of a generated file."""
+"""Most bytes of a generated file."""
 MAX_DETACHED_BYTES = 16 << 20
-"""Size of a file beside the index whose name begins with the index's."""
+"""Most bytes of a detached file, whose name begins with the index's."""
 OWN_FOLDERS = frozenset({CODE_FOLDER, SELFTEST_FOLDER, *(file.partition("/")[0] for file in TEXT_FILES)})
-"""The folders of a bundle. Others in a bundle's folder are its owner's."""
+"""Subfolders that belong to a bundle. Others are its owner's."""
 
 
 def generated_files(index: Index) -> Iterator[str]:
-    """The files that were generated from the index, see `TEXT_FILES`."""
+    """Return the names of files generated from the index, see `TEXT_FILES`."""
     return (file.format(name=index.name) for file in TEXT_FILES)
 
 
 def listed_files(index: Index) -> dict[str, int]:
-    """The files that the index lists with hashes → their sizes in bytes."""
+    """Return the sizes in bytes of files that the index lists with hashes."""
     blobs = (*index.blobs.values(), *(case.vectors for case in index.selftest))
     return {blob.file: blob.size for blob in blobs}
 
 
 def detached_files(source: Source) -> list[str]:
-    """The files beside the index whose names begin with its name: signatures, and what others know about the bundle."""
+    """Return files whose names begin with the index's, such as signatures and others' metadata."""
     return [name for name in source.names() if name.startswith(f"{INDEX}.") and "/" not in name]
 
 
 def most_bytes(index: Index) -> dict[str, int]:
-    """The files of a bundle, but for detached ones that are no signatures → the bytes that a file may have."""
+    """Return the largest allowed size of each file, except detached files that are not signatures."""
     return {
         INDEX: MAX_INDEX_BYTES,
         **dict.fromkeys(SIGNATURES, MAX_SIGNATURE_BYTES),
@@ -52,8 +52,11 @@ def most_bytes(index: Index) -> dict[str, int]:
 
 
 def stray_files(source: Source, index: Index, everywhere: bool = True) -> Iterator[str]:
-    """The names of files that are none of the bundle's. Of a folder, those outside of the bundle's own folders are
-    counted where that is asked for: they may be its owner's, and no signature would cover them."""
+    """Yield the names of files that do not belong to the bundle.
+
+    Args:
+        everywhere: also list files outside the bundle's own subfolders. They may be the owner's.
+    """
     known = {*most_bytes(index), *detached_files(source)}
     for name in source.names():
         is_own = not isinstance(source, Folder) or name.partition("/")[0] in OWN_FOLDERS
@@ -62,8 +65,12 @@ def stray_files(source: Source, index: Index, everywhere: bool = True) -> Iterat
 
 
 def uncovered(source: Source, index: Index, digests: Mapping[str, str], signature: str) -> Iterator[str]:
-    """Each fault of a bundle whose signature file has a statement about `digests`, file → SHA-256: what the statement
-    does not cover, and what was altered since."""
+    """Yield the files that a signature's statement does not cover, or that were altered since.
+
+    Args:
+        digests: SHA-256 by file, from the statement.
+        signature: the signature file, for messages.
+    """
     limits = most_bytes(index)
     for name in dict.fromkeys((INDEX, *generated_files(index), *stray_files(source, index), *digests)):
         if name not in digests:
@@ -79,8 +86,7 @@ def uncovered(source: Source, index: Index, digests: Mapping[str, str], signatur
 
 
 def claimed_faults(source: Source, index: Index) -> Iterator[str]:
-    """The faults of a bundle by each signature that it has, whoever made it. A signature file that is malformed covers
-    nothing: whoever asks who signed is told of it."""
+    """Yield the coverage faults of each signature, verified or not. Malformed signature files are skipped here."""
     for file in SIGNATURES:
         try:
             claim = read_claim(source, file)

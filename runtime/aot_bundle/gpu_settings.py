@@ -1,4 +1,4 @@
-"""What a GPU's clocks and power are set to, as far as the system tells: read, never changed."""
+"""Read the clock and power settings of a GPU. Nothing is changed."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from aot_runtime.contract.arch import CUDA, HIP
 
 _PCI_DEVICES = Path("/sys/bus/pci/devices")
 _STEP = re.compile(r"^\s*\w+:\s*(\d+)\s*MHz\s*(\*?)", re.IGNORECASE | re.MULTILINE)
-"""A line of amdgpu's tables of clocks; a star marks the current one."""
+"""A line of amdgpu's clock tables. A star marks the current clock."""
 _QUERY = ("clocks.sm", "clocks.max.sm", "clocks.mem", "clocks.max.mem", "power.limit", "power.default_limit")
 _TIMEOUT_S = 10
 _FREE = "auto"
-"""The performance level at which the driver chooses the clocks."""
+"""The performance level with clocks chosen by the driver."""
 
 
 @dataclass(frozen=True)
 class Clock:
-    """A clock, MHz: what it is now and at most."""
+    """The current and highest frequency of a clock in MHz."""
 
     now: int
     most: int
@@ -32,7 +32,7 @@ class Clock:
 
 @dataclass(frozen=True)
 class GpuSettings:
-    """What was found; None or empty where the system does not tell. Power is in watts."""
+    """The settings of a GPU. Unknown ones are None or empty. Power is in watts."""
 
     pci: str
     driver: str
@@ -40,28 +40,28 @@ class GpuSettings:
     clock: Clock | None = None
     memory_clock: Clock | None = None
     level: str = ""
-    """amdgpu's performance level: `auto`, or what holds the clocks."""
+    """amdgpu's performance level: `auto`, or one that fixes the clocks."""
     power_cap: float | None = None
     default_power_cap: float | None = None
 
     def lines(self) -> Iterator[str]:
-        """What was found, and how it is set and reset."""
+        """Yield the settings, with the commands to set and reset them."""
         if self.clock:
             memory = f", memory {self.memory_clock}" if self.memory_clock else ""
             level = f", performance level {self.level}" if self.level else ""
             yield f"clocks: {self.clock}{memory}{level}"
-            yield f"  held by `{self.hold_clocks}`, let go by `{self.free_clocks}`"
+            yield f"  fix with `{self.hold_clocks}`, release with `{self.free_clocks}`"
         if self.power_cap is not None:
             default = f", by default {self.default_power_cap:.0f} W" if self.default_power_cap is not None else ""
             yield f"power cap: {self.power_cap:.0f} W{default}"
-            yield f"  set by `{self.set_power_cap}`"
+            yield f"  set with `{self.set_power_cap}`"
 
     def summary(self) -> str:
-        """In one line, for the heading of a measurement; empty where nothing was found."""
+        """Return the settings in one line, for the heading of a measurement; empty if unknown."""
         return "; ".join(line for line in self.lines() if not line.startswith(" "))
 
     def advice(self) -> Iterator[str]:
-        """What makes measurements on the GPU other than on one that is set as it is by default."""
+        """Yield settings that differ from the defaults and affect measurements."""
         if self.level not in ("", _FREE):
             yield f"the clocks of {self.pci} are held, performance level {self.level}: `{self.free_clocks}`"
         if self.power_cap is not None and self.power_cap < (self.default_power_cap or 0):
@@ -70,7 +70,7 @@ class GpuSettings:
 
     @property
     def hold_clocks(self) -> str:
-        """The command that holds the clock at its highest."""
+        """The command that fixes the clock at its highest frequency."""
         most = self.clock.most if self.clock else 0
         if self.driver == HIP.name:
             return f"amd-smi set --gpu {self.pci} --perf-determinism {most}"
@@ -85,7 +85,7 @@ class GpuSettings:
 
     @property
     def set_power_cap(self) -> str:
-        """The command that sets the power cap to its default, or to what it is."""
+        """The command that sets the power cap to its default, or to its current value if unknown."""
         watts = self.default_power_cap or self.power_cap or 0
         if self.driver == HIP.name:
             return f"amd-smi set --gpu {self.pci} --power-cap {watts:.0f}"
@@ -93,14 +93,14 @@ class GpuSettings:
 
 
 def gpu_settings(driver: str, pci: str) -> GpuSettings:
-    """The settings of a GPU by its driver's name and PCI address; never raises."""
+    """Return the settings of a GPU, by its driver's name and PCI address. Never raises."""
     if not pci:
         return GpuSettings(pci, driver)
     return _amd(pci) if driver == HIP.name else _nvidia(pci)
 
 
 def partition_mode(pci: str) -> str:
-    """How a GPU is divided into devices, where the system says so."""
+    """Describe how a GPU is partitioned into devices; empty if unknown."""
     modes = {what: read(_PCI_DEVICES / pci / f"current_{what}_partition") for what in ("compute", "memory")}
     told = ", ".join(f"{what} {mode}" for what, mode in modes.items() if mode)
     return f"partition mode: {told} ({pci})" if pci and told else ""
@@ -139,7 +139,7 @@ def _nvidia(pci: str) -> GpuSettings:
 
 
 def _number(cell: str) -> float | None:
-    """None for what the GPU does not support: `[N/A]`."""
+    """Parse a number; None for an unsupported value, `[N/A]`."""
     try:
         return float(cell)
     except ValueError:
@@ -151,7 +151,7 @@ def _clock(now: float | None, most: float | None) -> Clock | None:
 
 
 def read(path: Path) -> str:
-    """A small file's text; empty where it cannot be read."""
+    """Read a small text file; empty if it cannot be read."""
     try:
         return path.read_text().strip()
     except (OSError, UnicodeDecodeError):

@@ -1,6 +1,6 @@
-"""What the machine code of an AMD kernel consists of: its instructions, its loops, and how wide these load.
+"""Analyse the machine code of AMD kernels: instructions, loops, and load widths.
 
-Instructions are decoded by the emulator's tables, which are imported when code is first read.
+Instructions are decoded by the emulator's tables, which are imported on first use.
 """
 
 from __future__ import annotations
@@ -16,43 +16,45 @@ from aot_runtime.bundle.elf_header import read_arch
 from aot_runtime.errors import BundleError, DeviceError
 
 MATRIX = ("v_mfma", "v_smfmac", "v_wmma", "v_swmmac")
-"""How the mnemonics of matrix instructions begin."""
+"""Mnemonic prefixes of matrix instructions."""
 _LOADS = ("buffer_load", "global_load", "flat_load")
 _WIDTHS = (
     (re.compile(r"dwordx(\d)"), 32), (re.compile(r"_b(\d+)"), 1), (re.compile(r"_[ui](8|16)(?!\d)"), 1),
 )  # fmt: skip
-"""Widths that a mnemonic gives as a number, and how many bits that counts."""
+"""Patterns of load widths in mnemonics, and the unit of each in bits."""
 _NAMED_WIDTHS = {"dword": 32, "short": 16, "byte": 8}
 
 
 class Instruction(msgspec.Struct, frozen=True):
-    """One instruction of a kernel."""
+    """An instruction of a kernel."""
 
     pc: int
     mnemonic: str
-    """Without the suffix of the encoding, but for `_dpp` and `_sdwa`."""
+    """Mnemonic without its encoding suffix, except `_dpp` and `_sdwa`."""
     target: int | None = None
-    """The pc that a branch leads to."""
+    """Target pc of a branch."""
 
 
 class CodeFacts(msgspec.Struct, frozen=True):
-    """What is looked at of a kernel's hot loops: the innermost ones of those with matrix instructions, or where there
-    are none of those that load from memory; of other kernels all code.
+    """Facts about a kernel's hot loops.
+
+    Hot loops are the innermost loops with matrix instructions. If there are none, they are the innermost loops that
+    load from memory, or else all code.
     """
 
     load_bits: int | None
-    """The least that a lane loads from memory at a time; None: nothing is loaded."""
+    """Narrowest load from memory, in bits per lane, or None if nothing is loaded."""
     matrix: str
-    """The mnemonics of the matrix instructions, in alphabetical order, with a blank between."""
+    """Sorted mnemonics of the matrix instructions, separated by spaces."""
     loop_instructions: int
-    """Of the longest of these loops."""
+    """Number of instructions in the longest loop."""
 
 
 def read_instructions(image: bytes, symbol: str) -> tuple[Instruction, ...]:
-    """The instructions of a kernel of an HSACO.
+    """Decode the instructions of a kernel in an HSACO.
 
     Raises:
-        BundleError: the image is malformed, lacks the kernel, or is for an architecture whose code is not decoded.
+        BundleError: the image is malformed, lacks the kernel, or its architecture is not supported.
         DeviceError: the decoder is not installed.
     """
     arch = read_arch(image)
@@ -85,10 +87,10 @@ def _instruction(found: Any) -> Instruction:
 
 
 def loops_of(instructions: Sequence[Instruction]) -> list[tuple[Instruction, ...]]:
-    """The instructions of each natural loop, those of inner loops too, in the order of where they end.
+    """Return the instructions of each natural loop, including its inner loops, ordered by loop end.
 
-    A branch at a loop's very end is left out. A branch back to code that can also be come to in another way makes no
-    loop: what is done on one way only may lie before its branch.
+    A branch at the end of a loop is left out. Back edges to a block that does not dominate them form no natural loop
+    and are ignored.
     """
     from aot_emulator.profile.loops import find_loops
 
@@ -123,7 +125,7 @@ def _goes_away(instruction: Instruction) -> bool:
 
 
 def hot_loops(instructions: Sequence[Instruction]) -> list[tuple[Instruction, ...]]:
-    """The loops that `CodeFacts` are about."""
+    """Return a kernel's hot loops, see `CodeFacts`."""
     loops = loops_of(instructions)
     for wanted in (_is_matrix, _is_load):
         if found := [body for body in loops if any(map(wanted, body))]:
@@ -137,7 +139,7 @@ def _innermost(loops: Sequence[tuple[Instruction, ...]]) -> list[tuple[Instructi
 
 
 def code_facts(instructions: Sequence[Instruction]) -> CodeFacts:
-    """What `CodeFacts` says of a kernel."""
+    """Compute the facts about a kernel's hot loops."""
     hot = hot_loops(instructions)
     inside = [instruction for body in hot for instruction in body]
     widths = [load_bits(instruction.mnemonic) for instruction in inside]
@@ -146,7 +148,7 @@ def code_facts(instructions: Sequence[Instruction]) -> CodeFacts:
 
 
 def load_bits(mnemonic: str) -> int:
-    """Bits that a lane gets of a vector load from memory; 0 for any other instruction."""
+    """Return the bits per lane of a vector load from memory, or 0 for any other instruction."""
     if not mnemonic.startswith(_LOADS):
         return 0
     for pattern, bits in _WIDTHS:

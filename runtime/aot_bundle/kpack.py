@@ -1,17 +1,17 @@
-"""Reads AMD's kpack: an archive of code objects, each found by a name and an architecture.
+"""Read AMD's kpack, an archive of code objects by name and architecture.
 
-What is read here, and written by `kpack_writing`, follows the public description of version 1 in ROCm's
+The format read here, and written by `kpack_writing`, follows the public description of version 1 in ROCm's
 `rocm-systems`, `multi_arch_packaging_with_kpack.md` (docs/howto/kpack.md says which revision, and what it leaves open):
 
     magic "KPAK", version (uint32), offset of the table of contents (uint64), all little-endian
     padding to 64 bytes, and the code objects
     to the end of the file the table of contents, in MessagePack: name → architecture → ordinal of a code object
 
-Under the scheme `none` the table has the offset and size of each code object; under `zstd-per-kernel` the code objects
-are frames of zstd, in one run: their number, then of each its size and itself.
+With the scheme `none`, the table has the offset and size of each code object. With `zstd-per-kernel`, the code objects
+are zstd frames in one run: their number, then the size and bytes of each.
 
-The file may come from anywhere. Whatever is read of it is bounded before: the table by its size and the number of its
-entries, each code object by what is left of the file and by `MAX_CODE_BYTES`.
+Files are untrusted, so every read is bounded: the table by its size and number of entries, each code object by the
+file's size and `MAX_CODE_BYTES`.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ from aot_runtime.texts import shown
 MAGIC, VERSION = b"KPAK", 1
 ALIGNMENT = 64
 PLAIN, ZSTD = "none", "zstd-per-kernel"
-"""The schemes by which code objects are stored."""
+"""Compression schemes."""
 MAX_TOC_BYTES = 16 << 20
 MAX_OBJECTS = 1 << 16
 """Code objects of an archive, and entries of its table of contents, each architecture of a name counted."""
@@ -48,19 +48,19 @@ _Size = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 
 
 class Place(msgspec.Struct, frozen=True):
-    """Where a stored code object lies in the file."""
+    """Offset and size of a stored code object."""
 
     offset: _Size
     size: _Size
 
 
 class Entry(msgspec.Struct, frozen=True):
-    """What the table of contents says of one name for one architecture.
+    """An entry of the table of contents, for one name and architecture.
 
     Attributes:
-        ordinal: position of the code object; several entries may have one.
-        original_size: bytes of the code object; None where the table does not say.
-        metadata: a map in MessagePack, of any content.
+        ordinal: position of the code object. Entries may share one.
+        original_size: size of the code object in bytes, or None if not recorded.
+        metadata: any MessagePack map.
     """
 
     ordinal: _Size
@@ -70,7 +70,7 @@ class Entry(msgspec.Struct, frozen=True):
 
     @property
     def said(self) -> Said:
-        """What is known of the metadata; of metadata of another form nothing."""
+        """Return the known metadata; empty if it has another form."""
         try:
             return msgspec.msgpack.decode(self.metadata, type=Said)
         except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError):
@@ -78,17 +78,17 @@ class Entry(msgspec.Struct, frozen=True):
 
 
 class Said(msgspec.Struct, frozen=True):
-    """Metadata of an entry that several writers have: the kernel's symbol, and the code object's SHA-256."""
+    """Commonly written metadata of an entry: the kernel's symbol and the code object's SHA-256."""
 
     symbol: str = ""
     sha256: str = ""
 
 
 class Contents(msgspec.Struct, frozen=True):
-    """The table of contents. Writers leave out all but the first two fields, and add others.
+    """The table of contents. Writers may leave out all but the first two fields and add others.
 
     Attributes:
-        toc: what it has under each name, as it stands in the file; see `Kpack.entries`.
+        toc: undecoded entries by name; see `Kpack.entries`.
     """
 
     toc: Annotated[dict[str, msgspec.Raw], msgspec.Meta(max_length=MAX_OBJECTS)]
@@ -103,12 +103,12 @@ class Contents(msgspec.Struct, frozen=True):
 
 
 class Kpack:
-    """An archive that is open, see `open_kpack`. Not to be shared by threads.
+    """An open archive, see `open_kpack`. Not thread-safe.
 
     Attributes:
-        path: what it is called in messages.
+        path: its name in messages.
         contents: its table of contents.
-        places: where the code objects lie, by ordinal.
+        places: offset and size of each code object, by ordinal.
     """
 
     def __init__(self, path: Path, file: BinaryIO):
@@ -120,23 +120,23 @@ class Kpack:
             for found in self.entries():
                 self._check(*found)
         except BundleError as error:
-            raise BundleError(f"{path} is no kpack archive that is read: {error}") from None
+            raise BundleError(f"{path} is not a supported kpack archive: {error}") from None
 
     def entries(self) -> Iterator[tuple[str, str, Entry]]:
-        """(name, architecture, entry) of all."""
+        """Yield (name, architecture, entry) of all entries."""
         return ((name, arch, entry) for name, archs in self._entries.items() for arch, entry in archs.items())
 
     def read(self, name: str, arch: str = "") -> bytes:
-        """A code object, by its name and, where the name is there for several, its architecture.
+        """Read a code object by name, and by architecture if the name has several.
 
-        Raises `BundleError` where it is not there, cannot be decompressed, or is not what its entry says.
+        Raises `BundleError` if it is missing, cannot be decompressed, or differs from its entry.
         """
         archs = self._entries.get(name)
         if not archs:
-            raise BundleError(f"{self.path} has nothing named {shown(name)}")
+            raise BundleError(f"{self.path} has no entry named {shown(name)}")
         if (not arch and len(archs) > 1) or (arch and arch not in archs):
             there = ", ".join(map(shown, archs))
-            raise BundleError(f"{shown(name)} is there for {there}: one of them is to be named, not {shown(arch)}")
+            raise BundleError(f"{shown(name)} is available for {there}; pass one of them, not {shown(arch)}")
         entry = archs[arch or next(iter(archs))]
         try:
             return self._object(entry)
@@ -176,7 +176,7 @@ class Kpack:
         return contents, start
 
     def _find_places(self, end: int) -> Sequence[Place]:
-        """Where the code objects lie, all of them between the header and the table of contents at `end`."""
+        """Return the places of the code objects, checked to lie between the header and the table at `end`."""
         scheme = self.contents.compression_scheme
         if scheme not in (PLAIN, ZSTD):
             raise BundleError(f"it is stored as {shown(scheme)}; {PLAIN} and {ZSTD} are read")
@@ -227,12 +227,12 @@ class Kpack:
         except OSError as error:
             raise BundleError(f"it cannot be read: {error.strerror}") from None
         if len(content) != size:
-            raise BundleError("it became shorter while it was read")
+            raise BundleError("it was truncated while it was read")
         return content
 
 
 def _decode_entries(contents: Contents) -> dict[str, dict[str, Entry]]:
-    """Name → architecture → entry. They are counted as they are decoded: no more than are allowed are ever held."""
+    """Decode entries by name and architecture. They are counted on the way, so memory stays bounded."""
     decoder = msgspec.msgpack.Decoder(Annotated[dict[str, Entry], msgspec.Meta(max_length=MAX_ARCHS)])
     found: dict[str, dict[str, Entry]] = {}
     count = 0
@@ -254,7 +254,7 @@ def _check_place(place: Place, end: int) -> None:
 
 @contextmanager
 def open_kpack(path: Path) -> Iterator[Kpack]:
-    """An archive, open for as long as the context lasts. Raises `BundleError` for what is none."""
+    """Open an archive for the duration of a context. Raises `BundleError` if it is malformed."""
     try:
         file = os.fdopen(open_regular(path), "rb")
     except OSError as error:

@@ -1,4 +1,4 @@
-"""Writes the code objects of a bundle as a kpack archive."""
+"""Write the code objects of a bundle to a kpack archive."""
 
 from __future__ import annotations
 
@@ -22,11 +22,12 @@ from .verification import verify_bundle
 
 
 def write_kpack(bundle: Path, output: Path, is_compressed: bool) -> int:
-    """Write the code objects of a bundle to a kpack archive, each under the names of its variants in the C interface.
-    What a launch takes besides its kernargs is beside the name. An older archive is replaced. Returns its size.
+    """Write the code objects of a bundle to a kpack archive, replacing an older one. Returns its size.
+
+    Each code object is listed under the names of its variants in the C interface, with launch parameters as metadata.
 
     Raises:
-        BundleError: the bundle has faults, or is for no AMD GPU; or a library is missing.
+        BundleError: the bundle has faults, it is not for an AMD GPU, or a library is missing.
         OSError: the archive cannot be written.
     """
     source = source_of(bundle)
@@ -34,7 +35,7 @@ def write_kpack(bundle: Path, output: Path, is_compressed: bool) -> int:
     if index.target.backend != HIP.name:
         raise BundleError(f"{bundle} is for {index.target.arch}; a kpack archive is for AMD GPUs")
     if faults := verify_bundle(source):
-        raise BundleError(f"{bundle} is not written as kpack: {'; '.join(faults)}")
+        raise BundleError(f"cannot write {bundle} as kpack: {'; '.join(faults)}")
     code = {key: read_blob(source, blob, index.target.arch) for key, blob in index.blobs.items()}
     kernels = []
     for name, variant in zip(variant_names(index), index.variants, strict=True):
@@ -49,7 +50,7 @@ def write_kpack(bundle: Path, output: Path, is_compressed: bool) -> int:
 
 @dataclass(frozen=True)
 class Kernel:
-    """What is written under a name."""
+    """A named kernel to write."""
 
     name: str
     code: bytes
@@ -57,13 +58,13 @@ class Kernel:
 
 
 def kpack_parts(group: str, arch: str, kernels: Iterable[Kernel], is_compressed: bool) -> list[bytes]:
-    """The bytes of an archive of kernels for one architecture, in parts. A code object of several is there once.
+    """Return the bytes of an archive for one architecture, in parts. Shared code objects are stored once.
 
     Args:
-        group: what AMD calls a group: the software that the kernels belong to.
-        is_compressed: whether the code objects are frames of zstd.
+        group: AMD's group name, the software that the kernels belong to.
+        is_compressed: True to store the code objects as zstd frames.
 
-    Raises `BundleError` where there is too much, or the library is missing.
+    Raises `BundleError` if a limit is exceeded or the library is missing.
     """
     ordinals: dict[bytes, int] = {}
     toc = {
@@ -90,7 +91,7 @@ def kpack_parts(group: str, arch: str, kernels: Iterable[Kernel], is_compressed:
 
 
 def _stored(objects: Sequence[bytes], start: int, is_compressed: bool) -> tuple[list[bytes], dict[str, Any]]:
-    """(what is between the header and the table of contents, what the table says of where it is)."""
+    """Return (bytes between header and table of contents, fields of the table that locate them)."""
     if is_compressed:
         frames = [compress(code) for code in objects]
         run = [UINT32.pack(len(frames)), *(part for frame in frames for part in (UINT32.pack(len(frame)), frame))]

@@ -1,6 +1,6 @@
-"""Puts bundles from folders into archives, and back. What is written is there whole, or not at all.
+"""Pack bundles into archives, and unpack them. Writing is atomic.
 
-Files are read one after the other, each within what the index says of it, so that memory is bounded by the largest.
+Files are read one at a time, limited by the index, so memory is bounded by the largest file.
 """
 
 from __future__ import annotations
@@ -31,36 +31,43 @@ _Kept = TypeVar("_Kept", bytes, bytes | Content)
 
 
 def pack_bundle(folder: Path, output: Path, compress: bool = False) -> int:
-    """Write a bundle's files, and what is beside its index and begins with its name, to an archive; other files in the
-    folder stay out. An older archive is replaced. Returns the size of the archive.
+    """Write a bundle to an archive, replacing an older one. Returns its size.
+
+    Includes detached files, whose names begin with the index's. Other files in the folder are left out.
 
     Args:
-        compress: compress the code objects that get shorter by a page at least. The index stays as it is.
+        compress: compress the code objects that get shorter by a page at least. The index does not change.
 
     Raises:
-        BundleError: the bundle has faults, or is an archive already; or a library is missing.
+        BundleError: the bundle has faults, it is already an archive, or a library is missing.
         OSError: the archive cannot be written.
     """
     return write_aside(output, packed_folder(folder, compress)[1])
 
 
 def packed_folder(folder: Path, compress: bool = False) -> tuple[Index, Iterator[bytes]]:
-    """(the index of a bundle, the bytes of its archive, in parts). Raises `BundleError` as `pack_bundle` does, also
-    while they are taken."""
+    """Return (index, bytes of the archive in parts) of a bundle.
+
+    Raises `BundleError` as `pack_bundle` does, also while the parts are consumed.
+    """
     index, files = _whole(Folder(folder), "packed")
     return index, parts(files, compress)
 
 
 def merge_bundles(places: Iterable[Path], output: Path, compress: bool = False) -> dict[str, Path]:
-    """Write bundles of one name and version, for different architectures, to one archive. Of one bundle it is what
-    `pack_bundle` writes. An older archive is replaced. Returns architecture → where the bundle for it was.
+    """Write bundles of one name and version, for different architectures, to one archive, replacing an older one.
+
+    For a single bundle, the archive is the one that `pack_bundle` writes.
 
     Args:
         compress: as for `pack_bundle`.
 
+    Returns:
+        the original path of each bundle, by architecture.
+
     Raises:
-        BundleError: a bundle has faults, two are for one architecture, or they are not of one name and version; or a
-            library is missing.
+        BundleError: a bundle has faults, two are for the same architecture, names or versions differ, or a library is
+            missing.
         OSError: the archive cannot be written.
     """
     taken: dict[str, Path] = {}
@@ -85,7 +92,7 @@ def merge_bundles(places: Iterable[Path], output: Path, compress: bool = False) 
 
 
 def _whole(source: Source, done: str) -> tuple[Index, Files[bytes]]:
-    """(the index, the files) of a bundle without faults; `done`: what else is not done with it."""
+    """Return (index, files) of a bundle, or raise `BundleError` if it has faults. `done` names the action in it."""
     index = read_index(source)
     if faults := whole_faults(source):
         raise BundleError(f"{source.path} is not {done}: {'; '.join(faults)}")
@@ -95,14 +102,14 @@ def _whole(source: Source, done: str) -> tuple[Index, Files[bytes]]:
 
 
 def whole_faults(source: Source) -> list[str]:
-    """The faults that keep a bundle from being passed on: its own, and files that its signatures do not cover."""
+    """Return the faults that forbid passing a bundle on: its own, or files that its signatures do not cover."""
     return verify_bundle(source) or [*claimed_faults(source, read_index(source))]
 
 
 def put_file(source: Source, name: str, content: bytes) -> None:
-    """Write a file of a bundle: it replaces an older one at once, and an archive is written anew.
+    """Write a file of a bundle, replacing an older one atomically. Archives are rewritten.
 
-    Raises `OSError` where it cannot be written, `BundleError` for an archive that was altered or gets too large.
+    Raises `OSError` if it cannot be written, `BundleError` for an archive that was altered or gets too large.
     """
     if isinstance(source, Folder):
         write_aside(source.path / name, [content])
@@ -130,9 +137,12 @@ def _content(source: Source, name: str, limit: int) -> bytes:
 
 
 def spooled(chunks: Iterable[bytes], folder: Path | None = None) -> Content:
-    """Keep bytes in a file without a name, which is gone with the content that is returned. folder: where it is; by
-    default where temporary files are."""
-    file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 closed when nobody can read it any more
+    """Write bytes to an unnamed temporary file that lives as long as the returned content.
+
+    Args:
+        folder: folder of the file. Defaults to the system's folder for temporary files.
+    """
+    file = tempfile.TemporaryFile(dir=folder)  # noqa: SIM115 closed with the returned content
     size = crc = 0
     for chunk in chunks:
         size, crc = size + len(chunk), zlib.crc32(chunk, crc)
@@ -146,24 +156,23 @@ def _from_start(file: IO[bytes]) -> Iterator[bytes]:
 
 
 def write_aside(output: Path, content: Iterable[bytes]) -> int:
-    """Write a file aside, and put it in its place, be a link there. Returns its size."""
+    """Write or replace a file, or a link, atomically. Returns its size."""
     with opened_folder(output.parent) as folder:
         return folder.write(output.name, content, FOR_ALL)
 
 
 @contextmanager
 def opened_aside(output: Path) -> Iterator[IO[bytes]]:
-    """A file that is put in its place when the context ends without an error."""
+    """Open a temporary file that replaces `output` when the context ends without error."""
     with opened_folder(output.parent) as folder, folder.aside(output.name, FOR_ALL) as file:
         yield file
 
 
 def unpack_bundle(path: Path, folder: Path) -> None:
-    """Write the bundle of an archive to a folder, which is not there yet; of an archive for several architectures each
-    bundle, to a folder within.
+    """Write the bundle of an archive to a new folder. Bundles for several architectures become subfolders.
 
     Raises:
-        BundleError: the archive is none, or has faults; or the folder is there.
+        BundleError: the archive is malformed or has faults, or the folder exists.
         OSError: the folder cannot be written.
     """
     found = _opened_whole(path, "unpacked")
@@ -178,8 +187,10 @@ def unpack_bundle(path: Path, folder: Path) -> None:
 
 
 def split_bundles(path: Path, folder: Path) -> list[Path]:
-    """Write each bundle of an archive for several architectures to an archive of its own, as `pack_bundle` makes it, in
-    a folder that is not there yet. Returns these archives. Raises as `unpack_bundle` does."""
+    """Write each bundle of an archive for several architectures to its own archive in a new folder.
+
+    The archives are those that `pack_bundle` writes. Returns their paths. Raises as `unpack_bundle` does.
+    """
     found = _opened_whole(path, "split")
     if not isinstance(found, Merged):
         raise BundleError(f"{path} is not split: it has one bundle")
@@ -194,7 +205,7 @@ def split_bundles(path: Path, folder: Path) -> list[Path]:
 
 
 def _opened_whole(path: Path, done: str) -> Source | Merged:
-    """What is in a file; of several bundles that they belong together is checked."""
+    """Open an archive. Checks that several bundles belong together. `done` names the action for errors."""
     found = open_place(path)
     if isinstance(found, Folder):
         read_index(found)
@@ -210,9 +221,9 @@ def _folder_name(index: Index) -> str:
 
 @contextmanager
 def _new_folder(folder: Path) -> Iterator[Path]:
-    """A folder that is put into its place when it is filled. Raises `BundleError` where one is there."""
+    """Create a temporary folder that becomes `folder` when the context ends. Raises `BundleError` if it exists."""
     if os.path.lexists(folder):
-        raise BundleError(f"{folder} is there already; what is in an archive is written to a new folder")
+        raise BundleError(f"{folder} exists already; an archive is unpacked to a new folder")
     aside = Path(tempfile.mkdtemp(dir=folder.parent, prefix=f".{folder.name}-"))
     try:
         yield aside

@@ -1,4 +1,4 @@
-"""What is required of the code of a bundle's variants: expressions over their registers, spills, loops and axes."""
+"""Requirements on the code of a bundle's variants: expressions over registers, spills, loops and axes."""
 
 from __future__ import annotations
 
@@ -23,11 +23,11 @@ _FIXED: Mapping[str, type] = {
     "vgprs": int, "agprs": int, "sgprs": int, "spills": int, "vgpr_spills": int, "sgpr_spills": int,
     "scratch_bytes": int, "lds_bytes": int, "waves_per_simd": float, "code_bytes": int, **_OF_CODE,
 }  # fmt: skip
-"""Names that every variant has, with the types of their values; `isa` says what those of code are."""
+"""Names available for every variant, with the types of their values. `isa` describes those of code."""
 
 
 class Unmet(msgspec.Struct, frozen=True):
-    """A requirement that a variant does not meet, and the values of the names that it reads."""
+    """A requirement that a variant does not meet, with the values of its names."""
 
     variant: Variant
     requirement: str
@@ -35,7 +35,7 @@ class Unmet(msgspec.Struct, frozen=True):
 
 
 class Code:
-    """The code objects of a bundle, each kernel read once. image_of: a blob's key → its bytes."""
+    """Cached facts about the code objects of a bundle. `image_of` returns a blob's bytes by key."""
 
     def __init__(self, index: Index, image_of: Callable[[str], bytes]):
         self._backend, self._image_of = index.target.backend, image_of
@@ -44,7 +44,7 @@ class Code:
     def facts(self, variant: Variant) -> CodeFacts:
         """Of a variant's kernel. Raises `BundleError` and `DeviceError` as `read_instructions` does."""
         if self._backend != HIP.name:
-            raise BundleError("the instructions of cubins are not read; those of code objects for AMD GPUs are")
+            raise BundleError("reading the instructions of cubins is not supported")
         key = variant.code, variant.symbol
         if key not in self._facts:
             self._facts[key] = code_facts(read_instructions(self._image_of(variant.code), variant.symbol))
@@ -52,7 +52,7 @@ class Code:
 
 
 def parse_requirements(texts: Iterable[str], ops: Sequence[Op]) -> tuple[Expression, ...]:
-    """Requirements of the variants of ops. Raises `ExpressionError` where a name is known to none of them."""
+    """Parse requirements on the variants of ops. Raises `ExpressionError` for a name that no op has."""
     names = {**_axis_types(ops), **_FIXED}
     found = tuple(map(parse, texts))
     for requirement in found:
@@ -68,10 +68,10 @@ def _axis_types(ops: Iterable[Op]) -> dict[str, type]:
 
 
 def unmet_requirements(index: Index, requirements: Sequence[Expression], code: Code) -> Iterator[Unmet]:
-    """Every variant that does not meet a requirement. An op that lacks an axis that it reads is not held to it.
+    """Yield the variants that do not meet a requirement. Ops without an axis that it reads are exempt.
 
     Raises:
-        BundleError: a requirement has no value for a variant, or the instructions that it is about are not read.
+        BundleError: a requirement cannot be evaluated for a variant, or its instructions cannot be read.
     """
     ops = {op.name: op for op in index.ops}
     for variant in index.variants:
@@ -87,7 +87,7 @@ def unmet_requirements(index: Index, requirements: Sequence[Expression], code: C
 
 
 def _values(op: Op, variant: Variant) -> dict[str, Value]:
-    """The values of a variant's names; a cubin does not record its spills, and they have none then."""
+    """Return the values of a variant's names. Spills are left out for a cubin, which does not record them."""
     launch, used = op.launches[variant.launch], variant.resources
     values: dict[str, Any] = {
         **variant.axis_values, "op": op.name, "kernel": launch.kernel, "aligned": variant.aligned,
@@ -107,7 +107,7 @@ def _code_values(facts: CodeFacts) -> dict[str, Value]:
 
 
 def unmet_lines(index: Index, unmet: Sequence[Unmet]) -> Iterator[str]:
-    """Each requirement that is not met with the variants that fail, and how many these are."""
+    """List each unmet requirement with the variants that fail it, and the total of failing variants."""
     for requirement in dict.fromkeys(item.requirement for item in unmet):
         yield f"{requirement}: not met by"
         for item in unmet:
@@ -115,11 +115,11 @@ def unmet_lines(index: Index, unmet: Sequence[Unmet]) -> Iterator[str]:
                 values = ", ".join(f"{name} = {value}" for name, value in item.values.items())
                 yield f"  {variant_text(index, item.variant)}: {values}"
     failing = len({id(item.variant) for item in unmet})
-    yield f"{failing} of {len(index.variants)} variants fail" if unmet else "every variant meets what is required"
+    yield f"{failing} of {len(index.variants)} variants fail" if unmet else "every variant meets the requirements"
 
 
 def variant_text(index: Index, variant: Variant) -> str:
-    """A variant in words."""
+    """Describe a variant."""
     op = next(op for op in index.ops if op.name == variant.op)
     launch = op.launches[variant.launch]
     config = launch.configs[variant.config].name or str(variant.config)

@@ -1,5 +1,7 @@
-"""Whether a kernel of a code object takes what it is launched with. The builder asks before it writes a bundle, and
-`verify` of what was written."""
+"""Compare a kernel's parameters in its code object with those of its launch.
+
+The builder checks this before it writes a bundle, and `verify` afterwards.
+"""
 
 from __future__ import annotations
 
@@ -10,11 +12,11 @@ from aot_runtime.bundle.kernel_metadata import KernelArg, KernelMetadata
 from aot_runtime.contract.records import POINTER
 
 _HIDDEN = "hidden_"
-"""HIP fills these arguments in, behind those that it is given: the shape of the launch, a buffer for host calls, …"""
+"""Prefix of arguments that HIP appends, such as the launch shape and a buffer for host calls."""
 
 
 class Argument(Protocol):
-    """An argument that a launch passes: where it lies in the kernarg segment, in bytes."""
+    """An argument that a launch passes, with its offset and size in the kernarg segment in bytes."""
 
     @property
     def name(self) -> str: ...
@@ -29,12 +31,12 @@ class Argument(Protocol):
 def signature_faults(
     kernel: KernelMetadata, arguments: Iterable[Argument], *, kernarg_bytes: int, num_warps: int, warp_size: int
 ) -> Iterator[str]:
-    """A line for each difference between a kernel and its launch.
+    """Yield a description of each difference between a kernel and its launch.
 
     Args:
-        kernarg_bytes: of the segment that is passed.
-        num_warps: of a workgroup.
-        warp_size: lanes of each.
+        kernarg_bytes: size of the passed kernarg segment.
+        num_warps: warps per workgroup.
+        warp_size: lanes per warp.
     """
     hidden = [arg for arg in kernel.args if arg.kind.startswith(_HIDDEN)]
     yield from _argument_faults([arg for arg in kernel.args if not arg.kind.startswith(_HIDDEN)], arguments)

@@ -1,13 +1,12 @@
-"""A bundle as a type: the ops' exact signatures, for editors and type checkers.
+"""Generate a type for a bundle, with the exact signatures of its ops, for editors and type checkers.
 
-The stub declares a class that derives from `OpenBundle`. A module that has it at run time, too, is `module_text`; the
-two make a package (`aotbundle stubs`), and `open_bundle` gives a bundle that type:
+The stub declares a class derived from `OpenBundle`. A module (`module_text`) defines the class at run time. Together
+they form a package (`aotbundle stubs`), and `open_bundle` returns that type:
 
     from aot_bundles.rows import Rows
     rows = open_bundle("dist/rows-gfx942", type=Rows)
 
-No name of a manifest starts with an underscore or has two in a row: the stub's own names, wherever a method or a field
-could hide one, do.
+Names in a manifest never start with an underscore. The stub's own names do, wherever a method or field could hide one.
 """
 
 from __future__ import annotations
@@ -28,9 +27,9 @@ from aot_runtime.texts import printable
 
 WIDTH = 120
 MAX_FLAGS = 2
-"""Flags that may decide which outputs there are, for each of their combinations to get an overload of its own."""
+"""Most flags deciding about outputs for which each combination gets its own overload."""
 MAX_CONDITIONS = 5
-"""Conditions of outputs for whose combinations results are typed; they double with each."""
+"""Most conditions of outputs for which results are typed. The number of combinations doubles with each."""
 
 _PREAMBLE = '''\
 from builtins import bool as _bool, float as _float, int as _int
@@ -66,7 +65,7 @@ _A = _TypeVar("_A")
 _SCALAR_TYPES = {**dict.fromkeys(FLAG_TYPES, "_Flag"), **dict.fromkeys(FLOAT_TYPES, "_Number")}
 
 _HIDES = "  # type: ignore[assignment]"
-"""Of a field that is named like a method of tuples."""
+"""Comment on a field named like a method of tuples."""
 
 
 _NOWHERE = records.Target("", "", 0)
@@ -74,7 +73,7 @@ _NOWHERE = records.Target("", "", 0)
 
 @dataclass(frozen=True)
 class _Signature:
-    """One signature of a method: `flags` are given as these literals, `result` is what it returns."""
+    """A signature of a method, for literal values of `flags`, with its return type `result`."""
 
     array: str
     flags: Mapping[str, bool]
@@ -82,17 +81,17 @@ class _Signature:
 
 
 def stub_text(index: records.Index, docs: bool = True) -> str:
-    """The `.pyi` of a bundle: a class with a method per op, and a named tuple per op with several outputs.
+    """Return the `.pyi` of a bundle: a class with a method per op, and a named tuple per op with several outputs.
 
     Args:
-        index: with its `id` filled in, which the stub repeats.
-        docs: with what `help` shows of each op.
+        index: the index, including its `id`, which the stub repeats.
+        docs: True to include the ops' docstrings.
     """
     lines = [
         f'"""Types of bundle {bundle_title(index)}, id {index.id}.',
         "",
-        "numpy arrays in give numpy arrays out; where any input is on the device, the outputs are.",
-        'Names other than the class of the bundle are those of types: at run time there are none.\n"""',
+        "If all inputs are numpy arrays, so are the outputs; otherwise, the outputs are on the device.",
+        'Names other than the class of the bundle exist for type checkers only, not at run time.\n"""',
         "",
         _PREAMBLE,
     ]
@@ -107,18 +106,16 @@ def stub_text(index: records.Index, docs: bool = True) -> str:
 
 
 def interface_text(index: records.Index) -> str:
-    """What the types of a bundle say of its ops, whatever it is for and was built from."""
+    """Return the types of a bundle's ops, independent of its architecture and sources."""
     return stub_text(msgspec.structs.replace(index, id="", version="", target=_NOWHERE), docs=False)
 
 
 def module_text(index: records.Index) -> str:
-    """The module that is beside the stub: it has the bundle's class at run time, for `open_bundle`, and imports
-    nothing, since what `open_bundle` imports it imports while the driver starts.
-    """
+    """Return the module next to the stub, which defines the bundle's class at run time. It imports nothing."""
     ops = "".join(f'        "{op.name}",\n' for op in _typed_ops(index))
     return f'''"""Bundle '{index.name}' as a type, for `open_bundle(path, type={class_name(index.name)})`.
 
-Written by `aotbundle stubs`. The signatures of the ops are in the stub beside this file.
+Written by `aotbundle stubs`. The signatures of the ops are in the stub next to this file.
 """
 
 
@@ -130,12 +127,12 @@ class {class_name(index.name)}:
 
 
 def _typed_ops(index: records.Index) -> list[records.Op]:
-    """The ops that are attributes: not one with a name that an attribute of bundles got after the bundle was built."""
+    """Return the ops that are attributes. Names that became reserved after the bundle was built are excluded."""
     return [op for op in index.ops if op.name not in RESERVED_OPS]
 
 
 def class_name(bundle: str) -> str:
-    """`flash_attention` → `FlashAttention`."""
+    """Return the class name of a bundle: `FlashAttention` for `flash_attention`."""
     name = "".join(part[:1].upper() + part[1:] for part in bundle.split("_"))
     return f"{name}_" if keyword.iskeyword(name) or name in ("Array", "HostArray", "SupportsDLPack") else name
 
@@ -149,7 +146,7 @@ def _indented(lines: Iterator[str]) -> Iterator[str]:
 
 
 def _results(op: records.Op) -> Iterator[str]:
-    """The named tuples that an op may return: one for each set of outputs with more than one."""
+    """Yield the named tuples that an op may return, one for each set of several outputs."""
     for names in dict.fromkeys(_outputs(op, flags) for flags in _flag_values(op)):
         if len(names) > 1:
             yield f"class {_tuple_name(op, names)}(_NamedTuple, _Generic[_A]):"
@@ -168,7 +165,7 @@ def _conditions(op: records.Op) -> list[str]:
 
 
 def _flag_values(op: records.Op) -> Iterator[dict[str, bool]]:
-    """Every combination of the conditions of outputs; none where there are too many."""
+    """Yield every combination of the conditions of outputs; none if there are too many."""
     conditions = _conditions(op)
     if len(conditions) > MAX_CONDITIONS:
         return
@@ -192,10 +189,10 @@ def _result(op: records.Op, flags: Mapping[str, bool], array: str) -> str:
 
 
 def _method(op: records.Op, doc: str) -> Iterator[str]:
-    """The overloads of an op's method: by where its arrays are, and by the flags that decide its outputs."""
+    """Yield the overloads of an op's method, by location of its arrays and by flags that decide its outputs."""
     signatures = [signature for arrays in _places(op) for signature in _signatures(op, *arrays)]
     for number, signature in enumerate(signatures):
-        # The host overloads are the narrower ones and come first: that they overlap with the others is meant.
+        # The narrower host overloads come first and overlap with the others on purpose.
         note = "  # type: ignore[overload-overlap]" if "HostArray" in signature.result else ""
         if len(signatures) > 1:
             yield "@_overload"

@@ -21,7 +21,7 @@ from aot_runtime.texts import escaped
 
 @dataclass(frozen=True)
 class Console:
-    """Lines for who follows a command: on standard output, or on standard error. A quiet one prints nothing."""
+    """Writer of progress lines, to standard output or standard error. A quiet one writes nothing."""
 
     err: bool = False
     quiet: bool = False
@@ -31,13 +31,13 @@ class Console:
         return (sys.stderr if self.err else sys.stdout).isatty()
 
     def print(self, *lines: str) -> None:
-        """Write lines, unless this is quiet."""
+        """Write lines, unless quiet."""
         if not self.quiet:
             write_lines(lines, self.err)
 
     @contextmanager
     def status(self, text: str) -> Iterator[None]:
-        """Show what is going on in the last line of a terminal while it goes on; nothing in a log."""
+        """Show a status in the last line of the terminal during a context. Does nothing if not a terminal."""
         shown = self.is_terminal and not self.quiet
         if shown:
             write_status(text)
@@ -54,34 +54,34 @@ def write(*lines: str, err: bool = False) -> None:
 
 
 def write_json(data: Any) -> None:
-    """Write data as JSON to standard output. Numbers that are not finite are null. Iterators, also as values of
-    mappings at the top, are arrays that are written piece by piece.
+    """Write data as JSON to standard output. Numbers that are not finite become null.
 
-    It is ASCII, so that whatever is in a text, a terminal has nothing to obey.
+    Iterators, at the top or as values of a top-level mapping, are written as arrays, piece by piece. The output is
+    ASCII, so text in it cannot control the terminal.
     """
     write_pieces(json_pieces(data), False)
     write_pieces("\n", False)
 
 
 def write_error(program: str, *lines: str) -> None:
-    """Write what went wrong to standard error; the lines after the first one are indented."""
+    """Write an error to standard error. Lines after the first are indented."""
     first, *more = lines or ("",)
     write(f"{program}: error: {first}", *(f"  {line}" for line in more), err=True)
 
 
 def error_lines(error: BaseException) -> tuple[str, ...]:
-    """The text of an error, line by line, with its notes."""
+    """Return the lines of an error and its notes."""
     lines = error.lines if isinstance(error, AotError) else (str(error),)
     return (*lines, *getattr(error, "__notes__", ()))
 
 
 def text_block(text: str, margin: str = "") -> list[str]:
-    """The lines of a text that has several, such as a compiler's message, each behind a margin."""
+    """Split a multi-line text, such as a compiler's message, and prefix each line with a margin."""
     return [f"{margin}{line}" for line in text.rstrip(" \n").split("\n")]
 
 
 def json_pieces(data: Any, margin: str = "\n") -> Iterator[str]:
-    """JSON of data, indented by one space a level, in pieces. margin: an end of line, and what a line begins with."""
+    """Yield JSON in pieces, indented by one space per level. `margin` is a line break and the current indentation."""
     if isinstance(data, Iterator):
         yield from _enclosed("[]", (("", value) for value in data), margin)
     elif isinstance(data, Mapping) and any(isinstance(value, Iterator) for value in data.values()):
@@ -107,7 +107,7 @@ def _json(data: Any) -> str:
 
 
 def _finite(data: Any) -> Any:
-    """Data with None in the place of numbers that JSON does not have."""
+    """Replace numbers that JSON lacks by None."""
     if isinstance(data, Mapping):
         return {key: _finite(value) for key, value in data.items()}
     if isinstance(data, list | tuple):
@@ -116,7 +116,7 @@ def _finite(data: Any) -> Any:
 
 
 def log_to_stderr(program: str, level: int) -> None:
-    """Log on standard error, by the name of the command, what aotbuild and its runtime have to say at a level."""
+    """Log messages of aotbuild and its runtime to standard error, prefixed with the command's name."""
     handler = logging.StreamHandler(sys.stderr)
     handler.setFormatter(_EscapedLines(program))
     logging.basicConfig(handlers=[handler])
@@ -124,7 +124,7 @@ def log_to_stderr(program: str, level: int) -> None:
 
 
 class _EscapedLines(logging.Formatter):
-    """A record as a line of its own, and the traceback that it may have as indented ones."""
+    """Formats a record as one escaped line, followed by an indented traceback, if any."""
 
     def __init__(self, program: str):
         super().__init__()
@@ -137,7 +137,7 @@ class _EscapedLines(logging.Formatter):
 
 
 def guard(program: str) -> None:
-    """Have Python write what it prints by itself, warnings and the traceback that ends a program, as all else is."""
+    """Route Python's own output, warnings and final tracebacks, through this module."""
 
     def show_warning(
         message: Warning | str, category: type[Warning], filename: str, lineno: int, file: Any = None, line: Any = None

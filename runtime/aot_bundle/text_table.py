@@ -1,4 +1,4 @@
-"""Tables of text, whose columns are aligned. Texts of others are escaped, and cut where one would blow up every row."""
+"""Text tables with aligned columns. Cells are escaped and truncated."""
 
 from __future__ import annotations
 
@@ -12,17 +12,17 @@ from collections.abc import Collection, Iterable, Iterator, Sequence
 from aot_runtime.texts import cut
 
 UNLIMITED = 100_000
-"""Columns of what is no terminal: a line stays a line."""
+"""Width of output that is not a terminal, where lines are not wrapped."""
 MAX_CELL = 160
-"""Letters of a cell: each row is as wide as the widest, so that a longer one would be paid for in every row."""
+"""Most characters in a cell, since the widest cell determines the width of every row."""
 _OTHERS = re.compile(r"[^\x00-\x7f…]")
-"""Letters that may be shown in another number of columns than one."""
+"""Characters that may not be one column wide."""
 _NARROWEST = 12
-"""Columns that are left to a cell that is wrapped."""
+"""Least width of a wrapped column."""
 
 
 def terminal_width() -> int:
-    """Columns that a table may take: those of the terminal, or any number where the output is none."""
+    """Return the width of the terminal, or `UNLIMITED` if output is not a terminal."""
     return shutil.get_terminal_size().columns if sys.stdout.isatty() else UNLIMITED
 
 
@@ -33,11 +33,11 @@ def table_lines(
     gap: int = 2,
     wrapped: Collection[int] = (0,),
 ) -> Iterator[str]:
-    """Rows with their columns aligned, the first row being the headings. A cell of more than 160 letters is cut.
+    """Format rows with aligned columns. The first row has the headings. Cells are truncated to 160 characters.
 
     Args:
-        right: columns that are aligned to the right.
-        wrapped: columns that are wrapped where the table would be wider than `width`.
+        right: columns to align to the right.
+        wrapped: columns to wrap if the table would be wider than `width`.
     """
     rights, space = set(right), " " * gap
     cells = [[cut(text, MAX_CELL) for text in row] for row in rows]
@@ -59,7 +59,7 @@ def _columns(text: str) -> int:
 
 
 def _narrow(widths: list[int], wrapped: Collection[int], room: int) -> None:
-    """Take from the widest of the columns that are wrapped, as long as all are too wide together."""
+    """Narrow the widest wrapped column until the table fits or none can be narrowed further."""
     excess = sum(widths) - room
     while excess > 0 and wrapped:
         at = max(wrapped, key=widths.__getitem__)

@@ -1,4 +1,4 @@
-"""Whether a bundle is whole: its index, its files, and that its code objects are what the index says of them."""
+"""Verify a bundle: its index, its files, and the agreement of its code objects with the index."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ from .coverage import MAX_DETACHED_BYTES, MAX_TEXT_BYTES, detached_files, genera
 from .signature import signature_faults
 
 MAX_FAULTS = 100
-"""Faults that are told; where there are more, that is said instead."""
+"""Most faults to report."""
 
 
 def verify_bundle(place: Place) -> list[str]:
-    """Every fault of a bundle, a line each; empty if it is whole. Nothing is loaded onto a device or executed."""
+    """Return the faults of a bundle, one line each; empty if it is intact. Nothing is loaded on a device."""
     try:
         source = source_of(place)
         index = read_index(source)
@@ -36,11 +36,11 @@ def verify_bundle(place: Place) -> list[str]:
         _texts(source, index), _detached(source), _permissions(source, index),
     )  # fmt: skip
     told = list(islice(faults, MAX_FAULTS))
-    return [*told, *(["there are more faults, which are not listed"] if next(faults, None) else [])]
+    return [*told, *(["more faults are not listed"] if next(faults, None) else [])]
 
 
 def verify_together(multi: MultiArchive) -> list[str]:
-    """The faults of a file with bundles for several architectures that are none of a bundle's own."""
+    """Return faults of a file for several architectures, beyond those of its bundles."""
     return list(chain(_checksums(multi), _of_one_bundle(multi)))
 
 
@@ -54,14 +54,14 @@ def _checksums(multi: MultiArchive) -> Iterator[str]:
 
 
 def _of_one_bundle(multi: MultiArchive) -> Iterator[str]:
-    """Whether all are the same bundle, and the files that several have are what several have, once."""
+    """Yield faults if parts are not of one bundle, or shared files are duplicated or not shared."""
     indexes: dict[str, Index] = {}
     for arch in multi.archs:
         try:
             part = multi.part(arch)
             indexes[arch] = read_index(part)
         except BundleError:
-            return  # which the bundle's own faults say
+            return  # reported as the bundle's own fault
         yield from (
             f"{part.path}: {name} is there twice" for name in part.names(SELFTEST_FOLDER) if name in multi.shared()
         )
@@ -74,7 +74,7 @@ def _of_one_bundle(multi: MultiArchive) -> Iterator[str]:
 
 
 def mixture(indexes: Mapping[str, Index]) -> str:
-    """What keeps bundles from being one bundle for several architectures, by these; empty: nothing does."""
+    """Return the reason why bundles, by architecture, cannot be merged; empty if they can."""
     titles = {arch: f"{index.name} {index.version}".rstrip() for arch, index in indexes.items()}
     if len(set(titles.values())) < 2:
         return ""
@@ -91,7 +91,7 @@ def _contracts(index: Index) -> Iterator[str]:
 
 
 def _code(source: Source, index: Index) -> Iterator[str]:
-    """Each code object on its own, and each variant against the code object that it points at."""
+    """Check each code object, and each variant against its code object."""
     users_of = _grouped(index.variants, lambda variant: variant.code)
     for key, blob in index.blobs.items():
         users = users_of[key]
@@ -116,13 +116,13 @@ def _grouped(variants: Iterable[Variant], key: Callable[[Variant], str]) -> dict
 
 
 def label(variant: Variant) -> str:
-    """A variant's name in messages."""
+    """Return a variant's name for messages."""
     values = ", ".join(f"{name}={value}" for name, value in variant.axis_values.items())
     return cut(f"{variant.op}[{values}] {'aligned' if variant.aligned else 'general'} config {variant.config}")
 
 
 def variant_faults(variant: Variant, code: CodeObject) -> Iterator[str]:
-    """Yield the differences of a variant from what its code object says of its kernel."""
+    """Yield the differences between a variant and its kernel in the code object."""
     try:
         kernel = code.kernel(variant.symbol)
     except BundleError as error:
@@ -165,7 +165,7 @@ def _strays(source: Source, index: Index) -> Iterator[str]:
 
 
 def _texts(source: Source, index: Index) -> Iterator[str]:
-    """The C interface and the stub, which repeat the id of the bundle that they were made with."""
+    """Check that generated files, such as the C interface and the stub, have the bundle's id."""
     for file in generated_files(index):
         try:
             text = source.read(file, MAX_TEXT_BYTES)
@@ -182,7 +182,7 @@ def _texts(source: Source, index: Index) -> Iterator[str]:
 
 
 def _detached(source: Source) -> Iterator[str]:
-    """Faults of files that go along beside the index; of signatures, whoever asks who signed is told."""
+    """Check the sizes of detached files. Signatures are checked elsewhere."""
     for name in detached_files(source):
         if name in SIGNATURES:
             continue
@@ -196,6 +196,6 @@ def _detached(source: Source) -> Iterator[str]:
 
 
 def _permissions(source: Source, index: Index) -> Iterator[str]:
-    """What a bundle consists of, where anyone may replace it after it was checked."""
+    """Yield files that any user may replace after the check."""
     for name in source.writable_by_all((INDEX, *SIGNATURES, *generated_files(index), *sorted(listed_files(index)))):
         yield f"{source.path if name == '.' else name} is writable by every user: chmod o-w"

@@ -1,7 +1,7 @@
-"""Wheels of bundles: what pip installs so that `open_bundle` finds a bundle by its name.
+"""Make wheels of bundles, so that `open_bundle` finds an installed bundle by its name.
 
-A wheel has the archives and what says whose they are, and no code. Its entry points are what `installed` reads. The
-same bundles give the same bytes, with one version of zlib.
+A wheel contains archives and metadata, but no code. `aot_runtime.installed` reads its entry points. Wheels are
+reproducible with a given version of zlib.
 """
 
 from __future__ import annotations
@@ -38,11 +38,11 @@ _LICENSE = re.compile(r"[A-Za-z0-9.+()-]+(?: [A-Za-z0-9.+()-]+)*")
 
 @dataclass(frozen=True)
 class WheelOptions:
-    """What a wheel's makers may say of it: each None, or empty, for what follows from the bundles.
+    """Metadata of a wheel. Values that are None or empty are derived from the bundles.
 
     Attributes:
-        name: of the distribution.
-        version: of the distribution. Where the bundles have a version, it differs in its local part at most (`+rocm7`).
+        name: name of the distribution.
+        version: version of the distribution. If the bundles have one, it may only differ in the local part (`+rocm7`).
         license: an SPDX expression.
     """
 
@@ -53,10 +53,10 @@ class WheelOptions:
 
 @dataclass(frozen=True)
 class _Packed:
-    """A file of a wheel: an archive with one bundle, or with those for several architectures.
+    """An archive in a wheel, with one bundle or with bundles for several architectures.
 
     Attributes:
-        compressed: whether some of its code objects are.
+        compressed: True if any code object is compressed.
     """
 
     content: Content
@@ -69,10 +69,10 @@ class _Packed:
 
 
 def make_wheel(bundles: Iterable[Path], folder: Path, options: WheelOptions = WheelOptions()) -> Path:
-    """Write the wheel of some bundles, each a folder or an archive, to a folder; an older one is replaced.
+    """Write a wheel of bundles, given as folders or archives, to a folder. Replaces an older wheel.
 
     Raises:
-        BundleError: a bundle has faults, two are of one name and architecture, or the wheel cannot be called so.
+        BundleError: a bundle has faults, two have the same name and architecture, or the wheel's name is invalid.
         OSError: the wheel cannot be written.
     """
     archives = [_packed(path) for path in bundles]
@@ -82,7 +82,7 @@ def make_wheel(bundles: Iterable[Path], folder: Path, options: WheelOptions = Wh
         raise BundleError(f"no wheel is made: two of the bundles are '{twice[0]}' for {twice[1]}")
     name, version = _distribution_name(pairs, options.name), _distribution_version(indexes, options.version)
     if options.license and not _LICENSE.fullmatch(options.license):
-        raise BundleError(f"{options.license!r} is no license; an SPDX expression such as Apache-2.0 is")
+        raise BundleError(f"{options.license!r} is not a license; pass an SPDX expression such as Apache-2.0")
     package = re.sub("[-_.]+", "_", name).lower()
     info = f"{package}-{version}.dist-info"
     files: dict[str, bytes | Content] = {f"{package}/{archive.stem}{SUFFIX}": archive.content for archive in archives}
@@ -102,7 +102,7 @@ def make_wheel(bundles: Iterable[Path], folder: Path, options: WheelOptions = Wh
 
 
 def _packed(path: Path) -> _Packed:
-    """A bundle, or bundles, as an archive has them. Raises `BundleError` where one has faults."""
+    """Pack one bundle or several. Raises `BundleError` if one has faults."""
     found = open_place(path)
     if isinstance(found, Folder):
         index, chunks = packed_folder(path)
@@ -122,7 +122,7 @@ def _packed(path: Path) -> _Packed:
 def _distribution_name(pairs: Sequence[tuple[str, str]], given: str | None) -> str:
     if given is not None:
         if not _NAME.fullmatch(given):
-            raise BundleError(f"{given!r} is no name of a distribution; 'acme-attention-gfx942' would be one")
+            raise BundleError(f"{given!r} is not a distribution name; 'acme-attention-gfx942' is one")
         return given
     names = sorted({name for name, _ in pairs})
     if len(names) > 1:
@@ -138,7 +138,7 @@ def _distribution_version(indexes: Sequence[Index], given: str | None) -> str:
         raise BundleError(f"the manifests give no one version: {said}; say the distribution's (--version)")
     version = versions[0] if given is None else given
     if not is_version(version):
-        raise BundleError(f"{version!r} is no version of a distribution; '1.2' and '1.2+rocm7' are")
+        raise BundleError(f"{version!r} is not a distribution version; '1.2' and '1.2+rocm7' are")
     own, *others = versions
     longer = f"{own}{'.' if local_part(own) else '+'}"
     if own and not others and version != own and not version.startswith(longer):
@@ -147,7 +147,7 @@ def _distribution_version(indexes: Sequence[Index], given: str | None) -> str:
 
 
 def requirement(indexes: Sequence[Index], compressed: bool = False) -> str:
-    """What pip has to install beside the bundles: what reads their format, with the extras that all of them need."""
+    """Return the wheel's dependency: a runtime that reads the bundles' format, with the extras that all need."""
     oldest = max(OLDEST_FORMAT, *(index.oldest_reader for index in indexes))
     backends = {index.target.backend for index in indexes}
     needed = BACKENDS[backends.pop()].extra if len(backends) == 1 else ""
@@ -214,7 +214,7 @@ def _zip(file: IO[bytes], files: Mapping[str, bytes | Content], record: str) -> 
 
 def _put(wheel: zipfile.ZipFile, name: str, size: int, chunks: Iterable[bytes]) -> bytes:
     """Add a file to a wheel. Returns its SHA-256."""
-    info = zipfile.ZipInfo(name)  # of 1980, as zip has it where no time is said
+    info = zipfile.ZipInfo(name)  # dated 1980, the default
     info.create_system, info.external_attr, info.compress_type, info.file_size = 3, _MODE, zipfile.ZIP_DEFLATED, size
     digest = hashlib.sha256()
     with wheel.open(info, "w") as entry:

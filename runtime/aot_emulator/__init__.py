@@ -1,8 +1,8 @@
-"""The emulator: `EmulatorDriver` runs AMD code objects on the processor, instruction by instruction.
+"""Instruction-level emulator of AMD GPUs: `EmulatorDriver` runs code objects on the CPU.
 
-It has a device for each arch that it knows, so that bundles for several can be open at once. Results are those of the
-ISA documents as far as they say; see each module for what they leave open. Work is done when it is given: a stream is
-only a name, and what is captured is kept as calls to make again.
+The driver has one device per supported architecture, so bundles for several can be open at once. Results follow AMD's
+ISA documents; each module notes the cases that these leave undefined. Work is synchronous: streams do not run
+concurrently, and a captured graph is a list of calls to repeat.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from aot_runtime.errors import DeviceError
 
 if find_spec("tinygrad") is None:
     raise DeviceError("the emulator needs tinygrad's tables of instructions: pip install 'aotbuild[emulator]'")
-if np.lib.NumpyVersion(np.__version__) < "2.1.0":  # the runtime itself does with an older one
+if np.lib.NumpyVersion(np.__version__) < "2.1.0":  # the runtime itself supports older versions
     raise DeviceError(
         f"the emulator needs numpy 2.1 or later, and this is {np.__version__}: pip install 'aotbuild[emulator]'"
     )

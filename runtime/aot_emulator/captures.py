@@ -1,4 +1,4 @@
-"""Streams that are being captured: what they are given is kept, and some calls are refused meanwhile, as on a GPU."""
+"""Stream capture: records the work of a stream, and rejects calls that are illegal during capture, like a GPU."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ Work = Callable[[], None]
 
 @dataclass
 class _Capture:
-    """What a stream was given so far. is_broken: some call broke the capture, so that its end fails."""
+    """Work recorded on a stream. is_broken: an illegal call has invalidated the capture."""
 
     device: int
     work: list[Work] = field(default_factory=list)
@@ -20,7 +20,7 @@ class _Capture:
 
 
 class Captures:
-    """The captures in progress."""
+    """Captures in progress, by stream."""
 
     def __init__(self) -> None:
         self._by_stream: dict[int, _Capture] = {}
@@ -30,31 +30,31 @@ class Captures:
 
     def begin(self, device: int, stream: int) -> None:
         if stream in self._by_stream:
-            raise call_error("StreamBeginCapture", CAPTURE_UNSUPPORTED, "the stream is being captured already")
+            raise call_error("StreamBeginCapture", CAPTURE_UNSUPPORTED, "the stream is already being captured")
         self._by_stream[stream] = _Capture(device)
 
     def end(self, stream: int) -> list[Work]:
-        """What the stream was given."""
+        """End the capture of a stream and return its work."""
         capture = self._by_stream.pop(stream, None)
         if capture is None:
-            raise call_error("StreamEndCapture", INVALID_HANDLE, f"{stream:#x} is no stream that is being captured")
+            raise call_error("StreamEndCapture", INVALID_HANDLE, f"stream {stream:#x} is not being captured")
         if capture.is_broken:
-            meaning = "a call was made meanwhile that no capture survives"
+            meaning = "a call during the capture invalidated it"
             raise call_error("StreamEndCapture", CAPTURE_INVALIDATED, meaning)
         return capture.work
 
     def drop(self, stream: int) -> None:
-        """End the capture of a stream that is destroyed."""
+        """Discard the capture of a stream that is being destroyed."""
         self._by_stream.pop(stream, None)
 
     def add(self, stream: int, work: Work) -> None:
-        """Keep some work of a stream that is being captured."""
+        """Record work on a stream that is being captured."""
         self._by_stream[stream].work.append(work)
 
     def refuse(self, call: str, device: int, stream: int) -> None:
-        """Refuse a call on a stream that is being captured, or on its device's default stream, and break the capture.
+        """Reject a call on a captured stream, or on the default stream of its device, and invalidate the capture.
 
-        The default stream would wait for the stream that is captured, so no GPU takes anything on it.
+        The default stream would implicitly wait for the captured stream, so GPUs reject work on it.
         """
         broken = [item for key, item in self._by_stream.items() if item.device == device and stream in (0, key)]
         for capture in broken:
@@ -62,5 +62,5 @@ class Captures:
         if broken and stream:
             raise call_error(call, CAPTURE_UNSUPPORTED, "the stream is being captured")
         if broken:
-            meaning = "the default stream takes nothing while another stream is being captured"
+            meaning = "the default stream cannot be used while another stream is being captured"
             raise call_error(call, CAPTURE_IMPLICIT, meaning)

@@ -1,4 +1,4 @@
-"""`EmulatorDriver`: the `Driver` protocol over emulated devices."""
+"""Implementation of the `Driver` protocol on emulated devices."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from aot_runtime.errors import BundleError, DeviceError, DeviceMemoryError, Memo
 Runner = Callable[[Launch, Memory, Options], Statistics]
 _MEMORY_BYTES = 64 << 30
 _ADDRESSES = 1 << 40
-"""Size of each device's part of the address space."""
+"""Size of the address range reserved for each device."""
 
 
 @dataclass
@@ -48,7 +48,7 @@ class _Event:
 
 @dataclass
 class PreparedEmulation:
-    """A `PreparedLaunch`."""
+    """A launch prepared for repeated use (implements `PreparedLaunch`)."""
 
     driver: EmulatorDriver
     device: int
@@ -63,13 +63,13 @@ class PreparedEmulation:
         self.stream = stream
 
     def enqueue(self) -> int:
-        """Run the launch, or record it where its stream is being captured. Raises `EmulationError`."""
+        """Run the launch, or record it if its stream is being captured. Raises `EmulationError`."""
         launch = Launch(self.kernel, self.grid, self.block, self.lds_bytes, bytes(self.kernargs))
         self.driver.do("ModuleLaunchKernel", self.device, self.stream, lambda: self.driver.launch(self.device, launch))
         return 0
 
     def settle(self, status: int) -> None:
-        raise AssertionError(f"status {status}: what fails here raises")
+        raise AssertionError(f"unexpected status {status}: the emulator raises its errors")
 
     def run(self, stream: int) -> None:
         self.place(stream)
@@ -77,20 +77,21 @@ class PreparedEmulation:
 
 
 class EmulatorDriver:
-    """Emulated AMD GPUs, one of each arch in `ARCHS`. `Driver` says what the methods do.
+    """Driver of emulated AMD GPUs, one for each architecture in `ARCHS`.
 
-    Without `options`, environment variables give some: AOTBUILD_EMULATOR_STRICT=1 asks for strict mode,
-    AOTBUILD_EMULATOR_IGNORE=race,wait has it pass over these kinds of faults, and AOTBUILD_EMULATOR_TIME_LIMIT is how
-    many seconds a launch may take. Launches of more than a few seconds show on a terminal how far they are.
+    The methods are documented in `Driver`. If `options` is omitted, it is read from the environment:
+    AOTBUILD_EMULATOR_STRICT=1 enables strict mode, AOTBUILD_EMULATOR_IGNORE=race,wait ignores these kinds of faults,
+    and AOTBUILD_EMULATOR_TIME_LIMIT limits the seconds per launch. Launches of more than a few seconds show their
+    progress on a terminal.
 
     Raises:
-        DeviceError: a variable's value has no meaning.
+        DeviceError: an environment variable has an invalid value.
 
     Attributes:
-        options: how launches are run; may be replaced between launches.
-        last: what the latest launch did: see `Statistics`. Memory traffic is in it if `options.profile` was set.
-        record: where this is a list, what each launch did is appended to it.
-        runner: what runs a launch.
+        options: options of the following launches; may be replaced between launches.
+        last: `Statistics` of the latest launch, including its memory traffic if `options.profile` was set.
+        record: list to which the statistics of each launch are appended, or None.
+        runner: function that runs a launch.
     """
 
     name = EMULATOR
@@ -161,11 +162,11 @@ class EmulatorDriver:
         self._free("Free", device, address, gone)
 
     def memory(self, device: int) -> Memory:
-        """The memory of a device, for those who look into it."""
+        """Return the emulated memory of a device, for inspection."""
         return self._device("GetMemory", device).memory
 
     def trim(self, device: int, keep: int) -> None:
-        """Nothing to do: there is no pool."""
+        """Do nothing: the emulator has no memory pool."""
 
     def memory_in_use(self, device: int) -> tuple[int, int]:
         used = self.memory(device).used
@@ -270,10 +271,10 @@ class EmulatorDriver:
     def tensor_map(
         self, device: int, tensor_map: TensorMap, shape: tuple[int, ...], strides: tuple[int, ...], address: int
     ) -> bytes:
-        raise DeviceError("the emulator has no tensor maps: those are NVIDIA's, from sm_90 on")
+        raise DeviceError("the emulator does not support tensor maps (NVIDIA sm_90 and later only)")
 
     def launch(self, device: int, launch: Launch) -> None:
-        """Run a launch now. Raises `EmulationError`."""
+        """Run a launch synchronously. Raises `EmulationError`."""
         with self._lock:
             memory = self._device("ModuleLaunchKernel", device).memory
             with shown_progress(launch.kernel.symbol, self.options) as options:
@@ -283,7 +284,7 @@ class EmulatorDriver:
 
     @contextmanager
     def recording(self, options: Options) -> Iterator[list[Statistics]]:
-        """What the launches that are made meanwhile do, each run with the options given."""
+        """Run launches in the `with` block with `options`, and yield the list that collects their statistics."""
         before = self.options, self.record
         record: list[Statistics] = []
         self.options, self.record = options, record
@@ -294,7 +295,7 @@ class EmulatorDriver:
 
     @contextmanager
     def run_by(self, runner: Runner) -> Iterator[None]:
-        """Launches that are made meanwhile are run by `runner`."""
+        """Run launches in the `with` block by `runner`."""
         before, self.runner = self.runner, runner
         try:
             yield
@@ -319,7 +320,7 @@ class EmulatorDriver:
         self._captures.refuse("StreamSynchronize", device, stream)
 
     def do(self, call: str, device: int, stream: int, work: Work) -> None:
-        """Do some work of a stream now, or record it where the stream is being captured."""
+        """Do work on a stream immediately, or record it if the stream is being captured."""
         if stream:
             self._find(call, self._streams, stream)
         if stream in self._captures:
@@ -356,7 +357,7 @@ class EmulatorDriver:
     def elapsed_ms(self, device: int, start: int, end: int) -> float:
         times = [self._find("EventElapsedTime", self._events, event).time for event in (start, end)]
         if times[0] is None or times[1] is None:
-            raise call_error("EventElapsedTime", statuses.INVALID_HANDLE, "an event was not recorded")
+            raise call_error("EventElapsedTime", statuses.INVALID_HANDLE, "an event has not been recorded")
         return 1e3 * (times[1] - times[0])
 
     # Graphs
@@ -387,7 +388,7 @@ class EmulatorDriver:
     def _device(self, call: str, device: int) -> _Device:
         if 0 <= device < len(self._devices):
             return self._devices[device]
-        raise call_error(call, statuses.INVALID_DEVICE, f"there is no device {device}; there are {len(self._devices)}")
+        raise call_error(call, statuses.INVALID_DEVICE, f"invalid device {device}; found {len(self._devices)} devices")
 
     def _register(self, table: dict[int, Any], thing: Any, made: Outcome = None) -> int:
         made = [] if made is None else made
@@ -395,7 +396,7 @@ class EmulatorDriver:
             handle = self._next
             self._next += 1
             table[handle] = thing
-            made += [handle]  # no call since the line before: an interrupt finds both done, or neither
+            made += [handle]  # no call in between: an interrupt cannot separate these two statements
         return handle
 
     def _forget(self, table: dict[int, Any], handle: int, gone: Outcome) -> None:
@@ -407,7 +408,7 @@ class EmulatorDriver:
         try:
             return table[handle]
         except KeyError:
-            raise call_error(call, statuses.INVALID_HANDLE, f"{handle:#x} is no handle of its kind") from None
+            raise call_error(call, statuses.INVALID_HANDLE, f"invalid handle {handle:#x}") from None
 
 
 def _host_bytes(host: int, nbytes: int) -> Any:

@@ -1,4 +1,4 @@
-"""How far a launch is, in a line of a terminal."""
+"""Progress of long launches, as a status line on the terminal."""
 
 from __future__ import annotations
 
@@ -12,12 +12,12 @@ from aot_emulator.machine.launch_options import Options
 from aot_runtime.terminal import write_status
 
 _FIRST_S, _EVERY_S = 3.0, 0.5
-"""When the line appears, and how often it changes: short launches show nothing."""
+"""Delay before the line appears, and interval between its updates."""
 
 
 @contextmanager
 def shown_progress(kernel: str, options: Options) -> Iterator[Options]:
-    """The options of a launch that is made meanwhile, which have it show how far it is where there is a terminal."""
+    """Yield `options` extended by a progress line for `kernel`, if stderr is a terminal."""
     if options.progress is not None or not sys.stderr.isatty():
         yield options
         return
@@ -29,10 +29,7 @@ def shown_progress(kernel: str, options: Options) -> Iterator[Options]:
 
 
 class TerminalProgress:
-    """Called with the workgroups that are done and all of a launch; shows them on stderr where that is a terminal.
-
-    kernel: the launch's.
-    """
+    """Progress callback that shows completed and total workgroups of a kernel on stderr."""
 
     def __init__(self, kernel: str):
         self._kernel, self._begin = kernel, time.monotonic()
@@ -52,7 +49,7 @@ class TerminalProgress:
         self._is_shown = True
 
     def erase(self) -> None:
-        """Take the line away if it is there."""
+        """Erase the line if it is shown."""
         if self._is_shown:
             write_status("")
         self._is_shown = False

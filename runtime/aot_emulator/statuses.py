@@ -1,4 +1,4 @@
-"""Statuses of the emulator's driver calls: their numbers are those of HIP and CUDA."""
+"""Status codes of the emulator's driver calls, numbered as in HIP and CUDA."""
 
 from __future__ import annotations
 
@@ -22,5 +22,5 @@ CODES = {
 
 
 def call_error(call: str, status: int, meaning: str) -> DriverCallError:
-    """The error of a call."""
+    """Return the error for a failed driver call."""
     return DriverCallError(call, status, CODES[status], meaning)

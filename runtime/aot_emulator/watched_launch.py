@@ -1,4 +1,4 @@
-"""A launch with what its options ask to watch it: the sanitizer, and counts of what it does to memory."""
+"""Launches with the monitors that their options enable: the sanitizer and the memory traffic counters."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from aot_emulator.state.device_memory import Memory
 
 
 def run_launch(launch: Launch, memory: Memory, options: Options) -> Statistics:
-    """Run a launch to its end. Raises `EmulationError`."""
+    """Run a launch to completion. Raises `EmulationError`."""
     return finish(run_launch_in_turns(launch, memory, options))
 
 
 def run_launch_in_turns(launch: Launch, memory: Memory, options: Options) -> Turns[Statistics]:
-    """Run a launch as `run_launch` does, with turns between which other launches may be run."""
+    """Run a launch like `run_launch`, as a generator that yields so that other launches can make progress."""
     if not options.strict:
-        memory.stop_tracking()  # what this launch writes is not noted
+        memory.stop_tracking()  # the stores of this launch are not tracked
     sanitizer = Sanitizer(launch, options.ignored) if options.strict else None
     traffic = Traffic(launch.kernel.program.arch.peaks) if options.profile else None
     monitors = [monitor for monitor in (sanitizer, traffic) if monitor is not None]

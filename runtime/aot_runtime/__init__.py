@@ -1,11 +1,11 @@
-"""The runtime: opens a bundle and launches its kernels from numpy, with no torch and no Triton.
+"""The runtime: opens a bundle and launches its kernels from numpy, without torch or Triton.
 
     from aot_runtime import open_bundle
 
     attention = open_bundle("dist/attention-gfx942")
     out = attention.flash_attention(q, k, v, causal=True)
 
-Names are imported when they are first used (see `opening`).
+Public names are imported on first use.
 """
 
 from importlib import import_module
@@ -37,7 +37,7 @@ if TYPE_CHECKING:
     from .trust.policy import TrustedIdentity, TrustedKey, TrustPolicy
 
 __version__ = "0.1.0"
-"""Of the package `aotbuild`, whose builder, runtime and emulator are released together."""
+"""Version of `aotbuild`: builder, runtime and emulator are released together."""
 
 __all__ = [
     "AotError",

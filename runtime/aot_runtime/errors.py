@@ -1,25 +1,23 @@
-"""Every error that the runtime raises; all of them derive from `AotError`. Low memory of the host is Python's own
-`MemoryError`, which is passed on."""
+"""The runtime's errors, all derived from `AotError`. Lack of host memory remains Python's own `MemoryError`."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
-from typing import Any
+from typing import Any, NamedTuple
 
 from .texts import escaped
 
 
 class AotError(Exception):
-    """Base of every error raised by aotbuild and its runtime. It is pickled with its attributes.
+    """Base class of the errors raised by aotbuild and its runtime. Pickling keeps the attributes.
 
-    Its arguments are its lines. As text each of them stays one line, and what a terminal would obey is escaped: they
-    may quote what a bundle, a file or a server says.
+    `args` are the lines of the message. `str` escapes line breaks and control characters in each, since a message may
+    quote untrusted text.
     """
 
     @property
     def lines(self) -> tuple[str, ...]:
-        """The text, line by line; the first one says what is wrong."""
+        """Return the lines of the message. The first one states the fault."""
         return tuple(str(argument) for argument in self.args)
 
     def __str__(self) -> str:
@@ -30,7 +28,7 @@ class AotError(Exception):
 
 
 def _restored(kind: type[AotError], args: tuple[Any, ...], attributes: Mapping[str, Any]) -> AotError:
-    """An error as it was; its class may make it of other arguments than Python keeps in `args`."""
+    """Unpickle an error without calling `__init__`, whose arguments may differ from `args`."""
     error: AotError = BaseException.__new__(kind, *args)
     error.__dict__.update(attributes)
     return error
@@ -41,26 +39,33 @@ class BundleError(AotError):
 
 
 class ArchMismatchError(BundleError):
-    """A bundle or a code object was compiled for another architecture than the device has."""
+    """A bundle or code object was compiled for a different architecture than the device's."""
 
 
 class VersionMismatchError(BundleError):
-    """A bundle has another version than was asked for."""
+    """A bundle's version is not the requested one."""
 
 
 class NoVectorsError(BundleError):
-    """A bundle, or an op of it, has no selftest vectors to test a device with."""
+    """A bundle or op has no self-test vectors."""
 
 
 class TrustError(BundleError):
-    """A bundle is not accepted by a trust policy, or the policy cannot be read; nothing of the bundle is used.
+    """A trust policy does not accept a bundle, or the policy is unusable. Nothing of the bundle was used.
 
     Attributes:
-        reason: `unsigned`; `malformed`: the signature file; `key`, `identity`: the policy does not know it; `revoked`,
-            `expired`: the key or identity is; `signature`: it is not the signer's; `certificate`: the identity's was
-            not made by who may, or not valid when it was used; `altered`: it is about another index; `name`: the
-            signer may not sign a bundle of that name; `version`: the bundle is too old; `policy`: that, or the trusted
-            root that it names, cannot be used; `library`: the extra `trust` or `sigstore` is missing.
+        reason: one of
+            - `unsigned`: the bundle has no signature;
+            - `malformed`: the signature file cannot be parsed;
+            - `key`, `identity`: the policy does not list the signer;
+            - `revoked`, `expired`: the policy lists the key or identity as such;
+            - `signature`: the signature does not verify;
+            - `certificate`: the certificate has an unknown issuer, or was not valid when it was used;
+            - `altered`: the signature is for a different index;
+            - `name`: the signer may not sign bundles of this name;
+            - `version`: the bundle is older than the policy allows;
+            - `policy`: the policy or its trusted root cannot be used;
+            - `library`: the extra `trust` or `sigstore` is not installed.
     """
 
     def __init__(self, message: str, reason: str = ""):
@@ -73,16 +78,16 @@ class ExpressionError(AotError):
 
 
 class ArgumentError(AotError, ValueError):
-    """An argument of a call breaks the op's contract: nothing was launched."""
+    """An argument breaks the op's contract. Nothing was launched."""
 
 
 class NoVariantError(ArgumentError):
-    """The contract allows the call, but the bundle has no variant for it.
+    """The call is valid, but the bundle has no variant for it.
 
-    The advice in its text is worked out when it is first read, since that takes longer than planning a call.
+    The advice in the message is computed when it is first read, since that takes longer than planning a call.
 
     Attributes:
-        remedy: lines with the command and the calls file that build the missing variant; empty if that is unknown.
+        remedy: lines with the command and calls file that build the missing variant; empty if unknown.
     """
 
     def __init__(self, *lines: str, explain: Callable[[], tuple[tuple[str, ...], tuple[str, ...]]] | None = None):
@@ -111,11 +116,11 @@ class NoVariantError(ArgumentError):
 
 
 class CallsFileError(AotError):
-    """A calls file cannot be read or written, or is something else."""
+    """A calls file cannot be read or written, or is malformed."""
 
 
 class DeviceError(AotError):
-    """There is no usable GPU, or no driver library to reach it with."""
+    """No usable GPU, or no driver library for it, was found."""
 
 
 class CaptureError(AotError):
@@ -127,9 +132,9 @@ class DriverCallError(DeviceError):
 
     Attributes:
         call: the driver function, e.g. `hipModuleLoadData`.
-        status: its integer status.
-        code: the status's own name, e.g. `hipErrorInvalidImage`.
-        meaning: the driver's description of that status.
+        status: the integer status.
+        code: the name of the status, e.g. `hipErrorInvalidImage`.
+        meaning: the driver's description of the status.
     """
 
     def __init__(self, call: str, status: int, code: str, meaning: str):
@@ -141,9 +146,8 @@ class DeviceMemoryError(DriverCallError, MemoryError):
     """The device is out of memory."""
 
 
-@dataclass(frozen=True)
-class Thread:
-    """A lane of a launch, or with lane None a whole wavefront."""
+class Thread(NamedTuple):
+    """A lane of a launch, or a whole wavefront if `lane` is None."""
 
     workgroup: tuple[int, int, int]
     wavefront: int
@@ -158,13 +162,13 @@ class EmulationError(DeviceError):
     """The emulator stopped a kernel.
 
     Attributes:
-        kernel: the kernel's symbol; None where the fault is not in one.
+        kernel: the kernel's symbol, or None if the fault is not in a kernel.
         pc: byte offset of the instruction in the kernel's code, or None.
-        mnemonic: the instruction's name, or None.
-        instruction: the whole of it as text, where it is known.
-        thread: which one, where it is known.
-        code: the code object, by the name that bundles give it; `aotbundle show` has its variants.
-        source: `file:line` that the instruction was made of, where the code object was built with `--line-info`; or "".
+        mnemonic: the instruction's mnemonic, or None.
+        instruction: the disassembled instruction, or None if unknown.
+        thread: the thread at fault, or None if unknown.
+        code: the code object's name in the bundle, or None; `aotbundle show` lists its variants.
+        source: source location `file:line` of the instruction; empty unless built with `--line-info`.
     """
 
     def __init__(self, message: str, kernel: str | None = None, pc: int | None = None, mnemonic: str | None = None):
@@ -191,7 +195,7 @@ class EmulationError(DeviceError):
         code: str | None = None,
         source: str = "",
     ) -> None:
-        """Say where it happened, unless that is known."""
+        """Set the location, unless it is already known."""
         if self.pc is None:
             self.kernel, self.pc, self.mnemonic, self.instruction = kernel, pc, mnemonic, instruction
             self.code, self.source = code, source
@@ -213,15 +217,15 @@ class MemoryAccessError(EmulationError):
         super().__init__(message)
         self.address, self.nbytes = address, nbytes
         self.member: tuple[int, int | None] | None = None
-        """(wavefront of those that are executed together, lane), until `thread` says it."""
+        """(wavefront within the batch executed together, lane), until `thread` is set."""
 
 
 class SanitizerError(EmulationError):
-    """A fault that the emulator's strict mode found.
+    """A fault found by the emulator's strict mode.
 
     Attributes:
         kind: `bounds`, `alignment`, `uninitialised`, `wait`, `hazard`, `race` or `barrier`.
-        address, nbytes: of the access, if it is one of memory; in LDS and scratch from their start.
+        address, nbytes: address and size of a memory access. LDS and scratch addresses count from their start.
     """
 
     def __init__(self, kind: str, message: str, thread: Thread):
@@ -232,4 +236,4 @@ class SanitizerError(EmulationError):
 
 
 class InstructionBudgetError(EmulationError):
-    """A launch executed more instructions than its budget allows: most likely a loop that never ends."""
+    """A launch exceeded its instruction budget, most likely in an endless loop."""

@@ -1,8 +1,8 @@
-"""Folders that are listed, written to and cleared, whatever others put into them.
+"""List, write and clear folders that others may modify at the same time.
 
-The path of a folder is the word of whoever gives it, and may lead through links. Below it nothing does: each folder is
-opened in the one above it by its descriptor and not through a link, and files are named in a folder that is open. So
-what is listed, read, written or removed lies in the folder that was given, also where somebody changes it meanwhile.
+The path of a top folder is trusted and may contain links. Below it, links are not followed: each folder is opened
+relative to its parent's descriptor, and files are accessed relative to an open folder. So operations stay within the
+top folder, even if somebody changes it meanwhile.
 """
 
 from __future__ import annotations
@@ -18,42 +18,43 @@ from pathlib import Path
 from typing import IO
 
 _BY_DESCRIPTOR = os.open in os.supports_dir_fd
-"""True where a folder can be opened, and files be named in it: not on Windows, where nobody else may change a folder
-that is written to."""
+"""True if files can be accessed relative to a folder's descriptor.
+
+False on Windows, where nobody else may change a folder that is written to.
+"""
 _FILE = (os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK) if _BY_DESCRIPTOR else getattr(os, "O_BINARY", 0)
 _FOLDER = (os.O_RDONLY | os.O_CLOEXEC | os.O_DIRECTORY) if _BY_DESCRIPTOR else 0
 _NO_LINK = os.O_NOFOLLOW if _BY_DESCRIPTOR else 0
 FOR_ALL = 0o644
-"""Permissions of a file that others may read, whatever the umask says."""
+"""Permissions of a file that others may read, whatever the umask."""
 ASIDE = ".new-"
-"""The beginning of a file's name while it is written; it is renamed once it is whole."""
+"""Prefix of a temporary file, which is renamed once it is complete."""
 
 
 class InTheWayError(OSError):
-    """Something else lies where a file or a folder was looked for: a link, say, or a pipe."""
+    """A path is not the expected kind of file, but for example a link or a pipe."""
 
     def __init__(self, path: Path, found: str):
         super().__init__(errno.EINVAL, f"{found} is in its place", str(path))
 
 
 class OpenFolder:
-    """A folder that is open. The names that methods take are those of what lies in it, each of one part.
+    """An open folder. Methods take the names of its immediate entries.
 
-    Where something else than the named kind of file is there, they raise `InTheWayError`, and `OSError` where the
-    system refuses something.
+    They raise `InTheWayError` if an entry is not of the expected kind, and `OSError` for failures of the system.
     """
 
     def __init__(self, path: Path, descriptor: int | None):
-        """`path`: for messages, and where there are no descriptors."""
+        """Wrap an open descriptor. `path` is for messages, and for systems without descriptors of folders."""
         self.path, self._descriptor = path, descriptor
 
     @contextmanager
     def below(self, names: str, make: bool = False, over_links: bool = False) -> Iterator[OpenFolder]:
-        """Open a folder within, by the names on the way to it (`lib/cmake`); an empty text is this folder itself.
+        """Open a subfolder by its relative path (`lib/cmake`). An empty path is this folder itself.
 
         Args:
-            make: make folders that are not there.
-            over_links: remove links in their place first; nothing that these lead to changes.
+            make: create missing folders.
+            over_links: replace links by folders. The targets of the links are not changed.
         """
         if not names:
             yield self
@@ -68,18 +69,18 @@ class OpenFolder:
                 os.close(descriptor)
 
     def names(self) -> list[str]:
-        """The names of all that is in it, in order."""
+        """Return the sorted names of all entries."""
         return sorted(os.listdir(self.path if self._descriptor is None else self._descriptor))  # noqa: PTH208
 
     def status(self, name: str) -> os.stat_result | None:
-        """The status of a file or folder, of a link its own; None where nothing has that name."""
+        """Return the status of an entry, without following links, or None if it does not exist."""
         try:
             return os.stat(self._at(name), dir_fd=self._descriptor, follow_symlinks=False)
         except FileNotFoundError:
             return None
 
     def open(self, name: str) -> int:
-        """A descriptor that reads a regular file. What is something else is not opened: a device may act on that."""
+        """Open a regular file for reading. Others are not opened, since devices may react to that."""
         self._check(name, stat.S_IFREG)
         descriptor = self._opened(name, os.O_RDONLY | _FILE)
         if not stat.S_ISREG(os.fstat(descriptor).st_mode):
@@ -88,10 +89,10 @@ class OpenFolder:
         return descriptor
 
     def create(self, name: str, content: Iterable[bytes], mode: int | None = None) -> int:
-        """Write a file that is not there yet. Returns its size.
+        """Write a new file. Returns its size.
 
         Args:
-            mode: its permissions; None: as the umask has them.
+            mode: permissions. Defaults to the umask's.
         """
         with self._created(name, mode) as file:
             return sum(file.write(part) for part in content)
@@ -104,21 +105,23 @@ class OpenFolder:
         return open(descriptor, "wb")  # noqa: PTH123 it is open already
 
     def create_all(self, files: Mapping[str, bytes], mode: int | None = None) -> None:
-        """Write files that are not there yet, in folders within as their names say (`code/0123.hsaco`)."""
+        """Write new files, in subfolders given by their names (`code/0123.hsaco`)."""
         for file, content in files.items():
             folders, _, name = file.rpartition("/")
             with self.below(folders, make=True) as folder:
                 folder.create(name, [content], mode)
 
     def write(self, name: str, content: Iterable[bytes], mode: int | None = None) -> int:
-        """Write a file as `aside` does. Returns its size; `mode` as for `create`."""
+        """Write or replace a file atomically, see `aside`. Returns its size."""
         with self.aside(name, mode) as file:
             return sum(file.write(part) for part in content)
 
     @contextmanager
     def aside(self, name: str, mode: int | None = None) -> Iterator[IO[bytes]]:
-        """Open a file that is put in the place of what has its name, be that a link, when the context ends without an
-        error. Nobody sees a part of it. `mode` as for `create`."""
+        """Open a temporary file that atomically replaces the file or link `name` when the context ends without error.
+
+        `mode` is as for `create`.
+        """
         target = self._at(name)
         aside = f"{ASIDE}{secrets.token_hex(8)}"
         try:
@@ -130,11 +133,11 @@ class OpenFolder:
             raise
 
     def move(self, name: str, other: OpenFolder) -> None:
-        """Put a file into another folder on the same disk, in the place of what has its name there."""
+        """Move a file to another folder on the same file system, replacing any file of that name."""
         os.replace(self._at(name), other._at(name), src_dir_fd=self._descriptor, dst_dir_fd=other._descriptor)
 
     def remove(self, name: str) -> None:
-        """Remove a file or a link; one that is gone already is no error."""
+        """Remove a file or link, if it exists."""
         try:
             os.unlink(self._at(name), dir_fd=self._descriptor)
         except FileNotFoundError:
@@ -143,7 +146,7 @@ class OpenFolder:
             raise InTheWayError(self.path / name, "a folder") from None
 
     def remove_empty(self, name: str) -> bool:
-        """Remove a folder that is empty. Returns whether it was; a link is none."""
+        """Remove a folder if it is empty. Returns True if it was removed. Links are left alone."""
         try:
             os.rmdir(self._at(name), dir_fd=self._descriptor)
         except OSError:
@@ -151,7 +154,7 @@ class OpenFolder:
         return True
 
     def remove_tree(self, name: str) -> None:
-        """Remove a folder with all that is in it, as far as that is possible; of a link the link itself."""
+        """Remove a folder with its contents, ignoring errors. A link is removed itself."""
         status = self.status(name)
         if status is not None and stat.S_ISLNK(status.st_mode):
             self.remove(name)
@@ -159,13 +162,13 @@ class OpenFolder:
             shutil.rmtree(self._at(name), ignore_errors=True, dir_fd=self._descriptor)
 
     def _at(self, name: str) -> str:
-        """Give the path of a name for the system, beside the descriptor. Raises OSError for what is no name."""
+        """Return the path to pass to the system along with the descriptor. Raises OSError for an invalid name."""
         if name in ("", ".", "..") or "/" in name or "\0" in name or os.sep in name:
             raise OSError(errno.EINVAL, "no name of a file", name)
         return name if self._descriptor is not None else str(self.path / name)
 
     def _open(self, name: str, make: bool, over_links: bool) -> int | None:
-        """The descriptor of a folder within; None where there are none."""
+        """Open a subfolder's descriptor, or return None if descriptors are not supported."""
         status = self.status(name)
         if over_links and status is not None and stat.S_ISLNK(status.st_mode):
             self.remove(name)
@@ -179,7 +182,7 @@ class OpenFolder:
         return self._opened(name, _FOLDER | _NO_LINK)
 
     def _opened(self, name: str, flags: int) -> int:
-        """Open what was looked at before; where somebody has put a link in its place, that is in the way."""
+        """Open an entry that was checked before. Raises `InTheWayError` if it was replaced by a link meanwhile."""
         try:
             return os.open(self._at(name), flags, dir_fd=self._descriptor)
         except OSError as error:
@@ -204,7 +207,7 @@ _KINDS = {
 
 @contextmanager
 def opened_folder(path: Path) -> Iterator[OpenFolder]:
-    """Open the folder that a path names, through whatever links that has."""
+    """Open the folder at a path, following links."""
     if not _BY_DESCRIPTOR:
         yield OpenFolder(path, None)
         return
@@ -216,6 +219,6 @@ def opened_folder(path: Path) -> Iterator[OpenFolder]:
 
 
 def write_file(path: Path, content: Iterable[bytes], mode: int | None = None) -> int:
-    """Write the file of a path, as `OpenFolder.write` does."""
+    """Write or replace the file at a path atomically. See `OpenFolder.write`."""
     with opened_folder(path.parent) as folder:
         return folder.write(path.name, content, mode)

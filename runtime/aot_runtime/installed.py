@@ -1,8 +1,8 @@
-"""Bundles that pip installed, by their names: found by the entry points of their wheels.
+"""Find bundles that pip installed, by the entry points of their wheels.
 
-The entry points are those that `importlib.metadata` finds in the group `aotbuild.bundles`, read without that module,
-whose import takes longer than opening a bundle. They are text: nothing of a distribution is imported. One is called
-`<bundle>.<architecture>`, and its value is the archive's place where packages are, with dots for slashes.
+The entry points are in the group `aotbuild.bundles`. They are parsed here, since importing `importlib.metadata` takes
+longer than opening a bundle. Nothing of a distribution is imported. An entry point is named `<bundle>.<architecture>`;
+its value is the archive's path relative to site-packages, with dots for slashes.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _ENTRY = re.compile(r"([A-Za-z][A-Za-z0-9_]*)\.([A-Za-z0-9_]+)\s*=\s*([A-Za-z_]\
 
 
 class Installed(NamedTuple):
-    """A bundle for one architecture that is installed.
+    """An installed bundle for one architecture.
 
     Attributes:
-        distribution: name and version of what it was installed by, as pip shows them: `aotbundle-rows-gfx942 1.2`.
-        path: its archive, which may have bundles for other architectures, too.
+        distribution: name and version of its distribution, as pip shows them: `aotbundle-rows-gfx942 1.2`.
+        path: its archive, which may also contain bundles for other architectures.
     """
 
     name: str
@@ -41,9 +41,9 @@ class Installed(NamedTuple):
 
 
 def is_name(path: object) -> bool:
-    """Whether a bundle may be meant by its name, and not by a path: a text such as `rows`, and no bundle has that path.
+    """Return True if `path` may be a bundle's name: a string such as `rows`, with no bundle at that path.
 
-    A folder that is called so, and neither is a bundle nor has one, makes no path of it.
+    A folder of that name only counts as a path if it is a bundle or contains one.
     """
     if not isinstance(path, str) or not _NAME.fullmatch(path) or os.path.isfile(path):  # noqa: PTH113
         return False
@@ -58,7 +58,7 @@ def is_name(path: object) -> bool:
 
 
 def installed_bundles(name: str | None = None, folders: Iterable[str] | None = None) -> list[Installed]:
-    """The bundles that are installed, or those of a name; by default where Python looks for packages."""
+    """Return installed bundles, optionally by name. `folders` defaults to `sys.path`."""
     found: list[Installed] = []
     before: list[str] = []
     for folder in dict.fromkeys(folder or "." for folder in (sys.path if folders is None else folders)):
@@ -71,7 +71,7 @@ def installed_bundles(name: str | None = None, folders: Iterable[str] | None = N
             if _GROUP not in text:
                 continue
             entries = list(_entries(text.decode("utf-8", "replace")))
-            # Of two copies of a distribution Python sees the one that comes first.
+            # Python uses the first copy of a distribution.
             if entries and _distribution(info) not in map(_distribution, before):
                 found += (_installed(folder, info, *entry) for entry in entries if name in (None, entry[0]))
         before += infos
@@ -89,7 +89,7 @@ def _installed(folder: str, info: str, name: str, arch: str, value: str) -> Inst
 
 
 def _text(path: str) -> bytes:
-    """The start of a file; nothing where there is none, as most distributions have it."""
+    """Read the start of a file, or nothing if it does not exist, as in most distributions."""
     try:
         descriptor = open_regular(path)
     except OSError:

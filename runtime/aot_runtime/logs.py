@@ -1,4 +1,4 @@
-"""What the runtime logs: to the logger `aotbuild.runtime`, for those who follow what it does."""
+"""Debug logging of the runtime, to the logger `aotbuild.runtime`."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ LOGGER = "aotbuild.runtime"
 
 
 def log(message: str, *values: object) -> None:
-    """Log at the level DEBUG. Where nobody has imported `logging`, nobody listens, and it is not imported for this."""
+    """Log at level DEBUG. Does nothing if `logging` was never imported, since then nobody listens."""
     logging = sys.modules.get("logging")
     if logging is not None:
         logging.getLogger(LOGGER).debug(message, *values)

@@ -1,5 +1,4 @@
-"""Reading files whose paths come from anywhere: a pipe or a device in place of a regular file is an error, and nothing
-waits for whoever writes to it."""
+"""Read files at untrusted paths. Pipes and devices are errors, and opening one does not block."""
 
 from __future__ import annotations
 
@@ -11,9 +10,9 @@ _FLAGS = os.O_RDONLY | getattr(os, "O_NONBLOCK", 0) | getattr(os, "O_CLOEXEC", 0
 
 
 def open_regular(path: str | os.PathLike[str]) -> int:
-    """Open a regular file to read it, also through a link. Returns its descriptor.
+    """Open a regular file for reading, following links. Returns its descriptor.
 
-    Raises `OSError` where the file cannot be opened, or is a folder, a pipe or a device.
+    Raises `OSError` if the file cannot be opened, or is a folder, a pipe or a device.
     """
     descriptor = os.open(path, _FLAGS)
     mode = os.fstat(descriptor).st_mode
@@ -22,11 +21,10 @@ def open_regular(path: str | os.PathLike[str]) -> int:
     os.close(descriptor)
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), os.fspath(path))
-    raise OSError(errno.EINVAL, "it is no regular file", os.fspath(path))
+    raise OSError(errno.EINVAL, "it is not a regular file", os.fspath(path))
 
 
 def read_regular(path: str | os.PathLike[str], limit: int) -> bytes:
-    """The content of a regular file: of a longer one, the first `limit` + 1 bytes. Raises `OSError` as `open_regular`
-    does."""
+    """Read a regular file, at most `limit` + 1 bytes of it. Raises `OSError` as `open_regular` does."""
     with os.fdopen(open_regular(path), "rb") as file:
         return file.read(limit + 1)

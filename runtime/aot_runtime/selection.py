@@ -1,13 +1,13 @@
-"""Selects the bundle to open, among several if the path or name leaves it open, and the device to open it on."""
+"""Select the bundle to open, out of all that a path or name refers to, and the device to open it on."""
 
 from __future__ import annotations
 
 import os
 import re
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import NamedTuple
 
 from aot_runtime.bundle.files import Merged, Place, Source, bundles_in, open_place, source_of
 from aot_runtime.contract.records import INDEX, Index
@@ -17,17 +17,16 @@ from aot_runtime.errors import ArchMismatchError, ArgumentError, BundleError, Ve
 from aot_runtime.installed import Installed, installed_bundles, is_name
 
 Reader = Callable[[Place], Index]
-"""Reads a bundle's index, and checks its signature if a policy says so."""
+"""Function that reads a bundle's index, and verifies its signature if a trust policy is set."""
 
 
-@dataclass(frozen=True)
-class Candidate:
-    """A bundle that may be opened.
+class Candidate(NamedTuple):
+    """A bundle that could be opened.
 
     Attributes:
         label: its name in messages.
         arch: the architecture of its code.
-        read: opens it and reads its index. Raises `BundleError`.
+        read: function that opens it and reads its index. Raises `BundleError`.
     """
 
     label: str
@@ -38,13 +37,12 @@ class Candidate:
         return f"{self.label} ({self.arch})" if self.label else self.arch
 
 
-@dataclass(frozen=True)
-class Choice:
-    """The bundles at a path or of a name.
+class Choice(NamedTuple):
+    """The bundles at a path or under an installed name.
 
     Attributes:
-        what: the beginning of messages, a noun and a verb: `dist has bundles`.
-        advice: what to do if none is for the device, with the architecture as `{arch}`.
+        what: start of error messages, subject and verb: `dist has bundles`.
+        advice: hint to append if none fits the device; `{arch}` stands for its architecture.
     """
 
     what: str
@@ -67,13 +65,13 @@ def select_bundle(
     """Select a bundle by path or by installed name, and a device for it.
 
     Args:
-        name, version, id: further conditions on the bundle; see `open_bundle`.
+        name, version, id: further conditions; see `open_bundle`.
 
     Raises:
-        ArchMismatchError: no bundle is for the device's architecture, or no device is for a bundle's.
+        ArchMismatchError: no bundle fits the device, or no device fits a bundle.
         VersionMismatchError: no bundle for the device meets `version`.
-        ArgumentError: different bundles are left, or `version` or `id` is malformed.
-        BundleError: there is no bundle, it cannot be read, or it does not have `id`.
+        ArgumentError: several different bundles fit, or `version` or `id` is malformed.
+        BundleError: no bundle is found, it cannot be read, or its id is not `id`.
     """
     if id is not None and not (isinstance(id, str) and re.fullmatch("[0-9a-f]{64}", id)):
         raise ArgumentError(f"id is {id!r}; allowed are 64 hex digits, as `aotbundle show --json` prints them")
@@ -111,14 +109,14 @@ def _choice(path: str | Path, read: Reader) -> Choice:
 
 
 def _choice_in_folder(folder: Path, read: Reader) -> Choice:
-    """The folder's distinct bundles: an archive of a bundle that is also there as a folder counts once."""
+    """Collect the folder's distinct bundles: a bundle and an archive of it count once."""
     found: dict[str, Candidate] = {}
     for path in bundles_in(folder):
         source = source_of(path)
         index = read(source)
         found.setdefault(index.id, _read_already(path.name, source, index))
     if not found:
-        raise BundleError(f"{folder} has no bundle, and is none")
+        raise BundleError(f"{folder} is not a bundle and contains none")
     return Choice(f"{folder} has bundles", [*found.values()])
 
 
@@ -160,7 +158,7 @@ def _with_id(found: Sequence[tuple[Source, Index]], id: str) -> list[tuple[Sourc
     left = [item for item in found if item[1].id == id]
     if not left:
         others = ", ".join(f"{source.path} has id {index.id}" for source, index in found)
-        raise BundleError(f"there is no bundle with id {id}: {others}")
+        raise BundleError(f"no bundle has id {id}: {others}")
     return left
 
 
@@ -177,7 +175,7 @@ def _with_version(found: Sequence[tuple[Source, Index]], version: str | None) ->
     if not left:
         versions = ", ".join(f"{index.version or 'none'} ({source.path})" for source, index in found)
         wanted = ",".join(map(str, clauses))
-        raise VersionMismatchError(f"bundle '{found[0][1].name}' has version {versions}; asked for is {wanted}")
+        raise VersionMismatchError(f"bundle '{found[0][1].name}' has version {versions}; requested is {wanted}")
     return left
 
 
@@ -189,6 +187,6 @@ def wheel_name(name: str, arch: str) -> str:
 def _missing(name: str) -> BundleError:
     installed = ", ".join(map(str, installed_bundles())) or "none"
     return BundleError(
-        f"there is no bundle '{name}': no file, folder or installed bundle has that name; installed: {installed}. "
+        f"no bundle is called '{name}': no file, folder or installed bundle has this name; installed: {installed}. "
         f"Its wheel is {wheel_name(name, '<architecture>')}, unless its makers named it otherwise"
     )

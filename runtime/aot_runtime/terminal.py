@@ -1,7 +1,7 @@
-"""Writes to standard output and standard error. The emulator and both commands print through here.
+"""Write to standard output and standard error. The emulator and both commands print through this module.
 
-What is printed may come from anywhere: a bundle, a file name, a compiler, a server. Each line is escaped as a whole,
-so that no text can begin another line or control the terminal.
+Output may contain untrusted text: from a bundle, a file name, a compiler or a server. Each line is escaped as a whole,
+so text cannot start another line or control the terminal.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ def write_status(text: str) -> None:
 
 
 def write_pieces(pieces: Iterable[str], err: bool) -> None:
-    """Write pieces of text that are escaped already. Characters that the stream cannot encode become escapes."""
+    """Write pieces of escaped text. Characters that the stream cannot encode are escaped, too."""
     stream, rest = sys.stderr if err else sys.stdout, iter(pieces)
     encoding = getattr(stream, "encoding", None) or "utf-8"
     while some := "".join(islice(rest, _AT_ONCE)):

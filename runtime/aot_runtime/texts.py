@@ -1,4 +1,4 @@
-"""Pieces of text that several parts of the runtime print."""
+"""Formatting of text for messages."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ from collections.abc import Mapping
 from typing import Any
 
 ID_LENGTH = 12
-"""Hex digits of a bundle's id that are shown."""
+"""Hex digits of a bundle's id to show."""
 
 
 LONG_INTEGER = 128
-"""Bits of an integer whose digits are shown."""
+"""Most bits of an integer to show in digits."""
 
 
 class _Shown(reprlib.Repr):
@@ -28,16 +28,16 @@ _SHOWN = _Shown()
 
 
 def shown(value: Any) -> str:
-    """What a message shows of any value at all: its repr, shortened where it is long. Never raises."""
+    """Return a value's repr for messages, shortened if it is long. Never raises."""
     return _SHOWN.repr(value)
 
 
 UNITS: Mapping[str, int] = {"GiB": 1 << 30, "MiB": 1 << 20, "KiB": 1 << 10}
-"""Units of sizes, the largest first, and their bytes."""
+"""Bytes by unit, largest first."""
 
 
 def size_text(nbytes: int) -> str:
-    """`1.4 MiB`, say."""
+    """Format a size in bytes, such as `1.4 MiB`."""
     for unit, scale in UNITS.items():
         if nbytes >= scale:
             return f"{nbytes / scale:.1f} {unit}"
@@ -45,8 +45,10 @@ def size_text(nbytes: int) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text as one line that a terminal shows as it stands: control characters, ends of lines, marks that turn the
-    direction of writing and all else that is not printable are escapes, as in a literal of Python."""
+    """Escape text for one line of a terminal, as in a Python literal.
+
+    Escapes everything that is not printable: control characters, line breaks, and marks of writing direction.
+    """
     if text.isprintable():
         return text
     return "".join(letter if letter.isprintable() else _escape(letter) for letter in text)
@@ -57,18 +59,18 @@ def _escape(letter: str) -> str:
 
 
 def printable(text: str) -> str:
-    """Text for a source file: what cannot be printed is a space, but for the ends of lines."""
+    """Replace characters that are not printable by spaces, except newlines, for a source file."""
     return "".join(letter if letter.isprintable() or letter == "\n" else " " for letter in text)
 
 
 def cut(text: str, most: int = 160) -> str:
-    """A text in one line, cut where it is long: of a name that many lines have, each would be as long."""
+    """Escape text for one line and truncate it, as a long name may occur in many lines."""
     line = escaped(text[: most + 1])
     return line if len(line) <= most else f"{line[: most - 1]}…"
 
 
 def axis_values_text(values: Mapping[str, object], none: str = "(no axes)") -> str:
-    """Axis values in short: dtypes by their value, flags by their name where set; `none` if that is nothing."""
+    """Format axis values in short: dtypes by value, flags by name if set; `none` if nothing remains."""
     return " ".join(filter(None, (_coordinate(name, value) for name, value in values.items()))) or none
 
 

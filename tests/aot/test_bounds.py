@@ -103,8 +103,8 @@ def test_manifests_that_are_no_files(tmp_path: Path, pipe: Path):
     with large.open("wb") as file:
         file.truncate(MAX_BYTES + 1)
     for path, reason in (
-        (pipe, "it is no regular file"),
-        (Path("/dev/zero"), "it is no regular file"),
+        (pipe, "it is not a regular file"),
+        (Path("/dev/zero"), "it is not a regular file"),
         (tmp_path, "Is a directory"),
         (large, f"it has more than {MAX_BYTES} bytes"),
     ):

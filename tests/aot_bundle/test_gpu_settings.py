@@ -6,7 +6,8 @@ from pathlib import Path
 
 import pytest
 
-from aot_bundle.command import diagnosis, gpu_settings
+from aot_bundle import gpu_settings
+from aot_bundle.command import diagnosis
 from aot_bundle.gpu_settings import Clock, GpuSettings
 from aot_runtime.device.drivers.base import DeviceProperties
 from aot_runtime.errors import DeviceError
@@ -52,7 +53,7 @@ def test_what_is_not_told_is_left_out(folder: Path):
     (folder / "pp_dpm_sclk").write_bytes(b"\xff no table")
     (folder / "hwmon/hwmon7/power1_cap_default").unlink()
     assert list(gpu_settings.gpu_settings("hip", PCI).lines()) == [
-        "power cap: 550 W", f"  set by `amd-smi set --gpu {PCI} --power-cap 550`"
+        "power cap: 550 W", f"  set with `amd-smi set --gpu {PCI} --power-cap 550`"
     ]  # fmt: skip
     for pci in ("", "0000:ff:00.0"):
         nothing = gpu_settings.gpu_settings("hip", pci)
@@ -99,5 +100,5 @@ def test_the_doctor_tells_of_each_gpu_once_what_is_amiss(folder: Path, monkeypat
     monkeypatch.setattr(diagnosis, "open_driver", open_driver)
     words = " ".join(aotbundle("doctor").output.split())
     assert words.count("clocks: 132 of 2100 MHz, memory 900 of 1300 MHz, performance level auto") == 2
-    assert words.count(f"held by `{HOLD}`, let go by `{FREE}`") == 2
+    assert words.count(f"fix with `{HOLD}`, release with `{FREE}`") == 2
     assert words.count(f"warning: the power cap of {PCI} is 550 W") == 1

@@ -77,7 +77,7 @@ def test_instructions_of_a_bundle(rows_bundle: Path):
 
 def test_the_code_of_other_architectures_is_not_read(rows_bundles: Path):
     index, code = code_of(rows_bundles / "rows-sm_90")
-    with pytest.raises(BundleError, match="of cubins are not read"):
+    with pytest.raises(BundleError, match="instructions of cubins is not supported"):
         code.facts(index.variants[0])
     (requirement,) = parse_requirements(["spills == 0"], index.ops)
     with pytest.raises(ExpressionError, match="needs spills, which has no value here"):
@@ -102,7 +102,7 @@ def test_requirements_of_registers(sample: records.Index):
     assert lines[-1] == f"6 of {len(recorded)} variants fail"
     assert lines[1] == "  reduce[float16 WEIGHTED WIDTH=4096] aligned, reduce_rows wide: spills = 17"
     assert unmet(sample, "vgprs > 0", "config != ''", "op == 'swap' or op == 'reduce'") == [
-        "every variant meets what is required"
+        "every variant meets the requirements"
     ]
     assert unmet(sample, "WIDTH == 0")[-1].startswith("72 of 74"), "swap, which has no WIDTH, is not held to it"
 

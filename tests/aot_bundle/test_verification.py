@@ -123,7 +123,7 @@ def change(file: str, edit: Callable[[bytes], bytes]) -> Callable[[Path], Any]:
         (lambda folder: (folder / "selftest/more.npz").write_bytes(b""), "selftest/more.npz is not in the index"),
         (lambda folder: (folder / "include/small.h").unlink(), "include/small.h cannot be read: No such file"),
         (change("stubs/small.pyi", lambda text: b"x"), "stubs/small.pyi belongs to another bundle"),
-        (lambda folder: (folder / "bundle.json").unlink(), "is no bundle: it has no bundle.json"),
+        (lambda folder: (folder / "bundle.json").unlink(), "is not a bundle: it has no bundle.json"),
         (change("bundle.json", lambda text: b"{"), "is not a bundle index"),
         (change("bundle.json", lambda text: text.replace(b'"role"', b'"rule"', 1)), "altered"),
     ],

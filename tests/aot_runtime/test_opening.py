@@ -126,7 +126,7 @@ def test_what_a_bundle_is(small_copy: Path):
     assert aotbundle("show", small_copy).stdout.startswith("bundle small 1.2.0rc1 for gfx942, id ")
     for version in ("1.2.0-rc1", "v1", "1.02", "1.0\n", "1" * 65):
         edit_index(small_copy, lambda index, version=version: index.update(version=version))
-        with pytest.raises(BundleError, match="is no version of a bundle"):
+        with pytest.raises(BundleError, match="is not a valid bundle version"):
             open_bundle(small_copy, "emulator")
 
 
@@ -207,7 +207,7 @@ def test_the_bundle_for_the_device_is_chosen(small_copy: Path):
     assert open_bundle(dist, id=other.id).path == open_bundle(dist / "another", id=other.id).path == other.path
     assert open_bundle(dist, id=opened.id).path == opened.path and other.id != opened.id
     for place in (dist, dist / "another"):
-        with pytest.raises(BundleError, match=r"there is no bundle with id 0000000000.*: .* has id "):
+        with pytest.raises(BundleError, match=r"no bundle has id 0000000000.*: .* has id "):
             open_bundle(place, id="0" * 64)
     for malformed in (opened.id[:12], opened.id.upper(), 5):
         with pytest.raises(ArgumentError, match=r"id is .*; allowed are 64 hex digits"):
@@ -220,9 +220,9 @@ def test_no_bundle(small_copy: Path):
     empty.mkdir()
     (taken / "bundle.json").mkdir(parents=True)
     for path, words in (
-        (empty, "has no bundle, and is none"),
-        (small_copy / "nowhere", "is no bundle: it has no bundle.json"),
-        (small_copy / "bundle.json", f"is a file, and no bundle; a bundle is opened by its folder, {small_copy}"),
+        (empty, "is not a bundle and contains none"),
+        (small_copy / "nowhere", "is not a bundle: it has no bundle.json"),
+        (small_copy / "bundle.json", f"is a file, not a bundle; a bundle is opened by its folder, {small_copy}"),
         (taken, "cannot be read: Is a directory"),
     ):
         with pytest.raises(BundleError) as raised:

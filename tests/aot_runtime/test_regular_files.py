@@ -24,7 +24,7 @@ def test_what_is_no_regular_file(tmp_path: Path):
     os.mkfifo(tmp_path / "pipe")
     (tmp_path / "link").symlink_to("pipe")
     for place in (tmp_path / "pipe", tmp_path / "link", Path("/dev/zero"), tmp_path):
-        with pytest.raises(OSError, match=r"it is no regular file|Is a directory"):
+        with pytest.raises(OSError, match=r"it is not a regular file|Is a directory"):
             open_regular(place)
     with pytest.raises(FileNotFoundError):
         open_regular(tmp_path / "none")
@@ -62,4 +62,4 @@ def test_nothing_waits_for_a_pipe(tmp_path: Path, statement: str):
     )  # fmt: skip
     if "needs the package" in result.stderr or "No module named" in result.stderr:
         pytest.skip(result.stderr.splitlines()[-1])
-    assert result.returncode == 1 and ("is no regular file" in result.stderr or "'rows'" in result.stderr)
+    assert result.returncode == 1 and ("is not a regular file" in result.stderr or "'rows'" in result.stderr)

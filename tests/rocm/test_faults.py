@@ -73,7 +73,7 @@ def test_an_illegal_instruction(tmp_path: Path):
 
 def test_a_kernel_without_an_end(tmp_path: Path):
     done = emulate(program(tmp_path, ENDLESS), "--time-limit", "1")
-    assert "of kernel: the launch takes longer than its time limit: an endless loop?" in done.errors
+    assert "of kernel: the launch exceeds its time limit: endless loop?" in done.errors
     ended(done, HANG, "hipErrorLaunchFailure (719)")
 
 

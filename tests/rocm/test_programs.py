@@ -70,7 +70,7 @@ def test_a_gpu_that_hip_does_not_know():
         pytest.skip("this HIP knows them all")
     asked = "from aot_runtime import get_device\ntry: get_device('hip')\nexcept Exception as error: print(error)"
     done = emulate(script(asked), "-d", "mi355x")
-    assert "hip shows 0 device(s); Linux shows gfx950: this HIP seems not to know it" in done.output
+    assert "hip has 0 device(s); Linux shows gfx950: this HIP seems not to know it" in done.output
     assert "install a newer ROCm" in done.output
 
 

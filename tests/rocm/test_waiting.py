@@ -124,5 +124,5 @@ def test_a_wait_for_what_never_comes(tmp_path: Path):
     print("nothing wrong" if status == 0 else f"hipErrorLaunchFailure ({status})", flush=True)
     """
     found = done(tmp_path, text, "--time-limit", "3")
-    assert re.search(r"global_load_dword .* of kernel.*: the launch takes longer than its time limit", found.errors)
+    assert re.search(r"global_load_dword .* of kernel.*: the launch exceeds its time limit", found.errors)
     ended(found, HANG, "hipErrorLaunchFailure (719)")

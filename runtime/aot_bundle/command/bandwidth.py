@@ -25,14 +25,14 @@ _WORD = 4
 
 @dataclass(frozen=True)
 class Bandwidth:
-    """Result of one op on arrays of one size.
+    """Measured bandwidth of an op on arrays of one size.
 
     Attributes:
         op: copy, read or write.
-        nbytes: size of each array.
-        gb_per_s: 1e9 bytes moved per second, in the median round.
-        spread: rate of the fastest round over that of the slowest.
-        seconds: time of one call, in the median round.
+        nbytes: size of each array in bytes.
+        gb_per_s: median bandwidth in 1e9 bytes per second.
+        spread: ratio of the fastest to the slowest round.
+        seconds: median duration of a call.
     """
 
     op: str
@@ -44,7 +44,7 @@ class Bandwidth:
 
 @dataclass(frozen=True)
 class Measured:
-    """Results of a run. meaningful: False on the emulator, whose times are no device's. skipped: sizes in bytes."""
+    """Results of a run. `meaningful` is False on the emulator. `skipped` has sizes in bytes."""
 
     head: str
     meaningful: bool
@@ -54,12 +54,12 @@ class Measured:
 
 
 def default_sizes(bundle: Bundle) -> tuple[int, ...]:
-    """Return array sizes from within a GPU's last cache to far beyond it; small ones for the emulator."""
+    """Return array sizes in bytes: from within a GPU's last-level cache to far beyond it; small on the emulator."""
     return GPU_SIZES if _is_gpu(bundle) else EMULATOR_SIZES
 
 
 def measure(bundle: Bundle, sizes: Sequence[int], rounds: int) -> Measured:
-    """Measure each op on arrays of each size (bytes, rounded up to whole words), `rounds` times, in turn.
+    """Measure each op on arrays of each size (bytes, rounded up to whole words), in `rounds` interleaved rounds.
 
     Sizes that do not fit in the device's memory are skipped. Raises `ArgumentError` if the bundle lacks an op.
     """
@@ -98,7 +98,7 @@ def _measure_size(bundle: Bundle, words: int, rounds: int) -> Iterator[Bandwidth
 
 
 def bandwidth_lines(measured: Measured) -> list[str]:
-    """Format a table of GB/s, with sizes down and ops across."""
+    """Format a table of bandwidths in GB/s, by size and op."""
     lines = [measured.head, "", f"{'GB/s':>12}" + "".join(f"{op:>10}" for op in MOVED)]
     rates = {(result.nbytes, result.op): result.gb_per_s for result in measured.results}
     for nbytes in dict.fromkeys(result.nbytes for result in measured.results):
@@ -106,7 +106,7 @@ def bandwidth_lines(measured: Measured) -> list[str]:
     lines += [f"{_size_text(nbytes):>12}  does not fit in the device's memory" for nbytes in measured.skipped]
     lines += [
         "",
-        f"By device events, medians of {measured.rounds} rounds. A copy counts reads and writes.",
+        f"By device events, medians of {measured.rounds} rounds. A copy counts its reads and its writes.",
     ]
     if not measured.meaningful:
         lines.append("The emulator ran them: these times mean nothing.")
@@ -118,7 +118,7 @@ def _size_text(nbytes: int) -> str:
 
 
 def parse_size(text: str) -> int:
-    """Parse `1GiB`, `64MiB` or `4096` as bytes, at least 1. Raises ValueError."""
+    """Parse a size such as `1GiB`, `64MiB` or `4096` to bytes, at least 1. Raises ValueError."""
     unit = next((name for name in UNITS if text.endswith(name)), "")
     number = int(text.removesuffix(unit))
     if number < 1:
@@ -127,5 +127,5 @@ def parse_size(text: str) -> int:
 
 
 def bandwidth_data(measured: Measured) -> dict[str, Any]:
-    """Convert a run to plain data, ready for JSON."""
+    """Return results as JSON-ready data."""
     return asdict(measured)

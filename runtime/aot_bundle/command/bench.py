@@ -32,7 +32,7 @@ class _Size(click.ParamType):
         try:
             return parse_size(str(value))
         except ValueError:
-            self.fail(f"'{value}' is no size; write 1GiB, 64MiB, 100KiB or a number of bytes", param, ctx)
+            self.fail(f"'{value}' is not a size; write 1GiB, 64MiB, 100KiB or a number of bytes", param, ctx)
 
 
 @bench.command()
@@ -43,13 +43,15 @@ class _Size(click.ParamType):
     metavar="DEVICE",
     help="hip, hip:1, cuda, emulator, …  [default: the first GPU of the bundle's kind]",
 )
-@click.option("--size", "sizes", multiple=True, type=_Size(), help="Bytes of an array.  [default: 64MiB to 2GiB]")
-@click.option("--rounds", type=click.IntRange(1), default=11, show_default=True, help="Of which medians are shown.")
+@click.option("--size", "sizes", multiple=True, type=_Size(), help="Size of an array.  [default: 64MiB to 2GiB]")
+@click.option(
+    "--rounds", type=click.IntRange(1), default=11, show_default=True, help="Number of rounds; medians are shown."
+)
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
 def memory(bundle: Path, device: str | None, sizes: tuple[int, ...], rounds: int, as_json: bool) -> None:
     """Measure how fast a device copies, reads and writes its memory, with the bundle of manifests/memory.yaml.
 
-    What other kernels reach can be held against it. Arrays that fit in the last cache are faster than memory.
+    The results are a reference for other kernels. Arrays that fit in the last-level cache are faster than memory.
 
     \b
     Examples:

@@ -14,7 +14,7 @@ from .parameters import BUNDLE, OpName, Pair, integers
 
 
 def call_options(command: Callable[..., None]) -> Callable[..., None]:
-    """Arguments and options that describe a call of a bundle's op; the command gets them as `call`."""
+    """Add arguments and options that describe a call of an op. The command receives them as `call`."""
 
     @functools.wraps(command)
     def with_call(
@@ -33,7 +33,7 @@ def call_options(command: Callable[..., None]) -> Callable[..., None]:
         try:
             command(call=call, **rest)
         except UnsaidError as error:
-            raise ArgumentError(f"{error} (say it with --{error.kind} {error.name}=…)") from None
+            raise ArgumentError(f"{error} (pass --{error.kind} {error.name}=…)") from None
 
     with_options: Callable[..., None] = with_call
     for decorate in reversed(
@@ -49,13 +49,13 @@ def call_options(command: Callable[..., None]) -> Callable[..., None]:
                 "dims",
                 multiple=True,
                 type=Pair(int, "DIM=N"),
-                help="A dim's extent; gives every required input that has no --shape its shape.",
+                help="A dim's extent, for the shapes of required inputs without --shape.",
             ),
             click.option(
                 "--given",
                 multiple=True,
                 metavar="TENSOR",
-                help="An optional input that is passed, shaped by --dim.",
+                help="An optional input to pass, shaped by --dim.",
             ),
             click.option(
                 "--dtype",
@@ -74,14 +74,14 @@ def call_options(command: Callable[..., None]) -> Callable[..., None]:
                 "--unaligned",
                 multiple=True,
                 metavar="TENSOR",
-                help="A tensor whose address is no multiple of 16 bytes.",
+                help="A tensor whose address is not a multiple of 16 bytes.",
             ),
             click.option(
                 "--set",
                 "settings",
                 multiple=True,
                 type=Pair(str, "SCALAR=VALUE"),
-                help="A scalar's value, as SCALAR=VALUE by itself.",
+                help="A scalar's value; same as the argument SCALAR=VALUE.",
             ),
         )
     ):

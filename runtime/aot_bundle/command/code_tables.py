@@ -1,4 +1,4 @@
-"""What the code of a bundle's variants consists of, and what they do not meet, as text or as data."""
+"""Facts about the code of a bundle's variants, and their unmet requirements, as text or data."""
 
 from __future__ import annotations
 
@@ -22,26 +22,26 @@ from .variants import VariantRow, variant_rows
 
 @dataclass(frozen=True)
 class CodeRow:
-    """What `isa` tells of a variant."""
+    """A variant's row in the output of `isa`."""
 
     variant: VariantRow
     code: CodeFacts
 
 
 def bundle_code(folder: Path, index: Index) -> Code:
-    """The code objects of a bundle, in a folder or an archive."""
+    """Return the code of a bundle in a folder or archive."""
     source = source_of(folder)
     return Code(index, lambda key: read_blob(source, index.blobs[key], index.target.arch))
 
 
 def code_rows(index: Index, code: Code) -> list[CodeRow]:
-    """Every variant. Raises `BundleError` and `DeviceError` where code cannot be read."""
+    """Return the rows of all variants. Raises `BundleError` and `DeviceError` if code cannot be read."""
     rows = zip(variant_rows(index), index.variants, strict=True)
     return [CodeRow(row, code.facts(variant)) for row, variant in rows]
 
 
 def code_data(rows: Iterable[CodeRow]) -> Iterator[Any]:
-    """Variants as plain data, one by one, ready for `write_json`."""
+    """Yield variants as data for `write_json`."""
     for row in rows:
         yield msgspec.to_builtins(spelled({**asdict(row.variant), **msgspec.structs.asdict(row.code)}))
 
@@ -50,7 +50,7 @@ _HEADINGS = ("VARIANT", "ALIGNED", "CONFIG", "SPILLS", "SCRATCH", "LDS", "LOOP",
 
 
 def code_lines(index: Index, rows: Sequence[CodeRow], width: int) -> Iterator[str]:
-    """A table of the variants of each op."""
+    """Format a table of variants for each op."""
     yield f"bundle {index.name} for {index.target.arch}, id {index.id[:ID_LENGTH]}"
     for op in dict.fromkeys(row.variant.op for row in rows):
         cells = [_HEADINGS, *(_cells(row) for row in rows if row.variant.op == op)]
@@ -68,7 +68,7 @@ def _cells(row: CodeRow) -> tuple[str, ...]:
 
 
 def unmet_data(index: Index, unmet: Iterable[Unmet]) -> Iterator[Any]:
-    """Unmet requirements as plain data, one by one, ready for `write_json`."""
+    """Yield unmet requirements as data for `write_json`."""
     for item in unmet:
         yield {
             "requirement": item.requirement,

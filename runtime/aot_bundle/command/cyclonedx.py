@@ -1,6 +1,6 @@
-"""A bundle's bill of materials, in CycloneDX's JSON of version 1.6: what is shipped, and what that was made of.
+"""Write a bundle's bill of materials in CycloneDX JSON 1.6: the shipped files and their sources.
 
-The same bundle gives the same text: it has no time, and its serial number follows from the bundle's id.
+The text is reproducible: it has no timestamp, and its serial number is derived from the bundle's id.
 """
 
 from __future__ import annotations
@@ -25,29 +25,29 @@ from .origin import PYPI, Origin, find_origin
 _DIGITS = re.compile(r"[0-9a-f]{64}")
 _PACKAGE_URL = re.compile(r"pkg:[a-z]+/[A-Za-z0-9._-]+@[A-Za-z0-9.+!_-]+")
 _BUNDLE = "bundle"
-"""What the bundle is called by what refers to it."""
+"""Reference to the bundle within the bill."""
 
 
 class _Part(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """Base of what a bill consists of."""
+    """Base class of the parts of a bill."""
 
 
 class Hash(_Part, frozen=True):
-    """Of a file's content."""
+    """A hash of a file."""
 
     alg: str
     content: str
 
 
 class Property(_Part, frozen=True):
-    """What CycloneDX has no field for."""
+    """A property without a field in CycloneDX."""
 
     name: str
     value: str
 
 
 class Component(_Part, frozen=True):
-    """Something that is shipped, or (`excluded`) that was used for it. `ref` is how others refer to it."""
+    """A shipped component, or one used to build it (scope `excluded`). Others refer to it by `ref`."""
 
     type: Literal["library", "application", "file", "data"]
     name: str
@@ -60,20 +60,20 @@ class Component(_Part, frozen=True):
 
 
 class Dependency(_Part, frozen=True):
-    """What a component consists of, or was made of."""
+    """The parts or sources of a component."""
 
     ref: str
     depends_on: tuple[str, ...] = ()
 
 
 class Tools(_Part, frozen=True):
-    """What made the bill."""
+    """The tools that wrote the bill."""
 
     components: tuple[Component, ...]
 
 
 class Metadata(_Part, frozen=True):
-    """What the bill is about."""
+    """The subject of the bill and the tools that wrote it."""
 
     tools: Tools
     component: Component
@@ -92,7 +92,7 @@ class Bill(_Part, frozen=True):
 
 
 def bill_of(source: Source, index: Index) -> str:
-    """The bill of a bundle, as text. Raises `BundleError` for a file of it that cannot be read."""
+    """Return the bill of a bundle as text. Raises `BundleError` if a file cannot be read."""
     origin = find_origin(index.provenance) if index.provenance else None
     shipped = [_index(source), *_code(index), *_vectors(index), *_generated(source, index)]
     used = [*_sources(origin), *_packages(origin)] if origin else []
@@ -137,7 +137,7 @@ def _generated(source: Source, index: Index) -> Iterator[Component]:
     for file in generated_files(index):
         try:
             content = source.read(file, MAX_TEXT_BYTES)
-        except FileNotFoundError:  # a bundle may be shipped without them
+        except FileNotFoundError:  # generated files are optional
             continue
         except OSError as error:
             raise unreadable("", source.path / file, error) from None
@@ -172,7 +172,7 @@ def _package(url: str) -> str:
 
 
 def _made_of(index: Index, origin: Origin | None) -> dict[str, list[str]]:
-    """Of each code object, its kernels and the compilers; of each kernel, the file that it is in."""
+    """Return the sources of each component: kernels and compilers of a code object, and the file of a kernel."""
     if origin is None:
         return {}
     kernels: dict[str, list[str]] = {}
@@ -194,7 +194,7 @@ def _sha256(content: bytes) -> str:
 
 
 def _hashes(sha256: str) -> tuple[Hash, ...]:
-    """None for what is no SHA-256: a bundle may say anything of its sources."""
+    """Return a SHA-256 as hashes; empty if malformed, since a bundle's provenance is untrusted."""
     return (Hash("SHA-256", sha256),) if _DIGITS.fullmatch(sha256) else ()
 
 

@@ -1,5 +1,4 @@
-"""Whether this machine can run bundles, and if not, why: Python, packages, drivers, devices, extras, and what slows
-them."""
+"""Diagnose whether this machine can run bundles: Python, packages, drivers, devices, extras and slow settings."""
 
 from __future__ import annotations
 
@@ -38,7 +37,7 @@ _EXTRAS = {
     "signatures": ("aot-runtime", "trust"), "sigstore": ("aot-runtime", "sigstore"),
     "recording": ("aot-runtime", "record"),
 }  # fmt: skip
-"""A feature → the distribution and the extra that install what it needs."""
+"""(distribution, extra) that installs the requirements of each feature."""
 _NODES = ("/dev/kfd", "/dev/dri", "/dev/nvidiactl")
 _NUMA_BALANCING = Path("/proc/sys/kernel/numa_balancing")
 _ROCM_VERSION = ".info/version"
@@ -47,11 +46,11 @@ _WIDTH = 80
 
 @dataclass(frozen=True)
 class Diagnosis:
-    """What was found: by subject, a line each.
+    """Findings about this machine, as lines by subject.
 
     Attributes:
         devices: the GPUs, by name.
-        healthy: there is a GPU, and a bundle that was asked about fits one.
+        healthy: True if there is a GPU, and the given bundle, if any, fits one.
     """
 
     subjects: dict[str, list[str]]
@@ -61,20 +60,20 @@ class Diagnosis:
 
     @property
     def lines(self) -> list[str]:
-        """All of it, for a terminal."""
+        """The findings as text."""
         lines = [line for title, found in self.subjects.items() for line in _section(title, found)]
         return [*lines, *(line for item in self.warnings for line in _wrapped(f"warning: {item}"))]
 
     @property
     def data(self) -> dict[str, Any]:
-        """All of it as plain data, ready for JSON."""
+        """The findings as JSON-ready data."""
         devices = {name: msgspec.to_builtins(device) for name, device in self.devices.items()}
         return {"healthy": self.healthy, "devices": devices, "warnings": self.warnings, **self.subjects}
 
 
 @dataclass(frozen=True)
 class FoundDriver:
-    """A driver's devices, or the reason why there are none."""
+    """A driver's devices, or the reason why it has none."""
 
     name: str
     devices: tuple[DeviceProperties, ...] = ()
@@ -82,10 +81,10 @@ class FoundDriver:
 
 
 def diagnose(bundle: Path | None = None) -> Diagnosis:
-    """Look at everything, and never raise: what goes wrong is part of the findings.
+    """Check this machine. Never raises: failures are findings.
 
     Args:
-        bundle: a bundle's folder, or a folder of bundles, that should run here.
+        bundle: a bundle, or a folder of bundles, that should run here.
     """
     drivers = [probe(name) for name in GPUS]
     devices = [(device.arch, f"{driver.name}:{i}") for driver in drivers for i, device in enumerate(driver.devices)]
@@ -105,13 +104,13 @@ def diagnose(bundle: Path | None = None) -> Diagnosis:
 
 
 def probe(name: str) -> FoundDriver:
-    """A driver's devices."""
+    """Find a driver's devices. Never raises."""
     try:
         driver = open_driver(name)
         devices = tuple(driver.properties(index) for index in range(driver.device_count()))
     except DeviceError as error:
         return FoundDriver(name, reason=str(error))
-    except Exception as error:  # a broken binding or library may raise anything, and finding that out is the point
+    except Exception as error:  # a broken binding or library may raise anything
         return FoundDriver(name, reason=f"{type(error).__name__}: {error}")
     library = ", ".join(loaded_libraries()) if name == HIP.name else ""
     if devices:
@@ -126,7 +125,7 @@ def _section(title: str, found: list[str]) -> Iterator[str]:
 
 
 def _wrapped(text: str) -> Iterator[str]:
-    """A line in as many as a terminal needs; the later ones are indented further. Paths and names stay whole."""
+    """Wrap a line for a terminal, with further lines indented. Paths and names are not split."""
     for line in text.split("\n"):
         margin = " " * (len(line) - len(line.lstrip()) + 4)
         yield from textwrap.wrap(
@@ -179,7 +178,7 @@ def _bundles(path: Path, archs: dict[str, str]) -> tuple[bool, list[str]]:
     lines = []
     for folder, index in found.items():
         place = archs.get(index.target.arch)
-        verdict = f"fits {place}" if place else f"fits no device here ({', '.join(archs) or 'there is none'})"
+        verdict = f"fits {place}" if place else f"fits no device here ({', '.join(archs) or 'none found'})"
         lines += [f"{folder}: {index.target.arch}, id {index.id[:ID_LENGTH]}", f"  {verdict}"]
     return any(index.target.arch in archs for index in found.values()), lines
 
@@ -194,22 +193,22 @@ def _advice(drivers: list[FoundDriver]) -> Iterator[str]:
     for folder in dict.fromkeys(Path(library).parent for library in loaded_libraries()):
         if not (folder / NAME).exists():
             yield (
-                f"{folder} has no {NAME}: hipGetProcAddress, by which Triton's own driver finds functions, and "
-                f"hip-python where it is imported by itself look for that name; ROCm's development package has the link"
+                f"{folder} has no {NAME}, which hipGetProcAddress (used by Triton's driver) and hip-python (imported "
+                "directly) look for; ROCm's development package has the link"
             )
     if any(driver.name == HIP.name and driver.devices for driver in drivers):
         if os.environ.get("HIP_FORCE_DEV_KERNARG") != "1":
-            yield "HIP_FORCE_DEV_KERNARG=1 puts kernargs in device memory, and saves 2 to 3 us per launch"
+            yield "HIP_FORCE_DEV_KERNARG=1 keeps kernargs in device memory and saves 2 to 3 us per launch"
         if read(_NUMA_BALANCING) == "1":
             yield "automatic NUMA balancing slows GPU work down: sysctl kernel.numa_balancing=0"
     if Path("/dev/kfd").exists() and not os.access("/dev/kfd", os.R_OK | os.W_OK):
-        yield "no permission for /dev/kfd: the user has to be in the groups render and video"
+        yield "no permission for /dev/kfd: add the user to the groups render and video"
     if "HSA_OVERRIDE_GFX_VERSION" in os.environ:
         yield "HSA_OVERRIDE_GFX_VERSION is set: devices may show an architecture that they are not"
     if any(driver.name == HIP.name and _loads_in_main(driver) for driver in drivers):
         yield (
-            "libamdhip64 6.4 ends a process by a fault at exit where another thread loaded it than the main one, which "
-            "uses it: have the main thread call get_device('hip') before others open bundles"
+            "libamdhip64 6.4 crashes at exit if another thread than the main one loaded it: call get_device('hip') in "
+            "the main thread before other threads open bundles"
         )
 
 

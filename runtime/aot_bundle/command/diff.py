@@ -18,18 +18,18 @@ EXIT_DIFFERENT = 1
 @click.command()
 @click.argument("old", type=BUNDLE)
 @click.argument("new", type=BUNDLE)
-@click.option("--variants", "every", is_flag=True, help="Every variant that differs by its name, and what it takes.")
+@click.option("--variants", "every", is_flag=True, help="List every variant that differs, with its resources.")
 @click.option("--isa", "code", is_flag=True, help="Compare the instructions of code objects that differ, too.")
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
 def diff(old: Path, new: Path, every: bool, code: bool, as_json: bool) -> None:
-    """Tell how bundle NEW differs from bundle OLD: ops and contracts, variants, code, resources, and how it was built.
+    """Compare bundle NEW with bundle OLD: ops and contracts, variants, code, resources, and provenance.
 
-    It reads the indexes, which have the hash of all code, and with --isa the code objects (for AMD GPUs, with the extra
-    `emulator`). Variants are told apart by op, kernel, axes, specialisation and config; those with a value that the
-    other bundle has nothing of are counted together. Of two folders or files of several bundles, those of one name and
-    architecture are compared.
+    Reads the indexes, which have the hashes of all code, and with --isa also the code objects (AMD GPUs only, needs the
+    extra `emulator`). Variants are matched by op, kernel, axes, specialisation and config. Variants with an axis value
+    that the other bundle lacks are counted together. Given folders or files of several bundles, those of the same name
+    and architecture are compared.
 
-    Exit status: 0 they are the same; 1 they differ; 2 one cannot be read, or wrong usage.
+    Exit status: 0 no differences; 1 differences; 2 a bundle cannot be read, or wrong usage.
 
     \b
     Examples:

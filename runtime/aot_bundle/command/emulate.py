@@ -13,20 +13,20 @@ from .failures import Unusable
 @click.command(context_settings={"allow_interspersed_args": False})
 @click.option(
     "-d", "--device", "devices", multiple=True, default=("mi300x",), show_default=True, metavar="GPU",
-    help="A GPU of the machine, or one for each time that this is given: mi210, mi300x, mi325x, mi355x, rx7900xtx, …; "
-    "mi300x-cpx is a partition of one.",
+    help="An emulated GPU: mi210, mi300x, mi325x, mi355x, rx7900xtx, …, or a partition such as mi300x-cpx. May be "
+    "repeated.",
 )  # fmt: skip
-@click.option("--strict", is_flag=True, help="Stop at what a GPU would let pass: races, missing waits, bounds.")
-@click.option("--ignore", "ignored", multiple=True, metavar="KIND", help="With --strict, a kind of fault to pass over.")
-@click.option("--time-limit", type=click.FloatRange(min=0, min_open=True), help="Seconds that a launch may take.")
-@click.option("--profile", is_flag=True, help="At the end, what each kernel did, on standard error.")
+@click.option("--strict", is_flag=True, help="Stop at faults that a GPU may not detect: races, missing waits, bounds.")
+@click.option("--ignore", "ignored", multiple=True, metavar="KIND", help="With --strict, a kind of fault to ignore.")
+@click.option("--time-limit", type=click.FloatRange(min=0, min_open=True), help="Time limit of a launch in seconds.")
+@click.option("--profile", is_flag=True, help="Print a profile of each kernel to standard error at the end.")
 @click.option(
     "--time",
     "kernels",
     metavar="REGEX",
-    help="Model the time of dispatches of kernels whose name has this, and say it on standard error.",
+    help="Model the time of kernels whose name matches this pattern, and print it to standard error.",
 )
-@click.option("--time-only", is_flag=True, help="With --time, do not run them as well: they leave no results.")
+@click.option("--time-only", is_flag=True, help="With --time, only model these kernels: they produce no results.")
 @click.argument("program", nargs=-1, required=True, type=click.UNPROCESSED)
 def emulate(
     devices: tuple[str, ...], strict: bool, ignored: tuple[str, ...], time_limit: float | None, profile: bool,
@@ -34,9 +34,9 @@ def emulate(
 ) -> None:  # fmt: skip
     """Run a HIP program, in any language, with emulated GPUs under AMD's own runtime.
 
-    PROGRAM has AMD's unmodified libamdhip64 and ROCr below it, which have to be installed; no GPU and no driver are
-    needed, but a C compiler is when this is first used. Its kernels are executed by the emulator, instruction by
-    instruction. What a kernel does wrong is said on standard error, and ends the program as on hardware.
+    PROGRAM uses AMD's unmodified libamdhip64 and ROCr, which must be installed. No GPU or driver is needed. The first
+    run needs a C compiler. Kernels are executed by the emulator, instruction by instruction. Faults of kernels are
+    printed to standard error and end the program, as on hardware.
 
     \b
     Examples:
@@ -45,7 +45,7 @@ def emulate(
       aotbundle emulate --time 'matmul.*' --time-only -- python program.py
       aotbundle emulate --device rx7900xtx --profile -- ./program --its-own option
 
-    Exit status: that of PROGRAM, or 128 and the number of the signal that ended it; 2 where it cannot be run.
+    Exit status: that of PROGRAM, or 128 plus the number of the signal that ended it; 2 if it cannot be run.
     """
     from aot_runtime.errors import DeviceError
 

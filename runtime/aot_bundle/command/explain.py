@@ -18,12 +18,12 @@ if TYPE_CHECKING:
 @click.command()
 @call_options
 @click.option("--num-cus", type=click.IntRange(1), help="Compute units of the device. [default: a whole GPU's]")
-@click.option("--num-xcds", type=click.IntRange(1), help="Its dies, where they are not those of a whole GPU.")
-@click.option("--json", "as_json", is_flag=True, help="What is launched, as JSON.")
+@click.option("--num-xcds", type=click.IntRange(1), help="XCDs of the device. [default: a whole GPU's]")
+@click.option("--json", "as_json", is_flag=True, help="Print the launches as JSON.")
 def explain(
     bundle: Path, op: str, call: CallSpec, num_cus: int | None, num_xcds: int | None, as_json: bool
 ) -> None:  # fmt: skip
-    """Say which variants a call of OP gets, and why, or why it is refused. Needs no device.
+    """Explain which variants a call of OP gets and why, or why it is invalid. Needs no device.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Checks which optional features have the packages that they need."""
+"""Check which optional features are installed."""
 
 from __future__ import annotations
 

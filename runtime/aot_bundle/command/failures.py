@@ -1,4 +1,4 @@
-"""Failures of commands: exit statuses, and errors of usage in the commands' own format."""
+"""Exit statuses and error output of `aotbundle`."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ EXIT_FAILED, EXIT_USAGE = 1, 2
 
 
 class Failure(click.ClickException):
-    """A failure with exit status 1: a fault was found, or something went wrong. Its arguments are lines."""
+    """A fault or failure, with exit status 1. Its arguments are lines."""
 
     exit_code = EXIT_FAILED
 
@@ -28,13 +28,13 @@ class Failure(click.ClickException):
 
 
 class Unusable(Failure):
-    """A failure with exit status 2: the request cannot be carried out here."""
+    """A request that cannot be carried out, with exit status 2."""
 
     exit_code = EXIT_USAGE
 
 
 class Told(click.Command):
-    """A command that prints errors of usage escaped, as it prints everything else."""
+    """A command that prints usage errors through this package's terminal module instead of click."""
 
     def main(
         self,
@@ -44,7 +44,7 @@ class Told(click.Command):
         standalone_mode: bool = True,
         **extra: Any,
     ) -> Any:
-        """Run the command; in standalone mode, exit with its status."""
+        """Run the command, then exit the process if `standalone_mode`."""
         run = partial(super().main, args, prog_name, complete_var, False, **extra)
         if not standalone_mode:
             return run()

@@ -18,21 +18,21 @@ from .parameters import BUNDLE, OpName
 @click.option("--op", type=OpName(), metavar="OP", help="Only the variants of this op.")
 @click.option(
     "--require", "requirements", metavar="EXPRESSION", multiple=True,
-    help="What each variant has to meet; may be repeated.",
+    help="A requirement on each variant; may be repeated.",
 )  # fmt: skip
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
 def isa(bundle: Path, op: str | None, requirements: tuple[str, ...], as_json: bool) -> None:
-    """Show what the code of a bundle's variants consists of, or hold it to requirements. Needs no device.
+    """Analyse the code of a bundle's variants, or check it against requirements. Needs no device.
 
-    It is about hot loops: the innermost ones of those with matrix instructions, or where there are none of those that
-    load from memory; of other kernels about all code. LOOP has the instructions of the longest, LOADS the least bits
-    that a lane loads from memory at a time, MATRIX the kinds of matrix instructions. Code is read for the architectures
-    that the emulator knows, with the extra `emulator`.
+    The analysis covers hot loops: the innermost loops with matrix instructions, else the innermost loops that load from
+    memory, else all code. LOOP is the number of instructions of the longest loop, LOADS the narrowest load from memory
+    in bits per lane, MATRIX the kinds of matrix instructions. Supports the architectures of the emulator, and needs the
+    extra `emulator`.
 
     A requirement is an expression over spills, vgpr_spills, sgpr_spills, vgprs, agprs, sgprs, scratch_bytes, lds_bytes,
     waves_per_simd, code_bytes, load_bits, matrix, loop_instructions, op, kernel, config, aligned and axes. With
-    requirements, only the variants that do not meet one are shown, and the exit status is 1 where there are any. An op
-    without an axis that a requirement reads is not held to it. `aotbuild --require` has the same before it writes.
+    requirements, only variants that fail one are shown, and the exit status is 1 if there are any. Ops without an axis
+    that a requirement reads are exempt. `aotbuild --require` makes the same check before it writes a bundle.
 
     \b
     Examples:

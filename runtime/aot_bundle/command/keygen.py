@@ -16,10 +16,10 @@ from .parameters import PATHS
 @click.command()
 @click.argument("file", type=PATHS)
 def keygen(file: Path) -> None:
-    """Make a key that signs bundles, and print what a trust policy says of it.
+    """Generate a key for signing bundles, and print a trust policy for it.
 
-    The private key is written to FILE, as PEM that nobody else may read. What is printed is a policy that lets the key
-    sign every bundle; put the names of yours in it. Needs the extra `trust`.
+    The private key is written to FILE as PEM, readable by its owner only. The printed policy lets the key sign every
+    bundle; restrict it to the names of yours. Needs the extra `trust`.
 
     \b
     Example:
@@ -35,7 +35,7 @@ def keygen(file: Path) -> None:
         with os.fdopen(descriptor, "wb") as opened:
             opened.write(pem)
     except FileExistsError:
-        raise Failure(f"{file} is there already, and is left as it is") from None
+        raise Failure(f"{file} exists already and is left unchanged") from None
     except OSError as error:
         raise Failure(f"{file}: {error.strerror}") from None
     write(f"[keys.{json.dumps(file.stem)}]", f'public = "{encode_public(public)}"', 'bundles = ["*"]')

@@ -30,10 +30,9 @@ def kpack() -> None:
 def write(bundle: Path, output: Path, uncompressed: bool) -> None:
     """Write the code objects of BUNDLE to a kpack archive.
 
-    Each is there under the names that its variants have in the C header of the bundle, with the kernel's symbol, its
-    threads, LDS and bytes of kernargs, and the SHA-256 of the code object. What the archive has no place for, such as
-    grids and the layouts of kernargs, stays in the bundle. A bundle that `verify` finds faults in is not written.
-    Compressing needs the extra `zstd`.
+    Code objects are listed under the names of their variants in the bundle's C header, with the kernel's symbol,
+    threads, LDS and kernarg bytes, and the SHA-256 of the code object. The format has no place for grids and kernarg
+    layouts. A bundle with faults (see `verify`) is not written. Compression needs the extra `zstd`.
 
     \b
     Examples:
@@ -54,9 +53,9 @@ def write(bundle: Path, output: Path, uncompressed: bool) -> None:
 @click.argument("archive", type=PATHS)
 @click.option("--json", "as_json", is_flag=True, help="As JSON, sizes in bytes.")
 def ls(archive: Path, as_json: bool) -> None:
-    """List what a kpack archive has: names, architectures, sizes of the code objects, and symbols where it says them.
+    """List the contents of a kpack archive: names, architectures, sizes of code objects, and symbols if recorded.
 
-    The table of contents is read, and no code object.
+    Reads the table of contents only.
 
     \b
     Examples:
@@ -79,11 +78,11 @@ def ls(archive: Path, as_json: bool) -> None:
 @click.argument("archive", type=PATHS)
 @click.argument("name")
 @click.option("-o", "--output", required=True, type=PATHS, help="The file.")
-@click.option("--arch", default="", help="The architecture, where the name is there for several.")
+@click.option("--arch", default="", help="The architecture, if the name is available for several.")
 def extract(archive: Path, name: str, output: Path, arch: str) -> None:
-    """Write the code object that ARCHIVE has under NAME to a file.
+    """Write the code object NAME of ARCHIVE to a file.
 
-    It is held to the size, and the SHA-256 where there is one, that the table of contents says.
+    Its size, and its SHA-256 if recorded, are checked against the table of contents.
 
     \b
     Examples:

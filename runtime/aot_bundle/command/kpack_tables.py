@@ -1,4 +1,4 @@
-"""What is in a kpack archive, as a table and as plain data."""
+"""List a kpack archive as a table or as data."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aot_runtime.texts import size_text
 
 
 def kpack_lines(archive: Kpack, width: int) -> Iterator[str]:
-    """A line about the archive, and a table of its names."""
+    """Format a line about the archive and a table of its names."""
     contents = archive.contents
     rows = [("NAME", "ARCH", "OBJECT", "SIZE", "STORED", "SYMBOL")]
     for name, arch, entry in archive.entries():
@@ -29,7 +29,7 @@ def kpack_lines(archive: Kpack, width: int) -> Iterator[str]:
 
 
 def kpack_data(archive: Kpack) -> dict[str, Any]:
-    """The same as plain data, ready for `write_json`, which takes the entries one by one."""
+    """Return the contents as data for `write_json`, with entries as an iterator."""
     contents = archive.contents
     return {
         "path": str(archive.path),

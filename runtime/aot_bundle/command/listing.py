@@ -1,4 +1,4 @@
-"""Bundles by their folders: which there are, and what is in them."""
+"""List bundles and their contents."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from aot_runtime.texts import ID_LENGTH, size_text
 
 @dataclass(frozen=True)
 class OpSize:
-    """How much there is of an op. bytes: of the code objects."""
+    """Counts of an op's variants and code objects, with the size of the code objects in bytes."""
 
     op: str
     variants: int
@@ -27,7 +27,7 @@ class OpSize:
 
 @dataclass(frozen=True)
 class Listed:
-    """A bundle, with what is at fault where it cannot be read."""
+    """A listed bundle, or the fault if it cannot be read."""
 
     path: str
     name: str = ""
@@ -42,18 +42,20 @@ class Listed:
 
 
 def find_bundles(paths: Iterable[Path]) -> list[Path]:
-    """The bundles that paths name: each is a bundle's, or of a folder or file of bundles. Raises `BundleError`."""
+    """Find the bundles at paths, each a bundle or a folder or file of bundles. Raises `BundleError`."""
     found: list[Path] = []
     for path in paths:
         inside = bundles_at(path)
         if not inside:
-            raise BundleError(f"{path} is no bundle, and has none in it" if path.exists() else f"{path} does not exist")
+            raise BundleError(
+                f"{path} is not a bundle and contains none" if path.exists() else f"{path} does not exist"
+            )
         found += inside
     return list(dict.fromkeys(found))
 
 
 def list_bundle(folder: Path) -> Listed:
-    """What is in a bundle, or why it cannot be read."""
+    """List a bundle's contents, or the fault if it cannot be read."""
     try:
         index = read_index(folder)
     except BundleError as error:
@@ -62,7 +64,7 @@ def list_bundle(folder: Path) -> Listed:
 
 
 def list_index(folder: Path, index: Index) -> Listed:
-    """What is in a bundle whose index was read."""
+    """List the contents of a bundle by its index."""
     ops = tuple(_size(index, op.name, [v for v in index.variants if v.op == op.name]) for op in index.ops)
     whole = _size(index, "", index.variants)
     return Listed(
@@ -77,7 +79,7 @@ def _size(index: Index, op: str, variants: Sequence[Variant]) -> OpSize:
 
 
 def listing_lines(bundles: Iterable[Listed], width: int) -> Iterator[str]:
-    """A table of bundles and their ops."""
+    """Format a table of bundles and their ops."""
     rows: list[Sequence[str]] = [("BUNDLE", "VERSION", "ARCH", "VARIANTS", "OBJECTS", "SIZE", "ID")]
     for bundle in bundles:
         if bundle.fault:
@@ -93,5 +95,5 @@ def _counts(item: Listed | OpSize) -> tuple[str, str, str]:
 
 
 def listing_data(bundles: Iterable[Listed]) -> list[dict[str, Any]]:
-    """Bundles as plain data, ready for JSON."""
+    """Return bundles as JSON-ready data."""
     return [asdict(bundle) for bundle in bundles]

@@ -14,7 +14,7 @@ from .parameters import BUNDLE
 
 @click.command()
 @click.argument("paths", metavar="BUNDLE|FOLDER…", nargs=-1, type=BUNDLE)
-@click.option("--installed", is_flag=True, help="List the bundles that are installed by pip, too.")
+@click.option("--installed", is_flag=True, help="Also list the bundles installed by pip.")
 @click.option("--json", "as_json", is_flag=True, help="As JSON, sizes in bytes.")
 def ls(paths: tuple[Path, ...], installed: bool, as_json: bool) -> None:
     """List bundles: their architecture, ops, variants, code objects and the size of their code.

@@ -1,4 +1,4 @@
-"""The `aotbundle` command. What a command needs is imported when it runs, so that `--help` is quick."""
+"""The `aotbundle` command. Subcommands import what they need when they run, to keep `--help` fast."""
 
 from __future__ import annotations
 
@@ -75,14 +75,14 @@ def _takes_value(command: click.Command, word: str) -> bool:
 @click.version_option(__version__)
 @click.pass_context
 def main(ctx: click.Context, verbose: bool, quiet: bool) -> None:
-    """Look into bundles of compiled kernels, check them, and check this machine.
+    """Inspect and check bundles of compiled kernels, and check this machine.
 
     \b
     Examples:
       aotbundle ls dist
       aotbundle -v selftest dist/rows-gfx942 --device emulator --op softmax
 
-    Exit status: 0 all is well; 1 a fault was found, or a bundle or call is refused; 2 wrong usage.
+    Exit status: 0 success; 1 a fault was found, or a bundle or call was rejected; 2 wrong usage.
     """
     ctx.obj = quiet
     if verbose:

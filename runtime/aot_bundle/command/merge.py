@@ -17,11 +17,11 @@ from .parameters import PATHS
 @click.option("-o", "--output", required=True, type=PATHS, help="The archive.")
 @click.option("--compress", is_flag=True, help="Compress the code objects, as pack does. Needs the extra zstd.")
 def merge(paths: tuple[Path, ...], output: Path, compress: bool) -> None:
-    """Put bundles of one name and version, for different architectures, into one file, which is opened like a bundle.
+    """Merge bundles of one name and version, for different architectures, into one file that opens like a bundle.
 
-    What is opened is the bundle for the device's architecture, and nothing is read of the others. Each has a path of
-    its own, OUTPUT/ARCH, which commands that are about one bundle take. Signatures stay valid. The same bundles give
-    the same bytes; a bundle that `verify` finds faults in is not merged; an older archive is replaced.
+    Opening the file opens the bundle for the device's architecture, and reads nothing of the others. Commands for a
+    single bundle take the path OUTPUT/ARCH. Signatures stay valid. The result is reproducible. A bundle with faults
+    (see `verify`) is not merged. An older archive is replaced.
 
     \b
     Examples:
@@ -44,11 +44,12 @@ def merge(paths: tuple[Path, ...], output: Path, compress: bool) -> None:
 
 @click.command()
 @click.argument("archive", type=PATHS)
-@click.option("-o", "--output", type=PATHS, help="The folder. [default: beside the archive, with its name]")
+@click.option("-o", "--output", type=PATHS, help="The folder. [default: named like the archive, next to it]")
 def split(archive: Path, output: Path | None) -> None:
-    """Write each bundle of ARCHIVE, for several architectures, to an archive of its own in a folder that is not there.
+    """Write each bundle of ARCHIVE, for several architectures, to its own archive in a new folder.
 
-    They are byte for byte what `aotbundle pack` makes of the bundles that were merged; `unpack` makes folders of them.
+    The archives are identical to those that `aotbundle pack` makes of the merged bundles. `unpack` writes folders
+    instead.
 
     \b
     Examples:

@@ -1,4 +1,4 @@
-"""Where a bundle comes from: what its provenance says of sources, command and tools, and whose signature it has."""
+"""Describe a bundle's origin: the sources, command and tools of its provenance, and its signature."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ PYPI = "pkg:pypi/"
 
 @dataclass(frozen=True)
 class Origin:
-    """What a bundle's provenance says, sorted by what it is about.
+    """The contents of a bundle's provenance.
 
     Attributes:
-        manifest: its path from the project root.
-        command: what built the bundle.
+        manifest: its path relative to the project root.
+        command: the build command.
         tools: aotbuild with its version.
-        packages: the compilers, by their package URLs.
-        files: manifests, tuning files and files with kernels, with their SHA-256.
-        kernels: `file.py:kernel`, each with the hash of all source text that its code depends on.
+        packages: the compilers, by package URL.
+        files: manifests, tuning files and kernel files, with their SHA-256.
+        kernels: `file.py:kernel`, each with the hash of all source text that it depends on.
     """
 
     manifest: str
@@ -42,12 +42,12 @@ class Origin:
 
     @property
     def compilers(self) -> list[str]:
-        """`triton 3.9.0`."""
+        """Names and versions of the compilers, such as `triton 3.9.0`."""
         return [package.uri.removeprefix(PYPI).replace("@", " ") for package in self.packages]
 
 
 def find_origin(provenance: Provenance) -> Origin:
-    """What a provenance says."""
+    """Extract the origin from a provenance."""
     definition = provenance.build_definition
     dependencies = definition.resolved_dependencies
     parameters = definition.external_parameters
@@ -74,7 +74,7 @@ def _command(parameters: dict[str, str | bool]) -> Iterator[str]:
 
 
 def signature_of(bundle: Path, policy: TrustPolicy | None) -> SignatureState:
-    """The state of a bundle's signature, also of one that is refused. Raises `BundleError` for what is no bundle."""
+    """Return the state of a bundle's signature, also if refused. Raises `BundleError` if it is not a bundle."""
     from aot_bundle.trust.state import SignatureState, signature_state
 
     try:
@@ -84,7 +84,7 @@ def signature_of(bundle: Path, policy: TrustPolicy | None) -> SignatureState:
 
 
 def origin_lines(index: Index, signature: SignatureState) -> list[str]:
-    """Both in a line each."""
+    """Format provenance and signature in a line each."""
     if index.provenance is None:
         return ["provenance: not recorded", escaped(f"signature: {signature.text}")]
     origin = find_origin(index.provenance)

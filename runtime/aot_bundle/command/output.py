@@ -1,4 +1,4 @@
-"""Files that commands write."""
+"""Write output files of commands."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from .failures import Failure
 
 
 def write_whole(output: Path, text: str) -> None:
-    """All of a text, or nothing where it cannot be written. Raises `Failure`."""
+    """Write a text to a file atomically. Raises `Failure`."""
     from aot_bundle.packing import write_aside
 
     try:

@@ -14,16 +14,16 @@ from .parameters import PATHS
 
 @click.command()
 @click.argument("bundle", type=PATHS)
-@click.option("-o", "--output", type=PATHS, help="The archive. [default: beside the folder, with its name and .aotb]")
+@click.option("-o", "--output", type=PATHS, help="The archive. [default: BUNDLE.aotb]")
 @click.option("--compress", is_flag=True, help="Compress the code objects with zstd. Needs the extra zstd.")
 def pack(bundle: Path, output: Path | None, compress: bool) -> None:
-    """Put the bundle in folder BUNDLE into one file, which is opened like the folder.
+    """Pack the bundle in folder BUNDLE into one file that opens like the folder.
 
-    The file is a zip that stores its entries at multiples of 4096 bytes. The same bundle gives the same bytes. A bundle
-    that `verify` finds faults in is not packed; an older archive is replaced.
+    The file is a zip with stored entries, aligned to 4096 bytes. The result is reproducible. A bundle with faults (see
+    `verify`) is not packed. An older archive is replaced.
 
-    With --compress, each code object that gets shorter by such a multiple is stored as a frame of zstd, and
-    decompressed when it is loaded. The index and the bundle's id stay the same, and a signature stays valid.
+    With --compress, code objects that get shorter by 4096 bytes or more are stored as zstd frames and decompressed when
+    loaded. The index, the bundle's id and signatures do not change.
 
     \b
     Examples:
@@ -46,12 +46,12 @@ def pack(bundle: Path, output: Path | None, compress: bool) -> None:
 
 @click.command()
 @click.argument("archive", type=PATHS)
-@click.option("-o", "--output", type=PATHS, help="The folder. [default: beside the archive, with its name]")
+@click.option("-o", "--output", type=PATHS, help="The folder. [default: named like the archive, next to it]")
 def unpack(archive: Path, output: Path | None) -> None:
-    """Write the bundle in file ARCHIVE to a folder, which must not be there yet.
+    """Write the bundle in file ARCHIVE to a new folder.
 
-    An archive that `verify` finds faults in is not unpacked. Of one for several architectures each bundle gets a folder
-    within, called as `aotbuild` calls it. Programs in C and C++ open folders.
+    An archive with faults (see `verify`) is not unpacked. Bundles for several architectures become subfolders, named as
+    by `aotbuild`. Programs in C and C++ need folders.
 
     \b
     Examples:

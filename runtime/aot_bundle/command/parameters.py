@@ -1,4 +1,4 @@
-"""Types of arguments and options that several commands take, and the line that says what is going on."""
+"""Types of arguments and options shared by commands, and the status line."""
 
 from __future__ import annotations
 
@@ -18,19 +18,19 @@ if TYPE_CHECKING:
 
 PATHS = click.Path(path_type=Path)
 trust_option = click.option(
-    "--trust", type=PATHS, help="The policy file that signatures are held to. [default: AOTBUNDLE_TRUST]"
+    "--trust", type=PATHS, help="The trust policy file for signatures. [default: AOTBUNDLE_TRUST]"
 )
 
 
 class BundlePath(click.Path):
-    """A bundle's path, or the name of an installed one; where a device decides which, it stays a name."""
+    """A bundle's path, or the name of an installed one. Names are kept as they are if the device decides."""
 
     def __init__(self, by_device: bool = False):
         super().__init__(path_type=Path)
         self._by_device = by_device
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
-        """Raises `BadParameter` for a name of which several are installed, where a device does not decide."""
+        """Resolve a name to a path. Raises `BadParameter` if several bundles match and the device does not decide."""
         from aot_runtime.installed import installed_bundles, is_name
 
         if self._by_device and is_name(value):
@@ -44,7 +44,7 @@ class BundlePath(click.Path):
         return Path(found[0].path)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The names of installed bundles, and files."""
+        """Complete names of installed bundles, and files."""
         from aot_runtime.installed import installed_bundles
 
         names = sorted({item.name for item in installed_bundles()})
@@ -56,12 +56,12 @@ BUNDLE = BundlePath()
 
 
 class OpName(click.ParamType):
-    """An op of the command's bundle, completed in shells where the bundle is there."""
+    """An op of the command's bundle, with shell completion."""
 
     name = "op"
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
-        """The ops of the bundle whose names begin so; none where the bundle cannot be read."""
+        """Complete names of the bundle's ops; none if the bundle cannot be read."""
         from aot_runtime.bundle.reading import read_index
 
         with suppress(AotError, TypeError):
@@ -71,7 +71,7 @@ class OpName(click.ParamType):
 
 
 class DeviceName(click.ParamType):
-    """A device by its name. Shells complete the names of drivers."""
+    """A device's name, with shell completion of drivers."""
 
     name = "device"
 
@@ -83,7 +83,7 @@ class DeviceName(click.ParamType):
 
 
 class Pair(click.ParamType):
-    """`NAME=VALUE`, the value being converted."""
+    """A pair `NAME=VALUE` with a converted value."""
 
     def __init__(self, convert: Callable[[str], Any], form: str):
         self.name, self._convert = form, convert
@@ -101,7 +101,7 @@ class Pair(click.ParamType):
 
 
 def policy_of(trust: Path | None) -> TrustPolicy | None:
-    """The policy that `--trust` or the environment names; None where neither does. Raises `TrustError`."""
+    """Return the policy of `--trust` or the environment, or None. Raises `TrustError`."""
     from aot_runtime.trust.policy import find_policy
     from aot_runtime.trust.reader import named_policy
 
@@ -110,11 +110,11 @@ def policy_of(trust: Path | None) -> TrustPolicy | None:
 
 
 def integers(text: str) -> tuple[int, ...]:
-    """`1,2,3`. Raises ValueError."""
+    """Parse integers such as `1,2,3`. Raises ValueError."""
     return tuple(int(part) for part in text.split(",")) if text else ()
 
 
 def status_line(text: str) -> AbstractContextManager[None]:
-    """Show what is going on at the terminal's last line while it goes on; nothing in a log, or with -q."""
+    """Show a status in the terminal's last line during a context. Does nothing with -q or without a terminal."""
     ctx = click.get_current_context(silent=True)
     return Console(err=True, quiet=bool(ctx and ctx.obj)).status(text)

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
 
 
 class _Progress:
-    """How far a launch is, on a line of the terminal that is written over; plain lines, not often, elsewhere."""
+    """Progress of a launch, on one updated line of a terminal, or as occasional lines elsewhere."""
 
     _PAUSE_S = 5.0
 
@@ -42,30 +42,30 @@ class _Progress:
     "--content",
     multiple=True,
     type=Pair(str, "TENSOR=NUMBER|LOW..HIGH|FILE.npy"),
-    help="What a tensor holds; LOW..HIGH: random whole numbers. [default: N(0, 1) if it is of floats, else 0]",
+    help="A tensor's values; LOW..HIGH: random integers. [default: N(0, 1) for floats, else 0]",
 )
-@click.option("--by-instruction", is_flag=True, help="A line for each instruction as well.")
-@click.option("--time", "timed", is_flag=True, help="Model the time of the call instead: sampled workgroups, replayed.")
+@click.option("--by-instruction", is_flag=True, help="Also list each instruction.")
+@click.option("--time", "timed", is_flag=True, help="Model the time of the call instead.")
 @click.option(
     "--timeline",
     type=click.Path(path_type=Path, dir_okay=False),
     metavar="FILE.json",
-    help="With --time, write what one compute unit does, for chrome://tracing or Perfetto.",
+    help="With --time, write a timeline of one compute unit, for chrome://tracing or Perfetto.",
 )
 @click.option("--json", "as_json", is_flag=True, help="Everything, as JSON.")
 def profile(
     bundle: Path, op: str, call: CallSpec, content: tuple[tuple[str, str], ...], by_instruction: bool, timed: bool,
     timeline: Path | None, as_json: bool,
 ) -> None:  # fmt: skip
-    """Run a call of OP on the emulator and count what its kernels do; needs no GPU.
+    """Profile a call of OP on the emulator. Needs no GPU.
 
-    Instructions by class and by loop, matrix flops, bytes and cache lines of loads and stores, LDS bank conflicts, and
-    the lower bounds of time that follow from the arch's peak rates. Tensors are made up, unless --content says what
-    they hold: counts of most kernels depend on shapes only.
+    Counts instructions by class and loop, matrix flops, bytes and cache lines of loads and stores, and LDS bank
+    conflicts. Also gives lower bounds of the time, from the architecture's peak rates. Tensors have arbitrary values
+    unless --content is given, as the counts of most kernels depend on shapes only.
 
-    With --time, a few workgroups are run and replayed through a model of the compute unit and of the memory behind it:
-    modelled microseconds and rates, what the time goes to, and the instructions that wait longest (gfx942, gfx950,
-    gfx90a; quicker with the extra `timing`).
+    With --time, a few workgroups are run and replayed through a model of the compute unit and of memory. It gives
+    modelled microseconds and rates, a breakdown of the time, and the instructions that wait longest (gfx942, gfx950,
+    gfx90a; faster with the extra `timing`).
 
     \b
     Examples:
@@ -86,7 +86,7 @@ def profile(
 
     try:
         from aot_emulator import EmulatorDriver
-    except DeviceError as error:  # which says what is not installed
+    except DeviceError as error:  # names the missing package
         raise Unusable(*error.lines) from None
     if timed:
         _time(bundle, op, call, dict(content), timeline, as_json)

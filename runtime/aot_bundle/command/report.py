@@ -19,31 +19,31 @@ FILES = click.Path(path_type=Path, dir_okay=False)
 
 @click.command()
 @click.argument("bundle", type=BUNDLE)
-@click.option("-o", "--output", required=True, type=FILES, metavar="FILE.html", help="Where the page is written.")
-@click.option("--code", is_flag=True, help="Columns of what the code of each variant consists of, as `isa` has them.")
+@click.option("-o", "--output", required=True, type=FILES, metavar="FILE.html", help="The page to write.")
+@click.option("--code", is_flag=True, help="Add the columns of `isa` on the code of each variant.")
 @click.option(
-    "--selftest", "selftest_file", type=FILES, metavar="FILE.json", help="What `aotbundle selftest --json` printed."
+    "--selftest", "selftest_file", type=FILES, metavar="FILE.json", help="Output of `aotbundle selftest --json`."
 )
 @click.option(
     "--profile", "profile_files", multiple=True, type=FILES, metavar="FILE.json",
-    help="What `aotbundle profile --json` printed of a call; may be repeated.",
+    help="Output of `aotbundle profile --json`; may be repeated.",
 )  # fmt: skip
 @click.option(
     "--time", "time_files", multiple=True, type=FILES, metavar="FILE.json",
-    help="What `aotbundle profile --time --json` printed of a call; may be repeated.",
+    help="Output of `aotbundle profile --time --json`; may be repeated.",
 )  # fmt: skip
-@click.option("--against", type=BUNDLE, metavar="BUNDLE", help="An older bundle: what differs, as `diff` tells.")
+@click.option("--against", type=BUNDLE, metavar="BUNDLE", help="An older bundle to compare with, as by `diff`.")
 @trust_option
 def report(
     bundle: Path, output: Path, code: bool, selftest_file: Path | None, profile_files: tuple[Path, ...],
     time_files: tuple[Path, ...], against: Path | None, trust: Path | None,
 ) -> None:  # fmt: skip
-    """Write what is in a bundle as one HTML page, which opens with no network.
+    """Write a report on a bundle as a self-contained HTML page.
 
-    It has the ops with their contracts, plots and tables of registers, spills, LDS, occupancy and code size, what the
-    bundle was made of and whose signature it has, and every variant in a table that can be filtered and sorted; on
-    request the results of a selftest, the instruction mix and the roofline of profiled calls, modelled times, and
-    what differs from another bundle. Needs the extra `report`, no device, and with --code the extra `emulator`.
+    It has the ops with their contracts, plots and tables of registers, spills, LDS, occupancy and code size, the
+    provenance and signature, and a table of all variants to filter and sort. On request it adds results of a self-test,
+    instruction mix and roofline of profiled calls, modelled times, and a comparison with another bundle. Needs the
+    extra `report` (with --code also `emulator`) and no device.
 
     \b
     Examples:
@@ -81,7 +81,7 @@ def report(
 
 
 def _differences(old: Path, new: Path) -> Differences:
-    """Of a file or folder of several bundles, those from the one of this name and architecture."""
+    """Compare with an older bundle; in a file or folder of several, the one of this name and architecture."""
     from .comparing.bundles import compare, find_pairs
 
     pairs = find_pairs(old, new)

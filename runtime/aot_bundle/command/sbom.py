@@ -16,13 +16,13 @@ from .parameters import BUNDLE
 @click.argument("bundle", type=BUNDLE)
 @click.option(
     "-o", "--output", type=click.Path(path_type=Path, dir_okay=False), metavar="FILE.json",
-    help="Where it is written. [default: printed]",
+    help="The file to write. [default: standard output]",
 )  # fmt: skip
 def sbom(bundle: Path, output: Path | None) -> None:
-    """Write a bundle's bill of materials (SBOM), as JSON of CycloneDX 1.6.
+    """Write a bundle's bill of materials (SBOM) in CycloneDX 1.6 JSON.
 
-    It has the code objects and the other files with their SHA-256, the sources and kernels that they were made of, and
-    the compilers, as far as the bundle's provenance says. The same bundle gives the same text.
+    It lists code objects and other files with their SHA-256 and, from the bundle's provenance, sources, kernels and
+    compilers. The result is reproducible.
 
     \b
     Example:

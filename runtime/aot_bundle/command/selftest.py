@@ -31,11 +31,11 @@ from .parameters import BundlePath, DeviceName, OpName, status_line
 )
 @click.option("--json", "as_json", is_flag=True, help="The whole report, as JSON.")
 def selftest(bundle: Path, device: str | None, ops: tuple[str, ...], as_json: bool) -> None:
-    """Check that this device computes what it should: calls whose results BUNDLE has, made and compared.
+    """Check this device: make the recorded calls of BUNDLE and compare their results.
 
-    Needs no sources. Each output may be off by the bound that the build stored; what is printed is the largest error.
-    Exit status: 0 all cases pass; 1 one fails, or the bundle is damaged; 2 wrong usage, no device that fits, or a
-    bundle without selftest vectors.
+    Needs no sources. Prints the largest error of each output, which must be within the bound stored by the build.
+    Exit status: 0 all cases pass; 1 a case fails, or the bundle is damaged; 2 wrong usage, no suitable device, or a
+    bundle without self-test vectors.
 
     \b
     Examples:

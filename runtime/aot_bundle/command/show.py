@@ -14,16 +14,16 @@ from .parameters import BUNDLE, OpName, policy_of, trust_option
 @click.command()
 @click.argument("bundle", type=BUNDLE)
 @click.option("--op", type=OpName(), metavar="OP", help="Only this op.")
-@click.option("--variants", "every", is_flag=True, help="Every variant, instead of ranges by op and config.")
+@click.option("--variants", "every", is_flag=True, help="List every variant instead of ranges by op and config.")
 @trust_option
-@click.option("--json", "as_json", is_flag=True, help="Every variant, provenance and signature, as JSON.")
+@click.option("--json", "as_json", is_flag=True, help="Print variants, provenance and signature as JSON.")
 def show(bundle: Path, op: str | None, every: bool, trust: Path | None, as_json: bool) -> None:
-    """Show what a bundle's kernels take: registers, spills, LDS, waves per SIMD and code size, by op and config.
+    """Show the resources of a bundle's kernels: registers, spills, LDS, waves per SIMD and code size.
 
-    Before that, what it was made of and by what, and whose signature it has.
+    Resources are grouped by op and config, after the bundle's provenance and signature.
 
-    In SPILLS, VGPRs, and SGPRs after a plus; in WAVES, waves per SIMD, of variants with what limits them; FILE is the
-    code object. A terminal of 110 columns, and a pipe, get more columns of --variants.
+    SPILLS lists VGPRs, and SGPRs after a plus. WAVES is waves per SIMD, for single variants with the limiting resource.
+    FILE is the code object. With --variants, a pipe or a terminal of 110 columns gets more columns.
 
     \b
     Examples:

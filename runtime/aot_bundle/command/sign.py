@@ -16,20 +16,20 @@ from .parameters import PATHS
 
 @click.command()
 @click.argument("paths", metavar="BUNDLE|FOLDER…", nargs=-1, required=True, type=PATHS)
-@click.option("--key", type=PATHS, help="A private Ed25519 key in PEM, as keygen writes it.")
-@click.option("--sigstore", is_flag=True, help="Sign as the identity of this CI job, or of who answers in a browser.")
+@click.option("--key", type=PATHS, help="A private Ed25519 key in PEM, as written by keygen.")
+@click.option("--sigstore", is_flag=True, help="Sign as the identity of this CI job, or of the user in a browser.")
 @click.option(
     "--sigstore-config", type=PATHS, metavar="FILE.json",
-    help="With --sigstore: the client trust configuration of another instance than the public one.",
+    help="With --sigstore, a client trust configuration. [default: the public instance]",
 )  # fmt: skip
 def sign(paths: tuple[Path, ...], key: Path | None, sigstore: bool, sigstore_config: Path | None) -> None:
-    """Sign bundles: their index, and so all that it has the hash of, with the name, the version and the time.
+    """Sign bundles: their index, and with it all files that it has the hashes of, plus name, version and time.
 
-    A bundle that `verify` finds faults in is not signed. The signature is a file in the bundle, be that a folder or one
-    file; an older one is replaced. It says the time of SOURCE_DATE_EPOCH where that is set.
+    A bundle with faults (see `verify`) is not signed. The signature is stored in the bundle, in a folder or an archive,
+    and replaces an older one. SOURCE_DATE_EPOCH overrides its time.
 
-    With --key, the file is bundle.json.sig, and the extra `trust` is needed. With --sigstore, it is
-    bundle.json.sigstore.json, the extra `sigstore` and a network are needed, and a public log keeps who signed when.
+    With --key, the signature is bundle.json.sig, and the extra `trust` is needed. With --sigstore, it is
+    bundle.json.sigstore.json, the extra `sigstore` and a network are needed, and a public log records signer and time.
 
     \b
     Examples:

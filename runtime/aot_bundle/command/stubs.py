@@ -23,17 +23,17 @@ _PACKAGE_DOC = '"""Types of bundles, for `open_bundle(path, type=...)`. Written 
 
 @click.command()
 @click.argument("paths", metavar="BUNDLE|FOLDER…", nargs=-1, required=True, type=BUNDLE)
-@click.option("-o", "--output", type=PATHS, help="The folder that the package aot_bundles is written to.")
-@click.option("--install", is_flag=True, help="Write it to the packages of the Python that runs this.")
+@click.option("-o", "--output", type=PATHS, help="The folder to write the package aot_bundles to.")
+@click.option("--install", is_flag=True, help="Write to the site-packages of this Python.")
 def stubs(paths: tuple[Path, ...], output: Path | None, install: bool) -> None:
-    """Write the types of bundles, a module for each, so that editors and type checkers know their ops.
+    """Write types of bundles for editors and type checkers, one module per bundle.
 
     \b
     With dist/rows-gfx942 comes module aot_bundles.rows, and with it:
       from aot_bundles.rows import Rows
       rows = open_bundle("dist/rows-gfx942", type=Rows)
 
-    Other bundles' modules that are there stay. Of one bundle for several architectures, the first is taken.
+    Existing modules of other bundles are kept. For a bundle for several architectures, the first one is used.
 
     \b
     Examples:
@@ -53,7 +53,7 @@ def stubs(paths: tuple[Path, ...], output: Path | None, install: bool) -> None:
 
 
 def _by_name(folders: Iterable[Path]) -> list[Index]:
-    """One index for each name. Raises `Failure` for bundles of one name whose ops are called in different ways."""
+    """Return one index per name. Raises `Failure` for bundles of one name with different signatures."""
     from aot_bundle.stub import interface_text
     from aot_runtime.bundle.reading import read_index
 
@@ -69,7 +69,7 @@ def _by_name(folders: Iterable[Path]) -> list[Index]:
 
 
 def write_package(package: Path, indices: Iterable[Index]) -> list[Path]:
-    """Write the package; returns the modules."""
+    """Write the package. Returns its modules."""
     from aot_bundle.stub import module_text, stub_text
     from aot_runtime.folders import opened_folder
 

@@ -1,4 +1,4 @@
-"""What is in a bundle, as text that fits a terminal: ranges by op and config, or every variant."""
+"""Format a bundle's contents for a terminal: ranges by op and config, or every variant."""
 
 from __future__ import annotations
 
@@ -14,13 +14,13 @@ from .variants import VariantRow
 
 
 def head_text(index: Index) -> str:
-    """The bundle, and what compiled it."""
+    """Describe the bundle and its compiler."""
     compiler = index.toolchain.get("compiler", "unknown compiler")
     return f"bundle {bundle_title(index)}, id {index.id[:ID_LENGTH]}, {compiler}"
 
 
 def summary_lines(index: Index, rows: Sequence[VariantRow], width: int) -> Iterator[str]:
-    """By op and config: how many variants there are, and the ranges of what they take."""
+    """Format the number of variants and ranges of their resources, by op and config."""
     cells: list[Sequence[str]] = [("OP, CONFIG", "VARIANTS", "VGPR", "SGPR", "SPILLS", "LDS", "WAVES", "CODE")]
     levels = (lambda row: row.op, lambda row: row.symbol, lambda row: row.config)
     for depth, (name, group) in _nested(rows, levels):
@@ -45,7 +45,7 @@ def _by(rows: Sequence[VariantRow], key: Callable[[VariantRow], object]) -> list
 def _nested(
     rows: Sequence[VariantRow], levels: Sequence[Callable[[VariantRow], str]], depth: int = 0
 ) -> Iterator[tuple[int, tuple[str, list[VariantRow]]]]:
-    """(depth, (name, rows)) of each group, with the groups within it; one that is all of its parent is left out."""
+    """Yield (depth, (name, rows)) of nested groups. A group that equals its parent is left out."""
     if not levels:
         return
     name_of, *inner = levels
@@ -106,13 +106,13 @@ _COLUMNS: tuple[tuple[str, bool, Callable[[VariantRow], str]], ...] = (
     ("CODE", True, lambda row: str(row.code_bytes)),
     ("FILE", False, lambda row: Path(row.file).stem[:8]),
 )
-"""Heading, whether a narrow terminal shows it, text."""
+"""(heading, shown on narrow terminals, function that formats the cell)."""
 _WIDE = 110
-"""Columns of a terminal that shows them all."""
+"""Least width of a terminal that shows all columns."""
 
 
 def variants_lines(index: Index, rows: Sequence[VariantRow], width: int) -> Iterator[str]:
-    """A table of variants per launch, totals per op, and a warning for variants that spill."""
+    """Format a table of variants per launch, totals per op, and a warning for variants that spill."""
     for mine in _by(rows, lambda row: row.op):
         for group in _by(mine, lambda row: row.launch):
             yield ""
@@ -131,7 +131,7 @@ def _launch(rows: Sequence[VariantRow], width: int) -> Iterator[str]:
 
 
 def _spills(row: VariantRow) -> str:
-    """VGPRs and SGPRs that are spilled; a dash where the code object does not record it."""
+    """Format spilled VGPRs and SGPRs; a dash if the code object does not record them."""
     if row.vgpr_spills is None:
         return "-"
     return f"{row.vgpr_spills}+{row.sgpr_spills or 0}" if row.spills else "0"

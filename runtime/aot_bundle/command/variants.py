@@ -1,4 +1,4 @@
-"""What `show` tells of each variant, as data."""
+"""Data on each variant, for `show`."""
 
 from __future__ import annotations
 
@@ -16,9 +16,9 @@ from aot_runtime.errors import ArgumentError
 
 @dataclass(frozen=True)
 class VariantRow:
-    """What `show` tells of a variant. Registers are per lane (SGPRs per wave); sizes in bytes.
+    """Resources of a variant. Registers are per lane (SGPRs per wave); sizes are in bytes.
 
-    Spills are None where the code object does not record them (cubins).
+    Spills are None if the code object does not record them (cubins).
     """
 
     op: str
@@ -48,7 +48,7 @@ class VariantRow:
 
 
 def only(index: Index, op_name: str | None) -> Index:
-    """A bundle with the variants of one op; with all where none is named. Raises `ArgumentError`."""
+    """Restrict a bundle to one op, or return it unchanged if `op` is None. Raises `ArgumentError`."""
     if op_name is None:
         return index
     names = tuple(op.name for op in index.ops)
@@ -60,7 +60,7 @@ def only(index: Index, op_name: str | None) -> Index:
 
 
 def variant_rows(index: Index) -> list[VariantRow]:
-    """Every variant of a bundle."""
+    """Return the resources of all variants."""
     ops = {op.name: op for op in index.ops}
     return [_row(index, ops[variant.op], variant) for variant in index.variants]
 
@@ -94,7 +94,7 @@ def _row(index: Index, op: Op, variant: Variant) -> VariantRow:
 
 
 def bundle_data(index: Index, rows: Iterable[VariantRow]) -> dict[str, Any]:
-    """A bundle and its variants as plain data, ready for `write_json`, which takes the variants one by one."""
+    """Return a bundle as data for `write_json`, with variants as an iterator."""
     return {
         "name": index.name,
         "id": index.id,

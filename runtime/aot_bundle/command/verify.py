@@ -23,11 +23,11 @@ if TYPE_CHECKING:
 @trust_option
 @click.option("--json", "as_json", is_flag=True, help="The faults of each bundle, as JSON.")
 def verify(paths: tuple[Path, ...], trust: Path | None, as_json: bool) -> None:
-    """Check bundles: index, files and hashes, each variant against its code object, and the signature. Needs no device.
+    """Verify bundles: index, files, hashes, variants against code objects, and signatures. Needs no device.
 
-    A signature that the policy does not accept is a fault. Without a policy a bundle need not be signed, and whose
-    signature it has is told but not verified. Of a file for several architectures each bundle is checked, and whether
-    they belong together.
+    A signature that the policy does not accept is a fault. Without a policy, signatures are optional, and the claimed
+    signer is shown but not verified. For a file for several architectures, each bundle is checked, and that they belong
+    together.
 
     \b
     Examples:
@@ -65,7 +65,7 @@ def _tell(path: Path, faults: list[str], state: str, as_json: bool) -> None:
 
 
 def _signature(folder: Path, policy: TrustPolicy | None, faults: list[str]) -> str:
-    """The state of a bundle's signature. What is wrong with it is added to the faults."""
+    """Return the state of a bundle's signature. Adds its faults to `faults`."""
     from aot_bundle.trust.state import signature_state
 
     try:

@@ -15,15 +15,20 @@ from .parameters import PATHS
 @click.command()
 @click.argument("bundles", metavar="BUNDLE…", nargs=-1, required=True, type=PATHS)
 @click.option("-o", "--output", type=PATHS, default=Path("dist"), show_default=True, help="The wheel's folder.")
-@click.option("--name", help="The distribution's name. [default: aotbundle-<bundle>-<arch>, of several without <arch>]")
-@click.option("--version", help="The distribution's version: the bundle's, or that with a local part. [default: that]")
-@click.option("--license", "license_", default="", metavar="SPDX", help="What the kernels may be used by: Apache-2.0.")
+@click.option(
+    "--name", help="The distribution's name. [default: aotbundle-<bundle>-<arch>, or without <arch> for several]"
+)
+@click.option(
+    "--version", help="The distribution's version, which may add a local part to the bundle's. [default: the bundle's]"
+)
+@click.option(
+    "--license", "license_", default="", metavar="SPDX", help="The license of the kernels, such as Apache-2.0."
+)
 def wheel(bundles: tuple[Path, ...], output: Path, name: str | None, version: str | None, license_: str) -> None:
-    """Make a wheel of bundles, which pip installs and `open_bundle` then finds by their names.
+    """Make a wheel of bundles. Once it is installed by pip, `open_bundle` finds them by name.
 
-    The wheel has no code, and requires the first version of aotbuild that reads the bundles' format. Signatures go
-    along. The same bundles give the same bytes. A bundle that `verify` finds faults in goes into no wheel; an older
-    wheel is replaced.
+    The wheel has no code, and requires an aot-runtime that reads the bundles' format. It includes signatures.
+    The result is reproducible. A bundle with faults (see `verify`) is rejected. An older wheel is replaced.
 
     \b
     Examples:

@@ -1,1 +1,1 @@
-"""Profiles and modelled times of calls on the emulator, and their reports."""
+"""Profiling and time modelling of calls on the emulator, and their reports."""

@@ -1,8 +1,7 @@
-"""Profiles a call of an op on the emulator: counts of what its kernels do, and lower bounds of their time.
+"""Profile a call of an op on the emulator: execution counts of its kernels, and lower bounds of their time.
 
-The call is described in words (`CallSpec`), as `explain` takes it. Its tensors are made up: floating-point inputs are
-N(0, 1), all others 0, unless they are given; what a kernel counts rarely depends on more than shapes, but lengths and
-indices are such tensors.
+The call is given as a `CallSpec`, as for `explain`. Tensors are synthetic unless given: floating-point tensors are
+N(0, 1), all others 0. Counts rarely depend on values, but those of length and index tensors matter.
 """
 
 from __future__ import annotations
@@ -39,19 +38,19 @@ from aot_runtime.regular_files import open_regular
 from aot_runtime.trust.reader import index_reader
 
 _DRAWN = 1 << 20
-"""Random numbers that a tensor has before they repeat."""
+"""Period of the random values in a tensor."""
 _RANGE = re.compile(r"(-?\d{1,18})\.\.(-?\d{1,18})")
 Progress = Callable[[str, int, int], None]
-"""Called with a launch's kernel, the workgroups that are done, and how many there are."""
+"""Callback with a launch's kernel, and its numbers of completed and total workgroups."""
 
 
 @dataclass(frozen=True)
 class TensorTraffic:
-    """What a launch does to a tensor.
+    """Memory traffic of a launch to a tensor.
 
     Attributes:
-        nbytes: of its elements, gaps between them left out.
-        read, written: distinct bytes of device memory, gaps included.
+        nbytes: size of the elements, excluding gaps.
+        read, written: distinct bytes of device memory accessed, including gaps.
     """
 
     name: str
@@ -63,7 +62,7 @@ class TensorTraffic:
 
 @dataclass(frozen=True)
 class LaunchProfile:
-    """One launch. `other` is what it read and wrote of memory that is no tensor's: workspaces and constants."""
+    """Profile of one launch. other: bytes read and written outside of tensors (workspaces and constants)."""
 
     decision: LaunchDecision
     kernel: str
@@ -77,7 +76,7 @@ class LaunchProfile:
 
 @dataclass(frozen=True)
 class Profile:
-    """A call of a bundle with an id, and its launches in the order in which they were made."""
+    """Profile of a call, with its launches in order."""
 
     bundle: str
     id: str
@@ -88,10 +87,10 @@ class Profile:
 
 
 class RecordingDriver(Driver, Protocol):
-    """A driver whose launches can be counted."""
+    """A driver that can record statistics of launches."""
 
     def recording(self, options: Options) -> AbstractContextManager[list[Statistics]]:
-        """What the launches that are made meanwhile do, each run with the options given."""
+        """Run launches in the `with` block with `options`, and yield the list that collects their statistics."""
 
 
 def profile_call(
@@ -102,27 +101,27 @@ def profile_call(
     content: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Profile:
-    """Run a call of a bundle's op on the emulator, and count.
+    """Run a call of a bundle's op on the emulator and profile it.
 
     Args:
-        driver: of the emulator.
-        content: of tensors that are not made up: a number that fills it, `LOW..HIGH` for uniform random whole numbers
-            from LOW to HIGH, or the path of a .npy file of its shape.
+        driver: the emulator's driver.
+        content: contents of tensors, by name: a number to fill it with, `LOW..HIGH` for uniform random integers in
+            this range (inclusive), or the path of a .npy file of its shape.
 
     Raises:
-        ArgumentError: there is no such op, or the call would be refused, for the reason that the error gives.
-        BundleError: the bundle is damaged, or the policy that the environment names does not accept it.
-        DeviceError: the bundle's arch is not emulated.
+        ArgumentError: the op does not exist, or its contract rejects the call.
+        BundleError: the bundle is damaged, or rejected by the trust policy of the environment.
+        DeviceError: the bundle's architecture is not emulated.
         EmulationError: a kernel fails.
     """
     return profile_on(driver, open_for(driver, folder, op_name), op_name, call, content, progress)
 
 
 def open_for(driver: Driver, folder: Path, op_name: str) -> Bundle:
-    """The bundle, open on the emulated device of its arch. Raises as `profile_call` does."""
+    """Open a bundle on the emulated device of its architecture. Raises like `profile_call`."""
     index = index_reader()(folder)
     device = Device(driver, device_for_arch(driver, index.target.arch))
-    op_planner(index, op_name)  # says what is wrong with the name
+    op_planner(index, op_name)  # raises for an unknown name
     return Bundle(folder, index, device)
 
 
@@ -134,7 +133,7 @@ def profile_on(
     content: Mapping[str, str] | None = None,
     progress: Progress | None = None,
 ) -> Profile:
-    """`profile_call` of a bundle that is open on that driver; its options stay what they were."""
+    """Profile a call like `profile_call`, for a bundle that is open on `driver`. Preserves the driver's options."""
     made = make_call(bundle, op_name, call, content or {})
     shown = None if progress is None else _Progress(progress, made.launched)
     with driver.recording(Options(profile=True, progress=shown)) as record:
@@ -149,7 +148,7 @@ def profile_on(
 
 @dataclass(frozen=True)
 class MadeCall:
-    """A call with its tensors in the device's memory. launched: its launches that have any workgroup."""
+    """A call with its tensors in device memory."""
 
     bundle: Bundle
     planner: Planner
@@ -159,6 +158,7 @@ class MadeCall:
 
     @property
     def launched(self) -> list[LaunchDecision]:
+        """The launches with a non-empty grid."""
         return [launch for launch in self.decision.launches if 0 not in launch.grid]
 
     def run(self) -> None:
@@ -166,7 +166,7 @@ class MadeCall:
 
 
 def make_call(bundle: Bundle, op_name: str, call: CallSpec, content: Mapping[str, str]) -> MadeCall:
-    """Make the tensors of a call that is given in words. Raises `ArgumentError`."""
+    """Plan a call and allocate its tensors. Raises `ArgumentError`."""
     index, device = bundle.index, bundle.device
     planner: Planner = bundle[op_name].planner  # type: ignore[attr-defined]
     decision = plan_call(index, planner, call, device.properties.num_cus, device.properties.num_xcds)
@@ -178,7 +178,7 @@ def make_call(bundle: Bundle, op_name: str, call: CallSpec, content: Mapping[str
 
 
 class _Progress:
-    """Tells the progress of each launch with its kernel."""
+    """Adapter that adds the kernel of each launch to its progress reports."""
 
     def __init__(self, tell: Progress, launches: list[LaunchDecision]):
         self._tell, self._launches = tell, iter(launches)
@@ -248,7 +248,7 @@ def _given(op: Op, name: str, layout: Layout, text: str, rng: np.random.Generato
     if ends := _RANGE.fullmatch(text):
         low, high = map(int, ends.groups())
         if low > high:
-            raise ArgumentError(f"{op.name}: '{text}' for '{name}': {low} is over {high}")
+            raise ArgumentError(f"{op.name}: invalid range '{text}' for '{name}': {low} > {high}")
         return rng.integers(low, high, layout.shape, endpoint=True)
     try:
         return np.full(layout.shape, float(text))
@@ -259,10 +259,10 @@ def _given(op: Op, name: str, layout: Layout, text: str, rng: np.random.Generato
             found: Array = np.load(file, allow_pickle=False)
     except (OSError, ValueError, EOFError) as error:
         raise ArgumentError(
-            f"{op.name}: '{text}' for '{name}' is neither a number, nor a range as 0..7, nor a .npy file: {error}"
+            f"{op.name}: '{text}' for '{name}' is not a number, a range such as 0..7, or a .npy file: {error}"
         ) from None
     if found.shape != layout.shape:
-        raise ArgumentError(f"{op.name}: '{name}' has shape {layout.shape}, the array in {text} has {found.shape}")
+        raise ArgumentError(f"{op.name}: '{name}' has shape {layout.shape}, but the array in {text} has {found.shape}")
     return found
 
 

@@ -1,4 +1,4 @@
-"""A profile put into words that fit 100 columns, and as data."""
+"""Profile reports: text of at most 100 columns, and JSON data."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ _CAVEAT = (
 
 
 def profile_lines(profile: Profile, by_instruction: bool = False) -> list[str]:
-    """Tables of each launch: classes, matrix instructions, memory, LDS, loops and bounds."""
+    """Return the report as lines, with tables for each launch: classes, matrix, memory, LDS, loops and bounds."""
     lines = [f"{profile.op} of bundle {profile.bundle} on {profile.arch.title} ({profile.arch.name})", *_CAVEAT]
     for launch in profile.launches:
         lines += ["", *_launch(profile, launch, by_instruction)]
@@ -224,7 +224,7 @@ def _plural(count: int, noun: str) -> str:
 
 
 def profile_data(profile: Profile, by_instruction: bool = False) -> dict[str, Any]:
-    """The same as plain data, ready for JSON. Times are in seconds, sizes in bytes."""
+    """Return the profile as JSON-compatible data. Times are in seconds, sizes in bytes."""
     return {
         "bundle": profile.bundle,
         "id": profile.id,

@@ -1,4 +1,4 @@
-"""Models the time of a call of an op: what `aotbundle profile --time` tells. Nothing is measured."""
+"""Model the time of a call of an op, for `aotbundle profile --time`. Nothing is measured."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ from aot_runtime.opening import Bundle
 
 
 class SteeredDriver(Driver, Protocol):
-    """A driver whose launches can be run by something else."""
+    """A driver whose launch runner can be replaced."""
 
     def run_by(self, runner: Callable[[Launch, Memory, Options], Statistics]) -> AbstractContextManager[None]:
-        """Launches that are made meanwhile are run by `runner`."""
+        """Run launches in the `with` block by `runner`."""
 
 
 @dataclass(frozen=True)
 class TimedLaunch:
-    """One launch."""
+    """A launch with its modelled time."""
 
     decision: LaunchDecision
     kernel: str
@@ -42,7 +42,7 @@ class TimedLaunch:
 
 @dataclass(frozen=True)
 class TimedCall:
-    """A call of a bundle with an id, and its launches in the order in which they were made."""
+    """Modelled time of a call, with its launches in order."""
 
     bundle: str
     id: str
@@ -58,21 +58,21 @@ class TimedCall:
 def time_call(
     driver: SteeredDriver, folder: Path, op_name: str, call: CallSpec, content: Mapping[str, str] | None = None
 ) -> TimedCall:
-    """Model the time of a call of a bundle's op; arguments and errors are those of `profile_call`.
+    """Model the time of a call of a bundle's op. Arguments and errors are those of `profile_call`.
 
     Raises:
-        DeviceError: the model has no constants for the bundle's arch.
-        UnsupportedInstructionError: it has no cost for an instruction.
+        DeviceError: the time model does not support the bundle's architecture.
+        UnsupportedInstructionError: the time model has no cost for an instruction.
     """
     bundle = open_for(driver, folder, op_name)
-    machine_of(bundle.index.target.arch)  # says so where there is none, before anything is run
+    machine_of(bundle.index.target.arch)  # raises for an unsupported architecture before anything is run
     return time_on(driver, bundle, op_name, call, content)
 
 
 def time_on(
     driver: SteeredDriver, bundle: Bundle, op_name: str, call: CallSpec, content: Mapping[str, str] | None = None
 ) -> TimedCall:
-    """`time_call` of a bundle that is open on that driver."""
+    """Model the time of a call like `time_call`, for a bundle that is open on `driver`."""
     made = make_call(bundle, op_name, call, content or {})
     runner = SamplingRunner()
     with driver.run_by(runner):

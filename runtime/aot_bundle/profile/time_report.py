@@ -1,4 +1,4 @@
-"""A modelled time put into words that fit 100 columns, and as data."""
+"""Reports of modelled times: text of at most 100 columns, and JSON data."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .time_call import TimedCall, TimedLaunch
 
 WIDTH = 100
 SHOWN = 12
-"""Instructions that are listed."""
+"""Number of instructions listed."""
 _CAVEAT = (
     "Times are MODELLED, not measured: sampled workgroups, executed in emulation, replayed through a",
     "model of the compute unit and of the memory behind it. docs/timing.md says what to trust it for.",
@@ -36,7 +36,7 @@ _SHARES = {
 
 
 def time_lines(timed: TimedCall) -> list[str]:
-    """Of each launch: time, rate, what the time goes to, and the instructions that wait longest."""
+    """Return the report as lines: time, rate, breakdown and longest-waiting instructions of each launch."""
     lines = [f"{timed.op} of bundle {timed.bundle} on {timed.arch.title} ({timed.arch.name})", *_CAVEAT]
     for launch in timed.launches:
         lines += ["", *_launch(launch)]
@@ -90,7 +90,7 @@ def _rate(sampled: Sampled) -> str:
 
 
 def _waiting(sampled: Sampled) -> list[int]:
-    """Indices of the instructions that wavefronts wait longest at, the longest first."""
+    """Return the indices of the instructions with the longest waits, longest first."""
     by_line = sampled.time.waited.sum(axis=1)
     return [int(at) for at in np.argsort(-by_line, kind="stable")[:SHOWN] if by_line[at] > 0]
 
@@ -110,7 +110,7 @@ def _cut(line: str) -> str:
 
 
 def time_data(timed: TimedCall) -> dict[str, Any]:
-    """The same as plain data, ready for JSON. Times are in seconds; `measured` says that no device was asked."""
+    """Return the modelled times as JSON-compatible data, in seconds. `measured` is always false."""
     return {
         "bundle": timed.bundle,
         "id": timed.id,

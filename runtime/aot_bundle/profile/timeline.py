@@ -1,4 +1,4 @@
-"""What one compute unit does, as a file that chrome://tracing and Perfetto open (the Trace Event Format of Chrome)."""
+"""Timeline of one compute unit in Chrome's Trace Event Format, for chrome://tracing and Perfetto."""
 
 from __future__ import annotations
 
@@ -16,17 +16,16 @@ from aot_emulator.timing.sampling import Sampled
 from .time_call import TimedCall
 
 ITERATIONS = 6
-"""That are shown of iterations that are alike."""
+"""Maximum number of identical loop iterations shown."""
 LONGEST = 400_000
-"""Instructions that a timeline has at most; it ends there."""
+"""Maximum number of instructions in a timeline, which is truncated there."""
 
 
 def timeline(timed: TimedCall) -> dict[str, Any]:
-    """The events of a compute unit in each launch: a process for each, in it a thread for each wavefront.
+    """Return the events of a compute unit: a process for each launch, with a thread for each wavefront.
 
-    Instructions are shown from their issue to the end of what they occupy, and before them what they waited for. Of
-    iterations that are alike there are the first. Times are in microseconds of the modelled clock, from the start of
-    the compute unit's first workgroup; the launches begin at 0 each.
+    Each instruction is shown from issue until its unit is free, preceded by its wait. Only the first of identical loop
+    iterations are shown. Times are in microseconds of the modelled clock; each launch starts at 0.
     """
     events: list[dict[str, Any]] = []
     for process, launch in enumerate(timed.launches):
@@ -58,7 +57,7 @@ def _shown(process: int, sampled: Sampled, row: Array) -> Iterator[dict[str, Any
         reason = REASONS[int(row[numbers.EVENT_REASON])].replace("lds", "LDS")
         yield {"name": f"waits: {reason}", "cat": "wait", "ph": "X", "ts": ready / microsecond,
                "dur": (issued - ready) / microsecond, **place}  # fmt: skip
-    # What goes on in a pipe after the wavefront has issued would overlap its next instruction.
+    # Clip matrix instructions, whose execution in the pipe overlaps the wavefront's next instruction.
     until = min(done, issued + 4) if cost.unit is Unit.MATRIX else done
     yield {"name": line.mnemonic, "cat": cost.unit.name.lower(), "ph": "X", "ts": issued / microsecond,
            "dur": (until - issued) / microsecond, **place, "args": {"pc": hex(line.pc), "text": line.text}}  # fmt: skip

@@ -1,1 +1,1 @@
-"""Signing bundles, by key or by identity. Checking signatures is `aot_runtime.trust`."""
+"""Sign bundles by key or identity. Signatures are checked by `aot_runtime.trust`."""

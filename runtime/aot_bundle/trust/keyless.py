@@ -1,8 +1,8 @@
-"""Signing bundles with sigstore: by who one is, with no key to keep.
+"""Sign bundles with sigstore, by identity instead of a long-lived key.
 
-An identity provider says who signs: the CI service that this runs in, or one that is asked in a browser. Sigstore's
-authority makes a certificate of that for a key that is forgotten after it signed, and its log keeps when. The network
-is needed, and what is signed is public: the log has the bundle's name, its version and hashes.
+An identity provider attests the signer: the CI service, or one that is visited in a browser. Sigstore's authority
+issues a certificate for an ephemeral key, and its public log records the signature and its time. This needs a network
+and discloses the bundle's name, version and hashes.
 """
 
 from __future__ import annotations
@@ -31,21 +31,26 @@ _MAX_CONFIG_BYTES = 16 << 20
 
 
 class SigstoreError(ValueError):
-    """Sigstore does not sign, or cannot be reached."""
+    """Sigstore refused to sign or cannot be reached."""
 
 
 class IdentitySigner:
-    """Signs bundles as one identity, while its certificate is valid: for some minutes."""
+    """Signs bundles as one identity, for the few minutes that its certificate is valid."""
 
     def __init__(self, signer: Signer, signed_on: datetime):
         self._signer = signer
         self._signed_on = signed_on
 
     def sign(self, place: Path) -> tuple[str, str]:
-        """Write the signature of a bundle into its folder or archive, in place of an older one.
+        """Sign a bundle and write the signature into its folder or archive, replacing an older one.
 
-        Returns the (issuer, subject) that signed. Raises `BundleError` for a bundle that is not whole, `OSError` where
-        it cannot be written, `SigstoreError`.
+        Returns:
+            (issuer, subject) of the signer.
+
+        Raises:
+            BundleError: the bundle has faults.
+            OSError: the signature cannot be written.
+            SigstoreError: sigstore refused or cannot be reached.
         """
         from sigstore.dsse import Statement
 
@@ -58,12 +63,15 @@ class IdentitySigner:
 
 @contextmanager
 def identity_signer(config: Path | None) -> Iterator[IdentitySigner]:
-    """Who this process, or who sits before it, is.
+    """Open a signer for the OIDC identity of this process or its user.
 
-    config: a client trust configuration of sigstore, for another instance than the public one.
+    Args:
+        config: a client trust configuration of sigstore. Defaults to the public instance.
 
-    Raises `SigstoreError`, ValueError for a SOURCE_DATE_EPOCH that is no time, and `TrustError` where the library is
-    missing.
+    Raises:
+        SigstoreError: sigstore refused or cannot be reached.
+        ValueError: SOURCE_DATE_EPOCH is malformed.
+        TrustError: the library is missing.
     """
     need_sigstore()
     from sigstore.sign import SigningContext
@@ -92,7 +100,7 @@ def _token(instance: ClientTrustConfig) -> IdentityToken:
 
 
 def _asked(ask: Callable[[], Any]) -> Any:
-    """What sigstore answers. The library names no set of errors: those of its own, of HTTP and of decoding occur."""
+    """Call sigstore and convert any exception, since the library does not specify its errors."""
     try:
         return ask()
     except Exception as error:

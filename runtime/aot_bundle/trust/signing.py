@@ -1,4 +1,4 @@
-"""Signing a bundle that is whole."""
+"""Sign bundles by key."""
 
 from __future__ import annotations
 
@@ -26,19 +26,20 @@ _MAX_KEY_BYTES = 64 << 10
 
 @dataclass(frozen=True)
 class Signer:
-    """A key, and the time that its signatures say."""
+    """A key, and the time to record in signatures."""
 
     key: SigningKey
     signed_on: datetime
 
     def sign(self, place: Path) -> None:
-        """Sign a bundle: see `sign_bundle`."""
+        """Sign a bundle, see `sign_bundle`."""
         sign_bundle(place, self.key, self.signed_on)
 
 
 def read_signer(path: Path) -> Signer:
-    """A key by its file, with the time of now, or of SOURCE_DATE_EPOCH. Raises ValueError, and `TrustError` where the
-    library for keys is missing.
+    """Read a key file, with the current time or SOURCE_DATE_EPOCH as the time of signing.
+
+    Raises ValueError for a malformed key, and `TrustError` if the library is missing.
     """
     try:
         return Signer(SigningKey(read_regular(path, _MAX_KEY_BYTES)), signing_time())
@@ -49,7 +50,7 @@ def read_signer(path: Path) -> Signer:
 
 
 def signing_time() -> datetime:
-    """The time of now, or of SOURCE_DATE_EPOCH. Raises ValueError for one that is no time."""
+    """Return the current time, or SOURCE_DATE_EPOCH. Raises ValueError if that is malformed."""
     said = os.environ.get("SOURCE_DATE_EPOCH") or str(int(time.time()))
     try:
         return datetime.fromtimestamp(int(said), UTC)
@@ -58,7 +59,7 @@ def signing_time() -> datetime:
 
 
 def bundle_statement(source: Source, signed_on: datetime) -> bytes:
-    """What is signed of a bundle. Raises `BundleError` where it is not whole."""
+    """Return the statement to sign about a bundle. Raises `BundleError` if the bundle has faults."""
     data = read_index_bytes(source)
     if faults := verify_bundle(source):
         raise BundleError(f"bundle {source.path} is not signed, since it is not whole:", *faults)
@@ -72,9 +73,9 @@ def bundle_statement(source: Source, signed_on: datetime) -> bytes:
 
 
 def sign_bundle(place: Path, key: SigningKey, signed_on: datetime) -> None:
-    """Write the signature of a bundle into its folder or archive, in place of an older one.
+    """Sign a bundle and write the signature into its folder or archive, replacing an older one.
 
-    Raises `BundleError` for a bundle that is not whole, `OSError` where it cannot be written.
+    Raises `BundleError` if the bundle has faults, `OSError` if the signature cannot be written.
     """
     source = source_of(place)
     payload = bundle_statement(source, signed_on)

@@ -1,4 +1,4 @@
-"""The state of a bundle's signature, for tools that report it: unsigned, unverified, accepted or refused."""
+"""The signature state of a bundle, for reports: unsigned, unverified, accepted or refused."""
 
 from __future__ import annotations
 
@@ -16,12 +16,12 @@ from aot_runtime.trust.checking import Signed, check_digest, check_names, check_
 from aot_runtime.trust.policy import TrustPolicy
 
 MAX_TOLD = 20
-"""Uncovered files that an error lists by name."""
+"""Most uncovered files to list in an error."""
 
 
 @dataclass(frozen=True)
 class SignatureState:
-    """The state of a bundle's signature, and a line that explains it. `unverified`: signed, but no policy was given."""
+    """A signature state and its explanation. `unverified` means signed, but no policy was given."""
 
     state: Literal["unsigned", "unverified", "accepted", "refused"]
     text: str
@@ -63,7 +63,7 @@ def claims(source: Source, data: bytes) -> Iterator[tuple[Signed, str]]:
     for file in SIGNATURES:
         if claim := read_claim(source, file):
             check_digest(data, claim.statement, file)
-            yield Signed(file, claim.statement), f"{claim.signer} not verified, since there is no policy"
+            yield Signed(file, claim.statement), f"{claim.signer} not verified, since no policy is set"
 
 
 def _check_coverage(source: Source, index: Index, signed: Signed) -> None:
@@ -71,5 +71,5 @@ def _check_coverage(source: Source, index: Index, signed: Signed) -> None:
     if faults:
         more = [f"and {len(faults) - MAX_TOLD} more"] if len(faults) > MAX_TOLD else []
         raise TrustError(
-            f"bundle {source.path} is not what was signed: {'; '.join([*faults[:MAX_TOLD], *more])}", "altered"
+            f"bundle {source.path} differs from what was signed: {'; '.join([*faults[:MAX_TOLD], *more])}", "altered"
         )

@@ -1,4 +1,4 @@
-"""Makes the statement about a bundle, and the file of a signature over it. `bundle.statement` reads them."""
+"""Write statements and signature files. `aot_runtime.bundle.statement` reads them."""
 
 from __future__ import annotations
 
@@ -37,11 +37,11 @@ __all__ = [
 
 
 def make_statement(name: str, version: str, digests: dict[str, str], signed_on: datetime) -> bytes:
-    """The statement about a bundle, as bytes that are the same for the same arguments.
+    """Encode the statement about a bundle, deterministically.
 
     Args:
-        digests: file of the bundle → its SHA-256.
-        signed_on: a time with a zone.
+        digests: SHA-256 by file.
+        signed_on: time of signing, with a time zone.
     """
     subject = tuple(Subject(file, {"sha256": digest}) for file, digest in sorted(digests.items()))
     predicate = Predicate(name, version, signed_on)
@@ -49,5 +49,5 @@ def make_statement(name: str, version: str, digests: dict[str, str], signed_on: 
 
 
 def encode_envelope(envelope: Envelope) -> bytes:
-    """The content of a signature file."""
+    """Encode a signature file."""
     return msgspec.json.format(msgspec.json.encode(envelope, order="deterministic"), indent=1) + b"\n"

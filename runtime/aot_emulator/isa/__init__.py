@@ -1,1 +1,1 @@
-"""The instruction sets: how instructions are decoded, and what each does to the state of wavefronts."""
+"""Instruction sets: decoding, and the effect of each instruction on wavefront state."""

@@ -1,4 +1,4 @@
-"""Bit fields, shifts and searches for bits, of integers of any width: what the scalar unit and the vector ALU share."""
+"""Bit fields, shifts and bit searches of integers, shared by the SALU and the VALU."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from aot_emulator.state.arrays import Array
 
 
 def bit_field(value: Array, offset: Array, width: Array) -> Array:
-    """Bits [offset, offset + width) of values, sign-extended if they are signed; a width beyond the top is cut."""
+    """Extract bits [offset, offset + width), sign-extended for signed dtypes. The width is clipped at the top bit."""
     bits = value.dtype.itemsize * 8
     unsigned = value.dtype.newbyteorder("=").str.replace("i", "u")
     width = np.minimum(width, bits - offset).astype(unsigned)
@@ -21,7 +21,7 @@ def bit_field(value: Array, offset: Array, width: Array) -> Array:
 
 
 def bit_length(value: Array) -> Array:
-    """Position above the highest bit set, int64; 0 for 0. value: uint32 or uint64."""
+    """Return the position above the highest set bit, int64; 0 for 0. value: uint32 or uint64."""
     if value.dtype == np.uint64:
         high = bit_length((value >> np.uint64(32)).astype(np.uint32))
         return np.where(high > 0, high + 32, bit_length((value & np.uint64(0xFFFFFFFF)).astype(np.uint32)))
@@ -29,18 +29,18 @@ def bit_length(value: Array) -> Array:
 
 
 def find_high(value: Array) -> Array:
-    """Leading zeros; -1 for 0."""
+    """Count leading zeros; -1 for 0."""
     length = bit_length(value)
     return np.where(length == 0, -1, value.dtype.itemsize * 8 - length)
 
 
 def find_low(value: Array) -> Array:
-    """Trailing zeros; -1 for 0."""
+    """Count trailing zeros; -1 for 0."""
     return bit_length(value & (~value + value.dtype.type(1))) - 1
 
 
 def find_sign(value: Array) -> Array:
-    """Leading bits equal to the sign; -1 if all are. value: int32 or int64."""
+    """Count leading bits equal to the sign; -1 if all are. value: int32 or int64."""
     unsigned = np.asarray(value ^ (value >> (value.dtype.itemsize * 8 - 1)))
     return find_high(unsigned.view(unsigned.dtype.str.replace("i", "u")))
 
@@ -49,7 +49,7 @@ _REVERSED = np.packbits(np.unpackbits(np.arange(256, dtype=np.uint8)[:, None], a
 
 
 def reverse_bits(value: Array) -> Array:
-    """Bit 0 becomes the highest. Unsigned of any width."""
+    """Reverse the bits of unsigned integers of any width."""
     octets = np.ascontiguousarray(value)[..., None].view(np.uint8)
     return np.ascontiguousarray(_REVERSED[octets[..., ::-1]]).view(value.dtype)[..., 0]
 

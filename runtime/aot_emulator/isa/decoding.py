@@ -1,6 +1,6 @@
-"""From machine code to instruction records: tinygrad's ISA tables find the encoding and its fields.
+"""Instruction decoder, based on tinygrad's ISA tables.
 
-A record keeps the raw fields; what an operand means is decided in `operands`.
+Instructions hold the raw fields of their encoding; `operands` interprets them.
 """
 
 from __future__ import annotations
@@ -19,45 +19,45 @@ from .archs import Arch
 from .mnemonics import cdna_name
 
 _LONGEST = 16
-"""Bytes of the longest encoding."""
+"""Size of the longest encoding in bytes."""
 _KNOWN = 1 << 16
-"""Instructions that are kept for the next kernels; beyond that they are all dropped."""
+"""Maximum number of cached instructions, after which the cache is cleared."""
 _SCALED_MATRIX = 0xD3AC
-"""Upper half of the first word of CDNA's only encoding longer than 8 bytes, VOP3PX2, which the tables do not check."""
+"""Upper half of the first word of VOP3PX2, CDNA's only encoding over 8 bytes, which the tables do not check."""
 _DPP_FORMS = {250: "_DPP16", 233: "_DPP8", 234: "_DPP8"}
-"""Values of RDNA's src0 that say that its register is in a further dword; 234: inactive lanes are read too."""
+"""Values of RDNA's src0 that mark DPP, whose register is in a further dword; 234: inactive lanes are read too."""
 _TO_SCALAR = ("v_cmp", "v_readlane", "v_readfirstlane")
-"""Vector instructions whose vdst is a scalar register; the tables do not say so of all their forms."""
+"""Vector instructions whose vdst is a scalar register, which the tables do not state for all forms."""
 _BUFFERS = {"rdna3": (0b111000, "MUBUF"), "rdna4": (0b110001, "VBUFFER")}
-"""Encodings of buffer instructions that the tables have, and the decoder leaves out: (bits 31:26, name)."""
+"""Buffer encodings that are in tinygrad's tables but not in its decoder: (bits 31:26, name)."""
 
 
 @dataclass(frozen=True)
 class Instruction:
-    """One instruction of a kernel."""
+    """A decoded instruction of a kernel."""
 
     arch: Arch
     pc: int
-    """Byte offset from the kernel's first byte; other functions of the module may lie before it."""
+    """Byte offset from the kernel's first instruction; negative for functions that precede it in the module."""
     size: int
     mnemonic: str
-    """Without the suffix of the encoding: `v_add_f32` for `v_add_f32_e64`."""
+    """Mnemonic without encoding suffix: `v_add_f32` for `v_add_f32_e64`."""
     encoding: str
-    """As the ISA document names it: `VOP3`, `SOPP`; variants end in `_LIT`, `_DPP16`, `_SDWA` or `_SDWA_SDST`."""
+    """Name in the ISA document, such as `VOP3`; variants end in `_LIT`, `_DPP16`, `_SDWA` or `_SDWA_SDST`."""
     fields: Mapping[str, int]
-    """The encoding's fields by name. Registers and constants have their number in the space of 512 sources, where
-    256 is v0. Halves of registers are named in `opsel`, by RDNA's short encodings too."""
+    """Encoding fields by name. Registers and constants use operand numbers in the space of 512 sources, where 256 is
+    v0. `opsel` selects register halves, also for RDNA's short encodings."""
     words: tuple[tuple[str, int], ...]
-    """(operand, 32-bit registers) as the ISA tables have it."""
+    """(operand, number of 32-bit registers) from the ISA tables."""
     short: frozenset[str] = frozenset()
-    """Operands of 16 bits."""
+    """Names of 16-bit operands."""
     parts: tuple[Instruction, ...] = ()
-    """Of VOPD: the two instructions that are executed at once, as they are by themselves. It has no fields then."""
+    """For VOPD, the two instructions executed together; the pair itself has no fields."""
     derived: dict[str, Any] = dataclass_field(default_factory=dict, compare=False, repr=False)
-    """What was found out from the code alone; instructions of the same code share it."""
+    """Cache of derived data, shared by instructions with the same encoding."""
 
     def moved(self, pc: int) -> Instruction:
-        """The same instruction at another place."""
+        """Return the same instruction at another pc."""
         return replace(self, pc=pc, parts=tuple(part.moved(pc) for part in self.parts))
 
     def field(self, name: str, default: int = 0) -> int:
@@ -69,7 +69,7 @@ class Instruction:
 
     @cached_property
     def operation(self) -> str:
-        """The name that the semantics are kept under: the mnemonic, or what CDNA calls the same."""
+        """CDNA's mnemonic of the instruction, under which its semantics are registered."""
         return self.mnemonic if self.arch.isa == "cdna" else cdna_name(self.mnemonic)
 
     @property
@@ -77,28 +77,28 @@ class Instruction:
         return self.pc + self.size
 
     def branch_target(self) -> int:
-        """Where `simm16` leads: words from the next instruction."""
+        """Return the branch target: `simm16` words from the next instruction."""
         return self.next_pc + 4 * signed(self.fields["simm16"], 16)
 
     def unsupported(self, what: str) -> UnsupportedInstructionError:
-        """The error of something that is not implemented."""
+        """Return the error for an unsupported instruction or form."""
         given = ", ".join(f"{name}={value}" for name, value in self.fields.items() if value)
         return UnsupportedInstructionError(f"{what} ({self.encoding}: {given})", None, self.pc, self.mnemonic)
 
 
 def signed(value: int, bits: int) -> int:
-    """A field of two's complement."""
+    """Sign-extend a field."""
     return value - (value >> bits - 1 << bits)
 
 
 def decode(code: bytes, arch: Arch, start: int = 0) -> dict[int, Instruction]:
-    """The instructions of a function by pc.
+    """Decode the instructions of a function, by pc.
 
-    Whatever does not decode is left out: it may be padding; to execute it is an error.
+    Words that cannot be decoded are skipped, as they may be padding; executing them is an error.
 
     Args:
         code: the function's machine code.
-        start: pc of its first byte.
+        start: pc of the first byte.
     """
     words = _words(arch)
     found: dict[int, Instruction] = {}
@@ -114,15 +114,15 @@ def decode(code: bytes, arch: Arch, start: int = 0) -> dict[int, Instruction]:
 
 
 class _Words:
-    """Decodes the instructions of an architecture. Half of a kernel's are those that it, or another one, had before."""
+    """Caching decoder of an architecture. About half of a kernel's instructions have been decoded before."""
 
     def __init__(self, arch: Arch):
         self._arch, self._decode_inst = arch, _decoder(arch.isa)
         self._known: dict[bytes, Instruction] = {}
 
     def decode(self, raw: bytes) -> Instruction | None:
-        """The first instruction of some code, at pc 0; None where it does not decode."""
-        for size in range(4, len(raw) + 1, 4):  # no instruction's code is how a longer one's begins
+        """Decode the first instruction, at pc 0. Returns None if it cannot be decoded."""
+        for size in range(4, len(raw) + 1, 4):  # no instruction is a prefix of another
             found = self._known.get(raw[:size])
             if found is not None:
                 return found
@@ -140,14 +140,14 @@ def _words(arch: Arch) -> _Words:
 
 
 def _decoder(isa: str) -> Callable[[bytes], Any]:
-    """Takes bytes and gives an instruction of the tables."""
+    """Return a function that decodes bytes to an instruction of tinygrad's tables."""
     try:
         from tinygrad.renderer.amd import decode_inst
         from tinygrad.runtime.autogen.amd.rdna3 import ins as rdna3
         from tinygrad.runtime.autogen.amd.rdna4 import ins as rdna4
     except ImportError as error:
         raise DeviceError(
-            f"the emulator needs tinygrad's ISA tables, which cannot be imported ({error}): "
+            f"the emulator needs tinygrad's ISA tables; importing them failed ({error}): "
             'pip install "aotbuild[emulator]"'
         ) from error
     if isa == "cdna":
@@ -159,7 +159,7 @@ def _decoder(isa: str) -> Callable[[bytes], Any]:
 
 
 def _with_dpp(decoded: Any, raw: bytes) -> Any:
-    """The instruction with the dword that DPP adds, which the decoder leaves out of some encodings."""
+    """Decode with the extra dword of DPP, which tinygrad's decoder ignores in some encodings."""
     source, form = getattr(type(decoded), "src0", None), type(decoded).__name__
     suffix = _DPP_FORMS.get(decoded._raw >> source.lo & source.mask, "") if source is not None else ""
     if not suffix or form.endswith(suffix):
@@ -188,7 +188,7 @@ def _decode_one(decode_inst: Callable[[bytes], Any], raw: bytes, arch: Arch, pc:
         fields["vdst"] &= 0xFF
     if arch.generation == "cdna2":
         fields = gfx90a.rename_fields(encoding, fields)
-    # The tables name the first source of some encodings as those with DPP do.
+    # The tables name the first source of some encodings as in their DPP variants.
     bits = {"src0" if name == "vsrc0" and "src0" in fields else name: n for name, n in decoded.op_bits.items()}
     short = frozenset(name for name, n in bits.items() if n == 16)
     if arch.isa != "cdna" and encoding.startswith(("VOP1", "VOP2", "VOPC")):
@@ -198,7 +198,7 @@ def _decode_one(decode_inst: Callable[[bytes], Any], raw: bytes, arch: Arch, pc:
 
 
 def _name_halves(fields: dict[str, int], short: frozenset[str]) -> None:
-    """In the short encodings bit 7 of a register's number says which half is meant: make that `opsel`, as in VOP3."""
+    """Move bit 7 of register numbers, which selects halves in the short encodings, to `opsel` as in VOP3."""
     for name, position in (("src0", 0), ("vsrc0", 0), ("vsrc1", 1), ("vdst", 3)):
         if ("src0" if name == "vsrc0" else name) in short and fields.get(name, 0) >= 256 and fields[name] & 0x80:
             fields[name] -= 0x80
@@ -207,7 +207,7 @@ def _name_halves(fields: dict[str, int], short: frozenset[str]) -> None:
 
 def _pair(decoded: Any, arch: Arch, pc: int) -> Instruction:
     numbers = {name: _number(decoded, name, field) for name, field in decoded._fields}
-    # The second result is a register of the other parity; its lowest bit is not in the encoding.
+    # The second result register has the opposite parity of the first; its lowest bit is not encoded.
     numbers["vdsty"] = 256 | numbers["vdsty"] << 1 | ~numbers["vdstx"] & 1
     names = {half: getattr(decoded, f"op{half}").name.lower().removesuffix("_e32") for half in "xy"}
     form = type(decoded).__name__.removeprefix("VOPD")  # it may end in _LIT
@@ -228,7 +228,7 @@ def _pair(decoded: Any, arch: Arch, pc: int) -> Instruction:
 
 
 def _number(decoded: Any, name: str, field: Any) -> int:
-    """A field's raw value; for registers, the number in the space of all sources."""
+    """Return the raw value of a field; for registers, the operand number."""
     raw = decoded._raw >> field.lo & field.mask
     if hasattr(field, "_valid_range"):
         return raw + field._valid_range[0]

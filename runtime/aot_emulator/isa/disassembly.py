@@ -1,4 +1,4 @@
-"""Instructions as text: the operands that one has, and how they are written."""
+"""Disassembler: operands of instructions, and their text."""
 
 from __future__ import annotations
 
@@ -44,24 +44,24 @@ _DATA = ("vdst", "vdata", "vsrc", "data", "data0")
 _SHORT_TRANSFER = re.compile(r"_d16(_|$)|_store_b(16|8)$")
 _OFF, _SDWA, _LITERAL = 0x7F, 249, 255
 _REPLACED_SOURCE = (_SDWA, 250, 233, 234)
-"""Values of src0 that say: SDWA or DPP, and the register is in a field of its own."""
+"""Values of src0 that mark SDWA or DPP, whose register is in a separate field."""
 _MASKED = ("v_addc_co", "v_subb_co", "v_subbrev_co", "v_add_co", "v_sub_co", "v_subrev_co", "v_cndmask")
 _TO_SCALAR = ("v_readlane_b32", "v_readfirstlane_b32")
-"""Their vdst is a scalar register."""
+"""Instructions whose vdst is a scalar register."""
 _FLAGS = ("offen", "idxen", "sc0", "sc1", "glc", "nt", "slc", "dlc", "scc", "lds", "gds")
 
 
 @dataclass(frozen=True)
 class Operand:
-    """A register, or a constant, of an instruction.
+    """A register or constant operand of an instruction.
 
     Attributes:
-        name: of its field in the encoding; `vcc` if the instruction implies it.
-        number: in the space of 512 sources.
-        words: 32-bit registers.
-        accumulation: it is an accumulation register.
-        result: it is written; some are read as well.
-        half: which 16 bits of the register it is, where instructions wait for halves by themselves; None: all of it.
+        name: name of its encoding field; `vcc` for an implicit VCC.
+        number: operand number in the space of 512 sources.
+        words: number of 32-bit registers.
+        accumulation: it is an AGPR.
+        result: it is written; it may also be read.
+        half: register half that it uses, on architectures that track halves separately; None: the whole register.
     """
 
     name: str
@@ -81,7 +81,7 @@ class Operand:
 
 
 def operands_of(instruction: Instruction) -> tuple[Operand, ...]:
-    """The operands, results first, without those that the fields say are not there."""
+    """Return the operands of an instruction, results first, excluding those disabled by its fields."""
     found: tuple[Operand, ...] | None = instruction.derived.get("operands")
     if found is None:
         found = instruction.derived["operands"] = tuple(_find_operands(instruction))
@@ -161,7 +161,7 @@ def _is_accumulation(instruction: Instruction, name: str) -> bool:
     if mnemonic.startswith("v_accvgpr"):
         return name == "vdst" if "write" in mnemonic else name == "src0" if "read" in mnemonic else True
     if "mfma" in mnemonic:
-        # The tables call MFMA's bits, for some of its opcodes, by the names of other VOP3P instructions.
+        # For some MFMA opcodes, the ISA tables use the field names of other VOP3P instructions.
         sources = fields.get("acc", fields.get("opsel_hi", 0))
         of_result = bool(fields.get("acc_cd", fields.get("clmp", 0)))
         return {"src0": bool(sources & 1), "src1": bool(sources >> 1 & 1)}.get(name, of_result)
@@ -186,7 +186,7 @@ def _implies_vcc(instruction: Instruction) -> bool:
 
 
 def register_name(number: int, words: int = 1, accumulation: bool = False) -> str:
-    """`v12`, `a[0:3]`, `s[4:5]`, `vcc`, …"""
+    """Return a register's name, such as `v12`, `a[0:3]`, `s[4:5]`, `vcc`."""
     if number < VCC or number >= VGPR:
         letter, first = ("a" if accumulation else "v", number - VGPR) if number >= VGPR else ("s", number)
         return f"{letter}{first}" if words == 1 else f"{letter}[{first}:{first + words - 1}]"
@@ -212,7 +212,7 @@ def _operand_text(instruction: Instruction, operand: Operand) -> str:
 
 
 def disassemble(instruction: Instruction) -> str:
-    """An instruction as its assembly text has it, as near as the reader needs: `ds_read_b64 v[2:3], v4 offset:16`."""
+    """Return the approximate assembly text of an instruction, such as `ds_read_b64 v[2:3], v4 offset:16`."""
     if instruction.parts:
         return " :: ".join(disassemble(part).replace("v_", "v_dual_", 1) for part in instruction.parts)
     name, fields = instruction.mnemonic, instruction.fields

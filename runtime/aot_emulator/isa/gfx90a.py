@@ -1,11 +1,11 @@
-"""What gfx90a encodes otherwise than CDNA3, whose tables the decoder has.
+"""Differences between the encodings of gfx90a and of CDNA3, whose tables the decoder uses.
 
-Opcodes that CDNA3 dropped or gave to others are decoded as a CDNA3 instruction with the same operands, and renamed.
-The cache policy bits lie where CDNA3 has sc0, sc1 and nt, and are called glc, scc and slc: glc of an atomic says that
-the old value is returned. Of flat memory instructions, the bit that says on CDNA3 that scratch has a vector address
-says here that the data goes to LDS; scratch has a vector address where it has no scalar one.
+Opcodes that CDNA3 dropped or reassigned are decoded as CDNA3 instructions with the same operands, and renamed. The
+cache policy bits at the positions of CDNA3's sc0, sc1 and nt are glc, scc and slc; glc of an atomic returns the old
+value. In flat memory instructions, the bit for a vector address of scratch on CDNA3 selects a load to LDS on gfx90a.
+Scratch uses a vector address there if it has no scalar address.
 
-Found by disassembling every opcode of every encoding with LLVM for gfx90a, and comparing the names.
+The differences were found by disassembling every opcode of every encoding with LLVM for gfx90a.
 """
 
 from __future__ import annotations
@@ -42,9 +42,9 @@ MATRIX_OPCODES: Mapping[int, str] = {
     110: "v_mfma_f64_16x16x4f64",
     111: "v_mfma_f64_4x4x4f64",
 }
-"""The VOP3P opcodes (7 bits) of gfx90a's matrix instructions, many of which CDNA3 gave to others."""
+"""VOP3P opcodes (7 bits) of gfx90a's matrix instructions, many of which CDNA3 reassigned."""
 _VOP3P = 896
-"""VOP3P's opcodes are the VOP3 opcodes from here on: the encodings share their upper bits."""
+"""Offset of VOP3P opcodes among VOP3 opcodes, as the encodings share their upper bits."""
 _SAME_OPERANDS = {
     84: 68,  # 32x32x8 i8: as 32x32x2 f32
     85: 69,
@@ -55,17 +55,17 @@ _SAME_OPERANDS = {
     108: 68,
     109: 69,
 }
-"""CDNA3 opcodes of VOP3P whose operands have the sizes of those of gfx90a's."""
+"""CDNA3's VOP3P opcodes with the same operand sizes, by gfx90a's opcode."""
 
 
 @dataclass(frozen=True)
 class _Family:
-    """An encoding's opcodes that differ.
+    """Opcodes of an encoding that differ from CDNA3.
 
     Attributes:
-        shift, encoding: the upper bits of the first word, and what they are.
-        at, bits: the place of the opcode in it.
-        renamed: by opcode: (CDNA3's opcode to decode it as, its mnemonic).
+        shift, encoding: position and value of the encoding bits in the first word.
+        at, bits: position and width of the opcode.
+        renamed: (CDNA3 opcode to decode it as, mnemonic) by opcode.
     """
 
     shift: int
@@ -95,7 +95,7 @@ _NO_ADDRESS = 0x7F
 
 
 def substitute(raw: bytes) -> tuple[bytes, str | None]:
-    """Machine code that CDNA3's tables decode, and the mnemonic if theirs is not gfx90a's."""
+    """Convert machine code to CDNA3's encoding. Returns it with the mnemonic, or None if that is the same."""
     word = int.from_bytes(raw[:4], "little")
     for family in _FAMILIES:
         opcode = word >> family.at & (1 << family.bits) - 1
@@ -107,7 +107,7 @@ def substitute(raw: bytes) -> tuple[bytes, str | None]:
 
 
 def rename_fields(encoding: str, fields: Mapping[str, int]) -> dict[str, int]:
-    """A decoded instruction's fields as gfx90a has them."""
+    """Convert the decoded fields of an instruction to gfx90a's."""
     found = {_FLAGS.get(name, name): value for name, value in fields.items()}
     if encoding in ("GLOBAL", "FLAT"):
         found["lds"] = found.pop("sve")

@@ -1,4 +1,4 @@
-"""Instructions that RDNA's ISA documents call by other names than CDNA's: the semantics are kept under the latter."""
+"""Mapping of RDNA mnemonics to CDNA's names, under which the semantics are registered."""
 
 from __future__ import annotations
 
@@ -37,7 +37,7 @@ _RENAMED = tuple(
 
 @cache
 def cdna_name(mnemonic: str) -> str:
-    """What CDNA calls an instruction of RDNA; its own name if it has no other."""
+    """Return CDNA's name of an RDNA instruction, or the mnemonic itself if they are the same."""
     for pattern, name in _RENAMED:
         if pattern.fullmatch(mnemonic):
             return pattern.sub(name, mnemonic)

@@ -1,6 +1,6 @@
-"""What an encoding does to the operands of a vector instruction: neg, abs, op_sel, clamp, omod, SDWA and DPP.
+"""Operand modifiers of vector instructions: neg, abs, op_sel, clamp, omod, SDWA and DPP.
 
-A modifier that an instruction's operands cannot take is refused, never ignored.
+Unsupported modifiers are rejected, never ignored.
 """
 
 from __future__ import annotations
@@ -38,7 +38,7 @@ _PAD, _SIGN_EXTEND, _PRESERVE = 0, 1, 2
 
 
 def modifiers(instruction: Instruction, layout: Registers) -> Modifiers:
-    """The modifiers of an instruction's encoding."""
+    """Return the modifiers of an instruction's encoding."""
     for suffix, kind in (("_SDWA", Sdwa), ("_SDWA_SDST", Sdwa), ("_DPP16", Dpp), ("_DPP8", Dpp8)):
         if instruction.encoding.endswith(suffix):
             return kind(instruction, layout)
@@ -46,18 +46,18 @@ def modifiers(instruction: Instruction, layout: Registers) -> Modifiers:
 
 
 class Modifiers:
-    """VOP1, VOP2 and VOPC, which have no modifiers, and VOP3 and VOP3SD, which have them in fields for all sources."""
+    """Modifiers of VOP3 and VOP3SD, which have fields for all sources; VOP1, VOP2 and VOPC have none."""
 
     def __init__(self, instruction: Instruction, layout: Registers):
         self.instruction, self.layout = instruction, layout
         self.clamp = bool(instruction.field("clmp"))
         self.omod = instruction.field("omod")
-        self._is_rdna = instruction.arch.isa != "cdna"  # its 16-bit results are halves of registers
+        self._is_rdna = instruction.arch.isa != "cdna"  # RDNA writes 16-bit results to register halves
 
-    # What the encodings differ in
+    # Overridden by encodings
 
     def numbers(self) -> list[int]:
-        """The sources' operand numbers, in order."""
+        """Return the operand numbers of the sources, in order."""
         fields = self.instruction.fields
         names = ("src0", "src1" if "src1" in fields else "vsrc1", "src2")
         found = [fields[name] for name in names if name in fields]
@@ -66,19 +66,19 @@ class Modifiers:
         return found
 
     def sign_changes(self, position: int) -> tuple[bool, bool]:
-        """(neg, abs) of a source."""
+        """Return (neg, abs) of a source."""
         neg, absolute = self.instruction.field("neg"), self.instruction.field("abs")
         return bool(neg >> position & 1), bool(absolute >> position & 1)
 
     def raw_source(self, position: int, number: int, kind: str) -> Reader:
-        """A source before neg and abs."""
+        """Return the reader of a source without neg and abs."""
         high = self.instruction.field("opsel") >> position & 1
         if high and bits_of(kind) != 16:
             raise self.instruction.unsupported(f"op_sel on source {position} of {bits_of(kind)} bits")
         return vector_source(self.instruction, number, kind, self.layout, high)
 
     def destination(self, kind: str, keeps_high: bool) -> Writer:
-        """Writes the result."""
+        """Return the writer of the result."""
         row = self.destination_row(kind)
         high = self.instruction.field("opsel") >> 3
         if high and bits_of(kind) != 16:
@@ -88,17 +88,17 @@ class Modifiers:
         return register_writer(row, kind)
 
     def around(self, step: Step) -> Step:
-        """The step as the encoding has it executed."""
+        """Wrap a step with effects of the encoding."""
         return step
 
-    # What they share
+    # Common to all encodings
 
     def destination_row(self, kind: str) -> int:
         words = 2 if bits_of(kind) == 64 else 1
         return vector_register(self.instruction, self.instruction.fields["vdst"], False, self.layout, words)
 
     def sources(self, kinds: Sequence[str], placed: bool = False) -> list[Reader]:
-        """Readers of the sources. `placed`: op_sel places the result, and does not choose halves of sources."""
+        """Return readers of the sources. placed: op_sel selects the position of the result, not halves of sources."""
         if placed and self.instruction.field("opsel") & 3:
             raise self.instruction.unsupported("op_sel on a source")
         return [self._source(position, kind) for position, kind in enumerate(kinds)]
@@ -113,15 +113,15 @@ class Modifiers:
         read = self.raw_source(position, numbers[position], kind)
         negate, absolute = self.sign_changes(position)
         if (negate or absolute) and not kind.startswith("f"):
-            raise self.instruction.unsupported(f"neg or abs on source {position}, which is no float")
+            raise self.instruction.unsupported(f"neg or abs on source {position}, which is not a float")
         return with_signs(read, negate, absolute)
 
     def finish(self, kind: str, saturates: bool) -> Finish | None:
-        """Applies omod and clamp to the result; None where there is nothing to apply."""
+        """Return a function that applies omod and clamp to the result, or None if neither is set."""
         steps: list[Finish] = []
         if self.omod:
             if not kind.startswith("f"):
-                raise self.instruction.unsupported("omod on a result that is no float")
+                raise self.instruction.unsupported("omod on a result that is not a float")
             steps.append(_output_modifier(kind, _OMOD[self.omod], self.instruction.arch.isa != "rdna4"))
         if self.clamp and kind.startswith("f"):
             steps.append(clamp_float)
@@ -139,19 +139,19 @@ class Modifiers:
         return apply
 
     def refuse_clamp(self) -> None:
-        """For instructions whose results take neither clamp nor omod."""
+        """Reject clamp and omod, for instructions that do not support them."""
         if self.clamp or self.omod:
             raise self.instruction.unsupported("clamp or omod")
 
     def word_of_first_source(self) -> int:
-        """Which 16 bits of the first source are meant."""
+        """Return the half of the first source that op_sel selects."""
         if self.instruction.field("opsel") & ~1 or self.clamp or self.omod:
             raise self.instruction.unsupported("a modifier")
         return self.instruction.field("opsel")
 
 
 def with_signs(read: Reader, negate: bool, absolute: bool) -> Reader:
-    """The reader with abs, then neg, applied."""
+    """Apply abs, then neg, to a reader."""
     if negate and absolute:
         return lambda waves: -np.abs(read(waves))
     if negate:
@@ -162,9 +162,9 @@ def with_signs(read: Reader, negate: bool, absolute: bool) -> Reader:
 
 
 def clamp_float(waves: Wavefronts, result: Any) -> Any:
-    """To [0, 1]; NaN becomes 0 if MODE.DX10_CLAMP is set."""
+    """Clamp to [0, 1]; NaN becomes 0 if MODE.DX10_CLAMP is set."""
     clamped = np.fmin(np.fmax(result, result.dtype.type(0)), result.dtype.type(1))
-    # fmax may keep either zero.
+    # fmax may return either zero.
     clamped = np.where(result > 0, clamped, result.dtype.type(0))
     return clamped if waves.mode.dx10_clamp else np.where(np.isnan(result), result, clamped)
 
@@ -180,7 +180,7 @@ def _output_modifier(kind: str, factor: float, has_ieee: bool) -> Finish:
 
 
 class Sdwa(Modifiers):
-    """Sub-dword addressing: sources and the result are bytes or words of registers."""
+    """SDWA: sources and result are bytes or words of registers."""
 
     def numbers(self) -> list[int]:
         fields = self.instruction.fields
@@ -244,7 +244,7 @@ class Sdwa(Modifiers):
 
 
 def _selection(instruction: Instruction, select: int) -> tuple[int, int]:
-    """(lowest bit, bits) of a selection."""
+    """Return (lowest bit, width) of a selection."""
     if select in _BYTES:
         return 8 * select, 8
     if select in _WORDS:
@@ -255,9 +255,9 @@ def _selection(instruction: Instruction, select: int) -> tuple[int, int]:
 
 
 class Dpp(Modifiers):
-    """Data-parallel primitives: the first source comes from other lanes.
+    """DPP: the first source is read from other lanes.
 
-    The source is read before anything is written, so a destination that is its own source is safe.
+    All sources are read before the result is written, so that source and destination may be the same register.
     """
 
     def __init__(self, instruction: Instruction, layout: Registers):
@@ -302,7 +302,7 @@ class Dpp(Modifiers):
         return self._within & waves.dpp_sources[:, self._lanes]
 
     def around(self, step: Step) -> Step:
-        """Lanes that the masks disable are not written, nor those without a source unless bound_ctrl gives them 0."""
+        """Disable writes to masked lanes, and to lanes without a source unless bound_ctrl makes it 0."""
 
         def masked(waves: Wavefronts) -> None:
             active = waves.dpp_sources = waves.active
@@ -321,7 +321,7 @@ class Dpp(Modifiers):
 
 
 class Dpp8(Dpp):
-    """DPP of RDNA within each eight lanes, which inactive ones give 0 to."""
+    """RDNA's DPP8, which permutes lanes in groups of eight. Inactive source lanes read as 0."""
 
     def _find_lanes(self) -> tuple[Array, Array]:
         lanes = self.instruction.arch.lanes
@@ -330,7 +330,7 @@ class Dpp8(Dpp):
 
 
 def _source_lanes(instruction: Instruction) -> tuple[Array, Array]:
-    """For each lane, the lane that a DPP control reads, and whether there is one."""
+    """Return the source lane of each lane for a DPP control, and a mask of the lanes that have one."""
     control = instruction.fields["dpp"]
     lanes = instruction.arch.lanes
     lane = np.arange(lanes)

@@ -1,8 +1,8 @@
-"""What operands mean: a source's number becomes a reader of it, a destination's a writer.
+"""Readers and writers of operands.
 
-Kinds name what an instruction takes an operand for: u, i or f and a width. A reader of a kind gives an array of its
-dtype: [wavefronts, lanes] from a vector register, [wavefronts, 1] from a scalar one, a scalar from a constant. What
-the scalar unit reads is [wavefronts].
+A kind is the type that an instruction gives to an operand: u, i or f, and a width. A reader returns an array of this
+dtype: [wavefronts, lanes] for a vector register, [wavefronts, 1] for a scalar register, and a scalar for a constant.
+Readers of the scalar unit return [wavefronts].
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from .decoding import Instruction
 Reader = Callable[[Wavefronts], Any]
 Writer = Callable[[Wavefronts, Any], None]
 Step = Callable[[Wavefronts], None]
-"""What executes an instruction."""
+"""Function that executes an instruction."""
 
 DTYPES = {f"{kind}{bits}": np.dtype(f"{kind}{bits // 8}") for kind in "ui" for bits in (16, 32, 64)}
 DTYPES |= {f"f{bits}": np.dtype(f"f{bits // 8}") for bits in (16, 32, 64)}
@@ -46,12 +46,12 @@ def literal_of(instruction: Instruction) -> int:
 
 
 def constant(instruction: Instruction, number: int, kind: str) -> Any:
-    """A constant operand as a scalar of the kind; None if the operand is none."""
+    """Return the value of a constant operand as a scalar of `kind`, or None if it is not a constant."""
     width = bits_of(kind)
     if 128 <= number <= 208:
         raw = number - 128 if number <= 192 else 192 - number
     elif number in FLOAT_CONSTANTS:
-        # In an integer operand too a float constant is its bit pattern.
+        # Float constants in integer operands stand for their bit pattern.
         form = {16: "<e", 32: "<f", 64: "<d"}[width]
         raw = int.from_bytes(struct.pack(form, FLOAT_CONSTANTS[number]), "little")
     elif number == _INVERSE_TWO_PI:
@@ -61,7 +61,7 @@ def constant(instruction: Instruction, number: int, kind: str) -> Any:
         if kind == "f64":
             raw <<= 32
         elif kind == "i64" and raw >> 31:
-            raise instruction.unsupported("a negative literal of 64 bits, whose extension is not documented")
+            raise instruction.unsupported("negative literal for a 64-bit operand, whose extension is undocumented")
     else:
         return None
     unsigned = np.array(raw & ((1 << width) - 1), DTYPES[f"u{width}"])
@@ -69,7 +69,7 @@ def constant(instruction: Instruction, number: int, kind: str) -> Any:
 
 
 def _high_half(instruction: Instruction, number: int, kind: str) -> Any:
-    """Upper 16 bits of a constant: the sign of an integer, 0 of a float, as that is one of 16 bits."""
+    """Return the upper 16 bits of a constant: the sign for integers, 0 for float constants, which have 16 bits."""
     whole = constant(instruction, number, "u32")
     if whole is None:
         return None
@@ -77,7 +77,7 @@ def _high_half(instruction: Instruction, number: int, kind: str) -> Any:
 
 
 def scalar_source(instruction: Instruction, number: int, kind: str) -> Reader:
-    """A source of the scalar unit: [wavefronts]."""
+    """Return the reader of a scalar source, [wavefronts]."""
     value = constant(instruction, number, kind)
     if value is not None:
         return lambda waves: value
@@ -102,10 +102,9 @@ def scalar_source(instruction: Instruction, number: int, kind: str) -> Reader:
 
 
 def vector_register(instruction: Instruction, number: int, accumulation: bool, layout: Registers, words: int) -> int:
-    """Row of a vector register in `Wavefronts.u32`.
+    """Return the row of a vector register in `Wavefronts.u32`.
 
-    CDNA has one file of both kinds: accumulation registers are those from the kernel's offset on, where ordinary ones
-    of higher numbers run on into them.
+    CDNA has a unified register file: AGPRs start at the kernel's offset, and higher-numbered VGPRs alias them.
     """
     index = number - VGPR if number >= VGPR else number
     row = layout.accumulation + index if accumulation else index
@@ -117,11 +116,11 @@ def vector_register(instruction: Instruction, number: int, accumulation: bool, l
 
 
 class Registers:
-    """How a kernel's vector registers are laid out.
+    """Layout of a kernel's vector registers.
 
     Attributes:
-        accumulation: row of the first accumulation register: the ordinary ones lie below it.
-        total: rows in all.
+        accumulation: row of the first AGPR, after the VGPRs.
+        total: total number of rows.
     """
 
     def __init__(self, accumulation: int, total: int):
@@ -129,7 +128,7 @@ class Registers:
 
 
 def register_reader(row: int, kind: str, half: int = 0) -> Reader:
-    """Reads rows of vector registers as a kind; `half` is which 16 bits a 16-bit kind has."""
+    """Return a reader of vector registers as a kind. half: register half of 16-bit kinds."""
     if kind == "u32":
         return lambda waves: waves.u32[row]
     if kind == "i32":
@@ -147,12 +146,12 @@ def register_reader(row: int, kind: str, half: int = 0) -> Reader:
 
 
 def vector_source(instruction: Instruction, number: int, kind: str, layout: Registers, half: int = 0) -> Reader:
-    """A source of the vector unit, of whatever sort."""
+    """Return the reader of a VALU source: vector register, scalar register or constant."""
     if number >= VGPR:
         words = 2 if bits_of(kind) == 64 else 1
         return register_reader(vector_register(instruction, number, False, layout, words), kind, half)
     if number in (_SDWA, _DPP):
-        raise instruction.unsupported("an SDWA or DPP operand of an encoding that has none")
+        raise instruction.unsupported("SDWA or DPP operand in an encoding without them")
     value = _high_half(instruction, number, kind) if half else constant(instruction, number, kind)
     if value is not None:
         return lambda waves: value
@@ -170,10 +169,9 @@ def vector_source(instruction: Instruction, number: int, kind: str, layout: Regi
 
 
 def register_writer(row: int, kind: str) -> Writer:
-    """Writes values of a kind to the active lanes; 16-bit kinds clear the upper half.
+    """Return a writer of a kind to active lanes; 16-bit kinds clear the upper half.
 
-    Values of another dtype are converted, so a semantic function may compute in more precision and let the write
-    round.
+    Values of another dtype are converted, so that functions can compute in higher precision and round on write.
     """
     dtype, width = DTYPES[kind], bits_of(kind)
     if width == 32:
@@ -190,25 +188,25 @@ def register_writer(row: int, kind: str) -> Writer:
 
 
 def half_writer(row: int, kind: str, half: int) -> Writer:
-    """Writes 16-bit values to one half of a register and leaves the other."""
+    """Return a writer of 16-bit values to one half of a register, preserving the other."""
     dtype = DTYPES[kind]
     return lambda waves, value: waves.write_half(row, half, np.asarray(value, dtype).view(np.uint16))
 
 
 def is_null(instruction: Instruction, number: int) -> bool:
-    """Whether an operand says that there is none; CDNA has M0 for that number."""
+    """Return True for RDNA's null operand, whose number is M0 on CDNA."""
     return number == NULL and instruction.arch.isa != "cdna"
 
 
 def scalar_target(instruction: Instruction, number: int) -> int:
-    """Row of a scalar destination in `Wavefronts.scalars`."""
+    """Return the row of a scalar destination in `Wavefronts.scalars`."""
     if number >= 128:
         raise instruction.unsupported(f"scalar destination {number}")
     return DROPPED if is_null(instruction, number) else number
 
 
 def scalar_writer(instruction: Instruction, number: int, kind: str) -> Writer:
-    """Writes values, one a wavefront; those of 16 bits as numbers of 32."""
+    """Return a writer of a scalar register, [wavefronts]; 16-bit values are zero-extended."""
     dtype, row = DTYPES[kind], scalar_target(instruction, number)
     if bits_of(kind) == 64:
         return lambda waves, value: waves.write_scalar_pair(row, np.asarray(value, dtype).view(np.uint64))

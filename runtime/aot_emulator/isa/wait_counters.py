@@ -1,6 +1,7 @@
-"""The counters of outstanding memory operations: which an instruction adds to, and which it waits for.
+"""Counters of outstanding memory operations, and their use by instructions.
 
-From the ISA documents ("Manually Inserted Wait States" of CDNA and RDNA3, "Data Dependency Resolution" of RDNA4):
+They follow the ISA documents ("Manually Inserted Wait States" for CDNA and RDNA3, "Data Dependency Resolution" for
+RDNA4):
 
 | | loads, atomics with return | stores, other atomics | LDS | scalar loads, messages |
 |---|---|---|---|---|
@@ -8,10 +9,9 @@ From the ISA documents ("Manually Inserted Wait States" of CDNA and RDNA3, "Data
 | RDNA3 | vmcnt | vscnt | lgkmcnt | lgkmcnt |
 | RDNA4 | loadcnt | storecnt | dscnt | kmcnt |
 
-Vector loads come back in the order in which they were given, as do stores, and LDS operations; scalar loads in any
-order. A flat instruction adds to the counters of memory and of LDS, and comes back in any order. A scalar load of two
-dwords or more counts twice; as scalar loads come back in any order, only a wait for 0 tells anything of them, so that
-the number of them makes no difference to what a wait leaves.
+Vector loads return in issue order, as do stores and LDS operations; scalar loads return out of order. Flat instructions
+increment the counters of memory and LDS, and return out of order. A scalar load of two or more dwords counts twice.
+As scalar loads return out of order, only a wait for 0 is meaningful, so the count itself does not matter.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ Isa = Literal["cdna", "rdna3", "rdna4"]
 
 @dataclass(frozen=True)
 class Counters:
-    """The counters' names in an ISA, by what they count, and the largest value of each."""
+    """Counter names of an ISA, by kind of operation, and the maximum value of each counter."""
 
     loads: str
     stores: str
@@ -48,7 +48,7 @@ COUNTERS: Mapping[Isa, Counters] = {
     ),
 }
 
-# (lowest bit, bits) of each part of a field; later parts are higher ones.
+# (lowest bit, bits) of each part of a counter's field, from low to high.
 _FIELDS: Mapping[Isa, Mapping[str, tuple[tuple[int, int], ...]]] = {
     "cdna": {"vmcnt": ((0, 4), (14, 2)), "expcnt": ((4, 3),), "lgkmcnt": ((8, 4),)},
     "rdna3": {"vmcnt": ((10, 6),), "expcnt": ((0, 3),), "lgkmcnt": ((4, 6),)},
@@ -70,7 +70,7 @@ _UNCOUNTED = frozenset(
 
 
 def waited_for(instruction: Instruction) -> dict[str, int]:
-    """How many operations a wait leaves outstanding, by counter; empty of what is no wait."""
+    """Return the operations that a wait leaves outstanding, by counter; empty for other instructions."""
     name, isa = instruction.mnemonic, instruction.arch.isa
     if not name.startswith("s_wait"):
         return {}
@@ -96,14 +96,14 @@ def _parts(value: int, parts: tuple[tuple[int, int], ...]) -> int:
 
 @dataclass(frozen=True)
 class Counted:
-    """counter: that an operation adds to. in_order: it comes back in the order of those given before."""
+    """A counter incremented by an operation. in_order: operations return in issue order."""
 
     counter: str
     in_order: bool
 
 
 def counted_by(instruction: Instruction) -> tuple[Counted, ...]:
-    """The counters that an instruction adds to."""
+    """Return the counters that an instruction increments."""
     name, counters = instruction.mnemonic, COUNTERS[instruction.arch.isa]
     segment = name.partition("_")[0]
     if name in _UNCOUNTED:
@@ -120,19 +120,19 @@ def counted_by(instruction: Instruction) -> tuple[Counted, ...]:
 
 
 def returns_value(instruction: Instruction) -> bool:
-    """Whether an atomic gives the old value back."""
+    """Return True if an atomic returns the old value."""
     if "atomic" not in instruction.mnemonic:
         return "_rtn" in instruction.mnemonic
     return bool(instruction.field("sc0") or instruction.field("glc") or instruction.field("th") & 1)
 
 
 def is_direct_to_lds(instruction: Instruction) -> bool:
-    """Whether a load from memory goes to LDS."""
+    """Return True for a load from memory to LDS."""
     return bool(instruction.field("lds")) or "_load_lds_" in instruction.mnemonic
 
 
 def is_coherent(instruction: Instruction) -> bool:
-    """Whether a load or store reaches past the caches of its compute unit, as atomic and volatile ones do."""
+    """Return True if a load or store bypasses the compute unit's caches, like atomic and volatile accesses."""
     if instruction.arch.isa == "rdna4":
         return instruction.field("scope") >= 2
     return bool(instruction.field("sc1") or instruction.field("glc"))

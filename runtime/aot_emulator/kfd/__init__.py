@@ -1,6 +1,6 @@
-"""Linux's driver of AMD GPUs, `/dev/kfd`, emulated: AMD's own ROCr and HIP run unmodified where there is no GPU.
+"""Emulation of Linux's AMD GPU driver `/dev/kfd`: runs unmodified ROCr and HIP without a GPU.
 
-A program is started with a small library in C (`shim`), which answers what ROCr asks of the driver and shares memory
-with another process, the GPU's. That one takes the packets from the queues and has `aot_emulator` execute them, as the
-emulator's own driver does: with its strict mode, and its counts. `docs/howto/emulate.md` says what is served.
+A small preloaded C library (`shim`) answers ROCr's driver calls and shares memory with a second process, which plays
+the GPU. This process takes packets from the queues and executes them with `aot_emulator`, with the same strict mode and
+statistics. `docs/howto/emulate.md` lists the supported features.
 """

@@ -1,4 +1,4 @@
-"""Memory that a device of a program can reach: what the driver gave, and what the program registered of its own."""
+"""Memory accessible to a device: allocations of the driver, and registered memory of the program."""
 
 from __future__ import annotations
 
@@ -16,16 +16,16 @@ from aot_emulator.state.device_memory import Allocation, Memory
 from aot_runtime.errors import MemoryAccessError
 
 _OWN = 1 << 60
-"""Above every address of a program; nothing of the emulator's own is put there as yet."""
+"""Start of the emulator's own address range, above all addresses of a program; unused so far."""
 _GAP = 256
-"""Bytes that did not change and yet are written back, between two that did."""
+"""Unchanged bytes between two changed ones up to which they are written back in one piece."""
 
 _PAUSE = 20
-"""Between two times of writing back while a kernel runs, in units of the time that it takes."""
+"""Interval between write-backs while a kernel runs, as a multiple of the time that one takes."""
 
 
 class Process:
-    """Memory of the program, as the kernel lends it to who may trace it. Raises `OSError`."""
+    """Access to the program's memory by /proc/PID/mem. Raises `OSError`."""
 
     def __init__(self, pid: int):
         self._memory = os.open(f"/proc/{pid}/mem", os.O_RDWR | os.O_CLOEXEC)
@@ -33,11 +33,11 @@ class Process:
     def read(self, address: int, nbytes: int) -> bytes:
         found = os.pread(self._memory, nbytes, address)
         if len(found) != nbytes:
-            raise OSError(f"the program has no {nbytes} bytes at {address:#x}")
+            raise OSError(f"the program has no memory at {address:#x} ({nbytes} bytes)")
         return found
 
     def text(self, address: int, most: int = 4096) -> str:
-        """A string that ends with a zero byte."""
+        """Read a zero-terminated string."""
         return os.pread(self._memory, most, address).split(b"\0")[0].decode(errors="replace")
 
     def write(self, address: int, content: bytes) -> None:
@@ -46,7 +46,7 @@ class Process:
 
 @dataclass
 class _Lent:
-    """A registered part of the program's memory. before: what it held when it was read; None until it is reached."""
+    """A registered range of the program's memory. before: its content when it was copied in; None: not copied in."""
 
     address: int
     data: Array
@@ -56,8 +56,8 @@ class _Lent:
 class AddressSpace(Memory):
     """A device's view of one program's memory, by virtual address.
 
-    Memory that the driver gave is shared with the program. What the program registered of its own is read when a kernel
-    first reaches it, and what the kernel changed is written back by `return_lent`, at its end and now and then before.
+    Allocations of the driver are shared with the program. Registered memory is copied in on the first access by a
+    kernel. `return_lent` writes changes back, at the kernel's end and periodically before.
 
     Args:
         process: the program's memory.
@@ -71,21 +71,21 @@ class AddressSpace(Memory):
         self._next_return = 0.0
 
     def map(self, va: int, nbytes: int, offset: int, device: int) -> None:
-        """Let the device reach a part of a device's memory."""
+        """Map a range of a device's memory."""
         self._take(va, np.frombuffer(self._files[device], np.uint8, nbytes, offset))
 
     def map_lent(self, va: int, nbytes: int, address: int) -> None:
-        """Let the device reach a part of the program's own memory."""
+        """Map a registered range of the program's own memory."""
         data = np.zeros(nbytes, np.uint8)
         self._take(va, data)
         self._lent[va] = _Lent(address, data)
 
     def _take(self, va: int, data: Array) -> None:
-        self.unmap(va, data.size)  # the program may map a place anew
+        self.unmap(va, data.size)  # the program may remap a range
         self.adopt(va, data)
 
     def unmap(self, va: int, nbytes: int) -> None:
-        """Take away what lies in a range; nothing need lie there."""
+        """Remove all mappings that overlap a range."""
         while (found := self._within(va, nbytes)) is not None:
             self._lent.pop(found.base, None)
             self.disown(found.base)
@@ -103,12 +103,12 @@ class AddressSpace(Memory):
         try:
             lent.data[:] = np.frombuffer(self._process.read(lent.address, lent.data.size), np.uint8)
         except OSError as error:
-            text = f"registered memory cannot be read: {error}"
+            text = f"cannot read registered memory: {error}"
             raise MemoryAccessError(text, lent.address, lent.data.size) from None
         lent.before = lent.data.copy()
 
     def return_lent(self) -> None:
-        """Write back what was changed of the program's own memory."""
+        """Write changes of registered memory back to the program."""
         for lent in self._lent.values():
             if lent.before is not None:
                 changed = np.flatnonzero(lent.before != lent.data)
@@ -118,17 +118,17 @@ class AddressSpace(Memory):
                 lent.before = None
 
     def return_lent_now_and_then(self) -> None:
-        """Write it back unless that was done a short while ago, for what it takes: kernels then read all of it anew."""
+        """Call `return_lent`, at limited frequency: kernels must then copy registered memory in again."""
         started = time.monotonic()
         if started >= self._next_return:
             self.return_lent()
             ended = time.monotonic()
             self._next_return = ended + _PAUSE * (ended - started)
 
-    # By itself, for what is no kernel
+    # Coherent access, for packets and commands
 
     def read(self, address: int, nbytes: int) -> bytes:
-        """Bytes of one allocation as they are now. Raises `MemoryAccessError`."""
+        """Read the current bytes of one allocation. Raises `MemoryAccessError`."""
         found = super().find(address, nbytes)
         lent = self._lent.get(found.base)
         if lent is not None:
@@ -136,7 +136,7 @@ class AddressSpace(Memory):
         return found.data[address - found.base : address - found.base + nbytes].tobytes()
 
     def put(self, address: int, content: bytes) -> None:
-        """Write bytes of one allocation, at once. Raises `MemoryAccessError`."""
+        """Write bytes of one allocation, immediately visible to the program. Raises `MemoryAccessError`."""
         found = super().find(address, len(content))
         lent = self._lent.get(found.base)
         if lent is not None:
@@ -146,22 +146,22 @@ class AddressSpace(Memory):
             found.data[here] = np.frombuffer(content, np.uint8)
 
     def word(self, address: int, form: str = "<Q") -> int:
-        """A number of a format of `struct`. Raises `MemoryAccessError`."""
+        """Read a number in a `struct` format. Raises `MemoryAccessError`."""
         return int(struct.unpack(form, self.read(address, struct.calcsize(form)))[0])
 
     def put_word(self, address: int, value: int, form: str = "<Q") -> None:
-        """Write a number of a format of `struct`. Raises `MemoryAccessError`."""
+        """Write a number in a `struct` format. Raises `MemoryAccessError`."""
         self.put(address, struct.pack(form, value))
 
     def move(self, target: int, source: int, nbytes: int) -> None:
-        """Copy, over neighbouring allocations too. Raises `MemoryAccessError`."""
+        """Copy bytes, possibly across adjacent allocations. Raises `MemoryAccessError`."""
         while nbytes:
             part = min(nbytes, self._room(target), self._room(source))
             self.put(target, self.read(source, part))
             target, source, nbytes = target + part, source + part, nbytes - part
 
     def fill(self, target: int, pattern: bytes, nbytes: int) -> None:
-        """Repeat some bytes, over neighbouring allocations too. Raises `MemoryAccessError`."""
+        """Fill with a repeated pattern, possibly across adjacent allocations. Raises `MemoryAccessError`."""
         content = np.resize(np.frombuffer(pattern, np.uint8), nbytes)
         while content.size:
             part = min(content.size, self._room(target))

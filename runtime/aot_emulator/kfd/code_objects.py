@@ -1,8 +1,8 @@
-"""Kernels by the addresses of their descriptors: in the code objects that ROCr has loaded, or as bare code.
+"""Lookup of kernels by descriptor address, in code objects loaded by ROCr or as bare code.
 
-ROCr keeps a list of what it has loaded, for debuggers (`_amdgpu_r_debug` of its "executable loader" interface, laid out
-as the C library's `r_debug`): where each code object lies, and a URI of its image (LLVM's "User Guide for AMDGPU
-Backend", chapter "Loaded Code Object Path URI"). ROCr's own few kernels are in no code object.
+ROCr keeps a list of loaded code objects for debuggers (`_amdgpu_r_debug`, with the layout of the C library's
+`r_debug`). An entry has the load address and a URI of the image (LLVM's "User Guide for AMDGPU Backend", "Loaded Code
+Object Path URI"). ROCr's few internal kernels are not part of a code object.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ from .address_space import AddressSpace, Process
 
 _DESCRIPTOR_BYTES = 64
 _MOST_CODE = 1 << 16
-"""Bytes that are read of code whose end is not known."""
+"""Maximum number of bytes to read of code with unknown size."""
 _SGPRS = 102
-"""Scalar registers that a wavefront may use: bare code does not say how many it does."""
+"""SGPRs assumed for bare code, which does not state its number: the maximum."""
 _MEMORY_URI = re.compile(r"memory://\d+#offset=(0x[0-9a-f]+|\d+)&size=(0x[0-9a-f]+|\d+)")
 _FILE_URI = re.compile(r"file://([^#?]+)(?:[#?]offset=(0x[0-9a-f]+|\d+)&size=(0x[0-9a-f]+|\d+))?")
 
 
 class BareCode:
-    """Code with a kernel descriptor that no code object is known of: it may go on to the end of its allocation."""
+    """Code with a kernel descriptor but no known code object. It may extend to the end of its allocation."""
 
     name = ""
 
@@ -48,17 +48,17 @@ class BareCode:
         return self.bytes_at(address, min(found.end - self.base - address, _MOST_CODE))
 
     def functions(self) -> Iterator[tuple[int, bytes]]:
-        return iter(())  # no others are known
+        return iter(())  # no other functions are known
 
     def bytes_at(self, address: int, size: int) -> bytes:
         return self._memory.bytes_at(self.base + address, size).tobytes()
 
 
 class CodeObjects:
-    """The code of one program on one device.
+    """Kernels of one program on one device.
 
     Attributes:
-        list_address: of ROCr's list; 0 before there is one.
+        list_address: address of ROCr's list of code objects; 0 before it exists.
     """
 
     def __init__(self, arch: Arch, memory: AddressSpace, process: Process):
@@ -68,13 +68,13 @@ class CodeObjects:
         self._modules: dict[tuple[int, str], Module | None] = {}
 
     def forget(self, va: int, nbytes: int) -> None:
-        """Forget what lay in a range of addresses."""
+        """Drop cached kernels and code objects in an address range."""
         for address in [address for address in self._kernels if va <= address < va + nbytes]:
             del self._kernels[address]
         self._modules = {key: module for key, module in self._modules.items() if not va <= key[0] < va + nbytes}
 
     def kernel(self, descriptor: int) -> Kernel:
-        """The kernel whose descriptor lies at an address. Raises `EmulationError`."""
+        """Return the kernel with the descriptor at an address. Raises `EmulationError`."""
         if descriptor not in self._kernels:
             try:
                 self._kernels[descriptor] = self._listed(descriptor) or self._bare(descriptor)
@@ -104,7 +104,7 @@ class CodeObjects:
             yield base, self._process.text(uri)
 
     def _module(self, base: int, uri: str) -> Module | None:
-        """A code object that is loaded; None where its image is not to be had, or is for another architecture."""
+        """Return a loaded code object, or None if its image is unavailable or for another architecture."""
         try:
             image = self._image(uri)
             if image is None or read_arch(image) != self._arch.name:

@@ -1,13 +1,12 @@
-"""The process that plays the GPUs of one program: it takes packets from the queues, and has them executed.
+"""GPU process of one program: takes packets from the queues and executes them.
 
-Packets of a queue are done one after another. Queues have turns: in one a queue does a packet, or a few milliseconds
-of a kernel, so that a kernel can wait for what another queue or the program does meanwhile; a barrier packet whose
-signals are not as it waits for keeps its own queue waiting alone. A packet is begun only when everything that the
-program told before it rang the doorbell has been heeded.
+The packets of a queue are processed in order. Queues take turns of one packet or a few milliseconds of a kernel, so
+that a kernel can wait for another queue or for the program. A barrier packet that waits for signals blocks only its own
+queue. Before a packet starts, all messages that the program sent before ringing the doorbell are processed.
 
-A fault ends the GPUs' work, with a line on standard error, and reaches ROCr as the driver's events have it: an access
-that is not mapped is a memory exception, a kernel that does not end a hang of the device, anything else an exception of
-the queue. ROCr and HIP then do what they do on hardware, which is to say what happened, and to abort.
+A fault stops the GPUs, prints a line to standard error, and is reported to ROCr by driver events. An unmapped access is
+a memory exception, an endless kernel a device hang, and anything else a queue exception. ROCr and HIP then report the
+error and abort, as on hardware.
 """
 
 from __future__ import annotations
@@ -47,19 +46,19 @@ from .timed import Timed, model_text
 
 _AQL = 2
 _SDMA = (1, 3, 4)
-"""Types of queues (KFD_IOC_QUEUE_TYPE_*): AQL, and those of copies."""
+"""Queue types (KFD_IOC_QUEUE_TYPE_*)."""
 _WAVE_ABORT, _ILLEGAL_INSTRUCTION, _PACKET_UNSUPPORTED = 1, 4, 20
-"""Exceptions of a queue (kfd_dbg_trap_exception_code)."""
+"""Queue exceptions (kfd_dbg_trap_exception_code)."""
 _REASON, _EVENT = 24, 32
-"""Offsets in the header of a queue's save area: of the address where an exception's reason goes, and of its event."""
+"""Offsets in the header of a queue's save area: address for the exception's reason, and event number."""
 _READ_ID, _WRITE_ID = 128, 56
 """Offsets of the read and write indices in an `amd_queue_t` (ROCr's amd_hsa_queue.h)."""
 _EAGER, _EAGER_NAP_S, _NAP_S = 2000, 20e-6, 1e-3
-"""Naps of an idle GPU between looks at the doorbells: so many short ones first, then longer ones."""
+"""Polling of doorbells when idle: number of short sleeps, their duration, and the duration of later ones."""
 
 
 class Gone(Exception):
-    """The program has ended."""
+    """Raised when the program has ended."""
 
 
 @dataclass
@@ -67,8 +66,8 @@ class Queue:
     """A queue in memory.
 
     Attributes:
-        index: of the packet that is being done, or is next; of SDMA rings, the byte.
-        turns: the work of the queue, a turn for each `next`, which tells whether anything was done.
+        index: index of the current or next packet; for SDMA rings, its byte offset.
+        turns: iterator over turns of the queue's work; yields True if progress was made.
     """
 
     number: int
@@ -85,14 +84,14 @@ class Queue:
 
     @property
     def header(self) -> int:
-        """Address of the queue's `amd_queue_t`; 0 where the pointers are not in one."""
+        """Address of the queue's `amd_queue_t`; 0 if the pointers are not part of one."""
         start = self.read_pointer - _READ_ID
         return start if start == self.write_pointer - _WRITE_ID else 0
 
 
 @dataclass(frozen=True)
 class Device:
-    """A GPU as the program sees it."""
+    """A GPU visible to the program."""
 
     index: int
     model: Model
@@ -105,9 +104,9 @@ class Device:
 
 
 class Gpus:
-    """The GPUs of one program, which is at the other end of a connection.
+    """The GPUs of the program at the other end of a connection.
 
-    Raises `Gone` where there is no program any more, and `OSError` where its memory cannot be had.
+    Raises `Gone` if the program has ended, and `OSError` if its memory is not accessible.
     """
 
     def __init__(
@@ -120,7 +119,7 @@ class Gpus:
             raise Gone
         hello = Message.read(raw)
         if hello.operation is not Operation.HELLO or len(fds) != 1 + len(models):
-            raise OSError("the program's first message is not the one that a program sends")
+            raise OSError("unexpected first message from the program")
         self._shared = mmap.mmap(fds[0], protocol.SHARED_BYTES)
         files = [mmap.mmap(fd, protocol.MEMORY_BYTES) for fd in fds[1:]]
         for fd in fds:
@@ -142,7 +141,7 @@ class Gpus:
         return Device(index, model, memory, code, engine)
 
     def serve(self) -> None:
-        """Work until the program ends."""
+        """Process the program's queues until it ends."""
         naps = 0
         try:
             while True:
@@ -156,7 +155,7 @@ class Gpus:
         except Gone:
             return
 
-    # What the program tells
+    # Messages
 
     def _listen(self) -> None:
         while True:
@@ -193,13 +192,13 @@ class Gpus:
                 queue.turns = self._packets(queue) if kind == _AQL else self._commands(queue)
                 self._queues[number] = queue
             else:
-                self._fault(queue, EmulationError(f"a queue of type {kind} is not served"))
+                self._fault(queue, EmulationError(f"unsupported queue type {kind}"))
 
     def _raise_event(self, event: int) -> None:
         self._raised[event % protocol.MAX_EVENTS] += 1
 
     def _raise_events_like(self, event: int) -> None:
-        """Raise those with the same lowest 8 bits; ROCr looks at a signal's value, so one too many does no harm."""
+        """Raise all events with the same low 8 bits. Spurious events are harmless, as ROCr checks signal values."""
         self._raised[event & 0xFF : protocol.MAX_EVENTS : 0x100] += 1
 
     # Packets
@@ -211,20 +210,20 @@ class Gpus:
             return next(queue.turns)
         except Gone:
             raise
-        except Exception as error:  # whatever it is, the program must hear of it
+        except Exception as error:  # any error must be reported to the program
             self._fault(queue, error)
             return True
 
     def _bell(self, queue: Queue) -> int:
-        """The number that the program has rung a queue's doorbell with; -1: it has not yet."""
+        """Return the latest doorbell value of a queue, or -1 if it has not been rung."""
         bell = int(self._doorbells[queue.doorbell >> 3])
         return -1 if bell == protocol.NO_PACKET else bell
 
     def _packets(self, queue: Queue) -> Iterator[bool]:
         memory = queue.device.memory
         while True:
-            # Of several producers the last to ring need not have the highest index: the doorbell says only that there
-            # is something, and the packets' types what is complete.
+            # With several producers, the last doorbell value need not be the highest index. The doorbell only signals
+            # activity; a packet is complete once its type is valid.
             bell = self._bell(queue)
             if bell < 0 or (queue.index > bell and queue.index >= memory.word(queue.write_pointer)):
                 yield False
@@ -273,7 +272,7 @@ class Gpus:
             self.report.add(kernel.symbol, done)
 
     def _commands(self, queue: Queue) -> Iterator[bool]:
-        """Do the commands of an SDMA ring, as far as its doorbell says; one of them may have to wait."""
+        """Process the commands of an SDMA ring up to its doorbell, stopping at a poll that has to wait."""
         memory = queue.device.memory
         while True:
             before = queue.index
@@ -307,10 +306,10 @@ class Gpus:
         raw = protocol.packed_fault(kind, device.index, address % (1 << 64))
         self._shared[protocol.FAULT_AT + 8 : protocol.FAULT_AT + len(raw)] = bytes(len(raw) - 8)
         self._shared[protocol.FAULT_AT : protocol.FAULT_AT + 8] = raw[:8]
-        self._shared[protocol.FAULT_AT + 8 : protocol.FAULT_AT + len(raw)] = raw[8:]  # its kind, last of all
+        self._shared[protocol.FAULT_AT + 8 : protocol.FAULT_AT + len(raw)] = raw[8:]  # with the kind, written last
 
     def _report_exception(self, queue: Queue, code: int) -> bool:
-        """Have ROCr told of an exception of a queue, as the driver does; returns whether that is possible."""
+        """Report a queue exception to ROCr like the driver does. Returns False if that is not possible."""
         if not queue.save_area:
             return False
         reason = self._anywhere(queue, queue.save_area + _REASON, 8)
@@ -330,7 +329,7 @@ class Gpus:
 
 
 def _lending(turns: Turns[Result], memory: AddressSpace) -> Turns[Result]:
-    """Do a launch in turns, between which it and the program see what either has changed of the program's memory."""
+    """Run a launch in turns, synchronising registered memory with the program in between."""
     while True:
         try:
             next(turns)

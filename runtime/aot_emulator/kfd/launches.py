@@ -1,6 +1,6 @@
-"""Launches from dispatch packets, run as the emulator's own driver runs its launches.
+"""Launches from dispatch packets.
 
-`run_dispatch` is the emulator's launch for whoever has a kernel's descriptor and its arguments in memory.
+`run_dispatch` runs a kernel whose descriptor and arguments are already in memory.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from .packets import DispatchPacket
 
 @dataclass(frozen=True)
 class Place:
-    """A packet's place: its address, that of its queue's `amd_queue_t` (0: not known), and its number in the queue."""
+    """Location of a packet: its address, its queue's `amd_queue_t` (0: unknown), and its index in the queue."""
 
     address: int = 0
     queue: int = 0
@@ -32,26 +32,23 @@ class Place:
 def run_dispatch(
     kernel: Kernel, dispatch: DispatchPacket, memory: Memory, options: Options, place: Place = Place()
 ) -> Statistics:
-    """Run a kernel whose arguments lie in memory already, on a grid of any number of work-items.
-
-    Raises `EmulationError`, at a fault of the kernel or where the packet asks for more than there is.
-    """
+    """Run a dispatch. Raises `EmulationError` if the kernel fails or the packet exceeds the device's resources."""
     return finish(run_dispatch_in_turns(kernel, dispatch, memory, options, place))
 
 
 def run_dispatch_in_turns(
     kernel: Kernel, dispatch: DispatchPacket, memory: Memory, options: Options, place: Place = Place()
 ) -> Turns[Statistics]:
-    """Run a kernel as `run_dispatch` does, with turns between which others may be run."""
+    """Run a dispatch like `run_dispatch`, as a generator that yields so that others can make progress."""
     return (yield from run_launch_in_turns(launch_of(kernel, dispatch, memory, place), memory, options))
 
 
 def launch_of(kernel: Kernel, dispatch: DispatchPacket, memory: Memory, place: Place = Place()) -> Launch:
-    """The launch that a packet asks for. Raises `EmulationError` where it asks for more than there is."""
+    """Convert a packet to a launch. Raises `EmulationError` if it exceeds the device's resources."""
     arch = kernel.module.arch
     if dispatch.lds_bytes > arch.lds_bytes:
         raise EmulationError(
-            f"{kernel.symbol} asks for {dispatch.lds_bytes} bytes of LDS, a workgroup has {arch.lds_bytes}"
+            f"{kernel.symbol} requests {dispatch.lds_bytes} bytes of LDS, a workgroup has {arch.lds_bytes}"
         )
     grid = tuple(-(-threads // size) for threads, size in zip(dispatch.threads, dispatch.shape, strict=True))
     allocation = memory.find(dispatch.kernarg) if dispatch.kernarg else None

@@ -1,4 +1,4 @@
-"""The GPUs that the emulated driver can show: what HIP says of a device, by the names that people call them by."""
+"""GPU models of the emulated driver, with the device properties that HIP reports."""
 
 from __future__ import annotations
 
@@ -19,13 +19,13 @@ class Model:
     """A GPU, or a partition of one (data sheets; PCI numbers from the public list of PCI devices).
 
     Attributes:
-        title: as HIP names the device.
-        num_cus: compute units, of RDNA halves of work-group processors.
-        dies: that workgroups are dealt to (XCDs).
-        memory_bytes: of device memory.
-        pci_id: the PCI device number.
-        memory_mhz, memory_bits: clock and width of device memory.
-        l2_kib, l3_kib: of a die's L2, and of the cache behind it; 0: none.
+        title: device name reported by HIP.
+        num_cus: compute units; on RDNA, two per work-group processor.
+        dies: XCDs.
+        memory_bytes: size of device memory.
+        pci_id: PCI device id.
+        memory_mhz, memory_bits: clock and bus width of device memory.
+        l2_kib, l3_kib: size of an XCD's L2, and of the last-level cache; 0: none.
     """
 
     arch: Arch
@@ -50,11 +50,11 @@ class Model:
 
     @property
     def shader_arrays(self) -> int:
-        """Shader arrays of a die."""
+        """Shader arrays per XCD."""
         return _SHADER_ARRAYS[self.arch.name]
 
     def partition(self, dies: int) -> Model:
-        """A partition of so many dies, with its share of compute units and memory."""
+        """Return a partition with a number of XCDs and a proportional share of compute units and memory."""
         units, memory = self.num_cus * dies // self.dies, self.memory_bytes * dies // self.dies
         return replace(self, title=f"{self.title}, partition", num_cus=units, dies=dies, memory_bytes=memory)
 
@@ -79,7 +79,7 @@ _WHOLE: Mapping[str, Model] = {
 _MODES: Mapping[int, Mapping[str, int]] = {
     8: {"dpx": 2, "qpx": 4, "cpx": 8}, 6: {"tpx": 3, "cpx": 6}, 4: {"cpx": 4},
 }  # fmt: skip
-"""Compute partition modes of GPUs with so many dies, and how many partitions there are in each."""
+"""Compute partition modes by number of XCDs, with the number of partitions in each."""
 _BY_ARCH = {
     "gfx90a": "mi210", "gfx942": "mi300x", "gfx950": "mi355x", "gfx1100": "rx7900xtx", "gfx1151": "8060s",
     "gfx1201": "rx9070xt",
@@ -90,11 +90,11 @@ MODELS: Mapping[str, Model] = dict(_WHOLE) | {
     for name, model in _WHOLE.items()
     for mode, parts in _MODES.get(model.dies, {}).items()
 }
-"""GPUs by name; a name with a partition mode, as in `mi300x-cpx`, is that of one partition."""
+"""GPUs by name. A name with a partition mode, such as `mi300x-cpx`, stands for one partition."""
 
 
 def find_model(name: str) -> Model:
-    """A GPU by its name, or the usual one of an architecture. Raises `DeviceError` naming those that are there."""
+    """Return a GPU by name, or the default GPU of an architecture. Raises `DeviceError` that lists the known names."""
     lower = name.lower()
     if lower in MODELS:
         return MODELS[lower]
@@ -104,4 +104,4 @@ def find_model(name: str) -> Model:
     arch = arch_of(name)
     if arch in _BY_ARCH:
         return MODELS[_BY_ARCH[arch]]
-    raise DeviceError(f"{name!r} is no GPU that is emulated; there are: {', '.join([*MODELS, *_BY_ARCH])}")
+    raise DeviceError(f"unknown GPU {name!r}; emulated GPUs: {', '.join([*MODELS, *_BY_ARCH])}")

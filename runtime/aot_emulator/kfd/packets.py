@@ -1,5 +1,7 @@
-"""AQL packets: what stands in the 64 bytes (HSA Runtime specification, "Architected Queuing Language"; AMD's vendor
-packets by ROCr's hsa_ven_amd_aqlprofile and `hsa_amd_barrier_value_packet_t` of its hsa_ext_amd.h)."""
+"""AQL packet formats (HSA Runtime specification, "Architected Queuing Language").
+
+AMD's vendor packets follow ROCr's hsa_ven_amd_aqlprofile and `hsa_amd_barrier_value_packet_t` in hsa_ext_amd.h.
+"""
 
 from __future__ import annotations
 
@@ -24,12 +26,12 @@ _CONDITIONS = {
     3: lambda value, wanted: value >= wanted,
 }
 _PM4_CACHES = {0x10: "NOP", 0x46: "EVENT_WRITE", 0x49: "RELEASE_MEM", 0x58: "ACQUIRE_MEM", 0x42: "PFP_SYNC_ME"}
-"""PM4 commands that only order what the caches hold, which the emulator has none of."""
+"""PM4 commands that only affect caches, which the emulator does not model."""
 
 
 @dataclass(frozen=True)
 class DispatchPacket:
-    """A kernel dispatch. shape: work-items of a workgroup; threads: of the grid."""
+    """A kernel dispatch packet. shape: workgroup size; threads: grid size in work-items."""
 
     shape: tuple[int, int, int]
     threads: tuple[int, int, int]
@@ -40,11 +42,11 @@ class DispatchPacket:
 
     @classmethod
     def read(cls, raw: bytes) -> DispatchPacket:
-        """Raises `EmulationError` for sizes that no launch has."""
+        """Decode a packet. Raises `EmulationError` for invalid sizes."""
         _, sx, sy, sz, _, tx, ty, tz, scratch, lds, descriptor, kernarg = struct.unpack_from("<5H5I2Q", raw, 2)
         found = cls((sx, sy, sz), (tx, ty, tz), scratch, lds, descriptor, kernarg)
         if not all(found.shape) or not all(found.threads) or sx * sy * sz > 1024:
-            raise EmulationError(f"a dispatch of {found.threads} work-items in workgroups of {found.shape}")
+            raise EmulationError(f"invalid dispatch of {found.threads} work-items in workgroups of {found.shape}")
         return found
 
 
@@ -57,14 +59,14 @@ def completion_signal(raw: bytes) -> int:
 
 
 def barrier_is_passed(raw: bytes, memory: AddressSpace) -> bool:
-    """Tell whether the signals of a barrier packet are as it waits for."""
+    """Return True if the wait of a barrier packet is satisfied."""
     signals = [signal for signal in struct.unpack_from("<5Q", raw, 8) if signal]
     done = (value_of(memory, signal) == 0 for signal in signals)
     return not signals or (all(done) if packet_type(raw) == BARRIER_AND else any(done))
 
 
 def vendor_is_passed(raw: bytes, memory: AddressSpace) -> bool:
-    """Tell whether a vendor's packet is done with. Raises `EmulationError` for what is not served."""
+    """Return True if a vendor packet is complete. Raises `EmulationError` for unsupported packets."""
     form = raw[2]
     if form == _BARRIER_VALUE:
         signal, wanted, mask, condition = struct.unpack_from("<QqqI", raw, 8)
@@ -72,12 +74,12 @@ def vendor_is_passed(raw: bytes, memory: AddressSpace) -> bool:
     if form == _PM4_BUFFER:
         _check_commands(raw, memory)
         return True
-    raise EmulationError(f"a vendor packet of format {form} is not served")
+    raise EmulationError(f"unsupported vendor packet format {form}")
 
 
 def refusal(raw: bytes) -> EmulationError:
     kind = packet_type(raw)
-    return EmulationError(f"a packet of type {kind}{_named(kind)} is not served")
+    return EmulationError(f"unsupported packet type {kind}{_named(kind)}")
 
 
 def _named(kind: int) -> str:
@@ -85,16 +87,16 @@ def _named(kind: int) -> str:
 
 
 def _check_commands(raw: bytes, memory: AddressSpace) -> None:
-    """The commands of the indirect buffer that a PM4 packet jumps to: only those that do nothing here are served."""
+    """Check that the indirect buffer of a PM4 packet holds only commands without an effect here."""
     low, high, size = struct.unpack_from("<3I", raw, 8)
     address, at = low & ~3 | (high & 0xFFFF) << 32, 0
     words = struct.unpack(f"<{size & 0xFFFFF}I", memory.read(address, 4 * (size & 0xFFFFF)))
     while at < len(words):
         header = words[at]
-        if header >> 30 == 2:  # a filler of one word
+        if header >> 30 == 2:  # one-word filler packet
             at += 1
             continue
         command = header >> 8 & 0xFF
         if header >> 30 != 3 or command not in _PM4_CACHES:
-            raise EmulationError(f"the PM4 command {command:#x} of a vendor packet is not served")
+            raise EmulationError(f"unsupported PM4 command {command:#x} in a vendor packet")
         at += (header >> 16 & 0x3FFF) + 2

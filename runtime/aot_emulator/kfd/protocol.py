@@ -1,17 +1,17 @@
-"""Messages and memory between the preloaded library and the GPU's process: names and layouts of `shim/shim.h`.
+"""Messages and shared memory between the preloaded library and the GPU process, as in `shim/shim.h`.
 
 | Message | Device | Values |
 |---|---|---|
-| HELLO | number of devices | the program's process; with it come the shared file and each device's memory |
-| MAP | that may reach it | virtual address, bytes, offset in a device's memory, number of that device, flags |
-| MAP_USER | that may reach it | virtual address, bytes, address in the program |
-| UNMAP | that may no longer | virtual address, bytes |
-| CREATE_QUEUE | whose it is | number (type from bit 32), ring, its bytes, read and write pointer, doorbell, save area |
-| DESTROY_QUEUE | whose it is | number |
-| RUNTIME | none | address of ROCr's list of loaded code objects; 0: none |
+| HELLO | number of devices | the program's pid; with it come fds of the shared file and of each device's memory |
+| MAP | device with access | virtual address, bytes, offset in a device's memory, index of that device, flags |
+| MAP_USER | device with access | virtual address, bytes, address in the program |
+| UNMAP | device that loses access | virtual address, bytes |
+| CREATE_QUEUE | owner | number (type from bit 32), ring, ring bytes, read and write pointer, doorbell, save area |
+| DESTROY_QUEUE | owner | number |
+| RUNTIME | unused | address of ROCr's list of loaded code objects; 0: none |
 
-In the shared file, doorbells are written by the program, and the rest by the GPU: how often each event was raised, and
-the one fault that ends the program.
+In the shared file, the program writes the doorbells. The GPU writes the rest: a counter for each event, and the fault
+that ends the program.
 """
 
 from __future__ import annotations
@@ -24,12 +24,12 @@ SHARED_BYTES = 0x50000
 FAULT_AT = 0x1000
 RAISED_AT = 0x40000
 MEMORY_BYTES = 1 << 40
-"""Size of the file with a device's memory, which is sparse."""
+"""Size of the sparse file that holds a device's memory."""
 MAX_DEVICES, MAX_EVENTS = 16, 4096
 LOADED, OPENED = "loaded", "opened"
-"""Files in the machine's folder that are there when a program has loaded the library, and opened the driver."""
+"""Marker files in the machine's folder, created when a program loads the library, and when it opens the driver."""
 NO_PACKET = (1 << 64) - 1
-"""A doorbell that was never rung."""
+"""Value of a doorbell that has never been rung."""
 
 _MESSAGE = struct.Struct("<II7Q")
 MESSAGE_BYTES = _MESSAGE.size
@@ -38,7 +38,7 @@ _DEVICE = struct.Struct("<IIIIQQQ64s")
 
 
 class Operation(IntEnum):
-    """Subjects of messages."""
+    """Message types."""
 
     HELLO = 1
     MAP = 2
@@ -50,7 +50,7 @@ class Operation(IntEnum):
 
 
 class FaultKind(IntEnum):
-    """Faults that end a program, as the driver's events tell ROCr."""
+    """Faults that end a program, as reported to ROCr by driver events."""
 
     MEMORY = 1
     HANG = 2
@@ -58,7 +58,7 @@ class FaultKind(IntEnum):
 
 @dataclass(frozen=True)
 class Message:
-    """Something that the program did with the driver."""
+    """A driver operation of the program."""
 
     operation: Operation
     device: int
@@ -66,24 +66,24 @@ class Message:
 
     @classmethod
     def read(cls, raw: bytes) -> Message:
-        """Raises ValueError for bytes that are no message."""
+        """Decode a message. Raises ValueError for invalid bytes."""
         if len(raw) != MESSAGE_BYTES:
-            raise ValueError(f"a message of {len(raw)} bytes; {MESSAGE_BYTES} are needed")
+            raise ValueError(f"a message has {MESSAGE_BYTES} bytes, got {len(raw)}")
         operation, device, *values = _MESSAGE.unpack(raw)
         return cls(Operation(operation), device, tuple(values))
 
     def packed(self) -> bytes:
-        """The bytes that the library sends."""
+        """Encode the message as the library sends it."""
         return _MESSAGE.pack(self.operation, self.device, *self.values, *[0] * (7 - len(self.values)))
 
 
 def packed_fault(kind: FaultKind, device: int, address: int = 0) -> bytes:
-    """Bytes of a fault, for `FAULT_AT` of the shared file."""
+    """Encode a fault for `FAULT_AT` in the shared file."""
     return _FAULT.pack(address, kind, device, False, 0)
 
 
 def packed_device(
     gpu_id: int, pci_id: int, family: int, memory_bytes: int, clock: int, memory_clock: int, name: str
 ) -> bytes:
-    """A device in the list that the library reads. clock, memory_clock: kHz."""
+    """Encode an entry of the device list that the library reads. clock, memory_clock: kHz."""
     return _DEVICE.pack(gpu_id, pci_id, family, 0, memory_bytes, clock, memory_clock, name.encode()[:63])

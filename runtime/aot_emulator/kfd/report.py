@@ -1,4 +1,4 @@
-"""A table of a program's kernels: launches, instructions, operations and bytes (`aotbundle emulate --profile`)."""
+"""Summary table of a program's kernels, for `aotbundle emulate --profile`."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ class _Sum:
 
 
 class Report:
-    """Sums of launches by kernel."""
+    """Launch statistics, summed by kernel."""
 
     def __init__(self) -> None:
         self._kernels: dict[str, _Sum] = {}
@@ -40,7 +40,7 @@ class Report:
             found.written += written
 
     def lines(self) -> Iterator[str]:
-        """Yield the table, sorted by instructions; nothing if nothing was launched."""
+        """Yield the lines of the table, sorted by instructions; none if nothing was launched."""
         if not self._kernels:
             return iter(())
         kernels = sorted(self._kernels.items(), key=lambda item: -item[1].instructions)

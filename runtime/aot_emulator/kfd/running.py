@@ -1,4 +1,4 @@
-"""Programs run with emulated GPUs: `run_program`, which `aotbundle emulate` is."""
+"""Run programs with emulated GPUs, for `aotbundle emulate`."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from .timed import Timed
 from .topology import write_machine
 
 FOLDER_VARIABLE = "AOTBUILD_KFD"
-"""Environment variable: the folder of the emulated machine, for the preloaded library."""
+"""Environment variable that passes the folder of the emulated machine to the preloaded library."""
 _END_S = 15.0
 _BACKLOG = 64
 
@@ -37,23 +37,24 @@ def emulated_machine(
     profile: bool = False,
     timed: Timed | None = None,
 ) -> Iterator[dict[str, str]]:
-    """A machine with these GPUs: the environment that its programs are to be run with.
+    """Start a machine with emulated GPUs, and yield the environment variables for programs that use it.
 
-    Programs need AMD's libraries, of their own or the system's; children of theirs have the GPUs too.
+    Programs need AMD's libraries, bundled or installed on the system. Child processes can use the GPUs too.
 
     Args:
-        devices: names of GPUs, one for each, as `models.MODELS` has them.
-        environment: what the programs' is made of; by default this process's.
-        profile: write a table of what the kernels did to standard error when a program ends.
-        timed: dispatches whose time is modelled, which is written to standard error.
+        devices: GPU names from `models.MODELS`, one for each device.
+        environment: base environment of the programs; default: this process's.
+        profile: write a table of kernel statistics to standard error when a program ends.
+        timed: dispatches to model; their times are written to standard error.
 
-    Raises `DeviceError` where this is not Linux, where there is no compiler, no such GPU, or too many, and where the
-    model of time has no figures of a GPU that it is asked for.
+    Raises:
+        DeviceError: the system is not Linux, no compiler is found, a GPU is unknown or not supported by the time model,
+            or too many GPUs are requested.
     """
     if sys.platform != "linux":
-        raise DeviceError(f"GPUs are emulated under AMD's runtime on Linux alone, and this is {sys.platform}")
+        raise DeviceError(f"emulating GPUs for AMD's runtime requires Linux, not {sys.platform}")
     if not 0 < len(devices) <= MAX_DEVICES:
-        raise DeviceError(f"{len(devices)} GPUs are asked for; 1 to {MAX_DEVICES} can be emulated")
+        raise DeviceError(f"{len(devices)} GPUs requested; 1 to {MAX_DEVICES} can be emulated")
     models = [find_model(name) for name in devices]
     for model in models if timed is not None else ():
         machine_of(model.arch.name)
@@ -67,21 +68,21 @@ def emulated_machine(
         try:
             write_machine(folder, models)
             listening.bind(str(folder / "gpu"))
-        except OSError as error:  # of a path that is too long for a socket, too
-            raise DeviceError(f"the emulated machine cannot be put into {folder} (TMPDIR): {error}") from None
+        except OSError as error:  # includes paths that are too long for a socket
+            raise DeviceError(f"cannot create the emulated machine in {folder} (TMPDIR): {error}") from None
         listening.listen(_BACKLOG)
         names = [next(key for key, model in MODELS.items() if model is found) for found in models]
         arguments = [str(listening.fileno()), *names, *(["--profile"] if profile else [])]
         if timed is not None:
             arguments += [f"--time={timed.kernels.pattern}", *(["--time-only"] if timed.only else [])]
         command = [sys.executable, "-m", "aot_emulator.kfd.server", *arguments]
-        # In the program's session, and so in its scheduling group (sched(7), autogroup): ROCr waits for copies in a
-        # loop without a pause, beside which a process of another group may get no time on a busy machine.
+        # Keep the server in the program's session and thus scheduling group (sched(7), autogroup). ROCr busy-waits for
+        # copies, which can starve processes of other groups on a busy machine.
         server = subprocess.Popen(
             command, stdin=subprocess.DEVNULL, pass_fds=[listening.fileno()], process_group=0,
             env={**given, "PYTHONPATH": os.pathsep.join(sys.path)},
         )  # fmt: skip
-        listening.close()  # only the server listens: where it has ended, programs are refused
+        listening.close()  # only the server listens: connections fail once it has ended
         try:
             yield given | _variables(given, library, folder)
         finally:
@@ -98,10 +99,10 @@ def _variables(given: Mapping[str, str], library: Path, folder: Path) -> dict[st
     found = {
         "LD_PRELOAD": ":".join(preloaded),
         FOLDER_VARIABLE: str(folder),
-        "HSA_USERPTR_FOR_PAGED_MEM": "0",  # queues and signals in memory that is shared
+        "HSA_USERPTR_FOR_PAGED_MEM": "0",  # keep queues and signals in shared memory
     }
     if given.get(STRICT_VARIABLE, "") not in ("", "0"):
-        found["HSA_DISABLE_FRAGMENT_ALLOCATOR"] = "1"  # an allocation of the driver for each of the program's
+        found["HSA_DISABLE_FRAGMENT_ALLOCATOR"] = "1"  # a driver allocation for each allocation of the program
     return found
 
 
@@ -109,18 +110,19 @@ def run_program(
     program: Sequence[str], devices: Sequence[str] = ("mi300x",), strict: bool = False, ignored: Sequence[str] = (),
     time_limit_s: float | None = None, profile: bool = False, timed: Timed | None = None,
 ) -> int:  # fmt: skip
-    """Run a program with emulated GPUs: its exit status, or 128 and the number of the signal that ended it.
+    """Run a program with emulated GPUs. Returns its exit status, or 128 + N if signal N ended it.
 
     Args:
         program: the program and its arguments.
-        devices: names of GPUs, one for each.
-        strict: have launches watched by the sanitizer.
-        ignored: kinds of faults that it passes over.
-        time_limit_s: seconds that a launch may take.
-        profile: write a table of what the kernels did to standard error at the end.
-        timed: dispatches whose time is modelled: a line for each, on standard error.
+        devices: GPU names, one for each device.
+        strict: check launches with the sanitizer.
+        ignored: kinds of faults that the sanitizer ignores.
+        time_limit_s: maximum duration of a launch in seconds.
+        profile: write a table of kernel statistics to standard error at the end.
+        timed: dispatches to model; a line for each is written to standard error.
 
-    Raises `DeviceError` where the machine or the program cannot be had.
+    Raises:
+        DeviceError: the machine or the program cannot be started.
     """
     environment = dict(os.environ)
     if strict:
@@ -133,7 +135,7 @@ def run_program(
         try:
             running = subprocess.Popen(program, env=variables)
         except OSError as error:
-            raise DeviceError(f"{program[0]} cannot be run: {error.strerror}") from None
+            raise DeviceError(f"cannot run {program[0]}: {error.strerror}") from None
         with _signals_of(running):
             status = running.wait()
         folder = Path(variables[FOLDER_VARIABLE])
@@ -145,21 +147,21 @@ def run_program(
 def _why_unopened(program: str, folder: Path) -> str:
     if not (folder / LOADED).exists():
         return (
-            f"{program} has not loaded the library that emulates the driver, so it has used no GPU: it is linked "
-            "statically, or runs with another C library than the compiler here builds for"
+            f"{program} did not load the library that emulates the driver, so it used no GPU: it is linked "
+            "statically, or uses another C library than this machine's compiler"
         )
-    reason = f"{program} has not opened /dev/kfd, so it has used no GPU"
+    reason = f"{program} did not open /dev/kfd, so it used no GPU"
     if find_library("hsa-runtime64") or find_library("amdhip64"):
         return reason
     return (
-        f"{reason}; the dynamic loader knows no libamdhip64 and no libhsa-runtime64: install ROCm's user-mode "
-        "libraries (Debian sid: apt install libamdhip64-6), or name their folder in LD_LIBRARY_PATH"
+        f"{reason}; the dynamic loader finds neither libamdhip64 nor libhsa-runtime64: install ROCm's user-mode "
+        "libraries (Debian sid: apt install libamdhip64-6), or add their folder to LD_LIBRARY_PATH"
     )
 
 
 @contextmanager
 def _signals_of(running: subprocess.Popen[bytes]) -> Iterator[None]:
-    """Pass signals that end this process on to the program; the terminal's interrupt reaches both."""
+    """Forward SIGTERM to the program, and ignore SIGINT, which the terminal sends to both processes."""
     before = {
         signal.SIGINT: signal.signal(signal.SIGINT, signal.SIG_IGN),
         signal.SIGTERM: signal.signal(signal.SIGTERM, lambda *_: running.terminate()),

@@ -1,6 +1,6 @@
-"""Commands of SDMA rings: copies and fills (the *_sdma_pkt_open.h of Linux's driver amdgpu; ROCr's sdma_registers.h).
+"""SDMA commands: copies and fills (*_sdma_pkt_open.h in Linux's amdgpu driver; ROCr's sdma_registers.h).
 
-Each is done at once, in order; a poll whose value is not there yet keeps its ring waiting.
+Commands execute immediately and in order; an unsatisfied poll blocks its ring.
 """
 
 from __future__ import annotations
@@ -23,17 +23,17 @@ _POLLS: dict[int, Callable[[int, int], bool]] = {
 }  # fmt: skip
 _ADD_64 = 47
 _LONGEST = 16
-"""Words of the longest command that is served, and more."""
+"""Upper bound of the words in a supported command."""
 
 
 def clock() -> int:
-    """The GPU's clock of 100 MHz, as `GET_CLOCK_COUNTERS` tells it."""
+    """Read the GPU's 100 MHz clock, as reported by `GET_CLOCK_COUNTERS`."""
     return time.clock_gettime_ns(time.CLOCK_MONOTONIC_RAW) // 10
 
 
 @dataclass(frozen=True)
 class Box:
-    """A place in a pitched array. address: of the array; pitches: elements of a row and of a slice."""
+    """A box in a pitched array: array address, position, and pitches of rows and slices in elements."""
 
     address: int
     x: int
@@ -43,18 +43,18 @@ class Box:
     slice_pitch: int
 
     def at(self, row: int, plane: int, element: int) -> int:
-        """The address of a row of the box."""
+        """Return the address of a row of the box."""
         place = self.x + (self.y + row) * self.pitch + (self.z + plane) * self.slice_pitch
         return self.address + place * element
 
 
 @dataclass(frozen=True)
 class BoxForm:
-    """The form that a generation gives boxes in its commands.
+    """Encoding of boxes in the commands of a hardware generation.
 
     Attributes:
-        xy_bits, z_bits, slice_bits: widths of x and y, of z, and of the pitch of slices.
-        pitch_at: lowest bit of the pitch of rows in its word.
+        xy_bits, z_bits, slice_bits: bit widths of x and y, of z, and of the slice pitch.
+        pitch_at: lowest bit of the row pitch in its word.
     """
 
     xy_bits: int
@@ -67,12 +67,12 @@ class BoxForm:
         return (1 << self.z_bits) - 1
 
     def xy(self, word: int) -> tuple[int, int]:
-        """The x and y of a word."""
+        """Decode the x and y of a word."""
         mask = (1 << self.xy_bits) - 1
         return word & mask, word >> 16 & mask
 
     def box(self, words: tuple[int, ...]) -> Box:
-        """The box that five words say."""
+        """Decode a box from five words."""
         x, y = self.xy(words[2])
         pitch, slice_pitch = (words[3] >> self.pitch_at) + 1, (words[4] & (1 << self.slice_bits) - 1) + 1
         return Box(_address(words, 0), x, y, words[3] & self.z_mask, pitch, slice_pitch)
@@ -82,15 +82,15 @@ _BOXES = BoxForm(xy_bits=14, z_bits=11, pitch_at=13, slice_bits=28)
 BOXES: Mapping[str, BoxForm] = {
     "cdna": _BOXES, "rdna3": _BOXES, "rdna4": BoxForm(xy_bits=16, z_bits=14, pitch_at=16, slice_bits=32),
 }  # fmt: skip
-"""Forms by instruction set."""
+"""Box encodings by ISA."""
 
 
 @dataclass
 class Engine:
-    """Does commands of SDMA rings of one device.
+    """Executes SDMA commands of one device.
 
     Attributes:
-        boxes: how they write boxes.
+        boxes: encoding of boxes in the commands.
     """
 
     memory: AddressSpace
@@ -98,15 +98,15 @@ class Engine:
     raise_event: Callable[[int], None]
 
     def do(self, raw: bytes) -> int:
-        """Do the command that some bytes begin with: its size in bytes, or 0 while it has to wait.
+        """Execute the command at the start of `raw`. Returns its size in bytes, or 0 if it has to wait.
 
-        Raises `EmulationError` for what is not served or reached.
+        Raises `EmulationError` for unsupported commands and unmapped memory.
         """
         words = struct.unpack(f"<{len(raw) // 4}I", raw)
         code, sub = words[0] & 0xFF, words[0] >> 8 & 0xFF
         command = self._commands().get(code)
         if command is None:
-            raise EmulationError(f"the SDMA command {code} (sub-command {sub}) is not served")
+            raise EmulationError(f"unsupported SDMA command {code} (sub-command {sub})")
         return 4 * command(words + (0,) * _LONGEST)
 
     def _commands(self) -> dict[int, Callable[[tuple[int, ...]], int]]:
@@ -128,7 +128,7 @@ class Engine:
         if sub == _RECTANGLE:
             return self._copy_rectangle(words)
         if sub != _LINEAR:
-            raise EmulationError(f"the SDMA copy of kind {sub} is not served")
+            raise EmulationError(f"unsupported SDMA copy sub-command {sub}")
         nbytes = (words[1] & 0x3FFFFFFF) + 1
         self.memory.move(_address(words, 5), _address(words, 3), nbytes)
         return 7
@@ -146,7 +146,7 @@ class Engine:
     def _write(self, words: tuple[int, ...]) -> int:
         count = (words[3] & 0xFFFFF) + 1
         if count > 8:
-            raise EmulationError(f"an SDMA write of {count} words is not served; 8 are the most")
+            raise EmulationError(f"unsupported SDMA write of {count} words; the maximum is 8")
         self.memory.fill(_address(words, 1), struct.pack(f"<{count}I", *words[4 : 4 + count]), 4 * count)
         return 4 + count
 
@@ -159,7 +159,7 @@ class Engine:
         return 2
 
     def _poll(self, words: tuple[int, ...]) -> int:
-        if words[0] >> 31:  # of memory; else of a register, which flushes caches
+        if words[0] >> 31:  # memory poll; register polls only flush caches
             found = self.memory.word(_address(words, 1), "<I") & words[4]
             if not _POLLS[words[0] >> 28 & 7](found, words[3]):
                 return 0
@@ -168,7 +168,7 @@ class Engine:
     def _atomic(self, words: tuple[int, ...]) -> int:
         operation = words[0] >> 25
         if operation != _ADD_64:
-            raise EmulationError(f"the SDMA atomic {operation} is not served")
+            raise EmulationError(f"unsupported SDMA atomic {operation}")
         address = _address(words, 1)
         self.memory.put_word(address, (self.memory.word(address) + _address(words, 3)) % (1 << 64))
         return 8

@@ -1,7 +1,7 @@
-"""`python -m aot_emulator.kfd.server FD MODEL…`: plays the GPUs of every program of an emulated machine.
+"""GPU server of an emulated machine: `python -m aot_emulator.kfd.server FD MODEL…`.
 
-A process of its own plays those of each program that opens the driver. It has the options of the environment; FD is the
-socket that programs connect to. SIGTERM ends it, when the programs' reports are written.
+Programs connect to the socket FD. The server forks a GPU process for each program that opens the driver, with options
+from the environment. On SIGTERM it waits for the programs' reports and exits.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ def main() -> None:
 
 
 def serve(listening: socket.socket, models: Sequence[Model], options: Options, timed: Timed | None = None) -> None:
-    """Play the GPUs of each program that connects, until SIGTERM."""
+    """Serve each program that connects in a forked process, until SIGTERM."""
     players: set[int] = set()
 
     def end(_signal: int, _frame: FrameType | None) -> None:
@@ -73,10 +73,10 @@ def _play(connection: socket.socket, models: Sequence[Model], options: Options, 
         gpus.serve()
         write_lines(gpus.report.lines(), err=True)
         status = 0
-    except (Gone, ProcessLookupError, FileNotFoundError):  # the program was quicker
+    except (Gone, ProcessLookupError, FileNotFoundError):  # the program has already ended
         status = 0
     except OSError as error:
-        _say(f"the program's memory cannot be had, as a debugger has it (ptrace): {error}")
+        _say(f"cannot access the program's memory like a debugger (ptrace): {error}")
     finally:
         sys.stderr.flush()
         os._exit(status)

@@ -1,4 +1,4 @@
-"""HSA signals, as ROCr lays them out in memory (`amd_signal_t` of its amd_hsa_signal.h)."""
+"""HSA signals, in ROCr's memory layout (`amd_signal_t` in amd_hsa_signal.h)."""
 
 from __future__ import annotations
 
@@ -10,14 +10,16 @@ _VALUE, _MAILBOX, _EVENT, _START, _END = 8, 16, 24, 32, 40
 
 
 def value_of(memory: AddressSpace, signal: int) -> int:
-    """The value of a signal."""
+    """Return the value of a signal."""
     return memory.word(signal + _VALUE, "<q")
 
 
 def complete(memory: AddressSpace, signal: int, started: int, ended: int, raise_event: Callable[[int], None]) -> None:
-    """Count a signal down, as the end of a packet does: with the packet's times, and an event for who sleeps.
+    """Decrement a completion signal, store the packet's timestamps, and raise the event that wakes waiters.
 
-    signal: its address; 0: there is none. started, ended: of the GPU's clock.
+    Args:
+        signal: address of the signal; 0: none.
+        started, ended: timestamps of the GPU clock.
     """
     if not signal:
         return

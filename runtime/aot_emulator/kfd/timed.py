@@ -1,4 +1,4 @@
-"""Dispatches whose time is modelled, for `aotbundle emulate --time`. Nothing is measured."""
+"""Modelled times of dispatches, for `aotbundle emulate --time`. Nothing is measured."""
 
 from __future__ import annotations
 
@@ -16,23 +16,23 @@ from .models import Model
 
 @dataclass(frozen=True)
 class Timed:
-    """The choice of dispatches that are modelled.
+    """Selection of dispatches to model.
 
     Attributes:
-        kernels: an expression that is looked for in kernels' names.
-        only: they are not run as well: what they would write is not there.
+        kernels: regular expression searched in kernel names.
+        only: do not also run them; their output is then missing.
     """
 
     kernels: re.Pattern[str]
     only: bool = False
 
     def takes(self, kernel: Kernel) -> bool:
-        """Tell whether a kernel is one of them; ROCr's own, which are in no code object, never are."""
+        """Return True if a kernel is selected. ROCr's internal kernels, without a code object, never are."""
         return bool(kernel.module.name) and self.kernels.search(kernel.symbol) is not None
 
 
 class Copies(Memory):
-    """Memory whose allocations are copied when they are first reached: what is written stays in the copies."""
+    """Copy-on-access view of a memory: stores only affect the copies."""
 
     def __init__(self, memory: Memory):
         super().__init__(0, 0)
@@ -46,7 +46,7 @@ class Copies(Memory):
 
 
 def model_text(launch: Launch, model: Model, memory: Memory, options: Options) -> str:
-    """A line on the modelled time of a launch, which leaves memory as it is. Raises as `sample_launch` does."""
+    """Return a line with the modelled time of a launch, without modifying memory. Raises like `sample_launch`."""
     plain = replace(options, strict=False, profile=False, progress=None)
     sampled = sample_launch(launch, Copies(memory), plain, (model.num_cus, model.dies))
     return f"{_figures(sampled)}: {launch.kernel.symbol}"

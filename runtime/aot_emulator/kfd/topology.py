@@ -1,6 +1,6 @@
-"""The folder that describes the emulated machine: what Linux has of GPUs in sysfs, and the list for the library.
+"""Folder that describes the emulated machine: the GPU topology of sysfs, and the device list for the library.
 
-Names and meanings are those of Linux's drivers/gpu/drm/amd/amdkfd/kfd_topology.c; bits of `capability` those of its
+Names and meanings follow Linux's drivers/gpu/drm/amd/amdkfd/kfd_topology.c, and the bits of `capability`
 include/uapi/linux/kfd_sysfs.h.
 """
 
@@ -17,16 +17,16 @@ _FIRST_GPU_ID = 0xA001
 _DOORBELLS_OF_64_BITS, _TRAP_DEBUG, _SRAM_ECC, _DEBUG_FIRMWARE = 2 << 12, 1 << 15, 1 << 26, 1 << 29
 _FIRST_SIMD = 0x80001000
 _PCIE, _XGMI = 2, 11
-_GPU_CACHE = 9  # of data, a compute unit's
+_GPU_CACHE = 9  # HSA_CACHE_TYPE_DATA | HSA_CACHE_TYPE_HSACU
 
 
 def gpu_id(index: int) -> int:
-    """The driver's number of a device."""
+    """Return the driver's id of a device."""
     return _FIRST_GPU_ID + index
 
 
 def write_machine(folder: Path, models: Sequence[Model]) -> None:
-    """Describe a machine with these GPUs, in the order given, below a folder."""
+    """Write the description of a machine with these GPUs to a folder."""
     root = folder / "sys" / "kfd" / "kfd" / "topology"
     _write(folder / "sys" / "amdgpu" / "initstate", "live")
     _write(root / "generation_id", "1")
@@ -100,7 +100,7 @@ def _write_gpu(node: Path, index: int, models: Sequence[Model]) -> None:
 
 
 def _target_version(arch: str) -> int:
-    """9.4.2 as 90402: the last two characters of an architecture's name are hexadecimal digits."""
+    """Return gfx_target_version, e.g. 90402 for gfx942. The last two characters of the name are hex digits."""
     digits = arch.removeprefix("gfx")
     return int(digits[:-2]) * 10000 + int(digits[-2]) * 100 + int(digits[-1], 16)
 

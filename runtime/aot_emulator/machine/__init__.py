@@ -1,1 +1,1 @@
-"""From a code object to a launch that has run: kernels, programs, and the scheduler of wavefronts."""
+"""Code object loading, kernel programs, and the wavefront scheduler."""

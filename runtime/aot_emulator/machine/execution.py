@@ -1,8 +1,8 @@
-"""Runs a launch, batch by batch.
+"""Execute launches, batch by batch.
 
-A batch is whole workgroups, as many as fit `Options.batch_wavefronts`: registers of more would leave the processor's
-cache. Batches are run one after another, so a workgroup must not wait for a later one. Launches that wait for each
-other are run in turns (`execute_in_turns`).
+A batch consists of whole workgroups, up to `Options.batch_wavefronts` wavefronts; the registers of a larger batch would
+not fit the CPU's cache. Batches run sequentially, so a workgroup must not wait for a later one. Launches that wait for
+each other are interleaved (`execute_in_turns`).
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ from .scheduler import Scheduler
 
 Result = TypeVar("Result")
 Turns = Generator[None, None, Result]
-"""Something that is done in turns: each `next` does a part of it, and at the end it returns a result."""
+"""Computation that can be interleaved with others: each `next` does a part, and the generator returns the result."""
 
 
 def finish(turns: Turns[Result]) -> Result:
-    """Do to its end what can be done in turns; its result."""
+    """Run a generator to completion and return its result."""
     while True:
         try:
             next(turns)
@@ -44,10 +44,10 @@ def execute(
     monitors: Sequence[Monitor] = (),
     workgroups: Sequence[int] | None = None,
 ) -> Execution:
-    """Run a launch to its end, watched by monitors. Raises `EmulationError`.
+    """Run a launch to completion, observed by monitors. Raises `EmulationError`.
 
     Args:
-        workgroups: numbers of those that are run; None: all of the launch.
+        workgroups: numbers of the workgroups to run; None: all.
     """
     return finish(execute_in_turns(launch, memory, options, monitors, workgroups))
 
@@ -59,7 +59,7 @@ def execute_in_turns(
     monitors: Sequence[Monitor] = (),
     workgroups: Sequence[int] | None = None,
 ) -> Turns[Execution]:
-    """Run a launch as `execute` does, with turns between which other launches may be run."""
+    """Run a launch like `execute`, as a generator that yields so that other launches can make progress."""
     numbers = np.arange(launch.workgroups) if workgroups is None else np.array(workgroups, np.int64)
     parts = list(launch.parts(numbers))
     wavefronts = sum(part.wavefronts * len(own) for part, own in parts)
@@ -89,7 +89,7 @@ def execute_in_turns(
 
 @contextmanager
 def _kernarg_segment(launch: Launch, memory: Memory) -> Iterator[tuple[int, bytes]]:
-    """Address and content of the kernarg segment, which lies in memory meanwhile."""
+    """Yield address and content of the kernarg segment, allocated for the duration of the block."""
     if launch.packet is not None:
         yield launch.packet.kernarg, launch.kernargs
         return
@@ -103,7 +103,7 @@ def _kernarg_segment(launch: Launch, memory: Memory) -> Iterator[tuple[int, byte
 
 
 def _make_batch(launch: Launch, workgroups: int, options: Options) -> Batch:
-    """Registers of some workgroups' wavefronts, those that are run together next to each other."""
+    """Allocate the registers of some workgroups, with wavefronts that run together adjacent to each other."""
     program = launch.kernel.program
     batch = Batch(program.layout.total, workgroups * launch.wavefronts, program.arch.lanes, options.numerics)
     if options.order is Order.SERIAL:

@@ -1,9 +1,9 @@
-"""How launches are run.
+"""Options of launches.
 
-**Order.** `Order.LOCKSTEP` starts all wavefronts of a batch together and always steps those at the lowest pc, which
-lets the ones behind catch up: after a loop that some leave early they all go on together again. `Order.SERIAL` lets the
-first wavefront of each workgroup go as far as the next barrier or the end, then the second, and so on: a missing
-barrier that lockstep hides shows. Both give the same result for a kernel without races.
+**Order.** `Order.LOCKSTEP` starts all wavefronts of a batch together and always steps those at the lowest pc.
+Wavefronts that leave a loop early thus wait for the others. `Order.SERIAL` runs the first wavefront of each
+workgroup up to the next barrier or the end, then the second, and so on. It exposes missing barriers that lockstep
+hides. Both orders give the same result for a kernel without races.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ IGNORE_VARIABLE = "AOTBUILD_EMULATOR_IGNORE"
 TIME_LIMIT_VARIABLE = "AOTBUILD_EMULATOR_TIME_LIMIT"
 
 FAULTS = ("bounds", "alignment", "uninitialised", "half", "wait", "hazard", "race", "barrier")
-"""The kinds of faults that strict mode finds."""
+"""Kinds of faults that strict mode detects."""
 
 
 class Order(Enum):
-    """In which order wavefronts are run; see the module."""
+    """Scheduling order of wavefronts; see the module."""
 
     LOCKSTEP = "lockstep"
     SERIAL = "serial"
@@ -33,23 +33,22 @@ class Order(Enum):
 
 @dataclass(frozen=True)
 class Options:
-    """How launches are run.
+    """Options of launches.
 
     Attributes:
-        order: of the wavefronts.
-        batch_wavefronts: wavefronts at a time, at least one workgroup.
-        budget: instructions that one wavefront may execute on average, before a launch is taken for endless.
-        launch_budget: instructions that all wavefronts of a launch may execute together; None: no such limit.
-        preload: start where hardware that preloads kernel arguments does.
-        time_limit_s: seconds that a launch may take; None: no such limit.
-        strict: watch for faults (`sanitizer`). Memory that was allocated while the driver was not strict counts as
-            written.
-        ignored: kinds of faults, of `FAULTS`, that strict mode passes over.
-        profile: count accesses of memory too, in `Statistics.traffic`.
-        numerics: what is chosen about results where AMD does not document them, or sources disagree.
-        lds_is_bounded: an access past a workgroup's LDS is an error. Else it is as on hardware, where loads give 0 and
-            nothing is stored; `strict` takes it for a fault of bounds all the same. AMD's rocBLAS zeroes registers so.
-        progress: called after each batch with the workgroups that are done, and all of the launch.
+        order: scheduling order of wavefronts.
+        batch_wavefronts: maximum number of wavefronts per batch; a batch has at least one workgroup.
+        budget: average number of instructions per wavefront after which a launch is considered endless.
+        launch_budget: total number of instructions that a launch may execute; None: unlimited.
+        preload: start at the entry point for hardware that preloads kernel arguments.
+        time_limit_s: maximum duration of a launch in seconds; None: unlimited.
+        strict: detect faults (`sanitizer`). Memory allocated while the driver was not strict counts as initialised.
+        ignored: kinds of faults from `FAULTS` that strict mode ignores.
+        profile: also count memory accesses, in `Statistics.traffic`.
+        numerics: behaviour of results that AMD does not document, or on which sources disagree.
+        lds_is_bounded: raise an error for an access past a workgroup's LDS. Otherwise such loads return 0 and stores
+            are dropped, as on hardware (rocBLAS clears registers this way); `strict` still reports a bounds fault.
+        progress: called after each batch with the numbers of completed and total workgroups.
     """
 
     order: Order = Order.LOCKSTEP
@@ -68,11 +67,11 @@ class Options:
     def __post_init__(self) -> None:
         unknown = sorted(set(self.ignored) - set(FAULTS))
         if unknown:
-            raise ValueError(f"{', '.join(unknown)}: no kind of fault; known: {', '.join(FAULTS)}")
+            raise ValueError(f"unknown kinds of faults: {', '.join(unknown)}; known: {', '.join(FAULTS)}")
 
 
 def options_of_environment() -> Options:
-    """What environment variables ask for. Raises `DeviceError` for a value that has no meaning."""
+    """Return the options set by environment variables. Raises `DeviceError` for an invalid value."""
     strict = os.environ.get(STRICT_VARIABLE, "") not in ("", "0")
     ignored = frozenset(filter(None, os.environ.get(IGNORE_VARIABLE, "").replace(" ", "").split(",")))
     limit = os.environ.get(TIME_LIMIT_VARIABLE) or None

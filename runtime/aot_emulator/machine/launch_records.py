@@ -1,4 +1,4 @@
-"""A launch, what runs it, and what was executed of it."""
+"""Records of a launch: its parameters, its state while it runs, and its execution counts."""
 
 from __future__ import annotations
 
@@ -23,15 +23,15 @@ Triple = tuple[int, int, int]
 
 @dataclass(frozen=True)
 class Packet:
-    """A dispatch packet of a queue in device memory, as far as a launch needs it (HSA's "Kernel dispatch packet").
+    """The fields of an HSA kernel dispatch packet that a launch uses.
 
     Attributes:
-        address, index: of the packet: where it lies, and its number in the queue.
-        queue: address of the queue's `amd_queue_t`; 0 where it is not known.
-        kernarg: address of the kernarg segment, which is complete.
-        shape: work-items of a workgroup in x, y and z.
-        threads: work-items of the grid; the last workgroups of an axis may have fewer than `shape`.
-        scratch_bytes: of a work-item.
+        address, index: address of the packet, and its index in the queue.
+        queue: address of the queue's `amd_queue_t`; 0 if unknown.
+        kernarg: address of the complete kernarg segment.
+        shape: workgroup size in x, y and z.
+        threads: grid size in work-items; the last workgroups of an axis may be smaller than `shape`.
+        scratch_bytes: scratch per work-item.
     """
 
     address: int
@@ -49,10 +49,10 @@ class Launch:
 
     Attributes:
         grid: workgroups in x, y and z.
-        block: work-items of a workgroup.
-        lds_bytes: of a workgroup, dynamic ones included.
-        kernargs: the explicit arguments; of a packet the whole kernarg segment.
-        packet: where the launch comes from, if that is a queue in device memory.
+        block: work-items per workgroup.
+        lds_bytes: static and dynamic LDS per workgroup.
+        kernargs: the explicit arguments; with a packet, the whole kernarg segment.
+        packet: the dispatch packet, if the launch comes from a queue in device memory.
     """
 
     kernel: Kernel
@@ -64,7 +64,7 @@ class Launch:
 
     @property
     def wavefronts(self) -> int:
-        """Of a workgroup."""
+        """Wavefronts per workgroup."""
         return -(-self.block // self.kernel.program.arch.lanes)
 
     @property
@@ -73,18 +73,18 @@ class Launch:
 
     @property
     def shape(self) -> Triple:
-        """Work-items of a workgroup in x, y and z."""
+        """Workgroup size in x, y and z."""
         return (self.block, 1, 1) if self.packet is None else self.packet.shape
 
     @property
     def scratch_bytes(self) -> int:
-        """Bytes of scratch of a work-item."""
+        """Scratch bytes per work-item."""
         return self.kernel.metadata.scratch_bytes if self.packet is None else self.packet.scratch_bytes
 
     def parts(self, numbers: Array) -> Iterator[tuple[Launch, Array]]:
-        """The launch as launches of workgroups of one size each, with their numbers, of those in `numbers`.
+        """Split the workgroups in `numbers` into launches of equal workgroup size, yielding each with its numbers.
 
-        The hardware numbers the work-items of a smaller workgroup at the end of an axis by that workgroup's own size.
+        The hardware numbers the work-items of a partial workgroup at the end of an axis by that workgroup's own size.
         """
         packet = self.packet
         last = (0, 0, 0) if packet is None else tuple(map(lambda n, size: n % size, packet.threads, packet.shape))
@@ -101,22 +101,22 @@ class Launch:
 
 
 def coordinates(grid: Triple, workgroups: Array) -> Array:
-    """Workgroups' places in the grid, [n, 3], from their numbers."""
+    """Convert workgroup numbers to grid coordinates, [n, 3]."""
     x, y = grid[0], grid[1]
     return np.stack([workgroups % x, workgroups // x % y, workgroups // (x * y)], axis=1)
 
 
 @dataclass
 class Execution:
-    """What was executed of a launch.
+    """Execution counts of a launch.
 
     Attributes:
         program: the kernel's code; None before the first launch.
-        workgroups, wavefronts: of the whole launch.
-        instructions: by wavefront, of every kind.
-        runs: how often a wavefront entered each straight run, by pc.
-        taken: how often a wavefront took the branch at the end of a run, by the run's pc.
-        paused_s: seconds for which other launches had their turns.
+        workgroups, wavefronts: totals of the launch.
+        instructions: executed wavefront instructions.
+        runs: number of wavefronts that entered each straight-line run, by pc.
+        taken: number of wavefronts that took the branch at the end of a run, by the run's pc.
+        paused_s: seconds spent in other, interleaved launches.
     """
 
     program: Program | None = None
@@ -130,14 +130,14 @@ class Execution:
 
 @dataclass(frozen=True)
 class RunningLaunch:
-    """A launch with all that its batches share.
+    """A launch in progress, with the state that its batches share.
 
     Attributes:
         memory: global memory.
-        kernarg: addresses of the kernarg segment in it.
-        monitors: what is told of each batch.
-        execution: where is counted what is executed.
-        deadline: when the launch has to be done, on `time.monotonic`'s clock without its pauses; None: whenever.
+        kernarg: address range of the kernarg segment.
+        monitors: observers of each batch.
+        execution: execution counts, updated by each batch.
+        deadline: latest end of the launch on the `time.monotonic` clock, excluding pauses; None: unlimited.
     """
 
     launch: Launch

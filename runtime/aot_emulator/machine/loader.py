@@ -1,6 +1,6 @@
-"""From an HSACO to kernels that can be launched: ELF, kernel descriptor, kernarg segment, initial registers.
+"""HSACO loader: ELF image, kernel descriptor, kernarg segment, and initial register state.
 
-The descriptor and the initial state are those of LLVM's "User Guide for AMDGPU Backend" (code object version 5).
+The descriptor and the initial state follow LLVM's "User Guide for AMDGPU Backend" (code object version 5).
 """
 
 from __future__ import annotations
@@ -32,12 +32,12 @@ if TYPE_CHECKING:
     from .launch_records import Launch
 
 _PRELOAD_ENTRY = 256
-"""Where hardware that preloads kernel arguments starts: it leaves out what loads them."""
+"""Entry offset for hardware that preloads kernel arguments: it skips the instructions that load them."""
 _NAME_LENGTH = 16
 _WAVEFRONTS_OF_32 = 1 << 10
-"""Bit of a descriptor's properties."""
+"""Bit of the kernel code properties that selects wave32."""
 _CALLS = ("s_swappc_b64", "s_setpc_b64", "s_call_b64")
-"""Instructions by which a kernel may reach other functions of its code object."""
+"""Instructions through which a kernel may call other functions of its code object."""
 
 
 @dataclass(frozen=True)
@@ -57,7 +57,7 @@ class Descriptor:
 
     @property
     def lanes(self) -> Literal[32, 64]:
-        """Lanes of a wavefront: a choice of RDNA's kernels."""
+        """Lanes per wavefront; RDNA kernels choose 32 or 64."""
         return 32 if self.isa != "cdna" and self.properties & _WAVEFRONTS_OF_32 else 64
 
     @property
@@ -67,21 +67,21 @@ class Descriptor:
 
     @property
     def first_accumulation(self) -> int:
-        """How many of the vector registers are ordinary ones."""
+        """Number of architectural VGPRs; accumulation registers follow them."""
         return ((self._word(44) & 0x3F) + 1) * 4 if self.isa == "cdna" else self.vector_registers
 
     @property
     def mode(self) -> int:
-        """The MODE register at the start: rounding and denormals, DX10_CLAMP, IEEE, FP16_OVFL."""
+        """Initial MODE register: rounding and denormals, DX10_CLAMP, IEEE, FP16_OVFL."""
         first = self._word(48)
         if self.isa == "rdna4":
-            # It has neither bit: clamping gives 0 for NaN, and no instruction of it heeds IEEE.
+            # gfx12 has neither bit: clamping turns NaN into 0, and no instruction depends on IEEE mode.
             first |= 1 << 21 | 1 << 23
         return first >> 12 & 0xFF | (first >> 21 & 1) << 8 | (first >> 23 & 1) << 9 | (first >> 26 & 1) << 23
 
     @property
     def workgroup_ids(self) -> tuple[bool, bool, bool]:
-        """Which of the workgroup's coordinates are put in SGPRs."""
+        """The workgroup ID components (x, y, z) that are passed in SGPRs."""
         second = self._word(52)
         return bool(second >> 7 & 1), bool(second >> 8 & 1), bool(second >> 9 & 1)
 
@@ -103,12 +103,12 @@ class Descriptor:
 
     @property
     def preload(self) -> tuple[int, int]:
-        """(first, number) of the kernarg segment's dwords that are put in SGPRs."""
+        """(first dword, count) of the kernarg segment to preload into SGPRs."""
         raw = int(struct.unpack_from("<H", self.raw, 58)[0])
         return raw >> 7, raw & 0x7F
 
 
-# (bit of the properties, SGPRs) of what user SGPRs may start with, in order.
+# User SGPRs in order: (bit of the kernel code properties, number of SGPRs).
 _USER_SGPRS = {
     "private segment buffer": (0, 4),
     "dispatch pointer": (1, 2),
@@ -121,7 +121,7 @@ _USER_SGPRS = {
 
 
 class Code(Protocol):
-    """Code in device memory that a kernel is part of: a `Module`, or what is known without a code object."""
+    """Code in device memory that contains a kernel: a `Module`, or bare code without a code object."""
 
     arch: Arch
     name: str
@@ -140,13 +140,17 @@ class Code(Protocol):
 
 
 class Module:
-    """A code object in device memory. Raises `BundleError` when it is not a sound one for `arch`.
+    """A code object in device memory.
 
-    base: where a loader has put it already; None: it is put into memory.
+    Args:
+        base: address at which it is already loaded; None: allocate memory and load it.
+
+    Raises:
+        BundleError: the code object is invalid or for another architecture.
 
     Attributes:
-        name: as bundles name code objects, by their content.
-        base: where it lies.
+        name: hash of the content, as bundles name code objects.
+        base: load address.
     """
 
     def __init__(self, image: bytes, arch: Arch, memory: Memory, base: int | None = None):
@@ -171,33 +175,32 @@ class Module:
         self._memory.free(self.base)
 
     def kernel(self, symbol: str) -> Kernel:
-        """A kernel by name. Raises `BundleError`."""
+        """Return a kernel by name. Raises `BundleError`."""
         return Kernel(self._parsed.kernel(symbol), self)
 
     def kernel_at(self, descriptor: int) -> Kernel | None:
-        """The kernel whose descriptor is at an address of device memory, or None. Raises `BundleError`."""
+        """Return the kernel whose descriptor is at a device address, or None. Raises `BundleError`."""
         symbol = self._descriptors.get(descriptor - self.base)
         return None if symbol is None else self.kernel(symbol)
 
     @cached_property
     def _descriptors(self) -> dict[int, str]:
-        """Kernels by the addresses of their descriptors, from the start of the module."""
+        """Kernel symbols by the offset of their descriptor in the module."""
         return {self.address_of(f"{kernel.symbol}.kd"): kernel.symbol for kernel in self._parsed.kernels}
 
     def address_of(self, symbol: str) -> int:
-        """Address of a symbol, from the start of the module."""
+        """Return the offset of a symbol in the module."""
         return self._image.symbols[symbol][0]
 
     @cached_property
     def lines(self) -> LineTable:
-        """Where in source files the code comes from, by address from the start of the module."""
+        """Source locations by offset in the module."""
         return read_line_table(self._file)
 
     def function(self, address: int) -> bytes:
-        """The machine code of a kernel whose first instruction lies at an address from the start of the module.
+        """Return the machine code of the function at an offset in the module. Raises `BundleError`.
 
-        Where its symbol has no size, as those of assembly may not have one, it goes on to the next kernel's. Raises
-        `BundleError`.
+        If its symbol has no size, as in hand-written assembly, the code extends to the next kernel.
         """
         size = self._sizes.get(address)
         if size is None:
@@ -209,7 +212,7 @@ class Module:
         return self.bytes_at(address, size)
 
     def functions(self) -> Iterator[tuple[int, bytes]]:
-        """(address from the start of the module, machine code) of each function that has a size."""
+        """Yield (offset in the module, machine code) of each function whose symbol has a size."""
         for address, size in self._sizes.items():
             yield address, self.bytes_at(address, size)
 
@@ -234,14 +237,14 @@ class Module:
         return [self.address_of(kernel.symbol) for kernel in self._parsed.kernels]
 
     def bytes_at(self, address: int, size: int) -> bytes:
-        """Bytes from the start of the module. Raises `BundleError`."""
+        """Read bytes at an offset in the module. Raises `BundleError`."""
         if not 0 <= address <= self._image.size - size:
-            raise BundleError(f"the code object has no {size} bytes at {address:#x}")
+            raise BundleError(f"{size} bytes at {address:#x} are outside the code object")
         return self._memory.bytes_at(self.base + address, size).tobytes()
 
 
 class Kernel:
-    """A kernel of a module: what a launch needs to know, and its program."""
+    """A kernel of a module: its metadata, descriptor and program."""
 
     def __init__(self, metadata: KernelMetadata, module: Code):
         self.metadata, self.module = metadata, module
@@ -256,14 +259,14 @@ class Kernel:
         self.arch = module.arch.with_lanes(self.descriptor.lanes)
         known = sum(words for bit, words in _USER_SGPRS.values() if self.descriptor.properties >> bit & 1)
         if known + self.descriptor.preload[1] > self.descriptor.user_sgprs:
-            raise BundleError(f"kernel {self.symbol} has {self.descriptor.user_sgprs} user SGPRs for more values")
+            raise BundleError(f"kernel {self.symbol} needs more than its {self.descriptor.user_sgprs} user SGPRs")
 
     @property
     def _code_address(self) -> int:
         return self._descriptor_address + self.descriptor.entry
 
     def source(self, pc: int) -> str:
-        """`file:line` that the instruction at a pc was made of; empty where the code object does not say."""
+        """Return the source `file:line` of the instruction at a pc, or an empty string if it is unknown."""
         place = self.module.lines.place(self._code_address + pc)
         return f"{place[0]}:{place[1]}" if place else ""
 
@@ -280,27 +283,27 @@ class Kernel:
         return Program(self.symbol, self.arch, self.module.base + code, instructions, layout)
 
     def entry(self, preload: bool) -> int:
-        """The pc that a wavefront starts at."""
+        """Return the pc at which wavefronts start."""
         return _PRELOAD_ENTRY if preload and self.descriptor.preload[1] else 0
 
     def kernarg_segment(self, given: bytes, grid: tuple[int, int, int], block: int, lds_bytes: int) -> bytes:
-        """The kernarg segment: the explicit arguments as given, the hidden ones from the launch.
+        """Build the kernarg segment from the given explicit arguments and the launch's hidden arguments.
 
-        Raises `EmulationError` when the size is not the kernel's.
+        Raises `EmulationError` if the size of `given` does not match the kernel.
         """
         explicit = [arg for arg in self.metadata.args if not arg.kind.startswith("hidden_")]
         needed = max((arg.offset + arg.size for arg in explicit), default=0)
         if not needed <= len(given) <= max(needed, self.metadata.kernarg_bytes):
             raise EmulationError(
-                f"kernel {self.symbol} has {needed} to {self.metadata.kernarg_bytes} bytes of arguments, "
-                f"{len(given)} were given"
+                f"kernel {self.symbol} takes {needed} to {self.metadata.kernarg_bytes} bytes of arguments, "
+                f"got {len(given)}"
             )
         segment = bytearray(max(needed, self.metadata.kernarg_bytes, 1))
         segment[: len(given)] = given
         hidden = _hidden_arguments(grid, block, lds_bytes)
         for arg in self.metadata.args:
             if arg.kind.startswith("hidden_"):
-                # What there is no runtime for (the heap, queues) is null.
+                # Arguments that would need a runtime (heap, queues) are null.
                 value = hidden.get(arg.kind, 0) % (1 << 8 * arg.size)
                 segment[arg.offset : arg.offset + arg.size] = value.to_bytes(arg.size, "little")
         return bytes(segment)
@@ -308,14 +311,14 @@ class Kernel:
     def start(
         self, batch: Batch, workgroups: Array, launch: Launch, kernarg: int, segment: bytes, preload: bool
     ) -> None:
-        """Set the registers that a launch sets.
+        """Initialise the registers of a batch at the start of a launch.
 
         Args:
-            batch: what to set them in.
-            workgroups: int64 [wavefronts, 3], coordinates of each wavefront's workgroup.
-            launch: the launch; all its workgroups are of one size.
+            batch: the batch to initialise.
+            workgroups: int64 [wavefronts, 3], grid coordinates of each wavefront's workgroup.
+            launch: the launch; all its workgroups have the same size.
             kernarg, segment: address and content of the kernarg segment.
-            preload: put kernel arguments in SGPRs, if the kernel asks for it.
+            preload: preload kernel arguments into SGPRs if the kernel requests it.
         """
         descriptor, packet = self.descriptor, launch.packet
         pointers = {"kernarg segment pointer": kernarg}
@@ -333,8 +336,8 @@ class Kernel:
             elif name == "private segment buffer" and self.arch.scratch_resource:
                 resource = scratch_resource(launch.scratch_bytes, batch.lanes)
                 batch.scalars[at : at + 4] = np.array(resource, np.uint32)[:, None]
-            # Without a packet, what the others point to does not exist. Triton has kernels with asynchronous copies
-            # ask for them, and does not use them; as the registers are, they point to no allocation.
+            # Without a packet, the other pointers have no target and stay invalid. Triton kernels with asynchronous
+            # copies request them, but do not use them.
             at += words
         first, count = descriptor.preload
         if preload:
@@ -346,20 +349,20 @@ class Kernel:
             for at, axis in enumerate(np.flatnonzero(descriptor.workgroup_ids), descriptor.user_sgprs):
                 batch.scalars[at] = workgroups[:, axis]
         if self.arch.scratch_resource and descriptor.uses_scratch:
-            # Where the wavefront's scratch is in that of all: the resource is each one's own.
+            # Offset of the wavefront's scratch: 0, as each wavefront has a resource of its own.
             batch.scalars[descriptor.user_sgprs + sum(descriptor.workgroup_ids) + descriptor.workgroup_info] = 0
         _start_lanes(batch, launch)
 
 
 def _start_trap_registers(batch: Batch, workgroups: Array, wavefronts: int) -> None:
-    """gfx12: the workgroup's x in TTMP9, y and z in TTMP7's halves; the wavefront's number in TTMP8, bits 29:25."""
+    """Pass workgroup IDs as gfx12 does: x in TTMP9, y and z in TTMP7; the wavefront number in TTMP8[29:25]."""
     batch.scalars[TTMP0 + 9] = workgroups[:, 0]
     batch.scalars[TTMP0 + 7] = workgroups[:, 1] | workgroups[:, 2] << 16
     batch.scalars[TTMP0 + 8] = batch.slot % wavefronts << 25
 
 
 def _start_lanes(batch: Batch, launch: Launch) -> None:
-    """Numbers of work-items in v0, x in bits 9:0, y and z in the ten bits above each; EXEC has those that exist."""
+    """Put work-item IDs in v0 (x in bits 9:0, y in 19:10, z in 29:20), and set EXEC to the existing work-items."""
     item = (batch.slot % launch.wavefronts)[:, None] * batch.lanes + np.arange(batch.lanes)
     x, y, _ = launch.shape
     batch.vectors[0] = item % x | item // x % y << 10 | item // (x * y) << 20
@@ -371,7 +374,7 @@ def _hidden_arguments(grid: tuple[int, int, int], block: int, lds_bytes: int) ->
     found = {
         "hidden_grid_dims": 3 if grid[2] > 1 else 2 if grid[1] > 1 else 1,
         "hidden_dynamic_lds_size": lds_bytes,
-        "hidden_hostcall_buffer": HOSTCALL_BUFFER,  # many kernels take it; those that print or assert reach for it
+        "hidden_hostcall_buffer": HOSTCALL_BUFFER,  # only kernels that print or assert access it
     }
     for axis, name in enumerate("xyz"):
         found[f"hidden_block_count_{name}"] = grid[axis]

@@ -1,4 +1,4 @@
-"""What may watch a launch as it is executed, and what it is shown."""
+"""Interface for observers of a running launch."""
 
 from __future__ import annotations
 
@@ -12,13 +12,13 @@ from aot_runtime.errors import EmulationError, Thread
 
 
 class BatchView(Protocol):
-    """A batch of workgroups that are run together.
+    """A batch of workgroups that run together, as monitors see it.
 
     Attributes:
-        numbers: int64 [workgroups], of the batch's workgroups in the launch.
-        workgroups, wavefronts: workgroups of the batch; wavefronts of each.
-        access: what they reach.
-        kernarg: addresses of the kernarg segment.
+        numbers: int64 [workgroups], numbers of the batch's workgroups in the launch.
+        workgroups, wavefronts: workgroups in the batch; wavefronts per workgroup.
+        access: the memory of the batch.
+        kernarg: address range of the kernarg segment.
     """
 
     numbers: Array
@@ -28,32 +28,32 @@ class BatchView(Protocol):
     kernarg: range
 
     def thread(self, waves: Wavefronts, wave: int, lane: int | None) -> Thread:
-        """Where a lane of a group's wavefront is in the launch."""
+        """Return the position in the launch of a lane of a group's wavefront."""
 
     def place(self, workgroup: int) -> tuple[int, int, int]:
-        """Where a workgroup is in the grid, from its number."""
+        """Return the grid coordinates of a workgroup."""
 
     def locate(self, error: EmulationError, instruction: Instruction) -> None:
-        """Say that an error is of an instruction, unless it is known of which it is."""
+        """Add the location of an instruction to an error that has none."""
 
 
 class Monitor:
-    """Sees a batch's launch, and does nothing. An `EmulationError` that a method raises stops the launch."""
+    """Base class of observers; its methods do nothing. An `EmulationError` raised by a method stops the launch."""
 
     def begin(self, batch: BatchView) -> None:
-        """A batch of the launch starts."""
+        """Called when a batch of the launch starts."""
 
     def instruction(self, waves: Wavefronts, instruction: Instruction) -> None:
-        """`instruction` is about to be executed."""
+        """Called before `instruction` is executed."""
 
     def access(self, waves: Wavefronts, touch: Touch) -> None:
-        """The instruction reaches for memory."""
+        """Called when the current instruction accesses memory."""
 
     def divide(self, waves: Wavefronts, part: Wavefronts) -> None:
-        """Some wavefronts of a group go their own way from now on."""
+        """Called when wavefronts diverge: `part` splits off from the group `waves`."""
 
     def join(self, first: Wavefronts, second: Wavefronts, joined: Wavefronts) -> None:
-        """Two groups that stand at the same pc go on as one."""
+        """Called when two groups at the same pc are merged into one."""
 
     def barrier(self, groups: list[Wavefronts]) -> None:
-        """These wavefronts, all that live of their workgroups, leave the barrier where they wait."""
+        """Called when a barrier releases `groups`, which hold all live wavefronts of their workgroups."""

@@ -1,4 +1,4 @@
-"""A kernel's instructions bound to their semantics, and cut into straight runs that the scheduler executes whole."""
+"""Kernel programs: instructions bound to their semantics, in straight-line runs that the scheduler executes whole."""
 
 from __future__ import annotations
 
@@ -25,11 +25,11 @@ from aot_emulator.state.wavefronts import EXEC, M0, VCC, Wavefronts
 from aot_runtime.errors import EmulationError, UnsupportedInstructionError
 
 _INTERRUPT, _DEALLOCATE_REGISTERS = 1, 3
-"""Messages: that the host is to look at something, and that the wavefront uses no vector registers any more."""
+"""s_sendmsg messages: interrupt the host; deallocate the wavefront's VGPRs."""
 _WORKGROUP_BARRIER = (193, 0xFFFF)
-"""-1, as s_barrier_signal and s_barrier_wait have it."""
+"""Barrier -1, as encoded in s_barrier_signal and s_barrier_wait."""
 _MODES = {"s_round_mode": (0x0F, 0), "s_denorm_mode": (0xF0, 4)}
-"""Instructions with bits of MODE: (mask, lowest bit)."""
+"""Instructions that set a field of MODE: (mask, lowest bit)."""
 
 Condition = Callable[[Wavefronts], Array]
 _CONDITIONS: Mapping[str, Condition] = {
@@ -45,13 +45,13 @@ _INDIRECT = ("s_setpc_b64", "s_swappc_b64")
 
 @dataclass(frozen=True)
 class Exit:
-    """How a run ends.
+    """Control transfer at the end of a run.
 
     Attributes:
-        kind: `next` falls through to `target`, `jump` goes there, `branch` goes there or falls through to `other`,
-            `barrier` waits and goes on at `target`, `indirect` goes to an address in registers.
-        condition: of a branch: which wavefronts go to `target`.
-        address: of an indirect jump: uint64 [wavefronts].
+        kind: `next` falls through to `target`; `jump` jumps to `target`; `branch` jumps to `target` or falls through
+            to `other`; `barrier` waits and continues at `target`; `indirect` jumps to an address in registers.
+        condition: for a branch, computes the wavefronts that take it.
+        address: for an indirect jump, computes the target addresses, uint64 [wavefronts].
     """
 
     kind: Literal["next", "jump", "branch", "barrier", "end", "indirect"]
@@ -63,11 +63,11 @@ class Exit:
 
 @dataclass(frozen=True)
 class Run:
-    """Instructions that are executed one after another.
+    """A straight-line sequence of instructions.
 
     Attributes:
-        instructions: all of them, the one that ends the run too.
-        steps: what executes those that do anything, with the index of each in `instructions`.
+        instructions: all instructions, including the one that ends the run.
+        steps: (index in `instructions`, function that executes it) of each instruction with an effect.
     """
 
     instructions: tuple[Instruction, ...]
@@ -76,20 +76,20 @@ class Run:
 
     @cached_property
     def every_step(self) -> tuple[tuple[int, Step | None], ...]:
-        """As `steps`, with None for the instructions that do nothing."""
+        """All instructions as in `steps`, with None for those without an effect."""
         found = dict(self.steps)
         return tuple((index, found.get(index)) for index in range(len(self.instructions)))
 
 
 @dataclass
 class Program:
-    """A kernel's code.
+    """The code of a kernel.
 
     Attributes:
-        kernel: its symbol.
-        address: of the kernel's first byte in device memory.
-        instructions: by pc.
-        layout: of its vector registers.
+        kernel: the kernel's symbol.
+        address: device address of the first instruction.
+        instructions: decoded instructions by pc.
+        layout: layout of the vector registers.
     """
 
     kernel: str
@@ -101,7 +101,7 @@ class Program:
 
     @cached_property
     def _targets(self) -> frozenset[int]:
-        """Where branches lead: runs end before them, so that wavefronts can meet there."""
+        """Branch targets. Runs end before them, so that wavefronts can reconverge there."""
         return frozenset(
             instruction.branch_target()
             for instruction in self.instructions.values()
@@ -110,10 +110,10 @@ class Program:
 
     @cached_property
     def shifts_barriers(self) -> bool:
-        """Whether a branch leads over a barrier and nothing else.
+        """True if a branch skips a barrier and nothing else.
 
-        Half of the wavefronts of such a kernel are a barrier ahead of the others, on purpose ("ping-pong": one half
-        multiplies while the other loads), and meet them at other barriers than their own.
+        In such "ping-pong" kernels, half of the wavefronts run one barrier ahead on purpose, multiplying while the
+        others load. Wavefronts of a workgroup then meet at different barrier instructions.
         """
         barriers = {found.pc: found.next_pc for found in self.instructions.values() if found.mnemonic == "s_barrier"}
         branches = (found for found in self.instructions.values() if found.mnemonic in _CONDITIONS)
@@ -124,7 +124,7 @@ class Program:
         return matrix_op.matrix_ops(self.arch.name, self.arch.wave64)
 
     def run_at(self, pc: int) -> Run:
-        """The run that starts at a pc; made on first use. Raises `UnsupportedInstructionError`."""
+        """Return the run that starts at a pc, built on first use. Raises `UnsupportedInstructionError`."""
         found = self._runs.get(pc)
         if found is None:
             found = self._runs[pc] = self._make_run(pc)
@@ -184,13 +184,16 @@ class Program:
 
         def step(waves: Wavefronts) -> None:
             if not waves.signalled.all():
-                raise EmulationError("a wavefront waits at a barrier that it has not signalled")
+                raise EmulationError("a wavefront waits at a barrier without having signalled it")
             waves.signalled[...] = False
 
         return step
 
     def _bind(self, instruction: Instruction) -> Step | None:
-        """What executes an instruction; None if there is nothing to do. Raises `UnsupportedInstructionError`."""
+        """Return the function that executes an instruction, or None if it has no effect.
+
+        Raises `UnsupportedInstructionError`.
+        """
         try:
             return self._find_step(instruction)
         except UnsupportedInstructionError as error:
@@ -199,7 +202,7 @@ class Program:
             raise
 
     def _interrupt(self, instruction: Instruction) -> Step:
-        """Tell the host that there is something for it to look at: M0 has the lowest bits of an event's number."""
+        """Interrupt the host; M0 holds the low bits of the event number."""
         m0 = M0 if self.arch.isa == "cdna" else M0 + 1
 
         def step(waves: Wavefronts) -> None:
@@ -261,4 +264,4 @@ _BEFORE_EXIT: Mapping[str, Callable[[Program, Instruction], Step]] = {
     "s_swappc_b64": Program._link,
     "s_barrier_wait": Program._wait,
 }
-"""What instructions that end a run do before they do that."""
+"""Effects of run-ending instructions, executed before control is transferred."""

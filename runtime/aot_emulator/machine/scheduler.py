@@ -1,4 +1,4 @@
-"""Runs a batch: its wavefronts together as far as they stand at the same pc, in the order that the options name."""
+"""Wavefront scheduler of a batch: executes the wavefronts at the same pc together, in the configured order."""
 
 from __future__ import annotations
 
@@ -18,19 +18,15 @@ from .launch_records import RunningLaunch, coordinates
 from .program import Program, Run
 
 _TURN = 64
-"""Runs until another launch may have its turn: some milliseconds, if few wavefronts stand together."""
+"""Straight-line runs per turn, after which other launches can make progress: a few milliseconds for small groups."""
 _FAIRNESS = 512
-"""Every so many runs the wavefronts that have waited longest are stepped instead, so that a spinning one ends."""
+"""Interval, in runs, at which the longest-waiting wavefronts are stepped instead, so that spin loops make progress."""
 
 
 class Scheduler:
-    """The wavefronts of a batch as groups at one pc each.
+    """Scheduler of a batch's wavefronts, which are held in groups at the same pc.
 
-    Attributes:
-        numbers: of the batch's workgroups in the launch.
-        workgroups, wavefronts: workgroups of the batch; wavefronts of each.
-        access: what they reach.
-        kernarg: addresses of the kernarg segment.
+    The public attributes are those of `BatchView`.
     """
 
     def __init__(self, running: RunningLaunch, batch: Batch, numbers: Array):
@@ -66,17 +62,15 @@ class Scheduler:
             monitor.access(waves, touch)
 
     def thread(self, waves: Wavefronts, wave: int, lane: int | None) -> Thread:
-        """Where a lane of a group's wavefront is in the launch."""
         workgroup = self.place(int(self.numbers[waves.workgroup[wave]]))
         return Thread(workgroup, int(waves.slot[wave]) % self.wavefronts, lane)
 
     def place(self, workgroup: int) -> tuple[int, int, int]:
-        """Where a workgroup is in the grid, from its number."""
         x, y, z = coordinates(self._launch.grid, np.array([workgroup]))[0].tolist()
         return x, y, z
 
     def advance(self) -> bool:
-        """Run a turn of the batch; returns whether anything of it is left."""
+        """Run one turn of the batch. Returns True if work is left."""
         with np.errstate(all="ignore"):
             for _ in range(_TURN):
                 if not self._groups:
@@ -137,10 +131,10 @@ class Scheduler:
         self._execution.instructions += len(run.instructions) * group.count
         self._execution.runs[group.pc] += group.count
         if self._execution.instructions > self._limit:
-            used_up = InstructionBudgetError("the budget of instructions is used up: an endless loop?")
+            used_up = InstructionBudgetError("instruction budget exhausted: endless loop?")
             raise self._at(group, run, 0, used_up)
         if self._deadline is not None and time.monotonic() - self._execution.paused_s > self._deadline:
-            late = InstructionBudgetError("the launch takes longer than its time limit: an endless loop?")
+            late = InstructionBudgetError("the launch exceeds its time limit: endless loop?")
             raise self._at(group, run, 0, late)
         index = 0
         try:
@@ -161,12 +155,11 @@ class Scheduler:
         return error
 
     def locate(self, error: EmulationError, instruction: Instruction) -> None:
-        """Say that an error is of an instruction, unless it is known of which it is."""
         kernel, text = self._launch.kernel, disassemble(instruction)
         source = kernel.source(instruction.pc)
         error.locate(kernel.symbol, instruction.pc, instruction.mnemonic, text, kernel.module.name, source)
 
-    # Ways out of a run
+    # Control transfer
 
     def _leave(self, group: Wavefronts, run: Run) -> None:
         way = run.exit
@@ -197,7 +190,7 @@ class Scheduler:
             part.pc = pc
 
     def _partition(self, group: Wavefronts, first: Array) -> tuple[Wavefronts, Wavefronts]:
-        """The group cut in two: those of a mask, which come to lie first, and the others."""
+        """Split a group in two: the wavefronts in the mask, which are moved to the front, and the others."""
         count = int(np.count_nonzero(first))
         if not first[:count].all():
             self.batch.reorder(group.start, np.argsort(~first, kind="stable"))
@@ -215,7 +208,7 @@ class Scheduler:
             part, rest, addresses = (rest, None, where) if here.all() else (*self._partition(rest, here), where[~here])
             part.pc = int(where[0]) - self.program.address
             if part.pc not in self.program.instructions:
-                raise self._at(part, run, -1, EmulationError(f"a jump to {int(where[0]):#x}, outside the kernel"))
+                raise self._at(part, run, -1, EmulationError(f"jump to {int(where[0]):#x}, outside the kernel"))
 
     # Barriers
 
@@ -223,11 +216,11 @@ class Scheduler:
         waiting = [group for group in self._groups if group.waiting]
         if not waiting:
             return
-        if len(waiting) == len(self._groups):  # every wavefront that lives
+        if len(waiting) == len(self._groups):  # all live wavefronts
             self._release(waiting)
             return
         if self._runs % _FAIRNESS:
-            return  # the others come to the barrier too, and all go on together
+            return  # wait for the other wavefronts, so that all continue together
         arrived = np.bincount(np.concatenate([group.workgroup for group in waiting]), minlength=len(self._live))
         complete = arrived == self._live
         leaving = []

@@ -1,1 +1,1 @@
-"""What a launch did, counted, and what it costs at least."""
+"""Execution counters of launches, and roofline bounds of their time."""

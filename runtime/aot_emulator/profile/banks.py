@@ -1,15 +1,15 @@
-"""Bank conflicts of LDS: how many passes an access by a wavefront takes.
+"""LDS bank conflicts: number of passes of a wavefront's access.
 
-LDS has banks of 4 bytes; dword `d` is in bank `d % banks`. A wavefront's access is served in passes: each takes as many
-lanes as fill every bank once, so that of 64 lanes and 32 banks a 4-byte access takes 2 passes, an 8-byte one 4, a
-16-byte one 8. Lanes of a pass that want different dwords of one bank are served one after another: the pass takes as
-many clocks as the busiest bank has dwords. Lanes that want the same dword are served at once, but for atomics.
+LDS banks are 4 bytes wide; dword `d` is in bank `d % banks`. An access is served in passes, each with as many lanes as
+fill every bank once. With 64 lanes and 32 banks, a 4-byte access thus takes 2 passes, an 8-byte one 4, a 16-byte one 8.
+Lanes of a pass that access different dwords of a bank are serialised: the pass takes as many clocks as the busiest bank
+has dwords. Accesses to the same dword are served together, except atomics.
 
-Lanes of a pass follow each other, except in 16-byte loads by 64 lanes with 32 banks, where they are those of
-`_WIDE_LOAD`. Both are as AMD describes them for CDNA ("Understanding AMD GPU LDS and Bank Conflicts" in the
-documentation of Composable Kernel, and the ROCm blog "Avoiding LDS Bank Conflicts on AMD GPUs Using CK-Tile
-Framework"). For 64 banks (gfx950) AMD has published no order: consecutive lanes are assumed. The two halves of an
-instruction with two addresses (ds_read2_b32) are two accesses.
+The lanes of a pass are consecutive, except in 16-byte loads by 64 lanes with 32 banks, which use the order of
+`_WIDE_LOAD`. Both follow AMD's descriptions for CDNA ("Understanding AMD GPU LDS and Bank Conflicts" in the Composable
+Kernel documentation, and the ROCm blog post "Avoiding LDS Bank Conflicts on AMD GPUs Using CK-Tile Framework"). AMD has
+not published the order for 64 banks (gfx950); consecutive lanes are assumed. The two halves of an instruction with two
+addresses (ds_read2_b32) count as two accesses.
 """
 
 from __future__ import annotations
@@ -29,29 +29,29 @@ _WIDE_LOAD = tuple(
     for part in parts
     for lane in range(4)
 )
-"""Lanes of 16-byte loads in the order of their passes, eight each."""
+"""Lanes of a 16-byte load in the order of its passes, eight lanes per pass."""
 
 
 @dataclass(frozen=True)
 class Passes:
-    """Of an access, summed over wavefronts: the passes that it takes, and those without conflicts."""
+    """LDS passes of an access, summed over wavefronts: taken, and least possible without conflicts."""
 
     taken: int
     least: int
 
 
 def count_passes(banks: int, action: Action, addresses: Array, nbytes: int, lanes: Array | None) -> Passes:
-    """The passes of an access of LDS.
+    """Count the passes of an LDS access.
 
     Args:
-        banks: a power of two.
-        addresses: int64 [wavefronts, lanes], bytes from the start of the workgroup's LDS.
-        nbytes: of a lane's access: 1, 2, 4, 8, 12 or 16.
-        lanes: those that take part, bool of addresses' shape; None: all.
+        banks: number of banks, a power of two.
+        addresses: int64 [wavefronts, lanes], byte offsets in the workgroup's LDS.
+        nbytes: bytes per lane: 1, 2, 4, 8, 12 or 16.
+        lanes: mask of active lanes, of the shape of `addresses`; None: all.
     """
     words = -(-nbytes // 4)
     if (addresses & 3).max() + nbytes > 4 * words:
-        words += 1  # an unaligned access reaches into one dword more
+        words += 1  # an unaligned access spans one more dword
     dwords = (addresses >> 2)[:, :, None] + np.arange(words)
     if lanes is not None:
         dwords[~lanes] = -1
@@ -63,14 +63,17 @@ def count_passes(banks: int, action: Action, addresses: Array, nbytes: int, lane
 
 @lru_cache(maxsize=64)
 def _order(lanes: int, banks: int, action: Action, nbytes: int) -> tuple[Array, int]:
-    width = 4 if nbytes > 8 else 2 if nbytes == 8 else 1  # 12 bytes go like 16
+    width = 4 if nbytes > 8 else 2 if nbytes == 8 else 1  # 12 bytes count as 16
     together = min(lanes, banks // width)
     permuted = action == "load" and nbytes == 16 and (lanes, banks) == (64, 32)
     return np.array(_WIDE_LOAD) if permuted else np.arange(lanes), together
 
 
 def _busiest(dwords: Array, banks: int, same_at_once: bool) -> Array:
-    """How many dwords the busiest bank of each row has to serve; -1 is none. dwords: int64 [rows, any]."""
+    """Return the number of dwords that the busiest bank of each row serves.
+
+    dwords: int64 [rows, any]; -1 for inactive lanes.
+    """
     ordered = np.sort(dwords, axis=1)
     served = ordered >= 0
     if same_at_once:

@@ -1,8 +1,7 @@
-"""What a launch did: executions of each instruction, by class and by loop, and, where asked for, its memory traffic.
+"""Launch statistics: executions by instruction, class and loop, and optionally memory traffic.
 
-The scheduler counts how often wavefronts enter each straight run, and how often they take the branch at its end; that
-is all that is counted while a launch runs, unless `Options.profile` has `traffic` watch it. The rest is worked out here
-when it is asked for.
+During a launch, the scheduler only counts entries of each straight-line run and taken branches at its end. With
+`Options.profile`, `traffic` also monitors memory accesses. All other figures are computed here on demand.
 """
 
 from __future__ import annotations
@@ -24,9 +23,9 @@ from .traffic import AccessCount, Traffic
 
 
 def matrix_flops(instruction: Instruction) -> tuple[str, int] | None:
-    """(type of the first operand, operations a wavefront) of a matrix instruction; None of any other.
+    """Return (type of the first operand, operations per wavefront) of a matrix instruction, or None.
 
-    EXEC does not matter to them, nor whether operands are padding.
+    The count includes inactive lanes, as matrix instructions ignore EXEC, and padding.
     """
     op = matrix_op.matrix_ops(instruction.arch.name).get(instruction.mnemonic)
     if op is None:
@@ -40,15 +39,15 @@ def matrix_flops(instruction: Instruction) -> tuple[str, int] | None:
 
 @dataclass
 class Summary:
-    """Counts of some of a kernel's instructions. All are of wavefronts: a wavefront's execution counts one.
+    """Execution counts of a set of instructions, per wavefront.
 
     Attributes:
-        instructions: of every kind.
-        kinds: the same by class.
-        by_kind: by class, then by mnemonic.
-        transcendental: of the class `valu`.
-        matrix: instructions, and flops: multiplications and additions, by type of the first operand.
-        accesses: by space and action; empty without traffic.
+        instructions: total instructions.
+        kinds: instructions by class.
+        by_kind: instructions by class and mnemonic.
+        transcendental: transcendental instructions of class `valu`.
+        matrix, flops: matrix instructions, and their multiplications and additions, by type of the first operand.
+        accesses: memory accesses by space and action; empty without traffic.
     """
 
     instructions: int = 0
@@ -86,12 +85,12 @@ class Summary:
 
 @dataclass(frozen=True)
 class LoopCount:
-    """What was executed in a loop.
+    """Execution counts of a loop.
 
     Attributes:
-        entered: how often a wavefront came to the loop from outside.
-        iterations: how often a wavefront was at its header.
-        own: counts of the instructions whose innermost loop it is; those of inner loops are theirs.
+        entered: number of entries into the loop from outside.
+        iterations: number of executions of its header.
+        own: counts of its instructions, excluding inner loops.
     """
 
     loop: Loop
@@ -101,13 +100,13 @@ class LoopCount:
 
     @property
     def trip_count(self) -> float:
-        """Iterations each time that the loop is entered, on average."""
+        """Average number of iterations per entry."""
         return self.iterations / self.entered if self.entered else 0.0
 
 
 @dataclass(frozen=True)
 class InstructionCount:
-    """One instruction: how often wavefronts executed it, its accesses by space and action, and its loop's header."""
+    """Counts of one instruction: executions, accesses by space and action, and the header of its innermost loop."""
 
     instruction: Instruction
     executions: int
@@ -117,7 +116,7 @@ class InstructionCount:
 
 @dataclass(repr=False)
 class Statistics(Execution):
-    """What a launch did: what was executed, and in `traffic` its accesses of memory, if `Options.profile` was set."""
+    """Statistics of a launch. `traffic` has its memory accesses if `Options.profile` was set."""
 
     traffic: Traffic | None = None
 
@@ -135,7 +134,7 @@ class Statistics(Execution):
 
     @cached_property
     def loops(self) -> tuple[LoopCount, ...]:
-        """Counts by loop, in the order of the code. Loops are those of the runs that were executed."""
+        """Counts by loop, in program order. Loops are found in the control flow that was executed."""
         innermost_loop = self._innermost
         return tuple(
             LoopCount(
@@ -149,7 +148,7 @@ class Statistics(Execution):
 
     @cached_property
     def by_instruction(self) -> tuple[InstructionCount, ...]:
-        """Counts by instruction, in the order of the code; what was never executed is not there."""
+        """Counts of each executed instruction, in program order."""
         executions, loops = Counter[int](), dict[int, int]()
         instructions: dict[int, Instruction] = {}
         for start, count, instruction in self._executions(self.runs):
@@ -167,7 +166,7 @@ class Statistics(Execution):
 
     @property
     def work(self) -> Work:
-        """What the launch asks of the hardware at least; the terms of memory are 0 without traffic."""
+        """Minimum hardware work of the launch; the memory terms are 0 without traffic."""
         total = self.summary
         return Work(
             workgroups=self.workgroups,
@@ -195,13 +194,13 @@ class Statistics(Execution):
                 found.add_access(key.space, key.action, access)
         return found
 
-    # Loops of the runs that were executed
+    # Loops of the executed runs
 
     @cached_property
     def _loops(self) -> tuple[Loop, ...]:
         graph = {start: tuple(self._successors(start)) for start in self.runs}
         reached = {target for targets in graph.values() for target in targets}
-        # Besides the kernel's entry, whatever only an indirect jump leads to.
+        # The kernel's entry, and runs that are only reached by indirect jumps.
         entries = [start for start in self.runs if start not in reached] or list(self.runs)[:1]
         return find_loops([*list(self.runs)[:1], *entries], graph)
 
@@ -210,7 +209,7 @@ class Statistics(Execution):
         return innermost(self._loops)
 
     def _successors(self, start: int) -> Iterator[int]:
-        """The runs after one, of those that were executed. A call goes on after it; other indirect jumps end a path."""
+        """Yield the executed successors of a run. A call continues after it; other indirect jumps have none."""
         assert self.program is not None
         run = self.program.run_at(start)
         last = run.instructions[-1]

@@ -1,8 +1,8 @@
-"""Natural loops of a control flow graph, and how they nest.
+"""Natural loops of a control flow graph, and their nesting.
 
-A back edge leads to a block that dominates the one it comes from; its loop is the blocks that reach it without passing
-through the header. Loops with one header are one loop. A cycle with two entries (an irreducible one, which compilers
-of structured programs do not make) is no loop here.
+A back edge leads to a header that dominates its source; the loop consists of the blocks that reach the source without
+passing through the header. Loops with the same header are merged. Irreducible cycles (with two entries), which
+compilers of structured programs do not generate, are not recognised.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 Graph = Mapping[int, Sequence[int]]
-"""Each block's successors; blocks are named by the pc of their first instruction."""
+"""Successors of each block; blocks are identified by the pc of their first instruction."""
 
 
 @dataclass(frozen=True)
@@ -19,11 +19,11 @@ class Loop:
     """A natural loop.
 
     Attributes:
-        header: the block that every way into the loop leads to.
-        blocks: the header and all others, those of inner loops too.
+        header: the only entry block of the loop.
+        blocks: all blocks, including the header and inner loops.
         latches: blocks with an edge back to the header.
-        parent: header of the innermost loop around this one.
-        depth: 1 for an outermost loop.
+        parent: header of the innermost enclosing loop.
+        depth: nesting depth; 1 for an outermost loop.
     """
 
     header: int
@@ -34,7 +34,7 @@ class Loop:
 
 
 def find_loops(entries: Iterable[int], successors: Graph) -> tuple[Loop, ...]:
-    """The loops that can be reached from `entries`, in the order of their headers."""
+    """Find the loops reachable from `entries`, in the order of their headers."""
     roots = frozenset(entries)
     order = _reverse_postorder(sorted(roots), successors)
     predecessors = _predecessors(order, successors)
@@ -49,7 +49,7 @@ def find_loops(entries: Iterable[int], successors: Graph) -> tuple[Loop, ...]:
 
 
 def innermost(loops: Iterable[Loop]) -> dict[int, Loop]:
-    """The innermost loop of each block that is in one."""
+    """Map each block in a loop to its innermost loop."""
     found: dict[int, Loop] = {}
     for loop in sorted(loops, key=lambda loop: loop.depth):
         found |= dict.fromkeys(loop.blocks, loop)
@@ -57,11 +57,11 @@ def innermost(loops: Iterable[Loop]) -> dict[int, Loop]:
 
 
 _ROOT = -1
-"""A block before all entries."""
+"""Virtual block that precedes all entries."""
 
 
 def _reverse_postorder(entries: Iterable[int], successors: Graph) -> list[int]:
-    """Blocks so that each comes before its successors, but for back edges. Without recursion: kernels are long."""
+    """Return the blocks in reverse postorder. Iterative, as long kernels would exceed the recursion limit."""
     done: list[int] = []
     seen: set[int] = set()
     for entry in entries:
@@ -92,7 +92,7 @@ def _predecessors(order: list[int], successors: Graph) -> dict[int, list[int]]:
 def _immediate_dominators(
     roots: frozenset[int], order: list[int], predecessors: Mapping[int, list[int]]
 ) -> dict[int, int]:
-    """Cooper, Harvey and Kennedy's iteration ("A Simple, Fast Dominance Algorithm")."""
+    """Compute immediate dominators (Cooper, Harvey and Kennedy, "A Simple, Fast Dominance Algorithm")."""
     number = {block: position for position, block in enumerate([_ROOT, *order])}
     found: dict[int, int] = {_ROOT: _ROOT}
     changed = True

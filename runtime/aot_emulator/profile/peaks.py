@@ -1,6 +1,6 @@
-"""What the hardware does at best, and the lower bounds of time that follow: a roofline. Nothing here is a measurement.
+"""Roofline: lower bounds of execution time from peak hardware rates. Nothing here is measured.
 
-The peaks are those of the product that an architecture's row names.
+The peaks are those of the product named in the architecture's row.
 """
 
 from __future__ import annotations
@@ -13,14 +13,14 @@ from aot_emulator.isa.archs import Arch
 
 @dataclass(frozen=True)
 class Work:
-    """What a launch asks of the hardware.
+    """Hardware work of a launch.
 
     Attributes:
-        workgroups: how many; no more compute units than that are busy.
-        matrix: operations of matrix instructions by type of their first operand.
-        valu, transcendental: vector instructions by wavefront; transcendental ones are not in `valu`.
-        lds_passes: see `banks`.
-        memory_bytes: of device memory, each byte that is read once, and each that is written once.
+        workgroups: number of workgroups, which limits the number of busy compute units.
+        matrix: operations of matrix instructions, by type of the first operand.
+        valu, transcendental: VALU wavefront instructions; `valu` excludes transcendental ones.
+        lds_passes: LDS passes (see `banks`).
+        memory_bytes: distinct bytes of device memory read, plus distinct bytes written.
     """
 
     workgroups: int
@@ -33,11 +33,10 @@ class Work:
 
 @dataclass(frozen=True)
 class Bounds:
-    """Times in seconds that a launch takes at least, by what it keeps busy.
+    """Lower bounds of a launch's time in seconds, by resource.
 
-    Each is that of one resource at its peak, with the work spread evenly over the compute units that have any, the
-    caches holding all that is used again, and everything else for nothing. Work that overlaps takes the longest of
-    them; nothing takes less.
+    Each bound assumes that the resource runs at its peak, work is spread evenly over the busy compute units, all reuse
+    hits in caches, and everything else is free. With perfect overlap, a launch takes the longest of them.
     """
 
     matrix: float
@@ -47,7 +46,7 @@ class Bounds:
 
     @property
     def limit(self) -> str:
-        """The resource whose bound is the longest."""
+        """The resource with the longest bound."""
         times = self.times
         return max(times, key=lambda name: times[name])
 
@@ -61,11 +60,11 @@ class Bounds:
 
 
 def lower_bounds(arch: Arch, work: Work) -> Bounds:
-    """The times that `work` takes at least."""
+    """Return lower bounds of the time of `work`."""
     peaks = arch.peaks
     clocks = peaks.clock * max(1, min(arch.num_cus, work.workgroups))
     valu = work.valu * peaks.valu_cycles + work.transcendental * peaks.transcendental_cycles
-    # A type without a rate of its own counts as the fastest: the bound stays a bound.
+    # Types without a known rate use the fastest rate, so that the result remains a lower bound.
     fastest = max(peaks.matrix.values())
     return Bounds(
         matrix=sum(flops / peaks.matrix.get(kind, fastest) for kind, flops in work.matrix.items()) / clocks,
@@ -76,6 +75,6 @@ def lower_bounds(arch: Arch, work: Work) -> Bounds:
 
 
 def ridge(arch: Arch, kind: str) -> float:
-    """Operations of a type for each byte of memory from which on the matrix units are the limit, not the memory."""
+    """Return the arithmetic intensity (operations per byte) above which matrix units limit, rather than memory."""
     peaks = arch.peaks
     return peaks.matrix.get(kind, max(peaks.matrix.values())) * arch.num_cus * peaks.clock / peaks.bandwidth

@@ -1,6 +1,6 @@
-"""Counts what a launch does to memory: bytes, cache lines, bank conflicts, by instruction; and which bytes it reaches.
+"""Memory traffic of a launch: bytes, cache lines and bank conflicts by instruction, and the bytes touched.
 
-A monitor, so it costs time; executions of instructions are counted without it (`counters`).
+Implemented as a monitor, which slows a launch down. Instruction executions are counted without it (`counters`).
 """
 
 from __future__ import annotations
@@ -25,15 +25,15 @@ _FOUR_ONES = np.array(0x01010101, np.uint32)
 
 @dataclass
 class AccessCount:
-    """What accesses of one kind came to.
+    """Totals of a set of accesses.
 
     Attributes:
-        accesses: by wavefronts, those with no active lane left out. One instruction may make two (ds_read2_b32).
-        lanes: that took part, in all.
-        bytes: that the lanes asked for.
-        distinct_bytes: the same, with bytes that several lanes of an access ask for counted once for each access.
-        lines: of the vector L1 cache, summed over accesses; 0 for LDS, scratch and the scalar unit.
-        passes, least_passes: of LDS, see `banks`.
+        accesses: wavefront accesses with at least one active lane. An instruction may make two (ds_read2_b32).
+        lanes: active lanes, summed over accesses.
+        bytes: bytes requested by the lanes.
+        distinct_bytes: bytes requested, counting bytes shared by lanes of an access once.
+        lines: vector L1 cache lines, summed over accesses; 0 for LDS, scratch and scalar loads.
+        passes, least_passes: LDS passes, taken and conflict-free (see `banks`).
     """
 
     accesses: int = 0
@@ -46,11 +46,11 @@ class AccessCount:
 
     @property
     def conflicts(self) -> int:
-        """Passes of LDS that bank conflicts added: clocks lost."""
+        """LDS passes (clocks) lost to bank conflicts."""
         return self.passes - self.least_passes
 
     def efficiency(self, line_bytes: int) -> float | None:
-        """The part of the cache lines touched that was asked for, 0 to 1; None where no line was."""
+        """Return the fraction of the touched cache lines that was requested, or None if no line was touched."""
         return self.distinct_bytes / (self.lines * line_bytes) if self.lines else None
 
     def add(self, other: AccessCount) -> None:
@@ -60,7 +60,7 @@ class AccessCount:
 
 @dataclass(frozen=True)
 class Key:
-    """What accesses are counted by."""
+    """Key by which accesses are counted."""
 
     pc: int
     space: Space
@@ -69,9 +69,9 @@ class Key:
 
 @dataclass(frozen=True, eq=False)
 class Coverage:
-    """Which bytes of an allocation were read, and which were written (an atomic does both).
+    """The bytes of an allocation that were read or written (an atomic does both).
 
-    read, written: uint8 [as long as the allocation's data], 1 where so.
+    read, written: uint8 masks over the allocation's data.
     """
 
     allocation: Allocation
@@ -80,14 +80,14 @@ class Coverage:
 
 
 class Traffic(Monitor):
-    """Counts accesses.
+    """Monitor that counts memory accesses.
 
     Args:
-        peaks: of the arch.
+        peaks: hardware parameters of the architecture.
 
     Attributes:
-        counts: by instruction.
-        coverage: by allocation's start; the kernarg segment is left out.
+        counts: access totals by instruction.
+        coverage: bytes touched, by base address of the allocation; excludes the kernarg segment.
     """
 
     def __init__(self, peaks: Peaks):
@@ -147,7 +147,7 @@ class Traffic(Monitor):
                 _mark(seen.written, offsets, touch.nbytes)
 
     def reached(self, address: int | None = None, nbytes: int = 0) -> tuple[int, int]:
-        """Distinct bytes (read, written) of [address, address + nbytes); of all memory without an address."""
+        """Return the distinct bytes (read, written) in [address, address + nbytes), or in all memory."""
         read = written = 0
         for base, seen in self.coverage.items():
             low, high = (0, seen.read.size) if address is None else (address - base, address - base + nbytes)
@@ -159,7 +159,7 @@ class Traffic(Monitor):
 
 
 def _filled(addresses: Array, lanes: Array | None) -> Array:
-    """Addresses with those of inactive lanes replaced by one of an active lane of the same wavefront."""
+    """Replace the addresses of inactive lanes by that of an active lane of the same wavefront."""
     if lanes is None:
         return addresses
     first = np.take_along_axis(addresses, lanes.argmax(axis=1)[:, None], 1)
@@ -167,7 +167,7 @@ def _filled(addresses: Array, lanes: Array | None) -> Array:
 
 
 def _distinct_bytes(ordered: Array, nbytes: int) -> int:
-    """Bytes that each row's accesses cover together, summed. ordered: int64 [rows, lanes], ascending."""
+    """Return the distinct bytes accessed by each row, summed. ordered: int64 [rows, lanes], ascending."""
     return int(np.minimum(np.diff(ordered, axis=1), nbytes).sum()) + nbytes * len(ordered)
 
 

@@ -1,1 +1,1 @@
-"""Strict mode: faults of a kernel that a GPU would let pass."""
+"""Strict mode: detects kernel faults that a GPU does not report."""

@@ -1,8 +1,8 @@
-"""Halves of registers that a load of 16 bits into the other half leaves open.
+"""Detection of register halves that a d16 load into the other half leaves undefined.
 
-A d16 load writes half a register. Chips with ECC on their SRAM write 0 to the other half, those without keep it; LLVM's
-feature `sramecc` tells them apart. Code that uses the other half counts on the one or on the other. Compilers make code
-that uses neither; assembly that AMD writes for its own chips counts on the zeros.
+A d16 load writes half a register. Chips with SRAM ECC write 0 to the other half, others preserve it (LLVM's `sramecc`
+feature). Code that uses the other half depends on one of the two. Compilers avoid such code; AMD's hand-written
+assembly for specific chips depends on the zeros.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from aot_emulator.state.wavefronts import Wavefronts
 from .waits import names_of, register_set
 
 Halves = Mapping[int, int]
-"""By a bit of a set of registers, as `register_set` has them: the pc of the load that left that half open."""
+"""Undefined halves: bit in a `register_set` → pc of the load that left it undefined."""
 
 _POSITIONS = {"src0": 0, "src1": 1, "vsrc1": 1, "src2": 2}
 """Positions of operands' bits in op_sel."""
@@ -31,7 +31,7 @@ _NOTHING: Halves = {}
 
 
 class HalfLoads:
-    """The open halves of every group of a launch."""
+    """The undefined halves of each group of wavefronts."""
 
     def __init__(self, program: Program):
         self._program = program
@@ -39,7 +39,7 @@ class HalfLoads:
         self._groups: WeakKeyDictionary[Wavefronts, Halves] = WeakKeyDictionary()
 
     def execute(self, waves: Wavefronts, instruction: Instruction) -> str:
-        """The wavefronts execute an instruction; returns the fault in that, in words, or nothing."""
+        """Update a group for an instruction. Returns the description of a fault, or an empty string."""
         if not self._loads:
             return ""
         before, half = self._groups.get(waves, _NOTHING), _open_half(instruction)
@@ -58,7 +58,7 @@ class HalfLoads:
         return self._describe(used) if used else ""
 
     def derive(self, part: Wavefronts, sources: tuple[Wavefronts, ...]) -> None:
-        """A group made of others has the open halves of each."""
+        """Give a group made from others the undefined halves of each."""
         if self._loads:
             empty: Halves = {}
             self._groups[part] = reduce(
@@ -66,7 +66,7 @@ class HalfLoads:
             )
 
     def _read(self, instruction: Instruction) -> Iterator[int]:
-        """The bits of the halves of vector registers whose content goes into what an instruction does."""
+        """Yield the bits of the VGPR halves that affect the result of an instruction."""
         for operand in operands_of(instruction):
             if operand.is_vector and (not operand.result or _adds_to(instruction, operand)):
                 bits = list(_bits(register_set(operand, self._program.layout)))
@@ -78,8 +78,8 @@ class HalfLoads:
             f"`{disassemble(self._program.instructions[pc])}` at pc {pc:#x}" for pc in sorted(set(used.values()))
         )
         return (
-            f"half of {names} is used that {loads} did not load: chips with ECC on their SRAM (MI200, MI300, MI350) "
-            "write 0 there, others keep what it was"
+            f"half of {names} is used that {loads} did not load: chips with SRAM ECC (MI200, MI300, MI350) write 0 "
+            "there, others preserve it"
         )
 
 
@@ -110,7 +110,7 @@ def _halves_read(instruction: Instruction, operand: Operand) -> tuple[int, ...]:
 
 
 def _kept(name: str, first: int) -> tuple[int, ...]:
-    """The halves that a shift by a constant, or a mask that is one, keeps of its second operand."""
+    """Return the halves of the second operand that a shift by a constant, or a constant mask, keeps."""
     dropped = {
         "v_and_b32": (not first & 0xFFFF, not first >> 16),
         "v_lshrrev_b32": (first >= 16, False),
@@ -120,7 +120,7 @@ def _kept(name: str, first: int) -> tuple[int, ...]:
 
 
 def _of_selection(selection: int) -> tuple[int, ...]:
-    """Name the halves that an SDWA selection reads: bytes 0 to 3, words 4 and 5, or all of a register."""
+    """Return the halves read by an SDWA selection: bytes 0 to 3, words 4 and 5, or the whole register."""
     return (selection >> 1,) if selection < 4 else (selection - 4,) if selection < 6 else _BOTH
 
 

@@ -1,22 +1,22 @@
-"""Data races: two wavefronts reach the same bytes, at least one to write, and nothing orders the two accesses.
+"""Data race detection: two wavefronts access the same bytes, at least one writes, and nothing orders the accesses.
 
-What orders an access of wavefront A before a later one of wavefront B:
+An access by wavefront A is ordered before a later access by wavefront B if one of these holds:
 
-- they are of one wavefront;
-- A and B are of one workgroup, and have passed a barrier between; of LDS, the barrier counts only if A had waited for
-  its access by then, be that one of LDS or a load from memory that goes there;
-- since, A has released and B has acquired, as with locks and flags: A by an atomic instruction or store (or A's access
-  is one itself), B by an atomic instruction or load. Of different workgroups, any wavefront's will do, as barriers
-  order it with the others. Which location it was, and which of the two came first, is not looked at: this finds fewer
-  races, never one too many.
+- A and B are the same wavefront.
+- A and B belong to one workgroup and have passed a barrier in between. For LDS, A must have waited for its access
+  before the barrier, whether that is an LDS operation or a load from memory to LDS.
+- A has since released and B has acquired, as with locks and flags. Atomic instructions and stores release (A's access
+  itself may be one); atomic instructions and loads acquire. Between workgroups, any of their wavefronts may do so, as
+  barriers order it with the others. Location and order of the two atomics are ignored: races may be missed, but none is
+  reported in error.
 
-Atomic are the atomic instructions, and the loads and stores that reach past the caches of the compute unit. Atomic
-writes race with ordinary writes, but neither with each other nor with reads: what polls a flag, or reads the value that
-a compare-and-swap begins with, gets the one value or the other. Two wavefronts that write the same values to the same
-bytes do not race, as Triton's replicated layouts do so; nor do lanes of one instruction of one wavefront.
+Atomic accesses are the atomic instructions, and loads and stores that bypass the caches of the compute unit. Atomic
+writes race with ordinary writes, but not with each other or with reads: a load that polls a flag, or reads the initial
+value for a compare-and-swap, returns either value. Writes of equal values to the same bytes do not race, as Triton's
+replicated layouts depend on that. Lanes of one instruction of one wavefront do not race either.
 
-Time is the number of the access in the launch, from 1. Readers and writers are recorded as a wavefront's number in the
-launch; when several share a cell, as a workgroup's number, or as anyone.
+Time is the number of the access in the launch, starting at 1. Readers and writers are recorded as wavefront numbers;
+when several wavefronts share a cell, as a workgroup number, or as anyone.
 """
 
 from __future__ import annotations
@@ -38,21 +38,21 @@ _NUMBER = np.uint32((1 << 29) - 1)
 
 
 class HappensBefore:
-    """What has ordered the wavefronts of a launch.
+    """Happens-before relation between the wavefronts of a launch.
 
     Args:
-        workgroups: of the launch.
-        wavefronts: of a workgroup.
+        workgroups: workgroups in the launch.
+        wavefronts: wavefronts per workgroup.
     """
 
     def __init__(self, workgroups: int, wavefronts: int):
         self._shift = (wavefronts - 1).bit_length()
         numbers = workgroups << self._shift
-        # Accesses before this time were before a barrier: of global memory, of LDS, of LDS by loads that go there; by
-        # wavefront and by workgroup.
+        # Accesses before these times precede a barrier; rows: global memory, LDS, loads to LDS; by wavefront and by
+        # workgroup.
         self._fences = np.ones((3, numbers), np.uint32)
         self._workgroup_fences = np.ones((3, workgroups), np.uint32)
-        # Whether the access of a time is a load that goes to LDS; the last one is not, nor are those after it.
+        # True for times of loads to LDS; the last entry is False and stands for all later times.
         self._loads: Array = np.zeros(1, bool)
         # Times of the latest atomics: by wavefront, by workgroup.
         self._released = np.zeros(numbers, np.uint32), np.zeros(workgroups, np.uint32)
@@ -60,7 +60,7 @@ class HappensBefore:
         self._any_acquired = False
 
     def number(self, workgroup: Any, wavefront: Any) -> Any:
-        """A wavefront's number in the launch."""
+        """Return the number of a wavefront in the launch."""
         return workgroup << self._shift | wavefront
 
     def workgroup(self, number: Any) -> Any:
@@ -70,43 +70,48 @@ class HappensBefore:
         return number & (1 << self._shift) - 1
 
     def barrier(self, wavefronts: Array, time: int, lds_time: int, load_time: int) -> None:
-        """Wavefronts pass a barrier, with their accesses of LDS before `lds_time` waited for, and their loads that go
-        there before `load_time`."""
+        """Record that wavefronts pass a barrier at `time`.
+
+        They have waited for LDS accesses made before `lds_time`, and for loads to LDS made before `load_time`.
+        """
         workgroups = self.workgroup(wavefronts)
-        self._workgroup_fences[:, workgroups] = time  # what is no wavefront's number never falls behind
+        self._workgroup_fences[:, workgroups] = time  # upper bound; unused wavefront numbers do not lower it
         for space, before in enumerate((time, lds_time, load_time)):
             self._fences[space, wavefronts] = before
             np.minimum.at(self._workgroup_fences[space], workgroups, np.uint32(before))
 
     def load_to_lds(self, time: int) -> None:
-        """The access of a time is a load that goes to LDS."""
+        """Record that the access at `time` is a load to LDS."""
         if time >= len(self._loads) - 1:
             self._loads = np.concatenate([self._loads, np.zeros(time + 1, bool)])
         self._loads[time] = True
 
     def release(self, wavefronts: Array, time: int) -> None:
-        """Wavefronts make an atomic write."""
+        """Record atomic writes by wavefronts."""
         self._released[0][wavefronts] = self._released[1][self.workgroup(wavefronts)] = time
 
     def acquire(self, wavefronts: Array, time: int) -> None:
-        """Wavefronts make an atomic read."""
+        """Record atomic reads by wavefronts."""
         self._acquired[0][wavefronts] = self._acquired[1][self.workgroup(wavefronts)] = time
         self._any_acquired = True
 
     def settled(self, wavefronts: Array, is_lds: bool) -> int:
-        """A time: accesses before it are ordered before whatever these wavefronts do, whoever made them."""
+        """Return a time before which every access is ordered before the next accesses of these wavefronts."""
         return int(self._workgroup_fences[1:, self.workgroup(wavefronts)].min()) if is_lds else 1
 
     def passed_barrier(self, who: int, time: int) -> bool:
-        """Whether who made an access at a time, one wavefront, has passed a barrier since."""
+        """Return True if wavefront `who` has passed a barrier since `time`."""
         return bool(time < self._fences[0, who])
 
     def all_unordered(self, who: Array) -> bool:
-        """Whether plainly none of these is ordered before anything."""
+        """Return True if it is certain that no access recorded as `who` is ordered before another one."""
         return not self._any_acquired and bool((who == _ANYONE).all())
 
     def precedes(self, who: Array, times: Array, wavefronts: Array, is_lds: bool) -> Array:
-        """Whether accesses recorded as who and times are ordered before one of `wavefronts` now; arrays alike."""
+        """Return a mask of the recorded accesses that are ordered before the current accesses of `wavefronts`.
+
+        All arrays have the same shape.
+        """
         own = self.workgroup(wavefronts)
         space = 1 + self._loads[np.minimum(times, len(self._loads) - 1)] if is_lds else 0
         anyone, shared = who >= _ANYONE, (who & _WORKGROUP) != 0
@@ -117,16 +122,16 @@ class HappensBefore:
         fence = np.where(single, self._fences[space, wavefront], self._workgroup_fences[space, workgroup])
         ordered = (times == 0) | (single & (number == wavefronts)) | (within & (times < fence))
         if self._any_acquired:
-            close = within & single  # two wavefronts of a workgroup: their own atomics, not those of others
+            close = within & single  # within a workgroup, only the atomics of the two wavefronts count
             theirs = np.where(close, self._released[0][wavefront], self._released[1][workgroup])
             mine = np.where(close, self._acquired[0][wavefronts], self._acquired[1][own])
             ordered |= (anyone | (theirs >= times)) & (mine >= times)
         return ordered
 
     def together(self, who: Array, wavefronts: Array, is_lds: bool) -> Array:
-        """A record of both those recorded and wavefronts."""
+        """Return records that stand for both `who` and `wavefronts`."""
         own = self.workgroup(wavefronts)
-        if is_lds:  # only one workgroup reaches it
+        if is_lds:  # accessed by one workgroup only
             return np.where(who == wavefronts, who, own | _WORKGROUP)
         workgroup = np.where(who & _WORKGROUP, who & _NUMBER, self.workgroup(who & _NUMBER))
         shared = np.where((who < _ANYONE) & (workgroup == own), own | _WORKGROUP, _ANYONE)
@@ -135,15 +140,15 @@ class HappensBefore:
 
 @dataclass(frozen=True, eq=False)
 class Accesses:
-    """What an instruction reaches in one array.
+    """The accesses of one instruction to one array.
 
     Attributes:
         data: the array, uint8.
-        offsets: int64 [n], into data.
-        nbytes: of each.
-        by: uint32 [n], numbers of the wavefronts.
-        wavefronts: uint32 [any], all of these numbers, and maybe more.
-        values: of stores, what is stored, as `gather` gives it.
+        offsets: int64 [n], byte offsets into `data`.
+        nbytes: bytes per access.
+        by: uint32 [n], wavefront number of each access.
+        wavefronts: uint32 [any], a superset of the numbers in `by`.
+        values: the values of stores, in the layout of `gather`.
     """
 
     data: Array
@@ -156,18 +161,18 @@ class Accesses:
 
     @cached_property
     def low_bits(self) -> int:
-        """The bits that any offset, or the size, has."""
+        """Bitwise OR of all offsets and the size."""
         return int(np.bitwise_or.reduce(self.offsets)) | self.nbytes
 
     @property
     def stored(self) -> Array:
-        """What is stored, uint8 [n, nbytes]."""
+        """The stored bytes, uint8 [n, nbytes]."""
         assert self.values is not None
         return self._as_bytes(self.values)
 
     @property
     def there(self) -> Array:
-        """What is there before, uint8 [n, nbytes]."""
+        """The bytes before the store, uint8 [n, nbytes]."""
         return self._as_bytes(gather(self.data, self.offsets, self.nbytes))
 
     def _as_bytes(self, values: Array) -> Array:
@@ -178,12 +183,12 @@ class Accesses:
 
 @dataclass(frozen=True, eq=False)
 class Race:
-    """Accesses that race with others.
+    """A race of an instruction's accesses with earlier ones.
 
     Attributes:
-        wrong: bool [accesses].
-        text: what was done by whom before, and what is amiss, for the first of them.
-        unwaited: a barrier is between, for which the other access was not waited for.
+        wrong: bool [accesses], the racing accesses.
+        text: description of the earlier access and the cause, for the first racing access.
+        unwaited: the earlier access was not waited for before the barrier in between.
     """
 
     wrong: Array
@@ -193,25 +198,28 @@ class Race:
 
 @dataclass(frozen=True, eq=False)
 class _Recorded:
-    """uint32 [cells of an access, accesses] each."""
+    """Recorded times and accessors, uint32 [cells of an access, accesses] each."""
 
     times: Array
     who: Array
 
 
 class Races:
-    """Finds races in LDS and global memory.
+    """Race detector for LDS and global memory.
 
     Args:
-        describe: the instruction that made the access of a time, in words.
-        name: a wavefront of the launch, in words.
+        describe: returns a description of the instruction that made the access at a time.
+        name: returns a description of a wavefront.
     """
 
     def __init__(self, order: HappensBefore, describe: Callable[[int], str], name: Callable[[int], str]):
         self._order, self._describe, self._name = order, describe, name
 
     def unwaited(self, cells: Cells, accesses: Accesses, loads: frozenset[int]) -> Race | None:
-        """Wavefronts reach what loads of their own, of these times, write to LDS, and have not waited for them."""
+        """Check for accesses to LDS that a wavefront's own loads to LDS will write, before it has waited for them.
+
+        loads: times of the outstanding loads.
+        """
         span = cells.span(accesses.offsets, accesses.nbytes, accesses.low_bits)
         writers = self._recorded(cells, "write_time", "writer", span, accesses)
         if writers is None:
@@ -220,7 +228,7 @@ class Races:
         return self._race("stored", accesses, writers, wrong, "that is not waited for") if wrong.any() else None
 
     def load(self, cells: Cells, accesses: Accesses, time: int) -> Race | None:
-        """Wavefronts load."""
+        """Check and record loads."""
         span = cells.span(accesses.offsets, accesses.nbytes, accesses.low_bits)
         writers = self._recorded(cells, "write_time", "writer", span, accesses)
         if writers is not None:
@@ -230,7 +238,7 @@ class Races:
         readers = self._recorded(cells, "read_time", "reader", span, accesses)
         cells.put("read_time", span, time)
         now = accesses.by
-        if readers is not None:  # they add up until a write; those that are ordered before the new one are forgotten
+        if readers is not None:  # readers accumulate until a write; those ordered before the new one are dropped
             if self._order.all_unordered(readers.who):
                 return None
             together = self._order.together(readers.who, np.broadcast_to(now, span.shape), accesses.is_lds)
@@ -241,7 +249,7 @@ class Races:
         return None
 
     def store(self, cells: Cells, accesses: Accesses, time: int) -> Race | None:
-        """Wavefronts store."""
+        """Check and record stores."""
         span = cells.span(accesses.offsets, accesses.nbytes, accesses.low_bits)
         readers = self._recorded(cells, "read_time", "reader", span, accesses)
         if readers is not None:
@@ -252,7 +260,7 @@ class Races:
         writers = self._recorded(cells, "write_time", "writer", span, accesses)
         if writers is not None:
             unordered = ~self._precede(writers, accesses)
-            if unordered.any():  # if the other was atomic, no matter which values
+            if unordered.any():  # equal values are no race, unless the other write was atomic
                 changed = _by_cell(accesses.stored != accesses.there, span)
                 unordered &= changed | ((writers.who & _ATOMIC) != 0)
             if unordered.any():
@@ -267,7 +275,7 @@ class Races:
         return None
 
     def atomic(self, cells: Cells, accesses: Accesses, time: int) -> Race | None:
-        """Wavefronts store by atomics."""
+        """Check and record atomic writes."""
         span = cells.span(accesses.offsets, accesses.nbytes, accesses.low_bits)
         writers = self._recorded(cells, "write_time", "writer", span, accesses)
         if writers is not None:
@@ -279,7 +287,7 @@ class Races:
         return None
 
     def _recorded(self, cells: Cells, times: Record, names: Record, span: Span, accesses: Accesses) -> _Recorded | None:
-        """What is recorded of the cells; None if all that is ordered before now, whoever made it."""
+        """Return the records of the cells, or None if all are known to precede the current accesses."""
         found = cells.get(times, span)
         if found is None or found.max() < self._order.settled(accesses.wavefronts, accesses.is_lds):
             return None
@@ -292,9 +300,9 @@ class Races:
         return self._order.precedes(recorded.who, recorded.times, by, accesses.is_lds)
 
     def _record(self, cells: Cells, record: Record, span: Span, accesses: Accesses, who: Array) -> _Recorded | None:
-        """Record accesses, of which several may be to one cell: then all of theirs.
+        """Record accesses, merging the records of accesses to the same cell.
 
-        Returns whose record was in each cell when each was recorded; None: all have their own.
+        Returns the record found in each cell after writing, or None if no cell is shared.
         """
         cells.put(record, span, who)
         if len(accesses.wavefronts) == 1:
@@ -306,14 +314,14 @@ class Races:
             return None
         by, which = np.broadcast_to(accesses.by, found.shape)[differs], span.every[differs]
         both = self._order.together(found[differs], by, accesses.is_lds)
-        for widest in (_WORKGROUP, _ANYONE):  # the widest last, that it stays
+        for widest in (_WORKGROUP, _ANYONE):  # the widest last: it overwrites the others
             wide = both >= widest
             if wide.any():
                 cells.put(record, Span(which[wide], 1), both[wide])
         return _Recorded(differs, found)
 
     def _race(self, then: str, accesses: Accesses, recorded: _Recorded, wrong: Array, amiss: str = "") -> Race:
-        """The race of the accesses of which a cell is wrong. amiss: why, if it is that something is not waited for."""
+        """Build the race of the accesses that have a wrong cell. amiss: the cause, if it is a missing wait."""
         accused = np.asarray(wrong.any(0))
         index = int(np.argmax(accused))
         cell = int(np.argmax(wrong[:, index]))
@@ -321,9 +329,9 @@ class Races:
         own, because, unwaited = int(accesses.by[index]), amiss or "nothing orders them", bool(amiss)
         if not amiss and who < _WORKGROUP and self._order.workgroup(who) == self._order.workgroup(own):
             unwaited = accesses.is_lds and self._order.passed_barrier(who, time)
-            because = "no barrier is between"
+            because = "no barrier in between"
             if unwaited:
-                because = "that is not waited for before the barrier between"
+                because = "that is not waited for before the barrier in between"
         return Race(accused, f"{then} by {self._words(who)} with {self._describe(time)}; {because}", unwaited)
 
     def _words(self, who: int) -> str:
@@ -335,12 +343,12 @@ class Races:
 
 
 def _by_cell(differs: Array, span: Span) -> Array:
-    """Whether any byte of each cell does: bool [cells of an access, accesses] of bool [accesses, bytes]."""
+    """Reduce a mask of bytes, bool [accesses, bytes], to cells, bool [cells of an access, accesses]."""
     return np.asarray(differs.reshape(len(differs), span.count, -1).any(2).T)
 
 
 def _unequal(accesses: Accesses) -> Array:
-    """Whether other accesses store another value to the same byte: bool [accesses, bytes]."""
+    """Return a mask of bytes to which the accesses store different values, bool [accesses, bytes]."""
     values = accesses.stored
     where = accesses.offsets[:, None] + np.arange(accesses.nbytes)
     _, place = np.unique(where, return_inverse=True)

@@ -1,7 +1,7 @@
-"""Who reached each byte of an array last, to read and to write.
+"""Shadow memory: the last reader and writer of each part of an array.
 
-Kept by cells, that begin as large as an access can be and are cut down to the smallest access that is made: a cell is
-never reached in part. A cell's records are uint32 in arrays of their own, made when first needed.
+The unit is a cell. Cells start at the largest access size and are split as smaller accesses occur, so that no access
+covers part of a cell. Each kind of record is a uint32 array with an element per cell, allocated on first use.
 """
 
 from __future__ import annotations
@@ -21,7 +21,12 @@ _LARGEST = 16
 
 @dataclass(frozen=True, eq=False)
 class Span:
-    """The cells of some accesses. first: int64 [accesses], the first cell of each; count: cells of each."""
+    """The cells of some accesses.
+
+    Attributes:
+        first: int64 [accesses], first cell of each access.
+        count: cells per access.
+    """
 
     first: Array
     count: int
@@ -32,19 +37,22 @@ class Span:
 
     @property
     def every(self) -> Array:
-        """int64 [cells of an access, accesses]."""
+        """All cells, int64 [cells of an access, accesses]."""
         return self.first + np.arange(self.count)[:, None]
 
 
 class Cells:
-    """The records of an array of `nbytes` bytes."""
+    """The records of an array of `nbytes` bytes, by cell."""
 
     def __init__(self, nbytes: int):
         self._nbytes, self._unit = -(-nbytes // _LARGEST) * _LARGEST, _LARGEST
         self._records: dict[Record, Array] = {}
 
     def span(self, offsets: Array, nbytes: int, low_bits: int) -> Span:
-        """The cells of accesses; low_bits: those that any offset, or the size, has."""
+        """Return the cells of accesses, splitting cells if necessary.
+
+        low_bits: bitwise OR of all offsets and the size.
+        """
         self._cut_to(low_bits & -low_bits)
         return Span(offsets >> (self._unit.bit_length() - 1), nbytes // self._unit)
 
@@ -55,7 +63,7 @@ class Cells:
             self._unit = unit
 
     def get(self, record: Record, span: Span) -> Array | None:
-        """uint32 of the span's shape; None: nothing has been recorded."""
+        """Return the records of a span, uint32 of its shape, or None if nothing has been recorded."""
         found = self._records.get(record)
         if found is None:
             return None
@@ -65,7 +73,7 @@ class Cells:
         return np.concatenate([gather(data, at, size) for at, size in places])
 
     def put(self, record: Record, span: Span, values: Array | int) -> None:
-        """Record values, that broadcast to the span's shape; of accesses that overlap, the last stays."""
+        """Record values, broadcast to the span's shape. For overlapping accesses, the last value wins."""
         found = self._record(record)
         if span.count == 1:
             found[span.first] = values if isinstance(values, int) or values.ndim < 2 else values[0]
@@ -83,6 +91,6 @@ class Cells:
 
 
 def pieces(offsets: Array, nbytes: int) -> Iterator[tuple[Array, int]]:
-    """Accesses as several of at most 16 bytes: (offsets, bytes) of each."""
+    """Split accesses into pieces of at most 16 bytes, yielding (offsets, bytes) of each."""
     for first in range(0, nbytes, _LARGEST):
         yield (offsets + first if first else offsets), min(_LARGEST, nbytes - first)

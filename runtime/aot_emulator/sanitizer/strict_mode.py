@@ -1,16 +1,15 @@
-"""Strict mode: finds what no GPU would name. Each fault stops the launch with a `SanitizerError`.
+"""Strict mode: reports faults that GPUs do not detect. Each fault stops the launch with a `SanitizerError`.
 
-- an access outside of an allocation, past its end, or past the LDS or scratch that the kernel was given;
-- an address that is not aligned as its access needs: of LDS, of scalar loads, and of atomics;
-- a load from memory or LDS that nothing was written to (not from scratch: compilers reload the whole of a spilled
-  register of which they have written a few lanes, before the others mean anything);
-- half a register used that a load of 16 bits into the other half left open (`half_loads`);
-- a register used before the load or atomic that writes it was waited for (`waits`);
-- an instruction too soon after another whose result it needs, where the hardware does not wait (`wait_states`);
-- two wavefronts that reach the same bytes, one of them storing, with nothing that orders them, or with a barrier that
-  one has not waited for its access before (`races`);
-- a barrier that a wavefront of the workgroup does not come to, or comes to elsewhere, unless the kernel means that
-  (`Program.shifts_barriers`).
+- bounds: an access outside of an allocation, or past the LDS or scratch of the kernel;
+- alignment: a misaligned LDS access, scalar load or atomic;
+- uninitialised: a load from memory or LDS that was never written. Scratch is not checked, as compilers reload whole
+  spilled registers of which only some lanes were written;
+- half: use of a register half that a 16-bit load into the other half leaves undefined (`half_loads`);
+- wait: use of a register before the load or atomic that writes it was waited for (`waits`);
+- hazard: an instruction issued too soon after one that it depends on, without a hardware interlock (`wait_states`);
+- race: unordered accesses to the same bytes by two wavefronts, at least one of them a store (`races`);
+- barrier: a barrier that some wavefronts of the workgroup never reach, or reach at another instruction, unless the
+  kernel shifts barriers on purpose (`Program.shifts_barriers`).
 """
 
 from __future__ import annotations
@@ -38,15 +37,16 @@ from .wait_states import WaitStates
 from .waits import Waits
 
 _ONES = 0x01010101
-"""Of four bytes that were written."""
+"""Initialisation marks of four written bytes."""
 _LDS_ALIGNMENT = {1: 1, 2: 2, 4: 4, 8: 8, 12: 16, 16: 16}
-"""By the bytes of an access of LDS: what works in every alignment mode. Of memory, that is a dword at most."""
+"""Alignment that an LDS access of a size needs in every alignment mode. Memory needs a dword at most."""
 
 
 class Sanitizer(Monitor):
-    """Watches one launch.
+    """Monitor that checks one launch.
 
-    ignored: kinds of faults that do not stop it.
+    Args:
+        ignored: kinds of faults that are not reported.
     """
 
     def __init__(self, launch: Launch, ignored: frozenset[str] = frozenset()) -> None:
@@ -58,7 +58,7 @@ class Sanitizer(Monitor):
         self._order = HappensBefore(launch.workgroups, launch.wavefronts)
         self._races = Races(self._order, self._describe_access, self._describe_wavefront)
         self._memory_cells: dict[int, Cells] = {}
-        self._pcs = [0]  # of the access of each time; there is none at time 0
+        self._pcs = [0]  # pc of the access at each time; times start at 1
         self._coherent = self._to_lds = False
 
     def begin(self, batch: BatchView) -> None:
@@ -157,7 +157,7 @@ class Sanitizer(Monitor):
         elif touch.space == "lds":
             name = "LDS of the workgroup"
             if not self._check_bounds(reached, self._batch.access.lds_bytes, name):
-                return  # there is nothing of it that could be looked up
+                return  # no records exist outside of the LDS
             offsets = addresses + (waves.workgroup * self._batch.access.lds_stride)[reached.waves]
             self._check_written(reached, self._lds_written, offsets, name)
             self._check_races(self._lds_cells, reached, offsets, self._batch.access.lds, "LDS")
@@ -165,14 +165,14 @@ class Sanitizer(Monitor):
             self._check_bounds(reached, self._batch.access.scratch_bytes, "scratch")
 
     def _check_alignment(self, reached: _Reached) -> None:
-        unit = 1  # amdhsa has the hardware take any address in memory
+        unit = 1  # amdhsa enables unaligned access to memory
         if reached.touch.space == "lds":
             unit = min(_LDS_ALIGNMENT[reached.nbytes], self._program.arch.lds_alignment)
         elif reached.touch.space == "scalar" or reached.touch.action == "atomic":
             unit = min(reached.nbytes, 4)
         wrong = (reached.addresses & reached.addresses.dtype.type(unit - 1)) != 0
         if wrong.any():
-            text = f"{reached.nbytes} bytes at an address that is no multiple of {unit}"
+            text = f"{reached.nbytes} bytes at an address that is not a multiple of {unit}"
             self._stop(self._fault("alignment", text, reached, wrong))
 
     def _check_memory(self, reached: _Reached) -> None:
@@ -268,11 +268,11 @@ def _everyone(shape: tuple[int, ...]) -> tuple[Array, ...]:
 
 
 class _Reached:
-    """The accesses of an instruction's lanes that take part, one after another.
+    """The accesses of an instruction's active lanes, flattened.
 
     Attributes:
-        addresses: [n].
-        waves, lanes: int64 [n], of each: its wavefront in the group, its lane in that.
+        addresses: [n], address of each access.
+        waves, lanes: int64 [n], its wavefront in the group and its lane in the wavefront.
     """
 
     def __init__(self, group: Wavefronts, touch: Touch):

@@ -1,11 +1,11 @@
-"""Registers whose loads have not been waited for.
+"""Detection of registers that are used before their load has been waited for.
 
-For each group of wavefronts that stand together the outstanding operations are kept as a wait sees them: by counter,
-those that come back in order as a queue, the others as a set. A wait for n leaves the newest n of a queue, as no more
-can be outstanding, and takes from a set only when n is 0. An instruction that reads or writes a register that an
-outstanding operation will write is in error; but for one of the same queue that writes it again, which does so later.
+The outstanding operations of each group of wavefronts are tracked by counter: operations that return in order as a
+queue, others as a set. A wait for n leaves the newest n operations of a queue, and empties a set only if n is 0. An
+instruction may not access a register that an outstanding operation will write. The exception is an operation of the
+same queue that writes it again, as it does so later.
 
-Registers that a store reads may be written at once: the hardware of these archs has read them when it goes on.
+Source registers of a store may be overwritten immediately: these architectures read them at issue.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ from aot_emulator.machine.program import Program
 from aot_emulator.state.wavefronts import Wavefronts
 
 _FIRST_VECTOR = 128
-"""Bit of the first vector register in a set of registers, which is an int: each has two bits, as halves of RDNA's are
-loaded by themselves. Scalar ones come before."""
+"""Bit of the first VGPR in a register set (an int bit mask). VGPRs have two bits each, as RDNA loads halves
+separately; scalar registers use the bits below."""
 _LANE_MOVES = ("ds_bpermute", "ds_permute", "ds_swizzle", "ds_nop")
 
 
 def register_set(operand: Operand, layout: Registers) -> int:
-    """The registers of an operand, a bit each."""
+    """Return the registers of an operand as a bit mask."""
     if not operand.is_register:
         return 0
     if not operand.is_vector:
@@ -42,7 +42,7 @@ def register_set(operand: Operand, layout: Registers) -> int:
 
 
 def names_of(registers: int, layout: Registers) -> str:
-    """The registers of a set, by name."""
+    """Return the names of the registers in a set."""
     bits = [bit for bit in range(registers.bit_length()) if registers >> bit & 1]
     return ", ".join(dict.fromkeys(_name(bit, layout) for bit in bits))
 
@@ -57,14 +57,14 @@ def _name(bit: int, layout: Registers) -> str:
 
 @dataclass(frozen=True)
 class Effect:
-    """What an instruction means for the counters.
+    """Effect of an instruction on the wait counters.
 
     Attributes:
-        sources, results: registers. All are `sources` of an instruction that is done when the next one begins.
-        counted: the counters that it adds to.
-        waits: what it leaves outstanding, by counter.
-        uses_lds: it reads or writes LDS, but for those that `to_lds` has.
-        to_lds: it is a load from memory that goes to LDS.
+        sources, results: register sets. Instructions that complete at issue have all their registers in `sources`.
+        counted: counters that it increments.
+        waits: maximum outstanding operations that it waits for, by counter.
+        uses_lds: it accesses LDS, other than by `to_lds`.
+        to_lds: it loads from memory to LDS.
     """
 
     sources: int
@@ -91,13 +91,13 @@ class Effect:
 
 @dataclass(frozen=True)
 class Operation:
-    """An outstanding operation; where wavefronts have met, what may be outstanding.
+    """An outstanding operation; after wavefronts reconverge, the union of what may be outstanding.
 
     Attributes:
-        registers: that it will write.
-        pcs: of the instructions.
-        lds_time: when it reached for LDS; None: it did not, or is a load that goes there.
-        loads_to_lds: times of such loads.
+        registers: registers that it will write.
+        pcs: pcs of its instructions.
+        lds_time: time of its LDS access; None: it has none, or is a load to LDS.
+        loads_to_lds: times of loads to LDS.
     """
 
     registers: int
@@ -106,7 +106,7 @@ class Operation:
     loads_to_lds: frozenset[int] = frozenset()
 
     def merge(self, other: Operation) -> Operation:
-        # The later time, so that what one wavefront has outstanding is not held against another.
+        # The later time: an operation of one wavefront must not be reported for the other.
         times = [time for time in (self.lds_time, other.lds_time) if time is not None]
         loads = self.loads_to_lds | other.loads_to_lds
         return Operation(self.registers | other.registers, self.pcs | other.pcs, max(times, default=None), loads)
@@ -117,10 +117,10 @@ Queues = Mapping[Counted, tuple[Operation, ...]]
 
 @dataclass(frozen=True)
 class Outstanding:
-    """The operations that a group of wavefronts has outstanding, oldest first.
+    """The outstanding operations of a group of wavefronts, oldest first.
 
     Attributes:
-        registers: that any of them will write.
+        registers: registers that any of them will write.
     """
 
     queues: Queues = field(default_factory=dict)
@@ -138,7 +138,7 @@ class Outstanding:
         queues = dict(self.queues)
         for each in counted:
             queue = queues.get(each, ())
-            if each.in_order:  # a counter that is full holds the wavefront up
+            if each.in_order:  # the wavefront stalls when a counter is full
                 queues[each] = (*queue, operation)[-limits[each.counter] :]
             else:
                 others = (old for old in queue if (old.registers, old.pcs) != (operation.registers, operation.pcs))
@@ -159,23 +159,23 @@ class Outstanding:
         return Outstanding.of(queues)
 
     def within(self, counted: Counted) -> int:
-        """Registers that the operations of one queue will write."""
+        """Return the registers that the operations of one queue will write."""
         return reduce(or_, (operation.registers for operation in self.queues.get(counted, ())), 0)
 
     def causes(self, registers: int) -> list[int]:
-        """Pcs of what will write some of these registers."""
+        """Return the pcs of the operations that will write any of these registers."""
         operations = [operation for queue in self.queues.values() for operation in queue]
         return sorted({pc for operation in operations if operation.registers & registers for pc in operation.pcs})
 
     @property
     def lds_since(self) -> int | None:
-        """When the oldest that reaches for LDS did, loads that go there left out; None: none does."""
+        """Time of the oldest outstanding LDS access, excluding loads to LDS; None if there is none."""
         times = [operation.lds_time for queue in self.queues.values() for operation in queue]
         return min((time for time in times if time is not None), default=None)
 
     @property
     def loads_to_lds(self) -> frozenset[int]:
-        """Times of the loads that go to LDS."""
+        """Times of the outstanding loads to LDS."""
         queues = self.queues.values()
         return frozenset().union(*(operation.loads_to_lds for queue in queues for operation in queue))
 
@@ -217,7 +217,7 @@ class Waits:
         return found
 
     def execute(self, waves: Wavefronts, instruction: Instruction, effect: Effect, time: int) -> str:
-        """The wavefronts execute an instruction; returns what is wrong with that, in words, or nothing."""
+        """Update a group for an instruction. Returns the description of a fault, or an empty string."""
         before = self._groups.get(waves, _NOTHING)
         wrong = ""
         if before.registers & (effect.sources | effect.results):

@@ -1,1 +1,1 @@
-"""What wavefronts see: their registers, device memory, LDS and scratch, and who watches them."""
+"""State of wavefronts: registers, device memory, LDS and scratch."""

@@ -1,6 +1,6 @@
-"""What wavefronts can reach, and how: global memory, LDS and scratch.
+"""Access of wavefronts to global memory, LDS and scratch.
 
-Every vector access of memory, LDS or scratch is a `Place` list made by `Access`: there the bounds are checked.
+`Access` checks the bounds of each vector access and translates it to a list of `Place` objects.
 """
 
 from __future__ import annotations
@@ -24,15 +24,15 @@ Action = Literal["load", "store", "atomic"]
 
 @dataclass(frozen=True, eq=False)
 class Touch:
-    """What an instruction reaches for, before it does and before its bounds are checked.
+    """A memory access of an instruction, as reported to observers before its bounds are checked.
 
     Attributes:
-        space: `scalar` is global memory by way of the scalar unit.
-        addresses: [wavefronts, lanes], of scalar loads [wavefronts]. uint64 in global memory; int64 from the start of
-            the workgroup's LDS or of the lane's scratch.
-        nbytes: of a lane's access.
-        lanes: those that take part, bool of addresses' shape; None: all.
-        values: of a store, what is written, in the form that `memory.gather` gives.
+        space: memory space; `scalar` is global memory accessed by the scalar unit.
+        addresses: [wavefronts, lanes], or [wavefronts] for scalar loads. uint64 addresses in global memory; int64
+            offsets in the workgroup's LDS or the lane's scratch.
+        nbytes: bytes per lane.
+        lanes: mask of active lanes, of the shape of `addresses`; None: all.
+        values: the values of a store, in the layout of `gather`.
     """
 
     space: Space
@@ -44,17 +44,17 @@ class Touch:
 
 
 Observer = Callable[[Wavefronts, Touch], None]
-"""What is told of accesses."""
+"""Callback for each access."""
 
 
 @dataclass(frozen=True)
 class Place:
-    """Bytes that some lanes reach.
+    """Location of accesses in one array.
 
     Attributes:
-        data: uint8, all of an allocation, of a batch's LDS or of its scratch.
-        offsets: int64 [lanes that access] or [wavefronts, lanes], into data.
-        lanes: which lanes these are, bool [wavefronts, lanes]; None: all of them, and offsets has two dims.
+        data: uint8, the array of an allocation, of the batch's LDS, or of its scratch.
+        offsets: int64 offsets into `data`, [active lanes] or [wavefronts, lanes].
+        lanes: mask of the lanes, bool [wavefronts, lanes]; None: all, and `offsets` is two-dimensional.
     """
 
     data: Array
@@ -63,15 +63,15 @@ class Place:
 
 
 class Access:
-    """What a batch's wavefronts can reach: global memory, the LDS of their workgroups, scratch of their lanes.
+    """Memory of a batch: global memory, LDS of its workgroups, scratch of its lanes.
 
     Args:
         memory: global memory.
-        lds_bytes, workgroups: LDS of each workgroup, and how many there are.
-        scratch_bytes, shape: scratch of each lane, and (wavefronts, lanes).
-        observer: what is told of every access.
-        lds_is_bounded: an access past a workgroup's LDS is an error. Else it is as on hardware: loads give 0, and
-            nothing is stored.
+        lds_bytes, workgroups: LDS per workgroup, and number of workgroups.
+        scratch_bytes, shape: scratch per lane, and (wavefronts, lanes).
+        observer: called for each access.
+        lds_is_bounded: raise an error for accesses past a workgroup's LDS. Otherwise loads return 0 and stores are
+            dropped, as on hardware.
     """
 
     def __init__(
@@ -100,7 +100,7 @@ class Access:
         lanes: Array | None,
         values: Array | None = None,
     ) -> list[Place]:
-        """Where accesses of global memory go. addresses: uint64 [wavefronts, lanes]. Raises `MemoryAccessError`."""
+        """Locate accesses to global memory. addresses: uint64 [wavefronts, lanes]. Raises `MemoryAccessError`."""
         self._report(waves, "global", action, addresses, nbytes, lanes, values)
         every = addresses
         if lanes is not None:
@@ -119,10 +119,12 @@ class Access:
     def scalar_loads(
         self, waves: Wavefronts, addresses: Array, nbytes: int, loading: Array | None = None
     ) -> list[tuple[Allocation, Array | None]]:
-        """The allocations that scalar loads fall into, as `Memory.spans` has it.
+        """Locate scalar loads, like `Memory.spans`.
 
-        addresses: uint64 [wavefronts]. loading: the wavefronts that load, some at least, bool [wavefronts]; None: all.
-        The masks are over those.
+        Args:
+            addresses: uint64 [wavefronts].
+            loading: mask of wavefronts that load, not empty, bool [wavefronts]; None: all. The returned masks refer to
+                these wavefronts.
         """
         self._report(waves, "scalar", "load", addresses, nbytes, loading)
         return self._spans(addresses if loading is None else addresses[loading], nbytes, addresses, loading)
@@ -143,7 +145,7 @@ class Access:
     def _spans(
         self, addresses: Array, nbytes: int, every: Array, lanes: Array | None
     ) -> list[tuple[Allocation, Array | None]]:
-        """`Memory.spans`. every: the addresses of all lanes, to name the one at fault."""
+        """Call `Memory.spans`, adding the faulting lane to errors. every: addresses of all lanes."""
         try:
             return self.memory.spans(addresses, nbytes)
         except MemoryAccessError as error:
@@ -159,7 +161,7 @@ class Access:
         lanes: Array | None,
         values: Array | None = None,
     ) -> list[Place]:
-        """Where accesses of LDS go. addresses: int64 [wavefronts, lanes]. Raises `MemoryAccessError`."""
+        """Locate accesses to LDS. addresses: int64 [wavefronts, lanes]. Raises `MemoryAccessError`."""
         self._report(waves, "lds", action, addresses, nbytes, lanes, values)
         if not self._lds_is_bounded:
             inside = (addresses >= 0) & (addresses <= self.lds_bytes - nbytes)
@@ -176,7 +178,7 @@ class Access:
         lanes: Array | None,
         values: Array | None = None,
     ) -> list[Place]:
-        """Where accesses of scratch go. addresses: int64 [wavefronts, lanes]. Raises `MemoryAccessError`."""
+        """Locate accesses to scratch. addresses: int64 [wavefronts, lanes]. Raises `MemoryAccessError`."""
         self._report(waves, "scratch", action, addresses, nbytes, lanes, values)
         base = (waves.slot[:, None] * waves.lanes + np.arange(waves.lanes)) * self.scratch_stride
         return self._in_array(self.scratch, base, addresses, nbytes, lanes, self.scratch_bytes, "of scratch of a lane")
@@ -211,7 +213,7 @@ def _within(lanes: Array, mine: Array) -> Array:
 
 
 def load(places: list[Place], nbytes: int, shape: tuple[int, ...]) -> Array:
-    """Read a value a lane, in `gather`'s form; lanes that no place has are 0."""
+    """Load a value for each lane, in the layout of `gather`. Lanes without a place get 0."""
     if len(places) == 1 and places[0].lanes is None:
         return gather(places[0].data, places[0].offsets, nbytes)
     dtype: Any = {1: np.uint8, 2: np.uint16}.get(nbytes, np.uint32)
@@ -222,6 +224,6 @@ def load(places: list[Place], nbytes: int, shape: tuple[int, ...]) -> Array:
 
 
 def store(places: list[Place], nbytes: int, values: Array) -> None:
-    """Write a value a lane, given in `gather`'s form."""
+    """Store a value for each lane, given in the layout of `gather`."""
     for place in places:
         scatter(place.data, place.offsets, nbytes, values if place.lanes is None else values[..., place.lanes])

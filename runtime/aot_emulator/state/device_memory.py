@@ -1,7 +1,7 @@
-"""Device memory: bounded allocations in an address space of its own, never pointers of this process.
+"""Device memory: bounded allocations in an emulated address space, which has no host pointers.
 
-`gather` and `scatter` are how every vector access reaches bytes, whether they are global memory, LDS or scratch: they
-index one byte array by offsets that the caller has checked.
+All vector accesses to global memory, LDS and scratch use `gather` and `scatter`, which index a byte array by offsets
+that the caller has checked.
 """
 
 from __future__ import annotations
@@ -17,15 +17,15 @@ from aot_emulator.state.arrays import Array
 from aot_runtime.errors import MemoryAccessError
 
 POISON = 0xFF
-"""Byte that fresh memory holds: NaN in every float dtype, so that what was never written does not look right."""
+"""Fill byte of new memory. It is NaN in every float dtype, which exposes uses of uninitialised memory."""
 HOSTCALL_BUFFER = 1 << 55
-"""Where kernels are told that the buffer of calls to the host is. Nothing is there: the error names what reached it."""
+"""Address of the hostcall buffer passed to kernels. It is unmapped, and accesses to it get an error of their own."""
 _HOSTCALL_BYTES = 1 << 20
 _GUARD = 1 << 20
-"""Bytes that belong to no one after each allocation."""
+"""Unmapped bytes after each allocation."""
 _ALIGNMENT = 256
 _UNITS = {1: np.uint8, 2: np.uint16, 4: np.uint32, 8: np.uint64, 16: np.complex128}
-"""A dtype of each size, to move that many bytes at once. complex128 stands for 16 opaque bytes."""
+"""Dtype for moving units of each size. complex128 stands for 16 opaque bytes."""
 
 
 @dataclass(frozen=True, eq=False)
@@ -35,9 +35,9 @@ class Allocation:
     base: int
     nbytes: int
     data: Array
-    """uint8 [nbytes, rounded up to 256]."""
+    """uint8, of size `nbytes` rounded up to 256."""
     written: Array | None = None
-    """uint8 of data's shape: 1 where something was written; None where that is not kept."""
+    """uint8 of the shape of `data`: 1 for written bytes; None: not tracked."""
 
     @property
     def end(self) -> int:
@@ -45,20 +45,20 @@ class Allocation:
 
     @property
     def text(self) -> str:
-        """For people who look for it."""
+        """Description for error messages."""
         return f"the allocation of {self.nbytes} bytes at {self.base:#x}"
 
 
 class Memory:
-    """One device's global memory.
+    """Global memory of a device.
 
     Args:
-        start: lowest address. An address is never used twice.
-        limit: bytes that may be allocated in all.
-        tracked: keep for every byte whether it was written.
+        start: lowest address. Addresses are never reused.
+        limit: total bytes that may be allocated.
+        tracked: track which bytes have been written.
 
     Attributes:
-        interrupt: tells the host, if there is one, of an event whose number has these lowest 8 bits.
+        interrupt: callback that interrupts the host, with the lowest 8 bits of an event number; None without a host.
     """
 
     def __init__(self, start: int, limit: int, tracked: bool = False):
@@ -69,16 +69,16 @@ class Memory:
         self._allocations: list[Allocation] = []
 
     def allocate(self, nbytes: int, made: list[int] | None = None) -> int:
-        """Address of fresh memory, which is added to `made` once it is there. Raises `MemoryError`."""
+        """Allocate memory, append its address to `made`, and return it. Raises `MemoryError`."""
         made = [] if made is None else made
         padded = -(-nbytes // _ALIGNMENT) * _ALIGNMENT
         if self._used + padded > self._limit:
-            raise MemoryError(f"{nbytes} bytes asked for, {self._limit - self._used} left")
+            raise MemoryError(f"{nbytes} bytes requested, {self._limit - self._used} left")
         written = np.zeros(padded, np.uint8) if self.tracked else None
         allocation = Allocation(self._next, nbytes, np.full(padded, POISON, np.uint8), written)
         self._next += -(-(padded + _GUARD) // _GUARD) * _GUARD
         at = bisect.bisect_left(self._bases, allocation.base)
-        self._used += padded  # no call from here on: an interrupt finds all of it done, or nothing
+        self._used += padded  # no call from here on: an interrupt cannot separate these statements
         self._bases[at:at] = [allocation.base]
         self._allocations[at:at] = [allocation]
         made += [allocation.base]
@@ -86,28 +86,28 @@ class Memory:
 
     @property
     def allocations(self) -> Sequence[Allocation]:
-        """Allocations, by address."""
+        """All allocations, sorted by address."""
         return self._allocations
 
     @property
     def used(self) -> int:
-        """Bytes that allocations take, each rounded up to a multiple of the alignment."""
+        """Allocated bytes; each allocation is rounded up to the alignment."""
         return self._used
 
     def stop_tracking(self) -> None:
-        """Take everything for written from now on."""
+        """Stop tracking written bytes: all memory counts as written from now on."""
         if self.tracked:
             self.tracked = False
             self._allocations = [replace(allocation, written=None) for allocation in self._allocations]
 
     def adopt(self, address: int, data: Array) -> None:
-        """Take bytes that live elsewhere (uint8, writable) for memory at `address`, where nothing may be yet."""
+        """Map an existing array (uint8, writable) at an unmapped `address`."""
         at = bisect.bisect_left(self._bases, address)
         self._bases.insert(at, address)
         self._allocations.insert(at, Allocation(address, data.size, data))
 
     def disown(self, address: int) -> None:
-        """Give up what `adopt` took. Raises `MemoryAccessError` unless something was adopted at that address."""
+        """Unmap an array mapped by `adopt`. Raises `MemoryAccessError` if none is mapped at that address."""
         at = self._place(address)
         del self._bases[at], self._allocations[at]
 
@@ -118,7 +118,7 @@ class Memory:
         return at
 
     def free(self, address: int, gone: list[int] | None = None) -> None:
-        """Give an allocation back, which adds 0 to `gone`. Raises `MemoryAccessError` unless it is the start of one."""
+        """Free an allocation and append 0 to `gone`. Raises `MemoryAccessError` if none starts at `address`."""
         gone = [] if gone is None else gone
         at = self._place(address)
         self._used -= self._allocations[at].data.size  # no call from here on, as in `allocate`
@@ -126,7 +126,7 @@ class Memory:
         gone += [0]
 
     def find(self, address: int, nbytes: int = 1) -> Allocation:
-        """The allocation that holds `nbytes` bytes from an address. Raises `MemoryAccessError`."""
+        """Return the allocation that contains `nbytes` bytes at an address. Raises `MemoryAccessError`."""
         at = bisect.bisect_right(self._bases, address) - 1
         if at >= 0 and address + nbytes <= self._allocations[at].end:
             return self._allocations[at]
@@ -145,12 +145,12 @@ class Memory:
         return f"{text}; the nearest below is {below.nbytes} bytes at {below.base:#x}, which end at {below.end:#x}"
 
     def bytes_at(self, address: int, nbytes: int) -> Array:
-        """Bytes of one allocation, as a view to read. Raises `MemoryAccessError`."""
+        """Return a view of bytes in one allocation, for reading. Raises `MemoryAccessError`."""
         found = self.find(address, nbytes)
         return found.data[address - found.base : address - found.base + nbytes]
 
     def write(self, address: int, nbytes: int, content: Any) -> None:
-        """Write to one allocation: uint8 [nbytes], or one byte for all. Raises `MemoryAccessError`."""
+        """Write uint8 [nbytes], or a single repeated byte, to one allocation. Raises `MemoryAccessError`."""
         found = self.find(address, nbytes)
         here = slice(address - found.base, address - found.base + nbytes)
         found.data[here] = content
@@ -158,9 +158,7 @@ class Memory:
             found.written[here] = 1
 
     def write_some(self, address: int, content: Array, chosen: Array) -> None:
-        """Write the bytes of `content` (uint8 [nbytes]) that are `chosen` (bool); the others stay as they are, and
-        unwritten if they were. Raises `MemoryAccessError`.
-        """
+        """Write the bytes of `content` (uint8 [nbytes]) selected by the mask `chosen`. Raises `MemoryAccessError`."""
         found = self.find(address, max(1, content.size))
         here = slice(address - found.base, address - found.base + content.size)
         np.copyto(found.data[here], content, where=chosen)
@@ -168,8 +166,9 @@ class Memory:
             found.written[here] |= chosen
 
     def written(self, address: int, nbytes: int) -> Array:
-        """Which bytes of one allocation were written (bool); all of them where that is not kept. Raises
-        `MemoryAccessError`.
+        """Return a mask of the written bytes in a range of one allocation; all if untracked.
+
+        Raises `MemoryAccessError`.
         """
         found = self.find(address, max(1, nbytes))
         if found.written is None:
@@ -177,7 +176,7 @@ class Memory:
         return found.written[address - found.base : address - found.base + nbytes].astype(bool)
 
     def copy(self, target: int, source: int, nbytes: int) -> None:
-        """Copy within the memory: what was never written stays so. Raises `MemoryAccessError`."""
+        """Copy within the memory, including the written state. Raises `MemoryAccessError`."""
         found, origin = self.find(target, nbytes), self.find(source, nbytes)
         here = slice(target - found.base, target - found.base + nbytes)
         there = slice(source - origin.base, source - origin.base + nbytes)
@@ -186,9 +185,9 @@ class Memory:
             found.written[here] = 1 if origin.written is None else origin.written[there].copy()
 
     def spans(self, addresses: Array, nbytes: int) -> list[tuple[Allocation, Array | None]]:
-        """The allocations that accesses of `nbytes` bytes at `addresses` (uint64, not empty) fall into.
+        """Group accesses of `nbytes` bytes at `addresses` (uint64, not empty) by allocation.
 
-        Each with the mask of the accesses that are its own; None: all of them. Raises `MemoryAccessError`.
+        Returns each allocation with the mask of its accesses; None: all. Raises `MemoryAccessError`.
         """
         low, high = int(addresses.min()), int(addresses.max())
         first = self.find(low, nbytes)
@@ -219,7 +218,7 @@ def gather(data: Array, offsets: Array, nbytes: int) -> Array:
 
 
 def scatter(data: Array, offsets: Array, nbytes: int, values: Array) -> None:
-    """Write what `gather` would read back; of accesses that overlap, the last one stays."""
+    """Write values in the layout of `gather`. For overlapping accesses, the last one wins."""
     if nbytes in (1, 2):
         _put(data, offsets, nbytes, values)
     elif nbytes == 12:
@@ -252,7 +251,7 @@ def _put(data: Array, offsets: Array, unit: int, values: Array) -> None:
 
 
 def _aligned(data: Array, offsets: Array, unit: int) -> tuple[Array | None, Array]:
-    """`data` as units, and the index of each offset's; None if the offsets differ in their place in a unit."""
+    """Return a view of `data` as units, and the index of each offset; no view if offsets are not mutually aligned."""
     if unit == 1:
         return data, offsets
     place = int(offsets.flat[0]) & (unit - 1) if offsets.size else 0

@@ -7,7 +7,7 @@ from enum import IntEnum
 
 
 class Rounding(IntEnum):
-    """MODE.FP_ROUND's two bits."""
+    """Rounding modes, numbered as in MODE.FP_ROUND."""
 
     NEAREST_EVEN = 0
     UP = 1
@@ -20,12 +20,12 @@ class FloatMode:
     """The floating-point part of a wavefront's MODE register.
 
     Attributes:
-        round32, round16_64: of fp32, and of fp16 and fp64, arithmetic.
-        keep_in32, keep_out32, keep_in16_64, keep_out16_64: denormal operands and results are kept, not flushed to
-            a zero of their sign.
+        round32, round16_64: rounding mode of fp32, and of fp16 and fp64.
+        keep_in32, keep_out32, keep_in16_64, keep_out16_64: preserve denormal operands and results, rather than
+            flushing them to a zero of the same sign.
         dx10_clamp: clamp turns NaN into 0.
         ieee: min and max quiet signalling NaNs, and output modifiers are ignored.
-        fp16_ovfl: a finite value too large for fp16 or fp8 becomes the largest finite one, not an infinity or NaN.
+        fp16_ovfl: finite overflow in fp16 and fp8 gives the largest finite value instead of infinity or NaN.
     """
 
     round32: Rounding = Rounding.NEAREST_EVEN
@@ -40,7 +40,7 @@ class FloatMode:
 
     @classmethod
     def from_register(cls, mode: int) -> FloatMode:
-        """The mode of a MODE register (gfx9 to gfx11 bits; FP16_OVFL is bit 23)."""
+        """Decode a MODE register (bits as on gfx9 to gfx11; FP16_OVFL is bit 23)."""
         return cls(
             Rounding(mode & 3),
             Rounding(mode >> 2 & 3),

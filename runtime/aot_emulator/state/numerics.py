@@ -1,4 +1,4 @@
-"""Choices about results that AMD does not document, or that sources tell differently."""
+"""Options for results that AMD does not document, or on which sources disagree."""
 
 from __future__ import annotations
 
@@ -7,14 +7,14 @@ from enum import Enum
 
 
 class Arithmetic(Enum):
-    """How a matrix instruction sums. AMD documents neither the order nor the rounding.
+    """Summation in matrix instructions, of which AMD documents neither order nor rounding.
 
-    - FLOAT32: the products of an instruction are summed in float32 by the BLAS (products of 16 bits and fewer are
-      exact, the order is the BLAS's own), and C is added to the sum, rounded to nearest even each time.
-    - FLOAT64: the same in float64, rounded to D once at the end: nearer to the exact value than any hardware, and the
-      same on every machine but for sums that lose more than 29 bits to cancellation.
-    - HARDWARE, for gfx90a and gfx942: the model that Xie et al. derived by experiment (MMA-Sim, arXiv 2511.10909) and
-      found to agree with MI250X and MI300X bit for bit. About a hundred times slower.
+    - FLOAT32: the BLAS sums the products in float32, in its own order (products of up to 16-bit types are exact); then
+      C is added. Each step rounds to nearest even.
+    - FLOAT64: the same in float64, rounded once to D. More accurate than any hardware, and reproducible on every
+      machine, except for sums that lose more than 29 bits to cancellation.
+    - HARDWARE, for gfx90a and gfx942: the model of Xie et al., found bit-exact with MI250X and MI300X (MMA-Sim, arXiv
+      2511.10909). About a hundred times slower.
     """
 
     FLOAT32 = "float32"
@@ -24,12 +24,12 @@ class Arithmetic(Enum):
 
 @dataclass(frozen=True)
 class Numerics:
-    """The choices of a launch.
+    """Numerical options of a launch.
 
     Attributes:
-        matrix: how matrix instructions sum.
-        dot_keeps_denormals: CDNA's `v_dot2_f32_f16` and its kin take and give denormals. The CDNA3 ISA manual says that
-            they flush both, which is the default here; PyTorch's notes on numerical accuracy say so of MI200 alone.
+        matrix: summation in matrix instructions.
+        dot_keeps_denormals: CDNA's `v_dot2_f32_f16` and similar preserve denormals. By default they flush operands and
+            results, as in the CDNA3 ISA manual; PyTorch's notes on numerical accuracy state that for MI200 only.
     """
 
     matrix: Arithmetic = Arithmetic.FLOAT32

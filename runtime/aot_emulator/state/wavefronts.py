@@ -1,7 +1,7 @@
-"""The state of wavefronts, for many of them at once: each register is an array over wavefronts and lanes.
+"""Vectorised state of wavefronts: each register is an array over wavefronts and lanes.
 
-A `Batch` owns the arrays. A `Wavefronts` is a contiguous run of a batch's wavefronts that stand at the same pc; the
-semantics see only that, and read and write registers through it.
+A `Batch` owns the arrays. A `Wavefronts` object is a contiguous range of a batch's wavefronts at the same pc, through
+which instructions read and write registers.
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from .numerics import Numerics
 VCC, TTMP0, M0, EXEC = 106, 108, 124, 126
 """Scalar operand numbers; 64-bit registers take two."""
 NULL = 124
-"""RDNA's operand that reads as 0 and drops what is written to it; its M0 is `M0` + 1."""
+"""RDNA's null operand, which reads as 0 and ignores writes. RDNA's M0 is `M0` + 1."""
 DROPPED = 128
-"""Row of `Batch.scalars`, the first of two, for what is written to NULL."""
+"""First of two rows of `Batch.scalars` that receive writes to NULL."""
 _SCALARS = 130
 _PLAIN = FloatMode()
 UNSET = 0xFFFFFFFF
-"""What registers hold that the launch does not set: NaN as a float."""
+"""Initial value of registers that the launch does not set: NaN as a float."""
 
 
 class Batch:
@@ -38,7 +38,7 @@ class Batch:
         workgroup: int64 [wavefronts], index of the wavefront's workgroup in the batch.
         slot: int64 [wavefronts], index of the wavefront in the batch as it was launched.
         signalled: bool [wavefronts], that it has come to the barrier that it has not waited for yet (gfx12).
-        numerics: what is chosen about results.
+        numerics: numerical options of the launch.
     """
 
     def __init__(self, registers: int, wavefronts: int, lanes: int, numerics: Numerics | None = None):
@@ -52,7 +52,7 @@ class Batch:
         self.signalled = np.zeros(wavefronts, bool)
 
     def reorder(self, start: int, order: Array) -> None:
-        """Put wavefront start + order[i] in place start + i."""
+        """Permute wavefronts: wavefront start + order[i] moves to start + i."""
         here = slice(start, start + len(order))
         self.vectors[:, here] = self.vectors[:, here][:, order]
         self.scalars[:, here] = self.scalars[:, here][:, order]
@@ -69,7 +69,7 @@ class Wavefronts:
         lanes, scalars, scc: as in `Batch`.
         shape: (wavefronts, lanes).
         dpp_sources: EXEC as it is for the source lanes of the DPP instruction being executed.
-        memory: what the wavefronts' loads and stores reach (`access.Access`).
+        memory: memory of the wavefronts (`access.Access`).
     """
 
     def __init__(self, batch: Batch, start: int, stop: int, pc: int, rank: int, memory: Any):
@@ -107,14 +107,14 @@ class Wavefronts:
 
     @property
     def mode(self) -> FloatMode:
-        """The float modes. One for all: s_setreg with a value that differs by wavefront is refused."""
+        """Float modes, which are uniform: s_setreg rejects values that differ between wavefronts."""
         if self._mode is None:
             self._mode = FloatMode.from_register(int(self.mode_register[0]))
         return self._mode
 
     @property
     def plain(self) -> bool:
-        """Whether floats round to nearest and keep denormals, and results overflow to infinity."""
+        """True in the default modes: round to nearest, preserve denormals, overflow to infinity."""
         if self._mode is None:
             self._plain = self.mode == _PLAIN
         return self._plain
@@ -124,12 +124,12 @@ class Wavefronts:
         self._mode = None
 
     def narrow(self, lanes: Array | None) -> Array | None:
-        """Replace EXEC, for one instruction, by other lanes (None: all); returns what to put back."""
+        """Replace EXEC for one instruction by `lanes` (None: all). Returns the previous value."""
         before = self.active
         self._active = lanes
         return before
 
-    # Registers: every write of one passes through here.
+    # Registers: all register writes use these methods
 
     def write(self, register: int, value: Array) -> None:
         """Write uint32 values to the active lanes of a vector register."""
@@ -149,23 +149,23 @@ class Wavefronts:
             np.copyto(target, value, where=active)
 
     def write_lane(self, register: int, lane: Array, value: Array) -> None:
-        """Write one lane of each wavefront, active or not."""
+        """Write one lane of each wavefront, even if it is inactive."""
         self.u32[register][np.arange(self.count), lane] = value
 
     def write_scalar(self, register: int, value: Array) -> None:
-        """Write uint32 values, one a wavefront, to a scalar register."""
+        """Write uint32 values, one per wavefront, to a scalar register."""
         self.scalars[register] = value
         if register >= EXEC:
             self._active_known = False
 
     def write_scalar_of(self, register: int, wavefronts: Any, value: Array) -> None:
-        """Write a scalar register of some of the wavefronts (an index)."""
+        """Write a scalar register of the wavefronts selected by an index."""
         self.scalars[register, wavefronts] = value
         if register >= EXEC:
             self._active_known = False
 
     def write_scalar_pair(self, register: int, value: Array) -> None:
-        """Write uint64 values, one a wavefront, to two scalar registers."""
+        """Write uint64 values, one per wavefront, to a pair of scalar registers."""
         self.write_scalar(register, (value & 0xFFFFFFFF).astype(np.uint32))
         self.write_scalar(register + 1, (value >> np.uint64(32)).astype(np.uint32))
 
@@ -183,10 +183,10 @@ class Wavefronts:
         return lanes_of(self.scalars[register], self.scalars[register + 1], self.lanes)
 
     def is_zero(self, register: int) -> Array:
-        """Whether a mask has no lane, bool [wavefronts]."""
+        """Return True where a lane mask is empty, bool [wavefronts]."""
         low: Array = self.scalars[register]
         return (low if self.lanes == 32 else low | self.scalars[register + 1]) == 0
 
     def pair(self, register: int) -> Array:
-        """Two scalar registers as uint64, one a wavefront."""
+        """Read a pair of scalar registers as uint64, one per wavefront."""
         return join(self.scalars[register], self.scalars[register + 1])

@@ -1,1 +1,1 @@
-"""A model of time: what workgroups executed on the emulator, replayed through a compute unit and the memory behind."""
+"""Time model: replays emulated workgroups through a model of the compute unit and the memory system."""

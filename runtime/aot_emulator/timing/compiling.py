@@ -1,6 +1,6 @@
-"""Functions over arrays and numbers, compiled by numba where it is installed (the extra `timing`).
+"""JIT compilation of numerical functions with numba, if it is installed (the extra `timing`).
 
-Elsewhere Python executes the same functions: the result is the same, some hundred times as slowly.
+Without numba the functions run as Python, with the same results but about a hundred times slower.
 """
 
 from __future__ import annotations
@@ -12,7 +12,7 @@ _Function = TypeVar("_Function", bound=Callable[..., Any])
 
 
 def compiled(function: _Function) -> _Function:
-    """The function, compiled on its first call; its machine code is kept for later processes."""
+    """Compile a function on its first call, with a persistent cache."""
     try:
         from numba import njit
     except ImportError:

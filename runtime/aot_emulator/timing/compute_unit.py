@@ -1,4 +1,4 @@
-"""The time of a workgroup on a compute unit, beside others like it: what `replay` has to be given, and what it says."""
+"""Time of resident copies of a workgroup on a compute unit: prepares the arrays of `replay` and wraps its results."""
 
 from __future__ import annotations
 
@@ -14,22 +14,22 @@ from .constants import Machine
 from .trace import Trace
 
 FEW, MANY = 6, 18
-"""Iterations that are replayed of a longer loop: the time of the others follows from the difference. Workgroups that
-share a compute unit take some iterations to fall in step."""
+"""Iterations of a long loop in the two replays from which its total time is extrapolated. Workgroups that share a
+compute unit take some iterations to reach a steady state."""
 REASONS = ("scalar", "vector", "matrix", "lds", "memory", "latency", "barrier", "sleep")
-"""What cycles of wavefronts go to, in the order of `replay`."""
+"""Categories of wavefront cycles, in the order of `replay`."""
 PIPES = ("vector", "matrix", "lds", "memory")
-"""What is busy, in the order of `replay`."""
+"""Resources whose use is tracked, in the order of `replay`."""
 
 
 @dataclass(frozen=True)
 class Conditions:
-    """Under which a compute unit works: what depends on the rest of the device.
+    """Memory performance of a compute unit, which depends on the load of the rest of the device.
 
     Attributes:
-        memory_latency: cycles.
-        per_loaded, per_stored: cycles a byte, this compute unit's share of the way to memory.
-        per_scratch: cycles a byte of scratch memory, which L2 holds: L1 is small, and what is stored passes through it.
+        memory_latency: latency in cycles.
+        per_loaded, per_stored: cycles per byte, at this compute unit's share of the memory bandwidth.
+        per_scratch: cycles per byte of scratch, which is served by L2: L1 is small and write-through.
     """
 
     memory_latency: float
@@ -40,13 +40,13 @@ class Conditions:
 
 @dataclass(frozen=True, eq=False)
 class Replayed:
-    """What a compute unit did.
+    """Result of replaying workgroups on a compute unit.
 
     Attributes:
-        cycles: until the last workgroup's end.
-        busy: float64 by `PIPES`: cycles, of the four SIMDs together for the pipes.
-        spent: float64 by `REASONS`: cycles of wavefronts.
-        waited: float64 [instructions, `REASONS`]: cycles that wavefronts waited before an instruction.
+        cycles: cycles until the last workgroup ends.
+        busy: float64 by `PIPES`, busy cycles; for vector and matrix pipes, summed over the four SIMDs.
+        spent: float64 by `REASONS`, wavefront cycles.
+        waited: float64 [instructions, `REASONS`], cycles that wavefronts waited before each instruction.
     """
 
     cycles: float
@@ -55,11 +55,11 @@ class Replayed:
     waited: Array
 
     def beyond(self, shorter: Replayed) -> Replayed:
-        """What this one did more."""
+        """Return the difference to a shorter replay."""
         return Replayed(0.0, np.zeros(1), np.zeros(1), np.zeros(1)).extended(self, shorter, 1)
 
     def extended(self, longer: Replayed, shorter: Replayed, times: float) -> Replayed:
-        """With so many times more, or less, of what `longer` has beyond `shorter`; never less than nothing."""
+        """Add `times` the difference between two replays, clamping at zero."""
         return Replayed(
             max(0.0, self.cycles + times * (longer.cycles - shorter.cycles)),
             np.maximum(0, self.busy + times * (longer.busy - shorter.busy)),
@@ -70,7 +70,11 @@ class Replayed:
 
 @dataclass(eq=False)
 class Workgroup:
-    """A workgroup of a trace, made ready for the replay. place: in `Trace.workgroups`."""
+    """A traced workgroup, prepared for replay.
+
+    Attributes:
+        place: index in `Trace.workgroups`.
+    """
 
     trace: Trace
     place: int
@@ -86,7 +90,7 @@ class Workgroup:
         return self.trace.workgroups[self.place]
 
     def on(self, conditions: Conditions, resident: int, count: int | None = None) -> Replayed:
-        """So many workgroups like this one on a compute unit that holds `resident` at once; None: so many.
+        """Replay `count` copies of the workgroup on a compute unit, `resident` at a time; None: as many as resident.
 
         Long loops are extrapolated.
         """
@@ -115,12 +119,13 @@ class Workgroup:
         events: Array | None = None,
         count: int | None = None,
     ) -> Replayed:
-        """With at most so many repetitions of what is repeated.
+        """Replay copies of the workgroup, limiting the repetitions of folded loops.
 
         Args:
-            most: None: all.
-            events: float64 [any, `replay.EVENT_COLUMNS`], filled as far as it goes.
-            count: workgroups; None: as many as are resident.
+            resident: maximum number of resident workgroups.
+            most: maximum repetitions; None: all.
+            events: float64 [any, `replay.EVENT_COLUMNS`], receives the first events.
+            count: total workgroups; None: as many as resident.
         """
         later = max(0, (count or resident) - resident)
         resident = min(resident, count or resident)
@@ -139,7 +144,7 @@ class Workgroup:
 
 
 def in_turn(replay: Callable[[int], Replayed], resident: int, count: int) -> Replayed:
-    """What `replay` gives for so many workgroups, of which those of later rounds follow from earlier ones."""
+    """Replay `count` workgroups, extrapolating later rounds from earlier ones."""
     first, last = (1, 2) if resident == 1 else (2 * resident, 4 * resident)
     if count <= last:
         return replay(count)

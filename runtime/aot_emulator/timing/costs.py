@@ -1,4 +1,4 @@
-"""What an instruction occupies, and for how many cycles: by its name, and an error where that is not known."""
+"""Instruction costs: the execution unit and its cycles, by mnemonic. Unknown instructions are an error."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from aot_runtime.errors import UnsupportedInstructionError
 from .constants import Machine
 
 ISSUE = 4
-"""Cycles of a SIMD's turn: in each it issues at most one instruction of a unit."""
+"""Cycles per issue slot of a SIMD, in which it issues at most one instruction to each unit."""
 REGISTERS = 512
-"""Vector registers of a wavefront, accumulation registers from the 256th on."""
+"""Vector registers of a wavefront: 256 VGPRs, followed by 256 AGPRs."""
 
 
 class Unit(IntEnum):
-    """What executes an instruction."""
+    """Execution unit of an instruction."""
 
     SCALAR = 0
     VECTOR = 1
@@ -37,14 +37,15 @@ class Unit(IntEnum):
 
 @dataclass(frozen=True)
 class Cost:
-    """Of an instruction.
+    """Cost of an instruction.
 
     Attributes:
-        cycles: that its SIMD's unit is taken, or until the wavefront's next instruction.
-        vm, lgkm: how many operations of a counter it waits to be left; -1: for none.
-        counts_vm, counts_lgkm: it adds to the counter.
-        near: its access stays in the compute unit: scratch.
-        priority: that the wavefront has from then on; -1: as before.
+        unit: the unit that executes it.
+        cycles: cycles that it occupies its SIMD's unit, or delays the wavefront's next instruction.
+        vm, lgkm: maximum outstanding operations of the counter that it waits for; -1: does not wait.
+        counts_vm, counts_lgkm: it increments the counter.
+        near: it accesses scratch, which L2 serves.
+        priority: wavefront priority that it sets; -1: unchanged.
         reads, writes: vector registers.
     """
 
@@ -75,7 +76,7 @@ _VECTOR = re.compile(
 
 
 def cost_of(instruction: Instruction, machine: Machine) -> Cost:
-    """The cost of an instruction. Raises `UnsupportedInstructionError` where none is known."""
+    """Return the cost of an instruction. Raises `UnsupportedInstructionError` if it is unknown."""
     kind, name = kind_of(instruction), instruction.mnemonic
     unit = Unit.SCALAR if takes_only_issue(instruction) else _UNITS.get(kind)
     if unit is None:
@@ -116,5 +117,5 @@ def _cycles(instruction: Instruction, unit: Unit, machine: Machine) -> float:
 
 def _unknown(instruction: Instruction) -> UnsupportedInstructionError:
     return UnsupportedInstructionError(
-        f"the model of time has no cost for it on {instruction.arch.name}", None, instruction.pc, instruction.mnemonic
+        f"the time model has no cost for it on {instruction.arch.name}", None, instruction.pc, instruction.mnemonic
     )

@@ -1,8 +1,8 @@
-"""Workgroups that differ, dealt to the compute units of a device, which share their time between those they hold.
+"""Dispatch of dissimilar workgroups to the compute units of a device, which share their time among residents.
 
-A die has the workgroups whose numbers are its own modulo the dies, and gives them out in their order, each to the
-compute unit that has a place first. A workgroup beside others goes on at the rate that it has beside others like it:
-one that is long goes on faster when its neighbours have ended and no workgroup is left to take their places.
+Workgroups are assigned to XCDs round-robin. Each XCD dispatches its workgroups in order, to the first compute unit with
+a free slot. A resident workgroup progresses at the rate that it would have beside copies of itself. A long one speeds
+up when its neighbours have ended and no workgroup is left to replace them.
 """
 
 from __future__ import annotations
@@ -13,11 +13,13 @@ from aot_emulator.state.arrays import Array
 
 
 def dispatch(alone: Array, together: Array, num_cus: int, dies: int, resident: int) -> Array:
-    """The cycle at which each compute unit is done, float64 [num_cus]; 0: it never had a workgroup.
+    """Return the cycle at which each compute unit finishes, float64 [num_cus]; 0 if it received no workgroup.
 
     Args:
-        alone: of each workgroup, by number, the cycles that it takes with a compute unit to itself.
-        together: of each, the cycles in which `resident` workgroups like it end on one compute unit.
+        alone: cycles that each workgroup takes alone on a compute unit, by number.
+        together: cycles that `resident` copies of each workgroup take together on a compute unit.
+        dies: number of XCDs.
+        resident: maximum number of resident workgroups per compute unit.
     """
     each = num_cus // dies
     found = [_of_die(alone[die::dies], together[die::dies], each, resident) for die in range(dies)]
@@ -30,7 +32,7 @@ def _of_die(alone: Array, together: Array, units: int, resident: int) -> Array:
     held: list[dict[int, float]] = [{} for _ in range(units)]
 
     def take(unit: int, number: int) -> None:
-        held[unit][number] = 1.0  # what is left of it
+        held[unit][number] = 1.0  # fraction left
 
     def cycles(unit: int, number: int) -> float:
         return float(alone[number] + grows[number] * (len(held[unit]) - 1))

@@ -1,7 +1,7 @@
-"""A sequence of instructions with the iterations of a loop that are alike written once.
+"""Run-length encoding of instruction sequences by identical loop iterations.
 
-Long loops repeat: a compute unit that has executed a few iterations goes on with the same period, so the time of many
-follows from that of few.
+Long loops reach a steady state: after a few iterations every further one takes the same time, so the time of many can
+be extrapolated.
 """
 
 from __future__ import annotations
@@ -15,17 +15,17 @@ from aot_emulator.state.arrays import Array
 
 @dataclass(frozen=True, eq=False)
 class Folded:
-    """parts: (sequence of instructions, how often it is executed), in order."""
+    """A folded sequence. parts: (instruction sequence, repetitions), in order."""
 
     parts: tuple[tuple[Array, int], ...]
 
     def unfolded(self, most: int | None = None) -> Array:
-        """The sequence, with at most so many repetitions of a part."""
+        """Return the sequence, with at most `most` repetitions of each part."""
         counted = ((part, count if most is None or count == 1 else min(count, most)) for part, count in self.parts)
         return np.concatenate([np.tile(part, count) for part, count in counted])
 
     def repetitions(self, most: int | None = None) -> int:
-        """Repetitions of the parts that are repeated, all together."""
+        """Return the total repetitions of the repeated parts, with at most `most` of each."""
         return sum(count if most is None else min(count, most) for _, count in self.parts if count > 1)
 
     @property
@@ -34,7 +34,7 @@ class Folded:
 
 
 def fold(sequence: Array, header: int | None) -> Folded:
-    """A sequence folded at a loop. header: the loop's first instruction; None: there is no loop."""
+    """Fold a sequence at a loop. header: the loop's first instruction; None: no loop."""
     heads = np.flatnonzero(sequence == header) if header is not None else np.zeros(0, np.int64)
     if len(heads) < 2:
         return Folded(((sequence, 1),))

@@ -1,8 +1,8 @@
-"""The time of a whole launch: its workgroups dealt to compute units, under what these share of clock and memory.
+"""Time of a whole launch: distributes its workgroups to compute units that share clock and memory bandwidth.
 
-Workgroups are given out in their order, each to the place that is free first. While there are enough of them a compute
-unit has as many as fit it at once; those of the last round are spread. A workgroup that was not sampled takes as long
-as the sampled one of the nearest number; those that differ are dealt out one by one (`dispatch`).
+Workgroups are dispatched in order to the first free slot. Compute units are fully occupied in all rounds but the last,
+whose workgroups are spread evenly. A workgroup that was not sampled takes the time of the nearest sampled one.
+Dissimilar workgroups are dispatched individually (`dispatch`).
 """
 
 from __future__ import annotations
@@ -23,27 +23,27 @@ from .sharing import Sharing
 
 SIMDS = 4
 _ROUNDS = 3
-"""Times that the clock is found from the use of the pipes that it leads to."""
+"""Fixed-point iterations between the clock and the pipe utilisation that throttles it."""
 
 
 class Sample(Protocol):
-    """A workgroup that stands for others. number: in the launch."""
+    """A workgroup that represents others. number: its number in the launch."""
 
     @property
     def number(self) -> int: ...
 
     def on(self, conditions: Conditions, resident: int, count: int | None = None) -> Replayed:
-        """So many workgroups like this one on a compute unit that holds `resident` at once; None: so many."""
+        """Replay `count` copies of the workgroup on a compute unit, `resident` at a time; None: as many as resident."""
 
 
 @dataclass(frozen=True)
 class Plan:
-    """How a launch meets the device.
+    """Distribution of a launch over the device.
 
     Attributes:
-        workgroups: of the launch.
-        resident: that fit a compute unit at once.
-        num_cus, dies: of the device.
+        workgroups: workgroups in the launch.
+        resident: maximum number of resident workgroups per compute unit.
+        num_cus, dies: compute units and XCDs of the device.
     """
 
     workgroups: int
@@ -53,30 +53,30 @@ class Plan:
 
     @property
     def full(self) -> int:
-        """Workgroups of rounds in which every compute unit has as many as fit it."""
+        """Workgroups in rounds that fully occupy every compute unit."""
         return self.workgroups // (self.num_cus * self.resident) * self.num_cus * self.resident
 
     @property
     def last(self) -> int:
-        """Workgroups of a compute unit in the last round, if it is not full; 0: it is."""
+        """Workgroups per compute unit in the partial last round; 0 if there is none."""
         return -(-(self.workgroups - self.full) // self.num_cus)
 
 
 @dataclass(frozen=True, eq=False)
 class LaunchTime:
-    """What the model says of a launch.
+    """Modelled time of a launch.
 
     Attributes:
-        seconds: all of it; launch_seconds: of them, what is not work of compute units.
-        clock_ghz: that the device runs at.
-        shares: parts of `seconds` by what the time goes to: the launch, compute units without work (`occupancy`), and
-            else what wavefronts did or waited for, in proportion.
-        used: parts of the time, launch included, that the device's pipes, LDS and paths to memory are busy.
-        waited: float64 [instructions, REASONS]: cycles that a sampled workgroup's wavefronts waited, on average.
-        spent: cycles of these wavefronts, issuing and waiting.
-        resident: workgroups on a compute unit.
-        rounds: workgroups of the busiest compute unit, divided by those.
-        conditions: of most workgroups.
+        seconds, launch_seconds: total time, and the part of it that is launch overhead.
+        clock_ghz: modelled clock of the device.
+        shares: breakdown of `seconds`, as fractions: launch overhead (`launch`), idle compute units (`occupancy`), and
+            the rest in proportion to wavefront cycles by reason.
+        used: utilisation of the pipes, LDS and memory paths, as fractions of the total time.
+        waited: float64 [instructions, REASONS], average cycles that the wavefronts of a sampled workgroup waited.
+        spent: total cycles of these wavefronts, issuing and waiting.
+        resident: resident workgroups per compute unit.
+        rounds: workgroups on the busiest compute unit, divided by `resident`.
+        conditions: memory conditions of most workgroups.
     """
 
     seconds: float
@@ -92,7 +92,7 @@ class LaunchTime:
 
 
 def conditions_of(machine: Machine, sharing: Sharing, clock: float) -> Conditions:
-    """What a compute unit has of the memory. clock: cycles a ns."""
+    """Return the memory conditions of a compute unit. clock: cycles per ns."""
     per_loaded = max(
         1 / machine.l1_bytes,
         sharing.fullest / machine.l2_bytes / machine.usable,
@@ -118,13 +118,13 @@ def time_launch(
     last_sharing: Callable[[int], Sharing] | None = None,
     kinds: Array | None = None,
 ) -> LaunchTime:
-    """The time of a launch.
+    """Model the time of a launch.
 
     Args:
-        samples: of its workgroups, by their numbers.
-        sharing: of a full round.
-        last_sharing: of a round of so many workgroups; None: as a part of a full one.
-        kinds: int [workgroups], the sample that each is like; None: the one of the nearest number.
+        samples: sampled workgroups, sorted by number.
+        sharing: sharing of loads in a full round.
+        last_sharing: returns the sharing in a round of a number of workgroups; None: scale that of a full round.
+        kinds: int [workgroups], index of the sample that represents each workgroup; None: the nearest by number.
     """
     if kinds is None:
         numbers = np.array([sample.number for sample in samples])
@@ -149,14 +149,14 @@ def time_launch(
 
 @dataclass(frozen=True)
 class _Round:
-    """Of the full rounds, or of the last. found: what so many workgroups like each sample do on a compute unit."""
+    """The full rounds, or the last one. found: replay of `workgroups` copies of each sample on a compute unit."""
 
     found: tuple[Replayed, ...]
     workgroups: int
 
 
 def _apart(plan: Plan, samples: Sequence[Sample], conditions: Conditions) -> tuple[_Round, _Round]:
-    """Of workgroups that differ, as many of each kind on a compute unit as it holds at most."""
+    """Replay a fully occupied compute unit for each kind of dissimilar workgroups."""
     count = plan.resident if plan.full else plan.last
     found = _Round(tuple(sample.on(conditions, count) for sample in samples), count)
     nothing = _Round((), 0)
@@ -164,7 +164,7 @@ def _apart(plan: Plan, samples: Sequence[Sample], conditions: Conditions) -> tup
 
 
 def _in_turn(plan: Plan, sample: Sample, conditions: Sequence[Conditions]) -> tuple[_Round, _Round]:
-    """Of workgroups that are alike, each of which begins as another ends: the full rounds, and what the last adds."""
+    """Replay identical workgroups, each starting when another ends: the full rounds, and the increment of the last."""
     resident, count = plan.resident, plan.full // plan.num_cus
     full = (sample.on(conditions[0], resident, count),) if count else ()
     if not count or not plan.last:
@@ -182,7 +182,7 @@ def _scaled(sharing: Sharing, units: int) -> Sharing:
 
 
 def _ends_in_turn(plan: Plan, rounds: tuple[_Round, _Round]) -> tuple[float, float]:
-    """(cycle at which the last compute unit is done, mean of all) of workgroups that are alike."""
+    """Return (finish cycle of the last compute unit, mean over all) for identical workgroups."""
     full, last = (sum(found.cycles for found in part.found) for part in rounds)
     used = (plan.workgroups - plan.full) / (plan.num_cus * plan.last) if plan.last else 0.0
     return full + last, full + last * min(1.0, used)
@@ -201,7 +201,7 @@ def _ends_apart(
 
 
 def _total(plan: Plan, kinds: Array, rounds: tuple[_Round, _Round], what: Literal["busy", "spent"]) -> Array:
-    """`Replayed.busy` or `spent`, summed over the workgroups of full rounds and of the last."""
+    """Sum `Replayed.busy` or `spent` over the workgroups of the full rounds and of the last."""
     total: Array = np.zeros(len(PIPES if what == "busy" else REASONS))
     alike = all(len(round_.found) <= 1 for round_ in rounds)
     parts = (kinds[: plan.full], kinds[plan.full :]) if alike else (kinds, kinds)

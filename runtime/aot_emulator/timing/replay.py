@@ -1,11 +1,11 @@
-"""One compute unit: the wavefronts of its workgroups issue, in order, what they executed on the emulator.
+"""Model of one compute unit: its wavefronts issue the recorded instruction sequences in order.
 
-The four SIMDs have a wavefront's instructions each. In a turn of four cycles a SIMD issues at most one instruction of
-each unit; of the wavefronts that could issue, the one that can soonest does, among equals that of the highest priority,
-and of those the oldest. The vector and the matrix pipe are a SIMD's own, and vector and matrix instructions issue in
-turn, as the vector unit feeds the matrix pipe; LDS and the path to memory belong to all four.
+Each wavefront belongs to one of four SIMDs. In a slot of four cycles, a SIMD issues at most one instruction to each
+unit. The wavefront that can issue earliest does; ties go to the highest priority, then to the oldest. Each SIMD has a
+vector and a matrix pipe. Vector and matrix instructions do not issue together, as the VALU feeds the matrix pipe. LDS
+and the memory path are shared by the SIMDs.
 
-Only numbers are handled here, so that numba can compile it: what they stand for is in `compute_unit`.
+The code works on plain arrays, so that numba can compile it; `compute_unit` defines their meaning.
 """
 
 from __future__ import annotations
@@ -14,23 +14,23 @@ import numpy as np
 
 from .compiling import compiled
 
-# Columns of the code's integers
+# Columns of `code`
 UNIT, VM, LGKM, COUNTS_VM, COUNTS_LGKM, NEAR, PRIORITY, READS, READ_COUNT, WRITES, WRITE_COUNT = range(11)
 CODE_COLUMNS = 11
-# Columns of its amounts: `lds` is clocks of LDS, `path` clocks of the vector L1
+# Columns of `amounts`
 CYCLES, LDS_CLOCKS, L1_CLOCKS, LOADED, STORED = range(5)
 AMOUNT_COLUMNS = 5
-# The parameters
+# Elements of `parameters`
 LDS_LATENCY, CACHE_LATENCY, MEMORY_LATENCY, PER_LOADED, PER_STORED, BARRIER_CYCLES, MFMA_RESULT, STAGGER = range(8)
 PER_SCRATCH, MFMA_HOLDS = 8, 9
 PARAMETERS = 10
-# What a wavefront's cycles go to
+# Categories of wavefront cycles
 SCALAR, VECTOR, MATRIX, LDS, MEMORY, LATENCY, BARRIER, SLEEP = range(8)
 REASONS = 8
-# What is busy
+# Resources whose use is tracked
 BUSY_VECTOR, BUSY_MATRIX, BUSY_LDS, BUSY_MEMORY = range(4)
 BUSIES = 4
-# Columns of the events
+# Columns of `events`
 EVENT_WAVE, EVENT_CODE, EVENT_READY, EVENT_ISSUED, EVENT_DONE, EVENT_REASON = range(6)
 EVENT_COLUMNS = 6
 
@@ -38,9 +38,9 @@ _SIMDS, _UNITS, _TURN = 4, 8, 4.0
 _U_SCALAR, _U_VECTOR, _U_MATRIX, _U_LDS, _U_LOAD, _U_STORE, _U_WAIT, _U_BARRIER = range(8)
 _QUEUE = 128
 _MOST_VM, _MOST_LGKM = 63, 15
-"""Operations of a counter that may be outstanding (CDNA's ISA)."""
+"""Maximum outstanding operations of a counter (CDNA ISA)."""
 _LDS_AHEAD, _MEMORY_AHEAD = 256.0, 512.0
-"""Cycles of work that may queue before LDS and before L1; what comes then waits in its wavefront."""
+"""Cycles of work that can queue at LDS and at L1 before wavefronts stall at issue."""
 _REGISTERS = 512
 
 
@@ -48,7 +48,7 @@ _REGISTERS = 512
 def _own_time(  # type: ignore[no-untyped-def]
     wave, index, ready, code, registers, vm, vm_queued, vm_count, lgkm, lgkm_memory, lgkm_count, results
 ):  # fmt: skip
-    """(first cycle that an instruction's own wavefront lets it issue, the reason, memory's part of the waiting)."""
+    """Return (earliest issue cycle by the wavefront's own dependencies, reason, fraction of the wait due to memory)."""
     time, reason, shared = ready[wave], SCALAR, 0.0
     left = code[index, VM]
     if code[index, COUNTS_VM]:
@@ -80,20 +80,20 @@ def _own_time(  # type: ignore[no-untyped-def]
 def replay(  # type: ignore[no-untyped-def]
     code, amounts, registers, sequence, start, group, later, parameters, busy, spent, waited, events
 ):  # fmt: skip
-    """Issue everything. Returns (the cycle at which all is done, events written).
+    """Issue all instructions. Returns (cycle at which everything has completed, number of events written).
 
     Args:
-        code: int32 [instructions, CODE_COLUMNS]; READS and WRITES are places in `registers`.
+        code: int32 [instructions, CODE_COLUMNS]; READS and WRITES are indices into `registers`.
         amounts: float64 [instructions, AMOUNT_COLUMNS].
-        registers: int32 [any], numbers of vector registers.
-        sequence, start: int32: wavefront w executes the instructions sequence[start[w]:start[w + 1]].
-        group: int32 [wavefronts], the workgroup of each.
-        later: workgroups that take the places of those that end, and execute what they did.
+        registers: int32 [any], vector register numbers.
+        sequence, start: int32; wavefront w executes the instructions sequence[start[w]:start[w + 1]].
+        group: int32 [wavefronts], workgroup of each wavefront.
+        later: number of further workgroups; each replaces one that ends and executes the same instructions.
         parameters: float64 [PARAMETERS].
-        busy: float64 [BUSIES]: added are cycles, of SIMDs for the pipes.
-        spent: float64 [REASONS]: added are cycles of wavefronts, issuing and waiting.
-        waited: float64 [instructions, REASONS]: added are cycles that wavefronts waited before issuing it.
-        events: float64 [any, EVENT_COLUMNS]: filled as far as it goes.
+        busy: float64 [BUSIES], incremented by busy cycles; for vector and matrix pipes, summed over SIMDs.
+        spent: float64 [REASONS], incremented by wavefront cycles, issuing and waiting.
+        waited: float64 [instructions, REASONS], incremented by cycles that wavefronts waited to issue each instruction.
+        events: float64 [any, EVENT_COLUMNS], receives the first events.
     """
     waves = len(start) - 1
     at = start[:-1].copy()

@@ -1,4 +1,4 @@
-"""Which workgroups of a launch stand for all, and a runner of launches that runs and times those alone."""
+"""Sampling: runs and times a few workgroups of a launch that represent all of them."""
 
 from __future__ import annotations
 
@@ -21,23 +21,23 @@ from .sharing import Sharing, shared_loads
 from .trace import Trace, record
 
 FEW_SAMPLES, MORE_SAMPLES = 4, 16
-"""Workgroups that are run of a launch, and of one whose workgroups differ in what they execute."""
+"""Workgroups sampled from a launch, and from a launch whose workgroups execute different instructions."""
 MOST_INSTRUCTIONS = 2_000_000
-"""Of a sampled wavefront, on average."""
+"""Average instruction budget of a sampled wavefront."""
 MOST_OF_A_SHORT_LAUNCH = 5_000_000
-"""Instructions of all its wavefronts."""
+"""Total instructions below which a launch without matrix instructions is also run in full."""
 _GOLDEN = 0.6180339887498949
 
 
 @dataclass(frozen=True, eq=False)
 class Sampled:
-    """A launch that was timed.
+    """A timed launch.
 
     Attributes:
-        workgroups: of the launch.
-        run: numbers of those that were run; `trace` has the first one alone where they are alike.
-        flops: of the launch's matrix instructions.
-        bytes: of device memory that it reads and writes.
+        workgroups: total workgroups of the launch.
+        run: numbers of the sampled workgroups; if they are alike, `trace` holds only the first.
+        flops: matrix operations of the launch.
+        bytes: device memory bytes that it reads and writes.
     """
 
     workgroups: int
@@ -52,17 +52,20 @@ class Sampled:
 
 
 def chosen(workgroups: int, count: int) -> tuple[int, ...]:
-    """Numbers of `count` of a launch's workgroups, one of each part, so that they keep no step with the grid."""
+    """Choose `count` workgroup numbers, one in each equal part of the launch, without aliasing with the grid."""
     if workgroups <= count:
         return tuple(range(workgroups))
     return tuple(sorted({int(workgroups * (place + (place * _GOLDEN) % 1) / count) for place in range(count)}))
 
 
 class SamplingRunner:
-    """Runs a few workgroups of each launch in place of all. found: what came of the launches.
+    """Launch runner that runs only a sample of each launch's workgroups.
 
-    Of a short launch without matrix instructions the others are run as well, before the next launch is: that one may
-    go by what they write, as the products of experts go by the order of the tokens.
+    The remaining workgroups of short launches without matrix instructions are run before the next launch, which may
+    depend on their output. For example, expert GEMMs depend on the token order.
+
+    Attributes:
+        found: results of the launches.
     """
 
     def __init__(self) -> None:
@@ -70,7 +73,12 @@ class SamplingRunner:
         self._rest: Callable[[], object] | None = None
 
     def __call__(self, launch: Launch, memory: Memory, options: Options) -> Statistics:
-        """Raises `EmulationError`; `UnsupportedInstructionError` of an instruction that has no cost."""
+        """Sample and time a launch.
+
+        Raises:
+            EmulationError: a kernel fails.
+            UnsupportedInstructionError: the time model has no cost for an instruction.
+        """
         if not options.strict:
             memory.stop_tracking()
         if self._rest is not None:
@@ -82,7 +90,7 @@ class SamplingRunner:
 
 
 def _rest(sampled: Sampled, launch: Launch, memory: Memory, options: Options) -> Callable[[], object] | None:
-    """What runs the workgroups that were not sampled, of a launch of which all are to be run."""
+    """Return a function that runs the workgroups that were not sampled, or None if they need not run."""
     instructions = sampled.trace.statistics.instructions / len(sampled.run) * launch.workgroups
     if sampled.flops or instructions > MOST_OF_A_SHORT_LAUNCH:
         return None
@@ -91,9 +99,10 @@ def _rest(sampled: Sampled, launch: Launch, memory: Memory, options: Options) ->
 
 
 def sample_launch(launch: Launch, memory: Memory, options: Options, device: tuple[int, int] | None = None) -> Sampled:
-    """Run some workgroups of a launch, and model the time of all. Raises as `SamplingRunner` does.
+    """Run a sample of a launch's workgroups and model the time of the launch. Raises like `SamplingRunner`.
 
-    device: its compute units and dies; None: those of the architecture's product.
+    Args:
+        device: numbers of compute units and XCDs; None: those of the architecture's product.
     """
     arch = launch.kernel.program.arch.name
     machine = machine_of(arch)
@@ -119,13 +128,13 @@ def _run(launch: Launch, memory: Memory, options: Options, machine: Machine) -> 
         if len(_lengths(trace)) > 1 and launch.workgroups > FEW_SAMPLES:
             trace = record(launch, memory, few, chosen(launch.workgroups, MORE_SAMPLES), machine)
     except InstructionBudgetError as error:
-        error.message += "; a workgroup that waits for another one of its launch cannot be sampled"
+        error.message += "; workgroups that wait for each other cannot be sampled"
         raise
     return trace
 
 
 def _lengths(trace: Trace) -> set[tuple[int, ...]]:
-    """What wavefronts execute, in instructions, of each workgroup that differs in it."""
+    """Return the distinct tuples of instruction counts per wavefront among the workgroups."""
     return {tuple(wave.length for wave in waves) for waves in trace.waves}
 
 

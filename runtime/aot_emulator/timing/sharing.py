@@ -1,9 +1,9 @@
-"""Which cache lines the workgroups that are resident together load in common, from the start of each of them.
+"""Sharing of cache lines among workgroups that are resident at the same time.
 
-Workgroups that work side by side ask for the same data: the rows of a product's tiles, the keys of a head. How much of
-what they load a die, and the device, has to fetch is seen by running all of them, as far as the first iteration of the
-loop. Matrix instructions are left out of these runs, as nothing of addresses and control flow depends on them in the
-kernels that this is for; what workgroups do in full is recorded with them (`trace`).
+Concurrent workgroups load common data, such as the operand rows of neighbouring GEMM tiles, or the keys of a head. All
+workgroups of a round are run up to the first loop iterations, to find how much each XCD and the device must fetch.
+These runs skip matrix instructions, assuming that addresses and control flow do not depend on them. Full traces include
+them (`trace`).
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ from .costs import Unit
 from .trace import Trace
 
 MOST_WAVEFRONTS = 4096
-"""That are run: of the workgroups of a larger round, the first."""
+"""Maximum number of wavefronts to run; in a larger round, only the first workgroups are run."""
 SECTOR = 64
-"""Bytes that are counted together: half a cache line, as the other half may be of the next iteration."""
+"""Granularity in bytes: half a cache line, as the other half may belong to the next iteration."""
 
 
 @dataclass(frozen=True)
 class Sharing:
-    """Of the loads of a round of workgroups, in units of what one compute unit's workgroups load.
+    """Sharing of loads in a round of workgroups, relative to the loads of one compute unit's workgroups.
 
     Attributes:
-        units: compute units with any workgroup.
-        fullest: compute units of the die that has most.
-        die: what the die that fetches most has to fetch.
-        dies: what all dies fetch, together.
-        distinct: what the device has to read, once.
+        units: compute units with at least one workgroup.
+        fullest: busy compute units on the busiest XCD.
+        die: distinct data fetched by the XCD that fetches most.
+        dies: sum of the distinct data fetched by each XCD.
+        distinct: distinct data read by the device.
     """
 
     units: float
@@ -58,26 +58,26 @@ class Sharing:
 
 
 def unshared(units: int, dies: int) -> Sharing:
-    """Of workgroups that have nothing in common."""
+    """Return the sharing of workgroups that load no common data."""
     fullest = -(-units // dies)
     return Sharing(units, fullest, fullest, units, units)
 
 
 class _SeenEnough(EmulationError):
-    """A batch has come to the end of what is looked at."""
+    """Raised to stop a batch once enough loads have been observed."""
 
 
 class _Lines(Monitor):
-    """Keeps what each workgroup loads, in sectors.
+    """Monitor that collects the sectors loaded by each workgroup.
 
     Args:
-        instructions: of each wavefront, that are executed on average.
-        pcs: of the loads that are looked at.
-        header: pc of the loop's first instruction, after whose second execution a wavefront is not looked at any more.
+        instructions: average number of instructions per wavefront after which a batch is stopped.
+        pcs: pcs of the observed loads.
+        header: pc of the loop header; a wavefront is ignored once it has executed it twice.
 
     Attributes:
-        asked: sectors that the loads ask for, all together; those of several loads count for each.
-        found: (workgroups, sectors), each pair at least once.
+        asked: total sectors requested; sectors requested by several loads count for each.
+        found: (workgroups, sectors), pairs with duplicates.
     """
 
     def __init__(self, instructions: int, pcs: frozenset[int], header: int | None):
@@ -96,7 +96,7 @@ class _Lines(Monitor):
     def instruction(self, waves: Wavefronts, instruction: Instruction) -> None:
         self._left -= waves.count
         if self._left < 0:
-            raise _SeenEnough("enough is seen")
+            raise _SeenEnough("enough loads observed")
         self._looking = instruction.pc in self._pcs
         if instruction.pc == self._header:
             self._iterations[waves.slot] += 1
@@ -118,7 +118,7 @@ class _Lines(Monitor):
 
 
 class _WithoutMatrix(Program):
-    """A program whose matrix instructions do nothing."""
+    """A program that skips matrix instructions."""
 
     def _find_step(self, instruction: Instruction) -> Step | None:
         return None if kind_of(instruction) == "matrix" else super()._find_step(instruction)
@@ -133,11 +133,11 @@ def _stripped(launch: Launch) -> Launch:
 def shared_loads(
     launch: Launch, memory: Memory, options: Options, trace: Trace, resident: int, device: tuple[int, int] | None = None
 ) -> Sharing:
-    """The sharing of loads among the workgroups of the first round.
+    """Measure the sharing of loads among the workgroups of the first round.
 
     Args:
-        resident: workgroups of a compute unit.
-        device: its compute units and dies; None: those of the architecture's product.
+        resident: resident workgroups per compute unit.
+        device: numbers of compute units and XCDs; None: those of the architecture's product.
     """
     num_cus, dies = device or compute_units(launch.kernel.program.arch.name)
     count = min(launch.workgroups, num_cus * resident, max(1, MOST_WAVEFRONTS // launch.wavefronts))
@@ -157,7 +157,7 @@ def shared_loads(
 
 
 def _start(trace: Trace) -> tuple[int, frozenset[int], int | None]:
-    """What `_Lines` is made with: until wavefronts have executed the loop twice, the loads of the loop, its header."""
+    """Return the arguments of `_Lines`: instructions up to the second loop iteration, the loop's loads, its header."""
     sequence = trace.waves[0][0].unfolded(2)
     heads = np.flatnonzero(sequence == trace.loop) if trace.loop is not None else np.zeros(0, np.int64)
     first, last = (int(heads[0]), int(heads[1])) if len(heads) > 1 else (0, len(sequence))

@@ -1,4 +1,4 @@
-"""What the wavefronts of some workgroups executed, instruction by instruction, and what their accesses came to."""
+"""Instruction traces of sampled workgroups, with the memory traffic of each instruction."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from .folding import Folded, fold
 
 @dataclass(frozen=True)
 class Line:
-    """An instruction of a kernel as it is shown. source: `file:line`, or empty."""
+    """Display form of an instruction. source: `file:line`, or empty."""
 
     pc: int
     mnemonic: str
@@ -38,16 +38,17 @@ class Line:
 
 @dataclass(frozen=True, eq=False)
 class Trace:
-    """Of some workgroups of a launch.
+    """Trace of some workgroups of a launch.
 
     Attributes:
-        lines, costs: of each instruction that was executed, in the order of the code.
-        amounts: float64 [instructions, 4]: passes of LDS, bytes of loads, bytes of stores, cache lines touched, each
-            the mean of an execution.
-        workgroups: the numbers of those that were run.
-        waves: of each workgroup, what each wavefront executed, as indices of instructions.
-        loop: index of the header of the loop with most matrix instructions, or else with most loads; None without one.
-        statistics: counts of these workgroups.
+        lines, costs: display form and cost of each executed instruction, in program order.
+        amounts: float64 [instructions, 4], mean LDS passes, bytes loaded, bytes stored and cache lines touched per
+            execution.
+        workgroups: numbers of the traced workgroups.
+        waves: instruction indices executed by each wavefront of each workgroup.
+        loop: index of the header of the loop with the most matrix instructions, or among loops with global loads the
+            most executed one; None if there is none.
+        statistics: statistics of the traced workgroups.
     """
 
     lines: tuple[Line, ...]
@@ -59,12 +60,12 @@ class Trace:
     statistics: Statistics
 
     def first(self) -> Trace:
-        """With the first workgroup alone, which the others are like; statistics and amounts are still those of all."""
+        """Keep only the first of several identical workgroups; statistics and amounts still cover all."""
         return replace(self, workgroups=self.workgroups[:1], waves=self.waves[:1])
 
 
 class _Recorder(Monitor):
-    """Keeps the pcs that each wavefront is at, by its place in the launch's order."""
+    """Monitor that records the pcs executed by each wavefront."""
 
     def __init__(self) -> None:
         self.instructions: dict[int, Instruction] = {}
@@ -83,7 +84,7 @@ class _Recorder(Monitor):
 
 
 def record(launch: Launch, memory: Memory, options: Options, workgroups: Sequence[int], machine: Machine) -> Trace:
-    """Run some workgroups of a launch.
+    """Run some workgroups of a launch and return their trace.
 
     Raises:
         EmulationError: a kernel fails.

@@ -1,1 +1,1 @@
-"""Bundles as files: reading and checking them, their code objects and test vectors."""
+"""Bundles as files: reading and checking bundles, their code objects and test vectors."""

@@ -1,12 +1,12 @@
-"""A bundle in one file: a zip whose entries are stored and begin at multiples of a page, in one layout only.
+"""A bundle in one file: a zip archive in a canonical layout, with stored, page-aligned entries.
 
-What entries there are, with their sizes and checksums, decides every other byte. A reader compares each with what it
-has to be, and an archive with anything else in it (a comment, a gap, another order, a name twice, a size that is not
-so) is refused. Entries are read where they are, each when it is asked for. They are read and not mapped,
-since bytes that were checked must stay what they are, and a mapped file that becomes shorter ends the process.
+The names, sizes, checksums and contents of the entries determine every byte of the archive. A reader verifies this and
+rejects anything else: a comment, a gap, another order, a duplicate name or a wrong size. Entries are read on demand,
+from where they are. They are not memory-mapped: checked bytes must not change, and a mapped file that is truncated
+crashes the process.
 
-A code object may be compressed: then the entry is its name with `.zst`, a frame of zstd. Who reads the archive sees the
-file without that, and no more of its content than asked for.
+A code object may be compressed. Its entry then has the suffix `.zst` and is a zstd frame. Readers see the plain file,
+and only as many bytes as requested are decompressed.
 """
 
 from __future__ import annotations
@@ -33,24 +33,24 @@ from .zstd import compress, decompress, longest_frame
 
 PAGE = 4096
 MAX_BYTES = 2**32 - 2
-"""Size of an archive; more would need another form of zip."""
+"""Most bytes in an archive; larger ones would need Zip64."""
 MAX_ENTRIES = 2**16 - 2
 CHUNK_BYTES = 1 << 20
-"""Bytes that are read at once of an entry that is copied and not looked at."""
+"""Bytes to copy at a time."""
 _MAX_NAME = 255
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]*+(?:/[A-Za-z0-9_][A-Za-z0-9_.-]*+)*+")
 _COMPRESSED = ".zst"
 _IS_COMPRESSED = re.compile(rf"{CODE_FOLDER}/[^/]+\{_COMPRESSED}")
 _LOCAL = struct.Struct("<4s5H3I2H")
 _LISTED = struct.Struct("<16s3IH12sI")
-"""An entry in the directory: what is always the same, checksum, size, size, length of the name, the same, offset."""
+"""A directory entry: constant, checksum, size, size, name length, constant, offset."""
 _END = struct.Struct("<4s4H2IH")
 _PADDING = struct.Struct("<3H")
 _PADDING_ID = 0xD935
-"""The extra field that Android's zipalign pads with: its length, the alignment, zeros."""
+"""Extra field for padding, as Android's zipalign uses it: its length, the alignment, zeros."""
 _VERSION, _UNIX = 20, 3 << 8
 _DATE = 1 << 5 | 1
-"""1 January 1980, the first day that a zip can say: nothing of an archive tells when it was made."""
+"""1 January 1980, the earliest date in a zip. It makes archives reproducible."""
 _MODE = (stat.S_IFREG | 0o644) << 16
 _BEFORE = struct.pack("<4s6H", b"PK\x01\x02", _VERSION | _UNIX, _VERSION, 0, 0, 0, _DATE)
 _AFTER = struct.pack("<4HI", 0, 0, 0, 0, _MODE)
@@ -65,7 +65,7 @@ class Entry(NamedTuple):
 
 
 class Content(NamedTuple):
-    """The content of an entry that may be too large for memory: its size, its checksum, and what yields its bytes."""
+    """Content that may be too large for memory: size, checksum, and a function that yields its bytes."""
 
     size: int
     crc: int
@@ -76,7 +76,7 @@ _Kept = TypeVar("_Kept", bound="bytes | Content", covariant=True)
 
 
 class Files(Mapping[str, _Kept]):
-    """Files by their names, each read when it is asked for, so that memory holds no more of them than are looked at."""
+    """Files by name. Each is read on access and not cached."""
 
     def __init__(self, names: Iterable[str], read: Callable[[str], _Kept]):
         self._names = dict.fromkeys(names)
@@ -105,7 +105,7 @@ class Files(Mapping[str, _Kept]):
 
 
 def header(entry: Entry, offset: int) -> bytes:
-    """What stands before the data of an entry at an offset: so much that the data begin at a page."""
+    """Return the local header of an entry at an offset, padded to align the data to a page."""
     name = entry.name.encode("ascii")
     padding = -(offset + _LOCAL.size + len(name) + _PADDING.size) % PAGE
     extra = _PADDING.size + padding
@@ -114,7 +114,7 @@ def header(entry: Entry, offset: int) -> bytes:
 
 
 def directory(entries: Sequence[Entry]) -> tuple[list[int], bytes]:
-    """(the offset of each entry, all that follows the last one). Raises `BundleError` where there is too much."""
+    """Return (offset of each entry, bytes after the last one). Raises `BundleError` if a limit is exceeded."""
     offsets, records, end = [], [], 0
     for entry in entries:
         name = entry.name.encode("ascii")
@@ -137,12 +137,12 @@ def _end_of(offset: int, name_length: int, size: int) -> int:
 
 
 def _end(count: int, length: int, start: int) -> bytes:
-    """What follows the directory, which has so many entries and bytes, and begins there."""
+    """Return the end record of a directory with `count` entries in `length` bytes at `start`."""
     return _END.pack(b"PK\x05\x06", 0, 0, count, count, length, start, 0)
 
 
 def in_order(names: Iterable[str]) -> list[str]:
-    """The order of entries: the index, so that it is read first, and then by name."""
+    """Sort entries by name, with the index first."""
     ordered = sorted(names)
     if INDEX in ordered:
         ordered.remove(INDEX)
@@ -151,11 +151,13 @@ def in_order(names: Iterable[str]) -> list[str]:
 
 
 def parts(files: Mapping[str, bytes | Content], compress_code: bool = False) -> Iterator[bytes]:
-    """The bytes of an archive, in parts: the same files give the same bytes. One file after the other is asked for.
+    """Yield the bytes of an archive of files. The result is reproducible. Files are read one at a time.
 
-    compress_code: compress each code object of which the archive has a page less then.
+    Args:
+        compress_code: compress the code objects that get shorter by a page at least.
 
-    Raises `BundleError` for names that no archive can have, for too much, and where a library is missing.
+    Raises:
+        BundleError: a name is invalid, a limit is exceeded, or the library for compression is missing.
     """
     names = in_order(files)
     _check_names(names)
@@ -170,12 +172,12 @@ def parts(files: Mapping[str, bytes | Content], compress_code: bool = False) -> 
         _check_size(end, len(entries))
         yield before
         yield from chunks()
-        del chunks  # so that its bytes are gone before the next file is read
+        del chunks  # free the bytes before reading the next file
     yield directory(entries)[1]
 
 
 def _entry_of(name: str, content: bytes | Content, compress_code: bool) -> tuple[Entry, Callable[[], Iterable[bytes]]]:
-    """(the entry of a file, what yields its bytes)."""
+    """Return (entry of a file, function that yields its bytes)."""
     if isinstance(content, Content):
         return Entry(name, content.crc, content.size), content.chunks
     if compress_code:
@@ -184,9 +186,9 @@ def _entry_of(name: str, content: bytes | Content, compress_code: bool) -> tuple
 
 
 def compressed(files: Mapping[str, bytes]) -> dict[str, bytes]:
-    """The files with each code object compressed of which the archive has a page less then.
+    """Compress the code objects that get shorter by a page at least. Other files are returned unchanged.
 
-    Raises `BundleError` where the library is missing.
+    Raises `BundleError` if the library is missing.
     """
     stored = {}
     for name, content in files.items():
@@ -205,12 +207,14 @@ def _plain(name: str) -> str:
 def _check_names(names: Collection[str]) -> None:
     if not all(map(_NAME.fullmatch, names)) or max(map(len, names), default=0) > _MAX_NAME:
         wrong = next(name for name in names if len(name) > _MAX_NAME or not _NAME.fullmatch(name))
-        raise BundleError(f"{wrong[:_MAX_NAME]!r} is no name of a file in an archive")
+        raise BundleError(f"{wrong[:_MAX_NAME]!r} is not a valid file name in an archive")
 
 
 def _check_together(names: Collection[str]) -> None:
-    """Raise `BundleError` for files that no folder can have together: one is a folder of another, or they, or folders
-    of theirs, differ by case alone, which some file systems do not tell apart."""
+    """Raise `BundleError` for names that cannot coexist in a folder.
+
+    Either one is a parent folder of another, or two differ by case only, which some file systems ignore.
+    """
     folders: set[str] = set()
     for parent in {name.rpartition("/")[0] for name in names}:
         while parent and parent not in folders:
@@ -226,7 +230,7 @@ def _check_together(names: Collection[str]) -> None:
 
 
 class _File:
-    """A regular file that is open, for as long as this object is there. Threads may share it."""
+    """An open regular file, closed with the object. Thread-safe."""
 
     def __init__(self, path: Path):
         self._descriptor = open_regular(path)
@@ -237,7 +241,7 @@ class _File:
         return os.fstat(self._descriptor)
 
     def read(self, start: int, size: int) -> bytes:
-        """What is there of so many bytes."""
+        """Read up to `size` bytes; fewer at the end of the file."""
         read = []
         while size > 0:
             part = self._read_some(start, size)
@@ -256,19 +260,19 @@ class _File:
 
 
 class Archive:
-    """An archive that is open, for as long as this object is there: a file, or an entry of another archive.
+    """An open archive, in a file or in an entry of another archive. The file is closed with the object.
 
     Attributes:
-        path: what it is called in messages.
+        path: its name in messages.
         arch: None, see `Source`.
 
     Raises:
-        BundleError: it is no archive of a bundle.
+        BundleError: the file is not an archive of a bundle.
         OSError: it cannot be read.
     """
 
     def __init__(self, path: Path, inside: tuple[_File, int, int] | None = None):
-        """inside: the file that it is in, where it begins there, and its size; by default the file is all of it."""
+        """Open an archive. `inside` is (file, offset, size) of one within another file. Defaults to a whole file."""
         self.path, self.arch = path, None
         if inside is None:
             file = _File(path)
@@ -280,7 +284,7 @@ class Archive:
             raise BundleError(f"{path}: {error}") from None
 
     def _read_directory(self, size: int) -> dict[str, tuple[str, int, int, int]]:
-        """File → the name of its entry, and the entry's checksum, size and offset."""
+        """Return (entry name, checksum, size, offset) by file name."""
         end = self._read(max(size - _END.size, 0), _END.size)
         if len(end) < _END.size or size > MAX_BYTES or end[:4] != b"PK\x05\x06":
             raise BundleError("the archive has no end: it is truncated, or something follows it")
@@ -300,19 +304,19 @@ class Archive:
         return self._file.read(self._start + start, size)
 
     def names(self, folder: str = "") -> list[str]:
-        """The files, or those below a folder."""
+        """Return the names of all files, or of those below a folder."""
         return [name for name in self._entries if not folder or name.startswith(f"{folder}/")]
 
     @property
     def is_compressed(self) -> bool:
-        """Whether some of its code objects are."""
+        """True if any code object is compressed."""
         return any(entry[0] != name for name, entry in self._entries.items())
 
     def __contains__(self, name: str) -> bool:
         return name in self._entries
 
     def read(self, name: str, limit: int) -> bytes:
-        """The content of a file: of a longer one, the first `limit` + 1 bytes. Raises `BundleError`, `OSError`."""
+        """Read a file, at most `limit` + 1 bytes of it. Raises `BundleError`, `OSError`."""
         entry, offset = self._entry(name)
         if entry.name == name:
             return self._content(entry, offset, limit)
@@ -323,18 +327,20 @@ class Archive:
             raise BundleError(f"{self.path}: {entry.name}: {error}") from None
 
     def stored(self) -> Files[bytes]:
-        """All entries as they are in the archive, by their own names."""
+        """Return all entries as stored, by entry name."""
         entries = {entry.name: (entry, offset) for entry, offset in map(self._entry, self._entries)}
         return Files(entries, lambda name: self._content(*entries[name], MAX_BYTES))
 
     def content(self, name: str) -> Content:
-        """An entry as it is in the archive, to be copied. Its checksum is compared at its end. Raises as `read` does,
-        also while it is copied."""
+        """Return an entry as stored, to be copied. The checksum is verified at its end.
+
+        Raises as `read` does, also while it is copied.
+        """
         entry, offset = self._entry(name)
         return Content(entry.size, entry.crc, lambda: self._chunks(entry, offset))
 
     def chunks(self) -> Iterator[bytes]:
-        """The bytes of the archive itself. Raises `OSError`."""
+        """Yield the bytes of the archive itself. Raises `OSError`."""
         yield from self._between(0, self._size)
 
     def _chunks(self, entry: Entry, offset: int) -> Iterator[bytes]:
@@ -356,7 +362,7 @@ class Archive:
         return content
 
     def _start_of(self, entry: Entry, offset: int) -> int:
-        """Return the place of an entry's content, whose header is what the directory says. Raises `BundleError`."""
+        """Return the offset of an entry's content, after comparing header and directory. Raises `BundleError`."""
         before = header(entry, offset)
         if self._read(offset, len(before)) != before:
             raise BundleError(f"{self.path}: {entry.name} is not where the archive's directory says")
@@ -367,8 +373,11 @@ class Archive:
         return BundleError(f"{self.path}: {message}")
 
     def opened(self, name: str, path: Path) -> Archive:
-        """An entry that is an archive itself, called `path` in messages; no more of it is read than what opening reads.
-        Raises as `read` does."""
+        """Open an entry that is an archive itself, without reading its contents. Raises as `read` does.
+
+        Args:
+            path: its name in messages.
+        """
         entry, offset = self._entry(name)
         return Archive(path, (self._file, self._start + self._start_of(entry, offset), entry.size))
 
@@ -379,7 +388,7 @@ class Archive:
         return Entry(stored, crc, size), offset
 
     def writable_by_all(self, names: Iterable[str]) -> Iterator[str]:
-        """`.` where every user of the machine may write to the archive."""
+        """Yield `.` if every user of the machine may write to the archive."""
         if self._file.status().st_mode & stat.S_IWOTH:
             yield "."
 
@@ -389,9 +398,9 @@ _OTHER_LAYOUT = "the archive is not laid out as `aotbundle pack` does it"
 
 
 def _listed(listed: bytes) -> tuple[list[tuple[str, int, int, int]], int]:
-    """(name, checksum, size and offset of the entries that a directory has; where the last one ends).
+    """Parse a directory. Returns ((name, checksum, size, offset) of each entry, end of the last one).
 
-    Raises `BundleError` for a directory that is not as `directory` makes it.
+    Raises `BundleError` for a directory that `directory` would not write.
     """
     entries: list[tuple[str, int, int, int]] = []
     at, end, is_ours = 0, 0, True

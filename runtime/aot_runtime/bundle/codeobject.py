@@ -1,7 +1,7 @@
-"""Reads code objects: their architecture, and each kernel's arguments and resources.
+"""Read code objects: their architecture, and the arguments and resources of each kernel.
 
-Two formats, both 64-bit little-endian ELF: AMD's HSACO (`hsaco`) and NVIDIA's cubin (`cubin`). Images come from files
-that anyone may have touched, so whatever is wrong with one is a `BundleError`.
+Two formats are supported, AMD's HSACO (`hsaco`) and NVIDIA's cubin (`cubin`), both 64-bit little-endian ELF. Images are
+untrusted, so every fault raises `BundleError`.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .elf import LoadedImage
 
 _SHOWN = 10
-"""Kernels that a message names."""
+"""Most kernels to list in a message."""
 
 
 @dataclass(frozen=True)
@@ -30,14 +30,14 @@ class CodeObject:
     """A parsed image."""
 
     arch: str
-    """Bare name as `--arch` spells it; an image for sm_90a says `sm_90`."""
+    """Architecture without suffix, as for `--arch`; `sm_90` for an image for sm_90a."""
     format: Literal["hsaco", "cubin"]
     kernels: tuple[KernelMetadata, ...]
     undefined: tuple[str, ...] = ()
-    """Symbols that an HSACO uses and does not define; there is nobody to link it with, as there is for a cubin."""
+    """Undefined symbols of an HSACO, which is not linked any further. Always empty for a cubin."""
 
     def kernel(self, symbol: str) -> KernelMetadata:
-        """The kernel of that name. Raises `BundleError` naming those that are there."""
+        """Return a kernel by symbol. Raises `BundleError` that lists the kernels."""
         if symbol in self._by_symbol:
             return self._by_symbol[symbol]
         present = [*islice(self._by_symbol, _SHOWN), *(["…"] if len(self._by_symbol) > _SHOWN else [])]
@@ -49,8 +49,8 @@ class CodeObject:
 
 
 def read_code_object(image: bytes) -> CodeObject:
-    """Parse an HSACO or a cubin. Raises `BundleError` for anything that is not a well-formed one."""
-    from .cubin import cubin_kernels  # what reads only the header needs none
+    """Parse an HSACO or a cubin. Raises `BundleError` if it is malformed."""
+    from .cubin import cubin_kernels  # not needed to read the header only
     from .elf import Elf
     from .hsaco import hsaco_kernels
 
@@ -67,7 +67,7 @@ def read_code_object(image: bytes) -> CodeObject:
 
 
 def _distinct(kernels: Iterable[KernelMetadata]) -> tuple[KernelMetadata, ...]:
-    """Kernels as they are read, each name once: what belongs to a name would be read for each of them."""
+    """Collect kernels, rejecting duplicate names early, since each would be parsed again."""
     found: dict[str, KernelMetadata] = {}
     for kernel in kernels:
         if kernel.symbol in found:
@@ -77,7 +77,7 @@ def _distinct(kernels: Iterable[KernelMetadata]) -> tuple[KernelMetadata, ...]:
 
 
 def read_loaded_image(image: bytes) -> LoadedImage:
-    """The segments and symbols of an HSACO. Raises `BundleError` for anything that is not a well-formed one."""
+    """Read the segments and symbols of an HSACO. Raises `BundleError` if it is malformed."""
     from .elf import Elf, LoadedImage
 
     read_arch(image)

@@ -1,4 +1,4 @@
-"""NVIDIA's cubin: attribute records in `.nv.info` sections, as `cuobjdump --dump-elf` prints them."""
+"""Read NVIDIA's cubin: attribute records in `.nv.info` sections, as printed by `cuobjdump --dump-elf`."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ _MAX_WORKGROUP = 1024
 
 
 def cubin_kernels(elf: Elf) -> Iterator[KernelMetadata]:
-    """Every kernel of an image. Raises `BundleError`, or `struct.error` where bytes are missing."""
+    """Yield the kernels of an image. Raises `BundleError`, or `struct.error` if it is truncated."""
     symbols = elf.symbols()
     of_module = _by_function(_records(elf, ".nv.info"))
     for index, symbol in enumerate(symbols):
@@ -61,7 +61,7 @@ def cubin_kernels(elf: Elf) -> Iterator[KernelMetadata]:
 
 
 def _records(elf: Elf, name: str) -> Iterator[tuple[int, bytes]]:
-    """(attribute, value) of each record in an `.nv.info` section; none where the section is missing."""
+    """Yield (attribute, value) of each record in an `.nv.info` section; none if the section is missing."""
     section = elf.section(name)
     data, at = elf.data(section) if section else b"", 0
     while at < len(data):

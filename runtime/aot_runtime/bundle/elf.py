@@ -1,5 +1,7 @@
-"""64-bit little-endian ELF images, which may come from anywhere: every offset is checked before it is used, and what is
-read of an image is bounded as a whole, by its own size or by a constant: many small things may overlap.
+"""Read 64-bit little-endian ELF images from untrusted sources.
+
+Every offset is checked before use. The total amount read is bounded by the image's size or a constant, since many small
+parts may overlap.
 """
 
 from __future__ import annotations
@@ -19,35 +21,35 @@ _SYMTAB = 2
 _NOBITS = 8
 _SECTION_HEADER, _PROGRAM_HEADER = struct.Struct("<IIQQQQIIQQ"), struct.Struct("<IIQQQQQQ")
 _MAX_LOADED = 1 << 28
-"""Bytes that a loaded image may take."""
+"""Most bytes of a loaded image."""
 _MAX_SEGMENTS = 64
 _MAX_NAME = 4096
-"""Bytes of the name of a section or symbol."""
+"""Most bytes of a section's or symbol's name."""
 _MAX_NAMES = 16 << 20
-"""Bytes of all such names together: they may overlap in their table."""
+"""Most bytes of all names together, as they may overlap in their table."""
 
 
 class Segment(msgspec.Struct, frozen=True):
-    """A part of an image as it is loaded."""
+    """A loaded segment of an image."""
 
     address: int
-    """Where it goes, from the start of the loaded image."""
+    """Offset from the start of the loaded image."""
     size: int
-    """Bytes there; those beyond `data` are 0."""
+    """Size in bytes. Bytes beyond `data` are 0."""
     data: bytes
     executable: bool
 
 
 class LoadedImage(msgspec.Struct, frozen=True):
-    """What a loader needs of an image."""
+    """The segments and symbols of an image, for a loader."""
 
     segments: tuple[Segment, ...]
     symbols: Mapping[str, tuple[int, int]]
-    """(address, size) by name, addresses as in `Segment`."""
+    """(address, size) by name. Addresses are as in `Segment`."""
 
     @property
     def size(self) -> int:
-        """Bytes of the loaded image."""
+        """Size of the loaded image in bytes."""
         return max((segment.address + segment.size for segment in self.segments), default=0)
 
 
@@ -71,7 +73,7 @@ class Symbol(msgspec.Struct, frozen=True):
 
     @property
     def is_undefined(self) -> bool:
-        """True for a name that another image is to define."""
+        """True if the symbol is to be defined by another image."""
         return self.section == 0 and self.name != ""
 
 
@@ -97,7 +99,7 @@ class Elf:
         self._check_sum("sections", sum(section.size for section in self.sections if section.type != _NOBITS))
 
     def segments(self) -> tuple[Segment, ...]:
-        """What the program headers say is loaded, by address."""
+        """Return the segments to load, ordered by address."""
         headers = _PROGRAM_HEADER.iter_unpack(self.slice(*self._program_headers()))
         loaded = [header for header in headers if header[0] == _PT_LOAD]
         if len(loaded) > _MAX_SEGMENTS:
@@ -136,11 +138,11 @@ class Elf:
         return b"" if section.type == _NOBITS else self.slice(section.offset, section.size)
 
     def section(self, name: str) -> Section | None:
-        """The first section of that name."""
+        """Return the first section with a name, or None."""
         return self._by_name.get(name)
 
     def symbols(self) -> list[Symbol]:
-        """The symbol table, in its order: records elsewhere point into it."""
+        """Return the symbol table in order, since other records refer to it by position."""
         table = next((section for section in self.sections if section.type == _SYMTAB), None)
         if table is None or table.link >= len(self.sections):
             raise BundleError("code object has no symbol table")

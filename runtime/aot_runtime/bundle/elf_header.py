@@ -1,4 +1,4 @@
-"""Reads a code object's architecture from its ELF header: all that loading one needs to know of it."""
+"""Read a code object's architecture from its ELF header, which is all that loading needs."""
 
 from __future__ import annotations
 
@@ -11,11 +11,11 @@ _EM_CUDA = 190
 _EM_AMDGPU = 224
 
 _AMDGPU_MACH = {row.elf_machine: name for name, row in ARCHITECTURES.items() if row.elf_machine is not None}
-"""Architectures by EF_AMDGPU_MACH, the low byte of e_flags."""
+"""Architecture by EF_AMDGPU_MACH, the low byte of e_flags."""
 
 
 def read_arch(image: bytes) -> str:
-    """The architecture in an image's ELF header, without parsing the rest. Raises `BundleError`."""
+    """Return the architecture in an image's ELF header, without parsing the rest. Raises `BundleError`."""
     if len(image) < 64 or image[:6] != b"\x7fELF\x02\x01":
         raise BundleError(f"not a 64-bit little-endian ELF code object ({len(image)} bytes)")
     machine, flags = struct.unpack_from("<H", image, 18)[0], struct.unpack_from("<I", image, 48)[0]
@@ -24,6 +24,6 @@ def read_arch(image: bytes) -> str:
             raise BundleError(f"AMD code object of an unknown architecture: EF_AMDGPU_MACH {mach:#x}")
         return _AMDGPU_MACH[mach]
     if machine == _EM_CUDA:
-        # CUDA 13 moved the SM version up by a byte, and raised the ABI version from 7 to 8 with it.
+        # CUDA 13 raised the ABI version from 7 to 8 and moved the SM version up by a byte.
         return f"sm_{flags >> 8 & 0xFF if image[8] >= 8 else flags & 0xFF}"
     raise BundleError(f"not a GPU code object: ELF machine {machine} is neither AMDGPU nor CUDA")

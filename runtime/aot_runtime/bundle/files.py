@@ -1,8 +1,8 @@
-"""The files of a bundle, which may come from anywhere, and no more of one than was asked for.
+"""Read the files of an untrusted bundle, with a limit on each read.
 
-A bundle is a folder, an archive, or a part of an archive for several architectures: what each is read by is a
-`Source`. Of a folder only regular files are read, and through no link in the bundle. The folder itself, or the archive,
-is the caller's word, and may be reached through links.
+A bundle is a folder, an archive, or a part of an archive for several architectures. Each is read through a `Source`. In
+a folder, only regular files are read and links are not followed. The path of the folder or archive itself is trusted
+and may contain links.
 """
 
 from __future__ import annotations
@@ -23,34 +23,36 @@ from aot_runtime.regular_files import read_regular
 
 ARCHIVE_MAGIC = b"PK\x03\x04"
 _HAS_FOLDERS = os.open in os.supports_dir_fd
-"""Whether a folder can be opened and its files by it: not on Windows, where a bundle's folder must not be changed by
-others while it is read."""
-# Where something is put in a file's place after it was looked at, opening it neither follows a link nor waits.
+"""True if files can be opened relative to a folder's descriptor.
+
+False on Windows, where nobody else may change a bundle's folder while it is read.
+"""
+# If a file is replaced after it was checked, opening it neither follows a link nor blocks.
 _FLAGS = (os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK) if _HAS_FOLDERS else getattr(os, "O_BINARY", 0)
 
 
 class Source(Protocol):
-    """What the files of a bundle are read from, by their names, such as `code/0123.hsaco`."""
+    """The files of a bundle, by names such as `code/0123.hsaco`."""
 
     @property
     def path(self) -> Path:
-        """What it is called in messages."""
+        """The bundle's path, for messages."""
 
     @property
     def arch(self) -> str | None:
-        """The architecture that it is stored under; None where that is not told apart from the index."""
+        """The architecture that it is stored under, or None if only the index has it."""
 
     def read(self, name: str, limit: int) -> bytes:
-        """The content of a file: of a longer one, the first `limit` + 1 bytes.
+        """Read a file, at most `limit` + 1 bytes of it.
 
-        Raises `OSError` for a file that is not there or cannot be read, `BundleError` for an archive that was altered.
+        Raises `OSError` if the file is missing or unreadable, `BundleError` for an altered archive.
         """
 
     def names(self, folder: str = "") -> list[str]:
-        """The files that are there, or those below a folder."""
+        """Return the names of all files, or of those below a folder."""
 
     def writable_by_all(self, names: Iterable[str]) -> Iterator[str]:
-        """Of the source itself (called `.`) and of files, those that every user of the machine may write to."""
+        """Yield the names, and `.` for the source itself, that every user of the machine may write to."""
 
 
 @runtime_checkable
@@ -73,9 +75,9 @@ Place = Path | Source
 
 
 def source_of(place: Place, arch: str | None = None) -> Source:
-    """Open a bundle for reading; in a file with bundles for several architectures, the one for `arch`.
+    """Open a bundle for reading. `arch` selects one in a file for several architectures.
 
-    Raises `BundleError` for a malformed archive, and for several bundles if `arch` is None.
+    Raises `BundleError` for a malformed archive, or if `arch` is None and there are several bundles.
     """
     if not isinstance(place, Path):
         return place
@@ -91,7 +93,7 @@ def source_of(place: Place, arch: str | None = None) -> Source:
 def open_place(path: Path) -> Source | Merged:
     """Open the bundle at a path, or a file with bundles for several architectures.
 
-    Each of the latter has a path of its own, `rows.aotb/gfx942`. Raises `BundleError` for a malformed archive.
+    A bundle within such a file has a path such as `rows.aotb/gfx942`. Raises `BundleError` for a malformed archive.
     """
     is_file = _is_archive(path)
     if not is_file and not _is_archive(path.parent):
@@ -112,21 +114,21 @@ def open_place(path: Path) -> Source | Merged:
 
 
 def bundles_at(path: Path) -> list[Path]:
-    """The bundles that a path names: one by its own path, or those that a folder or a file has."""
+    """Return the bundles at a path: a single bundle, or all bundles in a folder or file."""
     if os.path.lexists(path / INDEX) or _is_archive(path.parent):
         return [path]
     return _bundles_of(path) if path.is_file() else bundles_in(path)
 
 
 def bundles_in(folder: Path) -> list[Path]:
-    """The bundles that a folder has: the folders among them first."""
+    """Return the bundles in a folder, those in subfolders first."""
     folders = sorted(index.parent for index in folder.glob(f"*/{INDEX}"))
     files = sorted(path for path in folder.glob(f"*{SUFFIX}") if path.is_file())
     return [*folders, *(bundle for path in files for bundle in _bundles_of(path))]
 
 
 def _bundles_of(path: Path) -> list[Path]:
-    """The bundles of a file: the file itself where it is none, so that reading it says why."""
+    """Return the bundles in a file, or the file itself if it is malformed, to raise when it is read."""
     try:
         found = open_place(path)
     except BundleError:
@@ -151,14 +153,13 @@ class Folder:
         """See `Source`."""
 
     def read(self, name: str, limit: int) -> bytes:
-        """See `Source`. Raises `OSError` also for a file that is no regular one, or is reached through a link."""
+        """See `Source`. Raises `OSError` also for irregular files and for paths with links."""
         with _opened(self.path, name) as descriptor, open(descriptor, "rb", closefd=False) as file:
             return file.read(min(os.fstat(descriptor).st_size, limit) + 1)
 
     def names(self, folder: str = "") -> list[str]:
-        """See `Source`: whatever is no folder, at any depth, and folders that cannot be looked into. No link is
-        followed."""
-        from aot_runtime.folders import opened_folder  # which opening a bundle does without
+        """See `Source`. Lists everything but folders, at any depth, and unreadable folders. Links are not followed."""
+        from aot_runtime.folders import opened_folder  # not needed to open a bundle
 
         found: list[str] = []
         folders = [folder]
@@ -195,12 +196,12 @@ class Folder:
 
 
 def named(name: str) -> str:
-    """A file's name in messages: spelled out where it cannot be printed."""
+    """Return a file's name for messages, in ASCII if it is not printable."""
     return name if name.isprintable() else ascii(name)
 
 
 def unreadable(what: str, path: Path, error: OSError) -> BundleError:
-    """The error of a file that cannot be read; `what` says what it is."""
+    """Return the error for an unreadable file. `what` is the kind of file."""
     return BundleError(f"{what} {path} cannot be read: {error.strerror}".lstrip())
 
 
@@ -208,7 +209,7 @@ def unreadable(what: str, path: Path, error: OSError) -> BundleError:
 def _opened(folder: Path, name: str) -> Iterator[int]:
     *parents, last = name.split("/")
     if {"", ".", ".."} & {*parents, last}:
-        raise OSError(errno.EINVAL, "that is no path in the bundle")
+        raise OSError(errno.EINVAL, "not a path in the bundle")
     held: list[int] = []
     try:
         if _HAS_FOLDERS:
@@ -227,19 +228,19 @@ def _opened(folder: Path, name: str) -> Iterator[int]:
 
 
 def _check(part: str, parent: int | None, is_wanted: Callable[[int], bool], kind: str) -> None:
-    """Raises `OSError` where what is called `part` in a folder is something else than what is wanted."""
+    """Raise `OSError` if `part` in a folder is not of the wanted kind."""
     mode = os.stat(part, dir_fd=parent, follow_symlinks=False).st_mode
     if stat.S_ISDIR(mode) and not is_wanted(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
     if not is_wanted(mode):
-        found = "a symbolic link" if stat.S_ISLNK(mode) else f"no {kind}"
+        found = "a symbolic link" if stat.S_ISLNK(mode) else f"not a {kind}"
         raise OSError(
             errno.EINVAL, f"'{named(Path(part).name)}' is {found}; only a bundle's own regular files are read"
         )
 
 
 def _open(part: str, parent: int | None, is_wanted: Callable[[int], bool], kind: str) -> int:
-    """A descriptor of what is called `part` in a folder. What is not wanted is not opened: a device may act on that."""
+    """Open `part` of a folder if it is of the wanted kind. Others are not opened, since devices may react to that."""
     _check(part, parent, is_wanted, kind)
     descriptor = os.open(part, os.O_RDONLY | _FLAGS, dir_fd=parent)
     if is_wanted(os.fstat(descriptor).st_mode):

@@ -1,6 +1,6 @@
-"""AMD's HSACO: metadata in `AMDGPU` notes, as MessagePack, and a 64-byte descriptor of each kernel.
+"""Read AMD's HSACO: MessagePack metadata in `AMDGPU` notes, and a 64-byte descriptor of each kernel.
 
-A compiler writes one note. The linker keeps those of all objects that it links, as AMD's Tensile has it do.
+A compiler writes one note. A linker keeps the notes of all linked objects, as in AMD's Tensile.
 
 See LLVM's "User Guide for AMDGPU Backend".
 """
@@ -21,11 +21,11 @@ from .kernel_metadata import KernelArg, KernelMetadata
 
 _NT_AMDGPU_METADATA = 32
 _MAX_KERNARG_BYTES, _MAX_LDS_BYTES, _MAX_SCRATCH_BYTES = 1 << 16, 1 << 20, 1 << 20
-"""Of a kernel: more than any hardware has. Scratch is per lane, where AMD's has 18 bits of it at most."""
+"""Limits per kernel, beyond any hardware. Scratch is per lane; AMD's hardware has at most 18 bits of it."""
 
 
 class _Arg(msgspec.Struct, rename=lambda name: f".{name}"):
-    """An argument, as the metadata has it."""
+    """Metadata of an argument."""
 
     offset: int
     size: int
@@ -33,7 +33,7 @@ class _Arg(msgspec.Struct, rename=lambda name: f".{name}"):
 
 
 class _Kernel(msgspec.Struct, kw_only=True, rename=lambda name: f".{name}"):
-    """A kernel, as the metadata has it. Numbers are any that 64 bits hold."""
+    """Metadata of a kernel. Integers may be any 64-bit values."""
 
     name: str
     args: list[_Arg] = []
@@ -63,12 +63,11 @@ _MOST = {
         2**32 - 1,
     ),
 }  # fmt: skip
-"""The largest value of each count of a kernel."""
+"""Largest allowed value of each count."""
 
 
 def hsaco_kernels(elf: Elf, table: Iterable[Symbol], arch: str) -> Iterator[KernelMetadata]:
-    """Every kernel of an image with this symbol table. Raises `BundleError`, or `struct.error` where bytes are
-    missing."""
+    """Yield the kernels of an image with a symbol table. Raises `BundleError`, or `struct.error` if truncated."""
     symbols = {symbol.name: symbol for symbol in table}
     for entry in _entries(elf):
         for name, most in _MOST.items():
@@ -97,7 +96,7 @@ def hsaco_kernels(elf: Elf, table: Iterable[Symbol], arch: str) -> Iterator[Kern
 
 
 def _entries(elf: Elf) -> Iterator[_Kernel]:
-    """The kernels of all notes. Raises `BundleError` where there is none."""
+    """Yield the kernels of all notes. Raises `BundleError` if there are no notes."""
     notes = 0
     for raw in _notes(elf):
         notes += 1
@@ -150,5 +149,5 @@ def _descriptor(elf: Elf, symbol: Symbol | None, kernel: str) -> bytes:
 
 
 def _allocated_vgprs(descriptor: bytes, arch: str) -> int:
-    """GRANULATED_WORKITEM_VGPR_COUNT of compute_pgm_rsrc1: allocation blocks less one."""
+    """Return allocated VGPRs from GRANULATED_WORKITEM_VGPR_COUNT of compute_pgm_rsrc1 (allocation blocks minus 1)."""
     return ((struct.unpack_from("<I", descriptor, 48)[0] & 0x3F) + 1) * ARCHITECTURES[arch].descriptor_vgprs

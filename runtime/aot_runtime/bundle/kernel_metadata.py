@@ -1,4 +1,4 @@
-"""What a code object records of each kernel: its arguments and the resources that it takes."""
+"""A kernel's metadata in a code object: arguments and resources."""
 
 from __future__ import annotations
 
@@ -6,39 +6,39 @@ import msgspec
 
 
 class KernelArg(msgspec.Struct, frozen=True):
-    """One explicit or hidden argument of a kernel."""
+    """An explicit or hidden argument of a kernel."""
 
     offset: int
-    """Bytes from the start of the kernarg segment."""
+    """Offset in the kernarg segment, in bytes."""
     size: int
     kind: str
-    """`pointer`, `value`, or the code object's own name of a hidden argument (`hidden_block_count_x`, …)."""
+    """`pointer`, `value`, or the code object's name of a hidden argument (`hidden_block_count_x`, …)."""
 
 
 class KernelMetadata(msgspec.Struct, frozen=True):
-    """What a code object records of one kernel. Registers are per lane, bytes of scratch too."""
+    """Arguments and resources of a kernel. Vector registers and scratch bytes are per lane."""
 
     symbol: str
     args: tuple[KernelArg, ...]
     kernarg_bytes: int
     max_workgroup_size: int
-    """Work-items (threads) that the kernel was compiled for, at most."""
+    """Most work-items (threads) per workgroup that the kernel was compiled for."""
     warp_size: int
     vgprs: int
-    """Vector registers that the code uses; on gfx90a, gfx942 and gfx950 accumulation registers are included."""
+    """Vector registers used, including accumulation registers on gfx90a, gfx942 and gfx950."""
     agprs: int
-    """Accumulation registers (AMD matrix cores); 0 elsewhere."""
+    """Accumulation registers of AMD matrix cores; 0 on other hardware."""
     sgprs: int
     """Scalar registers per wavefront; 0 for a cubin, which does not record uniform registers."""
     allocated_vgprs: int
-    """Vector registers that the hardware sets aside. More than `vgprs` where the compiler was told to hold the
-    number of waves down (Triton's `waves_per_eu`), so occupancy follows from this and not from `vgprs`."""
+    """Vector registers allocated by the hardware, which determine occupancy. More than `vgprs` if the compiler was
+    asked to limit the number of waves (Triton's `waves_per_eu`)."""
     vgpr_spills: int | None
-    """Vector registers spilled to scratch; None for a cubin, where spills can be told only from `scratch_bytes`."""
+    """Vector registers spilled to scratch; None for a cubin, where only `scratch_bytes` hints at spills."""
     sgpr_spills: int | None
     scratch_bytes: int
     """Private (stack and spill) memory."""
     static_lds_bytes: int
-    """LDS fixed in the code object, on top of what a launch asks for; from sm_90 on the system's own 1 KiB."""
+    """LDS fixed in the code object, in addition to a launch's request; from sm_90 on, 1 KiB used by the system."""
     code_bytes: int
     """Size of the kernel's machine code."""

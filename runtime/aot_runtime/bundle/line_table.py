@@ -1,8 +1,7 @@
-"""Which line of a source file an instruction was made of: the line table of a code object that was built with
-`--line-info`, in the form that Triton's LLVM writes, DWARF 4.
+"""Source lines of instructions, from the line table of a code object built with `--line-info`.
 
-It may come from anywhere: every read is within the table, and what is made of it is bounded by its size. Of what is not
-understood there are no lines.
+The format is DWARF 4, as written by Triton's LLVM. Tables are untrusted: reads stay within the table, and the result is
+bounded by its size. A table that cannot be parsed yields no lines.
 """
 
 from __future__ import annotations
@@ -25,20 +24,20 @@ Place = tuple[str, int]
 
 @dataclass(frozen=True)
 class LineTable:
-    """The places in source files, (file, line), of code by address: each is that of the code up to the next one's."""
+    """Source locations (file, line) by address. Each applies up to the next address."""
 
     addresses: tuple[int, ...]
     places: tuple[Place, ...]
 
     def place(self, address: int) -> Place | None:
-        """(file, line) of the code at an address; None where it has none."""
+        """Return (file, line) of the code at an address, or None if unknown."""
         at = bisect.bisect_right(self.addresses, address) - 1
         found = self.places[at] if at >= 0 else None
         return found if found and found[1] else None
 
 
 def read_line_table(image: bytes) -> LineTable:
-    """The line table of an HSACO; an empty one where it has none that is understood."""
+    """Read the line table of an HSACO. It is empty if missing or not supported."""
     try:
         elf = Elf(image)
         section = elf.section(".debug_line")
@@ -49,7 +48,7 @@ def read_line_table(image: bytes) -> LineTable:
 
 
 class _Reader:
-    """Reads one thing of a table after the other. Raises IndexError, ValueError or struct.error at its end."""
+    """Sequential reader of a table. Raises IndexError, ValueError or struct.error at its end."""
 
     def __init__(self, data: bytes):
         self.data, self.at = data, 0
@@ -79,10 +78,10 @@ class _Reader:
 
 @dataclass(frozen=True)
 class _Unit:
-    """What a unit's program needs of its header.
+    """The header of a unit's line-number program.
 
     Attributes:
-        operands: of each standard opcode, how many numbers follow it.
+        operands: number of operands of each standard opcode.
     """
 
     files: tuple[str, ...]

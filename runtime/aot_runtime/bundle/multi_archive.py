@@ -1,8 +1,7 @@
-"""A bundle for several architectures in one file: an archive that has an archive for each, `gfx942.aotb`.
+"""A bundle for several architectures in one file: an archive of archives such as `gfx942.aotb`.
 
-These are what `aotbundle pack` makes of the bundle for each architecture, except for selftest vectors that several of
-them have: those are beside the archives, once. So whoever opens one reads nothing of the others, and each is signed
-and verified by itself.
+The inner archives are those that `aotbundle pack` writes, except that self-test vectors of several bundles are stored
+once, in the outer archive. Opening one bundle reads nothing of the others, and each is signed and verified by itself.
 """
 
 from __future__ import annotations
@@ -22,21 +21,21 @@ from .archive import Archive, Content, Files, parts
 _PART = re.compile(rf"(\w+)\{SUFFIX}")
 _SHARED = f"{SELFTEST_FOLDER}/"
 MAX_BUNDLES = 64
-"""Bundles of an archive."""
+"""Most bundles in an archive."""
 
 
 def part_name(arch: str) -> str:
-    """The name of the archive for an architecture."""
+    """Return the name of the archive for an architecture."""
     return f"{arch}{SUFFIX}"
 
 
 def is_multi(archive: Archive) -> bool:
-    """Whether an archive has bundles, and is none itself."""
+    """Return True if an archive contains bundles rather than being one."""
     return INDEX not in archive and any(map(_PART.fullmatch, archive.names()))
 
 
 class MultiArchive:
-    """The archive of a bundle for several architectures. Raises `BundleError` for one that has anything else."""
+    """A bundle for several architectures. Raises `BundleError` if the archive contains anything else."""
 
     def __init__(self, archive: Archive):
         self.archive, self.path = archive, archive.path
@@ -49,26 +48,26 @@ class MultiArchive:
             raise BundleError(f"{self.path} has {len(self.archs)} bundles; at most {MAX_BUNDLES} are allowed")
 
     def part(self, arch: str) -> Part:
-        """The bundle for an architecture. Raises `ArchMismatchError` where there is none, `BundleError`."""
+        """Return the bundle for an architecture. Raises `ArchMismatchError` if there is none, and `BundleError`."""
         if arch not in self.archs:
-            raise ArchMismatchError(f"{self.path} has no bundle for {arch!r}; there: {', '.join(self.archs)}")
+            raise ArchMismatchError(f"{self.path} has no bundle for {arch!r}; available: {', '.join(self.archs)}")
         try:
             return Part(self.archive, self.archive.opened(part_name(arch), self.path / arch), arch)
         except OSError as error:
             raise BundleError(f"{self.path / arch} cannot be read: {error.strerror}") from None
 
     def parts(self) -> Iterator[Part]:
-        """All of them. Raises `BundleError`."""
+        """Return all bundles. Raises `BundleError`."""
         return map(self.part, self.archs)
 
     def shared(self) -> list[str]:
-        """The files that several bundles have."""
+        """Return the files shared by several bundles."""
         return self.archive.names(SELFTEST_FOLDER)
 
 
 @dataclass(frozen=True)
 class Part:
-    """A bundle for one of several architectures: a `Source`. `own` is what the others have no part in."""
+    """A bundle for one of several architectures, a `Source`. `own` is the archive without shared files."""
 
     whole: Archive
     own: Archive
@@ -76,7 +75,7 @@ class Part:
 
     @property
     def path(self) -> Path:
-        """The file, and then the architecture: `rows.aotb/gfx942`."""
+        """The file's path followed by the architecture: `rows.aotb/gfx942`."""
         return self.own.path
 
     def read(self, name: str, limit: int) -> bytes:
@@ -85,7 +84,7 @@ class Part:
         return (self.whole if shared else self.own).read(name, limit)
 
     def names(self, folder: str = "") -> list[str]:
-        """See `Source`; without those that several bundles have."""
+        """See `Source`. Shared files are not listed."""
         return self.own.names(folder)
 
     def writable_by_all(self, names: Iterable[str]) -> Iterator[str]:
@@ -98,10 +97,10 @@ def multi_files(
     compress_code: bool = False,
     keep: Callable[[Iterable[bytes]], bytes | Content] = b"".join,
 ) -> Files[bytes | Content]:
-    """The entries of an archive of bundles.
+    """Return the entries of an archive of bundles.
 
     Args:
-        bundles: architecture → the files of the bundle for it.
+        bundles: the files of each bundle, by architecture.
         compress_code: see `parts`.
         keep: what becomes of the bytes of the archive for an architecture.
     """
@@ -114,8 +113,7 @@ def multi_files(
 
 
 def _shared(bundles: Mapping[str, Mapping[str, bytes]]) -> dict[str, list[str]]:
-    """The selftest vectors that several bundles have → the architectures of these. What has one name and two contents
-    stays where it is."""
+    """Return the architectures by self-test file, for files that several bundles have with the same content."""
     digests: dict[str, set[bytes]] = {}
     archs: dict[str, list[str]] = {}
     for arch, own in bundles.items():

@@ -1,4 +1,4 @@
-"""Reading a bundle: its index is checked at once, and each of its files when it is read."""
+"""Read bundles. The index is checked at once, each file when it is read."""
 
 from __future__ import annotations
 
@@ -36,24 +36,24 @@ _ID = re.compile(rb'"id"\s*:\s*"([0-9a-f]{64})"')
 _VECTORS = re.compile(rf"{SELFTEST_FOLDER}/[0-9a-f]{{8,64}}\.npz\Z")
 MAX_INDEX_BYTES = 16 << 20
 MAX_CODE_BYTES = 256 << 20
-"""Size of one code object."""
+"""Most bytes of a code object."""
 MAX_VECTOR_BYTES = 16 << 20
-"""Size of the vectors of one selftest case."""
+"""Most bytes of the vectors of one self-test case."""
 MAX_FILES_BYTES = 4 << 30
-"""Size of all code objects and selftest vectors together, each as often as it is listed."""
+"""Most bytes of all code objects and self-test vectors together, counted once per listing."""
 MAX_SCRATCH_BYTES = 1 << 30
-"""Scratch memory that a kernel asks for, for each workgroup."""
+"""Most bytes of scratch memory of a kernel, per workgroup."""
 
 
 def bundle_id(index: bytes) -> str:
-    """The id of an encoded index: sha256 of its bytes with the id itself, which is near their start, zeroed."""
+    """Return the id of an encoded index: the SHA-256 of its bytes, with the id itself (near the start) zeroed."""
     found = _ID.search(index, 0, 1024)
     start, end = found.span(1) if found else (0, 0)
     return hashlib.sha256(index[:start] + b"0" * (end - start) + index[end:]).hexdigest()
 
 
 def read_index(place: Place) -> Index:
-    """Read and check a bundle's index: format, id, and that every name, file and reference in it is sound.
+    """Read a bundle's index and check its format, its id, and every name, file and reference in it.
 
     Raises `BundleError`.
     """
@@ -62,17 +62,17 @@ def read_index(place: Place) -> Index:
 
 
 def read_index_bytes(place: Place) -> bytes:
-    """The content of a bundle's index, of which nothing was checked. Raises `BundleError`."""
+    """Read the bytes of a bundle's index without checking them. Raises `BundleError`."""
     source = source_of(place)
     folder = source.path
     path = folder / INDEX
     try:
         data = source.read(INDEX, MAX_INDEX_BYTES)
     except FileNotFoundError:
-        raise BundleError(f"{folder} is no bundle: it has no {INDEX}") from None
+        raise BundleError(f"{folder} is not a bundle: it has no {INDEX}") from None
     except NotADirectoryError:
         inside = f"; a bundle is opened by its folder, {folder.parent}" if folder.name == INDEX else ""
-        raise BundleError(f"{folder} is a file, and no bundle{inside}") from None
+        raise BundleError(f"{folder} is a file, not a bundle{inside}") from None
     except OSError as error:
         raise unreadable("", path, error) from None
     if len(data) > MAX_INDEX_BYTES:
@@ -81,14 +81,14 @@ def read_index_bytes(place: Place) -> bytes:
 
 
 def decode_checked(data: bytes, source: Source) -> Index:
-    """The index of a bundle by its bytes, checked as `read_index` does it. Raises `BundleError`."""
+    """Decode the bytes of an index and check it as `read_index` does. Raises `BundleError`."""
     try:
         index = decode_index(data)
         if index.id != bundle_id(data):
             raise BundleError(f"the index says id {index.id[:12]}, but its content has {bundle_id(data)[:12]}: altered")
         _check_references(index)
         if source.arch not in (None, index.target.arch):
-            raise BundleError(f"the index is of a bundle for {index.target.arch}, and stored as one for {source.arch}")
+            raise BundleError(f"the index is for {index.target.arch}, but stored as one for {source.arch}")
     except BundleError as error:
         raise BundleError(f"{source.path / INDEX}: {error}") from None
     return index
@@ -103,9 +103,9 @@ def _check_references(index: Index) -> None:
             f"known: {', '.join(ARCHITECTURES)}"
         )
     if not IDENTIFIER.match(index.name):
-        raise BundleError(f"{index.name!r} is no name of a bundle")
+        raise BundleError(f"{index.name!r} is not a valid bundle name")
     if index.version and not is_version(index.version):
-        raise BundleError(f"{shown(index.version)} is no version of a bundle")
+        raise BundleError(f"{shown(index.version)} is not a valid bundle version")
     for key, blob in index.blobs.items():
         if not 0 <= blob.size <= MAX_CODE_BYTES:
             raise BundleError(f"code object {key!r} has {blob.size} bytes; 0 to {MAX_CODE_BYTES} are allowed")
@@ -114,7 +114,7 @@ def _check_references(index: Index) -> None:
         raise BundleError(f"its code objects and vectors have {total} bytes together; {MAX_FILES_BYTES} are allowed")
     ops: dict[str, Op] = {op.name: op for op in index.ops}
     if len(ops) != len(index.ops):
-        raise BundleError("an op is there twice")
+        raise BundleError("an op is listed twice")
     for contract in index.ops:
         for fault in structure_faults(contract):
             raise BundleError(f"op {contract.name!r}: {fault}")
@@ -124,11 +124,11 @@ def _check_references(index: Index) -> None:
     for variant in index.variants:
         op = ops[variant.op]
         if not 0 <= variant.launch < len(op.launches):
-            raise BundleError(f"a variant of op {variant.op!r} is of a launch that is not there")
+            raise BundleError(f"a variant of op {variant.op!r} is of a launch that does not exist")
         configs = op.launches[variant.launch].configs
         if variant.axis_values.keys() != axes[op.name] or not 0 <= variant.config < len(configs):
             raise BundleError(f"a variant of op {variant.op!r} is not on the op's axes")
-        layout = (op.name, id(variant.kernargs), variant.aligned)  # which variants share
+        layout = (op.name, id(variant.kernargs), variant.aligned)  # variants share kernargs
         if layout not in sound:
             _check_layout(variant, pointees[op.name])
             _check_maps(variant, op, target)
@@ -137,7 +137,7 @@ def _check_references(index: Index) -> None:
     for case in index.selftest:
         _check_case(ops, case)
     if len({(case.op, case.name) for case in index.selftest}) != len(index.selftest):
-        raise BundleError("a selftest case is there twice")
+        raise BundleError("a selftest case is listed twice")
 
 
 def _check_layout(variant: Variant, pointees: set[str]) -> None:
@@ -164,8 +164,10 @@ def _check_variant(variant: Variant) -> None:
 
 
 def _check_kernarg(variant: Variant, arg: Kernarg, pointees: set[str]) -> None:
-    """A scalar's value is an expression, checked with the op's; a pointer's is a name, and nothing else. What is a
-    tensor map `_check_maps` checks."""
+    """Check a kernarg's type and size, and that a pointer's value is a name.
+
+    Scalars are expressions, which are checked with the op's. Tensor maps are checked by `_check_maps`.
+    """
     if (arg.type, arg.size) == (TENSOR_MAP, TENSOR_MAP_BYTES) and arg.map is not None:
         return
     is_pointer = arg.type.startswith(POINTER)
@@ -179,7 +181,7 @@ def _check_kernarg(variant: Variant, arg: Kernarg, pointees: set[str]) -> None:
 
 
 def _check_maps(variant: Variant, op: Op, target: Target) -> None:
-    """Each tensor map is one of a tensor that there is, and of what the target's hardware has maps."""
+    """Check that each tensor map is of an existing tensor and supported by the target's hardware."""
     tensors = {tensor.name: tensor for tensor in op.tensors}
     for arg in variant.kernargs:
         if arg.map is None:
@@ -192,14 +194,14 @@ def _check_maps(variant: Variant, op: Op, target: Target) -> None:
 
             fault = map_fault(arg.map, tensors[arg.value], op)
         if fault:
-            raise BundleError(f"kernarg {arg.name!r} of {variant.symbol!r} is no tensor map: {fault}")
+            raise BundleError(f"kernarg {arg.name!r} of {variant.symbol!r} is not a valid tensor map: {fault}")
 
 
 def _check_case(ops: dict[str, Op], case: Case) -> None:
     what = f"selftest case {case.name!r} of op {case.op!r}"
     op = ops.get(case.op)
     if op is None or not IDENTIFIER.match(case.name):
-        raise BundleError(f"{what}: there is no such op, or that is no name")
+        raise BundleError(f"{what}: the op does not exist, or the name is invalid")
     if not _VECTORS.match(case.vectors.file) or not 0 <= case.vectors.size <= MAX_VECTOR_BYTES:
         raise BundleError(
             f"{what} has file {case.vectors.file!r} of {case.vectors.size} bytes; {SELFTEST_FOLDER}/<hash>.npz of at "
@@ -213,14 +215,14 @@ def _check_case(ops: dict[str, Op], case: Case) -> None:
     if case.dtypes.keys() != op.dtypes.keys() or any(case.dtypes[name] not in op.dtypes[name] for name in op.dtypes):
         raise BundleError(f"{what} is of dtypes {case.dtypes}; the op has {op.dtypes}")
     if not case.scalars.keys() <= {scalar.name for scalar in op.scalars}:
-        raise BundleError(f"{what} passes scalars {sorted(case.scalars)}, of which the op lacks some")
+        raise BundleError(f"{what} passes scalars {sorted(case.scalars)}, not all of which the op has")
     innermost = {tensor.name: tensor.innermost for tensor in op.tensors}
     if any(dim not in innermost.get(name, ()) for name, dim in case.innermost.items()):
         raise BundleError(f"{what} has innermost dims {case.innermost}, which the op does not allow")
 
 
 def read_checked(place: Place, blob: Blob, what: str) -> bytes:
-    """The bytes of a file that the index lists. Raises `BundleError` when it is missing or altered."""
+    """Read a file listed in the index. Raises `BundleError` if it is missing or altered."""
     source = source_of(place)
     path = source.path / blob.file
     try:
@@ -233,7 +235,7 @@ def read_checked(place: Place, blob: Blob, what: str) -> bytes:
 
 
 def read_blob(place: Place, blob: Blob, arch: str) -> bytes:
-    """A code object's bytes. Raises `BundleError` when missing or altered, `ArchMismatchError` for another arch."""
+    """Read a code object. Raises `BundleError` if missing or altered, `ArchMismatchError` for another architecture."""
     from .elf_header import read_arch
 
     source = source_of(place)

@@ -1,8 +1,8 @@
-"""Signature files, and the statement that one is over, as in-toto defines them: nothing is verified here.
+"""Parse signature files and their in-toto statements. Nothing is verified here.
 
-The statement names the files that it is about by their SHA-256, and the bundle by its name and version. It is in a DSSE
-envelope, which is the file of a signature with a key, and a part of the file of a signature of sigstore. What is signed
-is not the statement alone, but with its type before it, so that it is taken for nothing else (`signed_bytes`).
+A statement lists files with their SHA-256, and the bundle's name and version. It is wrapped in a DSSE envelope: alone
+in a file for signatures by key, or within a sigstore file. The signature covers the payload type, too, so a statement
+cannot be mistaken for anything else (`signed_bytes`).
 """
 
 from __future__ import annotations
@@ -28,14 +28,14 @@ _T = TypeVar("_T")
 
 
 class Subject(msgspec.Struct, frozen=True):
-    """A file that a statement is about; `digest` has its SHA-256 as `sha256`."""
+    """A file covered by a statement. `digest` has its SHA-256 under `sha256`."""
 
     name: str
     digest: dict[str, str]
 
 
 class Predicate(msgspec.Struct, frozen=True, rename="camel"):
-    """The name of a bundle, its version (empty: none), and when that was signed."""
+    """A bundle's name, its version (empty if none), and the time of signing."""
 
     name: str
     version: str
@@ -43,7 +43,7 @@ class Predicate(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Statement(msgspec.Struct, frozen=True, rename="camel"):
-    """The content that is signed: of which files somebody says what."""
+    """The signed content: the covered files and a predicate about them."""
 
     type: str = msgspec.field(name="_type")
     subject: tuple[Subject, ...]
@@ -52,19 +52,19 @@ class Statement(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def digests(self) -> dict[str, str]:
-        """File → its SHA-256."""
+        """SHA-256 by file."""
         return {subject.name: subject.digest.get("sha256", "") for subject in self.subject}
 
 
 class Signature(msgspec.Struct, frozen=True):
-    """A signature, and the id of the key that made it."""
+    """A signature and the id of its key."""
 
     keyid: str
     sig: bytes
 
 
 class Envelope(msgspec.Struct, frozen=True, rename="camel"):
-    """A signature file: the statement as bytes, of what type it is, and who signed it."""
+    """A signature file: the encoded statement, its type, and signatures."""
 
     payload_type: str
     payload: bytes
@@ -72,12 +72,12 @@ class Envelope(msgspec.Struct, frozen=True, rename="camel"):
 
     @property
     def signature(self) -> Signature:
-        """The one signature."""
+        """The only signature."""
         return self.signatures[0]
 
 
 def signed_bytes(payload_type: str, payload: bytes) -> bytes:
-    """The bytes that a signature is over: a payload with its type, in DSSE's pre-authentication encoding."""
+    """Return the bytes to sign: payload type and payload in DSSE's pre-authentication encoding."""
     kind = payload_type.encode()
     return b" ".join([b"DSSEv1", str(len(kind)).encode(), kind, str(len(payload)).encode(), payload])
 
@@ -91,16 +91,16 @@ class _SigstoreFile(msgspec.Struct, frozen=True, rename="camel"):
 
 
 class Claim(NamedTuple):
-    """The statement in a signature file, and whose signature it claims to be, in words."""
+    """The statement in a signature file, and a description of the claimed signer."""
 
     statement: Statement
     signer: str
 
 
 def read_claim(source: Source, file: str) -> Claim | None:
-    """Read what a signature file of a bundle says, of which nothing is verified; None: it is not there.
+    """Read a bundle's signature file without verifying it. Returns None if it does not exist.
 
-    Raises `TrustError` for a file that is none.
+    Raises `TrustError` if it is malformed.
     """
     content = read_signature_file(source, file)
     if content is None:
@@ -113,7 +113,7 @@ def read_claim(source: Source, file: str) -> Claim | None:
 
 
 def read_signature_file(source: Source, name: str) -> bytes | None:
-    """The content of a signature file of a bundle; None: it is not there. Raises `TrustError`."""
+    """Read the bytes of a bundle's signature file, or None if it does not exist. Raises `TrustError`."""
     path = source.path / name
     try:
         data = source.read(name, MAX_SIGNATURE_BYTES)
@@ -127,8 +127,8 @@ def read_signature_file(source: Source, name: str) -> bytes | None:
 
 
 def decode_envelope(data: bytes, path: Path) -> Envelope:
-    """Read what a signature file says, of which nothing was verified. Raises `TrustError`."""
-    envelope = decoded(data, Envelope, f"{path} is no signature file")
+    """Decode a signature file without verifying it. Raises `TrustError`."""
+    envelope = decoded(data, Envelope, f"{path} is not a signature file")
     if envelope.payload_type != PAYLOAD_TYPE:
         raise TrustError(
             f"{path} is over a payload of type {shown(envelope.payload_type)}; {PAYLOAD_TYPE} is allowed",
@@ -140,8 +140,8 @@ def decode_envelope(data: bytes, path: Path) -> Envelope:
 
 
 def claimed_payload(data: bytes, path: Path) -> bytes:
-    """The statement that a sigstore file is over, of which nothing was verified. Raises `TrustError`."""
-    found = decoded(data, _SigstoreFile, f"{path} is no file of sigstore").dsse_envelope
+    """Return the encoded statement of a sigstore file, without verifying it. Raises `TrustError`."""
+    found = decoded(data, _SigstoreFile, f"{path} is not a sigstore file").dsse_envelope
     if found is None:
         raise TrustError(
             f"{path} is over a file alone; `aotbundle sign --sigstore` makes one over a statement about the bundle",
@@ -151,8 +151,8 @@ def claimed_payload(data: bytes, path: Path) -> bytes:
 
 
 def decode_statement(payload: bytes, path: Path) -> Statement:
-    """The statement of a signature file. Raises `TrustError` where it is not one about a bundle."""
-    statement = decoded(payload, Statement, f"{path} holds no statement about a bundle")
+    """Decode the statement of a signature file. Raises `TrustError` if it is not about a bundle."""
+    statement = decoded(payload, Statement, f"{path} has no statement about a bundle")
     if (statement.type, statement.predicate_type) != (STATEMENT_TYPE, PREDICATE_TYPE):
         raise TrustError(
             f"{path} holds a statement of type {shown(statement.predicate_type)}; {PREDICATE_TYPE} is allowed",
@@ -164,7 +164,7 @@ def decode_statement(payload: bytes, path: Path) -> Statement:
 
 
 def decoded(data: bytes, kind: type[_T], fault: str) -> _T:
-    """JSON as a record. Raises `TrustError` that begins with `fault`."""
+    """Decode JSON to a record. Raises a `TrustError` that begins with `fault`."""
     try:
         return msgspec.json.decode(data, type=kind)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:

@@ -1,8 +1,8 @@
-"""Selftest vectors: the inputs of a call and its expected results, in one file of a bundle for each case.
+"""Read self-test vectors: the inputs of a call and its expected results, one file per case.
 
-A file is what `numpy.savez` writes: a zip of stored entries `inputs/<tensor>.npy` and `expected/<tensor>.npy`. It may
-come from anywhere, so it is read by hand: nothing in it is unpickled, evaluated or decompressed, and nothing is
-allocated but what is there. Dtypes that numpy does not have (bfloat16, float8) are stored as unsigned integers.
+The format is that of `numpy.savez`: a zip of stored entries `inputs/<tensor>.npy` and `expected/<tensor>.npy`. Files
+are untrusted, so they are parsed here: nothing is unpickled, evaluated or decompressed, and allocations are bounded by
+the file's size. Dtypes that numpy lacks (bfloat16, float8) are stored as unsigned integers.
 """
 
 from __future__ import annotations
@@ -30,36 +30,36 @@ _NPY = re.compile(
     rb"'fortran_order': False, 'shape': \(([\d, ]{0,200})\), \} *\n",
     re.DOTALL,
 )
-# What zipfile and numpy raise for bytes that are no archive and no array.
+# Exceptions of zipfile and numpy for malformed archives and arrays.
 _MALFORMED = (zipfile.BadZipFile, EOFError, ValueError, TypeError, OverflowError, NotImplementedError, RuntimeError)
 Array = np.ndarray[Any, Any]
 
 
 @dataclass(frozen=True)
 class Vectors:
-    """One case's arrays by tensor name: inputs of the tensors' own dtypes; results as exactly as they are known."""
+    """A case's arrays by tensor name. Inputs have the tensors' dtypes; results may be more precise."""
 
     inputs: Mapping[str, Array]
     expected: Mapping[str, Array]
 
 
 def entry_name(group: str, tensor: str) -> str:
-    """The name of a tensor's array in a file; `group` is `INPUTS` or `EXPECTED`."""
+    """Return the name of a tensor's array in a file. `group` is `INPUTS` or `EXPECTED`."""
     return f"{group}/{tensor}.npy"
 
 
 def dtype_of(tensor: Tensor, dtypes: Mapping[str, str]) -> np.dtype[Any]:
-    """A tensor's dtype, where `dtypes` says what the dtype variables stand for."""
+    """Return a tensor's dtype. `dtypes` has the values of dtype variables."""
     return numpy_dtype(dtypes.get(tensor.dtype, tensor.dtype))
 
 
 def storage_dtype(dtype: np.dtype[Any]) -> np.dtype[Any]:
-    """What an array of a dtype is stored as: itself, or unsigned integers of its size."""
+    """Return the dtype that arrays of a dtype are stored as: itself, or unsigned integers of the same size."""
     return dtype if dtype.isbuiltin == 1 else np.dtype(f"u{dtype.itemsize}")
 
 
 def read_vectors(place: Place, op: Op, case: Case) -> Vectors:
-    """A case's vectors, as the op's contract needs them. Raises `BundleError` when missing, altered or unsound."""
+    """Read a case's vectors and check them against the op. Raises `BundleError` if missing, altered or invalid."""
     source = source_of(place)
     content = read_checked(source, case.vectors, "selftest vectors")
     try:
@@ -70,7 +70,7 @@ def read_vectors(place: Place, op: Op, case: Case) -> Vectors:
 
 
 def stored_arrays(content: bytes) -> dict[str, Array]:
-    """The arrays of a file by their names in it, as they are stored. Raises `BundleError` for what is no such file."""
+    """Read the arrays of a file as stored, by name. Raises `BundleError` if the file is malformed."""
     try:
         return dict(_entries(content))
     except _MALFORMED as error:
@@ -78,7 +78,7 @@ def stored_arrays(content: bytes) -> dict[str, Array]:
 
 
 def _entries(content: bytes) -> Iterator[tuple[str, Array]]:
-    """(name, array) of each entry of a file. Raises what is in `_MALFORMED`."""
+    """Yield (name, array) of each entry of a file. Raises the exceptions in `_MALFORMED`."""
     with zipfile.ZipFile(io.BytesIO(content)) as archive:
         entries = archive.infolist()
         if sum(entry.file_size for entry in entries) > len(content):
@@ -92,7 +92,7 @@ def _entries(content: bytes) -> Iterator[tuple[str, Array]]:
 def _array(name: str, content: bytes) -> Array:
     header = _NPY.match(content)
     if header is None:
-        raise ValueError(f"{name!r} is no array of numbers in C order")
+        raise ValueError(f"{name!r} is not an array of numbers in C order")
     dtype = np.dtype(header[1].decode())
     shape = tuple(int(extent) for extent in re.findall(rb"\d+", header[2]))
     if math.prod(shape) * dtype.itemsize != len(content) - header.end():
@@ -111,7 +111,7 @@ def _vectors(op: Op, case: Case, stored: dict[str, Array]) -> Vectors:
             if tensor.name in inputs and inputs[tensor.name].shape != expected[tensor.name].shape:
                 raise ValueError(f"'{tensor.name}' goes in with another shape than it comes out with")
     if stored:
-        raise ValueError(f"it has {', '.join(map(repr, sorted(stored)))}, which the case has no use for")
+        raise ValueError(f"it has {', '.join(map(repr, sorted(stored)))}, which the case does not use")
     return Vectors(inputs, expected)
 
 
@@ -129,9 +129,9 @@ def _input(name: str, array: Array, tensor: Tensor, dtype: np.dtype[Any]) -> Arr
 
 
 def deviation(actual: Array, expected: Array) -> Array:
-    """|actual - expected| of each element, in float64.
+    """Return |actual - expected| of each element, in float64.
 
-    Zero where both are the same infinity or both NaN; infinity where they differ and one of them is not finite.
+    It is 0 if both are the same infinity or both NaN, and infinite if they differ and one is not finite.
     """
     actual, expected = actual.astype(np.float64), expected.astype(np.float64)
     with np.errstate(invalid="ignore", over="ignore"):

@@ -1,4 +1,4 @@
-"""Zstandard frames, by Python's own library from 3.14 on and before by its backport, imported when first needed."""
+"""Zstandard frames, by the standard library from Python 3.14 on, by its backport before. Imported on first use."""
 
 from __future__ import annotations
 
@@ -9,26 +9,26 @@ from typing import Any
 from aot_runtime.errors import BundleError
 
 LEVEL = 19
-"""What is compressed is compressed once, and read often."""
+"""Compression level. Compression is done once, so it may be slow."""
 _WINDOW_LOG = 23
-"""A frame that asks for a longer window than this is refused where its content is shorter: 8 MiB, that of level 19."""
+"""Longest window that a frame may request if its content is shorter: 8 MiB, as for level 19."""
 
 
 def compress(content: bytes) -> bytes:
-    """One frame, which says how long its content is. Raises `BundleError` where the library is missing."""
+    """Compress to one frame that records the content's size. Raises `BundleError` if the library is missing."""
     return need_library().compress(content, level=LEVEL)
 
 
 def longest_frame(limit: int) -> int:
-    """Bytes that a frame of so many bytes may have: what cannot be compressed gets a little longer."""
+    """Return the largest size of a frame of `limit` bytes. Incompressible content gets slightly longer."""
     return limit + (limit >> 8) + 128
 
 
 def decompress(frame: bytes, limit: int) -> bytes:
-    """The content of what is one frame and nothing else; of a longer content, the first `limit` + 1 bytes.
+    """Decompress exactly one frame, to at most `limit` + 1 bytes.
 
-    Memory is bounded by `limit` too, whatever the frame asks for. Raises `BundleError` for what is no such frame, and
-    where the library is missing.
+    Memory is bounded by `limit`, whatever the frame requests. Raises `BundleError` if the frame is malformed or the
+    library is missing.
     """
     zstd = need_library()
     window = {zstd.DecompressionParameter.window_log_max: max(_WINDOW_LOG, min(limit.bit_length(), 30))}
@@ -36,14 +36,14 @@ def decompress(frame: bytes, limit: int) -> bytes:
     try:
         content: bytes = decompressor.decompress(frame, max_length=limit + 1)
     except zstd.ZstdError as error:
-        raise BundleError(f"that is no frame of zstd with {limit} bytes at most: {error}") from None
+        raise BundleError(f"not a zstd frame of at most {limit} bytes: {error}") from None
     if len(content) <= limit and (not decompressor.eof or decompressor.unused_data):
-        raise BundleError("that is not one frame of zstd: it is truncated, or something follows it")
+        raise BundleError("not a single zstd frame: it is truncated, or followed by other data")
     return content
 
 
 def need_library() -> Any:
-    """The module, whatever it is called. Raises `BundleError` where it is missing."""
+    """Import and return the zstd module. Raises `BundleError` if it is missing."""
     name = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
     try:
         return importlib.import_module(name)

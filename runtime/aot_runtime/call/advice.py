@@ -1,7 +1,7 @@
-"""What to do about a call that nothing was built for: which arguments to change for one that something was built for.
+"""Advice on a call without a variant: the changes to its arguments that would lead to a built one.
 
-The arguments that decide the axes are changed, one by one, two by two and three by three, and what the contract makes
-of them is looked up as it is for any call. What is told was tried: the call with these changes is planned.
+Arguments that decide the axes are changed singly, in pairs and in triples. Each changed call is planned, so all
+advice given is known to work.
 """
 
 from __future__ import annotations
@@ -21,18 +21,24 @@ from aot_runtime.contract.records import Op, Scalar, Variant
 from .changes import Change
 
 _MOST = 3
-"""Ways out that are told."""
+"""Most suggestions in an error."""
 _TRIED = 1500
-"""Calls that are looked up for a number of changed arguments, at most."""
+"""Most calls to try for each number of changed arguments."""
 
 Fits = Callable[[Mapping[str, Any], bool], bool]
-"""Tells whether something may be built for a call with these values of names, if it may be taken for an aligned one."""
+"""Quick test of (names, may be aligned): False if no variant is built for these values."""
 Serves = Callable[[Iterable[Change]], bool]
-"""Tells whether the call with some changes gets what it needs: all that `Fits` says, and more, which takes longer."""
+"""Exact but slower test: True if the call with these changes can be planned."""
 
 
 class Asked(msgspec.Struct, frozen=True):
-    """The call: `names` has the value of every name, `given` the tensors, `misaligned` why it is no aligned one."""
+    """A call that no variant fits.
+
+    Attributes:
+        names: the value of every name.
+        given: the tensors passed.
+        misaligned: the reasons why the call is not aligned.
+    """
 
     names: Mapping[str, Any]
     given: Collection[str]
@@ -40,7 +46,7 @@ class Asked(msgspec.Struct, frozen=True):
 
 
 def advice(op: Op, variants: Iterable[Variant], asked: Asked, fits: Fits, serves: Serves) -> list[str]:
-    """Lines for the error of a call."""
+    """Return the advice for a call's error, line by line."""
     built = list(variants)
     if asked.misaligned and fits(asked.names, True) and serves([Change("", "", {}, aligns=True)]):
         return [f"it is built for aligned calls only: {reason}" for reason in asked.misaligned]
@@ -50,7 +56,7 @@ def advice(op: Op, variants: Iterable[Variant], asked: Asked, fits: Fits, serves
     lines = [f"it is built for the same call with {way}" for way in ways[:_MOST]]
     lines += [f"and for {len(ways) - _MOST} others that are as near"] if len(ways) > _MOST else []
     if not ways and (deciding := _deciding(op, asked.given)):
-        lines = [f"what is built is decided by {deciding}"]
+        lines = [f"built variants differ in {deciding}"]
     return [*lines, *_float8(op, built, asked.names, serves)]
 
 
@@ -72,7 +78,7 @@ def _told(subjects: tuple[str, ...], found: list[tuple[str, ...]]) -> Iterator[s
         yield " and ".join(subject + " or ".join(words) for subject, words in zip(subjects, row, strict=True))
 
 
-# What an argument could be instead
+# Candidate changes
 
 
 def _changes(op: Op, built: list[Variant], asked: Asked) -> Iterator[Change]:
@@ -106,7 +112,7 @@ def _dtypes(op: Op, variable: str, built: list[Variant], asked: Asked) -> Iterat
 
 
 def _typed(op: Op, variable: str, dtype: str) -> dict[str, Any]:
-    """Return the names that change where a variable is another dtype."""
+    """Return the names that change if a dtype variable becomes `dtype`."""
     subjects = (variable, *(item.name for item in op.tensors if item.dtype == variable))
     return {variable: dtype, **{query_name("elsize", item): DTYPES[dtype].size for item in subjects}}
 
@@ -156,11 +162,11 @@ def _innermost(op: Op, asked: Asked) -> Iterator[Change]:
                 )
 
 
-# What decides
+# Dependencies of axes
 
 
 def _read(op: Op, names: Iterable[str]) -> set[str]:
-    """All that axes follow from: names of the call, and queries by their `query_name`."""
+    """Return everything that the named axes depend on: names of the call, and queries by their `query_name`."""
     texts = {axis.name: axis.pick for axis in op.axes} | {item.name: item.value for item in op.derived}
     todo, seen = list(names), set[str]()
     while todo:

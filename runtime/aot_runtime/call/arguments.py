@@ -1,4 +1,4 @@
-"""What an op's function takes, and in which order: the one list that its code, its signature and its stub follow."""
+"""The parameters of an op's function, in order. Its code, signature and stub are all made from this list."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Argument(msgspec.Struct, frozen=True):
     """An argument of an op's function.
 
     Attributes:
-        by_name: it cannot go by position.
-        default: an expression of dims and scalars, or the text `None`; empty: the caller must pass it.
-        of: the tensor or scalar that it is; None for the stream.
+        by_name: True if it is keyword-only.
+        default: an expression of dims and scalars, or the text `None`; empty if the argument is required.
+        of: its tensor or scalar; None for the stream.
     """
 
     name: str
@@ -30,7 +30,7 @@ class Argument(msgspec.Struct, frozen=True):
 
 
 class Computed:
-    """A default that each call computes anew: what signatures show is the expression."""
+    """A default that is computed on each call. Signatures show its expression."""
 
     __slots__ = ("text",)
 
@@ -42,7 +42,7 @@ class Computed:
 
 
 def arguments(op: Op) -> tuple[Argument, ...]:
-    """Inputs by position or name, the required ones first; then outputs, scalars and the stream by name."""
+    """Return an op's arguments: inputs, required ones first, then the keyword-only outputs, scalars and stream."""
     return tuple(_arguments(op))
 
 
@@ -63,21 +63,21 @@ def _arguments(op: Op) -> Iterator[Argument]:
 
 
 def alias(op: Op) -> str:
-    """`out` where that stands for the only output, which has another name; else empty."""
+    """Return `out` if it is an alias of the only output, else an empty string."""
     outputs = [tensor for tensor in op.tensors if tensor.role == "output"]
     taken = {tensor.name for tensor in op.tensors} | {scalar.name for scalar in op.scalars}
     return OUT if len(outputs) == 1 and OUT not in taken else ""
 
 
 def parameter_texts(op: Op, text: Callable[[Argument], str]) -> list[str]:
-    """The parameters as Python writes them, each by `text`, with `*` before those that go by name alone."""
+    """Return the parameters as Python source, each written by `text`, with `*` before the keyword-only ones."""
     every = arguments(op)
     positional = [text(argument) for argument in every if not argument.by_name]
     return [*positional, "*", *(text(argument) for argument in every if argument.by_name)]
 
 
 def default_value(argument: Argument) -> Any:
-    """The default as a value, where it is one; a `Computed` where it is an expression."""
+    """Return the default as a value, or as `Computed` if it is an expression."""
     if argument.default == "None":
         return None
     try:

@@ -1,4 +1,4 @@
-"""Calls files: YAML that a person reads and edits, and that several processes add to. Comments stay where they are."""
+"""Calls files: human-editable YAML that several processes may add to. Comments are preserved."""
 
 from __future__ import annotations
 
@@ -18,31 +18,31 @@ from aot_runtime.texts import shown
 from .entries import Entry, entry_lines
 
 MAX_BYTES = 1 << 20
-"""Size of a calls file."""
+"""Most bytes in a calls file."""
 MAX_VALUES = 1 << 18
-"""Values in a calls file, those counted again that aliases repeat."""
+"""Most values in a calls file, with aliases expanded."""
 MAX_DEPTH = 20
-"""Levels of values within values."""
+"""Most levels of nesting."""
 LONGEST_NUMBER = 100
-"""Digits of a number."""
+"""Most digits of a number."""
 TAGS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "merge"))
-"""Kinds of values, as YAML calls them."""
+"""YAML tags that are allowed."""
 LOCK_TIMEOUT_S = 60
 """Seconds to wait for another process that writes the file."""
 HEAD = "# Calls that a program makes; `aotbuild --for` builds the variants that they get.\n"
 
 
 def check(path: Path) -> None:
-    """Raise `CallsFileError` where `merge` would now."""
+    """Raise `CallsFileError` if `merge` would fail."""
     _read(path)
     if not os.access(path.parent, os.W_OK | os.X_OK):
-        raise CallsFileError(f"{path}: there is no folder {path.parent} that can be written to")
+        raise CallsFileError(f"{path}: folder {path.parent} does not exist or is not writable")
 
 
 def merge(path: Path, entries: Iterable[Entry]) -> None:
-    """Add calls to a file: of those that it has the counts, the others behind them. Raises `CallsFileError`.
+    """Add calls to a file. Known calls have their counts increased; new ones are appended. Raises `CallsFileError`.
 
-    The file is replaced at once: whoever reads it meanwhile sees it as it was or as it will be.
+    The file is replaced atomically: readers see the old or the new content.
     """
     yaml, target = _yaml(path), path.resolve()
     try:
@@ -95,7 +95,7 @@ def _read(path: Path) -> Any:
         mark = error.problem_mark
         place = f"{path}:{mark.line + 1}:{mark.column + 1}" if mark else str(path)
         raise CallsFileError(f"{place}: not valid YAML: {error.problem}") from None
-    except Exception as error:  # of ruamel.yaml, which has no type for all that it finds
+    except Exception as error:  # ruamel.yaml raises many types
         raise CallsFileError(f"{path}: not valid YAML: {error}") from None
     if data is None:
         return yaml.load(f"{HEAD}calls: []\n")
@@ -111,14 +111,16 @@ def _content(path: Path) -> str:
 
 
 def _check_node(path: Path, root: Any, resolver: Any) -> None:
-    """Raise `CallsFileError` for what YAML has and calls do not need: keys that are no text, tags, dates, and aliases
-    that make a small file a large one, or a part of itself."""
+    """Raise `CallsFileError` for YAML features that calls do not need.
+
+    These are keys that are not strings, tags, dates, recursive aliases, and aliases that blow up a small file.
+    """
     from ruamel.yaml.nodes import MappingNode, ScalarNode
 
     sizes: dict[int, tuple[int, int] | None] = {}
 
     def size_of(node: Any) -> tuple[int, int]:
-        """(values, levels) of a node. Those of an alias are known: its anchor is before it."""
+        """Return (values, levels) of a node. An alias comes after its anchor, so its size is known."""
         if id(node) in sizes:
             if (known := sizes[id(node)]) is None:
                 raise fault(node, "it is a part of itself")
@@ -133,14 +135,14 @@ def _check_node(path: Path, root: Any, resolver: Any) -> None:
         below = [size_of(part) for part in parts]
         count, levels = 1 + sum(size for size, _ in below), 1 + max((level for _, level in below), default=0)
         if count > MAX_VALUES or levels > MAX_DEPTH:
-            raise fault(node, f"more than {MAX_VALUES} values, or {MAX_DEPTH} levels, with what its aliases repeat")
+            raise fault(node, f"more than {MAX_VALUES} values, or {MAX_DEPTH} levels, with aliases expanded")
         sizes[id(node)] = count, levels
         return count, levels
 
     def scalar_fault(node: Any) -> str:
         plain, tag = node.style is None, str(node.tag)
         if tag != str(resolver.resolve(ScalarNode, node.value, (plain, not plain))) or tag not in TAGS:
-            return f"{shown(node.value)} is no text, number, true, false or null"
+            return f"{shown(node.value)} is not a string, number, true, false or null"
         too_long = tag.endswith(":int") and len(node.value) > LONGEST_NUMBER
         return f"a number of more than {LONGEST_NUMBER} digits" if too_long else ""
 
@@ -149,7 +151,7 @@ def _check_node(path: Path, root: Any, resolver: Any) -> None:
             return f"the tag {shown(str(node.tag))} is not supported"
         keys = [key for key, _ in node.value] if isinstance(node, MappingNode) else []
         is_text = all(isinstance(key, ScalarNode) and str(key.tag).endswith((":str", ":merge")) for key in keys)
-        return "" if is_text else "a key is no text"
+        return "" if is_text else "a key is not a string"
 
     def fault(node: Any, text: str) -> CallsFileError:
         return CallsFileError(f"{path}:{node.start_mark.line + 1}:{node.start_mark.column + 1}: {text}")
@@ -158,9 +160,9 @@ def _check_node(path: Path, root: Any, resolver: Any) -> None:
 
 
 def _hold_to_form(path: Path, data: Any) -> None:
-    """Raise `CallsFileError` where something else than a calls file would be written over."""
+    """Raise `CallsFileError` for a file that is not a calls file, to avoid overwriting it."""
     if not isinstance(data, dict) or [*data] != ["calls"] or not isinstance(data["calls"], list):
-        raise CallsFileError(f"{path}: it is no calls file, which has one key, `calls`, with a list")
+        raise CallsFileError(f"{path}: not a calls file, which has a single key, `calls`, with a list")
     calls: Any = data["calls"]
     for position, entry in enumerate(calls):
         place = f"{path}:{calls.lc.item(position)[0] + 1}"

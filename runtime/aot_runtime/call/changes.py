@@ -1,4 +1,4 @@
-"""A call with some of its arguments changed, as its caller would change them: what advice is tried with."""
+"""Apply changes to a call's arguments as its caller would, to try out advice."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ class Change(msgspec.Struct, frozen=True):
     """Another value of an argument.
 
     Attributes:
-        subject, value: the argument and what it becomes, in words.
-        names: what becomes of the call's names.
-        aligns: every address and stride becomes a multiple of 16.
+        subject, value: the argument and its new value, in words.
+        names: new values of the call's names.
+        aligns: True if every address and stride becomes a multiple of 16.
         innermost: tensor → position of the dim that gets stride 1.
     """
 
@@ -32,16 +32,21 @@ class Change(msgspec.Struct, frozen=True):
 
 
 class Arguments(msgspec.Struct, frozen=True):
-    """A call's arguments, and the values of its names that follow from them."""
+    """A call's arguments and the values of names computed from them."""
 
     layouts: Mapping[str, Layout | None]
     scalars: Mapping[str, Any]
     names: Mapping[str, Any]
 
     def changed(self, op: Op, changes: Iterable[Change], device: tuple[str, int]) -> Arguments:
-        """Apply changes to a call. A tensor whose shape, dtype and order of dims stay is as it was; of others
-        the array is packed. Outputs that change are left to be allocated. Raises `ExpressionError` and errors of
-        arithmetic where the shapes of tensors do not follow."""
+        """Apply changes to a call.
+
+        Tensors with the same shape, dtype and order of dims stay as they are; others become packed. Changed outputs
+        are left to be allocated.
+
+        Raises:
+            ExpressionError, ArithmeticError: the new shapes cannot be computed.
+        """
         made = [*changes]
         aligns = any(change.aligns for change in made)
         innermost = {name: dim for change in made for name, dim in change.innermost.items()}
@@ -85,7 +90,7 @@ def _extent(tensor: Tensor, position: int, was: Layout | None, names: Mapping[st
 
 
 def _aligned_strides(tensor: Tensor, shape: Shape, order: Shape | None) -> Shape:
-    """Strides that are multiples of 16 but for the innermost dim's, and packed where the contract asks for that."""
+    """Return strides that are multiples of 16, except along the innermost dim and dims that must be contiguous."""
     strides, step = [0] * len(shape), 1
     for dim in reversed(order if order is not None else range(len(shape))):
         if step != 1 and dim not in tensor.contiguous:

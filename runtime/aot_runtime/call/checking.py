@@ -1,4 +1,4 @@
-"""The first half of planning: a call's arguments held to the contract, and the value of every name that they give."""
+"""First step of planning: check a call's arguments against the contract and compute the value of every name."""
 
 from __future__ import annotations
 
@@ -21,11 +21,11 @@ Query = tuple[str | int, ...]
 
 
 class Call(msgspec.Struct):
-    """A call while it is planned.
+    """A call during planning.
 
     Attributes:
-        layouts: of every tensor, outputs too once they are laid out; None for one that is absent.
-        names: the value of every name that has one by now, queries under their `query_name`.
+        layouts: layout of each tensor, or None if it is absent. Outputs are added once they are laid out.
+        names: the values computed so far, by name; queries by their `query_name`.
         device: (driver name, device index), where outputs are allocated.
     """
 
@@ -47,14 +47,14 @@ class _Output(msgspec.Struct, frozen=True):
     shape: tuple[Evaluator, ...]
     when: Evaluator | None
     like: str
-    """A required input of the same dtype variable; empty where the dtype is fixed."""
+    """A required input with the same dtype variable; empty if the dtype is fixed."""
 
 
 class Checking:
-    """The checks of an op's calls, prepared once; `check` makes them in the order in which they stand here.
+    """The checks of an op's calls, prepared once and made in the order in which they are defined here.
 
     Args:
-        reads: every query that some expression of the op makes.
+        reads: the queries in the op's expressions.
     """
 
     def __init__(self, op: Op, reads: Iterable[Query], rules: Rules):
@@ -126,9 +126,11 @@ class Checking:
         device: tuple[str, int],
         hardware: Mapping[str, Any],
     ) -> Call:
-        """A call whose arguments keep the contract. Raises `ArgumentError` for the first that does not.
+        """Check a call's arguments. Raises `ArgumentError` for the first that breaks the contract.
 
-        hardware: the values of the names that the device gives.
+        Args:
+            device: (driver name, device index), where outputs are allocated.
+            hardware: values of the names that describe the device.
         """
         call = Call({tensor.name: layouts.get(tensor.name) for tensor in self.op.tensors}, dict(hardware), device)
         self._check_tensors(call)
@@ -141,7 +143,7 @@ class Checking:
         return call
 
     def _check_tensors(self, call: Call) -> None:
-        """Rank, dtype and contiguity of each input; one device; one dtype for each variable; then queries."""
+        """Check rank, dtype, contiguity and device of the inputs, and bind dtype variables and queries."""
         layouts, names = call.layouts, call.names
         for tensor in self.inputs:
             layout = layouts[tensor.name]
@@ -159,7 +161,7 @@ class Checking:
         self._answer(self.input_queries, call)
 
     def _answer(self, queries: Iterable[tuple[str, str, str, int]], call: Call) -> None:
-        """Strides as kernels get them, 0 along an extent of 1; and which dim is the innermost."""
+        """Answer stride queries (0 along an extent of 1, as kernels see it) and innermost queries."""
         for key, function, name, position in queries:
             layout = call.layouts[name]
             if function == "stride":
@@ -168,7 +170,7 @@ class Checking:
                 call.names[key] = layout is not None and self.rules.innermost(name, layout) == position
 
     def _find_dims(self, call: Call) -> None:
-        """Every dim from its source, within its limits; 0 where the source is absent."""
+        """Compute each dim from its source tensor and check its limits; 0 if the tensor is absent."""
         names = call.names
         for dim in self.dims:
             layout = call.layouts[dim.source.tensor]
@@ -202,7 +204,7 @@ class Checking:
                 self.rules.extent(name, position, layout, expected(call.names))
 
     def _lay_out_outputs(self, call: Call) -> None:
-        """The caller's outputs checked, the others laid out; what does not exist is None."""
+        """Check outputs that the caller passed and lay out the others; None for outputs whose condition is false."""
         layouts, names = call.layouts, call.names
         for output in self.outputs:
             tensor = output.tensor

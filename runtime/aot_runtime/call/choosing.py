@@ -1,4 +1,4 @@
-"""The second half of planning: choose a call's variants, grids and kernargs."""
+"""Second step of planning: choose a call's variants, grids and kernargs."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ Table = Mapping[tuple[Any, ...], Variant]
 
 
 class _Launch(msgspec.Struct, frozen=True):
-    """A launch of the contract, its expressions ready."""
+    """A launch of the contract with compiled expressions."""
 
     index: int
     launch: Launch
     when: Evaluator | None
     conditions: tuple[Evaluator | None, ...]
     common: tuple[dict[str, Value], ...]
-    """Of each config, the values of the names that every config sets."""
+    """Values of the names that all configs set, one mapping per config."""
     grid: tuple[Evaluator, ...]
     kernargs: tuple[tuple[str, Evaluator], ...]
 
@@ -38,9 +38,9 @@ class Search(msgspec.Struct):
     """The record of a search for variants.
 
     Attributes:
-        tried: the variants that were looked for and are not built.
+        tried: the failed attempts, in words: axis values without a match, and variants that are not built.
         misaligned: the reasons why the call cannot use aligned variants.
-        may_be_had: True if the manifest may have a variant that is not built.
+        may_be_had: True if building the manifest in full may yield a variant that fits.
     """
 
     tried: list[str] = []
@@ -81,10 +81,9 @@ class Choosing:
         )
 
     def find(self, call: Call, search: Search) -> Decision | None:
-        """Return the aligned variants if the call allows them and all are built, else the general ones, or None.
+        """Choose the aligned variants if the call allows them and all are built, else the general ones, or None.
 
-        Aligned variants that take tensor maps serve only calls whose tensors can have them. `search` gets a record of
-        what was tried.
+        Aligned variants that take tensor maps need mappable tensors. The attempts are recorded in `search`.
         """
         divisible = {name: call.names[name] for name in self.op.divisible}
         misaligned = search.misaligned = [*self.rules.misalignment(call.layouts, divisible)]
@@ -98,12 +97,12 @@ class Choosing:
         return None
 
     def serves(self, names: Mapping[str, Any]) -> bool:
-        """Tell whether something is built for a call with these values of all names, `aligned` included."""
+        """Return True if variants are built for these values of all names, including `aligned`."""
         values = dict(names)
         return self._pick_axes(values, []) is not None and self._choose_launches(values, Search(), {}) is not None
 
     def _pick_axes(self, names: dict[str, Any], tried: list[str]) -> tuple[AxisChoice, ...] | None:
-        """The value of each axis, put into `names`; None, and why in `tried`, where some axis has none."""
+        """Pick each axis's value into `names`. Return None, with the reason in `tried`, if an axis has no match."""
         choices = []
         for axis, pick in self.axes:
             wanted = pick(names)
@@ -119,7 +118,7 @@ class Choosing:
     def _choose_launches(
         self, names: Mapping[str, Any], search: Search, layouts: Mapping[str, Layout | None]
     ) -> tuple[LaunchDecision, ...] | None:
-        """Every launch that is made; None where nothing is built for one of them, or takes maps that there are not."""
+        """Choose a variant for each launch. Return None if one is not built, or needs a map of an unmappable tensor."""
         axis_values = tuple(names[name] for name in self.axis_names)
         chosen = []
         for item in self.launches:
@@ -143,23 +142,23 @@ class Choosing:
         return tuple(chosen)
 
     def _is_left_out(self, names: Mapping[str, Any]) -> bool:
-        """Tell whether the manifest leaves out what these names pick, whatever the config."""
+        """Return True if the manifest excludes these values, whatever the config."""
         for item in self.op.denied:
-            with suppress(ExpressionError):  # it reads what configs set
+            with suppress(ExpressionError):  # the condition reads names that configs set
                 if evaluator(item.when)(names):
                     return True
         return False
 
     def _unmappable(self, variant: Variant, layouts: Mapping[str, Layout | None]) -> list[str]:
-        """Why a variant cannot have the maps of tensors that it takes; empty if it can."""
-        names = self.maps.get(id(variant.kernargs), ())  # which variants share
+        """Return the reasons why tensors that the variant maps cannot be mapped."""
+        names = self.maps.get(id(variant.kernargs), ())  # variants share kernargs
         given = ((name, layouts.get(name)) for name in names)
         return [reason for name, layout in given if layout for reason in self.rules.unmappable(name, layout)]
 
     def _try_configs(
         self, item: _Launch, axis_values: tuple[Any, ...], names: Mapping[str, Any]
     ) -> Iterator[ConfigChoice]:
-        """Configs in their order, up to the first whose condition holds and that is built."""
+        """Yield the configs in order, up to the first that is built and whose condition holds."""
         for number, (config, condition) in enumerate(zip(item.launch.configs, item.conditions, strict=True)):
             holds = condition is None or bool(condition(names))
             variant = self.table.get((item.index, axis_values, names["aligned"], number)) if holds else None
@@ -183,7 +182,7 @@ class Choosing:
 
 
 def mapped_tensors(variants: Iterable[Variant]) -> dict[int, tuple[str, ...]]:
-    """Return the tensors that variants take maps of, by the `id` of the kernargs, which variants share."""
+    """Return the tensors that variants take as tensor maps, by the `id` of their (shared) kernargs."""
     layouts = {id(variant.kernargs): variant.kernargs for variant in variants}
     found = {key: tuple(arg.value for arg in args if arg.map is not None) for key, args in layouts.items()}
     return {key: names for key, names in found.items() if names}

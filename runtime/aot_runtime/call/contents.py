@@ -1,4 +1,4 @@
-"""What the numbers of integer tensors must be, where they say where other things are: offsets, tables, lengths."""
+"""Check the values of index tensors: offsets, block tables, lengths."""
 
 from __future__ import annotations
 
@@ -15,11 +15,11 @@ from aot_runtime.errors import ArgumentError
 
 
 class Contents:
-    """The rules of an op's tensors.
+    """Checks of the values in an op's index tensors.
 
     Args:
-        read_devices: look at arrays on the device too. They are brought back for it, so each call waits for the
-            stream, and none can be captured.
+        read_devices: also check arrays on the device. They are copied back, so each call waits for the stream and
+            cannot be captured.
     """
 
     def __init__(self, op: Op, read_devices: bool):
@@ -32,11 +32,11 @@ class Contents:
     def check(
         self, tensors: Mapping[str, Any], arrays: Mapping[str, Any], scalars: Mapping[str, Any], stream: Any
     ) -> None:
-        """Hold a call's tensors to their rules, as far as they can be looked at. Raises `ArgumentError`.
+        """Check a call's index tensors. Device arrays are skipped unless `read_devices`. Raises `ArgumentError`.
 
         Args:
-            tensors: what the caller passed.
-            arrays: the same on the device.
+            tensors: the arrays that the caller passed.
+            arrays: the same arrays on the device.
         """
         for tensor in self.tensors:
             values = tensors[tensor.name]
@@ -56,7 +56,7 @@ class Contents:
         return int(arrays[source.tensor].shape[source.position])
 
     def _value(self, text: str, arrays: Mapping[str, Any], scalars: Mapping[str, Any]) -> Any:
-        """An expression of dims, and of scalars, which have their defaults where the caller gives none."""
+        """Evaluate an expression of dims and scalars, with defaults for scalars that are not passed."""
         expression, names = parse(text), {}
         for name in expression.reads:
             if name in self._dims:

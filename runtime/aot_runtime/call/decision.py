@@ -1,4 +1,4 @@
-"""What a call becomes: the values that follow from its arguments, and its launches, with what was tried on the way."""
+"""The outcome of planning: a call's values and launches, and the choices that led to them."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aot_runtime.contract.records import Axis, Config, Value, Variant
 
 
 class AxisChoice(msgspec.Struct, frozen=True):
-    """The value of an axis: `value` is the one that its rule gives for `wanted`; None if none is built."""
+    """The choice of an axis value: `value` is picked by the axis's rule for `wanted`; None if no value matches."""
 
     axis: Axis
     wanted: Any
@@ -20,7 +20,7 @@ class AxisChoice(msgspec.Struct, frozen=True):
 
 
 class ConfigChoice(msgspec.Struct, frozen=True):
-    """A config that was tried: whether its condition holds, and the variant that is built of it, if there is one."""
+    """A config that was tried: whether its condition holds, and its variant, or None if it is not built."""
 
     number: int
     config: Config
@@ -29,9 +29,9 @@ class ConfigChoice(msgspec.Struct, frozen=True):
 
 
 class LaunchDecision(msgspec.Struct, frozen=True):
-    """One launch of a call: which variant, over which grid, and the value of every kernarg expression.
+    """A launch of a call: its variant, its grid, and the value of every kernarg expression.
 
-    `tried` has the configs up to the one that was taken.
+    `tried` lists the configs up to and including the chosen one.
     """
 
     index: int
@@ -42,15 +42,16 @@ class LaunchDecision(msgspec.Struct, frozen=True):
 
 
 class Decision(msgspec.Struct, frozen=True):
-    """What a call becomes.
+    """The plan of a call.
 
     Attributes:
-        names: every name's value: dims, scalars, dtype variables, derived values, axes.
-        aligned: the specialisation; `misaligned` says why not the aligned one.
-        layouts: of every tensor that is there, allocated outputs included.
-        workspaces: (name, bytes, whether zeroed).
-        launches: those that are made, in order.
-        axes: how each axis got its value.
+        names: values of all names: dims, scalars, dtype variables, derived values, axes.
+        aligned: True if aligned variants are launched.
+        misaligned: the reasons why the call is not aligned.
+        layouts: layouts of all present tensors, including outputs to allocate.
+        workspaces: (name, bytes, zeroed) of each workspace.
+        launches: the launches, in order.
+        axes: the choice of each axis value.
     """
 
     names: Mapping[str, Any]

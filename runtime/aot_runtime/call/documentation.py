@@ -1,4 +1,4 @@
-"""An op and a bundle in words: signatures, what `help` shows, and representations."""
+"""Describe ops and bundles: signatures, docstrings, and `repr` in text and HTML."""
 
 from __future__ import annotations
 
@@ -11,14 +11,14 @@ from aot_runtime.texts import ID_LENGTH
 from .arguments import Argument, arguments, default_value, parameter_texts
 
 WIDTH = 84
-"""Columns of a docstring: 88 less the indentation with which `help` shows it."""
+"""Columns of a docstring: 88 minus the indentation that `help` adds."""
 SHORT = 60
-"""Columns of a call in a representation; what goes beyond is left out."""
+"""Columns of a call in a `repr`; longer ones are cut off."""
 INDENT = "    "
 
 
 class CallSignature(inspect.Signature):
-    """A signature whose text has a line for each parameter where one line would be too long."""
+    """A signature that is shown with one parameter per line if it is long."""
 
     __slots__ = ()
 
@@ -32,7 +32,7 @@ class CallSignature(inspect.Signature):
 
 
 def call_signature(op: Op, *first: str) -> CallSignature:
-    """The signature of an op's function, with its defaults, after parameters with the names `first`."""
+    """Return the signature of an op's function, with the parameters `first` put before it."""
     before = [inspect.Parameter(name, inspect.Parameter.POSITIONAL_ONLY) for name in first]
     return CallSignature([*before, *map(_parameter, arguments(op))])
 
@@ -44,7 +44,7 @@ def _parameter(argument: Argument) -> inspect.Parameter:
 
 
 def call_text(op: Op, width: int = SHORT) -> str:
-    """`softmax(x, mask=None, *, out=None, …)`: a call in short."""
+    """Return an abbreviated call: `softmax(x, mask=None, *, out=None, …)`."""
     text = f"{op.name}("
     for number, part in enumerate(parameter_texts(op, _short)):
         separator = ", " if number else ""
@@ -59,12 +59,12 @@ def _short(argument: Argument) -> str:
 
 
 def summary(op: Op) -> str:
-    """The first sentence of an op's doc."""
+    """Return the first sentence of an op's doc."""
     first, dot, _ = " ".join(op.doc.split()).partition(". ")
     return first + dot.strip()
 
 
-# What help shows
+# Docstrings
 
 _STREAM = (
     "stream: a Stream, a stream of torch or cupy, an object with __cuda_stream__, an integer handle, or None for the "
@@ -73,17 +73,17 @@ _STREAM = (
 
 
 Built = Mapping[str, Collection[str]]
-"""Dtype variable of an op → the dtypes that something is built for."""
+"""Dtypes with at least one built variant, by dtype variable."""
 
 
 def built_dtypes(op: Op, variants: Iterable[Variant]) -> Built:
-    """Of an op's dtypes those that its variants have."""
+    """Return the dtypes that an op's variants are built for, by dtype variable."""
     points = [variant.axis_values for variant in variants if variant.op == op.name]
     return {name: {str(point[name]) for point in points} for name in op.dtypes}
 
 
 def docstring(op: Op, built: Built | None = None) -> str:
-    """What `help(bundle.op)` shows: the contract in words. built: the dtypes that are told; by default all."""
+    """Describe an op's contract, for `help(bundle.op)`. `built` limits the dtypes listed; defaults to all."""
     lines = [line for text in (op.doc or op.name).splitlines() for line in wrapped(text)]
     lines += ["", "Arguments:"]
     for tensor in op.tensors:
@@ -112,7 +112,7 @@ def _scalar(scalar: Scalar) -> str:
 
 
 def wrapped(text: str, first: str = "", rest: str = "") -> Iterator[str]:
-    """Lines of at most `WIDTH` columns, the first and the others with these indentations; a longer word has its own."""
+    """Wrap text at `WIDTH` columns, indenting the first line by `first` and the others by `rest`."""
     line, start = first, True
     for word in text.split():
         if not start and len(line) + 1 + len(word) > WIDTH:
@@ -123,7 +123,7 @@ def wrapped(text: str, first: str = "", rest: str = "") -> Iterator[str]:
 
 
 def html(op: Op, built: Built | None = None) -> str:
-    """An op for a notebook: its signature and its docstring."""
+    """Return an op's signature and docstring as HTML, for notebooks."""
     from html import escape
 
     return (
@@ -135,12 +135,12 @@ def html(op: Op, built: Built | None = None) -> str:
 
 
 def bundle_title(index: Index) -> str:
-    """`rows 1.2.0 for gfx942`."""
+    """Return a bundle's name, version and architecture: `rows 1.2.0 for gfx942`."""
     return f"{' '.join(filter(None, (index.name, index.version)))} for {index.target.arch}"
 
 
 def bundle_help(index: Index, place: str) -> str:
-    """What `help(bundle)` shows. place: where it was opened."""
+    """Describe a bundle, for `help(bundle)`. `place` says where it was opened."""
     width = max((len(op.name) for op in index.ops), default=0)
     ops = (wrapped(summary(op), f"{INDENT}{op.name:<{width}}  ", INDENT + (width + 2) * " ") for op in index.ops)
     return "\n".join(
@@ -151,14 +151,14 @@ def bundle_help(index: Index, place: str) -> str:
             "",
             *(line for lines in ops for line in lines),
             "",
-            "explain('op', ...) says which variant a call gets, selftest() whether the device",
-            "computes right; help(type(bundle)) has what else every bundle has.",
+            "explain('op', ...) explains which variant a call gets; selftest() checks the device's",
+            "results; help(type(bundle)) lists further methods.",
         ]
     )
 
 
 def bundle_html(index: Index, device: str) -> str:
-    """A bundle for a notebook: a table of its ops."""
+    """Return a table of a bundle's ops as HTML, for notebooks."""
     from html import escape
 
     rows = "".join(

@@ -1,7 +1,7 @@
-"""A call in words, as calls files have it: what decides which variants it gets, on any device, and nothing else.
+"""Describe a call as an entry of a calls file: only what decides its variants, on any device.
 
-The words are those of `callspec.CallSpec`. Two calls that nothing can tell apart have one entry: strides and addresses
-are in it only where they decide something.
+The keys are the fields of `aot_bundle.callspec.CallSpec`. Calls that get the same variants have the same entry:
+strides and addresses are included only if they matter.
 """
 
 from __future__ import annotations
@@ -22,16 +22,16 @@ from aot_runtime.errors import ExpressionError
 from .rules import Rules
 
 Entry = dict[str, Any]
-"""An entry of a calls file: `bundle`, `op`, then the words of a call that need saying."""
+"""An entry of a calls file: `bundle`, `op`, then whatever differs from the defaults."""
 
 
 class Describing:
-    """Puts the calls of an op into words.
+    """Describes calls of an op.
 
     Args:
-        bundle: the name of the bundle that has the op.
-        static: scalars that a decision depends on.
-        mapped: tensors that some variants take as tensor maps.
+        bundle: the bundle's name.
+        static: scalars that decisions depend on.
+        mapped: tensors that variants take as tensor maps.
     """
 
     def __init__(self, op: Op, bundle: str, static: Collection[str], rules: Rules, mapped: Collection[str] = ()):
@@ -39,7 +39,7 @@ class Describing:
         read = [parse(text) for _, text, _ in Scope.of(op).expressions(op)]
         self.read_names = {name for expression in read for name in expression.names}
         self.strides: dict[str, set[int]] = {tensor.name: set() for tensor in op.tensors}
-        """Of each tensor, the dims whose stride some decision reads."""
+        """Dims whose stride is read by an expression, by tensor."""
         for query in (query for expression in read for query in expression.queries if query[0] == "stride"):
             tensor = next(tensor for tensor in op.tensors if tensor.name == query[1])
             self.strides[tensor.name].add(stride_position(tensor, query[2]))
@@ -47,11 +47,11 @@ class Describing:
     def entry(
         self, layouts: Mapping[str, Layout | None], scalars: Mapping[str, Any], names: Mapping[str, Any]
     ) -> Entry:
-        """A call that keeps the contract, in words.
+        """Return the entry of a valid call.
 
         Args:
-            layouts, scalars: what the caller passed.
-            names: the values that follow from it.
+            layouts, scalars: the caller's arguments.
+            names: the values computed from them.
         """
         shapes: dict[str, list[int]] = {}
         strides: dict[str, list[int]] = {}
@@ -64,7 +64,7 @@ class Describing:
             dim, steps = self._packing(tensor, layout)
             moved = not layout.aligned and (tensor.align or tensor.name in self.mapped)
             if tensor.role == "output" and dim is None and steps is None and not moved:
-                continue  # as one that is allocated
+                continue  # no different from an allocated output
             shapes[tensor.name] = list(layout.shape)
             strides |= {} if steps is None else {tensor.name: list(steps)}
             innermost |= {} if dim is None else {tensor.name: dim}
@@ -82,8 +82,8 @@ class Describing:
         return {"bundle": self.bundle, "op": self.op.name, **{key: value for key, value in words.items() if value}}
 
     def _packing(self, tensor: Tensor, layout: Layout) -> tuple[int | None, tuple[int, ...] | None]:
-        """(the innermost dim, where it is not the one that it is by default; the strides, where no packed array is
-        decided about as this one)."""
+        """Return (innermost dim, strides): the dim only if it is not the default, the strides only if no packed array
+        leads to the same decision."""
         for position in tensor.innermost or (None,):
             order = packing_order(tensor, len(layout.shape), innermost=position)
             strides = packed_strides(layout.shape, order)
@@ -101,12 +101,12 @@ class Describing:
         )
 
     def _specialised(self, name: str, layout: Layout) -> tuple[bool, bool]:
-        """Tell whether aligned variants take a tensor at all, and whether those do that take a map of it."""
+        """Return (aligned variants accept the tensor, aligned variants that map it accept it)."""
         aligned = not self.rules.misalignment({name: layout}, {})
         return aligned, aligned and (name not in self.mapped or not any(self.rules.unmappable(name, layout)))
 
     def _scalars(self, given: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:
-        """The scalars that decide something and are not what they would be if they were not passed."""
+        """Return the scalars that decisions depend on and that differ from their defaults."""
         passed = [scalar for scalar in self.op.scalars if scalar.name in self.static]
         passed = [scalar for scalar in passed if given.get(scalar.name) is not None]
         return {item.name: names[item.name] for item in passed if names[item.name] != _default(item.default, names)}
@@ -123,11 +123,11 @@ def _default(text: str, names: Mapping[str, Any]) -> Any:
 
 _PLAIN = re.compile(r"[A-Za-z][A-Za-z0-9_]*\Z")
 _WORDS = {"true", "false", "null", "yes", "no", "on", "off"}
-"""What some reader of YAML takes for something else than text."""
+"""Words that some YAML parsers do not read as strings."""
 
 
 def entry_lines(entry: Entry) -> Iterable[str]:
-    """An entry as lines of YAML, the first with the `-` of a list."""
+    """Write an entry as lines of a YAML list item."""
     for number, (key, value) in enumerate(entry.items()):
         yield f"{'- ' if number == 0 else '  '}{key}: {_text(value)}"
 

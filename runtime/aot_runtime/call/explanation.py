@@ -1,4 +1,4 @@
-"""Why a call gets the variants that it gets: a decision put into words."""
+"""Explain in words why a call gets its variants."""
 
 from __future__ import annotations
 
@@ -44,14 +44,14 @@ def explain_call(
     arguments: tuple[Any, ...],
     keywords: Mapping[str, Any],
 ) -> str:
-    """Explain what a call of an op's function (see `op.build_op`) would do; nothing is allocated or launched.
+    """Explain what a call of an op's function (see `op.build_op`) would do. Nothing is allocated or launched.
 
     Args:
-        blobs: of the bundle, for the code objects' files.
+        blobs: the bundle's blobs, for file names.
 
     Raises:
-        ArgumentError: the call would be refused, for the reason that the error gives.
-        TypeError: the arguments do not fit the function's signature.
+        ArgumentError: the call itself would raise this error.
+        TypeError: the arguments do not match the function's signature.
     """
     planner: Planner = function.planner  # type: ignore[attr-defined]
     bound = inspect.signature(function).bind(*arguments, **keywords).arguments
@@ -68,7 +68,7 @@ def _names(op: Op) -> set[str]:
 
 
 def _layout(device: Device, tensor: Tensor, value: Any) -> Layout | None:
-    """The layout of an argument once it is on the device; a numpy array is packed when it is copied there."""
+    """Return the layout that an argument has on the device. Copying a numpy array packs it."""
     if value is None:
         return None
     if isinstance(value, np.ndarray | np.generic):
@@ -78,16 +78,16 @@ def _layout(device: Device, tensor: Tensor, value: Any) -> Layout | None:
 
 
 def explain_decision(planner: Planner, decision: Decision, blobs: Mapping[str, Blob]) -> str:
-    """Put a decision into words: dims, specialisation, axes, and each launch with its config, grid and kernargs.
+    """Describe a decision: dims, specialisation, axes, and each launch with its config, grid and kernargs.
 
     Args:
-        blobs: of the bundle, for the code objects' files.
+        blobs: the bundle's blobs, for file names.
     """
     return "\n".join(map(escaped, decision_lines(planner, decision, blobs)))
 
 
 def decision_lines(planner: Planner, decision: Decision, blobs: Mapping[str, Blob]) -> Iterator[str]:
-    """The same, line by line, with the texts of the bundle as they are."""
+    """Like `explain_decision`, line by line and without escaping the bundle's texts."""
     op = planner.op
     yield from (*_call(op, decision), *_specialisation(decision), *_axes(op, decision))
     taken = {launch.index: launch for launch in decision.launches}
@@ -99,7 +99,7 @@ def decision_lines(planner: Planner, decision: Decision, blobs: Mapping[str, Blo
 
 
 def decision_data(planner: Planner, decision: Decision, blobs: Mapping[str, Blob]) -> dict[str, Any]:
-    """A decision as plain data, ready for JSON: what the call is, and what is launched for it."""
+    """Return a decision as JSON-ready data."""
     names, scope = decision.names, Scope.of(planner.op)
     data = {
         "op": planner.op.name,
@@ -256,7 +256,7 @@ def _kernarg_value(arg: Kernarg, variant: Variant, taken: LaunchDecision, decisi
     if arg.type.startswith(POINTER):
         there = decision.layouts.keys() | {name for name, *_ in decision.workspaces}
         if arg.value and arg.value not in there:
-            return f"0, as there is no {arg.value}"
+            return f"0, as {arg.value} is absent"
         return f"address of {arg.value}" if arg.value else _scratch(arg, variant, taken)
     value = taken.values[arg.value]
     return str(value) if arg.value in (arg.name, str(value)) else f"{value} = {arg.value}"

@@ -1,6 +1,7 @@
-"""Functions whose source is written for one op or one plan: what a repeated call runs, and nothing else is.
+"""Compile generated source into functions.
 
-Their source is known to `linecache`, so tracebacks and debuggers show it. They see no builtins.
+Only the path of a repeated call is generated: equivalent closures take more than twice as long. The source is
+registered with `linecache`, so tracebacks and debuggers show it. Generated functions see no builtins.
 """
 
 from __future__ import annotations
@@ -13,7 +14,7 @@ from typing import Any
 
 
 def define(function: str, source: str, filename: str, names: Mapping[str, Any]) -> Callable[..., Any]:
-    """The function of that name that `source` defines; its globals are `names`, and no builtins."""
+    """Return the named function that `source` defines, with `names` as its only globals."""
     namespace = {"__builtins__": {}, **names}
     exec(_compiled(source, filename), namespace)
     defined: Callable[..., Any] = namespace[function]

@@ -1,8 +1,7 @@
-"""From a decision to launches: packs kernargs, provides memory, and writes the function that a cached plan runs.
+"""Turn a decision into launches: pack kernargs, provide memory, and generate the function that a cached plan runs.
 
-A plan's `run` does the least that a repeated call needs: addresses and free scalars into a prepared kernarg segment,
-then the launch. Everything else was decided when the plan was made. A tensor map depends on the plan and on an address:
-a plan keeps those that it has made.
+A plan's `run` does as little as possible: it writes addresses and free scalars into a prepared kernarg segment, then
+launches. Everything else was decided during planning. Tensor maps, which depend on an address, are cached per plan.
 """
 
 from __future__ import annotations
@@ -37,11 +36,11 @@ from .generated import define
 from .scratch import Scratch, scratch_name, scratch_of
 
 MAX_MAPS = 256
-"""Addresses of a tensor whose maps a plan keeps."""
+"""Tensor maps that a plan keeps per tensor."""
 
 
 class LoadFunction(Protocol):
-    """Gives the driver's handle of a variant's kernel, loading its code object on first use: `Code`."""
+    """Return the driver's handle of a variant's kernel, loading its code object on first use. See `Code`."""
 
     streams: set[int]
     """Streams that kernels were launched on, besides the default stream."""
@@ -50,14 +49,14 @@ class LoadFunction(Protocol):
 
 
 class CallShape(msgspec.Struct, frozen=True):
-    """What a `run` function takes: the op's tensors, then the scalars that the caller may change from call to call."""
+    """Parameters of a `run` function: the op's tensors, then the scalars that may change from call to call."""
 
     tensors: tuple[str, ...]
     scalars: tuple[str, ...]
 
 
 class Field(msgspec.Struct, frozen=True):
-    """A kernarg that is written at each call: where it is, and the Python expression of its value."""
+    """A kernarg that each call writes: its offset, `struct` code and Python expression."""
 
     offset: int
     code: str
@@ -69,7 +68,7 @@ class Field(msgspec.Struct, frozen=True):
 
 
 class Segments(NamedTuple):
-    """Kernarg segments in one buffer: its first content, where each begins, and what each call writes."""
+    """Kernarg segments in one buffer: initial bytes, start of each segment, and fields that each call writes."""
 
     image: bytes
     begins: tuple[int, ...]
@@ -77,16 +76,16 @@ class Segments(NamedTuple):
 
 
 Prepared: TypeAlias = tuple[Any, ...]
-"""The buffer of the kernargs, the `PreparedLaunch` objects, then `enqueue` of each."""
+"""The kernarg buffer, a list of `PreparedLaunch` objects, then the `enqueue` method of each."""
 
 
 def build_run(
     op: Op, decision: Decision, shape: CallShape, given: frozenset[str], device: Device, load: LoadFunction
 ) -> Callable[..., Any]:
-    """The function that performs calls of one plan: `run(stream, tensors…, scalars…)` returns the outputs.
+    """Build the function that performs calls of one plan: `run(stream, tensors…, scalars…)` returns the outputs.
 
     Args:
-        given: tensors and scalars that the caller passes; other outputs are allocated, other scalars are constants.
+        given: tensors and scalars that the caller passes. Other outputs are allocated; other scalars are constants.
     """
     namespace: dict[str, Any] = {
         "_fill": partial(device.driver.fill, device.index),
@@ -135,7 +134,7 @@ def _segments(
     op: Op, decision: Decision, numbers: Sequence[int], free: frozenset[str], scratch: Scratch, device: Device,
     namespace: dict[str, Any],
 ) -> Segments:  # fmt: skip
-    """The kernarg segments of the launches, one behind the other, so that a call fills in all of them at once."""
+    """Lay out the kernarg segments of all launches in one buffer, which a call fills in one step."""
     image, begins, fields = bytearray(), [], []
     addresses = {name: f"{name}.ptr" for name in decision.layouts} | {name: name for name in scratch.names}
     for number in numbers:
@@ -158,8 +157,10 @@ def _prepare(
     decision: Decision, numbers: Sequence[int], segments: Segments, device: Device, load: LoadFunction,
     namespace: dict[str, Any],
 ) -> None:  # fmt: skip
-    """Provide prepared launches. Each call has all of a plan's for itself while it runs; those that were on another
-    stream are apart, so that a call on the default stream need not say where its launches go."""
+    """Provide pools of prepared launches. A running call owns the set it took from its pool.
+
+    Launches for other streams have a pool of their own, so a call on the default stream need not set the stream.
+    """
     launches = [decision.launches[number] for number in numbers]
     functions = [load(launch.variant) for launch in launches]
 
@@ -196,14 +197,14 @@ def _prepare(
 
 
 def _note_captures(device: Device, load: LoadFunction) -> None:
-    """Have the graphs that are being captured keep the bundle of a call, which may become part of them."""
-    device.holdings.settle()  # a capture whose end was interrupted
+    """Make each graph under capture keep the bundle's code alive, since the call may become part of it."""
+    device.holdings.settle()  # clean up after an interrupted capture
     for graph in list(device.holdings.captures.values()):
         graph.need(load)
 
 
 def _launching(numbers: Sequence[int], scratch: Scratch, packing: Sequence[str]) -> list[str]:
-    """Lines that fill in the kernargs, then launch: every scalar is known to fit by then."""
+    """Return lines that fill in all kernargs, then launch: a scalar that does not fit raises before any launch."""
     names = "".join(f", _enqueue{number}" for number in numbers)
     lines = ["if _stream:", "    _launches = _placed(_stream)", *(f"    {line}" for line in scratch.elsewhere)]
     lines += ["else:", "    try: _launches = _pop()", "    except _none_left: _launches = _make()"]
@@ -216,7 +217,7 @@ def _launching(numbers: Sequence[int], scratch: Scratch, packing: Sequence[str])
 
 
 def _packing(segments: Segments, namespace: dict[str, Any]) -> list[str]:
-    """A line that writes what changes from call to call into the kernargs, and what lies between as it is."""
+    """Return one `pack_into` line for the fields that change, rewriting the fixed bytes between them."""
     stretch: list[Field] = []
     for field in sorted(segments.fields, key=lambda field: field.offset):
         if stretch and stretch[-1].end != field.offset:
@@ -233,7 +234,7 @@ def _packing(segments: Segments, namespace: dict[str, Any]) -> list[str]:
 def _maps(
     variant: Variant, number: int, decision: Decision, device: Device, namespace: dict[str, Any]
 ) -> dict[str, str]:
-    """Kernarg name → the expression of its tensor map, which is made once for each address."""
+    """Map kernarg names to expressions of their tensor maps, which are cached by address."""
     found: dict[str, str] = {}
     for arg in variant.kernargs:
         if arg.map is not None:
@@ -251,7 +252,7 @@ def _field(arg: Kernarg, free: frozenset[str], addresses: dict[str, str], made: 
     if arg.map is not None:
         yield Field(arg.offset, f"{TENSOR_MAP_BYTES}s", made[arg.name])
     elif arg.type[0] == POINTER:
-        if arg.value in addresses:  # a tensor that is absent has address 0
+        if arg.value in addresses:  # an absent tensor keeps address 0
             yield Field(arg.offset, "Q", addresses[arg.value])
         elif arg.name in made:
             yield Field(arg.offset, "Q", made[arg.name])
@@ -261,7 +262,7 @@ def _field(arg: Kernarg, free: frozenset[str], addresses: dict[str, str], made: 
 
 
 def kernarg_image(op: Op, variant: Variant, values: Any, free: frozenset[str]) -> bytes:
-    """The kernarg segment with every value that a plan fixes; addresses and free scalars are left 0."""
+    """Return the kernarg segment with the plan's fixed values; addresses and free scalars are 0."""
     image = bytearray(variant.kernarg_bytes)
     for arg in variant.kernargs:
         if not arg.is_expression or arg.value in free:
@@ -284,7 +285,7 @@ def _epilogue(op: Op, decision: Decision) -> list[str]:
 
 
 def _note_stream(stream: int, arrays: Iterable[Any]) -> None:
-    """Remember that a stream uses these arrays, so that their memory outlives its work."""
+    """Record that a stream uses these arrays, to keep their memory until its work is done."""
     for array in arrays:
         if type(array.owner) is Allocation:
             array.owner.used_on(stream)
@@ -296,5 +297,5 @@ def host_copy(target: np.ndarray[Any, Any], source: Any, stream: Any) -> None:
 
 
 def layout_of(array: Any) -> Layout | None:
-    """The layout of an array that may be absent."""
+    """Return the layout of an array, or None for an absent one."""
     return None if array is None else array.layout

@@ -1,4 +1,4 @@
-"""An op of an open bundle, as a Python function: finds the plan of a call, makes it where it is new, and runs it."""
+"""Expose an op of an open bundle as a Python function that plans new calls and runs known plans."""
 
 from __future__ import annotations
 
@@ -36,24 +36,25 @@ if TYPE_CHECKING:
     from .contents import Contents
 
 MAX_PLANS = 4096
-"""Plans kept per op; beyond that they are all dropped and made anew as calls come."""
+"""Plans kept per op. When the limit is reached, all are dropped and planned again on demand."""
 
 
 def build_op(
     planner: Planner, device: Device, load: LoadFunction, check_contents: bool = False, bundle: str = "a bundle"
 ) -> Callable[..., Any]:
-    """The function that users call: the method of an `BundleOp`. Its signature and its docstring are the contract's.
+    """Build the function that users call. Its signature and docstring come from the contract.
 
     Args:
-        check_contents: hold what integer tensors on the device contain to the op's rules, too; see `contents`.
-        bundle: what the op is of, for its representation.
+        check_contents: also check the contents of integer tensors on the device; see `contents`.
+        bundle: description of the bundle, for the op's `repr`.
     """
     return BundleOp(planner.op, bundle, _Calls(planner, device, load, check_contents).function)._method
 
 
 class BundleOp(Shared):
-    """What the function of an op is a method of. A method is called as fast as a function, which an object that has
-    `__call__` is not, and shows the object that it is of.
+    """The object that an op's function is bound to.
+
+    A bound method shows this object's `repr` and is called as fast as a function; an object with `__call__` is slower.
     """
 
     __slots__ = ("_bundle", "_method", "_op")
@@ -67,7 +68,7 @@ class BundleOp(Shared):
         return f"<op {call_text(self._op)} of {self._bundle}>"
 
     def __getattr__(self, name: str) -> Any:
-        """The method by its name, as methods are found when they are copied."""
+        """Return the method by its name. Copying a bound method looks it up this way."""
         if name == self._op.name:
             return self._method
         raise AttributeError(f"{self!r} has no attribute '{name}'")
@@ -115,10 +116,10 @@ class _Calls:
         function.decide = self.decide
         return function
 
-    # A call whose plan is not there, or whose arguments are not device arrays
+    # The slow path: no plan yet, or arguments that are not device arrays
 
     def slow(self, tensors: dict[str, Any], scalars: dict[str, Any], stream: Any) -> Any:
-        """Bring every array to the device, find or make the plan, run it, and bring back what came from the host."""
+        """Copy host arrays to the device, find or make the plan, run it, and copy results back to the host."""
         handle = self._handle(stream)
         tensors = {name: self._on_host(name, value) for name, value in tensors.items()}
         on_host = self._all_numpy(tensors)
@@ -143,7 +144,7 @@ class _Calls:
             raise ArgumentError(f"{self.op.name}: {error}") from None
 
     def _hold_uncaptured(self, tensors: Mapping[str, Any], stream: int) -> None:
-        """Refuse arrays in host memory on a stream that is being captured: the copies would be made at each replay."""
+        """Raise CaptureError for host arrays on a capturing stream: each replay would repeat the copies."""
         on_host = [name for name, value in tensors.items() if isinstance(value, np.ndarray | np.generic)]
         if on_host and stream and self.device.driver.is_capturing(self.device.index, stream):
             raise CaptureError(
@@ -163,7 +164,7 @@ class _Calls:
         try:
             run = self.plans.get(key)
         except TypeError:
-            run = None  # an unhashable scalar: the planner names it
+            run = None  # an unhashable scalar: the planner reports it
         return run or self._make(key, arrays, scalars)
 
     def _make(self, key: Any, arrays: Mapping[str, Any], scalars: Mapping[str, Any]) -> Callable[..., Any]:
@@ -184,11 +185,11 @@ class _Calls:
         if note is not None:
             run = note.counting(run)
         if self.contents is not None and self.contents.reads_devices:
-            return run  # a plan that is kept would be found before anything is looked at
+            return run  # a cached plan would bypass the check of contents
         with self.lock:
             if len(self.plans) >= MAX_PLANS:
                 self.plans.clear()
-            if current() is recording:  # else `forget` may have been here already
+            if current() is recording:  # otherwise `forget` may have run already
                 self.plans[key] = run
         return run
 
@@ -203,7 +204,7 @@ class _Calls:
         return lambda *arguments: make(run(*arguments))
 
     def decide(self, layouts: Mapping[str, Any], scalars: Mapping[str, Any]) -> Decision:
-        """What a call with these layouts and scalars would do. Raises `ArgumentError`."""
+        """Plan a call with these layouts and scalars. Raises `ArgumentError`."""
         properties = self.device.properties
         key, cus, dies = self.device.key, properties.num_cus, properties.num_xcds
         return self.planner.decide(layouts, scalars, key, cus, properties.arch, dies)
@@ -220,7 +221,7 @@ class _Calls:
         return bool(inputs) and all(isinstance(value, np.ndarray | np.generic) for value in inputs)
 
     def _on_host(self, name: str, value: Any) -> Any:
-        """A numpy array over what another library has in host memory; anything else as it is."""
+        """View another library's host array as a numpy array; return anything else unchanged."""
         if value is None or isinstance(value, DeviceArray | np.ndarray | np.generic):
             return value
         from aot_runtime.device.foreign import host_array
@@ -271,7 +272,7 @@ class _Calls:
                 host_copy(host, arrays[tensor.name], stream)
 
     def _hand_back(self, result: Any, tensors: Mapping[str, Any], stream: Any, on_host: bool) -> Any:
-        """The caller's own arrays where it gave them; the others as numpy arrays if its inputs are."""
+        """Return the caller's own outputs as given, and allocated ones as numpy arrays if all inputs are numpy's."""
 
         def one(name: str, value: DeviceArray) -> Any:
             if tensors.get(name) is not None:
@@ -287,7 +288,7 @@ class _Calls:
 
 
 def _is_masked(value: Any) -> bool:
-    """Tell whether this is one of numpy's masked arrays: nobody has one who has not imported the module."""
+    """Return True for a numpy masked array, without importing `numpy.ma`."""
     module = sys.modules.get("numpy.ma")
     return module is not None and isinstance(value, module.MaskedArray)
 
@@ -300,7 +301,7 @@ def _zeroing(op: Op, given: frozenset[str]) -> Op:
 
 
 def call_source(op: Op, static: frozenset[str]) -> str:
-    """Source of an op's function. A known call is one look-up: by the identity of each layout, and the scalars."""
+    """Return the source of an op's function. A known call is one look-up, keyed by layouts and scalars."""
     required = [t.name for t in op.tensors if t.role != "output" and not t.optional]
     parameters = parameter_texts(op, lambda a: a.name if a.name in required else f"{a.name}=None")
     out = alias(op)
@@ -317,8 +318,8 @@ def call_source(op: Op, static: frozenset[str]) -> str:
     lines += [
         "    try:",
         f"        _run = _plans[{', '.join(key)},]",
-        "    except _unknown:  # a new call, or arguments that are no device arrays",
-        "        _run = None  # an error of the call itself is then no error while handling this one",
+        "    except _unknown:  # a new call, or arguments that are not device arrays",
+        "        _run = None  # leave the handler, so that later errors are not chained to this one",
         "    if _run is None:",
         f"        return _slow({_dict(tensors)}, {_dict(scalars)}, stream)",
         "    try:",

@@ -1,17 +1,16 @@
-"""Planning: turn a call's layouts and scalars into launches, in ordinary code that walks the contract.
+"""Plan calls: turn layouts and scalars into launches by walking the contract.
 
-Only expressions are compiled. A planner prepares once per op what does not depend on the call. It touches no device, so
-`explain` takes the same two steps: `checking`, then `choosing`.
+Planning has two steps, `checking` and `choosing`. Whatever does not depend on the call is prepared once per op, with
+expressions compiled. No device is touched, so `explain` takes the same steps.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 from aot_runtime.contract.arch import device_names
 from aot_runtime.contract.expressions import nearest, parse
@@ -30,14 +29,13 @@ if TYPE_CHECKING:
     from .entries import Describing, Entry
 
 
-@dataclass(frozen=True)
-class Origin:
-    """The bundle that has an op, for errors that say how to build what it lacks.
+class Origin(NamedTuple):
+    """The bundle of an op, for errors that say how to build missing variants.
 
     Attributes:
-        bundle: its name, or "".
-        manifest: the path of its manifest, from its provenance, or "".
-        place: its path, if it is known.
+        bundle: its name, or "" if unknown.
+        manifest: the path of its manifest, from its provenance, or "" if unknown.
+        place: its path, or None if unknown.
         is_complete: True if it has every variant of its manifest.
     """
 
@@ -48,12 +46,12 @@ class Origin:
 
 
 class Planner:
-    """An op's planner. Raises `ExpressionError` when the contract's expressions are not sound.
+    """An op's planner. Raises `ExpressionError` if the contract has faulty expressions.
 
     Attributes:
         op: the contract.
         origin: the bundle that has the op.
-        static: scalars that a decision depends on; the others only travel into the kernarg segment.
+        static: scalars that decisions depend on. The others are only passed to the kernels.
         checking, choosing: the two halves of planning.
     """
 
@@ -71,7 +69,7 @@ class Planner:
 
     @cached_property
     def _describing(self) -> Describing:
-        from .entries import Describing  # for a recording, or an error
+        from .entries import Describing  # needed for recordings and errors only
 
         mapped = {name for names in self.choosing.maps.values() for name in names}
         return Describing(self.op, self.origin.bundle, self.static, self._rules, mapped)
@@ -79,7 +77,7 @@ class Planner:
     def entry(
         self, layouts: Mapping[str, Layout | None], scalars: Mapping[str, Any], names: Mapping[str, Any]
     ) -> Entry:
-        """A call in the words of a calls file. names: the values that follow from its arguments."""
+        """Return a call as an entry of a calls file. `names` are the values computed from its arguments."""
         return self._describing.entry(layouts, scalars, names)
 
     def decide(
@@ -91,13 +89,17 @@ class Planner:
         arch: str,
         num_xcds: int | None = None,
     ) -> Decision:
-        """Return what a call with these layouts and scalars, by name, launches. Raises `ArgumentError`.
+        """Plan a call, given its layouts and scalars by name.
 
         Args:
             device: (driver name, device index), where outputs are allocated.
             num_cus: compute units of the device.
             arch: its architecture.
-            num_xcds: its XCDs; defaults to those of a whole GPU of the architecture.
+            num_xcds: its XCDs. Defaults to the number of a whole GPU of the architecture.
+
+        Raises:
+            ArgumentError: the arguments break the contract.
+            NoVariantError: no variant of the bundle fits the call.
         """
         with self._named_failures():
             hardware = device_names(arch, num_cus, num_xcds)
@@ -158,7 +160,7 @@ def op_planner(index: Index, name: str, place: Path | None = None) -> Planner:
     """Return the planner of a bundle's op. Raises `ArgumentError` for an unknown op, `BundleError` for an unsound one.
 
     Args:
-        place: the bundle's path, for errors that say how to build what is missing.
+        place: the bundle's path, for errors that say how to build missing variants.
     """
     ops = {op.name: op for op in index.ops}
     if name not in ops:

@@ -1,4 +1,4 @@
-"""The recording that runs in this process, if any, and the ops that have to plan anew when that changes."""
+"""The active recording of this process, if any, and the ops whose plans it invalidates when it begins or ends."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ class Recorder(Protocol):
     """A recording.
 
     Attributes:
-        launch: whether calls are launched, too.
+        launch: True if calls are also launched.
     """
 
     launch: bool
@@ -24,7 +24,7 @@ class Recorder(Protocol):
 
 
 class Planned(Protocol):
-    """An op that keeps plans of its calls."""
+    """An op that caches plans."""
 
     def forget(self) -> None:
         """Drop all plans."""
@@ -36,18 +36,18 @@ _watched: WeakSet[Any] = WeakSet()
 
 
 def current() -> Recorder | None:
-    """Return the recording that runs now."""
+    """Return the active recording, or None."""
     return _now
 
 
 def watch(op: Planned) -> None:
-    """Have an op plan every call anew whenever a recording begins or ends."""
+    """Register an op to drop its plans whenever a recording begins or ends."""
     with _lock:
         _watched.add(op)
 
 
 def begin(recording: Recorder) -> None:
-    """Make this the recording that runs. Raises `ArgumentError` if another one runs."""
+    """Activate a recording. Raises `ArgumentError` if another one is active."""
     global _now
     with _lock:
         if _now is not None:
@@ -59,7 +59,7 @@ def begin(recording: Recorder) -> None:
 
 
 def end(recording: Recorder) -> bool:
-    """End a recording. Returns False if it was not running."""
+    """End a recording. Returns False if it was not active."""
     global _now
     with _lock:
         if _now is not recording:

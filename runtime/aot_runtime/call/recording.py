@@ -1,7 +1,7 @@
-"""Recordings: which calls a program makes, noted where a call is planned.
+"""Record the distinct calls that a program makes.
 
-A recording is of the whole process, as calls come from any thread and any bundle. What one costs: while none runs, a
-look at a variable where a call is planned; while one runs, a call of a known plan counts itself.
+A recording covers the whole process, as calls come from any thread and any bundle. Calls are noted when they are
+planned. While recording, a repeated call also increments a counter; otherwise its cost is unchanged.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ if TYPE_CHECKING:
     from .planner import Planner
 
 MAX_CALLS = 1000
-"""Distinct calls of a recording; further ones are not noted, which a warning says when it is written."""
+"""Most distinct calls in a recording. Further calls are dropped, with a warning on close."""
 
 
 class Caller(Protocol):
-    """An op that makes plans."""
+    """An op that plans its calls."""
 
     planner: Planner
 
@@ -39,17 +39,17 @@ class Caller(Protocol):
 
 
 class Note:
-    """A distinct call. `add` counts one, from any thread and without a lock; so does `total`, which is asked once."""
+    """A distinct call and its lock-free counter. Read `total` only once: it increments the counter, too."""
 
     def __init__(self, entry: Entry):
         self.entry, self.add = entry, itertools.count().__next__
 
     def total(self) -> int:
-        """How often the call was made."""
+        """Return the number of calls."""
         return self.add()
 
     def counting(self, run: Callable[..., Any]) -> Callable[..., Any]:
-        """A plan's function that counts the calls that it has made."""
+        """Wrap a plan's function to count its successful calls."""
         add = self.add
 
         def run_and_count(*arguments: Any) -> Any:
@@ -61,11 +61,11 @@ class Note:
 
 
 class Recording:
-    """A recording that runs. Its calls are in the file once it is closed, or the process ends.
+    """An active recording. It is written to the file when it is closed or the process exits.
 
     Attributes:
         path: the calls file.
-        launch: whether calls are launched, too.
+        launch: True if calls are also launched.
     """
 
     def __init__(self, path: Path, launch: bool):
@@ -85,8 +85,7 @@ class Recording:
         self.close()
 
     def plan(self, caller: Caller, layouts: Mapping[str, Any], scalars: Mapping[str, Any]) -> tuple[Decision, Note]:
-        """The decision on a new call, and the note of it. Raises `ArgumentError`; a call that the contract allows is
-        noted where nothing is built for it, too."""
+        """Plan and note a new call. A valid call is noted even if no variant fits it. Raises `ArgumentError`."""
         laid_out = caller.lay_out(layouts, scalars)
         note = self._note(caller.planner.entry(layouts, scalars, laid_out.names))
         if not self.launch:
@@ -106,10 +105,9 @@ class Recording:
             return self._notes.setdefault(key, Note(entry))
 
     def close(self) -> None:
-        """End the recording and write what was called to the file, merged with what is there.
+        """End the recording and merge its calls into the file. Raises `CallsFileError`.
 
-        Raises `CallsFileError` where that cannot be done. A process that was forked from the one that records writes
-        nothing: it has its own recording, or none.
+        A forked child process writes nothing.
         """
         if not end(self) or os.getpid() != self._process:
             return
@@ -127,27 +125,27 @@ class Recording:
 
 
 def record(path: str | os.PathLike[str], *, launch: bool = True) -> Recording:
-    """Note which calls the process makes, for `aotbuild --for`.
+    """Record the calls that the process makes, for `aotbuild --for`.
 
         with aot_runtime.record("calls.yaml"):
             ...  # the program
 
-    Each distinct call of an op is noted once, with how often it was made: shapes, dtypes, the scalars that decide
-    something, and strides and addresses where they do. So is a call that the bundle has no variant for. The file is
-    written when the recording is closed, or the process ends; what is in it already is kept, and counts are added.
-    Several processes may record in one file.
+    Each distinct call of an op is noted once, with the number of times it was made. An entry holds shapes, dtypes, and
+    the scalars, strides and addresses that affect the choice of variants. Calls that no variant fits are noted, too.
+    The file is written when the recording is closed or the process exits. Existing entries are kept and counts are
+    added up, so several processes may record to one file.
 
     Args:
         path: the calls file, YAML. Reading and writing it needs the extra `record`.
-        launch: False: nothing is launched. Calls only return arrays of zeros, so that a program can be recorded with
-            no GPU, and with a bundle that has not the variants yet. Values of inout tensors stay as they are.
+        launch: False launches nothing: calls return arrays of zeros and leave inout tensors unchanged. This records
+            a program without a GPU, or before its variants are built.
 
     Returns:
-        the recording: a context manager, with a method `close`.
+        the recording, a context manager with a method `close`.
 
     Raises:
-        CallsFileError: the file is there and is no calls file, or cannot be written, or the extra is not installed.
-        ArgumentError: another recording runs in this process.
+        CallsFileError: the file exists but is not a calls file, it cannot be written, or the extra is not installed.
+        ArgumentError: another recording is active in this process.
     """
     from .calls_file import check
 
@@ -160,11 +158,11 @@ def record(path: str | os.PathLike[str], *, launch: bool = True) -> Recording:
 
 
 _by_environment = threading.Lock()
-"""Taken for good by the recording that the environment asks for: it begins once in a process."""
+"""Acquired once and never released: the environment starts at most one recording per process."""
 
 
 def record_by_environment() -> None:
-    """Record in the file that AOTBUILD_RECORD names, unless a recording runs or that one has begun before."""
+    """Start recording to the file in AOTBUILD_RECORD, unless this was done before or a recording is active."""
     path = os.environ.get("AOTBUILD_RECORD", "")
     if path and current() is None and _by_environment.acquire(blocking=False):
         record(path)

@@ -1,6 +1,6 @@
-"""The explanation of a `NoVariantError`: what is built, which changed call would be served, and how to build the rest.
+"""Explain a `NoVariantError`: the variants built, changes to the call that would help, and how to build the rest.
 
-It takes thousands of trial plans, so this module is loaded, and the explanation made, when somebody reads the error.
+The search makes thousands of trial plans, so the module is loaded only when the error is read.
 """
 
 from __future__ import annotations
@@ -26,24 +26,24 @@ from .entries import Entry, entry_lines
 CALLS = "calls.yaml"
 """The name of the calls file in the advice."""
 SHIPPED = "manifests"
-"""The folder of the manifests that come with aotbuild, which are built by their names."""
+"""Folder of the manifests shipped with aotbuild, which are built by name."""
 OUTPUT, BESIDE = "dist", "for-calls"
-"""Folders that aotbuild writes to: by default, and for a bundle that does not replace another."""
+"""Output folders of aotbuild: the default one, and one for a bundle that must not replace another."""
 
 LEVELS = 4
-"""Folders above a bundle that may be the root of its project."""
+"""Parent folders of a bundle to search for its manifest."""
 
 
 @dataclass(frozen=True)
 class Refusal:
-    """A call that the contract allows and that no variant serves.
+    """A valid call that no variant fits.
 
     Attributes:
         layouts, scalars: the call's arguments.
         call: the checked call.
-        search: what was tried.
+        search: the record of the failed search.
         device: (driver name, device index).
-        hardware: the values of the names that expressions have for the device.
+        hardware: values of the names that describe the device.
     """
 
     op: Op
@@ -57,7 +57,7 @@ class Refusal:
     hardware: Mapping[str, Any]
 
     def lines(self) -> tuple[str, ...]:
-        """Return lines on what is built, what was left out on purpose, and which changes would help."""
+        """Return lines that list built variants, variants left out on purpose, and changes that would help."""
         op, choosing = self.op, self.choosing
         built = list(choosing.table.values())
         there = {name: sorted({v.axis_values[name] for v in built}, key=str) for name in choosing.axis_names}
@@ -84,7 +84,7 @@ class Refusal:
                 for aligned in ((True, False) if may_be_aligned else (False,))
             )
         except (AotError, ArithmeticError, TypeError):
-            return False  # the changed arguments make no call
+            return False  # the changed arguments are invalid
 
     def _serves(self, changes: Iterable[Change]) -> bool:
         arguments = Arguments(self.layouts, self.scalars, self.call.names)
@@ -97,25 +97,25 @@ class Refusal:
 
 
 def build_lines(command: str, entry: Entry) -> tuple[str, ...]:
-    """Return lines with a command of `build_command` and the entry of its calls file."""
+    """Return lines with a build command and the calls-file entry that it needs."""
     first = f"to have it built: `{command}`, with this in {CALLS}:"
     return (first, "  calls:", *(f"    {line}" for line in entry_lines(entry)))
 
 
 def build_command(bundle: str, manifest: str, place: Path | None, arch: str) -> str:
-    """Return the command that builds the variants of a calls file and keeps the bundle's others.
+    """Return the command that builds the variants of a calls file and keeps the bundle's other variants.
 
     Args:
-        bundle: its name.
-        manifest: that of the bundle, from the root of its project; empty where the bundle does not say.
-        place: where the bundle lies, if that is known.
+        bundle: the bundle's name.
+        manifest: the bundle's manifest, relative to its project; empty if unknown.
+        place: the bundle's path, or None if unknown.
     """
     output = _output(f"{bundle}-{arch}", place)
     return shlex.join(["aotbuild", "--arch", arch, "--for", CALLS, *output, _manifest(bundle, manifest, place)])
 
 
 def _output(name: str, place: Path | None) -> Iterator[str]:
-    """To the bundle itself where aotbuild would write it, else to a folder of its own."""
+    """Return output options: add to the bundle if aotbuild would write to its path, else use a separate folder."""
     if place is None or place.name != name or not (place / INDEX).is_file() or not os.access(place, os.W_OK):
         yield from ("-o", BESIDE)
         return
@@ -126,8 +126,7 @@ def _output(name: str, place: Path | None) -> Iterator[str]:
 
 
 def _manifest(bundle: str, manifest: str, place: Path | None) -> str:
-    """The manifest's file where it is found, from the working folder or above the bundle, else the name of one that is
-    shipped."""
+    """Return the manifest's path if found in the working folder or above the bundle, else its shipped name."""
     known = manifest or f"{bundle}.yaml"
     for folder in (Path(), *(place.absolute().parents[:LEVELS] if place else ())):
         if (folder / known).is_file():

@@ -1,4 +1,4 @@
-"""Rules of calls; each raises an error that names the argument."""
+"""The rules for calls. Each raises an error that names the argument."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from aot_runtime.errors import ArgumentError
 from aot_runtime.texts import shown
 
 RANGE_32 = 2**31
-"""Bytes that 32-bit offsets reach (`tt.pointer_range`), and elements that a kernel without 64-bit offsets reaches."""
+"""Reach of 32-bit offsets: in bytes for `tt.pointer_range`, in elements for kernels without 64-bit offsets."""
 
 
 def pick_value(axis: Axis, wanted: Any) -> Value | None:
-    """The axis's value for a call whose `pick` expression gives `wanted`; None where there is none.
+    """Pick the axis value for a call whose `pick` expression evaluates to `wanted`, or None.
 
     `>=` (`>`) takes the smallest value that is >= (>) `wanted`, `<=` (`<`) the largest that is <= (<).
     """
@@ -57,11 +57,11 @@ class Rules:
     # Tensors
 
     def missing(self, name: str) -> NoReturn:
-        """An argument that the call must pass is not there."""
+        """Raise the error for a missing argument."""
         raise self.error(f"argument '{name}' is missing")
 
     def form(self, name: str, layout: Layout) -> None:
-        """Rank, dtype, contiguity; the elements of an output do not share memory."""
+        """Check rank, dtype and contiguity. Written tensors must also be writeable and must not overlap themselves."""
         tensor = self.tensors[name]
         if len(layout.shape) != len(tensor.shape):
             raise self.error(
@@ -99,14 +99,14 @@ class Rules:
             step *= layout.shape[dim]
 
     def innermost(self, name: str, layout: Layout) -> int | None:
-        """The innermost dim: the one that the layout has of several candidates, else the last contiguous one."""
+        """Return the innermost dim: of the allowed ones, the one with stride 1; else the last contiguous dim."""
         tensor = self.tensors[name]
         if tensor.innermost:
             return innermost_dim(layout.shape, layout.strides, tensor.innermost)
         return tensor.contiguous[-1] if tensor.contiguous else None
 
     def dtype(self, variable: str, layouts: Mapping[str, Layout | None]) -> str:
-        """The dtype that a variable stands for; every tensor that has it must agree."""
+        """Return the dtype of a dtype variable. All its tensors must agree."""
         present = {name: layout for name, layout in layouts.items() if layout is not None}
         first = next(iter(present))
         for name, layout in present.items():
@@ -117,7 +117,7 @@ class Rules:
         return present[first].dtype
 
     def extent(self, name: str, position: int, layout: Layout, expected: Any) -> None:
-        """Check an extent of a tensor against the op's dims; `dim|1` may be 1."""
+        """Check one extent of a tensor against its expected value. An extent `dim|1` may also be 1."""
         tensor = self.tensors[name]
         actual = layout.shape[position]
         if actual == expected or (tensor.shape[position].broadcast and actual == 1):
@@ -137,7 +137,7 @@ class Rules:
         shape: tuple[Any, ...],
         device: tuple[str, int],
     ) -> Layout | None:
-        """The layout of an output: the caller's, checked, or that of the array to allocate; None if there is none."""
+        """Return an output's layout: the caller's, checked, or one to allocate; None if the output does not exist."""
         name = tensor.name
         if not exists:
             if given is not None:
@@ -155,7 +155,7 @@ class Rules:
         return make_layout(device, dtype, shape, packed_strides(shape, order), True)
 
     def same_device(self, layouts: Mapping[str, Layout | None]) -> None:
-        """All arguments are on one device."""
+        """Check that all arguments are on one device."""
         present = {name: layout for name, layout in layouts.items() if layout is not None}
         first = next(iter(present), "")
         for name, layout in present.items():
@@ -169,7 +169,7 @@ class Rules:
     # Scalars and dims
 
     def scalar(self, scalar: Scalar, value: Any) -> Any:
-        """A scalar's value as its type has it. Raises `ArgumentError` on a wrong type, choice or range."""
+        """Convert a scalar to its type. Raises `ArgumentError` for a wrong type, choice or range."""
         name = scalar.name
         if value is None:
             self.missing(name)
@@ -198,16 +198,16 @@ class Rules:
         return number
 
     def out_of_range(self, name: str, value: Any, low: int, high: int) -> NoReturn:
-        """A dim's extent is not within its range."""
+        """Raise the error for a dim outside its limits."""
         raise self.error(f"{name} is {shown(value)}; allowed: {low} to {high}")
 
     def unmet(self, text: str, values: Mapping[str, Any]) -> NoReturn:
-        """A condition of the op's `require` does not hold."""
+        """Raise the error for a condition of `require` that does not hold."""
         given = ", ".join(f"{name}={value}" for name, value in values.items())
         raise self.error(f"requires {text}{'; given: ' if given else ''}{given}")
 
     def derived(self, name: str, value: Any) -> Any:
-        """A derived value: a number, so small that no chain of them grows without bound."""
+        """Check that a derived value is a number below 2**63, so that chains of them stay bounded."""
         if not isinstance(value, int | float) or abs(value) >= 2**63:
             raise self.error(f"{name} would be {shown(value)}; a number below 2**63 is allowed")
         return value
@@ -215,7 +215,7 @@ class Rules:
     # Specialisation and launch
 
     def misalignment(self, layouts: Mapping[str, Layout | None], extents: Mapping[str, int]) -> tuple[str, ...]:
-        """The reason why a call cannot use the aligned specialisation; empty if it can, single variants aside."""
+        """Return the reasons why a call cannot use aligned variants. Tensor maps are checked per variant."""
         reasons: list[str] = []
         for name, layout in layouts.items():
             if layout is not None:
@@ -244,7 +244,7 @@ class Rules:
         return unmappable(name, layout, self.innermost(name, layout))
 
     def reach(self, layouts: Mapping[str, Layout | None]) -> None:
-        """Without 64-bit offsets in the kernel, no tensor may reach beyond 2**31 elements."""
+        """Check that each tensor spans less than 2**31 elements, unless the kernel has 64-bit offsets."""
         if self.op.wide_offsets:
             return
         for name, layout in layouts.items():
@@ -255,7 +255,7 @@ class Rules:
                 )
 
     def grid(self, extents: tuple[Any, Any, Any], variant: Variant) -> tuple[int, int, int]:
-        """A launch grid that the device can take."""
+        """Check a launch grid against the device's limits."""
         limits = self.grid_limits(variant.num_warps * variant.warp_size)
         for axis, extent, limit in zip("xyz", extents, limits, strict=True):
             if not isinstance(extent, int) or not 0 <= extent <= limit:
@@ -263,7 +263,7 @@ class Rules:
         return extents
 
     def nbytes(self, space: Workspace, shape: tuple[Any, ...], names: Mapping[str, Any]) -> int:
-        """The size of a workspace. names: of dtype variables the dtype."""
+        """Return the size of a workspace in bytes. `names` resolves dtype variables."""
         if any(not isinstance(extent, int) or extent < 0 for extent in shape):
             raise self.error(f"workspace '{space.name}' would have shape {shape}")
         return math.prod(shape) * DTYPES[names.get(space.dtype, space.dtype)].size

@@ -1,8 +1,7 @@
-"""The self-test: calls whose results are known, made on this device and compared.
+"""The self-test: make a bundle's recorded calls on this device and compare the results.
 
-That the driver, the device and the code objects together compute the right numbers is thus shown with nothing but a
-bundle. Every array lies between guard zones, and outputs are poisoned beforehand: an element that the kernels leave out
-fails, and so does a store that goes past either end, or into an input.
+It verifies driver, device and code objects together, with nothing but a bundle. Every array lies between guard zones
+and outputs are poisoned first, so missed elements, out-of-bounds stores and stores to inputs are all detected.
 """
 
 from __future__ import annotations
@@ -30,25 +29,25 @@ from .decision import Decision
 from .planner import op_planner
 
 GUARD_BYTES = 256
-"""On either side of an array; a multiple of the alignment that the aligned specialisation asks for."""
+"""Size of each guard zone; a multiple of the alignment that aligned variants need."""
 
 
 class SelftestBundle(Protocol):
-    """What a self-test needs of a bundle that is open."""
+    """The interface that a self-test needs of an open bundle."""
 
     path: Path
     index: Index
     device: Device
 
     def __getitem__(self, op: str) -> Any:
-        """An op by its name."""
+        """Return an op by name."""
 
 
 @dataclass(frozen=True)
 class Output:
-    """One tensor that a case writes to: its largest deviation from the expected result, and the bound on it.
+    """A tensor that a case writes to: its largest deviation from the expected result, and the bound on it.
 
-    `fault` says what is wrong, and is empty if the output passes.
+    `fault` describes the failure, and is empty if the output passes.
     """
 
     name: str
@@ -75,7 +74,7 @@ class Launched:
 
 @dataclass(frozen=True)
 class Result:
-    """What came of one case. `fault`: the call itself failed, so that there are no outputs, or it altered an input."""
+    """The result of one case. `fault` describes a failed call, which has no outputs, or an altered input."""
 
     op: str
     case: str
@@ -91,7 +90,7 @@ class Result:
 
 @dataclass(frozen=True)
 class Report:
-    """A run of the self-test: on what, and what came of each case."""
+    """The results of a self-test, with the bundle and device it ran on."""
 
     bundle: str
     id: str
@@ -106,23 +105,23 @@ class Report:
 
 @dataclass(frozen=True)
 class Prepared:
-    """A case with its vectors, which are what the index says they are."""
+    """A case with its vectors, checked against the index."""
 
     case: Case
     vectors: Vectors
 
 
 def prepare(bundle: SelftestBundle, *ops: str) -> list[Prepared]:
-    """The cases of some ops, or of all, with their vectors.
+    """Load cases and their vectors. Defaults to all ops.
 
     Raises:
-        ArgumentError: there is no such op.
-        NoVectorsError: one of them has no cases.
+        ArgumentError: an op does not exist.
+        NoVectorsError: an op has no cases.
         BundleError: vectors are missing, altered or malformed.
     """
     index = bundle.index
     for op in ops:
-        op_planner(index, op)  # names the ops there are if this is none of them
+        op_planner(index, op)  # raises for an unknown op
     contracts = {item.name: item for item in index.ops}
     cases = [case for case in index.selftest if not ops or case.op in ops]
     without = [f"op '{op}' of bundle '{index.name}'" for op in ops if op not in {case.op for case in cases}]
@@ -137,18 +136,18 @@ def prepare(bundle: SelftestBundle, *ops: str) -> list[Prepared]:
 
 
 def run_selftest(bundle: SelftestBundle, *ops: str) -> Report:
-    """Run the cases of some ops, or of all. Raises as `prepare` does; a case that fails is a `Result`, no exception."""
+    """Run cases, by default of all ops. Raises as `prepare` does; a failed case is a `Result`, not an exception."""
     return make_report(bundle, [run_case(bundle, prepared) for prepared in prepare(bundle, *ops)])
 
 
 def make_report(bundle: SelftestBundle, results: Iterable[Result]) -> Report:
-    """The report of the cases that were run."""
+    """Return the report of finished cases."""
     index, device = bundle.index, bundle.device
     return Report(index.name, index.id, index.target.arch, f"{device} ({device.properties.name})", tuple(results))
 
 
 def run_case(bundle: SelftestBundle, prepared: Prepared) -> Result:
-    """Make one call and compare what it gives."""
+    """Make one call and compare its outputs."""
     case, started = prepared.case, time.monotonic()
     launches: tuple[Launched, ...] = ()
     outputs: tuple[Output, ...] = ()
@@ -184,7 +183,7 @@ def _launched(bundle: SelftestBundle, op: Op, decision: Decision) -> Iterator[La
 
 @dataclass(frozen=True)
 class _Guarded:
-    """An array between two guard zones: `view` of `whole`, which was made of `host`."""
+    """An array between two guard zones: `view` is part of `whole`, which was copied from `host`."""
 
     whole: DeviceArray
     view: DeviceArray
@@ -209,14 +208,14 @@ def _arrays(device: Device, op: Op, prepared: Prepared) -> Mapping[str, _Guarded
             values = _poisoned(vectors.expected[tensor.name], dtype_of(tensor, case.dtypes))
         if values is not None:
             order = packing_order(tensor, values.ndim, innermost=case.innermost.get(tensor.name))
-            # What is read from beside an input shows as NaN in a result; what is written beside an output could be NaN.
+            # A NaN guard exposes out-of-bounds reads of inputs. Output guards are not NaN, as kernels may store NaN.
             guard = np.nan if tensor.role == "input" and values.dtype.kind not in "biu" else 85
             arrays[tensor.name] = _guarded(device, values, order or tuple(range(values.ndim)), guard)
     return arrays
 
 
 def _poisoned(expected: Array, dtype: np.dtype[Any]) -> Array:
-    """What is not expected anywhere: of floats NaN (1 where NaN is expected), of integers the complement."""
+    """Return values that differ from the expected ones: NaN (1 if NaN is expected), or complements of integers."""
     if dtype.kind not in "biu":
         return np.where(np.isnan(expected), 1.0, np.nan).astype(dtype)
     with np.errstate(invalid="ignore"):
@@ -224,7 +223,7 @@ def _poisoned(expected: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def _guarded(device: Device, values: Array, order: Shape, guard: float) -> _Guarded:
-    """`values` on the device, its dims packed in an order from outermost to innermost, between zones of `guard`."""
+    """Copy values to the device between zones of `guard`, packed with dims in `order`, outermost first."""
     packed = np.asarray(values.transpose(order), order="C")
     zone = np.full(GUARD_BYTES // packed.itemsize, guard, packed.dtype)
     host = np.concatenate([zone, packed.reshape(-1), zone])
@@ -252,7 +251,7 @@ def _compare(name: str, array: _Guarded, expected: Array, bound: float) -> Outpu
 
 
 def result_lines(result: Result) -> list[str]:
-    """A case in two lines or more: what it launched, and how far each output is off."""
+    """Describe a case: its launches, and the deviation of each output."""
     launches = " + ".join(map(str, result.launches)) or "nothing launched"
     lines = [f"{'ok' if result.passed else 'FAILED':<6}  {result.op} {result.case}: {launches}"]
     if result.fault:
@@ -264,13 +263,13 @@ def result_lines(result: Result) -> list[str]:
 
 
 def head_text(bundle: SelftestBundle) -> str:
-    """On what a self-test runs."""
+    """Describe the bundle and device of a self-test."""
     report = make_report(bundle, ())
     return f"bundle {report.bundle} for {report.arch}, id {report.id[:ID_LENGTH]}, on {report.device}"
 
 
 def report_data(report: Report) -> dict[str, Any]:
-    """A report as plain data, ready for JSON: an error that is not finite is null."""
+    """Return a report as JSON-ready data. Errors that are not finite become null."""
     data = asdict(report) | {"passed": report.passed}
     for item, result in zip(data["results"], report.results, strict=True):
         item["passed"] = result.passed

@@ -11,8 +11,10 @@ from __future__ import annotations
 
 import re
 from collections.abc import Mapping
-from dataclasses import dataclass, replace
 from typing import Literal
+
+import msgspec
+from msgspec.structs import replace
 
 Tier = Literal["primary", "supported", "experimental"]
 """`primary`: the shipped kernels are tuned for it first; the README says how far each was checked.
@@ -21,8 +23,7 @@ Tier = Literal["primary", "supported", "experimental"]
 Fp8 = Literal["", "fnuz", "ocp"]
 
 
-@dataclass(frozen=True)
-class Backend:
+class Backend(msgspec.Struct, frozen=True):
     """A GPU API, by the name that Triton's compiler and the runtime's driver have for it.
 
     Attributes:
@@ -66,8 +67,7 @@ SIMDS = 4
 KIB = 1024
 
 
-@dataclass(frozen=True)
-class ComputeUnit:
+class ComputeUnit(msgspec.Struct, frozen=True):
     """The hardware that a workgroup runs on, with four SIMDs: a gfx9 compute unit, an RDNA work-group processor
     (Triton compiles for WGP mode) or an NVIDIA SM. From LLVM and CUDA.
 
@@ -95,8 +95,7 @@ class ComputeUnit:
     compute_units: int = 1
 
 
-@dataclass(frozen=True)
-class Peaks:
+class Peaks(msgspec.Struct, frozen=True):
     """Rates of a product.
 
     Attributes:
@@ -124,8 +123,7 @@ class Peaks:
     line_bytes: int
 
 
-@dataclass(frozen=True)
-class Product:
+class Product(msgspec.Struct, frozen=True):
     """A GPU of an architecture. num_cus: its compute units, of RDNA halves of work-group processors (data sheets)."""
 
     title: str
@@ -133,8 +131,7 @@ class Product:
     peaks: Peaks
 
 
-@dataclass(frozen=True)
-class Architecture:
+class Architecture(msgspec.Struct, frozen=True):
     """An architecture, and all that differs by architecture.
 
     Attributes:

@@ -19,7 +19,7 @@ from .memory import DeviceMemory
 
 
 class ArrayDevice(Protocol):
-    """What an array needs of its device."""
+    """The interface that an array needs of its device."""
 
     driver: Driver
     index: int
@@ -27,13 +27,13 @@ class ArrayDevice(Protocol):
     memory: DeviceMemory
 
     def handle(self, stream: Any) -> int:
-        """The handle of a stream: a `Stream`'s, an integer, None (the default stream), or another library's."""
+        """Return the handle of a stream: a `Stream`, an integer, None (the default stream), or a foreign stream."""
 
     def write(self, address: int, host: np.ndarray[Any, Any], stream: int) -> None:
         """Copy a packed numpy array to an address."""
 
     def read(self, host: np.ndarray[Any, Any], address: int, stream: int) -> None:
-        """Fill a packed numpy array from an address."""
+        """Copy memory at an address to a packed numpy array."""
 
     def array(self, host: Any) -> DeviceArray:
         """Copy a numpy array to the device, packed."""
@@ -42,9 +42,9 @@ class ArrayDevice(Protocol):
 class DeviceArray(OneOfAKind):
     """An array in the memory of one GPU.
 
-    Make one with `Device.array`, `empty`, `zeros`, `full` or `wrap`; views share memory. Like numpy, `strides` are in
-    bytes; `layout.strides` are in elements. Its content is the device's: comparing arrays, and asking whether one is
-    true, is a `TypeError`; an array is hashed by what it is, not by its content.
+    Created by `Device.array`, `empty`, `zeros`, `full` or `wrap`. Views share memory. As in numpy, `strides` are in
+    bytes; `layout.strides` are in elements. Arrays are hashed by identity. Comparing them, or taking their truth
+    value, raises `TypeError`, since their values are on the device.
     """
 
     __slots__ = ("__weakref__", "device", "layout", "owner", "ptr")
@@ -92,31 +92,29 @@ class DeviceArray(OneOfAKind):
 
     def __eq__(self, other: object) -> NoReturn:
         raise TypeError(
-            f"{self!r} is not compared on the device: compare what its numpy() gives; `is` says whether two are one"
+            f"{self!r} cannot be compared on the device: compare the results of numpy(), or identity with `is`"
         )
 
     __ne__ = __lt__ = __le__ = __gt__ = __ge__ = __eq__
     __hash__ = object.__hash__
 
     def __bool__(self) -> NoReturn:
-        raise TypeError(
-            f"whether {self!r} is true is in its content: ask what its numpy() gives, its size, or whether it `is None`"
-        )
+        raise TypeError(f"the truth value of {self!r} depends on its content: test numpy(), its size, or `is None`")
 
     # Views
 
     def __getitem__(self, key: Any) -> DeviceArray:
-        """A view: integers, slices, `...` and None (a new dim), as in numpy's basic indexing."""
+        """Return a view by numpy's basic indexing: integers, slices, `...` and None (a new dim)."""
         keys = key if isinstance(key, tuple) else (key,)
         shape, strides, offset = _index(self.layout, keys)
         return self._view(shape, strides, offset)
 
     def __iter__(self) -> Iterator[DeviceArray]:
-        """Views along the first dim."""
+        """Iterate over views along the first dim."""
         return (self[i] for i in range(len(self)))
 
     def transpose(self, *axes: int) -> DeviceArray:
-        """A view with the dims in another order; reversed without arguments."""
+        """Return a view with permuted dims; reversed if no axes are given."""
         rank = self.ndim
         order = tuple(axis + rank if axis < 0 else axis for axis in axes or reversed(range(rank)))
         if sorted(order) != list(range(rank)):
@@ -129,7 +127,7 @@ class DeviceArray(OneOfAKind):
         return self.transpose()
 
     def reshape(self, *shape: int) -> DeviceArray:
-        """A view of another shape; one extent may be -1. Raises `ArgumentError` where that would need a copy."""
+        """Return a view of another shape. One extent may be -1. Raises `ArgumentError` if a copy would be needed."""
         wanted = [int(extent) for extent in shape]
         if wanted.count(-1) == 1:
             rest = math.prod(extent for extent in wanted if extent != -1)
@@ -150,9 +148,9 @@ class DeviceArray(OneOfAKind):
     # Copies
 
     def numpy(self, stream: Any = None) -> np.ndarray[Any, Any]:
-        """A copy in host memory, after all earlier work of `stream`; C-contiguous."""
+        """Return a C-contiguous copy in host memory, made after all earlier work of `stream`."""
         layout = self.layout
-        # As integers: numpy cannot make strided views of every dtype of ml_dtypes.
+        # Viewed as integers: numpy cannot make strided views of every ml_dtypes dtype.
         span = np.empty((layout.high - layout.low,), f"u{layout.itemsize}")
         if span.nbytes:
             address = self.ptr + layout.low * layout.itemsize
@@ -161,7 +159,7 @@ class DeviceArray(OneOfAKind):
         return np.ascontiguousarray(view).view(self.dtype).reshape(layout.shape)
 
     def copy_from(self, host: np.ndarray[Any, Any], stream: Any = None) -> None:
-        """Overwrite the array, which must have no gaps, with a numpy array of the same shape and dtype."""
+        """Overwrite an array without gaps by a numpy array of the same shape and dtype."""
         order = self._writeable_order()
         if host.shape != self.shape or host.dtype != self.dtype:
             raise ArgumentError(f"cannot copy {host.dtype}{list(host.shape)} to {self.dtype}{list(self.shape)}")
@@ -170,7 +168,7 @@ class DeviceArray(OneOfAKind):
             self.device.write(self.ptr, packed, self.device.handle(stream))
 
     def fill(self, byte: int, stream: Any = None) -> None:
-        """Set every byte of an array that has no gaps."""
+        """Set every byte of an array without gaps."""
         self._writeable_order()
         if self.nbytes:
             self.device.driver.fill(self.device.index, self.ptr, byte, self.nbytes, self.device.handle(stream))
@@ -186,11 +184,11 @@ class DeviceArray(OneOfAKind):
 
     @property
     def __cuda_array_interface__(self) -> dict[str, Any]:
-        """Version 3 of the protocol; also what HIP builds of torch and cupy read."""
+        """The array interface, version 3. HIP builds of torch and cupy read it, too."""
         if self.device.driver.dlpack_device is None:
-            raise AttributeError(f"{self.device} has no memory of a GPU; use __dlpack__ or numpy(), which copy")
-        if self.dtype.isbuiltin != 1:  # of ml_dtypes: its type string means something else
-            raise AttributeError(f"__cuda_array_interface__ has no {self.layout.dtype}; use __dlpack__")
+            raise AttributeError(f"{self.device} has no GPU memory; use __dlpack__ or numpy(), which copy")
+        if self.dtype.isbuiltin != 1:  # an ml_dtypes dtype, whose type string is misleading
+            raise AttributeError(f"__cuda_array_interface__ does not support {self.layout.dtype}; use __dlpack__")
         return {
             "shape": self.shape,
             "typestr": self.dtype.str,
@@ -200,7 +198,7 @@ class DeviceArray(OneOfAKind):
         }
 
     def __dlpack_device__(self) -> tuple[int, int]:
-        """DLPack's (type, id) of the array's device; of an emulated one the CPU, to which exports copy."""
+        """Return DLPack's (device type, device id). For emulated devices it is the CPU, to which exports copy."""
         from .exporting import dlpack_device
 
         return dlpack_device(self)
@@ -213,20 +211,20 @@ class DeviceArray(OneOfAKind):
         dl_device: tuple[int, int] | None = None,
         copy: bool | None = None,
     ) -> Any:
-        """A DLPack capsule, versioned where `max_version` allows it, of this very memory or of a copy.
+        """Export the array as a DLPack capsule, versioned if `max_version` allows it.
 
-        The consumer's `stream` is made to wait for this device's default stream. A copy is made where `copy` asks for
-        one, and for `dl_device` (1, 0), the CPU. An emulated array is always copied to the CPU.
+        The consumer's `stream` is made to wait for this device's default stream. The memory is shared, unless `copy`
+        is true or `dl_device` is (1, 0), the CPU. Emulated arrays are always copied to the CPU.
 
         Raises:
-            BufferError: that needs a copy, and `copy` is false; or `dl_device` is another device.
+            BufferError: a copy is needed but `copy` is false, or `dl_device` is a different device.
         """
         from .exporting import export_array
 
         return export_array(self, stream, max_version, dl_device, copy)
 
     def __array__(self, dtype: Any = None, copy: bool | None = None) -> np.ndarray[Any, Any]:
-        """A copy in host memory, for numpy. Raises `TypeError` where `copy` is false."""
+        """Return a copy in host memory, for numpy. Raises `TypeError` if `copy` is false."""
         if copy is False:
             raise TypeError(f"an array on {self.device} becomes a numpy array by a copy, which copy=False forbids")
         return self.numpy().astype(self.dtype if dtype is None else dtype, copy=False)
@@ -266,10 +264,10 @@ def _index(layout: Layout, keys: tuple[Any, ...]) -> tuple[Shape, Shape, int]:
 
 
 def _reshape(layout: Layout, shape: Shape) -> Shape | None:
-    """Strides of a view of `shape`, an array of the same size; None where none exists, by numpy's rule.
+    """Return the strides of a view of `shape`, which has the same size, or None if a copy is needed (numpy's rule).
 
-    Elements one stride apart form a run, across dims too where the outer one goes on at the same stride. A dim of the
-    view lies in one run, so from the innermost on each takes its extent of what is left of a run.
+    A run is a sequence of equally spaced elements, possibly across several dims. Each dim of a view lies in one run.
+    So, starting with the innermost dim, each consumes its extent from the current run.
     """
     if layout.size == 0:
         return packed_strides(shape)
@@ -288,9 +286,9 @@ def _reshape(layout: Layout, shape: Shape) -> Shape | None:
 
 
 def _runs(layout: Layout) -> list[tuple[int, int]]:
-    """(elements, stride) of each run of an array that is not empty, outermost first; dims of one element do not count.
+    """Return (elements, stride) of each run of a non-empty array, outermost first. Dims of extent 1 are skipped.
 
-    A single element is a run of one.
+    A single element is a run of length 1.
     """
     runs: list[tuple[int, int]] = []
     for extent, stride in zip(layout.shape, layout.strides, strict=True):

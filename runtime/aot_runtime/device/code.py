@@ -1,4 +1,4 @@
-"""`Code`: the code objects of a bundle on one device, loaded when first needed and unloaded after the last use."""
+"""The code objects of a bundle on one device, loaded on first use and unloaded after the last use."""
 
 from __future__ import annotations
 
@@ -16,16 +16,17 @@ from .streams import StreamDevice
 
 
 class Code:
-    """Gives the driver's handles of kernels. Whoever may launch one keeps this: an op, and a graph that has launches.
+    """Loads kernels and returns their driver handles. Thread-safe.
 
-    Thread-safe. When nobody has it any more, the code objects are unloaded, once the work that was launched is done.
+    Ops, and graphs with launches, keep a reference. After the last one is dropped, the code objects are unloaded as
+    soon as launched work is done.
 
     Args:
-        read: gives the content of a code object, and raises where that cannot be had; again at each further try.
-        path: where it is, for errors.
+        read: function that returns the content of a code object. If it raises, the next call retries.
+        path: function that returns its path, for errors.
 
     Attributes:
-        streams: those that kernels were launched on, besides the default stream.
+        streams: streams that kernels were launched on, besides the default stream.
     """
 
     def __init__(self, device: StreamDevice, read: Callable[[str], bytes], path: Callable[[str], object]):
@@ -38,11 +39,11 @@ class Code:
             device.memory.launched_on.add(self)
 
     def __len__(self) -> int:
-        """The number of kernels that are loaded."""
+        """Return the number of loaded kernels."""
         return len(self._functions)
 
     def __call__(self, variant: Variant) -> int:
-        """The handle of a variant's kernel."""
+        """Return the handle of a variant's kernel."""
         key = (variant.code, variant.symbol, variant.lds_bytes)
         function = self._functions.get(key)
         if function is None:
@@ -80,10 +81,10 @@ class _ModuleHolding(Holding):
     streams: set[int]
 
     def give_back(self) -> None:
-        """Unload the code object once the work on the default stream and the others is done."""
+        """Unload the code object after the work on all its streams is done."""
         module, device = handle_of(self.made), self.owner_device
         if module and not self.gone:
             for stream in (0, *self.streams):
-                with contextlib.suppress(DriverCallError):  # a stream that is gone, or work that failed
+                with contextlib.suppress(DriverCallError):  # a destroyed stream, or failed work
                     device.driver.synchronize(device.index, stream)
             device.driver.unload_module(device.index, module, self.gone)

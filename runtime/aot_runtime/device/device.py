@@ -1,4 +1,4 @@
-"""`Device`: one GPU through one driver, the arrays in its memory and the work that it is given."""
+"""A GPU accessed through one driver: its memory, streams and graphs."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ if TYPE_CHECKING:
 
 
 class Device(Shared):
-    """One GPU. Get it with `get_device`; equal devices are one object."""
+    """A GPU, returned by `get_device`. Each GPU has a single object."""
 
     _instead = "; pass its name on, as in get_device('hip:0')"
 
@@ -50,7 +50,7 @@ class Device(Shared):
     # Arrays
 
     def empty(self, shape: Shape | int, dtype: Any, *, order: Shape | None = None, stream: Any = None) -> DeviceArray:
-        """An array of unspecified content. `order` lists the dims from outermost to innermost in memory."""
+        """Return an uninitialised array. `order` lists the dims from outermost to innermost in memory."""
         extents = (shape,) if isinstance(shape, int) else tuple(int(extent) for extent in shape)
         if min(extents, default=0) < 0 or (order is not None and sorted(order) != list(range(len(extents)))):
             raise ArgumentError(f"no array has shape {shown(extents)} with its dims in order {shown(order)}")
@@ -58,7 +58,7 @@ class Device(Shared):
         return self.new(layout, layout.size * layout.itemsize, self.handle(stream))
 
     def zeros(self, shape: Shape | int, dtype: Any, *, order: Shape | None = None, stream: Any = None) -> DeviceArray:
-        """As `empty`, filled with zeros."""
+        """Return an array of zeros. See `empty` for the arguments."""
         result = self.empty(shape, dtype, order=order, stream=stream)
         result.fill(0, stream)
         return result
@@ -66,14 +66,14 @@ class Device(Shared):
     def full(
         self, shape: Shape | int, value: Any, dtype: Any, *, order: Shape | None = None, stream: Any = None
     ) -> DeviceArray:
-        """As `empty`, filled with a number, which is converted as numpy does it."""
+        """Return an array filled with a number, converted by numpy's rules. See `empty` for the arguments."""
         name = dtype_name(dtype)
         try:
             element = np.asarray(value, numpy_dtype(name))
         except (TypeError, ValueError, OverflowError) as error:
-            raise ArgumentError(f"{shown(value)} is no {name} to fill an array with: {error}") from None
+            raise ArgumentError(f"{shown(value)} cannot fill an array of {name}: {error}") from None
         if element.shape:
-            raise ArgumentError(f"{shown(value)} is no {name} to fill an array with: it is no single number")
+            raise ArgumentError(f"{shown(value)} cannot fill an array of {name}: it is not a single number")
         result = self.empty(shape, name, order=order, stream=stream)
         content = element.tobytes()
         if len(set(content)) == 1:
@@ -83,33 +83,33 @@ class Device(Shared):
         return result
 
     def new(self, layout: Layout, nbytes: int, stream: int) -> DeviceArray:
-        """As `empty`, for a packed layout of this device and its size in bytes."""
+        """Return an uninitialised array with a packed layout of this device. `nbytes` is the layout's size."""
         if not nbytes:
             return DeviceArray(self, 0, layout, None)
         owner = self.memory.allocate(nbytes, stream)
         return DeviceArray(self, owner.address, layout, owner)
 
     def array(self, host: Any, dtype: Any = None, *, order: Shape | None = None, stream: Any = None) -> DeviceArray:
-        """Copy a numpy array (or what numpy makes one of) to the device, packed."""
+        """Copy a numpy array, or anything that converts to one, to a packed array on the device."""
         source = np.asarray(host, None if dtype is None else numpy_dtype(dtype_name(dtype)))
         result = self.empty(source.shape, source.dtype, order=order, stream=stream)
         result.copy_from(source, stream)
         return result
 
     def wrap(self, foreign: Any) -> DeviceArray:
-        """An array of another library in this device's memory, not copied (DLPack, `__cuda_array_interface__`)."""
+        """Wrap another library's array in this device's memory without a copy (DLPack, `__cuda_array_interface__`)."""
         from .foreign import wrap_foreign
 
         return wrap_foreign(self, foreign)
 
     def trim(self, keep: int = 0) -> None:
-        """Wait for the device, and give memory that no array uses back to the system.
+        """Wait for the device and return unused memory to the system.
 
         Args:
-            keep: bytes that the driver's pool may go on holding, those in use included.
+            keep: bytes that the driver's pool may keep, including those in use.
 
         Raises:
-            CaptureError: one of the device's streams is being captured.
+            CaptureError: a stream of the device is being captured.
         """
         if keep < 0:
             raise ArgumentError(f"keep is {keep}; 0 or more bytes are allowed")
@@ -119,11 +119,11 @@ class Device(Shared):
         self.memory.give_back(keep)
 
     def memory_stats(self) -> MemoryStats:
-        """How much of the device's memory the runtime's pool holds, and how much of that arrays and calls use."""
+        """Return how many bytes the runtime's pool holds, and how many of them are in use."""
         return self.memory.stats()
 
     def free_memory(self) -> int:
-        """Bytes that new arrays can have: those that no process has taken, and those of the pool without use."""
+        """Return the bytes available to new arrays: free device memory plus unused memory of the pool."""
         stats = self.memory_stats()
         return self.driver.free_memory(self.index) + stats.held - stats.in_use
 
@@ -134,18 +134,18 @@ class Device(Shared):
         return Stream(self)
 
     def event(self, stream: StreamLike | None = None) -> Event:
-        """Return a new event at the end of a stream."""
+        """Return a new event recorded on a stream."""
         return Event(self, stream)
 
     def synchronize(self, stream: StreamLike | None = None) -> None:
-        """Wait until all work of a stream is done."""
+        """Wait for all work of a stream."""
         self.driver.synchronize(self.index, self.handle(stream))
 
     @contextmanager
     def capture(self, stream: Stream) -> Iterator[Graph]:
         """Record the calls on `stream` into a graph instead of running them.
 
-        Nothing allocates meanwhile: every output is passed with `out=` (else `CaptureError`).
+        Calls cannot allocate during a capture: pass every output with `out=`, or `CaptureError` is raised.
         """
         from .graph import Graph
 
@@ -154,14 +154,14 @@ class Device(Shared):
             graph.begin()
             yield graph
         finally:
-            graph.is_over = True  # from here on, whoever gives something back ends it
+            graph.is_over = True  # from here on, any `settle` ends the capture
             try:
                 graph.end()
             finally:
                 self.holdings.settle()
 
     def handle(self, stream: Any) -> int:
-        """The handle of a stream: ours, an integer, None (the default stream), or another library's object."""
+        """Return the handle of a stream: a `Stream`, an integer, None (the default stream), or a foreign stream."""
         if stream is None:
             return 0
         if isinstance(stream, Stream):
@@ -178,11 +178,11 @@ class Device(Shared):
         self.driver.copy_to_device(self.index, address, host.ctypes.data, host.nbytes, stream)
 
     def read(self, host: np.ndarray[Any, Any], address: int, stream: int) -> None:
-        """Fill a packed numpy array from an address."""
+        """Copy memory at an address to a packed numpy array."""
         self._hold_uncaptured(stream)
         self.driver.copy_to_host(self.index, host.ctypes.data, address, host.nbytes, stream)
 
     def _hold_uncaptured(self, stream: int) -> None:
-        """Refuse a copy that would become part of a graph, where it would be made at each replay."""
+        """Raise CaptureError for a copy on a capturing stream: each replay would repeat it."""
         if stream and self.driver.is_capturing(self.index, stream):
             raise CaptureError("host memory cannot be copied on a stream that is being captured: copy before or after")

@@ -1,7 +1,7 @@
-"""DLPack capsules: an address and a layout, given to another library or taken from it, with no copy.
+"""Export and import of DLPack capsules, without copies.
 
-The structs are those of dlpack.h: `DLManagedTensor`, and since version 1 `DLManagedTensorVersioned`, which knows of
-memory that may not be written: https://dmlc.github.io/dlpack/latest/c_api.html
+The structs follow dlpack.h: `DLManagedTensor`, and since version 1 `DLManagedTensorVersioned`, which has a read-only
+flag: https://dmlc.github.io/dlpack/latest/c_api.html
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ VERSION = (1, 0)
 CPU = (1, 0)
 """kDLCPU."""
 HOST_DEVICES = (1, 3, 11)
-"""DLDeviceTypes of memory that the host addresses: kDLCPU, kDLCUDAHost, kDLROCMHost."""
+"""DLDeviceTypes of host-accessible memory: kDLCPU, kDLCUDAHost, kDLROCMHost."""
 _READ_ONLY, _IS_COPIED = 1, 2
 """Flags of a versioned capsule."""
 _HAS_VERSIONS = tuple(map(int, np.__version__.split(".")[:2])) >= (2, 1)
-"""True where numpy makes capsules that have a version."""
+"""True if numpy supports versioned capsules."""
 
 _NAMES = {(row.dlpack, 8 * row.size): row.name for row in DTYPES.values()}
 
@@ -85,10 +85,10 @@ class Exchanged:
     Attributes:
         ptr: the address of its first element.
         dtype: the dtype's name.
-        strides: in elements.
-        owner: what has to stay alive as long as the array is used.
-        device: DLPack's (type, id).
-        writeable: whether it may be written to.
+        strides: strides in elements.
+        owner: object to keep alive while the array is in use.
+        device: DLPack's (device type, device id).
+        writeable: True if it may be written to.
     """
 
     ptr: int
@@ -101,10 +101,10 @@ class Exchanged:
 
 
 def export_capsule(array: Exchanged, versioned: bool, copied: bool = False) -> Any:
-    """A capsule of an array, whose owner stays alive until the consumer lets go. copied: it is the consumer's own.
+    """Export an array as a capsule that keeps its owner alive. `copied` marks it as a copy made for the consumer.
 
-    The capsule is one of numpy's, for an array over the same addresses, with the device and the dtype put right: what
-    ends it is C code, which may run anywhere, during another exception too. numpy before 2.1 makes none with a version.
+    The capsule is made by numpy over the same addresses, then device and dtype are patched. Its deleter is C code,
+    which is safe to run anywhere, even while an exception is handled. numpy before 2.1 has no versioned capsules.
     """
     dtype = DTYPES[array.dtype]
     size = dtype.size
@@ -131,7 +131,7 @@ def _form(capsule: Any) -> type[_Managed | _Versioned]:
 
 
 class _Imported:
-    """Keeps another library's tensor alive, and lets go of it when the last view is gone."""
+    """Keeps another library's tensor alive until the last view is gone."""
 
     def __init__(self, managed: _Managed | _Versioned):
         self.managed = managed
@@ -142,7 +142,7 @@ class _Imported:
 
 
 def import_capsule(capsule: Any) -> Exchanged:
-    """The array of a capsule, which is used up. Raises `ArgumentError`; then it is its producer's as before."""
+    """Consume a capsule and return its array. If it raises `ArgumentError`, the capsule is left unconsumed."""
     form = _form(capsule)
     managed = form.from_address(_api.PyCapsule_GetPointer(capsule, form.names[0]))
     if isinstance(managed, _Versioned) and managed.major != VERSION[0]:

@@ -1,4 +1,4 @@
-"""A `DeviceArray` given to another library by DLPack: its own memory, or a copy where that is asked for or needed."""
+"""Export a `DeviceArray` by DLPack: its own memory, or a copy if requested or needed."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .memory import DeviceMemory
 
 
 class ExportDevice(Protocol):
-    """What an export needs of an array's device."""
+    """The interface that an export needs of an array's device."""
 
     driver: Driver
     index: int
@@ -24,25 +24,25 @@ class ExportDevice(Protocol):
         """Copy a numpy array to the device, packed."""
 
     def handle(self, stream: Any) -> int:
-        """The handle of a stream. Raises `ArgumentError`."""
+        """Return the handle of a stream. Raises `ArgumentError`."""
 
 
 class Exportable(Protocol):
-    """What an export needs of an array: `DeviceArray`."""
+    """The interface that an export needs of an array. See `DeviceArray`."""
 
     ptr: int
     layout: Layout
 
     @property
     def device(self) -> ExportDevice:
-        """Where it is."""
+        """The array's device."""
 
     def numpy(self) -> np.ndarray[Any, Any]:
-        """A copy in host memory."""
+        """Return a copy in host memory."""
 
 
 def dlpack_device(array: Exportable) -> tuple[int, int]:
-    """DLPack's (type, id) of what an export is by default: emulated memory is copied to the host's."""
+    """Return DLPack's (device type, device id) of a default export. Emulated memory is exported to the CPU."""
     kind = array.device.driver.dlpack_device
     return CPU if kind is None else (kind, array.device.index)
 
@@ -54,10 +54,10 @@ def export_array(
     dl_device: tuple[int, int] | None,
     copy: bool | None,
 ) -> Any:
-    """A capsule, with the arguments and errors of `__dlpack__` in the Python array API standard.
+    """Export an array with the arguments and errors of `__dlpack__` in the Python array API standard.
 
     Raises:
-        BufferError: the export would need a copy, and `copy` is false; or it is asked for on another device.
+        BufferError: a copy is needed but `copy` is false, or `dl_device` is a different device.
     """
     versioned = max_version is not None and tuple(max_version) >= VERSION
     here = dlpack_device(array)

@@ -1,4 +1,4 @@
-"""Arrays of other libraries as `DeviceArray`s, with no copy: DLPack and `__cuda_array_interface__`."""
+"""Import arrays of other libraries without copies: DLPack and `__cuda_array_interface__`."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from .dlpack import HOST_DEVICES, VERSION, import_capsule
 
 
 def wrap_foreign(device: ArrayDevice, foreign: Any) -> DeviceArray:
-    """A `DeviceArray` over another library's array. Raises `ArgumentError` when it is not on this device."""
+    """Return a `DeviceArray` over another library's array. Raises `ArgumentError` if it is not on this device."""
     if isinstance(foreign, DeviceArray) and foreign.layout.device == device.key:
         return foreign
     with _library_errors(foreign):
@@ -31,14 +31,14 @@ def _wrapped(device: ArrayDevice, foreign: Any) -> DeviceArray:
     interface = getattr(foreign, "__cuda_array_interface__", None)
     if interface is None:
         raise ArgumentError(
-            f"{type(foreign).__name__} is no array: a numpy array, a DeviceArray, or an object with __dlpack__ or "
+            f"{type(foreign).__name__} is not an array: a numpy array, a DeviceArray, or an object with __dlpack__ or "
             "__cuda_array_interface__ is allowed"
         )
     return _from_interface(device, foreign, interface)
 
 
 def host_array(foreign: Any) -> np.ndarray[Any, Any] | None:
-    """Another library's array in host memory as a numpy array over the same memory; None for any other object."""
+    """Return a numpy array over another library's host array, or None for any other object."""
     if isinstance(foreign, type) or not (hasattr(foreign, "__dlpack__") and hasattr(foreign, "__dlpack_device__")):
         return None
     with _library_errors(foreign):
@@ -50,7 +50,7 @@ def host_array(foreign: Any) -> np.ndarray[Any, Any] | None:
         "data": (taken.ptr, not taken.writeable),
         "shape": taken.shape,
         "strides": tuple(stride * size for stride in taken.strides),
-        "typestr": f"|u{size}",  # a dtype of ml_dtypes has no string of its own
+        "typestr": f"|u{size}",  # dtypes of ml_dtypes have no type string
         "version": 3,
     }
     return np.asarray(SimpleNamespace(__array_interface__=memory, owner=taken.owner)).view(numpy_dtype(taken.dtype))
@@ -78,13 +78,13 @@ def _device_of(foreign: Any) -> tuple[int, int]:
 def _capsule(foreign: Any, **stream: int) -> Any:
     try:
         return foreign.__dlpack__(**stream, max_version=VERSION)
-    except TypeError:  # a library from before DLPack 1
+    except TypeError:  # a library without DLPack 1
         return foreign.__dlpack__(**stream)
 
 
 @contextmanager
 def _library_errors(foreign: Any) -> Iterator[None]:
-    """Makes an `ArgumentError` of what another library raises: a tensor with gradients, a protocol half fulfilled."""
+    """Convert another library's exceptions to `ArgumentError`, such as torch's refusal of tensors with gradients."""
     if isinstance(foreign, type):
         raise ArgumentError(f"{foreign.__name__} is a class, not an array")
     try:
@@ -93,7 +93,7 @@ def _library_errors(foreign: Any) -> Iterator[None]:
         raise
     except Exception as error:
         reason = f"{type(error).__name__}: {error}"
-        raise ArgumentError(f"{type(foreign).__name__} does not let itself be taken: {reason}") from error
+        raise ArgumentError(f"{type(foreign).__name__} cannot be imported: {reason}") from error
 
 
 def _from_interface(device: ArrayDevice, foreign: Any, interface: dict[str, Any]) -> DeviceArray:

@@ -1,4 +1,4 @@
-"""`Graph`: calls that were recorded, to be launched again as one."""
+"""Graphs: captured calls that are replayed with one launch."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from .streams import StreamDevice, StreamLike
 class Graph(OneOfAKind):
     """A recorded sequence of calls (see `Device.capture`), replayed with one launch.
 
-    It keeps the arrays' addresses: the arrays that were passed must live as long as it does, and their contents
-    may change between replays. Workspaces of the captured calls belong to the graph, and it keeps their code loaded.
+    A graph refers to the addresses of the arrays passed: keep them alive as long as the graph. Their contents may
+    change between replays. The graph owns the workspaces of its calls and keeps their code loaded.
     """
 
     def __init__(self, device: StreamDevice, stream: int):
@@ -28,17 +28,17 @@ class Graph(OneOfAKind):
         self._needed: set[Any] = set()
 
     def workspace(self, nbytes: int) -> int:
-        """Memory that lives as long as the graph."""
+        """Allocate memory that lives as long as the graph. Returns its address."""
         made = _Workspace(self.device, nbytes)
         self._workspaces.append(made)
         return made.address
 
     def need(self, thing: Any) -> None:
-        """Keep something as long as the graph is there."""
+        """Keep an object alive as long as the graph."""
         self._needed.add(thing)
 
     def begin(self) -> None:
-        """Begin the capture. Raises `CaptureError` where the stream is being captured already."""
+        """Begin the capture. Raises `CaptureError` if the stream is already being captured."""
         device, captures = self.device, self.device.holdings.captures
         device.holdings.settle()
         with device.holdings.lock:
@@ -52,11 +52,11 @@ class Graph(OneOfAKind):
                 raise
 
     def end(self) -> None:
-        """End the capture, if it began and was not ended; once more where that was interrupted."""
+        """End the capture if it is in progress. Call again after an interrupt."""
         device, captures = self.device, self.device.holdings.captures
         self.is_over = True
         with device.holdings.lock:
-            if captures.get(self._stream) is not self or self._is_ending:  # by a call that this one is made in
+            if captures.get(self._stream) is not self or self._is_ending:  # a reentrant call
                 return
             self._is_ending = True
             try:

@@ -1,13 +1,13 @@
-"""Things that the driver made for objects of this library, and how they are given back once the objects are gone.
+"""Ownership of driver resources: release them after their owners are gone, safely under interrupts.
 
-A finaliser runs wherever an object dies: in any thread, in the middle of anything, and an interrupt (Ctrl-C) may end it
-before its first line. So none gives anything back. Each thing of the driver's has a `Holding`: a weak reference to the
-object that owns it, which is there before the thing is made. When the owner dies, C code that no interrupt enters puts
-the holding into a queue, and `Holdings.settle` gives back what is in it: one thing at a time, in one thread at a time.
+Finalisers are not safe places to release resources: they run in any thread, at any point, and an interrupt (Ctrl-C) may
+end them before their first line. Instead, each resource has a `Holding`, a weak reference to its owner that is created
+before the resource. When the owner dies, C code, which cannot be interrupted, queues the holding. `Holdings.settle`
+then releases queued resources, one at a time and in one thread at a time.
 
-An interrupt comes after a call, at the start of a function or in a loop of Python code. So a call of the driver leaves
-its outcome where the holding finds it (`made`, `gone`) in the call of C itself, and lines that belong together make no
-call. Whatever was interrupted was therefore done or was not, and is gone on with.
+Python handles interrupts after calls, on function entry and in loops. So driver calls store their results where the
+holding finds them (`made`, `gone`) from within C, and lines that must not be separated make no calls. After an
+interrupt, each step was thus either done or not, and can be resumed.
 """
 
 from __future__ import annotations
@@ -31,26 +31,26 @@ class Capture(Protocol):
     """A capture in progress."""
 
     is_over: bool
-    """Tell whether nothing is left of it but to end it."""
+    """True if the capture only remains to be ended."""
 
     def end(self) -> None:
-        """End it; once more where that was interrupted."""
+        """End it. Call again after an interrupt."""
 
     def workspace(self, nbytes: int) -> int:
-        """The address of new memory, which lives as long as what is captured."""
+        """Allocate memory that lives as long as the captured graph. Returns its address."""
 
     def need(self, thing: Any) -> None:
-        """Keep something as long as what is captured."""
+        """Keep an object alive as long as the captured graph."""
 
 
 class Holding(ref[Any]):
-    """A thing of the driver's, and a weak reference to the object that owns it.
+    """A driver resource: a weak reference to its owner.
 
     Attributes:
-        made: what the driver's call that makes it leaves there: see `Driver`.
-        gone: what the call that gives it back leaves there.
-        destroy: that call, given the device, the handle and `gone`.
-        trigger: has the queue looked at when the owner dies.
+        made: result of the driver call that creates it, stored by the call. See `Driver`.
+        gone: result of the driver call that destroys it, stored by the call.
+        destroy: function that destroys it, given the device, the handle and `gone`.
+        trigger: weak reference that calls `settle` when the owner dies.
     """
 
     __slots__ = ("destroy", "device", "gone", "made", "trigger")
@@ -61,19 +61,18 @@ class Holding(ref[Any]):
     trigger: ref[Any] | None
 
     def give_back(self) -> None:
-        """Give the thing back, if it was made. Called again where it was interrupted."""
+        """Release the resource if it was created. Called again after an interrupt."""
         handle = handle_of(self.made)
         if handle and not self.gone:
             self.destroy(self.device, handle, self.gone)
 
 
 class Holdings:
-    """The things that the driver made for the objects of one device. Used from any thread, and from finalisers.
+    """The driver resources of one device. Safe to use from any thread and from finalisers.
 
     Attributes:
-        lock: held while things are given back. Whoever makes something of a thing that may be given back meanwhile
-            holds it, too.
-        captures: those in progress, by their stream. Meanwhile nothing is given back, as that would break them.
+        lock: held while resources are released. Hold it to use a resource that may be released meanwhile.
+        captures: captures in progress, by stream. Nothing is released during one, since that would break it.
     """
 
     def __init__(self, device: int) -> None:
@@ -81,34 +80,36 @@ class Holdings:
         self.lock = threading.RLock()
         self.captures: dict[int, Capture] = {}
         self.dropped: deque[Holding] = deque()
-        """Holdings whose owners are gone, in this order."""
+        """Holdings whose owners are gone, in order."""
         self._held: dict[int, Holding] = {}
-        """Holdings that are there, by their own id."""
+        """All holdings, by id."""
         self._is_settling = False
 
     def hold(self, kind: type[_H], owner: object) -> _H:
-        """A new holding for an owner, to be completed by `add`."""
-        trigger = ref(owner, self._settle_for)  # before the other: what was made last is called first
+        """Return a new holding for an owner, to be passed to `add` once its attributes are set."""
+        trigger = ref(owner, self._settle_for)  # created first: callbacks run in reverse order
         holding = kind(owner, self.dropped.append)
         holding.trigger, holding.device = trigger, self.device
         return holding
 
     def add(self, holding: Holding) -> list[Any]:
-        """Take a holding that has all of its facts; the thing itself is made next. Returns its `made`."""
+        """Register a holding before its resource is created. Returns its `made` list."""
         made: list[Any] = []
         holding.gone, holding.made = [], made
         self._held[id(holding)] = holding
         return made
 
     def hold_handle(self, owner: object, destroy: Callable[[int, int, list[Any]], None]) -> list[Any]:
-        """Hold what one call gives back; returns the holding's `made`."""
+        """Register a holding for a resource that `destroy` releases. Returns its `made` list."""
         holding = self.hold(Holding, owner)
         holding.destroy = destroy
         return self.add(holding)
 
     def settle(self) -> None:
-        """Give back what nobody owns any more. Nothing happens during a capture, and where another thread is at it: it
-        looks again when it is done."""
+        """Release all resources without owners.
+
+        Does nothing during a capture, or if another thread is settling, which then checks the queue again.
+        """
         self._end_captures()
         while self.dropped and not self._is_settling and not self.captures:
             with self.lock:
@@ -123,12 +124,12 @@ class Holdings:
 
     def _settle_one(self, holding: Holding) -> None:
         try:
-            if hasattr(holding, "made"):  # else it was interrupted before anything was made
+            if hasattr(holding, "made"):  # else interrupted before the resource was created
                 holding.give_back()
-        except DeviceError as error:  # the driver keeps it: a stream of another library is gone, or the device is lost
+        except DeviceError as error:  # leaked: a foreign stream was destroyed, or the device is lost
             log("not given back: %s", error)
         self._held.pop(id(holding), None)
-        del self.dropped[0]  # last, and by no call
+        del self.dropped[0]  # last, and without a call that could be interrupted
 
     def _settle_for(self, _: object, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
         if not is_finalizing():

@@ -1,4 +1,4 @@
-"""What may not be there twice."""
+"""Base classes of objects that cannot be copied or pickled."""
 
 from __future__ import annotations
 
@@ -6,21 +6,22 @@ from typing import Any, NoReturn
 
 
 class OneOfAKind:
-    """An object that stands for something which its process has on a device. A copy would give it back a second time,
-    and another process does not have it: copying and pickling are a `TypeError`.
+    """Base of objects that own a device resource. Copying and pickling them raises `TypeError`.
+
+    A copy would release the resource twice, and other processes do not have it.
     """
 
     __slots__ = ()
     _instead = ""
-    """What to do instead, for the message."""
+    """Hint for the error message."""
 
     def __reduce_ex__(self, protocol: Any) -> NoReturn:
         name = type(self).__name__
-        raise TypeError(f"a {name} is neither copied nor pickled: it belongs to its process{self._instead}")
+        raise TypeError(f"a {name} cannot be copied or pickled: it belongs to its process{self._instead}")
 
 
 class Shared(OneOfAKind):
-    """One that nobody changes or closes, so that it is its own copy."""
+    """Base of immutable ones. `copy` returns the object itself."""
 
     __slots__ = ()
 

@@ -1,14 +1,13 @@
-"""Device memory in stream order: who may reuse an address, and when.
+"""Stream-ordered device memory.
 
-Small blocks are kept for the next allocation of their size on their stream, which is what a repeated call asks for:
-stream order makes that safe, and it saves two driver calls. The rest goes back to the driver's pool. Where there is too
-little memory for an allocation, all that nothing uses goes back to the system, and it is tried once more. Scratch
-memory of calls on the default stream is kept apart: taking and giving back a block is no more than a list's `pop` and
-`append`.
+Small blocks are kept for the next allocation of the same size on the same stream, as repeated calls need them. Stream
+order makes the reuse safe, and it saves two driver calls. Other blocks return to the driver's pool. If an allocation
+fails, all unused memory is returned to the system and the allocation is retried. Scratch memory of calls on the default
+stream has free lists of its own, so a block is taken and returned by a list's `pop` and `append`.
 
-A block belongs to its `Allocation`, and comes back when that is gone: see `holdings`. Small blocks of the default
-stream that were kept once come back to their shelf (`_Shelf`) by themselves. A stream of ours is destroyed once its
-`Stream` is gone and the memory that was allocated on it, which is given back on it.
+A block is owned by its `Allocation` and released after it (see `holdings`). A small block of the default stream that
+was kept once returns to its shelf (`_Shelf`) directly. A stream of ours is destroyed after its `Stream` and all memory
+allocated on it are gone.
 """
 
 from __future__ import annotations
@@ -27,34 +26,34 @@ from .holdings import Holding, Holdings
 GRANULE = 512
 """Sizes are rounded up to this many bytes."""
 KEPT_BLOCK = 1 << 20
-"""Bytes of the largest block that is kept."""
+"""Size of the largest block to keep, in bytes."""
 KEPT_TOTAL = 64 << 20
-"""Bytes that are kept altogether."""
+"""Total size of kept blocks, in bytes."""
 SHELF_TOTAL = 32 << 20
-"""Bytes of small blocks that come back by themselves; when there are more, they come back as others do."""
+"""Total size of blocks on shelves, in bytes. Beyond it, blocks are released as usual."""
 SCRATCH_BLOCK, SCRATCH_TOTAL = 16 << 20, 64 << 20
-"""The same of scratch memory that calls on the default stream take turns with."""
+"""Largest block and total size of scratch memory of calls on the default stream, in bytes."""
 
 
 class MemoryStats(NamedTuple):
-    """Bytes of device memory: `held` was taken from the system, of it `in_use` is used by arrays and by calls."""
+    """Bytes of device memory `held` by the pool, and the part `in_use` by arrays and calls."""
 
     held: int
     in_use: int
 
 
 class LaunchedOn(Protocol):
-    """An object that remembers the streams that it launched kernels on, by handle."""
+    """An object that records the handles of streams that it launched kernels on."""
 
     streams: set[int]
 
 
 class StreamHolding(Holding):
-    """A stream of ours.
+    """A stream created by the runtime.
 
     Attributes:
-        blocks: what was allocated on it, and was not given back yet, by their ids.
-        is_retired: whether its `Stream` is gone.
+        blocks: blocks allocated on it and not yet released, by id.
+        is_retired: True if its `Stream` is gone.
     """
 
     __slots__ = ("blocks", "is_retired", "memory")
@@ -63,8 +62,10 @@ class StreamHolding(Holding):
     memory: DeviceMemory
 
     def give_back(self) -> None:
-        """Destroy the stream, unless memory is left of it: the last of that comes back here. The default stream waits
-        for its work, so that memory which the work uses is not given back before."""
+        """Destroy the stream, unless blocks of it remain: releasing the last one calls this again.
+
+        The default stream is made to wait for its work first, so memory in use is not reused early.
+        """
         handle = handle_of(self.made)
         self.is_retired = True
         if not handle or self.blocks:
@@ -73,7 +74,7 @@ class StreamHolding(Holding):
             self.memory.trim(handle)
             if self.blocks:
                 return
-            with contextlib.suppress(DriverCallError):  # what failed on it is over
+            with contextlib.suppress(DriverCallError):  # failed work is finished, too
                 self.memory.order_after(0, handle)
             with contextlib.suppress(DriverCallError):
                 self.memory.driver.destroy_stream(self.device, handle, self.gone)
@@ -81,12 +82,14 @@ class StreamHolding(Holding):
 
 
 Users = dict[int, StreamHolding | None]
-"""Streams that use some memory, by handle; None for the default stream and those of other libraries."""
+"""Streams that use a block, by handle; None for the default stream and foreign streams."""
 
 
 class Allocation:
-    """A piece of pool memory, for the arrays that use it. Once it is gone, the memory is given back after the work so
-    far of all streams that used it."""
+    """Owner of a block of memory, shared by the arrays that use it.
+
+    After it is gone, the block is released in order with the work of all streams that used it.
+    """
 
     __slots__ = ("__weakref__", "address", "block", "stream")
     address: int
@@ -95,27 +98,27 @@ class Allocation:
 
     @property
     def nbytes(self) -> int:
-        """The size in bytes, which may be some more than was asked for."""
+        """The size in bytes, possibly rounded up."""
         return self.block.size
 
     @property
     def others(self) -> Users | None:
-        """Streams that use the memory besides its own."""
+        """Streams that use the memory, besides its own."""
         return self.block.others
 
     def used_on(self, stream: int) -> None:
-        """Note that work of a stream uses the memory."""
+        """Record that a stream uses the memory."""
         if stream != self.stream and not _is_user(self.block.others, stream):
             self.block.memory.note(self.block, stream)
 
 
 class Block(Holding):
-    """The memory of an `Allocation`, on its stream, which is 0 for the default stream.
+    """The memory of an `Allocation`. `stream` is 0 for the default stream.
 
     Attributes:
-        own: the stream, where it is ours.
-        is_kept: whether it was put with the blocks that are kept.
-        is_spare: whether it is not to be kept any more.
+        own: its stream, if created by the runtime.
+        is_kept: True if it is among the kept blocks.
+        is_spare: True if it must not be kept any more.
     """
 
     __slots__ = ("address", "is_kept", "is_spare", "memory", "others", "own", "size", "stream")
@@ -129,12 +132,12 @@ class Block(Holding):
     memory: DeviceMemory
 
     def give_back(self) -> None:
-        """Give the memory back once the work so far on its stream and the others is done."""
+        """Release the memory after the work so far on all its streams."""
         self.memory.take_back(self)
 
 
 def _is_user(users: Users | None, stream: int) -> bool:
-    """Whether a stream is among those noted; the handle of one that was destroyed may be another's by now."""
+    """Return True if a stream is recorded as a user. Handles of destroyed streams may have been reused."""
     if users is None or stream not in users:
         return False
     holding = users[stream]
@@ -142,8 +145,10 @@ def _is_user(users: Users | None, stream: int) -> bool:
 
 
 class _Shelf:
-    """The small blocks of one size on the default stream that nobody owns any more. `append` is all that their deaths
-    call; who takes one from the front holds the lock."""
+    """Free small blocks of one size on the default stream.
+
+    Dying owners only call `append`. Hold the lock to take a block from the front.
+    """
 
     __slots__ = ("append", "free", "size")
 
@@ -159,24 +164,24 @@ class DeviceMemory:
         self.driver, self.index, self.holdings = driver, index, holdings
         self._exact, self._lock = driver.exact_allocations, holdings.lock
         self.streams: dict[int, StreamHolding] = {}
-        """Streams of ours by handle, until they are destroyed."""
+        """Streams created by the runtime and not yet destroyed, by handle."""
         self.launched_on: WeakSet[LaunchedOn] = WeakSet()
-        """Objects that remember the handles of streams: they forget those of streams that are destroyed."""
+        """Objects that record stream handles, to be notified of destroyed streams."""
         self._kept: dict[tuple[int, int], list[Block]] = {}
-        """Small blocks of our streams that nobody owns, by size and stream."""
+        """Free small blocks of the runtime's streams, by size and stream."""
         self._kept_bytes = 0
         self._shelves: dict[int, _Shelf] = {}
         self._small: dict[int, Block] = {}
-        """Blocks of the shelves by address, owned or not: a weak reference must not go before what it is to."""
+        """All shelf blocks by address: a weak reference must outlive its referent to be called."""
         self._small_bytes = 0
         self._moment: _Moment | None = None
         self._scratch: dict[int, list[Allocation]] = {}
-        """Blocks by size that no call has at the moment."""
+        """Free scratch blocks, by size."""
         self._scratch_blocks: dict[int, Block] = {}
-        """Those, and the ones that calls have, by their ids."""
+        """All scratch blocks, free or in use, by id."""
 
     def allocate(self, nbytes: int, stream: int) -> Allocation:
-        """Memory for work of `stream`. Raises `CaptureError` on a stream that is being captured."""
+        """Allocate memory for work of `stream`. Raises `CaptureError` if the stream is being captured."""
         size = nbytes if self._exact else -(-nbytes // GRANULE) * GRANULE
         if not stream and (owner := self._small_block(size)) is not None:
             return owner
@@ -190,7 +195,7 @@ class DeviceMemory:
             blocks, shelf = self._kept.get((size, stream)), None if stream else self._shelves.get(size)
             if blocks:
                 owner.address = block.address = blocks[-1].address
-                del blocks[-1]  # no call since the line before: an interrupt finds all of it done, or nothing
+                del blocks[-1]  # no call since the previous line, so an interrupt cannot separate them
                 self._kept_bytes -= size
                 return owner
             if shelf is not None and self._is_ready(shelf):
@@ -202,31 +207,32 @@ class DeviceMemory:
         return owner
 
     def _small_block(self, size: int) -> Allocation | None:
-        """Memory of a shelf, which comes back there; None where there is none."""
+        """Take memory from a shelf, to which it will return, or None if the shelf is empty."""
         shelf = self._shelves.get(size)
         if shelf is None or not shelf.free or self._small_bytes > SHELF_TOTAL:
             return None
         owner = Allocation()
-        block = Block(owner, shelf.append)  # an empty one lands on the shelf, too, and is passed over
+        block = Block(owner, shelf.append)  # if interrupted, an empty block lands on the shelf and is skipped
         block.address, block.others = 0, None
         block.memory, block.size, block.stream, block.own, block.is_kept = self, size, 0, None, False
         owner.block, owner.stream = block, 0
         with self._lock:
             if not self._is_ready(shelf):
                 return None
-            # No call from here on: an interrupt finds all of it done, or nothing.
+            # No calls from here on, so an interrupt cannot separate these lines.
             owner.address = block.address = address = shelf.free[0].address
             self._small[address] = block
             del shelf.free[0]
         return owner
 
     def _is_ready(self, shelf: _Shelf) -> bool:
-        """Tell whether the first block of a shelf may be used, once the default stream waits for all that used it.
+        """Make the default stream wait for all users of a shelf's first block. Return True if it may be reused.
 
-        During a capture, which that would break, only one that nobody else used may be."""
+        Waiting would break a capture, so during one only blocks without other users may be reused.
+        """
         while shelf.free:
             block = shelf.free[0]
-            if not getattr(block, "address", 0):  # nothing was taken for it
+            if not getattr(block, "address", 0):  # an empty block
                 del shelf.free[0]
             elif not block.others:
                 return True
@@ -244,7 +250,7 @@ class DeviceMemory:
                     self._order_by_one_event(block.stream, user)
 
     def _order_by_one_event(self, later: int, earlier: int) -> None:
-        """As `order_after`, by an event that is kept for as long as there are streams of ours. Needs the lock."""
+        """Like `order_after`, with an event that is reused while the runtime has streams. Needs the lock."""
         moment = self._moment
         if moment is None:
             moment = _Moment()
@@ -258,7 +264,7 @@ class DeviceMemory:
         block = self.holdings.hold(Block, owner)
         block.memory, block.address, block.size, block.stream, block.is_kept = self, 0, size, stream, False
         block.own, block.is_spare = None, False
-        # Work on the default stream is not noted, so memory of another stream always waits for it.
+        # Use by the default stream is not recorded, so memory of other streams always waits for it.
         block.others = {0: None} if stream else None
         owner.block, owner.address, owner.stream = block, 0, stream
         self.holdings.add(block)
@@ -273,28 +279,28 @@ class DeviceMemory:
         try:
             return self.driver.allocate(self.index, block.size, block.stream, block.made)
         except DeviceMemoryError:
-            if self.holdings.captures:  # to wait would break the capture
+            if self.holdings.captures:  # waiting would break the capture
                 raise
-            with contextlib.suppress(DriverCallError):  # another library captures: then this is the end of it
+            with contextlib.suppress(DriverCallError):  # another library is capturing; the retry below decides
                 self.give_back(0)
             block.made.clear()
             return self.driver.allocate(self.index, block.size, block.stream, block.made)
 
     def workspace(self, nbytes: int, stream: int) -> tuple[int, Allocation | None]:
-        """(address, owner) of scratch memory; the graph being captured on `stream` owns it, if there is one."""
+        """Allocate scratch memory. Returns (address, owner); owner is None if a graph under capture owns it."""
         captures = self.holdings.captures
         graph = captures.get(stream) if captures else None
         if graph is not None:
             return graph.workspace(nbytes), None
         owner = self.allocate(nbytes, stream)
-        owner.block.others = None  # no work but that of the call, on its stream
+        owner.block.others = None  # used only by the call, on its own stream
         return owner.address, owner
 
     def scratch(self, nbytes: int) -> list[Allocation] | None:
-        """The free blocks of scratch memory of a size, for calls on the default stream; None: `workspace` provides it.
+        """Return the free list of scratch blocks of a size, for the default stream, or None to use `workspace`.
 
-        A call takes one (`new_scratch` makes one where none is left), and puts it back when it has enqueued its work:
-        the next call's work comes after that, in stream order. It is the same list each time.
+        A call pops a block, or calls `new_scratch` if the list is empty, and appends it after enqueueing its work.
+        Stream order makes the reuse safe. The list is the same object on every call.
         """
         if self._exact or nbytes > SCRATCH_BLOCK:
             return None
@@ -302,7 +308,7 @@ class DeviceMemory:
             return self._scratch.setdefault(_scratch_size(nbytes), [])
 
     def new_scratch(self, nbytes: int) -> Allocation:
-        """Make one more block for `scratch`; where there would be too many, those that are free go."""
+        """Allocate another block for `scratch`. Free blocks are dropped if the total would be too large."""
         size = _scratch_size(nbytes)
         owner = Allocation()
         with self._lock:
@@ -316,18 +322,18 @@ class DeviceMemory:
     def _drop_scratch(self) -> None:
         with self._lock:
             for free in self._scratch.values():
-                free.clear()  # plans hold the list
+                free.clear()  # plans refer to the list
         self.holdings.settle()
 
     def take_back(self, block: Block) -> None:
-        """Keep a block that nobody owns any more, or give it to the pool, after the work so far of all its users."""
+        """Keep a block without an owner or return it to the pool, ordered after the work of all its users."""
         try:
             block.address = block.address or handle_of(block.made)
             if block.address and not block.gone:
                 self._order_after_users(block)
                 if not self._keep(block):
                     self.driver.free(self.index, block.address, block.stream, block.gone)
-        except DeviceError as error:  # a stream of another library is gone: the pool keeps the memory
+        except DeviceError as error:  # a foreign stream was destroyed: the pool keeps the memory
             log("memory was not given back: %s", error)
         self._scratch_blocks.pop(id(block), None)
         if block.own is not None:
@@ -336,9 +342,9 @@ class DeviceMemory:
                 block.own.give_back()
 
     def _keep(self, block: Block) -> bool:
-        if block.is_kept:  # by a call of this that was interrupted
+        if block.is_kept:  # by an interrupted call
             return True
-        # A foreign stream may be destroyed, and its handle given to another, without our knowing.
+        # A foreign stream may be destroyed and its handle reused without notice.
         if self._exact or block.is_spare or block.size > KEPT_BLOCK or id(block) in self._scratch_blocks:
             return False
         if block.stream and (block.own is None or block.own.is_retired):
@@ -347,7 +353,7 @@ class DeviceMemory:
             return False
         if block.stream:
             kept = self._kept.setdefault((block.size, block.stream), [])
-            kept += [block]  # no call from here on: an interrupt finds all of it done, or nothing
+            kept += [block]  # no calls from here on, so an interrupt cannot separate these lines
             self._kept_bytes += block.size
         else:
             free = self._shelves.setdefault(block.size, _Shelf(block.size)).free
@@ -359,30 +365,30 @@ class DeviceMemory:
         return True
 
     def note(self, block: Block, stream: int) -> None:
-        """Note that work of a stream uses some memory; streams that were destroyed since are forgotten."""
+        """Record that a stream uses a block, and forget users that were destroyed."""
         with self._lock:
             others = block.others or {}
             block.others = {user: others[user] for user in others if _is_user(others, user)}
             block.others[stream] = self.streams.get(stream)
 
     def hold_stream(self, owner: object) -> StreamHolding:
-        """A holding for a stream of ours, which is made next and then noted in `streams`."""
+        """Register a holding for a stream that is created next and then added to `streams`."""
         holding = self.holdings.hold(StreamHolding, owner)
         holding.memory, holding.blocks, holding.is_retired = self, {}, False
         self.holdings.add(holding)
         return holding
 
     def forget_stream(self, handle: int, holding: StreamHolding) -> None:
-        """Forget a stream of ours that was destroyed; its handle may be another's by now."""
+        """Forget a destroyed stream. Its handle may have been reused."""
         if self.streams.get(handle) is holding:
             del self.streams[handle]
-            for launcher in self.launched_on:  # the default stream waits for the stream's work
+            for launcher in self.launched_on:  # the default stream already waits for the stream's work
                 launcher.streams.discard(handle)
         if not self.streams:
             self._moment = None
 
     def order_after(self, later: int, earlier: int) -> None:
-        """Make work that follows on stream `later` wait for the work so far on stream `earlier`."""
+        """Make further work on stream `later` wait for the work so far on stream `earlier`."""
         moment = _Moment()
         made = self.holdings.hold_handle(moment, self.driver.destroy_event)
         event = self.driver.create_event(self.index, made)
@@ -390,16 +396,16 @@ class DeviceMemory:
         self.driver.wait_event(self.index, later, event)
 
     def give_back(self, keep: int) -> None:
-        """Wait for the device's streams, and give memory that nothing uses back to the system; see `Device.trim`."""
+        """Wait for the device's streams and return unused memory to the system. See `Device.trim`."""
         self.trim()
         with self._lock:
             streams = [stream for holding in self.streams.values() if (stream := holding()) is not None]
-        for stream in (0, *(stream.handle for stream in streams)):  # memory is free once the work before is done
+        for stream in (0, *(stream.handle for stream in streams)):  # releases take effect in stream order
             self.driver.synchronize(self.index, stream)
         self.driver.trim(self.index, keep)
 
     def stats(self) -> MemoryStats:
-        """What is held, and what of it is in use: kept blocks are not."""
+        """Return the memory held and in use. Kept blocks count as unused."""
         self.holdings.settle()
         with self._lock:
             held, taken = self.driver.memory_in_use(self.index)
@@ -408,7 +414,7 @@ class DeviceMemory:
             return MemoryStats(held, taken - self._kept_bytes - free)
 
     def trim(self, stream: int | None = None) -> None:
-        """Give kept blocks back to the driver's pool: all, or those of one stream."""
+        """Return kept blocks to the driver's pool: all of them, or one stream's."""
         if not stream:
             self._drop_scratch()
         dropped = self.holdings.dropped
@@ -417,7 +423,7 @@ class DeviceMemory:
                 while self._is_ready(shelf):
                     block = shelf.free[0]
                     block.is_spare, block.is_kept, block.made, block.gone = True, False, [], []
-                    del self._small[block.address], shelf.free[0]  # no call from here on: all of it, or nothing
+                    del self._small[block.address], shelf.free[0]  # no calls from here on, as above
                     self._small_bytes -= block.size
                     dropped += (block,)
             for key in list(self._kept):
@@ -441,7 +447,7 @@ class _Moment:
 
 
 def rounded(nbytes: int) -> int:
-    """A size in whole granules."""
+    """Round a size up to whole granules."""
     return -(-nbytes // GRANULE) * GRANULE
 
 

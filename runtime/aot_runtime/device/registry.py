@@ -1,4 +1,4 @@
-"""`get_device`: devices by name, one object for each."""
+"""Look up devices by name. Each device has a single object."""
 
 from __future__ import annotations
 
@@ -34,22 +34,27 @@ def _device(driver: str, index: int) -> Device:
     count = opened.device_count()
     if not 0 <= index < count:
         unseen = "" if count else _why_unseen(driver)
-        raise DeviceError(f"there is no device {driver}:{index}; {driver} shows {count} device(s){unseen}")
+        raise DeviceError(f"device {driver}:{index} does not exist; {driver} has {count} device(s){unseen}")
     return Device(opened, index)
 
 
 def get_device(device: Device | str | None = None, arch: str | None = None) -> Device:
-    """A device by name: `hip:0`, `cuda:1`, `hip`, `emulator:gfx942`, `emulator:mi300x`. None is the first GPU, over all
-    drivers in order, and the name of a driver alone its first device: of those that are of `arch`, if that is given.
+    """Return a device by name.
 
-    One driver object serves a process, as the GPU APIs themselves are process-wide. Raises `DeviceError`, and
-    `ArchMismatchError` where no device is of `arch`.
+    Args:
+        device: a name such as `hip:0`, `cuda:1`, `emulator:gfx942` or `emulator:mi300x`. A driver's name alone (`hip`)
+            selects its first device. Defaults to the first GPU of any driver.
+        arch: only consider devices of this architecture, if `device` leaves the choice open.
+
+    Raises:
+        DeviceError: the device does not exist.
+        ArchMismatchError: no device has the architecture `arch`.
     """
     return find_device(device, (arch,) if arch else ())
 
 
 def find_device(device: Device | str | None, archs: Collection[str]) -> Device:
-    """As `get_device`: where the name leaves it open, the first device that is of one of `archs`; of any if empty."""
+    """Like `get_device`, for several architectures. Empty `archs` allow any."""
     if isinstance(device, Device):
         return device
     if device is None:
@@ -67,7 +72,7 @@ def find_device(device: Device | str | None, archs: Collection[str]) -> Device:
 
 
 def list_gpus() -> list[Device]:
-    """The GPUs of this machine, over all drivers in order. Raises `DeviceError` where there is none."""
+    """Return the GPUs of this machine, driver by driver. Raises `DeviceError` if none is found."""
     with _REGISTRY_LOCK:
         search = _Search()
         found = [device for name in GPUS for device in search.devices(name)]
@@ -77,7 +82,7 @@ def list_gpus() -> list[Device]:
 
 
 def _first_gpu(archs: Collection[str]) -> Device:
-    """Only the drivers that have devices of `archs` are opened, unless there is none to be found."""
+    """Return the first GPU that fits. Drivers for other architectures are only opened if none is found."""
     likely = {driver_for_arch(arch) for arch in archs}
     search, found = _Search(), []
     for name in sorted(GPUS, key=lambda name: name not in likely):
@@ -92,7 +97,7 @@ def _first_gpu(archs: Collection[str]) -> Device:
 
 
 class _Search:
-    """A search for GPUs, which keeps why a driver has none."""
+    """A search for GPUs that records why drivers have none."""
 
     def __init__(self) -> None:
         self._obstacles: dict[str, str] = {}
@@ -108,7 +113,7 @@ class _Search:
 
     def error(self) -> DeviceError:
         obstacles = [f"{name}: {self._obstacles[name]}" for name in GPUS]
-        return DeviceError("there is no usable GPU", *obstacles, WITHOUT_A_GPU)
+        return DeviceError("no usable GPU", *obstacles, WITHOUT_A_GPU)
 
 
 def _first_of(name: str, archs: Collection[str]) -> Device:
@@ -120,7 +125,7 @@ def _first_of(name: str, archs: Collection[str]) -> Device:
             return device
     if devices:
         raise _misfit(archs, devices)
-    return _device(name, 0)  # which says that there is none
+    return _device(name, 0)  # raises
 
 
 def _devices(name: str) -> list[Device]:
@@ -129,4 +134,4 @@ def _devices(name: str) -> list[Device]:
 
 def _misfit(archs: Collection[str], devices: Iterable[Device]) -> ArchMismatchError:
     there = ", ".join(f"{device} is {device.arch} ({device.properties.name})" for device in devices)
-    return ArchMismatchError(f"no device here runs code for {' or '.join(sorted(archs))}: {there}")
+    return ArchMismatchError(f"no device of this machine runs code for {' or '.join(sorted(archs))}: {there}")

@@ -1,4 +1,4 @@
-"""`Stream` and `Event`: queues of work on a device, and moments in them."""
+"""Streams and events of a device."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .memory import DeviceMemory
 
 
 class StreamDevice(Protocol):
-    """What streams, events and graphs need of their device."""
+    """The interface that streams, events and graphs need of their device."""
 
     driver: Driver
     index: int
@@ -22,40 +22,40 @@ class StreamDevice(Protocol):
     holdings: Holdings
 
     def handle(self, stream: Any) -> int:
-        """The handle of a stream."""
+        """Return the handle of a stream."""
 
 
 class SupportsCudaStream(Protocol):
-    """A stream of another library, or one of ours: cuda.core, torch, cupy."""
+    """A stream with the `__cuda_stream__` protocol, such as ours or one of cuda.core, torch or cupy."""
 
     def __cuda_stream__(self) -> tuple[int, int]:
-        """(version of the protocol, handle)."""
+        """Return (protocol version, handle)."""
 
 
 class SupportsCudaStreamHandle(Protocol):
-    """A stream of torch."""
+    """A torch stream."""
 
     @property
     def cuda_stream(self) -> int:
-        """Its handle."""
+        """The stream's handle."""
 
 
 class Stream(OneOfAKind):
-    """A queue of work on a device. It is destroyed with the object; ordered with the default stream."""
+    """A queue of work on a device, ordered with the default stream. It is destroyed with its object."""
 
     def __init__(self, device: StreamDevice):
         self.device = device
         holding = device.memory.hold_stream(self)
-        with device.holdings.lock:  # else the stream of another object might be destroyed that had this handle
+        with device.holdings.lock:  # `settle` must not destroy an older stream with the same handle meanwhile
             self.handle = device.driver.create_stream(device.index, holding.made)
             device.memory.streams[self.handle] = holding
 
     def synchronize(self) -> None:
-        """Wait until all work of the stream is done."""
+        """Wait for all work of the stream."""
         self.device.driver.synchronize(self.device.index, self.handle)
 
     def record(self) -> Event:
-        """A new event at the stream's end."""
+        """Return a new event recorded on the stream."""
         return Event(self.device, self)
 
     def wait(self, event: Event) -> None:
@@ -66,18 +66,18 @@ class Stream(OneOfAKind):
         return f"<stream {self.handle:#x} on {self.device}>"
 
     def __cuda_stream__(self) -> tuple[int, int]:
-        """(version of the protocol, handle), for libraries that take a stream of another one."""
+        """Return (protocol version, handle), for other libraries."""
         return 0, self.handle
 
     def __enter__(self) -> NoReturn:
-        """Refused: torch and cupy have a current stream, which a thread's calls take; here a call says which it is."""
-        raise TypeError("there is no current stream that `with` could set: pass stream= to each call")
+        """Raise TypeError: unlike torch and cupy, the runtime has no current stream."""
+        raise TypeError("the runtime has no current stream to set with `with`: pass stream= to each call")
 
     def __exit__(self, *_: object) -> None: ...
 
 
 StreamLike: TypeAlias = Stream | SupportsCudaStream | SupportsCudaStreamHandle | int
-"""What may stand for a stream where one is taken; cupy's older streams are taken too, by their `ptr`."""
+"""Types accepted as streams. Older cupy streams are also accepted, by their `ptr`."""
 
 _ALLOWED = (
     "a Stream, a stream of torch or cupy, an object with __cuda_stream__, an integer handle of at most 64 bits or None "
@@ -86,7 +86,7 @@ _ALLOWED = (
 
 
 def foreign_handle(stream: Any) -> int:
-    """The handle of a stream that is not ours. Raises `ArgumentError`, for what its library raises, too."""
+    """Return the handle of a foreign stream. Raises `ArgumentError`, also in place of the library's own exceptions."""
     if isinstance(stream, int):
         given = found = stream
     else:
@@ -108,7 +108,7 @@ def foreign_handle(stream: Any) -> int:
 
 
 def _handle_said(stream: Any) -> tuple[Any, Any]:
-    """The answer of an object that is asked for its handle, and the handle in that."""
+    """Return (the object's answer, the handle in it)."""
     if hasattr(stream, "__cuda_stream__") and not isinstance(stream, type):
         given = stream.__cuda_stream__()
         return given, given[1] if isinstance(given, tuple | list) and len(given) == 2 else None
@@ -120,7 +120,7 @@ def _handle_said(stream: Any) -> tuple[Any, Any]:
 
 
 class Event(OneOfAKind):
-    """A moment in a stream, recorded when the object is made."""
+    """A point in a stream's work, recorded when the object is created."""
 
     def __init__(self, device: StreamDevice, stream: StreamLike | None = None):
         self.device = device
@@ -129,11 +129,11 @@ class Event(OneOfAKind):
         device.driver.record_event(device.index, self.handle, device.handle(stream))
 
     def synchronize(self) -> None:
-        """Wait until the work before the event is done."""
+        """Wait for the work before the event."""
         self.device.driver.synchronize_event(self.device.index, self.handle)
 
     def elapsed_ms(self, start: Event) -> float:
-        """Milliseconds from `start` to this event; waits for it."""
+        """Wait for the event and return the milliseconds since `start`."""
         self.synchronize()
         return self.device.driver.elapsed_ms(self.device.index, start.handle, self.handle)
 

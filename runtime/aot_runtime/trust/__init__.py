@@ -1,5 +1,4 @@
-"""Who made a bundle: signatures over its index, and policies that say whose are accepted.
+"""Trust in bundles: signatures over the index, and policies that list the accepted signers.
 
-A signature is a file of its own in the bundle's folder. It is checked on the bytes of the index, before they are
-decoded.
+A signature is a separate file of the bundle. It is verified over the index's bytes before they are decoded.
 """

@@ -1,6 +1,6 @@
-"""Check a bundle against a trust policy: verify its signature over the bytes of the index, then decode them.
+"""Check a bundle against a trust policy: verify its signature over the index's bytes, then decode them.
 
-A bundle may have two signatures, one by a key and one by sigstore. Either suffices.
+A bundle may have a signature by a key and one by sigstore. Either suffices.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ from .policy import TrustedIdentity, TrustedKey, TrustPolicy
 
 @dataclass(frozen=True)
 class Signed:
-    """A signature file's statement about a bundle, and its verified signer; None if nobody verified it."""
+    """A signature file's statement about a bundle, and its signer, or None if not verified."""
 
     file: str
     statement: Statement
@@ -37,7 +37,7 @@ class Signed:
 def read_trusted_index(place: Place, policy: TrustPolicy) -> Index:
     """Read a bundle's index as `read_index` does, if its signature is accepted.
 
-    Raises `BundleError`: `TrustError` before anything of the index is decoded.
+    Raises `TrustError` before the index is decoded, `BundleError` after.
     """
     source = source_of(place)
     data = read_index_bytes(source)
@@ -48,9 +48,9 @@ def read_trusted_index(place: Place, policy: TrustPolicy) -> Index:
 
 
 def check_signature(source: Source, data: bytes, policy: TrustPolicy) -> Signed:
-    """Check a bundle's signatures against a policy, which must accept one of them.
+    """Return the first signature that a policy accepts.
 
-    Raises `TrustError`, with the reason why the first one is refused.
+    Raises `TrustError` if none is accepted, with the reason of the first one.
     """
     refused: list[TrustError] = []
     for check in (_by_key, _by_identity):
@@ -93,7 +93,7 @@ def _by_identity(source: Source, policy: TrustPolicy, data: bytes) -> Signed | N
 
 
 def check_digest(data: bytes, statement: Statement, file: str) -> None:
-    """Check that a statement is about an index of these bytes. Raises `TrustError`."""
+    """Check that a statement has the digest of these index bytes. Raises `TrustError`."""
     said, found = statement.digests.get(INDEX, ""), hashlib.sha256(data).hexdigest()
     if said != found:
         raise TrustError(
@@ -104,7 +104,7 @@ def check_digest(data: bytes, statement: Statement, file: str) -> None:
 
 
 def check_names(source: Source, index: Index, signed: Signed) -> None:
-    """Check that a statement gives the index's name and version. Raises `TrustError`."""
+    """Check that a statement agrees with the index's name and version. Raises `TrustError`."""
     said = signed.statement.predicate
     if (said.name, said.version) != (index.name, index.version):
         raise TrustError(

@@ -1,8 +1,8 @@
-"""Sigstore: signatures by identities in place of keys, verified offline, by the library `sigstore`.
+"""Verify sigstore signatures, made by identities instead of keys, with the library `sigstore`.
 
-A sigstore file has, beside the statement and its signature, the certificate that says whose the signature is, and the
-entry of a public log that says when it was made. All is held to keys and certificates that this machine has: nothing
-is asked of a network. The library is imported when a policy with identities meets such a file.
+A sigstore file holds a statement, its signature, a certificate of the signer's identity, and the entry of a public log
+with the time of signing. Verification is offline, against trusted keys and certificates on this machine. The library is
+imported when a policy with identities first meets a sigstore file.
 """
 
 from __future__ import annotations
@@ -26,12 +26,12 @@ if TYPE_CHECKING:
     from sigstore.verify import Verifier
 
 ISSUER_EXTENSION = "1.3.6.1.4.1.57264.1.1"
-"""The extension of a certificate that has the issuer's URL, by Fulcio's profile of certificates."""
+"""OID of the certificate extension with the issuer's URL, from Fulcio's certificate profile."""
 
 
 @dataclass(frozen=True)
 class IdentitySignature:
-    """A verified sigstore signature. `issued` is when its certificate was: it was made no earlier."""
+    """A verified sigstore signature, made no earlier than `issued`, the start of its certificate's validity."""
 
     identity: TrustedIdentity
     payload: bytes
@@ -39,10 +39,10 @@ class IdentitySignature:
 
 
 def verify_identity(data: bytes, path: Path, policy: TrustPolicy) -> IdentitySignature:
-    """Hold a sigstore file to a policy's identities and its trusted root. Raises `TrustError`.
+    """Verify a sigstore file against a policy's identities and trusted root. Raises `TrustError`.
 
-    The signature and the certificate, the latter's place in the certificates' log, and the entry in the log of
-    signatures are verified as sigstore's specification of clients says.
+    Verifies the signature, the certificate and its inclusion in the certificate log, and the signature log's entry,
+    following sigstore's client specification.
     """
     if not policy.identities:
         raise TrustError(f"it is signed with sigstore, and {policy.source} names no identities", "identity")
@@ -60,12 +60,12 @@ def _parsed(data: bytes, path: Path) -> Bundle:
 
     try:
         return Bundle.from_json(data)
-    except Exception as error:  # the library names no set of errors for a file that comes from anywhere
-        raise TrustError(f"{path} is no file of sigstore: {_text(error)}", "malformed") from None
+    except Exception as error:  # the library does not specify its errors for malformed files
+        raise TrustError(f"{path} is not a sigstore file: {_text(error)}", "malformed") from None
 
 
 def claimed_identity(certificate: Certificate, path: Path) -> tuple[str, str]:
-    """(issuer, subject) by a certificate of which nothing was verified."""
+    """Return (issuer, subject) of a certificate that is not yet verified."""
     from cryptography import x509
 
     try:
@@ -88,10 +88,10 @@ def _verifier(policy: TrustPolicy) -> Verifier:
     root = policy.trusted_root
     try:
         if root is not None:
-            os.close(open_regular(root))  # the library would wait for who writes to a pipe
+            os.close(open_regular(root))  # the library would block on a named pipe
             return Verifier(trusted_root=TrustedRoot.from_file(str(root)))
         return Verifier(trusted_root=ClientTrustConfig.production(offline=True).trusted_root)
-    except Exception as error:  # as above, of a file that the policy names
+    except Exception as error:  # as above
         place = f"trusted root {root}" if root else "sigstore's public trusted root"
         text = error.strerror if isinstance(error, OSError) else _text(error)
         raise TrustError(f"{place}, by {policy.source}, cannot be used at {_now()}: {text}", "policy") from None
@@ -110,7 +110,7 @@ def _verified(verifier: Verifier, bundle: Bundle, issuer: str, subject: str) -> 
             f"its certificate is of no authority of the trusted root, or was not valid at that time: {_text(error)}",
             "certificate",
         ) from None
-    except Exception as error:  # as above: whatever is raised, it was not verified
+    except Exception as error:  # as above: any exception means that verification failed
         raise TrustError(f"sigstore does not verify it: {_text(error)}", "signature") from None
     if kind != PAYLOAD_TYPE:
         raise TrustError(f"it is over a payload of type {shown(kind)}; {PAYLOAD_TYPE} is allowed", "malformed")
@@ -118,7 +118,7 @@ def _verified(verifier: Verifier, bundle: Bundle, issuer: str, subject: str) -> 
 
 
 def _now() -> str:
-    """This machine's time: by one that is wrong, keys of a trusted root are not valid yet."""
+    """Return this machine's time, for errors: a wrong clock makes keys of a trusted root invalid."""
     return f"{datetime.now(UTC):%Y-%m-%d %H:%M} UTC"
 
 
@@ -127,7 +127,7 @@ def _text(error: Exception) -> str:
 
 
 def need_sigstore() -> None:
-    """Raises `TrustError` where the library is missing."""
+    """Raise `TrustError` if the library is missing."""
     try:
         import sigstore  # noqa: F401
     except ImportError:

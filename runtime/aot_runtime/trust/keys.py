@@ -1,4 +1,4 @@
-"""Ed25519 keys, by the library `cryptography`, which is imported when a key is first used."""
+"""Ed25519 keys. The library `cryptography` is imported on first use."""
 
 from __future__ import annotations
 
@@ -17,29 +17,29 @@ PUBLIC_BYTES = 32
 
 
 def encode_public(public: bytes) -> str:
-    """A public key as policies have it: `ed25519:` and its 32 bytes in base64."""
+    """Encode a public key for a policy: `ed25519:` and its 32 bytes in base64."""
     return f"{ALGORITHM}:{base64.b64encode(public).decode()}"
 
 
 def decode_public(text: str) -> bytes:
-    """The bytes of a public key. Raises ValueError for what is no such text."""
+    """Decode a public key of a policy. Raises ValueError for malformed text."""
     algorithm, _, encoded = text.partition(":")
     try:
         public = base64.b64decode(encoded, validate=True)
     except binascii.Error:
         public = b""
     if algorithm != ALGORITHM or len(public) != PUBLIC_BYTES:
-        raise ValueError(f"{text!r} is no public key; '{ALGORITHM}:' and {PUBLIC_BYTES} bytes in base64 are allowed")
+        raise ValueError(f"{text!r} is not a public key: '{ALGORITHM}:' and {PUBLIC_BYTES} bytes in base64")
     return public
 
 
 def key_id(public: bytes) -> str:
-    """The name of a key in signature files: its algorithm, and the start of the SHA-256 of its bytes."""
+    """Return a key's id in signature files: its algorithm and the start of the SHA-256 of its bytes."""
     return f"{ALGORITHM}:{hashlib.sha256(public).hexdigest()[:32]}"
 
 
 def generate_key() -> tuple[bytes, bytes]:
-    """(a new private key as PEM, its public key). Raises `TrustError` where the library is missing."""
+    """Generate a key. Returns (private key as PEM, public key). Raises `TrustError` if the library is missing."""
     _need_library()
     from cryptography.hazmat.primitives import serialization
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
@@ -50,21 +50,18 @@ def generate_key() -> tuple[bytes, bytes]:
 
 
 class KeyFormatError(ValueError):
-    """A file is not a private key that can sign."""
+    """A file is not a usable private key."""
 
 
 class SigningKey:
-    """A private key. It is read from PEM (PKCS #8), as `aotbundle keygen` and openssl write it.
-
-    Raises `KeyFormatError`.
-    """
+    """A private key in PEM (PKCS #8), as written by `aotbundle keygen` or openssl. Raises `KeyFormatError`."""
 
     def __init__(self, pem: bytes):
         self._key = _private_key(pem)
         self.public = self._key.public_key().public_bytes_raw()
 
     def sign(self, content: bytes) -> bytes:
-        """The signature over some bytes; the same each time."""
+        """Return the signature over some bytes. It is deterministic."""
         return self._key.sign(content)
 
 
@@ -79,14 +76,14 @@ def _private_key(pem: bytes) -> Ed25519PrivateKey:
     except TypeError:
         raise KeyFormatError("it is encrypted; a private key without a password is needed") from None
     except (ValueError, UnsupportedAlgorithm):
-        raise KeyFormatError("it is no private key in PEM") from None
+        raise KeyFormatError("it is not a private key in PEM") from None
     if not isinstance(key, Ed25519PrivateKey):
-        raise KeyFormatError("it is a key of another algorithm; one of Ed25519 is needed")
+        raise KeyFormatError("it is a key of another algorithm; an Ed25519 key is needed")
     return key
 
 
 def is_signed_by(public: bytes, signature: bytes, content: bytes) -> bool:
-    """Whether a signature over some bytes was made with the private key of a public one."""
+    """Return True if a signature over `content` verifies with a public key."""
     _need_library()
     from cryptography.exceptions import InvalidSignature
     from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PublicKey

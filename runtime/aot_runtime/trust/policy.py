@@ -1,8 +1,8 @@
-"""Policies: which keys and identities may sign which bundles, and the least versions that are accepted.
+"""Trust policies: the keys and identities that may sign bundles, and the oldest accepted versions.
 
-A policy is held to the same rules whether it was read from a file or made in a program (`policy_faults`). In its
-patterns `*` stands for any characters and `?` for one; everything else is itself (`matches`). What accepts is compared
-exactly; what refuses, a revoked identity or a least version, without regard to case.
+Policies from files and from programs are validated alike (`policy_faults`). In patterns, `*` matches any characters and
+`?` matches one (`matches`). Rules that accept compare exactly; rules that reject, for revoked identities and least
+versions, ignore case.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _PATTERN_OF_NAMES = re.compile(r"\w*[*?][\w*?]*", re.ASCII)
 
 
 def matches(text: str, pattern: str) -> bool:
-    """Compare a text with a pattern, in which `*` stands for any characters, `?` for one, and all else for itself."""
+    """Return True if a text matches a pattern. `*` matches any characters, `?` one, and others only themselves."""
     return fnmatchcase(text, pattern.replace("[", "[[]"))
 
 
@@ -45,11 +45,11 @@ class TrustedKey:
     """A key that may sign bundles.
 
     Attributes:
-        label: what the policy calls it.
-        public: its 32 bytes.
-        bundles: the names of the bundles that it may sign, or patterns of them (`llama_*`).
-        expires: the last day on which its signatures are accepted; None: there is none.
-        revoked: nothing that it signed is accepted, whenever that was.
+        label: its name in the policy.
+        public: the public key, 32 bytes.
+        bundles: names, or patterns of names (`llama_*`), of the bundles that it may sign.
+        expires: last day on which its signatures are accepted, or None if unlimited.
+        revoked: True to reject all its signatures, whenever they were made.
     """
 
     label: str
@@ -60,7 +60,7 @@ class TrustedKey:
 
     @property
     def id(self) -> str:
-        """Its name in signature files."""
+        """Its id in signature files."""
         return key_id(self.public)
 
     def __str__(self) -> str:
@@ -69,15 +69,15 @@ class TrustedKey:
 
 @dataclass(frozen=True)
 class TrustedIdentity:
-    """Somebody who may sign bundles with sigstore: a person, or a workflow of a CI service.
+    """A person or CI workflow that may sign bundles with sigstore.
 
     Attributes:
-        label: what the policy calls it.
-        issuer: the URL of the service that said who signs, exactly.
-        subject: the e-mail address or the workflow's URL, as the certificate has it, or a pattern of it (`*`, `?`).
-        bundles: the names of the bundles that it may sign, or patterns of them (`llama_*`).
-        expires: the last day on which its signatures are accepted; None: there is none.
-        revoked: nothing that it signed is accepted, whenever that was.
+        label: its name in the policy.
+        issuer: the URL of the identity provider, compared exactly.
+        subject: the e-mail address or workflow URL in the certificate, or a pattern of it (`*`, `?`).
+        bundles: names, or patterns of names (`llama_*`), of the bundles that it may sign.
+        expires: last day on which its signatures are accepted, or None if unlimited.
+        revoked: True to reject all its signatures, whenever they were made.
     """
 
     label: str
@@ -93,19 +93,19 @@ class TrustedIdentity:
 
 @dataclass(frozen=True)
 class TrustPolicy:
-    """Whose bundles are opened, and how old they may be.
+    """The accepted signers of bundles and the oldest accepted versions.
 
     Attributes:
-        keys: those whose signatures are accepted, and those that are revoked.
-        least_versions: name of a bundle, or a pattern of names → the oldest version of it that is accepted. Of several
-            that fit a name, each has to be met.
-        source: where the policy comes from, for messages.
-        identities: those whose sigstore signatures are accepted, and those that are revoked.
-        trusted_root: a file with the keys and certificates of the sigstore services that are believed; None: those
-            of the public ones, as the library `sigstore` has them on this machine.
+        keys: accepted and revoked keys.
+        least_versions: the oldest accepted version, by bundle name or pattern of names. A bundle must meet all that
+            match its name.
+        source: origin of the policy, for error messages.
+        identities: accepted and revoked sigstore identities.
+        trusted_root: a file with the keys and certificates of trusted sigstore services. Defaults to the public
+            services, as the library `sigstore` has them on this machine.
 
     Raises:
-        TrustError: the policy is not sound; its `reason` is `policy`.
+        TrustError: the policy is invalid; `reason` is `policy`.
     """
 
     keys: tuple[TrustedKey, ...] = ()
@@ -117,23 +117,23 @@ class TrustPolicy:
     def __post_init__(self) -> None:
         for fault in policy_faults(self):
             raise TrustError(f"{self.source}: {fault}", "policy")
-        object.__setattr__(self, "least_versions", dict(self.least_versions))  # the caller's own may change
+        object.__setattr__(self, "least_versions", dict(self.least_versions))  # the caller may change theirs
 
     def find_key(self, keyid: str) -> TrustedKey:
-        """The key of that id. Raises `TrustError` where it is unknown or revoked."""
+        """Return the key with an id. Raises `TrustError` if it is unknown or revoked."""
         known = {key.id: key for key in self.keys}
         key = known.get(keyid)
         if key is None:
             there = ", ".join(str(key) for key in self.keys) or "none"
             raise TrustError(
-                f"it is signed by {shown(keyid)}, which {self.source} does not have; there: {there}", "key"
+                f"it is signed by {shown(keyid)}, which {self.source} does not list; listed: {there}", "key"
             )
         if key.revoked:
             raise TrustError(f"it is signed by {key}, which {self.source} says is revoked", "revoked")
         return key
 
     def find_identity(self, issuer: str, subject: str) -> TrustedIdentity:
-        """The first identity that somebody is. Raises `TrustError` where none is, or one that is revoked."""
+        """Return the first identity that matches. Raises `TrustError` if none does, or if a revoked one does."""
         of_issuer = [item for item in self.identities if item.issuer == issuer]
         for item in of_issuer:
             if item.revoked and _matches_in_any_case(subject, item.subject):
@@ -143,15 +143,17 @@ class TrustPolicy:
                 return item
         there = ", ".join(str(item) for item in self.identities) or "none"
         raise TrustError(
-            f"it is signed by {subject!r:.300} of {issuer!r:.300}: unknown to {self.source}; there: {there}", "identity"
+            f"it is signed by {subject!r:.300} of {issuer!r:.300}: not listed in {self.source}; listed: {there}",
+            "identity",
         )
 
     def accept(self, signer: TrustedKey | TrustedIdentity, said: Predicate, proven: datetime | None = None) -> None:
-        """Hold what was signed of a bundle to the policy. Raises `TrustError`.
+        """Check a signed statement against the policy. Raises `TrustError`.
 
-        proven: a time before which it was not signed, whatever the signer says; None: none is known.
+        Args:
+            proven: earliest possible time of signing, independent of the signer's claim, or None if unknown.
         """
-        # A clock that is behind makes no signer valid again for what is known to be signed later.
+        # Use the latest known time, so a slow clock does not revive an expired signer.
         times = (datetime.now(UTC), said.signed_on, *([proven] if proven else ()))
         today = max(times).astimezone(UTC).date()
         if signer.expires is not None and today > signer.expires:
@@ -170,7 +172,7 @@ class TrustPolicy:
 
 
 def policy_faults(policy: TrustPolicy) -> Iterator[str]:
-    """Each fault of a policy, in words. A check takes for granted what those before it hold."""
+    """Yield a description of each fault of a policy. Later checks rely on earlier ones."""
     for name, kind in (("keys", TrustedKey), ("identities", TrustedIdentity)):
         signers = getattr(policy, name)
         if not (isinstance(signers, tuple | list) and all(isinstance(item, kind) for item in signers)):
@@ -180,16 +182,16 @@ def policy_faults(policy: TrustPolicy) -> Iterator[str]:
         if not (isinstance(key.public, bytes) and len(key.public) == PUBLIC_BYTES):
             yield f"keys.{key.label}.public is {shown(key.public)}; {PUBLIC_BYTES} bytes are allowed"
     if len({key.public for key in policy.keys}) < len(policy.keys):
-        yield "a key is there twice"
+        yield "a key is listed twice"
     for identity in policy.identities:
         yield from _signer_faults(f"identities.{identity.label}", identity)
         yield from _identity_faults(f"identities.{identity.label}", identity)
     if len({(item.issuer, item.subject) for item in policy.identities}) < len(policy.identities):
-        yield "an identity is there twice"
+        yield "an identity is listed twice"
     if not isinstance(policy.trusted_root, str | os.PathLike | None):
         yield f"trusted_root is {shown(policy.trusted_root)}; the path of a file is allowed"
     if policy.trusted_root is not None and not policy.identities:
-        yield "trusted_root is for `identities`, of which it has none"
+        yield "trusted_root is set, but the policy has no `identities`"
     yield from _version_faults(policy.least_versions)
 
 
@@ -223,7 +225,7 @@ def _version_faults(least_versions: Mapping[str, str]) -> Iterator[str]:
         if not (isinstance(name, str) and (IDENTIFIER.match(name) or _PATTERN_OF_NAMES.fullmatch(name))):
             yield f"least_versions has {shown(name)}, which is neither the name of a bundle nor a pattern of names"
         if not (isinstance(version, str) and is_version(version)):
-            yield f"least_versions.{name}: {shown(version)} is no version of a bundle; '1.2' would be one"
+            yield f"least_versions.{name}: {shown(version)} is not a valid bundle version; '1.2' would be one"
 
 
 class _KeyEntry(msgspec.Struct, forbid_unknown_fields=True):
@@ -249,7 +251,7 @@ class _PolicyFile(msgspec.Struct, forbid_unknown_fields=True):
 
 
 def read_policy(path: str | os.PathLike[str]) -> TrustPolicy:
-    """Read a policy file. Raises `TrustError`, so that nothing is opened by a policy that cannot be read."""
+    """Read a policy file. Raises `TrustError` if it is unreadable or invalid."""
     try:
         data = read_regular(path, MAX_POLICY_BYTES)
         if len(data) > MAX_POLICY_BYTES:
@@ -260,7 +262,7 @@ def read_policy(path: str | os.PathLike[str]) -> TrustPolicy:
         keys = tuple(_keys(entries.keys))
     except OSError as error:
         raise TrustError(f"trust policy {os.fspath(path)} cannot be read: {error.strerror}", "policy") from None
-    except (ValueError, RecursionError) as error:  # of TOML, UTF-8 and msgspec, too
+    except (ValueError, RecursionError) as error:  # also from TOML, UTF-8 and msgspec
         raise TrustError(f"trust policy {os.fspath(path)}: {error}", "policy") from None
     return TrustPolicy(
         keys,
@@ -286,7 +288,7 @@ def _identities(entries: Mapping[str, _IdentityEntry]) -> Iterator[TrustedIdenti
 
 
 def find_policy(trust: TrustPolicy | str | os.PathLike[str]) -> TrustPolicy:
-    """A policy, or the one in a file. Raises `TrustError`."""
+    """Return a policy as given, or read it from a file. Raises `TrustError`."""
     if isinstance(trust, TrustPolicy):
         return trust
     if not isinstance(trust, str | os.PathLike):

@@ -1,5 +1,7 @@
-"""Reads indexes by the trust policy that a call or the environment names. Without one, no other module of `trust` is
-imported."""
+"""Select how to read indexes: with the trust policy of a call or of the environment, or without any.
+
+Without a policy, no other module of `trust` is imported.
+"""
 
 from __future__ import annotations
 
@@ -17,11 +19,11 @@ if TYPE_CHECKING:
     from .policy import TrustPolicy
 
 VARIABLE = "AOTBUNDLE_TRUST"
-"""Names the default policy file."""
+"""Environment variable: path of the default policy file."""
 
 
 def index_reader(trust: TrustPolicy | str | os.PathLike[str] | None = None) -> Callable[[Place], Index]:
-    """Return a function that reads a bundle's index, and first checks its signature if a policy is named.
+    """Return a function that reads a bundle's index, after checking its signature if a policy is set.
 
     Raises `TrustError` if the policy file cannot be read.
     """
@@ -37,9 +39,9 @@ def index_reader(trust: TrustPolicy | str | os.PathLike[str] | None = None) -> C
 def named_policy(
     trust: TrustPolicy | str | os.PathLike[str] | None,
 ) -> TrustPolicy | str | os.PathLike[str] | None:
-    """Return `trust`, or the policy file that the environment names, or None.
+    """Return `trust`, or the policy file in the environment, or None.
 
-    Raises `TrustError` if the variable is set but empty: whoever set it wanted a check.
+    Raises `TrustError` if the variable is set but empty, since it was meant to enable a check.
     """
     if trust is not None:
         return trust

@@ -217,7 +217,7 @@ def test_neighbours_differ_in_one_thing(tmp_path: Path):
         ("{op: scale, innermost: {@x: 0}}", "scale has no tensor with several dims that may be the innermost 'x'"),
         ("{op: scale, @count: 0}", "greater than or equal to 1 (given: 0)"),
         ("{op: scale, shapes: {x: [1, @-2]}}", "greater than or equal to 0 (given: -2)"),
-        ("@{op: scale, dims: {rows: 1, cols: 2}}", "scale: which dtype is T? allowed: float16, float32"),
+        ("@{op: scale, dims: {rows: 1, cols: 2}}", "scale: the dtype of T is missing; allowed: float16, float32"),
         ("@{op: scale, dims: {rows: 1, cols: 3}, dtypes: {T: float16}}", "requires cols % 2 == 0; given: cols=3"),
         ("@{op: scale, dims: {rows: 1, cols: 66}, dtypes: {T: float16}}", "none of [16, 64] is picked by >= cols"),
         ("@{op: scale, dims: {rows: 1, cols: 6}, dtypes: {T: int8}}", "'x' is int8; allowed: float16, float32"),

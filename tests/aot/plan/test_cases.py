@@ -39,7 +39,7 @@ def test_a_reference_need_not_take_every_scalar(tmp_path: Path):
 FAULTS = r"""
 cols: 7 -> @colums: 7 -> CASE: 'colums' is no dim, dtype variable or scalar; did you mean 'cols'?
 call: {rows: 3, cols: 7, -> @call: {rows: 3,
- -> CASE: scale: how large is cols, a dim of 'x'?
+ -> CASE: scale: the extent of cols, a dim of 'x', is missing
 cols: 7 -> @cols: 7.5 -> CASE: cols is 7.5; an extent is a whole number
 cols: 7 -> @cols: true -> CASE: cols is True; an extent is a whole number
 call: {rows: 3, cols: 7 -> @call: {rows: 3, cols: 0 -> CASE: scale: cols is 0; allowed: 1 to 2147483647

@@ -66,7 +66,7 @@ def test_what_does_not_fit_is_skipped(memory: Bundle, monkeypatch: pytest.Monkey
 def test_wrong_usage(memory: Bundle, tmp_path: Path):
     for size in ("1TB", "-5", "0", "GiB"):
         result = bench(memory.path, "--size", size)
-        assert result.exit_code == 2 and "is no size" in result.stderr
+        assert result.exit_code == 2 and "is not a size" in result.stderr
     assert bench(memory.path, "--device", "emulator:gfx90a").exit_code == 2
     assert bench(tmp_path / "none").exit_code == 1
 

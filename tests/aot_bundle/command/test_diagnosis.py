@@ -62,4 +62,4 @@ def test_with_a_gpu(monkeypatch: pytest.MonkeyPatch, rows_bundles: Path, tmp_pat
     result = doctor(monkeypatch, one_device(), rows_bundles / "rows-sm_90")
     assert result.exit_code == 1 and "sm_90" in result.output and "fits no device here (gfx942)" in result.output
     result = doctor(monkeypatch, one_device(), tmp_path)
-    assert result.exit_code == 1 and "is no bundle" in " ".join(result.output.split())
+    assert result.exit_code == 1 and "is not a bundle" in " ".join(result.output.split())

@@ -11,7 +11,8 @@ import msgspec
 import pytest
 from click.testing import CliRunner
 
-from aot_bundle.command import diagnosis, extras, gpu_settings
+from aot_bundle import gpu_settings
+from aot_bundle.command import diagnosis, extras
 from aot_bundle.command.main import main
 from aot_runtime.device.drivers.base import DeviceProperties
 from aot_runtime.errors import DeviceError
@@ -87,7 +88,7 @@ def test_a_system_that_does_not_tell_the_partition_mode(machine: Path):
 
 def test_a_library_that_the_main_thread_has_to_load(machine: Path, monkeypatch: pytest.MonkeyPatch):
     """Only of release 6.4."""
-    words = "have the main thread call get_device('hip')"
+    words = "call get_device('hip') in the main thread"
     assert words not in " ".join(" ".join(doctor()).split())
     older = msgspec.structs.replace(MI300X, driver_version="6.4.43484")
     monkeypatch.setattr(diagnosis, "open_driver", lambda name: Devices(older))
@@ -108,7 +109,7 @@ def test_a_library_without_the_name_that_others_look_for(
     machine: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
     monkeypatch.setattr(diagnosis, "loaded_libraries", lambda: [str(tmp_path / "libamdhip64.so.6")])
-    assert f"{tmp_path} has no libamdhip64.so: hipGetProcAddress" in " ".join(" ".join(doctor()).split())
+    assert f"{tmp_path} has no libamdhip64.so, which hipGetProcAddress" in " ".join(" ".join(doctor()).split())
     (tmp_path / "libamdhip64.so").touch()
     assert "hipGetProcAddress" not in " ".join(doctor())
 

@@ -22,7 +22,7 @@ def test_the_code_of_each_variant(rows_bundle: Path):
 
 def test_requirements_decide_the_exit_status(rows_bundle: Path):
     met = aotbundle("isa", rows_bundle, "--require", "spills == 0", "--require", "waves_per_simd > 0")
-    assert (met.exit_code, met.output) == (0, "every variant meets what is required\n")
+    assert (met.exit_code, met.output) == (0, "every variant meets the requirements\n")
     unmet = aotbundle("isa", rows_bundle, "--require", "load_bits == 128 or aligned")
     assert unmet.exit_code == 1 and "general" in unmet.output and " aligned, " not in unmet.output
     found = json.loads(aotbundle("isa", rows_bundle, "--require", "load_bits == 128 or aligned", "--json").output)

@@ -62,7 +62,7 @@ def test_an_archive_of_somebody_else(tmp_path: Path):
     assert text.splitlines()[0] == "rocm, gfx900, gfx906: 3 names, 3 code objects, 12 B, none"
     assert "bin/hipcc#0  gfx906       1   3 B     3 B" in text
     result = aotbundle("kpack", "extract", path, "bin/hipcc#0", "-o", tmp_path / "x")
-    assert result.exit_code == 1 and "is there for 'gfx900', 'gfx906'" in result.output
+    assert result.exit_code == 1 and "is available for 'gfx900', 'gfx906'" in result.output
     result = aotbundle("kpack", "extract", path, "bin/hipcc#0", "-o", tmp_path / "x", "--arch", "gfx906")
     assert result.exit_code == 0 and (tmp_path / "x").read_bytes() == b"two"
     names = {"\x1b[2J\n": {"gfx942\r": {"ordinal": 0}}}
@@ -77,9 +77,9 @@ def test_what_is_not_written(small_copy: Path, tmp_path: Path):
     output.write_text("old")
     next((small_copy / "code").iterdir()).write_bytes(b"x")
     result = aotbundle("kpack", "write", small_copy, "-o", output)
-    assert result.exit_code == 1 and "is not written as kpack: " in result.output
+    assert result.exit_code == 1 and "as kpack: " in result.output
     result = aotbundle("kpack", "ls", output)
-    assert result.exit_code == 1 and "is no kpack archive that is read: it is too short" in result.output
+    assert result.exit_code == 1 and "is not a supported kpack archive: it is too short" in result.output
     edit_index(small_copy, lambda index: index["target"].update(arch="sm_90", backend="cuda", warp_size=32))
     result = aotbundle("kpack", "write", small_copy, "-o", output)
     assert result.exit_code == 1 and "is for sm_90; a kpack archive is for AMD GPUs" in result.output

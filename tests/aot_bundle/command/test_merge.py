@@ -89,7 +89,7 @@ def test_what_takes_a_bundle_takes_one_of_several(folders: list[Path], merged: P
         result = aotbundle(words[0], merged, *words[1:])
         assert result.exit_code == 1 and f"gfx942, sm_90: name one of them, such as {merged}/gfx942" in result.output
     result = aotbundle("show", merged / "gfx90a")
-    assert result.exit_code == 1 and "has no bundle for 'gfx90a'; there: gfx942, sm_90" in result.output
+    assert result.exit_code == 1 and "has no bundle for 'gfx90a'; available: gfx942, sm_90" in result.output
 
 
 def test_opened(folders: list[Path], merged: Path, tmp_path: Path):
@@ -155,7 +155,7 @@ def test_what_is_not_merged_or_split(
     refused(["merge", *folders, "-o", tmp_path / "none/rows.aotb"], "No such file")
     assert (tmp_path / "old.aotb").read_text() == "old"
     refused(["split", folders[0]], "it is a folder")
-    refused(["split", merged, "-o", tmp_path], "is there already")
+    refused(["split", merged, "-o", tmp_path], "exists already")
     pack_bundle(folders[0], tmp_path / "one.aotb")
     refused(["split", tmp_path / "one.aotb"], "it has one bundle")
     with pytest.raises(BundleError, match="has one bundle; open it as"):

@@ -58,7 +58,7 @@ def test_show_tells_of_sources_and_signature(small_copy: Path, tmp_path: Path, m
     sign_bundle(small_copy, key, WHEN)
     policy = tmp_path / "trust.toml"
     policy.write_text(f'[keys.team]\npublic = "{encode_public(key.public)}"\nbundles = ["small"]\n')
-    assert "not verified, since there is no policy: small" in aotbundle("show", small_copy).stdout.splitlines()[2]
+    assert "not verified, since no policy is set: small" in aotbundle("show", small_copy).stdout.splitlines()[2]
     monkeypatch.setenv("AOTBUNDLE_TRUST", str(policy))
     shown = json.loads(aotbundle("show", small_copy, "--json").stdout)
     assert shown["signature"]["state"] == "accepted" and "key 'team'" in shown["signature"]["text"]

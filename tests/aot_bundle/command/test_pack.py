@@ -103,7 +103,7 @@ def test_damage_is_told(small_bundle: Path, archive: Path, tmp_path: Path):
     with pytest.raises(BundleError, match="it is truncated"):
         open_bundle(path, "emulator")
     path.write_bytes(b"text")
-    with pytest.raises(BundleError, match="is a file, and no bundle"):
+    with pytest.raises(BundleError, match="is a file, not a bundle"):
         open_bundle(path, "emulator")
     assert sorted(item.name for item in tmp_path.iterdir()) == ["damaged.aotb"]
 
@@ -118,9 +118,9 @@ def test_what_is_not_packed_or_unpacked(small_copy: Path, archive: Path, tmp_pat
     result = aotbundle("pack", archive)
     assert result.exit_code == 1 and "is a file" in result.output
     result = aotbundle("pack", small_copy.parent / "none")
-    assert result.exit_code == 1 and "is no bundle" in result.output
+    assert result.exit_code == 1 and "is not a bundle" in result.output
     result = aotbundle("unpack", archive, "-o", small_copy)
-    assert result.exit_code == 1 and "is there already" in result.output
+    assert result.exit_code == 1 and "exists already" in result.output
     result = aotbundle("unpack", archive, "-o", tmp_path / "none/folder")
     assert result.exit_code == 1 and "No such file" in result.output
     assert not list(tmp_path.glob(".*-*"))

@@ -32,7 +32,7 @@ def test_keys_are_the_owners_and_are_never_written_over(files: tuple[Path, Path]
     assert "PRIVATE" not in policy.read_text()
     before = key.read_bytes()
     again = aotbundle("keygen", key)
-    assert again.exit_code == 1 and "is there already" in again.stderr and key.read_bytes() == before
+    assert again.exit_code == 1 and "exists already" in again.stderr and key.read_bytes() == before
 
 
 def test_from_a_key_to_a_verified_bundle(files: tuple[Path, Path], small_copy: Path, monkeypatch: pytest.MonkeyPatch):
@@ -72,8 +72,8 @@ def test_keys_that_cannot_sign(files: tuple[Path, Path], small_copy: Path, tmp_p
         return key.private_bytes(serialization.Encoding.PEM, serialization.PrivateFormat.PKCS8, locked)
 
     contents = {
-        b"": "is no private key in PEM",
-        files[0].read_bytes()[:60]: "is no private key in PEM",
+        b"": "is not a private key in PEM",
+        files[0].read_bytes()[:60]: "is not a private key in PEM",
         pem(x25519.X25519PrivateKey.generate()): "of another algorithm",
         pem(ed25519.Ed25519PrivateKey.generate(), b"secret"): "is encrypted",
     }

@@ -87,7 +87,7 @@ def test_the_text(rows_bundle: Path):
 
 REFUSED = (
     ("softmux --shape x=1,64", 1, "no op 'softmux'; did you mean 'softmax'?"),
-    ("softmax --shape x=1,64", 1, "which dtype is T? allowed: float16, bfloat16, float32"),
+    ("softmax --shape x=1,64", 1, "the dtype of T is missing; allowed: float16, bfloat16, float32"),
     ("softmax --dtype T=float16 --shape x=64", 1, "'x'"),
     ("softmax --dtype T=float16 --shape y=1,64", 1, "no tensor 'y'"),
     ("softmax --dtype T=float16 --shape x=1,64 --set causal=true", 1, "no scalar 'causal'"),
@@ -95,9 +95,9 @@ REFUSED = (
     (
         "softmax --dtype T=float16 --shape x=1,64 --content x=nothing.npy",
         1,
-        "neither a number, nor a range as 0..7, nor a .npy file",
+        "is not a number, a range such as 0..7, or a .npy file",
     ),
-    ("softmax --dtype T=float16 --shape x=1,64 --content x=3..2", 1, "'3..2' for 'x': 3 is over 2"),
+    ("softmax --dtype T=float16 --shape x=1,64 --content x=3..2", 1, "invalid range '3..2' for 'x': 3 > 2"),
     ("softmax --dtype T=float16 --shape x=1,a", 2, "is not TENSOR=N,N"),
     ("softmax --bogus", 2, "No such option"),
 )
@@ -112,13 +112,13 @@ def test_refusals(rows_bundle: Path, arguments: str, status: int, words: str):
 def test_content_of_another_shape(rows_bundle: Path, tmp_path: Path):
     np.save(tmp_path / "x.npy", np.zeros((3, 4)))
     spec, given = CallSpec({"x": (3, 100)}, dtypes={"T": "float16"}), {"x": f"{tmp_path}/x.npy"}
-    with pytest.raises(ArgumentError, match=r"'x' has shape \(3, 100\), the array in .* has \(3, 4\)"):
+    with pytest.raises(ArgumentError, match=r"'x' has shape \(3, 100\), but the array in .* has \(3, 4\)"):
         profile_call(EmulatorDriver(), rows_bundle, "softmax", spec, given)
 
 
 def test_no_bundle(tmp_path: Path):
     result = run(tmp_path, *SOFTMAX, "--shape", "x=1,64")
-    assert result.exit_code == 1 and "is no bundle" in result.stderr
+    assert result.exit_code == 1 and "is not a bundle" in result.stderr
 
 
 def test_progress_by_batch(rows_bundle: Path):

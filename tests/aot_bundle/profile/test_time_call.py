@@ -100,7 +100,7 @@ def test_a_kernel_with_an_instruction_that_has_no_cost(rows_bundle: Path, monkey
 def test_a_workgroup_that_does_not_end(rows_bundle: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(sampling, "MOST_INSTRUCTIONS", 20)
     result = run(rows_bundle, *SOFTMAX, "--time")
-    assert result.exit_code == 1 and "waits for another one of its launch cannot be sampled" in result.stderr
+    assert result.exit_code == 1 and "workgroups that wait for each other cannot be sampled" in result.stderr
 
 
 def test_chosen_workgroups():

@@ -68,7 +68,7 @@ def test_the_environment_names_a_policy(
     path.write_text(f'[keys.other]\npublic = "ed25519:{base64.b64encode(other.public).decode()}"\nbundles = ["*"]\n')
     monkeypatch.setenv("AOTBUNDLE_TRUST", str(path))
     for folder in (signed, signed.parent):
-        with pytest.raises(TrustError, match=r"trust\.toml does not have; there: key 'other' \(ed25519:"):
+        with pytest.raises(TrustError, match=r"trust\.toml does not list; listed: key 'other' \(ed25519:"):
             open_bundle(folder, device="emulator")
     assert open_bundle(signed, device="emulator", trust=policy).name == "small", "what a call says is stronger"
     monkeypatch.setenv("AOTBUNDLE_TRUST", str(tmp_path / "none.toml"))
@@ -312,7 +312,7 @@ def test_the_state_of_a_signature(signed: Path, policy: TrustPolicy, trusted: Tr
     what = "small, on 2026-11-22 12:00 UTC"
     accepted = SignatureState("accepted", f"signed by key 'release' ({trusted.id}): {what}")
     assert signature_state(signed, policy) == accepted
-    assert signature_state(signed, None).text.endswith(f"not verified, since there is no policy: {what}")
+    assert signature_state(signed, None).text.endswith(f"not verified, since no policy is set: {what}")
     header = signed / "include/small.h"
     header.write_text(header.read_text().replace("#define", "#undef", 1))
     for known in (policy, None):

@@ -116,7 +116,7 @@ def test_a_policy_file_names_identities_and_the_root(
     unverified = signature_state(sigstore_signed, None)
     assert unverified.state == "unverified" and unverified.text.startswith("signature of sigstore not verified")
     sign_again(sigstore_signed, instance, subject=pattern.replace("kernels", "kernel5"))
-    with pytest.raises(TrustError, match=r"kernel5.*: unknown to trust policy .*trust\.toml; there: identity 'ci'"):
+    with pytest.raises(TrustError, match=r"kernel5.*: not listed in trust policy .*trust\.toml; listed: identity 'ci'"):
         open_bundle(sigstore_signed, device="emulator")
 
 

@@ -47,7 +47,7 @@ def test_a_job_signs_a_bundle_that_its_identity_is_trusted_for(
     assert verified.exit_code == 0 and verified.stdout.count("ok, signed by identity 'ci' (") == 2
     policy.write_text(policy.read_text().replace("release.yml", "test.yml"))
     other = aotbundle("verify", small_copy, archive, "--trust", policy)
-    assert other.exit_code == 1 and other.stdout.count("unknown to trust policy") == 2
+    assert other.exit_code == 1 and other.stdout.count("not listed in trust policy") == 2
 
 
 @pytest.mark.usefixtures("in_ci")

@@ -61,7 +61,7 @@ gfx1100: global_atomic_cmpswap_f32 v1, v[2:3], s[4:5]
 gfx1100: buffer_load_format_x v1, v2, s[8:11], null offen
 gfx1100: s_load_b32 null, s[4:5], 0x0; null
 gfx1100: s_sendmsg sendmsg(MSG_INTERRUPT)
-gfx1100: v_wmma_f16_16x16x16_f16 v[24:31], v[0:7], v[8:15], 1.0; inline constant other than 0
+gfx1100: v_wmma_f16_16x16x16_f16 v[24:31], v[0:7], v[8:15], 1.0; non-zero inline constant
 gfx1100: v_wmma_f32_16x16x16_f16 v[60:67], v[0:7], v[8:15], 0; register v67
 gfx1201: v_dot4_i32_iu8 v2, v8, v9, v10 clamp; unsigned products
 gfx1201: ds_condxchg32_rtn_b64 v[5:6], v1, v[2:3]
@@ -93,5 +93,5 @@ def test_scalar_floats_where_there_are_none(text: str):
     """RDNA 3 has no such code, and the tables do not tell it from RDNA 3.5."""
     machine = Machine("gfx1100")
     program = Program("test", machine.arch, 0, decode(assemble(text, "gfx1151"), machine.arch), machine.layout)
-    with pytest.raises(UnsupportedInstructionError, match="the scalar unit of gfx1100 has no floats"):
+    with pytest.raises(UnsupportedInstructionError, match="gfx1100 has no floating-point SALU"):
         program.run_at(0)

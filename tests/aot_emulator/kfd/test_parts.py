@@ -50,7 +50,7 @@ def test_gpus_are_found_by_any_name():
     assert find_model("MI300X") is find_model("AMD Instinct MI300X") is find_model("gfx942") is MODELS["mi300x"]
     part = find_model("mi300x-cpx")
     assert (part.num_cus, part.dies, part.memory_bytes) == (38, 1, 24 << 30)
-    with pytest.raises(DeviceError, match="'gfx1150' is no GPU that is emulated; there are: mi210"):
+    with pytest.raises(DeviceError, match="unknown GPU 'gfx1150'; emulated GPUs: mi210"):
         find_model("gfx1150")
     assert find_model("Radeon 8060S") is find_model("gfx1151") is MODELS["8060s"]
 
@@ -72,7 +72,7 @@ def test_every_emulated_architecture_has_a_gpu():
 def test_messages_are_read_as_they_are_written():
     told = Message(Operation.MAP, 1, (VA, SIZE, 0, 0, 1, 0, 0))
     assert Message.read(told.packed()) == told and len(told.packed()) == MESSAGE_BYTES
-    with pytest.raises(ValueError, match="a message of 3 bytes"):
+    with pytest.raises(ValueError, match="a message has 64 bytes, got 3"):
         Message.read(b"abc")
 
 
@@ -153,16 +153,16 @@ def test_commands_of_a_vendor_packet(memory: AddressSpace):
         if served:
             assert packets.vendor_is_passed(raw, memory)
         else:
-            with pytest.raises(EmulationError, match="the PM4 command 0x76 of a vendor packet is not served"):
+            with pytest.raises(EmulationError, match="unsupported PM4 command 0x76 in a vendor packet"):
                 packets.vendor_is_passed(raw, memory)
-    with pytest.raises(EmulationError, match="a vendor packet of format 9 is not served"):
+    with pytest.raises(EmulationError, match="unsupported vendor packet format 9"):
         packets.vendor_is_passed(struct.pack("<HB", 0, 9).ljust(64, b"\0"), memory)
 
 
 def test_sizes_that_no_launch_has():
     for shape, threads in (((0, 1, 1), (1, 1, 1)), ((64, 64, 1), (64, 64, 1)), ((64, 1, 1), (64, 0, 1))):
         raw = struct.pack("<6H3I", 2, 3, *shape, 0, *threads).ljust(64, b"\0")
-        with pytest.raises(EmulationError, match="a dispatch of"):
+        with pytest.raises(EmulationError, match="invalid dispatch of"):
             packets.DispatchPacket.read(raw)
 
 
@@ -208,6 +208,6 @@ def test_fills_atomics_and_polls(memory: AddressSpace, engine: Engine):
 
 
 def test_commands_that_are_not_served(engine: Engine):
-    for words, text in (((3, 0), "the SDMA command 3"), ((1 | 1 << 8, 0), "copy of kind 1"), ((10, 0), "atomic 0")):
-        with pytest.raises(EmulationError, match=f"{text}.* is not served"):
+    for words, text in (((3, 0), "command 3"), ((1 | 1 << 8, 0), "copy sub-command 1"), ((10, 0), "atomic 0")):
+        with pytest.raises(EmulationError, match=f"unsupported SDMA {text}"):
             command(engine, *words)

@@ -85,7 +85,7 @@ def test_too_much_lds_is_refused():
     memory = Memory(1 << 32, 1 << 30)
     kernel = Module(places_code("gfx942"), ARCHS["gfx942"], memory).kernel("places")
     dispatch = DispatchPacket((64, 1, 1), (64, 1, 1), 0, 1 << 17, 0, 0)
-    with pytest.raises(EmulationError, match="places asks for 131072 bytes of LDS, a workgroup has 65536"):
+    with pytest.raises(EmulationError, match="places requests 131072 bytes of LDS, a workgroup has 65536"):
         run_dispatch(kernel, dispatch, memory, Options())
 
 

@@ -41,7 +41,7 @@ def test_each_kind_of_fault_can_be_ignored(kind: str):
 
 
 def test_kinds_that_there_are_not():
-    with pytest.raises(ValueError, match="races: no kind of fault; known: bounds, alignment"):
+    with pytest.raises(ValueError, match="unknown kinds of faults: races; known: bounds, alignment"):
         Options(ignored=frozenset({"races"}))
 
 
@@ -57,12 +57,12 @@ def test_memory_takes_any_address(access: str):
         + "\ns_waitcnt vmcnt(0)",
         data(),
     )
-    with pytest.raises(SanitizerError, match="no multiple of 4"):
+    with pytest.raises(SanitizerError, match="not a multiple of 4"):
         run(POINTER + "global_atomic_add v1, v1, s[4:5] offset:2", data())
 
 
 def test_an_endless_loop_is_stopped_by_time():
-    with pytest.raises(InstructionBudgetError, match="longer than its time limit"):
+    with pytest.raises(InstructionBudgetError, match="exceeds its time limit"):
         run("forever: s_branch forever", time_limit_s=0.2, strict=False)
 
 

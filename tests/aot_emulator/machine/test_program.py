@@ -31,7 +31,7 @@ def test_a_barrier_in_two_parts():
     assert run.exit.kind == "barrier" and run.exit.target == 12 and len(run.steps) == 2
     for _, step in run.steps:
         step(machine.waves)
-    with pytest.raises(EmulationError, match="not signalled"):
+    with pytest.raises(EmulationError, match="without having signalled"):
         run.steps[1][1](machine.waves)
     assert program_of("gfx1100", "s_barrier")[1].run_at(0).exit.kind == "barrier"
     for line in ("s_barrier_signal 2", "s_barrier_signal m0", "s_barrier_wait 2"):

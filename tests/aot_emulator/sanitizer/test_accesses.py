@@ -73,7 +73,7 @@ def test_alignment(access: str):
 
     run(body(alignment), data(1024))
     for offset in (alignment // 2, alignment + alignment // 2, 1):
-        error = fault("alignment", f"no multiple of {alignment}", body(offset), data(1024))
+        error = fault("alignment", f"not a multiple of {alignment}", body(offset), data(1024))
         assert error.thread.lane == 0 and error.address % 32 == offset
 
 
@@ -81,12 +81,12 @@ def test_padded_layouts_of_gfx950():
     """They place 16 bytes at multiples of 8."""
     body = "v_lshlrev_b32 v3, 5, v0\nds_write_b128 v3, v[4:7] offset:{}"
     run(body.format(8), arch="gfx950")
-    fault("alignment", "no multiple of 8", body.format(4), arch="gfx950")
+    fault("alignment", "not a multiple of 8", body.format(4), arch="gfx950")
 
 
 @every_rdna
 def test_alignment_on_rdna(arch: str):
-    fault("alignment", "no multiple of 8", POINTER + "ds_write_b64 v1, v[8:9]", data(), arch=arch)
+    fault("alignment", "not a multiple of 8", POINTER + "ds_write_b64 v1, v[8:9]", data(), arch=arch)
 
 
 # What nothing has written

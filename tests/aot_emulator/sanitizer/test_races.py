@@ -67,7 +67,7 @@ RACES = {
         "are stored, and were stored by wavefront .* with `ds_write_b32"),
     "writes in turn that differ": (TURNS.format(6), "race", "are stored, and were stored by wavefront"),
     "an atomic and a write": (CLEAR + "ds_add_u32 v1, v0\nds_write_b32 v1, v0\n", "race", "ds_(add_u32|write_b32)"),
-    "global memory without a barrier": (SWAP.format(""), "race", "no barrier is between"),
+    "global memory without a barrier": (SWAP.format(""), "race", "no barrier in between"),
 }  # fmt: skip
 
 
@@ -88,7 +88,7 @@ def test_a_race_on_rdna(arch: str):
     fault("wait", "not waited for before the barrier", exchange.format(barrier), wavefronts=2, arch=arch)
     fault(
         "race",
-        "no barrier is between",
+        "no barrier in between",
         OWN + "wait lds\n" + barrier + exchange.format("wait lds\n"),
         wavefronts=2,
         arch=arch,

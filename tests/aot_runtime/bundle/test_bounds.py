@@ -86,8 +86,8 @@ def unix_socket(path: Path) -> None:
 REPLACEMENTS = [
     (link_to_outside, "is a symbolic link"),
     (link_folder, "'code' is a symbolic link"),
-    (fifo, "is no regular file"),
-    (unix_socket, "is no regular file"),
+    (fifo, "is not a regular file"),
+    (unix_socket, "is not a regular file"),
 ]
 
 
@@ -132,7 +132,7 @@ def test_no_more_is_read_than_was_asked_for(bundle: Path):
 @pytest.mark.parametrize("name", ["../outside", "code/../../outside", "code//x", "", ".", "/etc/passwd"])
 def test_paths_stay_in_the_bundle(bundle: Path, name: str):
     (bundle.parent / "outside").write_text("x")
-    with pytest.raises(OSError, match="that is no path in the bundle"):
+    with pytest.raises(OSError, match="not a path in the bundle"):
         source_of(bundle).read(name, 10)
 
 
@@ -168,7 +168,7 @@ def variant(**fields: Any) -> Callable[[dict[str, Any]], None]:
         (variant(lds_bytes=-8), "launch parameters of 'reduce_rows' are out of range"),
         (variant(kernarg_bytes=-8), "the segment has -8"),
         (variant(num_warps=10**30), "Expected `int` <= 9223372036854775807"),
-        (lambda index: index.update(name="../../etc/x"), "'../../etc/x' is no name of a bundle"),
+        (lambda index: index.update(name="../../etc/x"), "'../../etc/x' is not a valid bundle name"),
         (lambda index: index["ops"][1]["tensors"][1].update(shape=[{"extent": f"n{i}"} for i in range(65)]),
          "a tensor has at most 64 dims, not 65"),
         (lambda index: index["ops"][0]["tensors"][0].update(name="x" * 257), "is no name"),
@@ -215,7 +215,7 @@ def test_verify_ends_where_there_are_many_faults(bundle: Path):
     for number in range(2 * MAX_FAULTS):
         (bundle / f"code/{number}").touch()
     faults = verify_bundle(bundle)
-    assert len(faults) == MAX_FAULTS + 1 and faults[-1] == "there are more faults, which are not listed"
+    assert len(faults) == MAX_FAULTS + 1 and faults[-1] == "more faults are not listed"
 
 
 # Images.

@@ -58,7 +58,7 @@ def refused(path: Path, text: str) -> None:
 
 def test_bundles_that_lie_about_their_architecture(whole: Files, tmp_path: Path):
     path = packed(tmp_path / "rows.aotb", {**whole, AMD: whole[NVIDIA]})
-    refused(path, r"gfx942/bundle.json: the index is of a bundle for sm_90, and stored as one for gfx942")
+    refused(path, r"gfx942/bundle.json: the index is for sm_90, but stored as one for gfx942")
     path = packed(tmp_path / "rows.aotb", {**whole, "gfx90a.aotb": whole[AMD]})
     with pytest.raises(BundleError, match="stored as one for gfx90a"):
         open_bundle(path, "emulator:gfx90a")
@@ -74,8 +74,8 @@ def test_bundles_that_lie_about_their_architecture(whole: Files, tmp_path: Path)
         (lambda data: data + b"\0", "gfx942: the archive has no end"),
         (lambda data: b"\0" + data, "gfx942: the archive's directory is not where"),
         (lambda data: data + data, "gfx942: the archive's directory is not where"),
-        (lambda data: b"".join(parts({"a": b"b"})), "is no bundle: it has no bundle.json"),
-        (lambda data: b"".join(parts({AMD: data})), "is no bundle: it has no bundle.json"),
+        (lambda data: b"".join(parts({"a": b"b"})), "is not a bundle: it has no bundle.json"),
+        (lambda data: b"".join(parts({AMD: data})), "is not a bundle: it has no bundle.json"),
         (lambda data: b"".join(parts({"bundle.json": b"{}"})), "is not a bundle index"),
     ],
 )

@@ -131,7 +131,7 @@ def test_advice_names_the_arguments_that_decide_axes_which_follow(
 
 def test_a_call_that_nothing_near_is_built_for_is_told_what_decides():
     nothing = planner(FOLLOWING, keep=lambda v: False)
-    decided = "advice: what is built is decided by the dtype of x, mode, window, causal, m (dim 1 of x)"
+    decided = "advice: built variants differ in the dtype of x, mode, window, causal, m (dim 1 of x)"
     refused(decided, nothing, NoVariantError, x=layout(16, 32, dtype="float16"))
 
 

@@ -106,7 +106,7 @@ def test_an_op_says_what_it_is(small_bundle: Path):
     with pytest.raises(TypeError, match="scael"):
         inspect.signature(affine).bind(np.ones(1), scael=1.0)
     assert copy.copy(affine) == affine == copy.deepcopy([affine])[0]
-    with pytest.raises(TypeError, match=r"a BundleOp is neither copied nor pickled: .* open its bundle again"):
+    with pytest.raises(TypeError, match=r"a BundleOp cannot be copied or pickled: .* open its bundle again"):
         pickle.dumps(affine)
     assert affine._repr_html_().startswith("<pre><b>affine</b>(") and "Arguments:" in affine._repr_html_()
 

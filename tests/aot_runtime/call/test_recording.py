@@ -267,21 +267,22 @@ CHAIN = "calls:\n- &a0 [1]\n" + "".join(f"- &a{number} [*a{number - 1}]\n" for n
     ("content", "said"),
     [
         ("calls: [", ":1:9: not valid YAML"), ("calls: []\ncalls: []\n", ":2:1: not valid YAML"),
-        ("bundle: rows\nops: {}\n", ": it is no calls file"), ("calls: {}\n", ": it is no calls file"),
-        ("[1]\n", ": it is no calls file"), ("calls:\n- op: a\n- 7\n", ":3: a call is a mapping (given: 7)"),
+        ("bundle: rows\nops: {}\n", ": not a calls file"), ("calls: {}\n", ": not a calls file"),
+        ("[1]\n", ": not a calls file"), ("calls:\n- op: a\n- 7\n", ":3: a call is a mapping (given: 7)"),
         ("calls:\n- {op: a, count: many}\n", ":2: `count` is a number from 1 on (given: 'many')"),
         (b"\xff", ": cannot be read: it is not UTF-8 text"),
         ("# " + MAX_BYTES * "x", f": it has more than {MAX_BYTES} bytes"),
-        (LAUGHS, ":7:23: more than 262144 values, or 20 levels, with what its aliases repeat"),
+        (LAUGHS, ":7:23: more than 262144 values, or 20 levels, with aliases expanded"),
         (CHAIN, ":21:3: more than 262144 values, or 20 levels"),
-        ("calls:\n- op: 2023-01-01\n", ":2:7: '2023-01-01' is no text, number, true, false or null"),
+        ("calls:\n- op: 2023-01-01\n", ":2:7: '2023-01-01' is not a string, number, true, false or null"),
         *((f"calls:\n- {{op: {number}}}\n", ":2:8: a number of more than 100 digits")
           for number in ("9" * 5000, "0x" + "f" * 5000)),
-        *((f"calls:\n- {{op: !!{tag} abc}}\n", ":2:8: 'abc' is no text") for tag in ("int", "float", "bool")),
+        *((f"calls:\n- {{op: !!{tag} abc}}\n", ":2:8: 'abc' is not a string") for tag in ("int", "float", "bool")),
+        ("calls:\n- op: 2023-13-45\n", ":2:7: '2023-13-45' is not a string"), ("calls:\n- {op: !x [a]}\n", ":2:8: the tag "),
         ("calls:\n- {op: !!set {a, b}}\n", ":2:8: the tag 'tag:yaml.org,2002:set' is not supported"),
         ("calls:\n- &a {<<: *a, op: a}\n", ":2:3: it is a part of itself"),
         ("calls:\n- &a [*a]\n", ":2:3: it is a part of itself"),
-        *((f"calls:\n- {{{key}: 3}}\n", ":2:3: a key is no text")
+        *((f"calls:\n- {{{key}: 3}}\n", ":2:3: a key is not a string")
           for key in ("[1, 2]", "{a: 1}", "~", "1", "true", "2001-01-01")),
         ("calls:\n- {<<: 3}\n", ":2:8: not valid YAML: "),
     ],
@@ -308,12 +309,12 @@ def test_aliases_and_merged_calls_stay_as_they_are(tmp_path: Path):
 
 def test_a_pipe_is_no_calls_file(tmp_path: Path):
     os.mkfifo(tmp_path / "calls.yaml")
-    with pytest.raises(CallsFileError, match=r"calls\.yaml: cannot be read: it is no regular file"):
+    with pytest.raises(CallsFileError, match=r"calls\.yaml: cannot be read: it is not a regular file"):
         aot_runtime.record(tmp_path / "calls.yaml")
 
 
 def test_a_recording_that_could_not_be_written_does_not_begin(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    with pytest.raises(CallsFileError, match=r"there is no folder .*nowhere that can be written to"):
+    with pytest.raises(CallsFileError, match=r"folder .*nowhere does not exist or is not writable"):
         aot_runtime.record(tmp_path / "nowhere" / "calls.yaml")
     monkeypatch.setitem(sys.modules, "ruamel.yaml", None)
     with pytest.raises(CallsFileError, match=r"needs the extra `record`: pip install 'aot-runtime\[record\]'"):

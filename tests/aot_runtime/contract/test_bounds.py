@@ -213,5 +213,5 @@ def test_an_index_with_many_ops_is_checked_in_proportion(sample: records.Index):
 
 def test_a_fault_of_the_reader_is_still_a_bundle_error(sample: records.Index):
     index = msgspec.structs.replace(sample, ops=(GROWING["dtypes"](range(3)), SCALED), variants=(), selftest=())
-    with pytest.raises(BundleError, match="an op is there twice"):
+    with pytest.raises(BundleError, match="an op is listed twice"):
         _check_references(index)

@@ -91,7 +91,7 @@ def test_an_index_with_a_map(tmp_path: Path):
 @pytest.mark.parametrize(
     ("index", "message"),
     [
-        (with_map(arch="gfx942"), "is no tensor map: it is of 'x', in a variant for gfx942 that is aligned"),
+        (with_map(arch="gfx942"), "is not a valid tensor map: it is of 'x', in a variant for gfx942 that is aligned"),
         (with_map(aligned=False), "in a variant for sm_90 that is general"),
         (with_map(value="y"), "it is of 'y', in a variant"),
         (with_map(None), "is 'tensormap' of 128 bytes"),

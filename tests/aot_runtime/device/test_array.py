@@ -214,7 +214,7 @@ def test_arrays_of_one_number():
         assert turned.strides == (4, 8) and len(set(turned.numpy().flat)) == 1
     check_same(device.array([[1.0, 2.5]], "bfloat16"), np.array([[1.0, 2.5]], ml_dtypes.bfloat16))
     for value, dtype in ((300, "uint8"), (np.nan, "int32"), ("one", "float32"), ([1, 2], "int8")):
-        with pytest.raises(ArgumentError, match=f"is no {dtype} to fill an array with"):
+        with pytest.raises(ArgumentError, match=f"cannot fill an array of {dtype}: "):
             device.full((2, 2), value, dtype)
     with pytest.raises(ArgumentError, match="dtype float128 is not supported"):
         device.full(2, 1, "float128")
@@ -238,11 +238,11 @@ def test_what_is_in_an_array_is_asked_of_numpy():
     array, other = device.array(counted((3,))), device.array(counted((3,)))
     for compare in (operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge):
         for value in (other, array, 1, None, counted((3,))):
-            with pytest.raises(TypeError, match=r"int16\[3\].* is not compared on the device: .* numpy\(\)"):
+            with pytest.raises(TypeError, match=r"int16\[3\].* cannot be compared on the device: .* numpy\(\)"):
                 compare(array, value)
         assert compare(counted((3,)), array).tolist() == compare(counted((3,)), counted((3,))).tolist()
     for asked in (array, array[:1], array[0], array[:0]):
-        with pytest.raises(TypeError, match=r"is true is in its content: .*numpy\(\)"):
+        with pytest.raises(TypeError, match=r"depends on its content: .*numpy\(\)"):
             bool(asked)
     assert len({array, other, array}) == 2 and {array: 1}[array] == 1
     assert [int(row.numpy()) for row in array] == [int(row.numpy()) for row in reversed(array)][::-1] == [0, 1, 2]
@@ -255,7 +255,7 @@ def test_what_is_in_an_array_is_asked_of_numpy():
 @in_double()
 def test_there_is_no_current_stream():
     stream = get_device("hip:0").stream()
-    with pytest.raises(TypeError, match="no current stream that `with` could set: pass stream="), stream:
+    with pytest.raises(TypeError, match="no current stream to set with `with`: pass stream="), stream:
         raise AssertionError("not reached")
     assert repr(stream) == f"<stream {stream.handle:#x} on hip:0>"
     event = stream.record()

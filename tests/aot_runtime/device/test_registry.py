@@ -21,7 +21,7 @@ def test_devices_are_found_by_name():
     assert (repr(first), repr(get_device("hip:1"))) == ("hip:0", "hip:1")
     assert first.arch == "gfx942" and first.properties.num_cus == 304
     for name, words in (
-        ("hip:2", "there is no device hip:2; hip shows 2 device"),
+        ("hip:2", "device hip:2 does not exist; hip has 2 device"),
         ("hip:-1", "'hip:-1' is not a device; write hip, hip:0"),
         ("hip:x", "'hip:x' is not a device"),
         ("hip:²", "'hip:²' is not a device"),

@@ -62,12 +62,12 @@ FAULTS = {
     KEY.replace("public", "publik"): "publik|missing required field `public`",
     KEY + "expires = 'soon'": r"expires",
     KEY + "revoke = true": "unknown field `revoke`",
-    KEY.replace("ed25519:", "rsa:"): r"keys\.a\.public: 'rsa:A+=' is no public key",
-    KEY.replace("AAAA", ""): "is no public key",
-    KEY.replace("AAAA", "?AAA", 1): "is no public key",
+    KEY.replace("ed25519:", "rsa:"): r"keys\.a\.public: 'rsa:A+=' is not a public key",
+    KEY.replace("AAAA", ""): "is not a public key",
+    KEY.replace("AAAA", "?AAA", 1): "is not a public key",
     KEY.replace('["x"]', '"x"'): "bundles",
-    KEY + KEY.replace("keys.a", "keys.b"): "a key is there twice",
-    KEY + "[least_versions]\nx = '1.2-beta'": r"least_versions\.x: '1.2-beta' is no version",
+    KEY + KEY.replace("keys.a", "keys.b"): "a key is listed twice",
+    KEY + "[least_versions]\nx = '1.2-beta'": r"least_versions\.x: '1.2-beta' is not a valid bundle version",
     KEY + "[least_versions]\nx = 1.2": "least_versions",
     KEY + "# " + "x" * MAX_POLICY_BYTES: "is over",
     IDENTITY.replace("issuer", "isuer"): "isuer|missing required field `issuer`",
@@ -78,13 +78,13 @@ FAULTS = {
     IDENTITY.replace("a@b.c", "[!\\n]*"): "that is not only a pattern",
     IDENTITY.replace("a@b.c", "a@b\\n*"): "has a character that cannot be printed",
     IDENTITY.replace("https://i", "https://*"): r"identities\.ci\.issuer is 'https://\*'; it is compared exactly",
-    IDENTITY + IDENTITY.replace("ci", "other"): "an identity is there twice",
+    IDENTITY + IDENTITY.replace("ci", "other"): "an identity is listed twice",
     KEY.replace('["x"]', '[""]'): r"keys\.a\.bundles is \(''\,\)",
     KEY + "expires = 2040-01-01T00:00:00": "expires",
     KEY + "[least_versions]\n'x[yz]*' = '1'": r"least_versions has 'x\[yz\]\*', which is neither",
     KEY + "[least_versions]\nx-gfx942 = '1'": "least_versions has 'x-gfx942', which is neither",
-    KEY + "[least_versions]\n'*' = ''": r"least_versions\.\*: '' is no version",
-    'trusted_root = "root.json"\n' + KEY: "trusted_root is for `identities`",
+    KEY + "[least_versions]\n'*' = ''": r"least_versions\.\*: '' is not a valid bundle version",
+    'trusted_root = "root.json"\n' + KEY: "trusted_root is set, but the policy has no `identities`",
     "a = " + "[" * 5000: "trust policy",
 }
 
@@ -119,7 +119,7 @@ def identity(subject: str, **fields: object) -> TrustedIdentity:
 
 
 KEYS: dict[str, Callable[[], TrustPolicy]] = {
-    "a key is there twice": lambda: TrustPolicy((key(revoked=True), key())),
+    "a key is listed twice": lambda: TrustPolicy((key(revoked=True), key())),
     r"keys\.a\.public is b'short'; 32 bytes are allowed": lambda: TrustPolicy((key(public=b"short"),)),
     r"keys\.a\.bundles is 'x'; a tuple of names": lambda: TrustPolicy((key(bundles="x"),)),
     r"keys\.a\.bundles is \(1,\); a tuple of names": lambda: TrustPolicy((key(bundles=(1,)),)),
@@ -131,15 +131,17 @@ KEYS: dict[str, Callable[[], TrustPolicy]] = {
     r"issuer None and subject 'a@b.c'; texts": lambda: TrustPolicy(identities=(identity("a@b.c", issuer=None),)),
     "it needs an issuer, and a subject": lambda: TrustPolicy(identities=(identity(""),)),
     "a subject that is not only a pattern": lambda: TrustPolicy(identities=(identity("*?*"),)),
-    "an identity is there twice": lambda: TrustPolicy(identities=(identity("a"), identity("a", revoked=True))),
+    "an identity is listed twice": lambda: TrustPolicy(identities=(identity("a"), identity("a", revoked=True))),
     "trusted_root is 5; the path": lambda: TrustPolicy(
         identities=(identity("a"),),
         trusted_root=5,  # type: ignore[arg-type]
     ),
-    r"trusted_root is for `identities`": lambda: TrustPolicy((key(),), trusted_root=Path("root.json")),
+    r"trusted_root is set, but the policy has no `identities`": lambda: TrustPolicy(
+        (key(),), trusted_root=Path("root.json")
+    ),
     r"least_versions is \['x'\]; a mapping": lambda: TrustPolicy((key(),), ["x"]),  # type: ignore[arg-type]
-    r"least_versions\.x: 'new' is no version": lambda: TrustPolicy((key(),), {"x": "new"}),
-    r"least_versions\.x: 1.2 is no version": lambda: TrustPolicy((key(),), {"x": 1.2}),  # type: ignore[dict-item]
+    r"least_versions\.x: 'new' is not a valid bundle version": lambda: TrustPolicy((key(),), {"x": "new"}),
+    r"least_versions\.x: 1.2 is not a valid bundle version": lambda: TrustPolicy((key(),), {"x": 1.2}),  # type: ignore[dict-item]
 }
 
 
@@ -201,7 +203,7 @@ def test_the_patterns_of_subjects_and_bundles():
     policy = TrustPolicy((key(bundles=("x_[0-9]",)),), identities=(identity(BOT),))
     assert policy.find_identity(HUB, BOT).subject == BOT
     for subject in ("1+botb@b.c", "1+boto@b.c", "1+bot@b.c", BOT.upper()):
-        with pytest.raises(TrustError, match="unknown to the policy"):
+        with pytest.raises(TrustError, match="not listed in the policy"):
             policy.find_identity(HUB, subject)
     with pytest.raises(TrustError, match=r"may sign x_\[0-9\] only"):
         policy.accept(policy.keys[0], Predicate("x_7", "", datetime.now(UTC)))

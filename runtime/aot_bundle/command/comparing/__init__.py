@@ -1,1 +1,1 @@
-"""What differs between two bundles: for `aotbundle diff`, and for `aotbundle report --against`."""
+"""Compare two bundles, for `aotbundle diff` and `aotbundle report --against`."""

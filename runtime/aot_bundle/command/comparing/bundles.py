@@ -1,4 +1,4 @@
-"""What differs between two bundles."""
+"""Compare two bundles."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ from .variants import (
 )
 
 _DIGITS = 12
-"""Of a digest."""
+"""Hex digits of a digest to show."""
 
 
 @dataclass(frozen=True)
 class Side:
-    """One of the two bundles."""
+    """Identity of one of the two bundles."""
 
     path: str
     name: str
@@ -49,12 +49,12 @@ class Side:
 
 @dataclass(frozen=True)
 class OpDifference:
-    """What differs of an op. state: `new`, `gone` or `changed`; of the first two no more is told than the counts.
+    """Differences of an op. `state` is `new`, `gone` or `changed`; the first two only have counts.
 
     Attributes:
-        old, new: how many variants there are.
-        shifts: of the variants that both bundles have.
-        instructions: on request.
+        old, new: number of variants in each bundle.
+        shifts: changes in the resources of common variants.
+        instructions: changes in the instructions of common variants, if requested.
     """
 
     op: str
@@ -71,7 +71,7 @@ class OpDifference:
 
 @dataclass(frozen=True)
 class Figure:
-    """A number that both have."""
+    """A figure of both bundles."""
 
     what: str
     old: int
@@ -81,7 +81,7 @@ class Figure:
 
 @dataclass(frozen=True)
 class Differences:
-    """What differs between a bundle and a newer one."""
+    """Differences between an old and a new bundle."""
 
     old: Side
     new: Side
@@ -94,21 +94,21 @@ class Differences:
 
     @property
     def same(self) -> bool:
-        """Whether they are the same bundle, byte for byte."""
+        """Return True if the bundles are identical, byte for byte."""
         return self.old.id == self.new.id
 
 
 def compare(old: Path, new: Path, code: bool = False) -> Differences:
-    """Compare two bundles by their indexes; with `code` the instructions of code objects that differ, too.
+    """Compare two bundles by their indexes and, with `code`, the instructions of code objects that differ.
 
-    Raises `BundleError`, and with `code` `DeviceError` where the decoder is not installed.
+    Raises `BundleError`, and with `code` `DeviceError` if the decoder is not installed.
     """
     places = source_of(old), source_of(new)
     return compare_indexes(places, (read_index(places[0]), read_index(places[1])), code)
 
 
 def compare_indexes(places: tuple[Source, Source], indexes: tuple[Index, Index], code: bool = False) -> Differences:
-    """As `compare`, for bundles whose indexes were read."""
+    """Like `compare`, for indexes already read."""
     old, new = indexes
     sides = [
         Side(str(place.path), index.name, index.version, index.target.arch, index.id)
@@ -128,7 +128,7 @@ def compare_indexes(places: tuple[Source, Source], indexes: tuple[Index, Index],
 
 def _reader(place: Source, index: Index) -> Instructions:
     if index.target.backend != HIP.name:
-        raise BundleError("the instructions of cubins are not read; those of code objects for AMD GPUs are")
+        raise BundleError("reading the instructions of cubins is not supported")
 
     def read(variant: Variant) -> Any:
         return read_instructions(read_blob(place, index.blobs[variant.code], index.target.arch), variant.symbol)
@@ -143,7 +143,7 @@ def _title(index: Index) -> dict[str, Any]:
 
 
 def _toolchain(old: Index, new: Index) -> Iterator[Change]:
-    """The compiler, and the options that all variants of both bundles have in common."""
+    """Compare the compiler, and the options shared by all variants of each bundle."""
     compilers = [{name: text for name, text in index.toolchain.items() if name != "options"} for index in (old, new)]
     yield from mapping_changes(compilers[0], compilers[1])
     for name, (before, after) in shared_options(old, new).items():
@@ -152,7 +152,7 @@ def _toolchain(old: Index, new: Index) -> Iterator[Change]:
 
 
 def _provenance(said: Provenance | None) -> dict[str, Any]:
-    """What a build was asked for, what it read, and what ran it; empty where it is not said."""
+    """Return the parameters, inputs and tools of a build; empty if not recorded."""
     if said is None:
         return {}
     definition, run = said.build_definition, said.run_details.builder
@@ -238,12 +238,12 @@ _FIGURES: tuple[tuple[str, Callable[[Index], int], bool], ...] = (
     ("selftest cases", lambda index: len(index.selftest), False),
     ("size of selftest vectors", lambda index: sum(case.vectors.size for case in index.selftest), True),
 )
-"""What, the number of an index, and whether it is in bytes."""
+"""(label, function that computes the figure from an index, True if it is in bytes)."""
 
 
 @dataclass(frozen=True)
 class Pairs:
-    """Which bundles are compared: each old one with the new one beside it; and those that have none beside them."""
+    """Pairs of old and new bundles to compare, and the bundles without a counterpart."""
 
     both: tuple[tuple[Path, Path], ...]
     gone: tuple[Path, ...] = ()
@@ -251,7 +251,7 @@ class Pairs:
 
 
 def find_pairs(old: Path, new: Path) -> Pairs:
-    """The bundles at two paths: one each, whatever they are called; of several those of one name and architecture.
+    """Pair the bundles at two paths. Single bundles are paired in any case, several by name and architecture.
 
     Raises `BundleError`.
     """

@@ -1,4 +1,4 @@
-"""What differs between two records, in words: contracts, selftest cases, and any mapping."""
+"""Describe the differences between two records: contracts, self-test cases, and mappings."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ from aot_runtime.contract.records import (
 from aot_runtime.texts import cut
 
 MOST_LETTERS = 200
-"""Letters of a value that are shown: texts of a bundle may be of any length."""
+"""Most characters of a value to show, since texts of a bundle may be of any length."""
 
 
 @dataclass(frozen=True)
 class Change:
-    """Something with the text that it has in the old bundle and in the new one; None: it is not there."""
+    """A changed item, with its text in the old and new bundle; None if absent."""
 
     what: str
     old: str | None
@@ -53,15 +53,15 @@ _KINDS: Mapping[type, tuple[str, Callable[[Any], str]]] = {
     Config: ("config", lambda item: item.name),
     Denied: ("left out on purpose:", lambda item: item.when),
 }
-"""What records of a list are called, and by what they are told apart."""
+"""(noun, function that returns an identifying key) by type of record."""
 _SETS = ("require", "divisible", "in_place", "dtypes", "values", "choices")
-"""Fields whose texts are a set: what is said is what came and what went."""
+"""Fields compared as sets: additions and removals are listed."""
 _KEYS = ("name", "kernel")
-"""Fields that are in what the record is called."""
+"""Fields that are part of a record's name."""
 
 
 def record_changes(old: Record, new: Record, before: str = "") -> Iterator[Change]:
-    """What differs between two records of one type. `before`: what each change begins with."""
+    """Return the differences between two records of one type. `before` is a prefix of each."""
     for field in old.__struct_fields__:
         yield from _changes(f"{before}{field}", field, getattr(old, field), getattr(new, field), before)
 
@@ -102,7 +102,7 @@ def _list_changes(field: str, old: Sequence[Any], new: Sequence[Any], before: st
 
 
 def _by_name(items: Sequence[Any]) -> dict[str, Any]:
-    """By what each is called; of several that are called the same, by a number too."""
+    """Return records by name, with a number appended to duplicate names."""
     found: dict[str, Any] = {}
     for at, item in enumerate(items):
         kind, name_of = _KINDS[type(item)]
@@ -125,7 +125,7 @@ def _described(item: Record) -> str:
 
 
 def mapping_changes(old: Mapping[str, Any], new: Mapping[str, Any], before: str = "") -> Iterator[Change]:
-    """What differs between two mappings."""
+    """Return the differences between two mappings."""
     for key in dict.fromkeys((*old, *new)):
         what = f"{before}{short(key)}"
         if key not in new:
@@ -137,7 +137,7 @@ def mapping_changes(old: Mapping[str, Any], new: Mapping[str, Any], before: str 
 
 
 def set_changes(what: str, old: Sequence[Any], new: Sequence[Any]) -> Iterator[Change]:
-    """What came to a list of values, and what went; where neither did, that their order changed."""
+    """Return the values added to and removed from a list, or else a change of order."""
     olds, news = [*map(value_text, old)], [*map(value_text, new)]
     gone, came = [text for text in olds if text not in news], [text for text in news if text not in olds]
     if gone:
@@ -149,7 +149,7 @@ def set_changes(what: str, old: Sequence[Any], new: Sequence[Any]) -> Iterator[C
 
 
 def value_text(value: Any) -> str:
-    """A value of a record in words."""
+    """Format a value of a record."""
     match value:
         case None:
             return "none"
@@ -171,5 +171,5 @@ def value_text(value: Any) -> str:
 
 
 def short(text: str) -> str:
-    """A text of a bundle in one line, cut where it is long."""
+    """Escape a bundle's text for one line, and truncate it."""
     return cut(" ".join(text.split()), MOST_LETTERS)

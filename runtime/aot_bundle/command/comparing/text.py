@@ -1,4 +1,4 @@
-"""What differs between two bundles, as lines of text and as plain data."""
+"""Format the differences between two bundles as text or data."""
 
 from __future__ import annotations
 
@@ -13,11 +13,11 @@ from .changes import Change, short
 from .variants import Group, Shift
 
 MOST_LINES = 5
-"""Variants of a group that are named, unless all are asked for."""
+"""Variants of a group to list by default."""
 
 
 def differences_text(found: Differences, every: bool) -> Iterator[str]:
-    """All of it; with `every` each variant by its name."""
+    """Format all differences. `every` lists each variant."""
     yield f"old: {side_text(found.old)}"
     yield f"new: {side_text(found.new)}"
     if found.same:
@@ -36,11 +36,11 @@ SECTIONS: Sequence[tuple[str, Any]] = (
     ("provenance", lambda found: found.provenance),
     ("selftest", lambda found: found.selftest),
 )
-"""What stands beside the ops."""
+"""Sections other than the ops."""
 
 
 def side_text(side: Side) -> str:
-    """Which bundle it is."""
+    """Describe one of the two bundles."""
     title = " ".join(filter(None, (side.name, short(side.version))))
     return f"{side.path}: {title} for {side.arch}, id {side.id[:ID_LENGTH]}"
 
@@ -67,7 +67,7 @@ def _op_lines(op: OpDifference, every: bool) -> Iterator[str]:
 
 
 def op_summary(op: OpDifference) -> str:
-    """How many variants there are, and what became of them."""
+    """Summarise the changes in an op's variants."""
     if op.state != "changed":
         return f"is {op.state}, with {max(op.old, op.new)} variants"
     added, removed = (sum(len(group.variants) for group in groups) for groups in (op.added, op.removed))
@@ -86,13 +86,13 @@ def _group_lines(kind: str, group: Group, every: bool) -> Iterator[str]:
 
 
 def group_text(group: Group) -> str:
-    """How many variants of what."""
+    """Describe a group of variants, with their number."""
     count = f"{len(group.variants)} variant{'s' * (len(group.variants) != 1)}"
     return f"{count} of {group.what}" if group.what else f"{count} of values that both have"
 
 
 def shift_text(shift: Shift) -> str:
-    """Of how many variants a number fell and rose."""
+    """Describe for how many variants a resource decreased or increased."""
     parts = []
     if shift.fewer:
         parts.append(f"fewer in {shift.fewer} (at most {shift.least:+g})")
@@ -102,23 +102,23 @@ def shift_text(shift: Shift) -> str:
 
 
 def figure_text(figure: Figure) -> str:
-    """A number of both."""
+    """Format a figure of both bundles."""
     old, new = (size_text(number) if figure.is_size else str(number) for number in (figure.old, figure.new))
     return f"{figure.what}: {old}" if figure.old == figure.new else f"{figure.what}: {old}, now {new}"
 
 
 def pairs_lines(pairs: Pairs, found: Sequence[Differences], every: bool) -> Iterator[str]:
-    """What differs between all bundles of two paths."""
+    """Format the differences between all pairs of bundles."""
     blocks: list[Iterable[str]] = [differences_text(item, every) for item in found]
-    blocks += [[f"{path} has no bundle beside it: it is gone"] for path in pairs.gone]
-    blocks += [[f"{path} has no bundle beside it: it is new"] for path in pairs.new]
+    blocks += [[f"{path} was removed"] for path in pairs.gone]
+    blocks += [[f"{path} is new"] for path in pairs.new]
     for number, block in enumerate(blocks):
         yield from [""] * (number > 0)
         yield from block
 
 
 def pairs_data(pairs: Pairs, found: Sequence[Differences]) -> dict[str, Any]:
-    """The same as plain data, ready for JSON."""
+    """Return the differences as JSON-ready data."""
     return {
         "same": is_same(pairs, found),
         "bundles": [{"same": item.same, **asdict(item)} for item in found],
@@ -128,12 +128,12 @@ def pairs_data(pairs: Pairs, found: Sequence[Differences]) -> dict[str, Any]:
 
 
 def is_same(pairs: Pairs, found: Sequence[Differences]) -> bool:
-    """Whether nothing differs."""
+    """Return True if nothing differs."""
     return not pairs.gone and not pairs.new and all(item.same for item in found)
 
 
 def change_row(change: Change) -> tuple[str, str, str]:
-    """What, and what it was and is, for a table."""
+    """Return (item, old text, new text), for a table."""
     old = "not there" if change.old is None else change.old or "not set"
     new = "not there" if change.new is None else change.new or "not set"
     return change.what, old, new

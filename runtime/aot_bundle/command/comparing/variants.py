@@ -1,4 +1,4 @@
-"""What differs between the variants of two bundles: which there are, what their code takes, and what it consists of."""
+"""Compare the variants of two bundles: their presence, resources and instructions."""
 
 from __future__ import annotations
 
@@ -15,17 +15,16 @@ from aot_runtime.texts import axis_values_text
 from .changes import Change, mapping_changes, short, value_text
 
 Instructions = Callable[[Variant], Sequence[Instruction]]
-"""What reads the instructions of a variant of one of the bundles."""
+"""Function that reads the instructions of a variant of one bundle."""
 SharedOptions = Mapping[str, tuple[str, str]]
-"""Compiler options that all variants of both bundles have in common, and their values in the old and in the new one."""
+"""Compiler options shared by all variants of each bundle, with the old and new value."""
 MOST_MNEMONICS = 8
-"""Mnemonics of an op whose counts are told."""
+"""Most mnemonics to list per op."""
 
 
 @dataclass(frozen=True)
 class Built:
-    """A variant: what is told of it, its record, the SHA-256 of its code object, and the compiler options that it was
-    built with and that are not its config's."""
+    """A variant: its row, its record, the SHA-256 of its code object, and its compiler options beyond the config's."""
 
     row: VariantRow
     variant: Variant
@@ -34,12 +33,12 @@ class Built:
 
     @property
     def key(self) -> tuple[object, ...]:
-        """What tells it from the other variants of its bundle, and is the same in another build of it."""
+        """Return a key that identifies the variant within its bundle and across builds."""
         return self.row.op, self.row.launch, self.row.kernel, *self.coordinates.items()
 
     @property
     def coordinates(self) -> dict[str, str]:
-        """Where it stands: its values on the axes, its specialisation and its config."""
+        """Return the variant's axis values, specialisation and config."""
         values = {name: value_text(value) for name, value in self.row.axis_values.items()}
         return {**values, "aligned": value_text(self.row.aligned), "config": self.row.config}
 
@@ -52,7 +51,7 @@ class Built:
 
 @dataclass(frozen=True)
 class Group:
-    """Variants that one of the bundles lacks: those with the value `what` (`T=bfloat16`), or the others."""
+    """Variants that one bundle lacks, either with a common axis value `what` (`T=bfloat16`), or the remaining ones."""
 
     what: str
     variants: tuple[str, ...]
@@ -60,7 +59,7 @@ class Group:
 
 @dataclass(frozen=True)
 class ChangedVariant:
-    """A variant that both have, and that is not the same. code: whether its code object is another one."""
+    """A common variant that differs. `code` is True if its code object differs."""
 
     variant: str
     code: bool
@@ -69,7 +68,7 @@ class ChangedVariant:
 
 @dataclass(frozen=True)
 class Shift:
-    """A number of those variants: of how many it fell and rose, and by how much at most."""
+    """Change of a resource: number of variants where it decreased and increased, and the largest changes."""
 
     what: str
     fewer: int
@@ -93,7 +92,7 @@ def _options(index: Index) -> dict[str, str]:
 
 
 def built(index: Index) -> dict[tuple[object, ...], Built]:
-    """The variants of a bundle by their keys."""
+    """Return the variants of a bundle by key."""
     shared, found = _options(index), {}
     for row, variant in zip(variant_rows(index), index.variants, strict=True):
         own = {name: value_text(value) for name, value in variant.options.items()}
@@ -104,7 +103,7 @@ def built(index: Index) -> dict[tuple[object, ...], Built]:
 
 
 def groups(lacking: Sequence[Built], others: Sequence[Built]) -> tuple[Group, ...]:
-    """Variants of an op by what none of the other bundle's has; those that differ in nothing but together come last."""
+    """Group an op's variants by axis values that the other bundle lacks. The remaining ones come last."""
     there = {pair for item in others for pair in item.coordinates.items()}
     left, found = list(lacking), []
     while True:
@@ -122,7 +121,7 @@ def _group(what: str, items: Sequence[Built]) -> Group:
 
 
 def changed_variants(pairs: Sequence[tuple[Built, Built]], told: SharedOptions) -> tuple[ChangedVariant, ...]:
-    """Those of variants that both bundles have which differ. told: what is told of all variants together."""
+    """Return the common variants that differ. `told` are option changes already reported for all variants."""
     found = [(old, new, tuple(_changes(old, new, told))) for old, new in pairs]
     return tuple(
         ChangedVariant(new.label, old.sha256 != new.sha256, changes)
@@ -155,7 +154,7 @@ NUMBERS: Mapping[str, Callable[[VariantRow], float | None]] = {
     "threads": lambda row: row.block_threads, "waves per SIMD": lambda row: row.waves_per_simd,
     "bytes of code": lambda row: row.code_bytes,
 }  # fmt: skip
-"""What a variant takes; None: not recorded."""
+"""Functions that return a resource of a variant, or None if not recorded."""
 _TEXTS: Mapping[str, Callable[[Built], str]] = {
     "symbol": lambda item: short(item.row.symbol),
     "compiler": lambda item: short(item.variant.compiler),
@@ -167,7 +166,7 @@ _TEXTS: Mapping[str, Callable[[Built], str]] = {
 
 
 def shifts(pairs: Sequence[tuple[Built, Built]]) -> tuple[Shift, ...]:
-    """What variants that both bundles have take less and more of."""
+    """Return the changes in the resources of common variants."""
     found = []
     for name, number in NUMBERS.items():
         numbers = [(number(old.row), number(new.row)) for old, new in pairs]
@@ -181,10 +180,10 @@ def shifts(pairs: Sequence[tuple[Built, Built]]) -> tuple[Shift, ...]:
 def instruction_changes(
     pairs: Sequence[tuple[Built, Built]], read_old: Instructions, read_new: Instructions
 ) -> tuple[Change, ...]:
-    """Of variants whose code objects differ: how many consist of the same instructions all the same, how many
-    instructions they have, and the mnemonics whose counts differ most.
+    """Compare the instructions of variants whose code objects differ.
 
-    Raises `BundleError` and `DeviceError` where instructions cannot be read.
+    Returns changes in the number of variants with equal instructions, the number of instructions, and the counts of
+    mnemonics that differ most. Raises `BundleError` and `DeviceError` if instructions cannot be read.
     """
     counts: tuple[Counter[str], Counter[str]] = Counter(), Counter()
     differing = [(old, new) for old, new in pairs if old.sha256 != new.sha256]

@@ -1,1 +1,1 @@
-"""The page that `aotbundle report` writes."""
+"""Write the page of `aotbundle report`."""

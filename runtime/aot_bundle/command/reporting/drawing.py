@@ -1,6 +1,4 @@
-"""Charts by matplotlib, as SVG elements of a page: with the page's colours, and with nothing that a strict
-Content-Security-Policy forbids.
-"""
+"""Draw charts with matplotlib, as inline SVG in the page's colours that a strict Content-Security-Policy allows."""
 
 from __future__ import annotations
 
@@ -23,15 +21,15 @@ from .given import ProfiledLaunch
 from .spreads import Measure
 
 WIDTH, ROW = 3.5, 0.36
-"""Inches of a chart, and of one of its rows."""
+"""Width of a chart and height of a row, in inches."""
 LABEL = 44
-"""Letters of a label that are shown."""
+"""Most characters of a label."""
 LARGEST = 2**40
-"""What is drawn is from 0 to this: numbers of a forged bundle may be of any size, which the tables have."""
+"""Charts are clipped to this value, since a forged bundle may have numbers of any size. Tables show all."""
 COLOURS: Mapping[str, str] = {
     "#010101": "var(--ink)", "#808081": "var(--grid)", "#0000fe": "var(--data)", "#fe0000": "var(--other)",
 }  # fmt: skip
-"""Colour that is drawn with → colour of the page."""
+"""CSS colour of the page by colour in matplotlib."""
 INK, GRID, DATA, OTHER = COLOURS
 _STYLE: dict[Any, Any] = {
     "svg.fonttype": "none", "svg.hashsalt": "aotbuild", "text.parse_math": False, "font.size": 9,
@@ -45,7 +43,7 @@ _NUMBER = re.compile(r"-?\d+\.\d{3,}")
 
 
 def spread_chart(measure: Measure) -> str:
-    """For each group a line from the least to the most, a dot for each value that occurs, and a bar at the median."""
+    """Draw each group as a line from minimum to maximum, with a dot per value and a bar at the median."""
     with _axes(len(measure.spreads)) as (figure, axes):
         for at, spread in enumerate(measure.spreads):
             distinct = sorted({_drawn(value) for value in spread.values})
@@ -64,7 +62,7 @@ def _drawn(value: float) -> float:
 
 
 def mix_chart(launch: ProfiledLaunch, prefix: str, title: str) -> str:
-    """A bar for each class of instructions."""
+    """Draw a bar for each class of instructions."""
     classes = launch.classes_by_count
     with _axes(len(classes)) as (figure, axes):
         axes.barh(range(len(classes)), [count for _, count in classes], height=0.3, color=DATA)
@@ -75,7 +73,7 @@ def mix_chart(launch: ProfiledLaunch, prefix: str, title: str) -> str:
 
 
 def roofline_chart(launches: Sequence[tuple[str, ProfiledLaunch]], product: Product, title: str) -> str:
-    """Launches with matrix operations under the peaks of a product's data sheet, each with its label."""
+    """Draw labelled launches with matrix operations in a roofline of a product's data-sheet peaks."""
     peaks = product.peaks
     reached = [launch.intensity for _, launch in launches]
     kinds = sorted({launch.main_kind for _, launch in launches if launch.main_kind in peaks.matrix})
@@ -113,7 +111,7 @@ def _axes(rows: int) -> Iterator[tuple[Figure, Axes]]:
 
 
 def _rows(axes: Axes, labels: Sequence[str], lift: float) -> None:
-    """Rows from top to bottom, each with its label above it: beside it, a long one would leave no room."""
+    """Set up rows from top to bottom, with labels above them to leave room for long ones."""
     for at, label in enumerate(labels):
         text = "".join(letter if letter.isprintable() else " " for letter in label)
         text = text if len(text) <= LABEL else f"{text[: LABEL - 1]}…"
@@ -148,11 +146,11 @@ def _remove(parent: ElementTree.Element, unwanted: Callable[[ElementTree.Element
 
 
 def _adapt(element: ElementTree.Element, prefix: str) -> None:
-    """Attributes in place of a style, the page's colours, and ids that no other chart of the page has."""
+    """Replace styles by attributes, colours by the page's, and ids by unique ones."""
     attributes = element.attrib
     for declaration in attributes.pop("style", "").split(";"):
         name, colon, value = declaration.partition(":")
-        if colon and name.strip() != "font-family":  # which is the page's
+        if colon and name.strip() != "font-family":  # the page sets the font
             attributes[name.strip()] = value.strip()
     for name, value in attributes.items():
         if name in ("fill", "stroke"):

@@ -1,4 +1,4 @@
-"""What other commands wrote about a bundle, as `selftest --json` and `profile --json`, read back for its report."""
+"""Read the JSON output of other commands (`selftest --json`, `profile --json`) for a bundle's report."""
 
 from __future__ import annotations
 
@@ -13,15 +13,15 @@ from aot_runtime.regular_files import read_regular
 from aot_runtime.texts import ID_LENGTH
 
 LARGEST = 256 << 20
-"""Bytes of a file that are read."""
+"""Most bytes of a file."""
 SHORTEST = 1e-12
-"""Seconds of a launch in a roofline: less than any takes."""
+"""Shortest plausible time of a launch in a roofline, in seconds."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]
 Seconds = Annotated[float, msgspec.Meta(ge=0)]
 
 
 class TestedOutput(msgspec.Struct, frozen=True):
-    """A tensor that a selftest case writes to; error None: it is not finite."""
+    """A tensor that a self-test case writes to. `error` is None if it is not finite."""
 
     name: str
     error: float | None
@@ -30,7 +30,7 @@ class TestedOutput(msgspec.Struct, frozen=True):
 
 
 class TestedCase(msgspec.Struct, frozen=True):
-    """What came of one selftest case."""
+    """The result of a self-test case."""
 
     op: str
     case: str
@@ -41,7 +41,7 @@ class TestedCase(msgspec.Struct, frozen=True):
 
 
 class Tested(msgspec.Struct, frozen=True):
-    """A run of the selftest."""
+    """The results of a self-test."""
 
     id: str
     device: str
@@ -50,14 +50,14 @@ class Tested(msgspec.Struct, frozen=True):
 
 
 class MatrixCount(msgspec.Struct, frozen=True):
-    """Matrix instructions of one type."""
+    """Counts of matrix instructions of one type."""
 
     instructions: Count
     flops: Count
 
 
 class ProfiledLaunch(msgspec.Struct, frozen=True):
-    """A launch of a profiled call. memory_bytes: of device memory, each that is read or written counted once for it."""
+    """A launch of a profiled call. `memory_bytes` are distinct bytes of device memory read and written."""
 
     kernel: str
     config: str
@@ -70,12 +70,12 @@ class ProfiledLaunch(msgspec.Struct, frozen=True):
 
     @property
     def flops(self) -> int:
-        """Of its matrix instructions."""
+        """Floating-point operations of its matrix instructions."""
         return sum(count.flops for count in self.matrix.values())
 
     @property
     def main_kind(self) -> str:
-        """The type of which most of them are."""
+        """The most frequent type of matrix instructions."""
         return max(self.matrix, key=lambda kind: self.matrix[kind].flops)
 
     @property
@@ -84,22 +84,22 @@ class ProfiledLaunch(msgspec.Struct, frozen=True):
 
     @property
     def seconds(self) -> float:
-        """That it takes at least."""
+        """Lower bound of the run time."""
         return max((time for time in self.lower_bounds.values() if isinstance(time, float)), default=0.0)
 
     @property
     def limit(self) -> str:
-        """The resource whose lower bound is the longest."""
+        """The resource with the longest lower bound."""
         return str(self.lower_bounds.get("limit", ""))
 
     @property
     def highest_rate(self) -> float:
-        """Operations per second that the lower bound of time allows."""
+        """Upper bound of operations per second, from the lower bound of time."""
         return self.flops / self.seconds
 
     @property
     def in_roofline(self) -> bool:
-        """Whether it has a place in one: operations of matrix instructions, memory, and a time that there can be."""
+        """True if the launch can be placed in a roofline: it has matrix operations, memory traffic and a valid time."""
         return self.flops > 0 and self.memory_bytes > 0 and self.seconds >= SHORTEST
 
     @property
@@ -120,7 +120,7 @@ Share = Annotated[float, msgspec.Meta(ge=0, le=1)]
 
 
 class ModelledLaunch(msgspec.Struct, frozen=True):
-    """A launch whose time is modelled. sampled: numbers of the workgroups that were run."""
+    """A launch with a modelled time. `sampled` are the workgroups that were run."""
 
     kernel: str
     config: str
@@ -133,7 +133,7 @@ class ModelledLaunch(msgspec.Struct, frozen=True):
 
     @property
     def rate(self) -> str:
-        """Of its matrix instructions, or of device memory where it has none."""
+        """The rate of matrix operations, or of device memory if there are none."""
         seconds = max(self.seconds, SHORTEST)
         if self.flops:
             return f"{self.flops / seconds / 1e12:,.1f} TFLOP/s"
@@ -141,12 +141,12 @@ class ModelledLaunch(msgspec.Struct, frozen=True):
 
     @property
     def largest_shares(self) -> list[tuple[str, float]]:
-        """What most of the time goes to."""
+        """The largest shares of the time."""
         return sorted(self.shares.items(), key=lambda item: -item[1])[:4]
 
 
 class Modelled(msgspec.Struct, frozen=True):
-    """A call whose time is modelled."""
+    """A call with a modelled time."""
 
     id: str
     op: str
@@ -158,23 +158,23 @@ _Given = TypeVar("_Given", Tested, Profiled, Modelled)
 
 
 def read_tested(path: Path, index: Index) -> Tested:
-    """A report of `selftest --json`. Raises `ArgumentError` where it is none, or is about another bundle."""
+    """Read the output of `selftest --json`. Raises `ArgumentError` if malformed, or for a different bundle."""
     return _about(index, path, _read(path, Tested, "aotbundle selftest --json"))
 
 
 def read_profiled(path: Path, index: Index) -> Profiled:
-    """A report of `profile --json`. Raises `ArgumentError` where it is none, or is about another bundle."""
+    """Read the output of `profile --json`. Raises `ArgumentError` if malformed, or for a different bundle."""
     return _about(index, path, _read(path, Profiled, "aotbundle profile --json"))
 
 
 def read_modelled(path: Path, index: Index) -> Modelled:
-    """A report of `profile --time --json`. Raises `ArgumentError` where it is none, or is about another bundle."""
+    """Read the output of `profile --time --json`. Raises `ArgumentError` if malformed, or for a different bundle."""
     return _about(index, path, _read(path, Modelled, "aotbundle profile --time --json"))
 
 
 def _read(path: Path, form: type[_Given], command: str) -> _Given:
-    if path.exists() and not (path.is_file() or path.is_dir()):  # a pipe may have nobody who writes to it
-        raise ArgumentError(f"{path} is no regular file")
+    if path.exists() and not (path.is_file() or path.is_dir()):  # opening a pipe may block
+        raise ArgumentError(f"{path} is not a regular file")
     try:
         data = read_regular(path, LARGEST)
     except OSError as error:

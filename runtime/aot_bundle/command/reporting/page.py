@@ -1,8 +1,8 @@
-"""The page as a whole: one file that loads nothing, and in which no text of a bundle can be more than text.
+"""Assemble the report page: one self-contained file that is safe with untrusted text.
 
-Texts come from a bundle, so from anywhere. Jinja escapes all that is put into the template, and what is not escaped is
-made here: the charts, which an XML library writes, the style sheet and the script. The page's policy lets these two run
-by their hashes, and nothing else.
+A bundle's texts are untrusted. Jinja escapes everything in the template, except for parts made here: charts, written by
+an XML library, the style sheet and the script. The page's Content-Security-Policy allows these two by hash, and nothing
+else.
 """
 
 from __future__ import annotations
@@ -43,14 +43,14 @@ from .given import Modelled, Profiled, ProfiledLaunch, Tested
 from .spreads import Measure, measures
 
 MOST_CHARTED = 12
-"""Profiled launches whose instruction mix is drawn; tables have all."""
+"""Most profiled launches with a chart of instructions. Tables list all."""
 MOST_CHANGED = 100
-"""Variants of an op that differ from another bundle's and are named."""
+"""Most differing variants to list per op."""
 
 
 @dataclass(frozen=True)
 class Material:
-    """All that a report is about. `code` is in the order of the rows; None: code is not looked into."""
+    """The contents of a report. `code` is in the order of the rows, or None to leave it out."""
 
     index: Index
     listed: Listed
@@ -64,7 +64,7 @@ class Material:
 
 
 def report_page(material: Material) -> str:
-    """The page's text. The same material gives the same text."""
+    """Return the page's text. It is reproducible."""
     environment = jinja2.Environment(
         autoescape=True, undefined=jinja2.StrictUndefined, trim_blocks=True, lstrip_blocks=True
     )
@@ -90,7 +90,7 @@ def report_page(material: Material) -> str:
 
 
 def _differences(found: Differences | None) -> dict[str, Any] | None:
-    """What the page tells of another bundle; None where there is none."""
+    """Return the differences from another bundle for the template, or None."""
     if found is None:
         return None
     sections = [(title.capitalize(), [*map(change_row, changes(found))]) for title, changes in SECTIONS]
@@ -142,9 +142,7 @@ def _op(index: Index, op: Op) -> dict[str, Any]:
 
 
 def variants_data(index: Index, rows: Iterable[VariantRow], code: Sequence[CodeFacts] | None) -> dict[str, Any]:
-    """What the script makes the table of: axes of each op, columns, and each variant as a list, all in texts and
-    numbers. A column is (heading, whether it has numbers).
-    """
+    """Return the data of the script's table: axes of each op, columns (heading, is numeric), and variants as lists."""
     columns = [(title, number) for title, number, _ in _COLUMNS]
     items = [[value(row) for _, _, value in _COLUMNS] for row in rows]
     if code is not None:
@@ -177,7 +175,7 @@ _COLUMNS: tuple[tuple[str, bool, Any], ...] = (
     ("Kernel", False, lambda row: row.symbol),
     ("File", False, lambda row: row.file),
 )
-"""Heading, whether it is of numbers, and a variant's; None: not recorded."""
+"""(heading, True if numeric, function that returns a variant's value, or None if not recorded)."""
 
 
 def _chart(measure: Measure) -> dict[str, Any]:
@@ -186,7 +184,7 @@ def _chart(measure: Measure) -> dict[str, Any]:
 
 
 Labelled = tuple[str, str, ProfiledLaunch]
-"""A launch with the number that it has on the page, and its op."""
+"""(number on the page, op, launch)."""
 
 
 def _labelled(profiled: Iterable[Profiled]) -> list[Labelled]:
@@ -195,7 +193,7 @@ def _labelled(profiled: Iterable[Profiled]) -> list[Labelled]:
 
 
 def _roofline(index: Index, launches: Iterable[Labelled]) -> dict[str, Any] | None:
-    """None where the architecture names no product, or no launch has matrix operations."""
+    """Draw the roofline, or return None if the architecture has no product or no launch has matrix operations."""
     arch = ARCHITECTURES.get(index.target.arch)
     inside = [(label, launch) for label, _, launch in launches if launch.in_roofline]
     if arch is None or arch.product is None or not inside:

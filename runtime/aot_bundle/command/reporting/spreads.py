@@ -1,4 +1,4 @@
-"""What the variants of a bundle take, by op, kernel and config: least, median and most."""
+"""Ranges of the resources of a bundle's variants, by op, kernel and config: minimum, median and maximum."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from aot_bundle.command.variants import VariantRow
 from aot_runtime.texts import size_text
 
 MOST_GROUPS = 24
-"""Variants are grouped by op, kernel and config where there are no more groups than this, else by op."""
+"""Most groups by op, kernel and config. With more, variants are grouped by op."""
 
 
 @dataclass(frozen=True)
 class Spread:
-    """The numbers of a group of variants, in ascending order."""
+    """The sorted numbers of a group of variants."""
 
     group: str
     values: tuple[float, ...]
@@ -27,7 +27,7 @@ class Spread:
 
 @dataclass(frozen=True)
 class Measure:
-    """One number that variants have, over all groups. `note`: what is to be known of it."""
+    """A resource of variants, over all groups. `note` explains it."""
 
     key: str
     title: str
@@ -37,12 +37,12 @@ class Measure:
 
     @property
     def nothing(self) -> bool:
-        """Whether it is 0 of every variant."""
+        """True if it is 0 for every variant."""
         return not any(any(spread.values) for spread in self.spreads)
 
 
 def measures(rows: Sequence[VariantRow]) -> list[Measure]:
-    """Those that the code objects of the bundle record."""
+    """Return the resources that the bundle's code objects record."""
     groups = _groups(rows)
     found = []
     for key, title, note, text, number in _MEASURES:
@@ -54,7 +54,7 @@ def measures(rows: Sequence[VariantRow]) -> list[Measure]:
 
 
 def _groups(rows: Sequence[VariantRow]) -> dict[str, list[VariantRow]]:
-    """By op, kernel (of an op with several) and config; or by op alone where these would be too many to look at."""
+    """Group variants by op, kernel (for ops with several) and config, or by op only if there are too many groups."""
     kernels: dict[str, set[str]] = {}
     for row in rows:
         kernels.setdefault(row.op, set()).add(row.symbol)
@@ -90,4 +90,4 @@ _MEASURES: tuple[tuple[str, str, str, Callable[[float], str], Callable[[VariantR
      lambda row: row.waves_per_simd),
     ("code", "Code size", "Machine code of a variant.", _size, lambda row: row.code_bytes),
 )  # fmt: skip
-"""Key, title, note, a number as text, and the number of a variant; None: not recorded."""
+"""(key, title, note, function that formats a number, function that returns a variant's number or None)."""

@@ -1,1 +1,1 @@
-"""Floating point as AMD's vector unit does it, on numpy arrays."""
+"""Floating-point arithmetic of AMD's VALU on numpy arrays."""

@@ -1,4 +1,4 @@
-"""Sums, products and dot products, each rounded once."""
+"""Sums, products, fused multiply-adds and dot products with a single rounding."""
 
 from __future__ import annotations
 
@@ -16,7 +16,10 @@ from .formats import FORMAT_OF_DTYPE, FP16, FloatFormat, quietly
 
 
 def sum_to_odd(a: Array, b: Array, rounding: Rounding) -> Array:
-    """a + b in float32 or float64, rounded to odd: rounding it again, to two bits fewer or less, is as if done once."""
+    """Return a + b in float32 or float64, rounded to odd.
+
+    Rounding the result again, to at least two bits less, is equivalent to a single rounding.
+    """
     total = a + b
     if rounding is Rounding.DOWN:
         total = np.where((total == 0) & (np.signbit(a) != np.signbit(b)), -0.0, total)
@@ -36,7 +39,7 @@ def round_to(value: Array, dtype: np.dtype[Any], rounding: Rounding) -> Array:
 
 @quietly
 def add(a: Array, b: Array, rounding: Rounding = Rounding.NEAREST_EVEN) -> Array:
-    """a + b in the operands' own dtype (float16, float32 or float64)."""
+    """Return a + b in the operands' dtype (float16, float32 or float64)."""
     if rounding is Rounding.NEAREST_EVEN:
         return a + b
     if a.dtype == np.float64:
@@ -46,7 +49,7 @@ def add(a: Array, b: Array, rounding: Rounding = Rounding.NEAREST_EVEN) -> Array
 
 @quietly
 def multiply(a: Array, b: Array, rounding: Rounding = Rounding.NEAREST_EVEN) -> Array:
-    """a * b in the operands' own dtype (float16, float32 or float64)."""
+    """Return a * b in the operands' dtype (float16, float32 or float64)."""
     if rounding is Rounding.NEAREST_EVEN:
         return a * b
     if a.dtype == np.float64:
@@ -57,14 +60,14 @@ def multiply(a: Array, b: Array, rounding: Rounding = Rounding.NEAREST_EVEN) -> 
 
 @quietly
 def fma_to_half(a: Array, b: Array, c: Array, rounding: Rounding = Rounding.NEAREST_EVEN) -> Array:
-    """a * b + c of float32 values, rounded once to float16."""
+    """Return a * b + c of float32 values, rounded once to float16."""
     product = a.astype(np.float64) * b.astype(np.float64)
     return encode(sum_to_odd(product, c.astype(np.float64), rounding), FP16, rounding).view(np.float16)
 
 
 @quietly
 def fma(a: Array, b: Array, c: Array, rounding: Rounding = Rounding.NEAREST_EVEN) -> Array:
-    """a * b + c rounded once, in the operands' own dtype (float16, float32 or float64)."""
+    """Return a * b + c, rounded once, in the operands' dtype (float16, float32 or float64)."""
     if a.dtype == np.float64:
         return _fma64(a, b, c, rounding)
     # The wider format holds the product exactly.
@@ -74,7 +77,7 @@ def fma(a: Array, b: Array, c: Array, rounding: Rounding = Rounding.NEAREST_EVEN
         return round_to(sum_to_odd(product, addend, rounding), a.dtype, rounding)
     total = product + addend
     result = total.astype(np.float32)
-    # Rounding twice goes wrong only where the first rounding lands on a tie of the second one.
+    # Double rounding is only incorrect if the first rounding yields a tie of the second one.
     doubtful = total.view(np.int64) & 0x1FFFFFFF == 0x10000000
     small = np.abs(result) < np.finfo(np.float32).smallest_normal
     if small.any():
@@ -107,8 +110,9 @@ def _two_sum(a: Array, b: Array) -> tuple[Array, Array]:
 
 
 def _fma64(a: Array, b: Array, c: Array, rounding: Rounding) -> Array:
-    """By error-free sums with the low part rounded to odd (Boldo and Melquiond, 2008); the few operands so large or
-    small that an error term could leave float64's range, and all other rounding modes, by exact fractions.
+    """Compute a float64 FMA by error-free sums with the low part rounded to odd (Boldo and Melquiond, 2008).
+
+    Other rounding modes, and operands whose error terms could leave float64's range, use exact fractions.
     """
     a, b, c = np.broadcast_arrays(a, b, c)
     native = np.where(np.isfinite(a) & np.isfinite(b) & ~np.isfinite(c), c * 1.0, a * b + c)
@@ -140,7 +144,7 @@ def fma_fraction(a: float, b: float, c: float) -> Fraction:
 
 
 def round_fraction(exact: Fraction, rounding: Rounding) -> float:
-    """The float64 of a number."""
+    """Round an exact number to float64."""
     try:
         nearest = exact.numerator / exact.denominator
     except OverflowError:
@@ -152,10 +156,15 @@ def round_fraction(exact: Fraction, rounding: Rounding) -> float:
 
 
 def dot(a: Array, b: Array, c: Array, fmt: FloatFormat, keeps_denormals: bool) -> Array:
-    """v_dot2_f32_f16, v_dot2_f32_bf16 and kin: c plus the products of the elements packed in a and b (uint32), lowest
-    first, each step one fused multiply-add in float32. The ISA documents do not say how often hardware rounds.
+    """Compute v_dot2_f32_f16, v_dot2_f32_bf16 and similar: c plus the products of packed elements.
 
-    keeps_denormals: those of the operands, in their own formats, and of the result; else they are zeros.
+    Each step, from the lowest element, is a float32 FMA. The ISA documents do not specify intermediate rounding.
+
+    Args:
+        a, b: uint32, packed elements.
+        c: the float32 addend.
+        fmt: format of the elements.
+        keeps_denormals: preserve denormal operands and results; otherwise they are flushed to zero.
     """
 
     def flushed(values: Array, smallest: float) -> Array:
@@ -176,13 +185,13 @@ _SMALLEST_NORMAL = float(np.finfo(np.float32).smallest_normal)
 def dot_integer(
     a: Array, b: Array, c: Array, bits: int, signed: tuple[bool, bool], *, clamp: bool = False
 ) -> npt.NDArray[np.uint32]:
-    """v_dot2_i32_i16, v_dot4_i32_iu8, v_dot8_u32_u4 and kin: c plus the products of the packed integers.
+    """Compute v_dot2_i32_i16, v_dot4_i32_iu8, v_dot8_u32_u4 and similar: c plus the products of packed integers.
 
     Args:
         a, b, c: uint32.
-        bits: of an element: 16, 8 or 4.
-        signed: whether the elements of a and of b are; the sum is signed if either is.
-        clamp: saturate to 32 bits; else wrap.
+        bits: width of an element: 16, 8 or 4.
+        signed: signedness of the elements of a and of b; the sum is signed if either is.
+        clamp: saturate to 32 bits instead of wrapping.
     """
     is_signed = any(signed)
     total = c.view(np.int32).astype(np.int64) if is_signed else c.astype(np.int64)

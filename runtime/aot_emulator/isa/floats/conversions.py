@@ -1,4 +1,4 @@
-"""Conversions between formats of floating-point numbers, and to integers."""
+"""Conversions between floating-point formats, and to integers."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from .formats import BF16, FP16, FP32, FP64, FloatFormat, quietly
 
 @lru_cache(maxsize=32)
 def decode_table(fmt: FloatFormat) -> npt.NDArray[np.float32]:
-    """The value of every code of a format of at most 8 bits, float32[2**bits]; read only."""
+    """Return the values of all codes of a format of at most 8 bits, as a read-only float32[2**bits]."""
     codes = np.arange(1 << fmt.bits)
     exponent = codes >> fmt.mantissa_bits & ((1 << fmt.exponent_bits) - 1)
     mantissa = codes & ((1 << fmt.mantissa_bits) - 1)
@@ -33,14 +33,17 @@ def decode_table(fmt: FloatFormat) -> npt.NDArray[np.float32]:
 
 @lru_cache(maxsize=32)
 def decode_max(fmt: FloatFormat) -> float:
-    """The largest finite value of a format."""
+    """Return the largest finite value of a format."""
     exponent = fmt.max_code >> fmt.mantissa_bits
     significand = (fmt.max_code & ((1 << fmt.mantissa_bits) - 1)) + (1 << fmt.mantissa_bits)
     return float(significand * 2.0 ** (exponent - fmt.bias - fmt.mantissa_bits))
 
 
 def decode(code: Array, fmt: FloatFormat) -> Array:
-    """The values of codes, exactly: float32, or float64 for FP64. Bits above the format's width must be zero."""
+    """Convert codes to their exact values in float32, or in float64 for FP64.
+
+    Bits above the format's width must be zero.
+    """
     if fmt in (FP64, FP32):
         return code.astype(fmt.code_dtype, copy=False).view(np.float64 if fmt is FP64 else np.float32)
     if fmt is FP16:
@@ -59,19 +62,20 @@ def encode(
     saturate: bool = False,
     random: Array | None = None,
 ) -> Array:
-    """The codes of values in a format, rounded once.
+    """Convert values to the codes of a format, rounded once.
 
     Args:
         value: float16, float32 or float64.
-        fmt: the result's format.
-        rounding: how to round, and whether overflow gives infinity (or NaN, or the largest value) or stays finite.
-        saturate: MODE.FP16_OVFL: a finite value too large becomes the largest of its sign; so does an infinity in a
-            format of 8 bits, while fp16 keeps it (CDNA3, "MODE register", and AMD's own emulator).
-        random: uint32; rounds stochastically in place of `rounding`: away from zero with the probability of the
-            discarded fraction, its leading 23 - mantissa_bits bits added to as many leading bits of `random`.
+        fmt: format of the result.
+        rounding: rounding mode, which also determines the result of overflow.
+        saturate: MODE.FP16_OVFL: clamp finite overflow to the largest value of its sign. In 8-bit formats this
+            includes infinities; fp16 keeps them (CDNA3, "MODE register", and AMD's own emulator).
+        random: uint32; selects stochastic rounding instead of `rounding`. The leading 23 - mantissa_bits bits of the
+            discarded fraction and of `random` are added, and a carry rounds away from zero.
+
     Returns:
-        Unsigned integers of the smallest width that holds the format. An infinity becomes NaN in a format that has
-        NaN only, and the largest value in one that has neither.
+        Unsigned integers of the smallest width that holds the format. Infinity becomes NaN in formats without
+        infinity, and the largest value in formats without either.
     """
     bits = np.atleast_1d(value).astype(np.float64).view(np.int64)
     negative = bits < 0
@@ -79,7 +83,7 @@ def encode(
     significand = (bits & ((1 << 52) - 1)) | ((biased > 0).astype(np.int64) << 52)
     exponent = np.maximum(biased, 1) - 1023
     emin = 1 - fmt.bias
-    # Past 55 places nothing is left but a remainder below half, whatever the distance.
+    # Beyond 55 places only a remainder below half is left, so the shift can be limited.
     shift = np.minimum(52 - fmt.mantissa_bits + np.maximum(0, emin - exponent), 55)
     kept = significand >> shift
     rest = significand - (kept << shift)
@@ -129,7 +133,7 @@ def _overflow(fmt: FloatFormat, negative: Array, rounding: Rounding, saturate: b
 
 
 def f32_to_f16(value: Array, rounding: Rounding = Rounding.NEAREST_EVEN) -> npt.NDArray[np.uint16]:
-    """v_cvt_f16_f32: uint16 codes of float32 values."""
+    """Compute v_cvt_f16_f32: float32 values to uint16 codes."""
     if rounding in (Rounding.NEAREST_EVEN, Rounding.ZERO):
         with np.errstate(all="ignore"):
             nearest = value.astype(np.float16)
@@ -141,7 +145,7 @@ def f32_to_f16(value: Array, rounding: Rounding = Rounding.NEAREST_EVEN) -> npt.
 
 
 def f32_to_bf16(value: Array) -> npt.NDArray[np.uint16]:
-    """The nearest bf16 (ties to even): uint16 codes of float32 values. A NaN keeps its sign and upper payload."""
+    """Round float32 values to the nearest bf16 (ties to even), as uint16 codes. NaNs keep sign and upper payload."""
     code = value.view(np.uint32)
     rounded = (code + np.uint32(0x7FFF) + (code >> np.uint32(16) & np.uint32(1))) >> np.uint32(16)
     return np.where(np.isnan(value), code >> np.uint32(16) | np.uint32(0x40), rounded).astype(np.uint16)
@@ -149,7 +153,7 @@ def f32_to_bf16(value: Array) -> npt.NDArray[np.uint16]:
 
 @quietly
 def narrow(value: Array, rounding: Rounding = Rounding.NEAREST_EVEN) -> Array:
-    """v_cvt_f32_f64: float64 values as float32."""
+    """Compute v_cvt_f32_f64: float64 to float32."""
     if rounding is Rounding.NEAREST_EVEN:
         return value.astype(np.float32)
     return encode(value, FP32, rounding).view(np.float32)
@@ -157,36 +161,37 @@ def narrow(value: Array, rounding: Rounding = Rounding.NEAREST_EVEN) -> Array:
 
 @quietly
 def to_integer(value: Array, bits: int, signed: bool) -> Array:
-    """v_cvt_i32_f32 and kin: values truncated and clamped to an integer's range, NaN as 0. Returns int64."""
+    """Compute v_cvt_i32_f32 and similar: truncate, and clamp to the integer range; NaN becomes 0. Returns int64."""
     low, high = (-(1 << bits - 1), (1 << bits - 1) - 1) if signed else (0, (1 << bits) - 1)
     whole = np.trunc(np.nan_to_num(value.astype(np.float64), nan=0.0, posinf=np.inf, neginf=-np.inf))
     return np.clip(whole, low, high).astype(np.int64)
 
 
 def pack16(low: Array, high: Array) -> npt.NDArray[np.uint32]:
-    """Two 16-bit codes as one dword."""
+    """Pack two 16-bit codes into a dword."""
     return low.astype(np.uint32) | high.astype(np.uint32) << np.uint32(16)
 
 
 def cvt_pkrtz_f16_f32(low: Array, high: Array) -> npt.NDArray[np.uint32]:
-    """v_cvt_pkrtz_f16_f32: toward zero whatever MODE says; overflow stays at the largest finite value."""
+    """Compute v_cvt_pkrtz_f16_f32: round toward zero regardless of MODE; overflow gives the largest finite value."""
     return pack16(f32_to_f16(low, Rounding.ZERO), f32_to_f16(high, Rounding.ZERO))
 
 
 def cvt_pk_bf16_f32(low: Array, high: Array) -> npt.NDArray[np.uint32]:
-    """v_cvt_pk_bf16_f32 (gfx950): to nearest even whatever MODE says."""
+    """Compute v_cvt_pk_bf16_f32 (gfx950): round to nearest even regardless of MODE."""
     return pack16(f32_to_bf16(low), f32_to_bf16(high))
 
 
 def cvt_sr(value: Array, random: Array, fmt: FloatFormat, *, saturate: bool = False) -> Array:
-    """v_cvt_sr_fp8_f32, _bf8_, _f16_, _bf16_: stochastic rounding with the given uint32 random bits. The pseudocode of
-    the ISA documents adds the bits and then rounds to nearest once more; this follows its prose (and AMD's own software
-    version): add, then truncate.
+    """Compute v_cvt_sr_fp8_f32, _bf8_, _f16_, _bf16_: stochastic rounding with uint32 random bits.
+
+    The bits are added and the sum is truncated, as in the prose of the ISA documents and AMD's software implementation.
+    Their pseudocode rounds to nearest once more.
     """
     return encode(value, fmt, saturate=saturate, random=random)
 
 
 def insert_bits(old: Array, code: Array, position: int, width: int) -> npt.NDArray[np.uint32]:
-    """`old` (uint32) with `code` in bits [position, position + width); the rest preserved."""
+    """Insert `code` into bits [position, position + width) of `old` (uint32)."""
     mask = np.uint32(((1 << width) - 1) << position)
     return (old & ~mask) | (code.astype(np.uint32) << np.uint32(position))

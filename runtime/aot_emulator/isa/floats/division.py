@@ -1,4 +1,4 @@
-"""The instructions of which a division of floats is made: scaling, refinement and special cases."""
+"""Instructions of the division sequence: scaling, refinement and special cases."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from .formats import biased_exponent, is_denormal, quiet, quietly
 
 @dataclass(frozen=True)
 class _Division:
-    """How far v_div_scale moves exponents, per format (the ISA documents' constants)."""
+    """Constants of v_div_scale for a format, from the ISA documents."""
 
     step: int
     gap: int
@@ -28,11 +28,11 @@ _DIVISION = {np.dtype(np.float32): _Division(64, 96, 23, -150), np.dtype(np.floa
 
 
 def div_scale(value: Array, denominator: Array, numerator: Array) -> tuple[Array, Array]:
-    """v_div_scale_f32 and _f64: `value` (the denominator or the numerator) scaled so that a quotient can be refined
-    without overflow or denormals, and the VCC bits that tell v_div_fmas to scale back.
+    """Compute v_div_scale_f32 and _f64: scale `value` (denominator or numerator) to avoid overflow and denormals.
 
-    The documents' pseudocode tests one denormal in the wrong format, and scales a huge denominator further up where
-    the quotient is denormal; here it goes down, which is what makes the sequence divide correctly.
+    Returns the scaled value, and the VCC bits that make v_div_fmas scale back. The ISA documents' pseudocode tests one
+    denormal in the wrong format. It also scales a huge denominator up if the quotient is denormal; it must be scaled
+    down for a correct division.
     """
     with np.errstate(all="ignore"):
         limits = _DIVISION[value.dtype]
@@ -56,9 +56,10 @@ def div_scale(value: Array, denominator: Array, numerator: Array) -> tuple[Array
 
 @quietly
 def div_fmas(a: Array, b: Array, c: Array, vcc: Array) -> Array:
-    """v_div_fmas_f32 and _f64: fma(a, b, c), scaled back where v_div_scale set VCC: up if the quotient `c` is at least
-    1 (only the denominator had been scaled up), else down. (The documents' pseudocode has a fixed factor here, which
-    would contradict v_div_scale.)
+    """Compute v_div_fmas_f32 and _f64: fma(a, b, c), scaled back where v_div_scale has set VCC.
+
+    The scale is up for a quotient `c` of at least 2, as only the denominator was scaled up then, and down otherwise.
+    The ISA documents' pseudocode uses a fixed factor, which contradicts v_div_scale.
     """
     step = _DIVISION[a.dtype].step
     exponent = np.where(vcc, np.where(np.abs(c) >= 2, step, -step), 0)

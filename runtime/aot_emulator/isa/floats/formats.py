@@ -1,14 +1,13 @@
-"""Formats of floating-point numbers, and the classes that their values fall into.
+"""Floating-point formats and the classification of values.
 
-Functions take and return numpy arrays of one shape (operands broadcast) and keep no state. A *code* is the bit pattern
-of a value, an unsigned integer; a *value* is a numpy float. Values of formats that numpy lacks travel as float32, which
-holds each of them exactly.
+Functions are stateless and operate on numpy arrays with broadcasting. A *code* is the bit pattern of a value, an
+unsigned integer; a *value* is a numpy float. Values of formats that numpy lacks are represented exactly as float32.
 
-Accuracy, stated once for all modules of this package: add, multiply, fused multiply-add, conversions, ldexp, square
-root, reciprocal and division are correctly rounded. exp2, log2, sine, cosine and reciprocal square root are computed in
-float64 and rounded once to the result's format: at most one ulp off, in practice the nearest value. The ISA documents
-promise less (1 ulp for most fp32 ones), so hardware may differ in the last bit. Which NaN pattern an operation returns
-is numpy's choice wherever the ISA documents name none; only NaN-ness is meant.
+Accuracy of all modules in this package: add, multiply, fused multiply-add, conversions, ldexp, square root, reciprocal
+and division are correctly rounded. exp2, log2, sine, cosine and reciprocal square root are computed in float64 and
+rounded once, with an error of at most one ulp. The ISA documents guarantee less (1 ulp for most fp32 functions), so
+hardware may differ in the last bit. The bit pattern of a NaN result is unspecified, except where the ISA documents
+define it.
 """
 
 from __future__ import annotations
@@ -30,11 +29,11 @@ class FloatFormat:
     """A binary floating-point format of at most 32 bits, or fp64.
 
     Attributes:
-        name: as the instruction names spell it.
-        exponent_bits, mantissa_bits: field widths; one more bit is the sign.
-        bias: of the exponent.
-        special: what the top of the range means. `ieee`: infinities and NaN; `fn`: one NaN a sign (all ones), no
-            infinity; `fnuz`: one NaN (the code of -0), no infinity, no -0; `finite`: neither.
+        name: name in mnemonics.
+        exponent_bits, mantissa_bits: field widths, excluding the sign bit.
+        bias: exponent bias.
+        special: encoding of special values. `ieee`: infinities and NaN; `fn`: one NaN per sign (all ones), no infinity;
+            `fnuz`: one NaN (the code of -0), no infinity, no -0; `finite`: neither.
     """
 
     name: str
@@ -53,7 +52,7 @@ class FloatFormat:
 
     @property
     def max_code(self) -> int:
-        """The code of the largest finite value."""
+        """Code of the largest finite value."""
         top = self.sign_code - 1
         if self.special == "ieee":
             return top - (1 << self.mantissa_bits)
@@ -61,7 +60,7 @@ class FloatFormat:
 
     @property
     def nan_code(self) -> int:
-        """The code that a conversion gives for NaN; the largest value where there is none."""
+        """Code of a converted NaN; the largest value in formats without NaN."""
         quiet = self.max_code + 1 + (1 << self.mantissa_bits >> 1)
         return {"ieee": quiet, "fn": self.sign_code - 1, "fnuz": self.sign_code, "finite": self.max_code}[self.special]
 
@@ -79,13 +78,13 @@ FP32 = FloatFormat("f32", 8, 23, 127, "ieee")
 FP16 = FloatFormat("f16", 5, 10, 15, "ieee")
 BF16 = FloatFormat("bf16", 8, 7, 127, "ieee")
 FP8 = FloatFormat("fp8", 4, 3, 7, "fn")
-"""E4M3 as the Open Compute Project defines it: gfx950 and gfx12."""
+"""OCP E4M3 (gfx950 and gfx12)."""
 BF8 = FloatFormat("bf8", 5, 2, 15, "ieee")
-"""E5M2, OCP: gfx950 and gfx12."""
+"""OCP E5M2 (gfx950 and gfx12)."""
 FP8_FNUZ = FloatFormat("fp8", 4, 3, 8, "fnuz")
-"""E4M3 of gfx942."""
+"""E4M3 FNUZ (gfx942)."""
 BF8_FNUZ = FloatFormat("bf8", 5, 2, 16, "fnuz")
-"""E5M2 of gfx942."""
+"""E5M2 FNUZ (gfx942)."""
 FP6 = FloatFormat("fp6", 2, 3, 1, "finite")
 BF6 = FloatFormat("bf6", 3, 2, 3, "finite")
 FP4 = FloatFormat("fp4", 2, 1, 1, "finite")
@@ -94,7 +93,7 @@ FORMAT_OF_DTYPE = {np.dtype(np.float16): FP16, np.dtype(np.float32): FP32, np.dt
 
 
 def quietly(function: Callable[P, Array]) -> Callable[P, Array]:
-    """The function with numpy's floating-point warnings off: here infinities and NaNs are results."""
+    """Suppress numpy's floating-point warnings in a function, as infinities and NaNs are regular results."""
 
     @wraps(function)
     def call(*args: P.args, **kwargs: P.kwargs) -> Array:
@@ -105,18 +104,18 @@ def quietly(function: Callable[P, Array]) -> Callable[P, Array]:
 
 
 def code_of(value: Array) -> Array:
-    """The codes of float values, as unsigned integers of their width."""
+    """Return the codes of float values, as unsigned integers of the same width."""
     return value.view(np.dtype(f"u{value.dtype.itemsize}"))
 
 
 def is_signalling(value: Array) -> Array:
-    """Where a float array holds a signalling NaN."""
+    """Return a mask of the signalling NaNs."""
     quiet = 1 << (FORMAT_OF_DTYPE[value.dtype].mantissa_bits - 1)
     return np.isnan(value) & (code_of(value) & code_of(value).dtype.type(quiet) == 0)
 
 
 def quiet(value: Array) -> Array:
-    """The values, each signalling NaN made quiet with its payload and sign kept."""
+    """Quiet signalling NaNs, preserving payload and sign."""
     code = code_of(value)
     bit = code.dtype.type(1 << (FORMAT_OF_DTYPE[value.dtype].mantissa_bits - 1))
     return np.where(np.isnan(value), code | bit, code).view(value.dtype)
@@ -127,13 +126,14 @@ def is_denormal(value: Array) -> Array:
 
 
 def flush_denormals(value: Array) -> Array:
-    """The values, each denormal made a zero of its sign."""
+    """Replace denormals by a zero of the same sign."""
     return np.where(is_denormal(value), np.copysign(value.dtype.type(0), value), value)
 
 
 def classify(value: Array) -> Array:
-    """The class of each value as v_cmp_class's mask bit number, int64: 0 signalling NaN, 1 quiet NaN, then -infinity,
-    -normal, -denormal, -0, +0, +denormal, +normal, +infinity.
+    """Return the class of each value as the bit number in v_cmp_class's mask, int64.
+
+    0: signalling NaN, 1: quiet NaN, 2 to 9: -infinity, -normal, -denormal, -0, +0, +denormal, +normal, +infinity.
     """
     size = np.where(value == 0, 0, np.where(is_denormal(value), 1, np.where(np.isinf(value), 3, 2)))
     signed = np.where(np.signbit(value), 5 - size, 6 + size)

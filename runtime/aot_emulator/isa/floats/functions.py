@@ -1,4 +1,4 @@
-"""Exponents, roots and transcendental functions."""
+"""Exponent manipulation, roots and transcendental functions."""
 
 from __future__ import annotations
 
@@ -17,12 +17,12 @@ from .formats import biased_exponent, flush_denormals, quietly
 
 @quietly
 def ldexp(value: Array, exponent: Array, rounding: Rounding = Rounding.NEAREST_EVEN) -> Array:
-    """v_ldexp_f32, _f64, _f16: value * 2**exponent (integer array), rounded once."""
+    """Compute v_ldexp_f32, _f64, _f16: value * 2**exponent (integer array), rounded once."""
     if value.dtype == np.float64:
         exponent = np.clip(exponent, -2200, 2200)
         if rounding is Rounding.NEAREST_EVEN:
             return np.ldexp(value, exponent)
-        # Two steps: an exact one that stays in range, then one rounded product.
+        # An exact scaling that stays in range, followed by a rounded product.
         own = np.frexp(value)[1]
         first = np.clip(exponent, -1000 - own, 1000 - own)
         rest = np.clip(exponent - first, -1022, 1023)
@@ -32,24 +32,27 @@ def ldexp(value: Array, exponent: Array, rounding: Rounding = Rounding.NEAREST_E
 
 
 def frexp_mantissa(value: Array) -> Array:
-    """v_frexp_mant: the significand in [0.5, 1) with the value's sign; zeros, infinities and NaN as they are."""
+    """Compute v_frexp_mant: the signed significand in [0.5, 1); zeros, infinities and NaN are unchanged."""
     return np.where(np.isfinite(value), np.frexp(value)[0], value)
 
 
 def frexp_exponent(value: Array) -> npt.NDArray[np.int32]:
-    """v_frexp_exp_i32: the exponent that goes with `frexp_mantissa`; 0 for zero, infinity and NaN."""
+    """Compute v_frexp_exp_i32: the exponent for `frexp_mantissa`; 0 for zero, infinity and NaN."""
     return np.where(np.isfinite(value), np.frexp(value)[1], 0).astype(np.int32)
 
 
 @quietly
 def fract(value: Array) -> Array:
-    """v_fract: value - floor(value), kept below 1."""
+    """Compute v_fract: value - floor(value), clamped below 1."""
     part = value - np.floor(value)
     return np.where(part >= 1, np.nextafter(value.dtype.type(1), value.dtype.type(0)), part)
 
 
 def _by_float64(function: Callable[[Array], Array], value: Array, keep_denormals: bool) -> Array:
-    """The function in float64, rounded to the value's dtype; fp32 denormals flushed in and out unless kept."""
+    """Evaluate a function in float64 and round to the value's dtype.
+
+    fp32 denormal operands and results are flushed unless `keep_denormals` is set.
+    """
     flush = value.dtype == np.float32 and not keep_denormals
     operand = flush_denormals(value) if flush else value
     result = function(operand.astype(np.float64)).astype(value.dtype)
@@ -58,38 +61,40 @@ def _by_float64(function: Callable[[Array], Array], value: Array, keep_denormals
 
 @quietly
 def reciprocal(value: Array, *, keep_denormals: bool = False) -> Array:
-    """v_rcp_f32, _f16, _f64: correctly rounded. Like v_rsq, v_sqrt, v_exp and v_log, the fp32 form flushes denormal
-    operands and results whatever MODE says, unless told otherwise; compilers scale around that.
+    """Compute v_rcp_f32, _f16, _f64, correctly rounded.
+
+    Like v_rsq, v_sqrt, v_exp and v_log, the fp32 form flushes denormals regardless of MODE, unless `keep_denormals` is
+    set. Compilers scale operands to work around that.
     """
     return _by_float64(lambda x: 1.0 / x, value, keep_denormals)
 
 
 @quietly
 def reciprocal_sqrt(value: Array, *, keep_denormals: bool = False) -> Array:
-    """v_rsq: 1 / sqrt(value), nearest but for a double rounding."""
+    """Compute v_rsq: 1 / sqrt(value), to nearest except for double rounding."""
     return _by_float64(lambda x: 1.0 / np.sqrt(x), value, keep_denormals)
 
 
 @quietly
 def sqrt(value: Array, *, keep_denormals: bool = False) -> Array:
-    """v_sqrt: correctly rounded."""
+    """Compute v_sqrt, correctly rounded."""
     return _by_float64(np.sqrt, value, keep_denormals)
 
 
 @quietly
 def exp2(value: Array, *, keep_denormals: bool = False) -> Array:
-    """v_exp: 2**value."""
+    """Compute v_exp: 2**value."""
     return _by_float64(np.exp2, value, keep_denormals)
 
 
 @quietly
 def log2(value: Array, *, keep_denormals: bool = False) -> Array:
-    """v_log: the binary logarithm; -infinity of zero, NaN of negative values."""
+    """Compute v_log: the binary logarithm; -infinity for zero, NaN for negative values."""
     return _by_float64(np.log2, value, keep_denormals)
 
 
 def _quadrant(turns: Array) -> tuple[Array, Array]:
-    """The nearest quarter turn modulo 4, and the rest in radians: exact before the last product."""
+    """Return the nearest quarter turn modulo 4, and the remainder in radians. Only the last product rounds."""
     part = turns - np.floor(turns)
     quarter = np.rint(part * 4)
     return quarter % 4, (part - quarter / 4) * (2 * np.pi)
@@ -104,15 +109,16 @@ def _sine_of_turns(turns: Array) -> Array:
 
 @quietly
 def sine(value: Array) -> Array:
-    """v_sin: the sine of a number of turns (1.0 is a full circle). The ISA documents bound the domain at 256 turns;
-    here it goes on periodically.
+    """Compute v_sin: the sine of a number of turns (1.0 is a full circle).
+
+    The ISA documents limit the domain to 256 turns; this function is periodic.
     """
     return _by_float64(_sine_of_turns, value, True)
 
 
 @quietly
 def cosine(value: Array) -> Array:
-    """v_cos: the cosine of a number of turns; see `sine`."""
+    """Compute v_cos: the cosine of a number of turns; see `sine`."""
     return _by_float64(lambda turns: _sine_of_turns(np.abs(turns - np.floor(turns)) + 0.25), value, True)
 
 
@@ -135,8 +141,9 @@ def _two_over_pi() -> int:
 
 
 def trig_preop(value: Array, segment: Array) -> npt.NDArray[np.float64]:
-    """v_trig_preop_f64: 53 bits of 2 / pi at the place that segment (uint32) and the value's exponent name, to reduce
-    large angles with.
+    """Compute v_trig_preop_f64, for argument reduction of large angles.
+
+    Returns 53 bits of 2 / pi at the position given by `segment` (uint32) and the exponent of `value`.
     """
     exponent = biased_exponent(value).astype(np.int64)
     shifts = (segment & np.uint32(31)).astype(np.int64) * 53 + np.maximum(exponent - 1077, 0)

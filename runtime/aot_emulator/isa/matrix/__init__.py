@@ -1,1 +1,1 @@
-"""Matrix instructions: MFMA of CDNA and WMMA of RDNA."""
+"""Matrix instructions: CDNA's MFMA and RDNA's WMMA."""

@@ -1,7 +1,6 @@
-"""The published model of how the matrix units of gfx90a and gfx942 sum.
+"""Published model of the summation in the matrix units of gfx90a and gfx942.
 
-Xie et al. derived it by experiment (MMA-Sim, arXiv 2511.10909), and found it to agree with MI250X and MI300X bit for
-bit.
+Xie et al. derived it by experiment and found it bit-exact with MI250X and MI300X (MMA-Sim, arXiv 2511.10909).
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from .matrix_op import MatrixOp
 
 
 def hardware_sum(op: MatrixOp, left: Array, right: Array, start: Array) -> Array:
-    """D as [wavefronts, blocks, m, n], summed as the model of gfx90a and gfx942 does: `group` products at a time."""
+    """Compute D, [wavefronts, blocks, m, n], summing `group` products at a time as in the hardware model."""
     total: Array = np.broadcast_to(start, (left.shape[0], op.blocks, op.m, op.n)).astype(accumulator_dtype(op))
     if op.flushes:
         total = np.where(formats.is_denormal(total), np.float32(0), total)
@@ -51,7 +50,7 @@ def _exponent(values: Array, fmt: FloatFormat) -> Array:
 
 
 def _aligned(products: Array, exponents: Array) -> tuple[Array, Array]:
-    """The sum over axis 2 of products cut off below 2**-24 of the largest exponent: (sum over that, the exponent)."""
+    """Sum products over axis 2, truncated below 2**-24 of the largest exponent. Returns (scaled sum, exponent)."""
     largest = exponents.max(axis=2)
     cut = np.trunc(np.ldexp(products, 24 - largest[:, :, None]))
     return np.ldexp(cut.sum(axis=2), -24), largest
@@ -62,7 +61,7 @@ def _floor(values: Array, bits: Array | int) -> Array:
 
 
 def _fused(op: MatrixOp, a: Array, b: Array, c: Array) -> Array:
-    """One group of products, aligned and truncated, then added to c with both rounded down, then to nearest even."""
+    """Sum a group of products, aligned and truncated; add c, both rounded down; round to nearest even."""
     if op.a.fmt is None or op.b.fmt is None:
         raise ValueError(f"{op.mnemonic} has no floating-point operands")
     products = a * b

@@ -1,18 +1,19 @@
-"""How the operands of a matrix instruction lie in registers and lanes.
+"""Register and lane layouts of matrix operands.
 
-**Layouts** (CDNA3 ISA section 7.1, CDNA4 7.1, RDNA3 7.9, RDNA4 7.12; AMD's Matrix Instruction Calculator gives the same
-but for the order along K noted below). An operand's elements are packed from the lowest bits of its first register up;
-`slot` is an element's place in that order within its lane. Lane numbers below are written outermost part first.
+The layouts follow the ISA documents (CDNA3 section 7.1, CDNA4 7.1, RDNA3 7.9, RDNA4 7.12). AMD's Matrix Instruction
+Calculator agrees, except for the order along K noted below. Elements are packed from the lowest bits of the operand's
+first register; `slot` is the index of an element within its lane. Lane numbers are written with the outermost part
+first.
 
-- A and B of MFMA and gfx12 WMMA: lane = (group, block, row); slot s of group g is k = g * slots + s. For B read column
-  for row. The 8-bit forms of f8f6f4 have k = (s // 16) * 16 * groups + g * 16 + s % 16.
-- A and B of gfx11 WMMA: lane = (copy, row) with all copies alike, slot = k. Copy 0 is the one read here.
+- A and B of MFMA and gfx12 WMMA: lane = (group, block, row); slot s of group g is k = g * slots + s. For B, replace row
+  by column. The 8-bit forms of f8f6f4 have k = (s // 16) * 16 * groups + g * 16 + s % 16.
+- A and B of gfx11 WMMA: lane = (copy, row) with identical copies, slot = k. Copy 0 is used here.
 - C and D: lane = (group, low block, column), register = (high block, row part, height), and the row of a block is
   (row part, group, height). Height is 4 for 32-bit MFMA, 8 for gfx12 WMMA, 1 for fp64 MFMA and gfx11 WMMA. gfx12 packs
-  16-bit elements in pairs; gfx11 keeps each in the half of a register that op_sel[2] names.
+  16-bit elements in pairs; gfx11 stores each in the register half selected by op_sel[2].
 
-A permutation of k common to A and B does not change the result, so that where they agree `execute` sums in storage
-order; and where documents disagree on that order (16-bit WMMA of gfx12) it makes no difference.
+A common permutation of k in A and B does not change the result. `execute` therefore sums in storage order if both
+agree, and differences between documents (16-bit WMMA of gfx12) do not matter.
 """
 
 from __future__ import annotations
@@ -30,13 +31,14 @@ from .matrix_op import Element, MatrixModifiers, MatrixOp
 
 
 def decode(registers: Array, element: Element, signed: bool = True, dtype: npt.DTypeLike = np.float32) -> Array:
-    """The elements of packed registers.
+    """Decode the elements of packed registers.
 
     Args:
         registers: uint32[registers, wavefronts, lanes].
-        element: their type.
-        signed: of iu8 and iu4 elements.
-        dtype: of the result, float32 or float64 (always float64 for f64).
+        element: element type.
+        signed: signedness of iu8 and iu4 elements.
+        dtype: dtype of the result, float32 or float64 (always float64 for f64).
+
     Returns:
         [wavefronts, slots, lanes], contiguous.
     """
@@ -65,7 +67,7 @@ def _join(words: Array) -> Array:
 
 
 def _top_aligned(registers: Array, bits: int) -> Array:
-    """Every field of so many bits, shifted to the top of uint32[wavefronts, ..., lanes]; lower bits are left over."""
+    """Shift each field to the top bits of uint32[wavefronts, ..., lanes]; the lower bits are undefined."""
     count, waves, lanes = registers.shape
     by_wave = registers.swapaxes(0, 1)
     if 32 % bits == 0:
@@ -85,8 +87,9 @@ def _top_aligned(registers: Array, bits: int) -> Array:
 
 
 def _decode_float(fields: Array, fmt: FloatFormat, dtype: npt.DTypeLike) -> Array:
-    """Values of a format from the tops of uint32 (overwritten): the fields are moved to fp32's places, and a product
-    puts the exponent's bias right. `_restore_specials` has to follow.
+    """Decode top-aligned fields (overwritten) by moving them to fp32's positions and scaling by the exponent bias.
+
+    The caller must then call `_restore_specials`.
     """
     shift = 8 - fmt.exponent_bits
     mask = (1 << 31) | ((1 << (fmt.bits - 1)) - 1) << (32 - fmt.bits - shift)
@@ -115,7 +118,10 @@ def _restore_specials(values: Array, registers: Array, fmt: FloatFormat) -> None
 
 
 def _by_k(op: MatrixOp, element: Element, values: Array, size: int, in_order: bool) -> Array:
-    """Decoded elements as [wavefronts, blocks, k, row or column]; `in_order`: k ascending, else in storage order."""
+    """Rearrange decoded elements to [wavefronts, blocks, k, row or column].
+
+    in_order: in ascending order of k, rather than in storage order.
+    """
     waves, slots, lanes = values.shape
     if op.family == "wmma11":
         return values[:, None, :, :size]
@@ -131,13 +137,13 @@ _LANE = np.arange(64)
 _BLGP_LANES = np.array(
     [_LANE, _LANE % 32, _LANE % 32 + 32, (_LANE + 16) % 64, *(_LANE % 16 + start for start in (0, 16, 32, 48))]
 )
-"""For each BLGP, the lane that each lane reads B from."""
+"""Lane from which each lane reads B, by the value of BLGP."""
 
 
 def load_matrix(
     op: MatrixOp, registers: Array, modifiers: MatrixModifiers, which: int, in_order: bool, dtype: npt.DTypeLike
 ) -> Array:
-    """Matrix A (`which` 0) or B (1) as [wavefronts, blocks, k, row or column], its modifiers applied."""
+    """Load matrix A (`which` = 0) or B (1) as [wavefronts, blocks, k, row or column], applying its modifiers."""
     element, size = (op.b, op.n) if which else (op.a, op.m)
     if which and op.blgp == "lanes" and modifiers.blgp:
         registers = registers[:, :, _BLGP_LANES[modifiers.blgp]]
@@ -166,8 +172,9 @@ def _signs(op: MatrixOp, modifiers: MatrixModifiers, which: int) -> tuple[bool, 
 
 
 def scale_blocks(matrix: Array, size: int, scales: Array, byte: int) -> Array:
-    """The matrix (k ascending) times its block exponents: E8M0 bytes, one for 32 elements along k; lane g * size + row
-    of the register holds that of group g.
+    """Scale a matrix (in ascending order of k) by its block exponents.
+
+    An exponent is an E8M0 byte for 32 elements along k. Lane g * size + row of the register holds that of group g.
     """
     exponent = (scales[0] >> np.uint32(8 * byte) & np.uint32(0xFF)).astype(np.int32)
     factor = np.where(exponent == 0xFF, np.nan, np.ldexp(1.0, exponent - 127))
@@ -183,7 +190,7 @@ def accumulator_dtype(op: MatrixOp) -> np.dtype[Any]:
 
 
 def unpack_accumulator(op: MatrixOp, registers: Array, modifiers: MatrixModifiers) -> Array:
-    """The elements of C as [elements, wavefronts, lanes]; bf16 as codes."""
+    """Unpack the elements of C to [elements, wavefronts, lanes]; bf16 as codes."""
     dtype = accumulator_dtype(op)
     if op.d.bits == 32:
         return registers.view(dtype)
@@ -197,7 +204,10 @@ def unpack_accumulator(op: MatrixOp, registers: Array, modifiers: MatrixModifier
 
 
 def pack_accumulator(op: MatrixOp, elements: Array, modifiers: MatrixModifiers, out: Array) -> None:
-    """The reverse of `unpack_accumulator`, into registers; the other half of gfx11's 16-bit results is kept."""
+    """Pack elements into registers, the inverse of `unpack_accumulator`.
+
+    gfx11's 16-bit results preserve the other half of each register.
+    """
     if op.d.bits == 32:
         out[...] = elements.view(np.uint32)
         return
@@ -214,8 +224,9 @@ def pack_accumulator(op: MatrixOp, elements: Array, modifiers: MatrixModifiers, 
 
 
 def as_registers(op: MatrixOp, product: Array) -> Array:
-    """A view of [wavefronts, blocks, m, n] in the order of D: [high block, row part, height, wavefront, group, low
-    block, column].
+    """View a product, [wavefronts, blocks, m, n], in the order of D's registers.
+
+    The axes are [high block, row part, height, wavefront, group, low block, column].
     """
     waves = product.shape[0]
     height = op.row_height
@@ -226,7 +237,7 @@ def as_registers(op: MatrixOp, product: Array) -> Array:
 
 
 def from_registers(op: MatrixOp, elements: Array) -> Array:
-    """Elements of C, [elements, wavefronts, lanes], as [wavefronts, blocks, m, n]."""
+    """Rearrange elements of C, [elements, wavefronts, lanes], to [wavefronts, blocks, m, n]."""
     waves = elements.shape[1]
     shape = (waves, op.blocks, op.m, op.n)
     order = np.arange(op.blocks * op.m * op.n).reshape(1, *shape[1:])
@@ -237,7 +248,7 @@ def from_registers(op: MatrixOp, elements: Array) -> Array:
 
 
 def with_c_modifiers(op: MatrixOp, elements: Array, modifiers: MatrixModifiers) -> Array:
-    """C with its sign modifiers; bf16 becomes float32."""
+    """Apply the sign modifiers of C, converting bf16 to float32."""
     if op.d.name == "bf16":
         elements = conversions.decode(elements, formats.BF16)
     if op.a.fmt is None:

@@ -1,7 +1,7 @@
-"""Matrix instructions: MFMA of CDNA (gfx90a, gfx942, gfx950) and WMMA of RDNA (gfx11, gfx12).
+"""Descriptions of the matrix instructions: MFMA (gfx90a, gfx942, gfx950) and WMMA (gfx11, gfx12).
 
-Each is D = A * B + C on small matrices that lie spread over the registers and lanes of a wavefront. `matrix_ops` gives
-the description of every mnemonic of an arch. The sparse forms (smfmac, swmmac) are left out: Triton does not emit them.
+Each computes D = A * B + C on small matrices distributed over the registers and lanes of a wavefront. The sparse forms
+(smfmac, swmmac) are not supported, as Triton does not emit them.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ Family = Literal["mfma", "wmma11", "wmma12"]
 
 @dataclass(frozen=True)
 class Element:
-    """The type of a matrix's elements.
+    """Element type of a matrix.
 
     Attributes:
-        name: as mnemonics spell it.
-        bits: of an element.
-        fmt: its floating-point format; None for integers.
+        name: name in mnemonics.
+        bits: width of an element.
+        fmt: floating-point format; None for integers.
     """
 
     name: str
@@ -56,13 +56,14 @@ _BY_FORMAT_FIELD = (
     Element("bf6", 6, formats.BF6),
     Element("fp4", 4, formats.FP4),
 )
-"""The operand types of f8f6f4, by the number in CBSZ (A) and BLGP (B)."""
+"""Operand types of f8f6f4, by the value of CBSZ (for A) or BLGP (for B)."""
 
 
 @dataclass(frozen=True)
 class MatrixModifiers:
-    """The modifier fields of an instruction, named as in its encoding; `neg`, `neg_hi` and `opsel` have a bit for each
-    of A, B and C.
+    """Modifier fields of an instruction, named as in its encoding.
+
+    `neg`, `neg_hi` and `opsel` have a bit for each of A, B and C.
     """
 
     cbsz: int = 0
@@ -76,7 +77,7 @@ class MatrixModifiers:
 
     @classmethod
     def from_fields(cls, fields: Mapping[str, int]) -> MatrixModifiers:
-        """From a decoded instruction's fields; others are ignored."""
+        """Extract the modifiers from the fields of a decoded instruction."""
         return cls(**{name: fields[name] for name in cls.__dataclass_fields__ if name in fields})
 
 
@@ -85,21 +86,21 @@ NO_MODIFIERS = MatrixModifiers()
 
 @dataclass(frozen=True)
 class MatrixOp:
-    """One matrix instruction.
+    """Description of a matrix instruction.
 
     Attributes:
-        mnemonic: its name on its arch.
-        family: which layouts it has.
-        m, n, k: A has m rows and k columns, B k and n, C and D m and n.
-        blocks: how many such products it computes.
-        a, b, d: the elements of A, of B, and of C and D.
-        lanes: of a wavefront.
-        allowed: the modifier fields that it has.
-        blgp: what its BLGP field means: a permutation of B's lanes, the type of B, or the signs of A, B and C.
+        mnemonic: mnemonic on its architecture.
+        family: family that determines the register layouts.
+        m, n, k: matrix sizes; A is m by k, B is k by n, C and D are m by n.
+        blocks: number of independent products.
+        a, b, d: element types of A, of B, and of C and D.
+        lanes: lanes per wavefront.
+        allowed: supported modifier fields.
+        blgp: meaning of the BLGP field: a permutation of B's lanes, the type of B, or the signs of A, B and C.
         scaled: takes two registers of block exponents.
-        flushes: denormal operands count as zeros.
-        model: the arithmetic of the published hardware model, where there is one.
-        group: how many products that model sums at a time.
+        flushes: flushes denormal operands to zero.
+        model: arithmetic in the published hardware model, if there is one.
+        group: number of products that this model sums at a time.
     """
 
     mnemonic: str
@@ -120,12 +121,12 @@ class MatrixOp:
     group: int = 1
 
     def __hash__(self) -> int:
-        # Quick: `resolve` looks descriptions up for every instruction executed.
+        # Must be fast: `resolve` hashes the description for every executed instruction.
         return hash(self.mnemonic)
 
     @property
     def flops(self) -> int:
-        """Multiplications and additions of one wavefront."""
+        """Multiplications and additions per wavefront."""
         return 2 * self.m * self.n * self.k * self.blocks
 
     @property
@@ -142,13 +143,13 @@ class MatrixOp:
 
     @property
     def d_registers(self) -> int:
-        """Of C and of D."""
+        """Registers of C, and of D."""
         elements = self.m * self.n * self.blocks // self.lanes
         return elements if self.family == "wmma11" else elements * self.d.bits // 32
 
     @property
     def row_height(self) -> int:
-        """How many consecutive rows of D lie in consecutive registers of one lane."""
+        """Number of consecutive rows of D in consecutive registers of a lane."""
         if self.family == "wmma12":
             return 8
         return 4 if self.family == "mfma" and self.d.bits == 32 else 1
@@ -192,7 +193,7 @@ def _with_mfma_fields(op: MatrixOp) -> MatrixOp:
 
 
 def _wmma_fields(op: MatrixOp) -> frozenset[str]:
-    # The assembler sets op_sel_hi without meaning.
+    # The assembler sets op_sel_hi, although it has no meaning.
     fields = frozenset({"neg", "neg_hi", "opsel", "opsel_hi"})
     return fields | {"clmp"} if op.a.fmt is None else fields
 
@@ -237,7 +238,7 @@ def _expand(patterns: list[str]) -> Iterator[str]:
 
 
 def _cdna2_mnemonic(canonical: str) -> str:
-    """CDNA2's spelling: no block count, no underscore before the type, `_1k` for the bf16 forms with doubled K."""
+    """Convert to CDNA2's spelling: no block count or underscore before the type; `_1k` for bf16 with doubled K."""
     name = re.sub(r"_(\d+b_)?(?=[a-z0-9]+$)", "", canonical)
     return name + "_1k" if canonical.endswith("bf16") and canonical in set(_expand(_CDNA)) else name
 
@@ -268,15 +269,15 @@ _GENERATIONS: Mapping[Generation, tuple[list[str], Callable[[str], MatrixOp]]] =
     "rdna3": (_RDNA3, lambda name: _describe(name, name, "wmma11", _OCP)),
     "rdna4": (_RDNA4, lambda name: _describe(name, name, "wmma12", _OCP)),
 }
-"""The names of each generation's matrix instructions, and what describes one."""
+"""Names of each generation's matrix instructions, and the function that describes one."""
 
 
 @lru_cache(maxsize=8)
 def matrix_ops(arch: str, wave64: bool = False) -> Mapping[str, MatrixOp]:
-    """Return an emulated architecture's matrix instructions by mnemonic, in the spelling of its own ISA document.
+    """Return the matrix instructions of an emulated architecture by mnemonic, as spelled in its ISA document.
 
     Args:
-        wave64: for RDNA's wavefronts of 64 lanes. Of gfx12 none are known.
+        wave64: describe RDNA's wave64 instructions; empty for gfx12, whose layouts are unknown.
     """
     generation = ARCHS[arch].generation
     names, describe = _GENERATIONS[generation]
@@ -289,10 +290,10 @@ def matrix_ops(arch: str, wave64: bool = False) -> Mapping[str, MatrixOp]:
 
 @lru_cache(maxsize=256)
 def resolve(op: MatrixOp, modifiers: MatrixModifiers = NO_MODIFIERS) -> MatrixOp:
-    """The instruction with its modifiers checked, and the operand types of f8f6f4 put in.
+    """Check the modifiers of an instruction, and resolve the operand types of f8f6f4.
 
     Raises:
-        ValueError: a modifier that it does not have, or a value that has no meaning.
+        ValueError: an unsupported modifier or an invalid value.
     """
     for name in MatrixModifiers.__dataclass_fields__:
         known = name in op.allowed or (name == "blgp" and op.blgp != "nothing")

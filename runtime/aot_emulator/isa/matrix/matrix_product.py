@@ -1,14 +1,11 @@
-"""Products of small matrices that lie spread over the registers and lanes of a wavefront: D = A * B + C.
+"""Execution of matrix instructions, D = A * B + C, for many wavefronts at once.
 
-`execute` runs one instruction for many wavefronts at once.
+**Arithmetic.** `Arithmetic` selects the summation of floats; fp64 and block-scaled instructions always sum in float64.
+Integer sums wrap to 32 bits, or saturate with clamp. With MODE.FP16_OVFL, MFMA sums in fp32 and of integers saturate to
+the largest finite value (CDNA3 manual).
 
-**Arithmetic.** `Arithmetic` says how floats are summed; fp64 instructions and block-scaled ones always sum in float64.
-Integer sums are exact and wrap to 32 bits, or saturate where clamp is set. With MODE.FP16_OVFL a sum of MFMA in fp32
-that overflows becomes the largest finite number, and one of integers saturates (CDNA3 manual).
-
-**Denormals.** Kept, but for operands of 32 bits of MFMA, which follow MODE, as C and D do not (CDNA3 manual), and for
-fp16 and bf16 on gfx90a, whose operands are flushed (MI200 is known for it). xf32 drops the low 13 bits of its operands.
-EXEC is ignored by MFMA.
+**Denormals.** Denormals are preserved, with two exceptions: 32-bit operands A and B of MFMA follow MODE (CDNA3 manual),
+and fp16 and bf16 operands are flushed on gfx90a. xf32 ignores the low 13 bits of its operands. MFMA ignores EXEC.
 """
 
 from __future__ import annotations
@@ -38,10 +35,10 @@ from .matrix_op import NO_MODIFIERS, MatrixModifiers, MatrixOp, resolve
 
 
 def arithmetic_of(instruction: Instruction, op: MatrixOp, waves: Wavefronts) -> Arithmetic:
-    """How the launch wants an instruction to sum. Raises `UnsupportedInstructionError` where no model is known."""
+    """Return the launch's summation mode. Raises `UnsupportedInstructionError` if no hardware model is known."""
     arithmetic = waves.batch.numerics.matrix
     if arithmetic is Arithmetic.HARDWARE and op.model is None and op.a.fmt is not None:
-        raise instruction.unsupported("Arithmetic.HARDWARE, of which no model is known")
+        raise instruction.unsupported("Arithmetic.HARDWARE without a known hardware model")
     return arithmetic
 
 
@@ -62,23 +59,25 @@ def execute(
     flush: bool = False,
     saturate: bool = False,
 ) -> Array:
-    """D = A * B + C.
+    """Compute D = A * B + C.
 
     Args:
-        op: from `matrix_ops`.
-        a, b: uint32[registers, wavefronts, lanes], as many registers as `resolve(op, modifiers)` says.
-        c: likewise, `op.d_registers` of them; None for zeros. An inline constant has to be spread by the caller.
-        modifiers: of the instruction.
-        scales: of scaled instructions, the registers of A's and of B's exponents, uint32[1, wavefronts, lanes].
-        out: receives D, and may be the registers of c; where gfx11 writes half of each register, the other half stays.
-            None for a new array (zeros in such halves).
-        arithmetic: how to sum.
-        flush: denormal operands count as zeros.
-        saturate: a sum in fp32 or of integers that overflows becomes the largest finite number of its sign.
+        op: a description from `matrix_ops`.
+        a, b: uint32[registers, wavefronts, lanes], with the register counts of `resolve(op, modifiers)`.
+        c: uint32[op.d_registers, wavefronts, lanes]; None for zeros. The caller must broadcast inline constants.
+        modifiers: modifier fields of the instruction.
+        scales: for scaled instructions, the exponent registers of A and B, uint32[1, wavefronts, lanes] each.
+        out: receives D; may alias c. If gfx11 writes only half of each register, the other half is preserved.
+            None: allocate a new, zeroed array.
+        arithmetic: summation of floats.
+        flush: flush denormal operands to zero.
+        saturate: clamp overflowing fp32 and integer sums to the largest finite value of their sign.
+
     Returns:
-        D's registers, uint32[op.d_registers, wavefronts, lanes]: `out` where given.
+        D's registers, uint32[op.d_registers, wavefronts, lanes]; `out` if given.
+
     Raises:
-        ValueError: wrong shapes or modifiers, scales missing or not wanted, or no hardware model.
+        ValueError: invalid shapes or modifiers, missing or unexpected scales, or no hardware model.
     """
     op = resolve(op, modifiers)
     _check(op, a, b, c, scales, arithmetic)
@@ -96,7 +95,7 @@ def execute(
 
 @dataclass(frozen=True)
 class _How:
-    """The last arguments of `execute`."""
+    """Options of `execute`, passed to its parts."""
 
     modifiers: MatrixModifiers
     arithmetic: Arithmetic
@@ -118,7 +117,7 @@ def _check(
         if array.shape != want or array.dtype != np.uint32:
             raise ValueError(f"{op.mnemonic}: {name} must be uint32{list(want)}, is {array.dtype}{list(array.shape)}")
     if arithmetic is Arithmetic.HARDWARE and op.model is None and op.a.fmt is not None:
-        raise ValueError(f"{op.mnemonic}: no model of its hardware arithmetic is known")
+        raise ValueError(f"{op.mnemonic}: no hardware model is known")
 
 
 def _execute(
@@ -126,7 +125,7 @@ def _execute(
 ) -> None:
     modifiers = how.modifiers
     hardware = how.arithmetic is Arithmetic.HARDWARE and op.a.fmt is not None
-    # Where both operands have one layout, any order along k is as good.
+    # If both operands have the same layout, the order along k does not matter.
     in_order = hardware or scales is not None or op.a.bits != op.b.bits
     wide = op.a.fmt is not None and (how.arithmetic is not Arithmetic.FLOAT32 or scales is not None)
     dtype = np.float64 if wide else np.float32
@@ -137,7 +136,7 @@ def _execute(
     if how.flush:
         left, right = (_without_denormals(matrix) for matrix in (left, right))
     addend = None if c is None else with_c_modifiers(op, unpack_accumulator(op, c, modifiers), modifiers)
-    # Before D is written, which C may share registers with.
+    # Computed before D is written, as D may share registers with C.
     infinite = _from_infinity(op, left, right, addend, out.shape) if how.saturate and op.d.name == "f32" else None
     if hardware:
         start = np.zeros(1) if addend is None else from_registers(op, addend)
@@ -154,7 +153,7 @@ def _without_denormals(matrix: Array) -> Array:
 
 
 def _from_infinity(op: MatrixOp, left: Array, right: Array, addend: Array | None, registers: tuple[int, ...]) -> Array:
-    """Where an element of D has an infinity among what it is made of; in D's registers."""
+    """Return a mask, in D's register order, of elements that depend on an infinite operand."""
     rows, columns = (np.any(np.isinf(matrix), axis=2, keepdims=True) for matrix in (left, right))
     found = as_registers(op, rows.swapaxes(2, 3) | columns).reshape(registers)
     return found if addend is None else found | np.isinf(addend).reshape(registers)
@@ -162,7 +161,7 @@ def _from_infinity(op: MatrixOp, left: Array, right: Array, addend: Array | None
 
 def _store(op: MatrixOp, product: Array, addend: Array | None, how: _How, out: Array) -> None:
     if op.a.fmt is None:
-        # Sums of the instruction's products fit 32 bits, and float32 holds them exactly.
+        # The sums of products fit 32 bits and are exact in float32.
         saturates = how.modifiers.clmp or how.saturate
         total = product.astype(np.int64 if saturates else np.int32)
         if addend is not None:

@@ -1,4 +1,4 @@
-"""Matrix instructions of CDNA: MFMA, with its registers and modifiers (chapter "Matrix Arithmetic Instructions")."""
+"""MFMA instructions of CDNA (ISA chapter "Matrix Arithmetic Instructions")."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from . import matrix_op, matrix_product
 
 
 def bind(instruction: Instruction, layout: Registers, op: matrix_op.MatrixOp) -> Step:
-    """MFMA: A, B, C and D in ordinary or accumulation registers; EXEC does not matter."""
+    """Return the step of an MFMA instruction. Operands are VGPRs or AGPRs; EXEC is ignored."""
     fields = {**_matrix_fields(instruction.fields), **instruction.fields}
     modifiers = _modifiers(instruction, fields, op)
     try:
@@ -27,7 +27,7 @@ def bind(instruction: Instruction, layout: Registers, op: matrix_op.MatrixOp) ->
 
     def rows(name: str, accumulation: bool, words: int) -> slice:
         if fields[name] < VGPR:
-            raise instruction.unsupported(f"{name} that is no vector register")
+            raise instruction.unsupported(f"{name} is not a vector register")
         row = vector_register(instruction, fields[name], accumulation, layout, words)
         return slice(row, row + words)
 
@@ -66,20 +66,20 @@ def bind(instruction: Instruction, layout: Registers, op: matrix_op.MatrixOp) ->
 _SCALES = ("scale_src0", "scale_src1")
 _UNSCALED, _SCALED = ("cbsz", "abid", "blgp"), ("cbsz", "blgp", "neg", "neg_hi", "opsel", "opsel_hi")
 _ABID_OF_SCALED = 1
-"""What abid always is in the encoding of scaled instructions."""
+"""Fixed value of abid in the encoding of scaled instructions."""
 
 
 def _modifiers(
     instruction: Instruction, fields: Mapping[str, int], op: matrix_op.MatrixOp
 ) -> matrix_op.MatrixModifiers:
-    """The modifiers that an instruction has. The tables give the bits of each of its fields several names."""
+    """Return the modifiers of an instruction. The ISA tables list the same bits under several names."""
     if op.scaled and fields["abid"] != _ABID_OF_SCALED:
         raise instruction.unsupported(f"abid {fields['abid']} of a scaled instruction")
     return matrix_op.MatrixModifiers.from_fields({name: fields[name] for name in (_SCALED if op.scaled else _UNSCALED)})
 
 
 def _matrix_fields(fields: Mapping[str, int]) -> dict[str, int]:
-    """MFMA's names for what the tables, for some of its opcodes, call by the names of other VOP3P instructions."""
+    """Return MFMA's fields for opcodes to which the ISA tables give the field names of other VOP3P instructions."""
     if "cbsz" in fields:
         return {}
     return {
@@ -92,7 +92,7 @@ def _matrix_fields(fields: Mapping[str, int]) -> dict[str, int]:
 
 
 def _spread(value: Any, registers: int, shape: tuple[int, int]) -> Array | None:
-    """A constant C in every element; None for zero."""
+    """Broadcast a constant C to all elements; None for zero."""
     if not value:
         return None
     words = np.asarray(value).reshape(1).view(np.uint32)

@@ -1,6 +1,6 @@
-"""RDNA's matrix instructions: WMMA (chapter "Wave Matrix Multiply Accumulate" of the ISA documents).
+"""WMMA instructions of RDNA (ISA chapter "Wave Matrix Multiply Accumulate").
 
-The sparse forms (SWMMAC) are in no table of `matrix_op`, and refused for that.
+The sparse forms (SWMMAC) are not supported.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from . import matrix_op, matrix_product
 
 
 def bind(instruction: Instruction, layout: Registers, op: matrix_op.MatrixOp) -> Step:
-    """What executes a matrix instruction: D = A * B + C in vector registers; EXEC does not matter."""
+    """Return the step of a WMMA instruction. Operands are VGPRs; EXEC is ignored."""
     modifiers = matrix_op.MatrixModifiers.from_fields(instruction.fields)
     try:
         op = matrix_op.resolve(op, modifiers)
@@ -25,7 +25,7 @@ def bind(instruction: Instruction, layout: Registers, op: matrix_op.MatrixOp) ->
 
     def rows(name: str, words: int) -> slice:
         if instruction.fields[name] < VGPR:
-            raise instruction.unsupported(f"{name} that is no vector register")
+            raise instruction.unsupported(f"{name} is not a vector register")
         row = vector_register(instruction, instruction.fields[name], False, layout, words)
         return slice(row, row + words)
 
@@ -40,7 +40,7 @@ def bind(instruction: Instruction, layout: Registers, op: matrix_op.MatrixOp) ->
             start = registers[addend]
         elif addend:
             start = np.broadcast_to(addend, (op.d_registers, *waves.shape))
-        # The half of a register that a result of 16 bits leaves alone is D's own.
+        # 16-bit results preserve the other half of D's registers.
         out: Array = registers[target].copy() if overlaps else registers[target]
         how = matrix_product.arithmetic_of(instruction, op, waves)
         matrix_product.execute(op, registers[first], registers[second], start, modifiers, out=out, arithmetic=how)
@@ -53,7 +53,7 @@ def bind(instruction: Instruction, layout: Registers, op: matrix_op.MatrixOp) ->
 def _constant(instruction: Instruction, op: matrix_op.MatrixOp) -> np.uint32:
     value = constant(instruction, instruction.fields["src2"], "u32")
     if value is None or instruction.fields["src2"] == 255:
-        raise instruction.unsupported("src2 that is neither a vector register nor an inline constant")
+        raise instruction.unsupported("src2 is neither a vector register nor an inline constant")
     if value and op.d.bits != 32:
-        raise instruction.unsupported("an inline constant other than 0 for elements of 16 bits")
+        raise instruction.unsupported("non-zero inline constant for 16-bit elements")
     return np.uint32(value)

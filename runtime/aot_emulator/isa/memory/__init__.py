@@ -1,1 +1,1 @@
-"""Instructions that reach memory, LDS or scratch."""
+"""Memory instructions: global, scalar, LDS and scratch."""

@@ -1,4 +1,4 @@
-"""Atomic operations on memory and LDS: lanes that hit the same address take effect one after another, lowest first."""
+"""Atomic operations on memory and LDS. Lanes with the same address take effect in order, lowest first."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _DTYPES = {kind: np.dtype(f"{kind[0]}{int(kind[1:]) // 8}") for kind in ("u32", 
 
 @dataclass(frozen=True)
 class Atomic:
-    """`function(old, *operands)` gives the new value; `operands` have the kind's dtype."""
+    """An atomic operation: `function(old, *operands)` returns the new value, all in the dtype of `kind`."""
 
     kind: str
     function: Callable[..., Any]
@@ -31,7 +31,7 @@ class Atomic:
 
     @property
     def flushing(self) -> Atomic:
-        """The operation with denormal floats taken and given as zeros."""
+        """The operation with denormal floats flushed to zero on input and output."""
 
         def function(old: Array, *operands: Array) -> Array:
             return formats.flush_denormals(self.function(*map(formats.flush_denormals, (old, *operands))))
@@ -118,7 +118,7 @@ _FLOATS = {
 }
 
 _COMPARED = {"min_f32": Atomic("f32", _smaller), "max_f32": Atomic("f32", _larger)}
-"""RDNA3's: a comparison with NaN does not hold, so that memory stays as it is."""
+"""RDNA3's float min and max: comparisons with NaN are false, which leaves memory unchanged."""
 _PACKED = {name: _FLOATS[name] for name in ("pk_add_f16", "pk_add_bf16")}
 _NUMBERS = {f"{name}_num_f32": _FLOATS[f"{name}_f32"] for name in ("min", "max")}
 _SUBTRACTIONS = {"cond_sub_u32": Atomic("u32", _subtract_if_enough), "sub_clamp_u32": Atomic("u32", _subtract_to_zero)}
@@ -146,12 +146,12 @@ MEMORY_ATOMICS: Mapping[Isa, Mapping[str, Atomic]] = {
         **{name: atomic for name, atomic in _32.items() if name != "rsub"},
         **{f"{name}_x2": atomic for name, atomic in _64.items() if name != "rsub"},
         **_FLOATS,
-        "add_f32": _FLOATS["add_f32"].flushing,  # CDNA3's manual: whatever MODE says; the L2 does the sum
+        "add_f32": _FLOATS["add_f32"].flushing,  # regardless of MODE, as L2 computes the sum (CDNA3 manual)
     },
     "rdna3": {**_in_memory(), **_COMPARED, "csub_u32": _SUBTRACTIONS["sub_clamp_u32"]},
     "rdna4": {**_in_memory(), **_NUMBERS, **_PACKED, **_SUBTRACTIONS},
 }
-"""By ISA, and by the part of the mnemonic after `global_atomic_`, `buffer_atomic_`, …"""
+"""Memory atomics by ISA and mnemonic suffix, after `global_atomic_`, `buffer_atomic_`, …"""
 
 
 def _in_lds(exchange: str, compare: str) -> dict[str, Atomic]:
@@ -177,13 +177,17 @@ LDS_ATOMICS: Mapping[Isa, Mapping[str, Atomic]] = {
         **_SUBTRACTIONS,
     },
 }
-"""By ISA, and by the part of the mnemonic after `ds_`, without `rtn_`."""
+"""LDS atomics by ISA and mnemonic suffix, after `ds_` and without `rtn_`."""
 
 
 def perform(atomic: Atomic, places: list[Place], operands: list[Array], shape: tuple[int, ...]) -> Array:
-    """Do the operation for every lane that a place has.
+    """Perform an atomic for all lanes of the places.
 
-    operands: uint32 [words, wavefronts, lanes] each. Returns the old values, uint32 [words, *shape]; 0 elsewhere.
+    Args:
+        operands: uint32 [words, wavefronts, lanes] each.
+
+    Returns:
+        The old values, uint32 [words, *shape]; 0 for other lanes.
     """
     result = np.zeros((atomic.words, *shape), np.uint32)
     for place in places:

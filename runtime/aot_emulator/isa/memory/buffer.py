@@ -1,11 +1,11 @@
-"""Buffer memory: MUBUF, on RDNA4 VBUFFER (chapter "Vector Memory Buffer Instructions").
+"""Buffer instructions: MUBUF, and VBUFFER on RDNA4 (ISA chapter "Vector Memory Buffer Instructions").
 
-A resource descriptor in four SGPRs gives the base and the size. What lies outside the size is no error: loads give 0,
-stores and atomics do nothing. The check is made on each dword by itself. What it compares RDNA's descriptors choose by
-OOB_SELECT; for what is addressed by bytes, there and on CDNA, it sees soffset as part of the offset.
+A resource descriptor in four SGPRs gives base and size. Out-of-range loads return 0; out-of-range stores and atomics
+have no effect. The check applies to each dword. On RDNA, OOB_SELECT in the descriptor selects the comparison. For byte
+addressing, on CDNA and RDNA, soffset is part of the checked offset.
 
-gfx90a reaches its scratch in this way, through a resource that the launch provides: lanes' dwords lie side by side
-there, so that soffset, which the hardware adds last, counts for all lanes of a wavefront together.
+gfx90a accesses scratch through a buffer resource provided by the launch. There the dwords of the lanes are interleaved,
+and soffset, which the hardware adds last, is an offset for the whole wavefront.
 """
 
 from __future__ import annotations
@@ -37,17 +37,17 @@ _NOTHING = frozenset(
     }
 )
 _STRUCTURED, _INDEX_ONLY, _EMPTY_ONLY, _RAW = range(4)
-"""OOB_SELECT."""
+"""Values of OOB_SELECT."""
 _CDNA_SWIZZLE, _RDNA_SWIZZLE, _ADD_TID = np.uint32(1 << 31), np.uint32(3 << 30), np.uint32(1 << 23)
-"""Bits of the second and of the fourth word of a resource; CDNA's bit 30 is about the cache."""
+"""Bits of the second and fourth word of a resource. On CDNA, bit 30 of the second is a cache bit."""
 _INDEX_STRIDE_64, _ELEMENTS_OF_4 = 3 << 21, 1 << 19
-"""Further ones of the fourth word."""
+"""Further bits of the fourth word."""
 _NO_LIMIT = 1 << 40
-"""More bytes than any access has."""
+"""Room of an unchecked access, larger than any access."""
 
 
 def bind(instruction: Instruction, layout: Registers) -> Step | None:
-    """What executes a buffer instruction; None if it is none, or not implemented."""
+    """Return the step of a buffer instruction, or None if it is not one or not implemented."""
     name = instruction.mnemonic
     if name in _NOTHING:
         return lambda waves: None
@@ -55,11 +55,11 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
         return None
     _, action, form = name.split("_", 2)
     if instruction.field("tfe"):
-        raise instruction.unsupported("a status in a further register (tfe)")
+        raise instruction.unsupported("status return (tfe)")
     locate, isa = _locate(instruction, layout), instruction.arch.isa
     if instruction.field("lds"):
         if action != "load" or form not in MEMORY_LOADS[isa]:
-            raise instruction.unsupported("direct to LDS, and no load")
+            raise instruction.unsupported("lds modifier on an instruction that is not a load")
         return _bind_load_to_lds(instruction, MEMORY_LOADS[isa][form], locate)
     if action == "load" and form in MEMORY_LOADS[isa]:
         return _bind_load(instruction, layout, MEMORY_LOADS[isa][form], locate)
@@ -71,7 +71,7 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
 
 
 class Reach:
-    """Addresses [wavefronts, lanes] of an instruction's lanes, and the bytes from each to the end of its buffer."""
+    """Addresses of an instruction's lanes, [wavefronts, lanes], and the bytes from each to the end of its buffer."""
 
     def __init__(self, addresses: Array, room: Array):
         self.addresses, self.room = addresses, room
@@ -79,7 +79,7 @@ class Reach:
     def places(
         self, waves: Wavefronts, action: Action, nbytes: int, skip: int = 0, values: Array | None = None
     ) -> list[Place]:
-        """Where accesses of so many bytes go, `skip` bytes on, of the active lanes whose buffer has them."""
+        """Return the places of the accesses, offset by `skip` bytes, of active lanes within their buffers."""
         inside = self.room >= skip + nbytes
         if waves.active is not None:
             lanes: Array | None = inside & waves.active
@@ -89,7 +89,7 @@ class Reach:
         return waves.memory.in_memory(waves, action, addresses, nbytes, lanes, values)
 
     def ends_within(self, waves: Wavefronts, nbytes: int) -> bool:
-        """Whether the buffer ends between two dwords of some active lane."""
+        """Return True if the buffer ends between two dwords of an active lane's access."""
         if nbytes <= 4:
             return False
         partly = (self.room < nbytes) & (self.room >= 4)
@@ -97,7 +97,7 @@ class Reach:
 
 
 class ScratchReach(Reach):
-    """Places [wavefronts, lanes] in the scratch of the lanes. It has no end that would be no error to pass."""
+    """Offsets in the lanes' scratch, [wavefronts, lanes]. Out-of-range accesses are errors."""
 
     def __init__(self, offsets: Array):
         super().__init__(offsets, offsets)
@@ -112,7 +112,7 @@ class ScratchReach(Reach):
 
 
 def scratch_resource(nbytes: int, lanes: int) -> tuple[int, int, int, int]:
-    """The resource of a wavefront's scratch, `nbytes` for each lane: swizzled, with the lane as index."""
+    """Return the swizzled resource of a wavefront's scratch, with the lane as index. nbytes: bytes per lane."""
     return 0, int(_CDNA_SWIZZLE), nbytes * lanes, int(_ADD_TID) | _INDEX_STRIDE_64 | _ELEMENTS_OF_4
 
 
@@ -124,37 +124,37 @@ def _is_of_scratch(instruction: Instruction, waves: Wavefronts, register: int) -
 
 
 class Resource:
-    """Descriptors of buffers, one a wavefront; all are [wavefronts].
+    """Buffer resource descriptors, one per wavefront.
 
     Attributes:
-        base: uint64.
-        records: int64, bytes; structures where the buffer is accessed by index.
+        base: uint64 [wavefronts].
+        records: int64 [wavefronts], size in bytes, or in structures if the buffer is accessed by index.
     """
 
     def __init__(self, instruction: Instruction, waves: Wavefronts, register: int):
         word0, self._word1, records, self._word3 = (waves.scalars[register + i] for i in range(4))
         swizzle = _CDNA_SWIZZLE if instruction.arch.isa == "cdna" else _RDNA_SWIZZLE
         if (self._word1 & swizzle | self._word3 & _ADD_TID).any():
-            raise instruction.unsupported("a resource with swizzle or add_tid")
+            raise instruction.unsupported("resource with swizzle or add_tid")
         self.base: Array = join(word0, self._word1 & np.uint32(0xFFFF))
         self.records: Array = records.astype(np.int64)
 
     @property
     def stride(self) -> Array:
-        """int64, bytes of a structure."""
+        """Bytes per structure, int64 [wavefronts]."""
         return (self._word1 >> np.uint32(16) & np.uint32(0x3FFF)).astype(np.int64)
 
     @property
     def out_of_bounds_select(self) -> Array:
-        """uint32, what makes an access of RDNA out of range."""
+        """RDNA's OOB_SELECT, uint32 [wavefronts]."""
         select: Array = self._word3 >> np.uint32(28) & np.uint32(3)
         return select
 
 
 Locate = Callable[[Wavefronts], Reach]
 Room = Callable[[Instruction, Resource, Array, Array, "Array | None"], Array]
-"""Bytes from where lanes access to what ends there: of (instruction, resource, soffset [wavefronts], the other offsets
-[wavefronts, lanes or 1], indices [wavefronts, lanes] or None)."""
+"""Computes the bytes from each lane's address to the end of its buffer. Arguments: instruction, resource, soffset
+[wavefronts], other offsets [wavefronts, lanes or 1], indices [wavefronts, lanes] or None."""
 
 
 def _locate(instruction: Instruction, layout: Registers) -> Locate:
@@ -172,7 +172,7 @@ def _locate(instruction: Instruction, layout: Registers) -> Locate:
 
     def shared(start: Array, waves: Wavefronts) -> Array:
         if (start % (4 * waves.lanes)).any():
-            raise instruction.unsupported("an soffset into scratch that is not a dword of every lane")
+            raise instruction.unsupported("soffset into scratch that is not a multiple of a dword per lane")
         return (start // waves.lanes).astype(np.int64)[..., None]
 
     def locate(waves: Wavefronts) -> Reach:
@@ -209,11 +209,11 @@ def _rdna_room(
     selects = resource.out_of_bounds_select
     check = int(selects[0])
     if (selects != check).any():
-        raise instruction.unsupported("resources whose OOB_SELECT differs")
+        raise instruction.unsupported("resources with different OOB_SELECT")
     room: Array
     if check == _RAW:
         if index is not None:
-            raise instruction.unsupported("an index into a raw buffer")
+            raise instruction.unsupported("index into a raw buffer")
         room = (resource.records - soffset)[:, None] - offset
     elif check == _EMPTY_ONLY:
         room = np.where(resource.records == 0, 0, _NO_LIMIT)[:, None]

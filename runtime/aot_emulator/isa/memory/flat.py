@@ -1,7 +1,7 @@
-"""Global, flat and scratch memory: GLOBAL, FLAT and SCRATCH (chapter "Flat Memory Instructions").
+"""GLOBAL, FLAT and SCRATCH instructions (ISA chapter "Flat Memory Instructions").
 
-Cache policy bits (sc1, nt, glc, scope, …) mean nothing here: memory is one. sc0, glc or the lowest bit of th of an
-atomic say that the old value is returned.
+Cache policy bits (sc1, nt, glc, scope, …) have no effect, as no caches are modelled. For atomics, sc0, glc or the
+lowest bit of th select that the old value is returned.
 """
 
 from __future__ import annotations
@@ -31,15 +31,15 @@ from .transfers import (
 )
 
 Find = Callable[..., list[Place]]
-"""Where the lanes' accesses go: of (wavefronts, action, bytes of an access, values that are stored or None)."""
+"""Locates the lanes' accesses. Arguments: wavefronts, action, bytes per access, stored values or None."""
 
 _OFF = 0x7F
-"""CDNA's and RDNA3's number for no scalar register in an address."""
+"""Value of saddr for `off` on CDNA and RDNA3."""
 _NOTHING = frozenset({"global_inv", "global_wb", "global_wbinv"})
 
 
 def bind(instruction: Instruction, layout: Registers) -> Step | None:
-    """What executes a memory instruction of these encodings; None if it is none, or not implemented."""
+    """Return the step of a memory instruction, or None if it is not one of these encodings or not implemented."""
     if instruction.mnemonic in _NOTHING:
         return lambda waves: None
     segment, _, operation = instruction.mnemonic.partition("_")
@@ -48,7 +48,7 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
     action, _, form = operation.partition("_")
     isa, data = instruction.arch.isa, named(instruction, "data", "vsrc")
     if instruction.field("lds"):
-        raise instruction.unsupported("a load direct to LDS")
+        raise instruction.unsupported("load to LDS")
     direct = form.removeprefix("lds_")
     if segment == "global" and action == "load" and direct != form and direct in MEMORY_LOADS[isa]:
         return _bind_load_to_lds(instruction, layout, MEMORY_LOADS[isa][direct])
@@ -63,7 +63,7 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
 
 
 def _bind_load(instruction: Instruction, layout: Registers, transfer: Transfer, find: Find, data: str) -> Step:
-    """A load into the register that field `data` names; lanes without a place get 0."""
+    """Return the step of a load into the register in field `data`. Lanes without an access get 0."""
     row, nbytes = data_register(instruction, data, layout, transfer.words), transfer.nbytes
     return lambda waves: to_registers(waves, row, transfer, load(find(waves, "load", nbytes), nbytes, waves.shape))
 
@@ -91,7 +91,7 @@ def _bind_store(instruction: Instruction, layout: Registers, transfer: Transfer,
 def bind_atomic(
     instruction: Instruction, layout: Registers, atomic: Atomic, find: Find, fields: tuple[str, str]
 ) -> Step:
-    """An atomic with its operands and its result in the registers that the two fields name."""
+    """Return the step of an atomic. fields: names of the operand and result register fields."""
     words = atomic.words
     row = data_register(instruction, fields[0], layout, words * atomic.operands)
     target = data_register(instruction, fields[1], layout, words) if returns_value(instruction) else None
@@ -106,7 +106,7 @@ def bind_atomic(
 
 
 def _scalar_address(instruction: Instruction) -> int | None:
-    """The scalar register of an address; None if there is none."""
+    """Return the scalar register of an address, or None."""
     number = instruction.fields["saddr"]
     is_off = number == _OFF and instruction.arch.isa != "rdna4"
     return None if is_off or is_null(instruction, number) else number
@@ -132,7 +132,7 @@ def _find_global(instruction: Instruction, layout: Registers) -> Find:
 
 
 def _find_flat(instruction: Instruction, layout: Registers) -> Find:
-    """The upper half of an address says whether it is in LDS, in scratch, or else in global memory."""
+    """Return a function that locates flat accesses: the upper half of an address selects LDS, scratch or global."""
     row, offset = _vector_address(instruction, layout, 2), offset_of(instruction)
     wide_offset = np.uint64(offset & 0xFFFFFFFFFFFFFFFF)
 

@@ -1,4 +1,4 @@
-"""The data share: DS (chapter "Data Share Operations")."""
+"""DS instructions: LDS access and cross-lane moves (ISA chapter "Data Share Operations")."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _TRANSFER = re.compile(r"(?P<action>read|load|write|store)(?P<two>_?2(addr)?)?(s
 
 
 def bind(instruction: Instruction, layout: Registers) -> Step | None:
-    """What executes a data-share instruction; None if it is none, or not implemented."""
+    """Return the step of a DS instruction, or None if it is not one or not implemented."""
     name = instruction.mnemonic
     if not name.startswith("ds_"):
         return None
@@ -89,19 +89,21 @@ def _bind_load_two(instruction: Instruction, layout: Registers, transfer: Transf
 
 
 _TRANSPOSED = {"read_b64_tr_b16": 16, "read_b64_tr_b8": 8, "read_b64_tr_b4": 4}
-"""Bits of an element. Of 6-bit ones nobody says in which order they come."""
+"""Element width of transposed loads. The order of 6-bit elements is undocumented, so they are not supported."""
 
 
 def _bind_transposed_load(instruction: Instruction, layout: Registers, bits: int) -> Step:
-    """ds_read_b64_tr: 16 lanes load a matrix of 16 columns, in rows that lie in one lane or several, and each lane gets
-    a column (CDNA4, "MFMA Transpose Load from LDS"; how lanes follow each other is what Triton's code takes it for).
+    """Return the step of ds_read_b64_tr (CDNA4, "MFMA Transpose Load from LDS").
+
+    16 lanes load a matrix with 16 columns, whose rows span one or more lanes, and each lane receives a column. The
+    order of the lanes is the one that Triton assumes.
     """
     addresses, nbytes = _addresses(instruction, layout, _offset(instruction)), 8
     row = data_register(instruction, "vdst", layout, nbytes // 4)
 
     def step(waves: Wavefronts) -> None:
         if waves.active is not None:
-            raise instruction.unsupported("a transposed load with inactive lanes")
+            raise instruction.unsupported("transposed load with inactive lanes")
         places = waves.memory.in_lds(waves, "load", addresses(waves), nbytes, None)
         to_registers(waves, row, Transfer(nbytes), _transpose(load(places, nbytes, waves.shape), bits))
 
@@ -109,14 +111,14 @@ def _bind_transposed_load(instruction: Instruction, layout: Registers, bits: int
 
 
 def _transpose(words: Array, bits: int) -> Array:
-    """Elements that 16 lanes hold row by row, column by column. words: uint32 [words, wavefronts, lanes]."""
+    """Transpose the elements held by each 16 lanes from rows to columns. words: uint32 [words, wavefronts, lanes]."""
     octets = np.ascontiguousarray(np.moveaxis(words, 0, -1)).view(np.uint8)
     if bits == 4:
         elements = np.stack([octets & np.uint8(15), octets >> np.uint8(4)], axis=-1)
     else:
         elements = octets.view(f"u{bits // 8}")
     waves, lanes = words.shape[1:]
-    count = 64 // bits  # elements of a lane, and rows of a matrix
+    count = 64 // bits  # elements per lane, and rows per matrix
     rows = elements.reshape(waves, lanes // 16, count, 16)
     columns = np.ascontiguousarray(rows.swapaxes(2, 3)).reshape(waves, lanes, count)
     if bits == 4:
@@ -153,7 +155,7 @@ def _bind_store_two(instruction: Instruction, layout: Registers, transfer: Trans
 def _bind_atomic(instruction: Instruction, layout: Registers, atomic: Atomic, returns: bool) -> Step:
     addresses, nbytes = _addresses(instruction, layout, _offset(instruction)), 4 * atomic.words
     names = ("data0", "data1")[: atomic.operands]
-    if instruction.arch.isa == "cdna":  # the other way round than in memory: first what to compare with
+    if instruction.arch.isa == "cdna":  # CDNA's DS cmpst has the comparand first, unlike memory atomics
         names = names[::-1]
     rows = [data_register(instruction, name, layout, atomic.words) for name in names]
     target = data_register(instruction, "vdst", layout, atomic.words) if returns else None
@@ -170,18 +172,18 @@ def _bind_atomic(instruction: Instruction, layout: Registers, atomic: Atomic, re
     return step
 
 
-# Moves between lanes that pass through the data share's crossbar and touch no memory
+# Cross-lane moves through the LDS crossbar, without memory access
 
 
 def _lane_names(instruction: Instruction) -> Callable[[Array], Array]:
-    """Maps addresses to the lanes that they name: of the wavefront, or of the lane's own half of 64 on RDNA 3."""
+    """Return a function that maps addresses to source lanes; on RDNA3, within each half of a wave64."""
     lane = np.arange(instruction.arch.lanes)
     reach = 32 if instruction.arch.isa == "rdna3" else instruction.arch.lanes
     return lambda addresses: addresses >> 2 & reach - 1 | lane & ~(reach - 1)
 
 
 def _bind_bpermute(instruction: Instruction, layout: Registers) -> Step:
-    """Each lane reads the lane that its address names; inactive lanes give 0, or what they have (`fi`)."""
+    """Return the step of a gather between lanes. Inactive source lanes give 0, or their value with `fi`."""
     addresses = _addresses(instruction, layout, _offset(instruction))
     source = data_register(instruction, "data0", layout, 1)
     target = data_register(instruction, "vdst", layout, 1)
@@ -196,7 +198,7 @@ def _bind_bpermute(instruction: Instruction, layout: Registers) -> Step:
 
 
 def _bind_permute(instruction: Instruction, layout: Registers) -> Step:
-    """Each active lane sends its value to the lane that its address names; the highest sender wins, none gives 0."""
+    """Return the step of a scatter between active lanes. The highest sender wins; lanes without a sender get 0."""
     addresses = _addresses(instruction, layout, _offset(instruction))
     source = data_register(instruction, "data0", layout, 1)
     target, named = data_register(instruction, "vdst", layout, 1), _lane_names(instruction)
@@ -205,7 +207,7 @@ def _bind_permute(instruction: Instruction, layout: Registers) -> Step:
         lanes = named(addresses(waves))
         received = np.zeros(waves.shape, np.uint32)
         wave, lane = np.nonzero(np.ones(lanes.shape, bool) if waves.active is None else waves.active)
-        received[wave, lanes[wave, lane]] = waves.u32[source][wave, lane]  # in lane order: the last one stays
+        received[wave, lanes[wave, lane]] = waves.u32[source][wave, lane]  # in lane order: the last one wins
         waves.write(target, received)
 
     return step

@@ -1,6 +1,6 @@
-"""Scalar memory: s_load, s_buffer_load (chapter "Scalar Memory Operations"). The scalar cache is always coherent here.
+"""Scalar memory loads: s_load, s_buffer_load (ISA chapter "Scalar Memory Operations").
 
-A buffer load beyond the size that its resource says gives 0, dword by dword.
+The scalar cache is always coherent here. Dwords of a buffer load beyond the size of the resource are 0.
 """
 
 from __future__ import annotations
@@ -25,14 +25,14 @@ _LOADS = {
 }
 _LOAD = re.compile(r"s_(buffer_)?load_(\w+)")
 _NOTHING = re.compile(r"s_(dcache_(inv|wb)(_vol)?|gl1_inv|(buffer_)?prefetch_(inst|data)(_pc_rel)?)")
-"""Of the caches."""
+"""Cache instructions, which have no effect."""
 
 Offset = Callable[[Wavefronts], Array]
-"""Bytes from the base, int64 [wavefronts]."""
+"""Computes byte offsets from the base, int64 [wavefronts]."""
 
 
 def bind(instruction: Instruction) -> Step | None:
-    """What executes a scalar memory instruction; None if it is none, or not implemented."""
+    """Return the step of a scalar memory instruction, or None if it is not one or not implemented."""
     if _NOTHING.fullmatch(instruction.mnemonic):
         return lambda waves: None
     found = _LOAD.fullmatch(instruction.mnemonic)
@@ -42,7 +42,7 @@ def bind(instruction: Instruction) -> Step | None:
     if target + transfer.words > 128:
         raise instruction.unsupported(f"{transfer.words} scalar registers from {target}")
     if is_null(instruction, target):
-        raise instruction.unsupported("a load to null")
+        raise instruction.unsupported("load to null")
     bind_load = _bind_buffer_load if found[1] else _bind_load
     return bind_load(instruction.fields["sbase"], _offset(instruction), transfer, target)
 
@@ -54,7 +54,7 @@ def _offset(instruction: Instruction) -> Offset:
         number = fields["soffset"] if fields["soffset_en"] else None if fields["imm"] else fields["offset"] & 0x7F
     else:
         immediate = signed(fields["ioffset"], 24) if isa == "rdna4" else signed(fields["offset"], 21)
-        number = fields["soffset"]  # it may be null, which reads as 0
+        number = fields["soffset"]  # null reads as 0
     if number is None:
         return lambda waves: np.full(waves.count, immediate, np.int64)
     register = scalar_source(instruction, number, "u32")
@@ -87,7 +87,7 @@ def _bind_buffer_load(base: int, offset: Offset, transfer: Transfer, target: int
 
 
 def _load(waves: Wavefronts, transfer: Transfer, target: int, addresses: Array, loading: Array | None) -> None:
-    # The scalar unit takes dwords at multiples of 4, shorts at multiples of 2.
+    # The scalar unit ignores the low address bits: dwords are aligned to 4 bytes, shorts to 2.
     addresses = addresses & np.uint64(-min(4, transfer.nbytes) & 0xFFFFFFFFFFFFFFFF)
     for allocation, mine in waves.memory.scalar_loads(waves, addresses, transfer.nbytes, loading):
         here: Array | slice = slice(None) if loading is None else np.flatnonzero(loading)

@@ -1,4 +1,4 @@
-"""What loads and stores move between registers and bytes."""
+"""Data transfer between registers and memory by loads and stores."""
 
 from __future__ import annotations
 
@@ -17,13 +17,13 @@ from aot_emulator.state.wavefronts import Wavefronts
 
 @dataclass(frozen=True)
 class Transfer:
-    """How a load or a store lays its bytes in registers.
+    """Register format of a load or store.
 
     Attributes:
-        nbytes: bytes a lane.
-        signed: a byte or short is sign-extended.
-        half: the half of the register that a d16 load writes and a d16 store reads; None: whole registers.
-        zeroes: a d16 load writes 0 to the other half, and does not leave it as it is.
+        nbytes: bytes per lane.
+        signed: bytes and shorts are sign-extended.
+        half: register half that a d16 load writes or a d16 store reads; None: whole registers.
+        zeroes: a d16 load writes 0 to the other half instead of preserving it.
     """
 
     nbytes: int
@@ -36,7 +36,7 @@ class Transfer:
         return max(1, self.nbytes // 4)
 
     def extend(self, values: Array) -> Array:
-        """Bytes or shorts (unsigned) as uint32, sign-extended where the transfer is."""
+        """Extend bytes or shorts (unsigned) to uint32, with the sign if the transfer is signed."""
         if self.signed:
             values = values.view(f"i{self.nbytes}").astype(np.int32).view(np.uint32)
         return values.astype(np.uint32)
@@ -53,7 +53,7 @@ def _whole(names: Mapping[str, int]) -> dict[str, Transfer]:
 def _short_loads(
     byte: tuple[str, str], short: tuple[str, str], d16_short: str, zeroes: bool = False
 ) -> dict[str, Transfer]:
-    """Loads of bytes and shorts; the names of the (unsigned, signed) ones, and of a short into a half."""
+    """Return loads of bytes and shorts, given their (unsigned, signed) names and that of the d16 short load."""
     found = {}
     for nbytes, names in ((1, byte), (2, short)):
         for is_signed, name in enumerate(names):
@@ -81,15 +81,14 @@ def _lds_loads(zeroes: bool) -> dict[str, Transfer]:
     return {**_whole(_BITS), **_short_loads(("u8", "i8"), ("u16", "i16"), "u16_d16", zeroes)}
 
 
-# The CDNA chips that are emulated have ECC on their SRAM, registers included: a register is written whole there, so a
-# d16 load zeroes the half that it does not load. LLVM's feature `sramecc` says so: where it is on, code is made that
-# does not count on the other half. RDNA keeps it.
+# The emulated CDNA chips have SRAM ECC, also for registers, which are therefore written as a whole: a d16 load zeroes
+# the other half. With its `sramecc` feature, LLVM generates code that does not use that half. RDNA preserves it.
 LDS_LOADS: Mapping[Isa, Mapping[str, Transfer]] = {
     "cdna": _lds_loads(True),
     "rdna3": _lds_loads(False),
     "rdna4": _lds_loads(False),
 }
-"""By ISA, and by the part of the mnemonic after `ds_read_` or `ds_load_`."""
+"""LDS loads by ISA and mnemonic suffix, after `ds_read_` or `ds_load_`."""
 LDS_STORES = {**_whole(_BITS), **_stores("b8", "b16")}
 _CDNA_LOADS = {**_whole(_DWORDS), **_short_loads(("ubyte", "sbyte"), ("ushort", "sshort"), "short_d16", True)}
 _CDNA_STORES = {**_whole(_DWORDS), **_stores("byte", "short")}
@@ -97,7 +96,7 @@ _RDNA_LOADS = {**_whole(_BITS), **_d16_first(_short_loads(("u8", "i8"), ("u16", 
 _RDNA_STORES = _d16_first(LDS_STORES)
 
 MEMORY_LOADS: Mapping[Isa, Mapping[str, Transfer]] = {"cdna": _CDNA_LOADS, "rdna3": _RDNA_LOADS, "rdna4": _RDNA_LOADS}
-"""By ISA, and by the part of the mnemonic after `global_load_`, `buffer_load_`, …"""
+"""Memory loads by ISA and mnemonic suffix, after `global_load_`, `buffer_load_`, …"""
 MEMORY_STORES: Mapping[Isa, Mapping[str, Transfer]] = {
     "cdna": _CDNA_STORES,
     "rdna3": _RDNA_STORES,
@@ -106,24 +105,24 @@ MEMORY_STORES: Mapping[Isa, Mapping[str, Transfer]] = {
 
 
 def named(instruction: Instruction, *names: str) -> str:
-    """The name, of several that archs have for it, by which an instruction's encoding has a field."""
+    """Return the name of a field in an instruction's encoding, among the names used by the architectures."""
     return next(name for name in names if name in instruction.fields)
 
 
 def offset_of(instruction: Instruction) -> int:
-    """The signed offset of a global, flat or scratch instruction, in bytes."""
+    """Return the signed byte offset of a global, flat or scratch instruction."""
     if instruction.arch.isa == "rdna4":
         return signed(instruction.fields["ioffset"], 24)
     return signed(instruction.fields["offset"], 13)
 
 
 def data_register(instruction: Instruction, name: str, layout: Registers, words: int) -> int:
-    """Row of a load's or store's data register, an accumulation register if the `acc` bit says so."""
+    """Return the row of a load's or store's data register; an AGPR if the `acc` bit is set."""
     return vector_register(instruction, instruction.fields[name], bool(instruction.field("acc")), layout, words)
 
 
 def to_registers(waves: Wavefronts, row: int, transfer: Transfer, values: Array) -> None:
-    """Write what `gather` read."""
+    """Write values in the layout of `gather` to registers."""
     if transfer.nbytes >= 4:
         for word in range(transfer.words):
             waves.write(row + word, values[word])
@@ -138,7 +137,7 @@ def to_registers(waves: Wavefronts, row: int, transfer: Transfer, values: Array)
 
 
 def from_registers(waves: Wavefronts, row: int, transfer: Transfer) -> Array:
-    """What `scatter` takes."""
+    """Read registers in the layout of `scatter`."""
     if transfer.nbytes >= 4:
         return waves.u32[row : row + transfer.words]
     values = waves.u16[row][:, (transfer.half or 0) :: 2]

@@ -1,1 +1,1 @@
-"""Instructions of the scalar unit."""
+"""SALU instructions."""

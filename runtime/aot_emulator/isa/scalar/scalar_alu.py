@@ -1,6 +1,6 @@
-"""The scalar unit on integers: SOP1, SOP2, SOPC and SOPK (chapter "Scalar ALU Operations" of the ISA documents).
+"""Integer SALU instructions: SOP1, SOP2, SOPC and SOPK (ISA chapter "Scalar ALU Operations").
 
-A semantic function takes the sources, one value a wavefront, and gives the result, or (result, SCC).
+Semantic functions take the sources, with one value per wavefront, and return the result or (result, SCC).
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ from aot_emulator.state.wavefronts import EXEC, Wavefronts
 
 @dataclass(frozen=True)
 class ScalarOp:
-    """`kinds`: of the result, then of the sources. `scc`: SCC becomes (result != 0)."""
+    """Semantics of an instruction. kinds: of the result and the sources; scc: set SCC to (result != 0)."""
 
     kinds: tuple[str, ...]
     function: Callable[..., Any]
@@ -223,7 +223,7 @@ _MODE_REGISTER = 1
 
 
 def bind(instruction: Instruction) -> Step | None:
-    """What executes a scalar instruction; None if it is none of this unit's."""
+    """Return the step of an integer SALU instruction, or None for other instructions."""
     name = instruction.operation
     if name in SOP2:
         return _bind_plain(instruction, SOP2[name], ("ssrc0", "ssrc1"))
@@ -293,7 +293,7 @@ def _bind_carry(instruction: Instruction) -> Step:
 def _bind_select(instruction: Instruction) -> Step:
     kind = "u64" if instruction.mnemonic.endswith("b64") else "u32"
     first = scalar_source(instruction, instruction.fields["ssrc0"], kind)
-    # s_cmov leaves the destination where SCC is 0.
+    # s_cmov preserves the destination if SCC is 0.
     second = scalar_source(instruction, instruction.fields.get("ssrc1", instruction.fields["sdst"]), kind)
     write = scalar_writer(instruction, instruction.fields["sdst"], kind)
     return lambda waves: write(waves, np.where(waves.scc, first(waves), second(waves)))
@@ -334,7 +334,7 @@ def _bind_exec(instruction: Instruction) -> Step:
 
 
 def _bind_immediate(instruction: Instruction) -> Step | None:
-    """SOPK: a 16-bit immediate, sign-extended but for unsigned comparisons and s_getreg and s_setreg."""
+    """Bind SOPK. Its immediate is sign-extended, except for unsigned comparisons, s_getreg and s_setreg."""
     name, raw = instruction.operation, instruction.fields["simm16"]
     immediate: Any = np.int32(signed(raw, 16))
     if name.startswith("s_cmpk_"):
@@ -367,14 +367,14 @@ def _bind_immediate(instruction: Instruction) -> Step | None:
 
 
 def set_mode(instruction: Instruction, mask: int, value: int) -> Step:
-    """s_round_mode and s_denorm_mode: some bits of MODE become those of a value."""
+    """Return the step of s_round_mode or s_denorm_mode, which set a field of MODE."""
     return lambda waves: waves.set_mode((waves.mode_register & np.uint32(~mask & 0xFFFFFFFF)) | np.uint32(value & mask))
 
 
 def _bind_hardware_register(instruction: Instruction, raw: int) -> Step:
     register, offset, size = raw & 63, raw >> 6 & 31, (raw >> 11) + 1
     if register != _MODE_REGISTER:
-        raise instruction.unsupported(f"hardware register {register}; only MODE (1) is modelled")
+        raise instruction.unsupported(f"hardware register {register} (only MODE, 1, is supported)")
     mask = np.uint32(((1 << size) - 1) << offset & 0xFFFFFFFF)
     if instruction.mnemonic == "s_getreg_b32":
         write = scalar_writer(instruction, instruction.fields["sdst"], "u32")
@@ -388,7 +388,7 @@ def _bind_hardware_register(instruction: Instruction, raw: int) -> Step:
     def step(waves: Wavefronts) -> None:
         value = source(waves)
         if np.ndim(value) and (value != value[0]).any():
-            raise instruction.unsupported("MODE set to values that differ by wavefront")
+            raise instruction.unsupported("MODE set to different values by wavefronts")
         waves.set_mode((waves.mode_register & ~mask) | (value << np.uint32(offset) & mask))
 
     return step

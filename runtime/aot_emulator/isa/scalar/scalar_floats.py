@@ -1,6 +1,6 @@
-"""Floats in the scalar unit (gfx1151, gfx12): SOP1, SOP2 and SOPC of floats; scalar forms of transcendental functions.
+"""Floating-point SALU instructions (gfx1151, gfx12): SOP1, SOP2, SOPC, and scalar transcendental functions.
 
-Each does to one value a wavefront what the vector instruction of the same name does to one a lane.
+Each applies the operation of the VALU instruction with the same name to one value per wavefront.
 """
 
 from __future__ import annotations
@@ -35,13 +35,13 @@ _OPS: dict[str, VectorOp] = {
 
 
 def bind(instruction: Instruction) -> Step | None:
-    """Bind an instruction on floats to what executes it; None if it is none.
+    """Return the step of a floating-point SALU instruction, or None for other instructions.
 
-    Raises `UnsupportedInstructionError` where the architecture has none.
+    Raises `UnsupportedInstructionError` if the architecture has no floating-point SALU.
     """
     step = _bind(instruction)
     if step is not None and not instruction.arch.scalar_floats:
-        raise instruction.unsupported(f"the scalar unit of {instruction.arch.name} has no floats")
+        raise instruction.unsupported(f"{instruction.arch.name} has no floating-point SALU")
     return step
 
 

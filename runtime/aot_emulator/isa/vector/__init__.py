@@ -1,1 +1,1 @@
-"""Instructions of the vector ALU."""
+"""VALU instructions."""

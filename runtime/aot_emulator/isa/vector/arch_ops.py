@@ -1,4 +1,4 @@
-"""Instructions of the vector ALU that only some architectures have, by mnemonic."""
+"""VALU instructions of specific architectures, by mnemonic."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ def _chained(first: Callable[..., Array], second: Callable[..., Array]) -> Calla
 
 @by_kind(16, 32)
 def _RDNA_FLOATS(f: str, width: int) -> dict[str, VectorOp]:
-    """Minimum and maximum of three, and together. Those with whole names, of RDNA 4, give NaN for NaN."""
+    """Minimum and maximum of three operands, and their combinations. RDNA4's v_minimum*, v_maximum* propagate NaN."""
     three = f"{f} {f} {f} {f}"
     return {
         f"v_minmax_{f}": vector_op(three, _chained(minmax.min_num, minmax.max_num), ieee=True),
@@ -72,7 +72,7 @@ RDNA_OPS = {
     "v_fmamk_f16": vector_op("f16 f16 f16 f16", fused_last, rounded=fused_last),
     "v_fmaak_f16": vector_op("f16 f16 f16 f16", fused, rounded=arithmetic.fma),
 }
-"""What CDNA has not; but gfx950 has the minimum and the maximum of three."""
+"""Instructions of RDNA that CDNA lacks, except that gfx950 has the minimum and maximum of three."""
 
 CDNA_OPS = {
     "v_ashr_pk_i8_i32": vector_op("u16 i32 i32 u32", shift_to_bytes(-0x80, 0x7F), keeps_high=True),
@@ -93,4 +93,4 @@ CDNA_OPS = {
     "v_dot2c_f32_bf16": vector_op("f32 u32 u32 =f32", dot_of(formats.BF16), numerics=True),
     "v_trig_preop_f64": vector_op("f64 f64 u32", functions.trig_preop),
 }
-"""What gfx950 or gfx90a have and gfx942 has not, RDNA in part; and what only code for large angles uses."""
+"""Instructions of gfx950, gfx90a or RDNA that gfx942 lacks, and v_trig_preop_f64 for large angles."""

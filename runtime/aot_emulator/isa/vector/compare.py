@@ -1,6 +1,6 @@
 """Vector comparisons: VOPC, its VOP3, SDWA and DPP forms (chapter "VOPC").
 
-Each writes a lane mask; v_cmpx EXEC as well, and on RDNA nothing else.
+Each writes a lane mask. v_cmpx also writes EXEC; on RDNA it writes only EXEC.
 """
 
 from __future__ import annotations
@@ -71,7 +71,7 @@ OPS: dict[str, tuple[str, Comparison]] = {
     for kind in kinds
     for name, compare in table.items()
 }
-"""By the mnemonic without `v_cmp_` or `v_cmpx_`: the sources' kind, and the comparison."""
+"""(kind of the sources, comparison) by mnemonic suffix, after `v_cmp_` or `v_cmpx_`."""
 
 
 def _is_of_class(value: Array, classes: Array) -> Array:
@@ -79,7 +79,7 @@ def _is_of_class(value: Array, classes: Array) -> Array:
 
 
 def bind(instruction: Instruction, layout: Registers) -> Step | None:
-    """What executes a comparison; None if the instruction is none."""
+    """Return the step of a comparison, or None for other instructions."""
     name = instruction.operation
     prefix = next((prefix for prefix in ("v_cmp_", "v_cmpx_") if name.startswith(prefix)), None)
     if prefix is None:
@@ -115,7 +115,7 @@ def bind(instruction: Instruction, layout: Registers) -> Step | None:
 
 
 def _target(instruction: Instruction) -> int:
-    """The scalar register pair that takes the mask: VCC but in VOP3, and in SDWA where bit `sd` says so."""
+    """Return the destination of the mask: `vdst` in VOP3, `sdst` in SDWA with bit `sd`, otherwise VCC."""
     if instruction.encoding.endswith("_SDWA_SDST"):
         return instruction.fields["sdst"] if instruction.fields["sd"] else VCC
     return scalar_target(instruction, instruction.fields.get("vdst", VCC))

@@ -1,4 +1,4 @@
-"""Instructions of the vector ALU that convert between numbers of 16 bits and more, by mnemonic."""
+"""VALU conversions between types of 16 bits and more, by mnemonic."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instructions of the vector ALU that move values between lanes, and to and from accumulation registers."""
+"""VALU instructions that move values between lanes, and between VGPRs and AGPRs."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ from aot_emulator.state.wavefronts import M0, Wavefronts
 def _source_row(instruction: Instruction, layout: Registers) -> int:
     number = instruction.fields["src0"]
     if number < VGPR:
-        raise instruction.unsupported("a source that is no vector register")
+        raise instruction.unsupported("source is not a vector register")
     return vector_register(instruction, number, False, layout, 1)
 
 
@@ -36,7 +36,7 @@ def _bind_read_first_lane(instruction: Instruction, layout: Registers) -> Step:
 
     def step(waves: Wavefronts) -> None:
         active = waves.active
-        # With EXEC 0 lane 0 is read, which is where argmax of nothing points.
+        # With EXEC = 0, lane 0 is read, as argmax returns 0.
         lane = 0 if active is None else active.argmax(1)
         waves.write_scalar(target, waves.u32[row][np.arange(waves.count), lane])
 
@@ -44,7 +44,7 @@ def _bind_read_first_lane(instruction: Instruction, layout: Registers) -> Step:
 
 
 def _scalar_target(instruction: Instruction) -> int:
-    # CDNA's tables take the field for that of a vector register.
+    # CDNA's tables declare the field as a vector register.
     return scalar_target(instruction, instruction.fields["vdst"] % VGPR)
 
 
@@ -94,7 +94,7 @@ def _bind_swap(instruction: Instruction, layout: Registers) -> Step:
 
 
 def _bind_exchange_halves(instruction: Instruction, layout: Registers) -> Step:
-    """v_permlane64_b32: each lane takes the value of the one 32 further, active or not; of 32 lanes it does nothing."""
+    """Bind v_permlane64_b32: swap the halves of a wave64, including inactive lanes. It has no effect in wave32."""
     if instruction.arch.lanes == 32:
         return lambda waves: None
     row = _source_row(instruction, layout)
@@ -103,7 +103,7 @@ def _bind_exchange_halves(instruction: Instruction, layout: Registers) -> Step:
 
 
 def _bind_row_swap(instruction: Instruction, layout: Registers) -> Step:
-    """v_permlane16_swap and v_permlane32_swap: the odd rows of 16 or 32 lanes of the one with the even of the other."""
+    """Bind v_permlane16_swap, v_permlane32_swap: swap odd rows of one register with even rows of the other."""
     if instruction.field("omod") or instruction.field("clmp"):
         raise instruction.unsupported("clamp or omod")
     width = int(instruction.mnemonic.removeprefix("v_permlane")[:2])
@@ -114,7 +114,7 @@ def _bind_row_swap(instruction: Instruction, layout: Registers) -> Step:
 
     def step(waves: Wavefronts) -> None:
         if waves.active is not None:
-            raise instruction.unsupported("a swap of rows with inactive lanes")
+            raise instruction.unsupported("row swap with inactive lanes")
         first, second = (waves.u32[row].reshape(waves.count, -1, 2, width) for row in (even, odd))
         first[:, :, 0], second[:, :, 1] = second[:, :, 1].copy(), first[:, :, 0].copy()
 
@@ -122,7 +122,7 @@ def _bind_row_swap(instruction: Instruction, layout: Registers) -> Step:
 
 
 def _bind_relative_move(instruction: Instruction, layout: Registers) -> Step:
-    """v_movrels_b32 and v_movreld_b32 of RDNA: the number in M0 is added to the source's or the destination's."""
+    """Bind RDNA's v_movrels_b32 and v_movreld_b32, which add M0 to the register number of source or destination."""
     moves_source = instruction.mnemonic == "v_movrels_b32"
     target = vector_register(instruction, instruction.fields["vdst"], False, layout, 1)
     first = _source_row(instruction, layout) if moves_source else target
@@ -155,8 +155,10 @@ def _bind_accumulation(instruction: Instruction, layout: Registers) -> Step:
 
 
 def _bind_permute_row(instruction: Instruction, layout: Registers) -> Step:
-    """v_permlane16_b32 and v_permlanex16_b32: each lane of 16 takes that of its row, or of the other row of two, which
-    four bits of 64 name. op_sel's first bit has inactive lanes read too, its second has them give 0.
+    """Bind v_permlane16_b32 and v_permlanex16_b32: permute the lanes of a row of 16, or of the other row of a pair.
+
+    Four bits of a 64-bit operand select each source lane. op_sel[0] allows reading inactive lanes, op_sel[1] makes them
+    0.
     """
     row = _source_row(instruction, layout)
     target = vector_register(instruction, instruction.fields["vdst"], False, layout, 1)

@@ -1,4 +1,4 @@
-"""VOPD: two vector instructions in one, which read their sources before either writes (chapter "VOPD")."""
+"""VOPD: dual-issued VALU instructions, which both read their sources before either writes (ISA chapter "VOPD")."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from . import vector_alu
 
 
 def bind(instruction: Instruction, layout: Registers) -> Step | None:
-    """What executes a pair; None if a part is none of the vector unit's."""
+    """Return the step of a pair, or None if a part is not a VALU instruction."""
     first, second = (vector_alu.bind(part, layout) for part in instruction.parts)
     if first is None or second is None:
         return None

@@ -1,4 +1,4 @@
-"""Instructions of the vector ALU on floats, by mnemonic."""
+"""Floating-point VALU instructions, by mnemonic."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def fused(a: Array, b: Array, c: Array) -> Array:
 
 
 def fused_last(a: Array, b: Array, c: Array, rounding: Any = float_mode.Rounding.NEAREST_EVEN) -> Array:
-    """a * c + b: the literal of v_fmamk is the second source in the encoding, and the last here."""
+    """Compute v_fmamk, a * c + b. Its literal is the second source in the encoding, but the last here."""
     return arithmetic.fma(a, c, b, rounding)
 
 
@@ -40,7 +40,7 @@ def _unfused(a: Array, b: Array, c: Array, rounding: Any = float_mode.Rounding.N
 
 
 def flushing_mad(a: Array, b: Array, c: Array) -> Array:
-    """v_mad_f32 and kin, which flush denormals whatever MODE says: sources, product and sum."""
+    """Compute v_mad_f32 and similar, which flush denormal sources, products and sums regardless of MODE."""
     first, second, addend = (formats.flush_denormals(value) for value in (a, b, c))
     return formats.flush_denormals(formats.flush_denormals(first * second) + addend)
 
@@ -58,7 +58,7 @@ def by_kind(*bits: int) -> Callable[[Callable[[str, int], dict[str, VectorOp]]],
 
 @by_kind(16, 32, 64)
 def FLOATS(f: str, width: int) -> dict[str, VectorOp]:
-    """What there is for floats of every width."""
+    """Return the instructions that exist for all float widths."""
     keep = {"keep_denormals": width != 32}
 
     def approximate(function: Callable[..., Array]) -> VectorOp:
@@ -89,7 +89,7 @@ def FLOATS(f: str, width: int) -> dict[str, VectorOp]:
 
 @by_kind(16, 32)
 def SHORT_FLOATS(f: str, width: int) -> dict[str, VectorOp]:
-    """What there is for fp16 and fp32, and not for fp64."""
+    """Return the instructions that exist for fp16 and fp32, but not for fp64."""
     keep = {"keep_denormals": width != 32}
     high = {"keeps_high": width == 16}
     return {

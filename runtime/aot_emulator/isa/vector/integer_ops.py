@@ -1,4 +1,4 @@
-"""Instructions of the vector ALU on integers, by mnemonic."""
+"""Integer VALU instructions, by mnemonic."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ def _unsigned24(value: Array) -> Array:
 
 
 def widened(function: Callable[..., Array]) -> Callable[..., Array]:
-    """The function of operands that are widened to 64 bits first."""
+    """Wrap a function to widen its operands to 64 bits first."""
 
     def widened(*values: Array) -> Array:
         return function(*(value.astype(np.int64 if value.dtype.kind == "i" else np.uint64) for value in values))
@@ -71,7 +71,7 @@ def _align(bits: Callable[[Array], Array]) -> Callable[[Array, Array, Array], Ar
 
 
 def _permute_bytes(high: Array, low: Array, selector: Array) -> Array:
-    """v_perm_b32: each byte of the result is a byte of {high, low}, the sign of a word of it, 0 or 0xFF."""
+    """Compute v_perm_b32: each result byte is a byte of {high, low}, the sign of one of its words, 0 or 0xFF."""
     if selector.ndim == 0 or selector.shape[-1] == 1:  # a constant or an SGPR
         common = int(selector.flat[0])
         if (selector == common).all() and not common & 0xF8F8F8F8:
@@ -90,10 +90,10 @@ def _permute_bytes(high: Array, low: Array, selector: Array) -> Array:
 
 
 def _permute_alike(high: Array, low: Array, chosen: bytes) -> Array:
-    """`_permute_bytes` with one selector, of bytes below 8, for all lanes."""
+    """Compute `_permute_bytes` for a uniform selector whose bytes are below 8."""
     masks: dict[tuple[bool, int], int] = {}
     for place, number in enumerate(chosen):
-        moved = (number >= 4, 8 * (place - (number & 3)))  # bytes that go equally far go together
+        moved = (number >= 4, 8 * (place - (number & 3)))  # group bytes by shift distance
         masks[moved] = masks.get(moved, 0) | 0xFF << 8 * place
     result: Any = np.uint32(0)
     for (from_high, left), mask in masks.items():
@@ -145,7 +145,7 @@ def _pack_clamped(low: int, high: int) -> Callable[[Array, Array], Array]:
 
 
 def shift_to_bytes(low: int, high: int) -> Callable[[Array, Array, Array], Array]:
-    """Two numbers shifted right, clamped, and packed in 16 bits."""
+    """Shift two integers right, clamp them, and pack them into 16 bits."""
 
     def shift(a: Array, b: Array, amount: Array) -> Array:
         first, second = (np.clip(shift_right(value, amount), low, high).astype(np.uint16) for value in (a, b))
@@ -155,7 +155,7 @@ def shift_to_bytes(low: int, high: int) -> Callable[[Array, Array, Array], Array
 
 
 def next_random(value: Array) -> Array:
-    """v_prng_b32: a linear feedback shift register's next state."""
+    """Compute v_prng_b32: the next state of a linear feedback shift register."""
     return value << np.uint32(1) ^ (value >> np.uint32(31)) * np.uint32(197)
 
 

@@ -1,4 +1,4 @@
-"""Instructions of the vector ALU that read or write a mask of lanes, or whose fields have a meaning of their own."""
+"""VALU instructions that read or write lane masks, or whose fields have a special meaning."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .integer_ops import widened
 
 
 def _mask_reader(instruction: Instruction) -> Callable[[Wavefronts], Array]:
-    """The lane mask that an instruction takes: src2 in VOP3 and VOP3SD, else VCC."""
+    """Return the reader of an instruction's lane mask: src2 in VOP3 and VOP3SD, otherwise VCC."""
     number = instruction.fields.get("src2", VCC)
     if number < 128 and not is_null(instruction, number):
         return lambda waves: waves.lane_mask(number)
@@ -30,7 +30,7 @@ def _mask_reader(instruction: Instruction) -> Callable[[Wavefronts], Array]:
 
 
 def _mask_target(instruction: Instruction) -> int:
-    """Where a second result, of a bit a lane, goes: sdst, or VCC where there is none."""
+    """Return the destination of a lane mask result: sdst, or VCC in encodings without it."""
     return scalar_target(instruction, instruction.fields.get("sdst", VCC))
 
 
@@ -43,7 +43,7 @@ def _bind_select(instruction: Instruction, layout: Registers, changes: Modifiers
 
 
 def _bind_carry(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
-    """v_add_co_u32, v_subbrev_co_u32 and kin: the carry goes to VCC or sdst, and for -c- and -b- comes from a mask."""
+    """Bind v_add_co_u32, v_subbrev_co_u32 and similar: the carry-out is VCC or sdst, the carry-in a lane mask."""
     name = instruction.operation
     changes.refuse_clamp()
     first, second = changes.sources(["u32", "u32"])
@@ -109,7 +109,7 @@ def _bind_div_fmas(instruction: Instruction, layout: Registers, changes: Modifie
 
 
 def _truth(table: int, sources: list[Array], dtype: Any) -> Array:
-    """A function of bits given by its truth table, in which the first source has the highest place."""
+    """Evaluate a bitwise function given by its truth table; the first source is the most significant index bit."""
     half = 1 << len(sources) >> 1
     ones = (1 << half) - 1
     low, differs = table & ones, (table ^ table >> half) & ones
@@ -120,7 +120,7 @@ def _truth(table: int, sources: list[Array], dtype: Any) -> Array:
 
 
 def _bind_bit_operation(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
-    """v_bitop3_b32 and v_bitop3_b16: any function of three bits, its truth table in the modifiers' fields."""
+    """Bind v_bitop3_b32 and v_bitop3_b16: any function of three bits, with its truth table in the modifier fields."""
     field, kind = instruction.field, f"u{instruction.mnemonic[-2:]}"
     table = field("omod") << 6 | field("abs") << 3 | field("neg")
     readers = [changes.raw_source(position, number, kind) for position, number in enumerate(changes.numbers())]
@@ -134,7 +134,7 @@ def _bind_bit_operation(instruction: Instruction, layout: Registers, changes: Mo
 
 
 def _bind_count_below(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step:
-    """v_mbcnt_lo and _hi: bits of a mask's low or high word that belong to lower lanes, plus a number."""
+    """Bind v_mbcnt_lo and _hi: count the bits of lower lanes in the low or high word of a mask, plus an addend."""
     first = 32 if "_hi_" in instruction.mnemonic else 0
     changes.refuse_clamp()
     mask, base = changes.sources(["u32", "u32"])

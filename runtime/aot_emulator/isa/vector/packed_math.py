@@ -1,4 +1,4 @@
-"""VOP3P but for the matrix instructions: packed and mixed arithmetic, dot products (chapter "Packed Math")."""
+"""VOP3P without matrix instructions: packed and mixed arithmetic, dot products (ISA chapter "Packed Math")."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ _HALVES = {
     },
     **{f"v_pk_{name}": f"v_{name}" for name in ("mul_lo_u16", "lshlrev_b16", "lshrrev_b16", "ashrrev_i16")},
 }
-"""Instructions on two halves of 16 bits, by the one that does the same to one."""
+"""Instructions on packed 16-bit pairs, with the scalar operation that applies to each half."""
 _DWORDS = {f"v_pk_{name}_f32": f"v_{name}_f32" for name in ("fma", "add", "mul")}
 _MIXED = {f"v_{name}_{form}": form for name in ("mad", "fma") for form in ("mix_f32", "mixlo_f16", "mixhi_f16")}
 _FLOAT_DOTS = {"v_dot2_f32_f16": formats.FP16, "v_dot2_f32_bf16": formats.BF16}
@@ -43,13 +43,13 @@ _DOTS: dict[str, Callable[..., Any]] = {
     for kind in "iu"
 }
 _TO_HALF = vector_op("f16 f32 f32 f32", arithmetic.fma_to_half, rounded=arithmetic.fma_to_half)
-"""v_fma_mixlo_f16 and v_fma_mixhi_f16: one rounding, to fp16."""
+"""v_fma_mixlo_f16 and v_fma_mixhi_f16, with a single rounding to fp16."""
 _MIXED_SIGN_DOTS = {"v_dot4_i32_iu8": 8, "v_dot8_i32_iu4": 4}
-"""Bits of an element, whose signedness is an operand's own: `neg` says that it is signed."""
+"""Element widths of dot products with per-operand signedness, which is given by `neg`."""
 
 
 def bind(instruction: Instruction, layout: Registers) -> Step | None:
-    """What executes a packed instruction; None if it is none."""
+    """Return the step of a packed instruction, or None for other instructions."""
     name = instruction.operation
     if name in _HALVES:
         return _bind_halves(instruction, layout, of_arch(OPS[_HALVES[name]], instruction.arch))
@@ -78,14 +78,14 @@ def _bind_halves(instruction: Instruction, layout: Registers, op: VectorOp) -> S
     row = vector_register(instruction, field("vdst"), False, layout, 1)
     clamp, kind = bool(field("clmp")), op.kinds[0]
     if clamp and kind != "f16" and op.saturating is None:
-        raise instruction.unsupported("clamp on a result that does not saturate")
+        raise instruction.unsupported("clamp on an instruction that does not saturate")
 
     def readers(selection: int, neg: int) -> list[Reader]:
         found = []
         for position, source_kind in enumerate(kinds):
             negate = bool(neg >> position & 1)
             if negate and source_kind != "f16":
-                raise instruction.unsupported(f"neg on source {position}, which is no float")
+                raise instruction.unsupported(f"neg on source {position}, which is not a float")
             number, half = instruction.fields[_NAMES[position]], selection >> position & 1
             found.append(with_signs(vector_source(instruction, number, source_kind, layout, half), negate, False))
         return found
@@ -111,7 +111,7 @@ def _dword_source(instruction: Instruction, layout: Registers, position: int, hi
     number = instruction.fields[_NAMES[position]]
     value = constant(instruction, number, kind)
     if value is not None and high and value.view(np.uint32):
-        raise instruction.unsupported(f"the high dword of constant source {position}, which is not documented")
+        raise instruction.unsupported(f"high dword of constant source {position}, which is undocumented")
     if number >= VGPR:
         vector_register(instruction, number, False, layout, 2)
     return vector_source(instruction, number if value is not None else number + high, kind, layout)
@@ -133,7 +133,7 @@ def _bind_dwords(instruction: Instruction, layout: Registers, op: VectorOp) -> S
         )
 
     def step(waves: Wavefronts) -> None:
-        # Both before either is written: the destination may be a source.
+        # Both are computed before either is written, as the destination may be a source.
         results = [evaluate(op, waves, [read(waves) for read in part]) for part in parts]
         for part, result in enumerate(results):
             value = clamp_float(waves, result) if clamp else result
@@ -158,8 +158,10 @@ def _bind_move(instruction: Instruction, layout: Registers) -> Step:
 
 
 def _bind_mixed(instruction: Instruction, layout: Registers, form: str) -> Step:
-    """v_fma_mix (which the tables call v_mad_mix): op_sel_hi says which sources are fp16, op_sel which half they are;
-    neg_hi means abs."""
+    """Bind v_fma_mix (v_mad_mix in the tables).
+
+    op_sel_hi marks fp16 sources, op_sel selects their half, and neg_hi means abs.
+    """
     field = instruction.field
     halves, is_half = _selections(instruction)
     readers = []
@@ -212,10 +214,10 @@ def _bind_float_dot(instruction: Instruction, layout: Registers, fmt: formats.Fl
 def _bind_mixed_sign_dot(instruction: Instruction, layout: Registers, bits: int) -> Step:
     neg = instruction.field("neg")
     if neg & 4:
-        raise instruction.unsupported("neg of the addend")
+        raise instruction.unsupported("neg on the addend")
     signed = bool(neg & 1), bool(neg & 2)
     if instruction.field("clmp") and not any(signed):
-        raise instruction.unsupported("clamp of a sum of unsigned products to a signed number")
+        raise instruction.unsupported("clamp of unsigned products to a signed sum")
     return _dot_step(
         instruction, layout, lambda waves, a, b, c, clamp: arithmetic.dot_integer(a, b, c, bits, signed, clamp=clamp)
     )
@@ -223,7 +225,7 @@ def _bind_mixed_sign_dot(instruction: Instruction, layout: Registers, bits: int)
 
 def _dot_step(instruction: Instruction, layout: Registers, function: Callable[..., Any]) -> Step:
     if instruction.field("neg_hi") or instruction.field("opsel"):
-        raise instruction.unsupported("a modifier of a dot product")
+        raise instruction.unsupported("modifier on a dot product")
     clamp = bool(instruction.field("clmp"))
     readers = [vector_source(instruction, instruction.fields[name], "u32", layout) for name in _NAMES]
     row = vector_register(instruction, instruction.fields["vdst"], False, layout, 1)

@@ -1,11 +1,11 @@
-"""Conversions of 8-bit and 4-bit floats: VOP1 and VOP3 (CDNA3 and CDNA4, chapter "Vector ALU Operations").
+"""Conversions of 8-bit and 4-bit floats (CDNA3 and CDNA4, ISA chapter "Vector ALU Operations").
 
-Which formats fp8 and bf8 are, the arch says: FNUZ on gfx942, those of the OCP elsewhere. The v_cvt_scalef32
-instructions of gfx950 have a further source, whose exponent is that of a block of numbers: what is narrowed is divided
-by that power of two first, what is widened is multiplied by it. There is one rounding, to nearest even. A number too
-large becomes what the format has for infinity, or with MODE.FP16_OVFL the largest number, as an infinity does then.
+The formats fp8 and bf8 are FNUZ on gfx942, and OCP elsewhere. gfx950's v_cvt_scalef32 instructions have an additional
+source with a block exponent: values are divided by this power of two before narrowing, or multiplied after widening.
+The only rounding is to nearest even. Overflow and infinity give the format's infinity, or with MODE.FP16_OVFL its
+largest value.
 
-Not implemented are the 6-bit forms, and the stochastic ones of which AMD does not say which random bits they take.
+The 6-bit forms are not implemented, nor stochastic forms whose use of random bits is undocumented.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ _SMALL = {
     False: {"fp8": formats.FP8_FNUZ, "bf8": formats.BF8_FNUZ},
     True: {"fp8": formats.FP8, "bf8": formats.BF8, "fp4": formats.FP4},
 }
-"""By whether the arch has the OCP's."""
+"""Formats by whether the architecture uses OCP formats."""
 _CODES: dict[str, Callable[[Array], Array]] = {
     "f32": lambda value: value.astype(np.float32).view(np.uint32),
     "f16": lambda value: value.astype(np.float16).view(np.uint16),
-    # Few enough significant bits that rounding to float32 first changes nothing.
+    # The formats have so few significant bits that rounding to float32 first is exact.
     "bf16": lambda value: conversions.f32_to_bf16(value.astype(np.float32)),
 }
 _TYPE = r"(?:fp|bf|f)\d+"
@@ -40,7 +40,7 @@ _NAME = re.compile(rf"v_cvt_(?P<scaled>scalef32_)?(?P<random>sr_)?(?P<pair>pk_)?
 
 
 def bind(instruction: Instruction, layout: Registers, changes: Modifiers) -> Step | None:
-    """What executes a conversion; None if it is none of these, or not implemented."""
+    """Return the step of a conversion, or None if it is not one of these or not implemented."""
     match = _NAME.fullmatch(instruction.operation)
     if match is None:
         return None
@@ -63,7 +63,7 @@ class _Conversion:
         changes.refuse_clamp()
 
     def widening(self, fmt: FloatFormat, to: str, pair: bool) -> Step:
-        """One or two numbers from a byte or a word; two of 16 bits go to one register, of 32 bits to two."""
+        """Widen one or two values from a byte or word; two 16-bit results share a register, 32-bit results use two."""
         read, place = self._small_source(fmt, pair)
         factor, encode, mask = self._factor(1, 1), _CODES[to], np.uint32((1 << fmt.bits) - 1)
         positions = [np.uint32(place + part * fmt.bits) for part in range(1 + pair)]
@@ -83,7 +83,7 @@ class _Conversion:
         return step
 
     def narrowing(self, fmt: FloatFormat, of: str) -> Step:
-        """Two numbers to a byte or a word of the target: of 32 bits from two sources, of 16 bits from one."""
+        """Narrow two values to a byte or word of the destination; 32-bit values have two sources, 16-bit values one."""
         read, factor = self._pair(of), self._factor(2 if of == "f32" else 1, -1)
         if fmt.bits == 8 and self._select >> 2 & 1:
             raise self._instruction.unsupported(f"op_sel {self._select}")
@@ -113,14 +113,14 @@ class _Conversion:
 
     def _source(self, position: int) -> Reader:
         if any(self._changes.sign_changes(position)):
-            raise self._instruction.unsupported(f"neg or abs on source {position}, which is no float")
+            raise self._instruction.unsupported(f"neg or abs on source {position}, which is not a float")
         return vector_source(self._instruction, self._changes.numbers()[position], "u32", self._layout)
 
     def _small_source(self, fmt: FloatFormat, pair: bool) -> tuple[Reader, int]:
         if not self._scaled:
             if pair:
                 return self._source(0), 16 * self._changes.word_of_first_source()
-            if self._select and self._instruction.arch.isa == "rdna4":  # op_sel names a byte, its lower bit first
+            if self._select and self._instruction.arch.isa == "rdna4":  # op_sel selects a byte, lower bit first
                 return self._source(0), 8 * (0, 2, 1, 3)[self._select & 3]
             return self._changes.sources(["u32"])[0], 0  # SDWA may choose a byte
         select, unit = self._select & 3, 16 if pair and fmt.bits == 8 else 8
@@ -141,7 +141,7 @@ class _Conversion:
         return halves
 
     def _factor(self, position: int, sign: int) -> Callable[[Wavefronts], Any]:
-        """The power of two that a source's exponent means, or with sign -1 its inverse: float64, NaN of the largest."""
+        """Return the power of two in a source's exponent, or its inverse for sign -1; NaN for the largest exponent."""
         if not self._scaled:
             return lambda waves: np.float32(1)
         read = self._source(position)

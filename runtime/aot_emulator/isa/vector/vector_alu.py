@@ -1,6 +1,6 @@
-"""The vector ALU: VOP1, VOP2, VOP3 and VOP3SD, with DPP and SDWA (chapter "Vector ALU Operations").
+"""VALU instructions in VOP1, VOP2, VOP3 and VOP3SD, with DPP and SDWA (ISA chapter "Vector ALU Operations").
 
-`compare` and `packed_math` have VOPC and VOP3P.
+`compare` implements VOPC, and `packed_math` VOP3P.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ _NOTHING = ("v_nop", "v_clrexcp", "v_pipeflush")
 
 
 def bind(instruction: Instruction, layout: Registers) -> Step | None:
-    """What executes a vector instruction; None if it is none of this unit's."""
+    """Return the step of a VALU instruction, or None for other instructions."""
     name = instruction.operation
     if name in _NOTHING:
         return lambda waves: None

@@ -1,4 +1,4 @@
-"""What describes an instruction of the vector ALU, and how MODE changes its result."""
+"""Descriptions of VALU instructions, and their evaluation under MODE."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ from aot_emulator.state.wavefronts import Wavefronts
 
 @dataclass(frozen=True)
 class VectorOp:
-    """One instruction's semantics.
+    """Semantics of an instruction.
 
     Attributes:
-        kinds: of the result, then of the sources. A source that is the old destination is written `=kind`.
-        function: takes the sources.
-        rounded: as `function` with the rounding mode as a further argument, for instructions that obey MODE's. An
-            instruction without it is exact, or rounds in one way only.
-        saturating: as `function`, for integers whose `clamp` modifier saturates.
+        kinds: kinds of the result and the sources. `=kind` denotes the old destination as a source.
+        function: computes the result from the sources.
+        rounded: like `function`, with the rounding mode as last argument, for instructions that use MODE's rounding.
+            None for instructions that are exact or have a fixed rounding.
+        saturating: like `function`, for integer instructions with a saturating `clamp`.
         ieee: `function` has a keyword `ieee`.
-        keeps_high: a 16-bit result leaves the upper half of the destination; else it is cleared.
-        numerics: `function` has a keyword `numerics`, the launch's choices.
+        keeps_high: a 16-bit result preserves the upper half of the destination; otherwise it is cleared.
+        numerics: `function` has a keyword `numerics`, the launch's `Numerics`.
     """
 
     kinds: tuple[str, ...]
@@ -52,14 +52,14 @@ OF_RDNA = Numerics(dot_keeps_denormals=True)
 
 
 def dot_of(fmt: formats.FloatFormat) -> Callable[..., Any]:
-    """A dot product of elements of a format with an fp32 number, for `VectorOp.function`."""
+    """Return a `VectorOp.function` that computes a dot product of elements of a format in fp32."""
     return lambda a, b, c, numerics: arithmetic.dot(a, b, c, fmt, numerics.dot_keeps_denormals)
 
 
 def of_arch(op: VectorOp, arch: Arch) -> VectorOp:
-    """The instruction as an arch has it.
+    """Specialise an instruction for an architecture.
 
-    RDNA 4 has no IEEE mode, and minimum and maximum quiet no NaN then. `Numerics` is about CDNA.
+    RDNA4 has no IEEE mode, so minimum and maximum do not quiet NaNs. `Numerics` only applies to CDNA.
     """
     if op.numerics and arch.isa != "cdna":
         return replace(op, function=partial(op.function, numerics=OF_RDNA), numerics=False)
@@ -69,7 +69,7 @@ def of_arch(op: VectorOp, arch: Arch) -> VectorOp:
 
 
 def evaluate(op: VectorOp, waves: Wavefronts, values: list[Any]) -> Any:
-    """The result of an instruction under whatever MODE says."""
+    """Evaluate an instruction under the wavefronts' MODE."""
     function, arguments = op.function, []
     if op.numerics:
         function = partial(function, numerics=waves.batch.numerics)
@@ -78,7 +78,7 @@ def evaluate(op: VectorOp, waves: Wavefronts, values: list[Any]) -> Any:
     mode = waves.mode
     values = [flush_input(mode, value) for value in values]
     if op.rounded is not None:
-        # What rounds is the result; a conversion to an integer rounds in one way only.
+        # The rounding mode is that of the result type; conversions to integers have a fixed rounding.
         function, arguments = op.rounded, [mode.round32 if op.kinds[0] == "f32" else mode.round16_64]
     result = function(*values, *arguments, **({"ieee": mode.ieee} if op.ieee else {}))
     result = flush_output(mode, op.kinds[0], result)
@@ -86,14 +86,14 @@ def evaluate(op: VectorOp, waves: Wavefronts, values: list[Any]) -> Any:
 
 
 def flush_input(mode: float_mode.FloatMode, value: Any) -> Any:
-    """A source, its denormals made 0 if MODE says so."""
+    """Flush denormals of a source as MODE requires."""
     if value.dtype.kind != "f" or (mode.keep_in32 if value.dtype.itemsize == 4 else mode.keep_in16_64):
         return value
     return formats.flush_denormals(value)
 
 
 def flush_output(mode: float_mode.FloatMode, kind: str, value: Any) -> Any:
-    """A result, its denormals made 0 if MODE says so."""
+    """Flush denormals of a result as MODE requires."""
     if kind[0] != "f" or (mode.keep_out32 if kind == "f32" else mode.keep_out16_64):
         return value
     return formats.flush_denormals(np.asarray(value, f"f{int(kind[1:]) // 8}"))

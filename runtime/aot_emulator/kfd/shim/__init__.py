@@ -1,8 +1,7 @@
-"""The library that a HIP program is preloaded with, in C: see `shim.h`.
+"""The C library that is preloaded into HIP programs (see `shim.h`).
 
-It is built into the user's cache with the system's C compiler when it is first used, in less than a second: a wheel
-with a binary would be one for each kind of machine, and this one is the same for all. `build_shim` has no other needs
-than a compiler and the C library's headers.
+It is built on first use, in less than a second, with the system's C compiler, into the user's cache. The wheel thus
+needs no platform-specific binary. `build_shim` only needs a compiler and the C library's headers.
 """
 
 from __future__ import annotations
@@ -24,14 +23,14 @@ _KEY_LENGTH = 16
 
 
 def cache_folder() -> Path:
-    """The folder of built libraries: `aotbuild/kfd` in the user's cache."""
+    """Return the folder for built libraries, `aotbuild/kfd` in the user's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aotbuild" / "kfd"
 
 
 def build_shim(folder: Path | None = None) -> Path:
-    """The library, built unless it is in the cache (`folder`; by default the user's).
+    """Return the path of the library, building it if it is not in the cache `folder` (default: the user's).
 
-    Raises `DeviceError` where there is no compiler, or it fails, or the cache cannot be written.
+    Raises `DeviceError` if no compiler is found, the build fails, or the cache cannot be written.
     """
     sources = sorted(_FOLDER.glob("*.c"))
     digest = hashlib.sha256()
@@ -48,7 +47,7 @@ def _compiler() -> str:
     found = next((path for path in map(shutil.which, names) if path), None)
     if found is None:
         raise DeviceError(
-            f"emulating the driver needs a C compiler, and there is none ({', '.join(names)}): install gcc or clang "
+            f"emulating the driver needs a C compiler, none found ({', '.join(names)}): install gcc or clang "
             "(Debian: apt install gcc libc6-dev), or name one in CC"
         )
     return found
@@ -63,9 +62,7 @@ def _compile(sources: list[Path], target: Path) -> None:
             command = [compiler, *_FLAGS, "-o", str(made), *map(str, sources), *_LIBRARIES]
             done = subprocess.run(command, capture_output=True, text=True)
             if done.returncode:
-                raise DeviceError(f"{compiler} cannot build the library of the emulated driver:\n{done.stderr.strip()}")
+                raise DeviceError(f"{compiler} failed to build the emulated driver's library:\n{done.stderr.strip()}")
             made.replace(target)
     except OSError as error:
-        raise DeviceError(
-            f"the library of the emulated driver cannot be put into {target.parent}: {error.strerror}"
-        ) from None
+        raise DeviceError(f"cannot write the emulated driver's library to {target.parent}: {error.strerror}") from None

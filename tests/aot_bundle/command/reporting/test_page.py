@@ -198,7 +198,7 @@ def test_modelled_times(sample_folder: Path, tmp_path: Path):
         ("time", {"launches": [{}]}, "is not what `aotbundle profile --time --json` writes: "),
         ("profile", None, "is not what `aotbundle profile --json` writes: "),
         ("selftest", "absent", "cannot be read: No such file or directory"),
-        ("time", "a pipe", "is no regular file"),
+        ("time", "a pipe", "is not a regular file"),
     ],
 )
 def test_files_that_are_about_something_else(

@@ -277,7 +277,7 @@ def test_fields_of_mode(arch: str):
         machine.execute("s_round_mode 0xd", "s_denorm_mode 0x3")
         assert (machine.batch.mode == DEFAULT_MODE & ~0xFF | 0x3D | 1 << 23).all()
     machine.s[4] = np.arange(machine.shape[0])
-    with pytest.raises(UnsupportedInstructionError, match="differ by wavefront"):
+    with pytest.raises(UnsupportedInstructionError, match="MODE set to different values"):
         machine.execute("s_setreg_b32 hwreg(HW_REG_MODE, 0, 2), s4")
 
 
