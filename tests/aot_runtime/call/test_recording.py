@@ -278,7 +278,8 @@ CHAIN = "calls:\n- &a0 [1]\n" + "".join(f"- &a{number} [*a{number - 1}]\n" for n
         *((f"calls:\n- {{op: {number}}}\n", ":2:8: a number of more than 100 digits")
           for number in ("9" * 5000, "0x" + "f" * 5000)),
         *((f"calls:\n- {{op: !!{tag} abc}}\n", ":2:8: 'abc' is not a string") for tag in ("int", "float", "bool")),
-        ("calls:\n- op: 2023-13-45\n", ":2:7: '2023-13-45' is not a string"), ("calls:\n- {op: !x [a]}\n", ":2:8: the tag "),
+        ("calls:\n- op: 2023-13-45\n", ":2:7: '2023-13-45' is not a string"),
+        ("calls:\n- {op: !x [a]}\n", ":2:8: the tag "),
         ("calls:\n- {op: !!set {a, b}}\n", ":2:8: the tag 'tag:yaml.org,2002:set' is not supported"),
         ("calls:\n- &a {<<: *a, op: a}\n", ":2:3: it is a part of itself"),
         ("calls:\n- &a [*a]\n", ":2:3: it is a part of itself"),

@@ -1,4 +1,4 @@
-"""Experts with weights of 8 bits: their scales, what is quantised in between, and arguments that do not fit."""
+"""Experts with weights of 8 and 4 bits: scales, zeros, groups, and what is quantised in between."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import pytest
 
 from aot_runtime import Bundle
 from kernels.moe import quantised_reference
-from tests.ops.moe.checking import check_moe, made_scaled
+from tests.ops.moe.checking import check_moe, made_codes, made_scaled
 from tests.support.dtypes import BF16, FP16, eight_bits
 
 pytestmark = pytest.mark.sampled(1)
@@ -51,3 +51,27 @@ def test_tokens_of_zeros_and_the_shared_part(moe: Bundle):
     given = made_scaled(rng, eight_bits(moe, "int8"), (5, 3, 2, 64, 32), FP16)
     given["x"][1] = 0
     check_moe(moe, "silu", "moe_scaled", **given, shared=rng.standard_normal((5, 64)).astype(FP16))
+
+
+# Weights of 4 and 8 bits beside tokens of 16
+
+
+GROUPED = (((5, 4, 2, 128, 64), (2, 2)), ((9, 3, 2, 33, 21), (1, 1)), ((70, 2, 2, 96, 80), (3, 1)),
+          ((20, 3, 2, 96, 160), (1, 5)))  # fmt: skip
+"""Tokens, experts, topk, hidden, intermediate; groups of gate and up, and of down."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("shape", "groups"), GROUPED, ids=str)
+@pytest.mark.parametrize("with_zeros", (True, False))
+@pytest.mark.parametrize("dtype", (BF16, FP16), ids=str)
+def test_int4(moe: Bundle, dtype: np.dtype, with_zeros: bool, shape: tuple[int, ...], groups: tuple[int, int]):
+    rng = np.random.default_rng(sum(shape))
+    check_moe(moe, "silu", "moe_int4", **made_codes(rng, 4, shape, dtype, groups, with_zeros))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("shape", "groups"), GROUPED, ids=str)
+@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
+def test_int8(moe: Bundle, dtype: np.dtype, shape: tuple[int, ...], groups: tuple[int, int]):
+    check_moe(moe, "relu", "moe_int8", **made_codes(np.random.default_rng(sum(shape)), 8, shape, dtype, groups))
