@@ -20,7 +20,7 @@ from kernels.tolerance import assert_close
 from models.tests.checkpoints.published import FORMATS
 from models.tests.decoders.checking import check
 from models.tests.decoders.reference import EXACT, logits
-from models.tests.decoders.test_quantised import rounding
+from models.tests.decoders.rounding import rounding
 from models.tests.decoders.tiny_families import MIXTURES
 from models.tests.random_models import generate, opened, prompts_of, quantised, tiny
 from tests.support.dtypes import eight_bits
