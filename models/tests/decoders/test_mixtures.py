@@ -15,7 +15,7 @@ from aot_models.decoders.families import config_from
 from aot_models.random_checkpoint import settings, write_checkpoint
 from aot_runtime import Bundle
 from kernels.moe.quantised_reference import in_8_bits
-from kernels.moe.reference import Numbers, same_dtype_sum
+from kernels.moe.reference import Experts, same_dtype_sum
 from kernels.tolerance import assert_close
 from models.tests.checkpoints.published import FORMATS
 from models.tests.decoders.checking import check
@@ -62,8 +62,8 @@ def _experts(
     x: Array, gate_up: Array, down: Array, weights: Array, chosen: Array, shared: Array | None,
     seen: Callable[[Array], Array],
 ) -> Array:  # fmt: skip
-    numbers = Numbers(gate_up.astype(np.float32), down.astype(np.float32), seen)
-    return same_dtype_sum(x, numbers, weights, chosen, shared, "silu")
+    matrices = Experts(gate_up.astype(np.float32), down.astype(np.float32), seen)
+    return same_dtype_sum(x, matrices, weights, chosen, shared, "silu")
 
 
 @pytest.mark.slow

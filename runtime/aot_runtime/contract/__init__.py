@@ -1,1 +1,1 @@
-"""What an op is, as data: the index's records, expressions, names, dtypes, layouts and architectures."""
+"""An op's contract as data: the index's records, expressions, names, dtypes, layouts and architectures."""

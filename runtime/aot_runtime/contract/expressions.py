@@ -1,4 +1,4 @@
-"""The one small expression language of manifests and bundles.
+"""The expression language of manifests and bundles.
 
 Python syntax for arithmetic (`+ - * / // % **`), comparison, `and or not`, `a if c else b`, numbers, strings
 and names, with these functions:
@@ -36,7 +36,7 @@ MAX_LENGTH = 1000
 MAX_EXPONENT = 16
 MAX_DEPTH = 64
 MAX_BITS = 1024
-"""Of the integers that an expression can come to, on the way too, where each name is a number of `NAME_BITS`."""
+"""Most bits of an expression's integers, intermediate ones included, if each name has `NAME_BITS` bits."""
 NAME_BITS = 64
 _CANDIDATES, _LISTED, _LONGEST = 200, 20, 64
 """Known names that `nearest` compares with, names that it lists, and characters of a name that it compares at all."""
@@ -66,12 +66,12 @@ _UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
 
 
 def cdiv(a: int, b: int) -> int:
-    """a / b rounded up, for integers."""
+    """Return a / b rounded up, for integers."""
     return -(-a // b)
 
 
 def next_pow2(n: int) -> int:
-    """The smallest power of two that is >= n (1 for n <= 1). Raises TypeError for what is no integer."""
+    """Return the smallest power of two >= n (1 for n <= 1). Raises TypeError unless n is an integer."""
     return 1 << max(0, operator.index(n) - 1).bit_length()
 
 
@@ -102,7 +102,7 @@ UNKNOWN = _Unknown()
 
 
 def query_name(function: str | int, *arguments: str | int) -> str:
-    """The plain name that stands for a query, such as `given(t)` or `stride(t, d)`, once an expression is parsed."""
+    """Return the plain name that stands for a query such as `given(t)` or `stride(t, d)` in a parsed expression."""
     return "__".join([f"_{function}", *map(str, arguments)])
 
 
@@ -138,7 +138,7 @@ class Expression(msgspec.Struct, frozen=True, eq=False):
         return sorted({str(subject) for function, subject, *_ in self.queries if function in LAYOUT_QUERIES})
 
     def evaluate(self, env: Mapping[str, Any]) -> Any:
-        """The value, every name being in `env` (queries under their `query_name`). Raises `ExpressionError`."""
+        """Return the value. `env` has every name, queries under their `query_name`. Raises `ExpressionError`."""
         value = self.partial(env)
         if value is UNKNOWN:
             missing = ", ".join(sorted(name for name in self.reads if name not in env))
@@ -146,7 +146,7 @@ class Expression(msgspec.Struct, frozen=True, eq=False):
         return value
 
     def partial(self, env: Mapping[str, Any]) -> Any:
-        """The value where `env` decides it, else `UNKNOWN`: `False and x` is False whatever x is."""
+        """Return the value if `env` decides it, else `UNKNOWN`: `False and x` is False whatever x is."""
         try:
             return _evaluate(self.tree, env)
         except (ArithmeticError, TypeError) as error:
@@ -299,7 +299,7 @@ def query_of(node: ast.AST) -> str | None:
 
 
 def integer_bits(node: ast.AST) -> int:
-    """How many bits the largest integer of a checked expression can have, on the way too."""
+    """Return the bits of the largest integer that a checked expression can compute, intermediate ones included."""
     match node:
         case ast.Constant(value=int(value)):
             return value.bit_length()

@@ -1,9 +1,9 @@
-"""`bundle.json`: the index with each thing said once.
+"""Reads and writes `bundle.json`, the index without repetition.
 
-Variants differ in a few numbers. What they have in common is in tables, which they refer to by position: kernargs, the
-layouts of kernarg segments (lists of kernargs), kernels (all else that variants share), and code objects. Records that
-are there often are lists, their fields in order; a field that a later version adds comes last. Reading resolves the
-positions, so that variants share the objects that they have in common.
+Variants differ in a few numbers. Their common parts are in tables, to which they refer by position: kernargs, layouts
+of kernarg segments (lists of kernargs), kernels (everything else that variants share) and code objects. Frequent
+records are stored as lists of fields; later versions add fields at the end. Reading resolves the positions, so that
+variants share objects.
 
 A reader accepts an index whose `oldest_reader` is not newer than `FORMAT_VERSION`, and ignores fields that it does not
 know.
@@ -44,7 +44,7 @@ from .records import (
 
 FORMAT_VERSION = 2
 OLDEST_FORMAT = 2
-"""The oldest version that is read, and whose readers understand what is written."""
+"""The oldest version that can be read, and whose readers can read what is written here."""
 FIRST_READERS = {2: "0.1.0"}
 """Version of the format → the first version of aotbuild that reads it, which wheels of bundles require."""
 
@@ -53,7 +53,7 @@ MAX_VARIANTS, MAX_KERNELS, MAX_KERNARGS = 1 << 16, 1 << 12, 1 << 10
 """Variants and kernels of a bundle, and kernargs of a layout."""
 
 Position = Annotated[int, msgspec.Meta(ge=0)]
-"""Where something is in a table."""
+"""A position in a table."""
 _T = TypeVar("_T")
 
 
@@ -65,7 +65,7 @@ class CodeObject(Record, frozen=True, array_like=True):
 
 
 class Kernel(Record, frozen=True, array_like=True):
-    """What variants of one kernel have in common; `kernargs` is the position of a layout. See `Variant`."""
+    """The common part of a kernel's variants. `kernargs` is the position of a layout. See `Variant`."""
 
     op: str
     launch: Int
@@ -83,7 +83,7 @@ class Kernel(Record, frozen=True, array_like=True):
 
 
 class VariantRow(Record, frozen=True, array_like=True):
-    """A variant: the positions of its kernel and of its code object, and what is its own.
+    """A variant: the positions of its kernel and code object, and its own fields.
 
     `axis_values` are those of the op's dtype variables and axes, in alphabetical order of their names.
     """
@@ -128,7 +128,7 @@ _OF_ROWS = [name for name in VariantRow.__struct_fields__ if name in ("aligned",
 
 
 def encode_index(index: Index) -> bytes:
-    """The canonical JSON of an index: the same index gives the same bytes."""
+    """Return the canonical JSON of an index: equal indexes give equal bytes."""
     code = {key: position for position, key in enumerate(index.blobs)}
     kernargs: dict[Kernarg, int] = {}
     layouts: dict[tuple[int, ...], int] = {}
@@ -154,7 +154,7 @@ def encode_index(index: Index) -> bytes:
 
 
 def decode_index(data: bytes) -> Index:
-    """Read `bundle.json`. Raises `BundleError` when it is not an index, or asks for another reader."""
+    """Read `bundle.json`. Raises `BundleError` if it is malformed or needs another reader."""
     try:
         version = msgspec.json.decode(data, type=_Version)
         if version.oldest_reader > FORMAT_VERSION:
@@ -176,7 +176,7 @@ def decode_index(data: bytes) -> Index:
 
 
 def _resolved(file: IndexFile) -> Index:
-    """The index that a file has. Raises `BundleError` where a position is that of nothing."""
+    """Resolve the positions. Raises `BundleError` for a position outside of its table."""
     backend = BACKENDS.get(file.target.backend)
     suffix = backend.code_suffix if backend else file.target.backend  # which whoever checks the target refuses
     keys = [code.sha256[:HASH_LENGTH] for code in file.code]

@@ -83,7 +83,7 @@ def make_layout(
     device: tuple[str, int], dtype: str, shape: Shape, strides: Shape, aligned: bool, foreign: bool = False,
     writeable: bool = True,
 ) -> Layout:  # fmt: skip
-    """The one `Layout` with these properties."""
+    """Return the one `Layout` with these properties."""
     return _interned(device, dtype, shape, strides, aligned, foreign, writeable)
 
 
@@ -91,7 +91,7 @@ _interned = lru_cache(maxsize=1 << 16)(Layout)  # to which a default that is lef
 
 
 def packed_strides(shape: Shape, order: Shape | None = None) -> Shape:
-    """Strides in elements of an array without gaps; `order` lists the dims from outermost to innermost."""
+    """Return strides in elements of an array without gaps. `order` lists the dims from outermost to innermost."""
     strides = [0] * len(shape)
     step = 1
     for dim in reversed(order if order is not None else range(len(shape))):
@@ -101,18 +101,18 @@ def packed_strides(shape: Shape, order: Shape | None = None) -> Shape:
 
 
 def innermost_dim(shape: Shape, strides: Shape, candidates: Shape) -> int | None:
-    """The first of the dims `candidates` that has stride 1, else the first of extent 1; None if there is none."""
+    """Return the first of the dims `candidates` with stride 1, else the first with extent 1, else None."""
     found = [dim for dim in candidates if strides[dim] == 1 and shape[dim] != 1]
     return next(iter(found or [dim for dim in candidates if shape[dim] == 1]), None)
 
 
 def contiguous_order(rank: int, contiguous: Shape) -> Shape:
-    """The order of dims (outermost first) that packs `contiguous` innermost and keeps the rest in place."""
+    """Return the order of dims, outermost first, with `contiguous` innermost and the rest in place."""
     return (*(dim for dim in range(rank) if dim not in contiguous), *contiguous)
 
 
 def packing_order(tensor: Tensor, rank: int, like: Shape = (), innermost: int | None = None) -> Shape | None:
-    """The order of dims (outermost first) in which an array for a tensor is packed.
+    """Return the order of dims, outermost first, in which an array for a tensor is packed.
 
     The contiguous dims are innermost and the others in place. Where several dims may be the innermost, it is
     `innermost`, else the one with the smallest stride in `like`. None for an array of another rank than the tensor's.

@@ -1,4 +1,4 @@
-"""Which names an op's expressions may use, and where each dim's extent comes from."""
+"""The names that an op's expressions may use, and the sources of dims' extents."""
 
 from __future__ import annotations
 
@@ -20,9 +20,9 @@ from .dtypes import FLAG_TYPES, FLOAT_TYPES
 from .records import Axis, Launch, Op, Tensor
 
 Path = tuple[str | int, ...]
-"""Keys that lead to a value of a manifest, from its op on."""
+"""The keys of a value in a manifest, from its op on."""
 Names = dict[str, type]
-"""Names with the types of their values."""
+"""Names, and the types of their values."""
 Known = Mapping[str, type]
 """The names that an expression may read."""
 
@@ -32,17 +32,17 @@ RESERVED = frozenset(
 RESERVED_OPS = frozenset(
     {"arch", "device", "explain", "id", "index", "load", "name", "ops", "path", "preload", "selftest", "version"}
 )
-"""Attributes that an open bundle has besides its ops. No manifest may call an op so; in a bundle that was built when
-there was no such attribute, `bundle["name"]` is the op."""
+"""Attributes of open bundles, which manifests may not use as names of ops. In a bundle that was built before there was
+the attribute, `bundle["name"]` is the op."""
 TYPE_NAME, TYPE_OPS = "_bundle_name", "_bundle_ops"
-"""Attributes of a class that is the type of a bundle: the bundle's name, and the names of the ops that the type has."""
+"""Attributes of a bundle's type: the bundle's name, and the names of its ops."""
 VERSION = (
     r"^(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))*((a|b|rc)(0|[1-9][0-9]*))?"
     r"(\.post(0|[1-9][0-9]*))?(\.dev(0|[1-9][0-9]*))?(\+[a-z0-9]+(\.[a-z0-9]+)*)?$"
 )
-"""What a bundle's version looks like: a version of Python packages in its normal form (PEP 440), with no epoch."""
+"""The form of a bundle's version: a normalised PEP 440 version, without an epoch."""
 MAX_VERSION = 64
-"""Characters of a version."""
+"""Most characters of a version."""
 IDENTIFIER = re.compile(r"(?=.{1,256}\Z)[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*\Z")
 _RULE = re.compile(r"(smallest|largest)\s*(>=|<=|>|<)\s*(.+)\Z", re.DOTALL)
 _RULES = {("smallest", ">="), ("smallest", ">"), ("largest", "<="), ("largest", "<")}
@@ -62,7 +62,7 @@ def axis_rule(text: str) -> tuple[str, str]:
 
 
 class DimSource(msgspec.Struct, frozen=True):
-    """A dim's extent is `inverse`, an expression of `extent`: the given extent of dim `position` of `tensor`."""
+    """The source of a dim's extent: `inverse`, an expression of `extent`, the extent of dim `position` of `tensor`."""
 
     tensor: str
     position: int
@@ -71,12 +71,12 @@ class DimSource(msgspec.Struct, frozen=True):
 
 
 def overlay(over: Names, under: Known) -> Known:
-    """What `over` has, else what `under` has; nothing is copied."""
+    """Return a view that looks names up in `over`, then in `under`."""
     return ChainMap(over, cast(Names, under))  # which writes to the first alone
 
 
 class _FirstNames(Mapping[str, type]):
-    """The names that were in a growing table when this was made: a copy of it that costs nothing."""
+    """A constant-time snapshot of a growing table of names."""
 
     def __init__(self, names: Mapping[str, type], places: Mapping[str, int]):
         self._names, self._places, self._count = names, places, len(names)
@@ -94,7 +94,7 @@ class _FirstNames(Mapping[str, type]):
 
 
 class _Table:
-    """Names as they become known, one after the other."""
+    """A table of names that grows as names become known."""
 
     def __init__(self, names: Mapping[str, type]):
         self._names = dict(names)
@@ -110,14 +110,14 @@ class _Table:
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """The names of one op: its dims with their sources, and the types of everything that expressions may read."""
+    """The names of an op: its dims with their sources, and the types of everything that expressions may read."""
 
     dims: Mapping[str, DimSource]
     subjects: Mapping[str, Tensor]
 
     @classmethod
     def of(cls, op: Op) -> Scope:
-        """Find where every dim comes from. Raises `ExpressionError` for one that no input gives."""
+        """Find the source of every dim. Raises `ExpressionError` if no input determines one."""
         dims = _find_dims(op)
         taken = {name for names in named(op).values() for name in names}
         for name in dims:
@@ -126,28 +126,28 @@ class Scope(msgspec.Struct, frozen=True):
         return cls(dims, {tensor.name: tensor for tensor in op.tensors})
 
     def call_names(self, op: Op) -> Names:
-        """Dims and scalars: what is known once a call's arguments are read."""
+        """Return dims and scalars, which are known once a call's arguments are read."""
         kinds: Names = dict.fromkeys(self.dims, int)
         kinds |= {scalar.name: scalar_kind(scalar.type) for scalar in op.scalars}
         return kinds | {**EXPRESSION_NAMES, "num_cus": int} | dict.fromkeys(op.dtypes, str)
 
     def build_names(self, op: Op) -> Names:
-        """Axes, dtype variables and the like: what is known of a variant when it is built."""
+        """Return axes, dtype variables and the like, which are known when a variant is built."""
         kinds: Names = dict.fromkeys(op.dtypes, str)
         return kinds | {axis.name: axis_kind(axis) for axis in op.axes} | {"aligned": bool, **EXPRESSION_NAMES}
 
     def all_names(self, op: Op) -> Names:
-        """Everything but a launch's config."""
+        """Return all names but those of a launch's config."""
         return self.call_names(op) | dict.fromkeys((item.name for item in op.derived), int) | self.build_names(op)
 
     def check_queries(self, expression: expressions.Expression) -> None:
-        """Raise `ExpressionError` where a query about a layout names no single dim of its tensor."""
+        """Raise `ExpressionError` if a layout query does not name exactly one dim of its tensor."""
         for function, subject, *rest in expression.queries:
             if function in expressions.LAYOUT_QUERIES:
                 stride_position(self.subjects[str(subject)], rest[0])
 
     def expressions(self, op: Op) -> Iterator[tuple[Path, str, Known]]:
-        """Every expression of the contract: (path in the manifest, text, names that it may use)."""
+        """Yield every expression of the contract: (path in the manifest, text, names that it may use)."""
         of_call = self.call_names(op)
         of_shapes = of_call | dict.fromkeys((item.name for item in op.derived), int)
         for tensor in op.tensors:
@@ -195,29 +195,29 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 def config_names(launch: Launch) -> Names:
-    """The constexprs that every config of a launch sets, with their types (num_warps is known as well)."""
+    """Return the constexprs that every config of a launch sets, and num_warps, with their types."""
     first, *rest = launch.configs
     common = set(first.values).intersection(*(config.values for config in rest))
     return {name: type(first.values[name]) for name in sorted(common)}
 
 
 def axis_names(op: Op) -> tuple[str, ...]:
-    """What a variant has a value of: dtype variables, then axes."""
+    """Return the names for which variants have values: dtype variables, then axes."""
     return (*op.dtypes, *(axis.name for axis in op.axes))
 
 
 def scalar_kind(type_name: str) -> type:
-    """The Python type of a scalar's value."""
+    """Return the Python type of a scalar's value."""
     return float if type_name in FLOAT_TYPES else {"choice": str, **dict.fromkeys(FLAG_TYPES, bool)}.get(type_name, int)
 
 
 def axis_kind(axis: Axis) -> type:
-    """The Python type of an axis's values."""
+    """Return the Python type of an axis's values."""
     return type(axis.values[0])
 
 
 def stride_position(tensor: Tensor, dim: str | int) -> int:
-    """The position that `stride(tensor, dim)` and `innermost(tensor, dim)` mean. Raises `ExpressionError`."""
+    """Return the position of the dim in `stride(tensor, dim)` or `innermost(tensor, dim)`. Raises `ExpressionError`."""
     if isinstance(dim, int) or dim.isdigit():
         if int(dim) < len(tensor.shape):
             return int(dim)
@@ -278,7 +278,7 @@ def _solve(text: str, name: str) -> str:
 
 
 def named(op: Op) -> dict[str, list[str]]:
-    """All that an op names itself, by the manifest's key of it; dims are named by the shapes."""
+    """Return the names that an op defines, by the manifest's key; dims are defined by shapes."""
     return {
         "tensors": [tensor.name for tensor in op.tensors],
         "scalars": [scalar.name for scalar in op.scalars],

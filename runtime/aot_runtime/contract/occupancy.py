@@ -1,4 +1,4 @@
-"""How many waves of a kernel fit on a compute unit at once, from what its code object records."""
+"""Occupancy: the waves of a kernel that fit on a compute unit at once, from its code object's metadata."""
 
 from __future__ import annotations
 
@@ -21,10 +21,10 @@ class Occupancy:
 
 
 def occupancy(arch: str, *, vgprs: int, sgprs: int, lds_bytes: int, num_warps: int) -> Occupancy:
-    """Occupancy of a kernel on `arch` (KeyError if unknown).
+    """Return the occupancy of a kernel on `arch`. Raises KeyError for an unknown architecture.
 
     Args:
-        vgprs: `KernelMetadata.allocated_vgprs`, in which accumulation registers are counted already.
+        vgprs: `KernelMetadata.allocated_vgprs`, which includes AGPRs.
         sgprs: `KernelMetadata.sgprs`.
         lds_bytes: LDS of a workgroup, dynamic and static together.
         num_warps: waves of a workgroup.

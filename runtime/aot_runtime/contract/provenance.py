@@ -1,6 +1,6 @@
-"""What a bundle was made of, and by what: the predicate of SLSA's provenance, version 1, with SLSA's names in the JSON.
+"""The inputs and tools of a build, as SLSA's provenance predicate, version 1. The JSON has SLSA's names.
 
-It says nothing of when or where a build ran, so that the same inputs give the same bytes.
+It has no time and no place of the build, so equal inputs give equal bytes.
 """
 
 from __future__ import annotations
@@ -11,15 +11,15 @@ PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:aotbuild:build:1"
 BUILDER = "urn:aotbuild:builder"
 SOURCE_CLOSURE = "sourceClosure"
-"""The digest of all source text that a kernel's code depends on, over all files that it is in."""
+"""The name of the digest of all source text that a kernel's code depends on, across files."""
 
 
 class _Part(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
-    """Base of what provenance consists of."""
+    """Base of the records of provenance."""
 
 
 class Resource(_Part, frozen=True):
-    """Something that a build read.
+    """An input of a build.
 
     Attributes:
         name: a file's path from the project root, or a kernel in one: `kernels/x.py:kernel`.
@@ -42,14 +42,14 @@ class BuildDefinition(_Part, frozen=True):
 
 
 class Builder(_Part, frozen=True):
-    """What ran it. `version`: component → version."""
+    """The program that ran the build. `version` maps components to versions."""
 
     id: str
     version: dict[str, str]
 
 
 class RunDetails(_Part, frozen=True):
-    """How a build ran."""
+    """The run of a build."""
 
     builder: Builder
 

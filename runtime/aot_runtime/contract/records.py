@@ -1,7 +1,7 @@
-"""The bundle's index: what builder and runtime share. The reader owns the format.
+"""The records of a bundle's index, which builder and runtime share. The reader owns the format.
 
-Ops are contracts as data: every expression is text (see `expressions`), every name an identifier. How the index is
-written to `bundle.json`, where variants share what they have in common, is in `index_file`.
+An op is a contract as data: its expressions are text (see `expressions`), its names identifiers. `index_file` writes
+the index to `bundle.json`, where variants share common parts.
 """
 
 from __future__ import annotations
@@ -16,33 +16,32 @@ from .provenance import Provenance
 
 INDEX = "bundle.json"
 SIGNATURE = f"{INDEX}.sig"
-"""The file of a bundle that has the signature over its index, where it is signed with a key."""
+"""The file with the signature over the index, if the bundle is signed by key."""
 SIGSTORE = f"{INDEX}.sigstore.json"
-"""That of a signature made with sigstore, named as sigstore's tools name it."""
+"""The file with a sigstore signature, named as sigstore's tools name it."""
 SIGNATURES = (SIGNATURE, SIGSTORE)
 CODE_FOLDER, SELFTEST_FOLDER = "code", "selftest"
 TEXT_FILES = (
     "include/{name}.h", "include/{name}_variants.h", "src/{name}.c", "lib/cmake/{name}/{name}Config.cmake",
     "lib/pkgconfig/{name}.pc", "stubs/{name}.pyi",
 )  # fmt: skip
-"""What is generated from an index for programs that call the bundle, by the bundle's name; each repeats the id."""
+"""Files that are generated from an index for programs that call the bundle. Each repeats the id."""
 HASH_LENGTH = 16
-"""Hex digits of the SHA-256 of a file in these folders that are its name."""
+"""Hex digits of a file's SHA-256 in its name, for files in these folders."""
 GLOBAL_SCRATCH, PROFILE_SCRATCH = ".global_scratch", ".profile_scratch"
 """Names of the two pointers that Triton appends to every kernel's arguments."""
 
 POINTER = "*"
-"""What the type of a kernarg that is a pointer begins with."""
+"""The first character of a pointer kernarg's type."""
 TENSOR_MAP, TENSOR_MAP_BYTES, TENSOR_MAP_ALIGNMENT = "tensormap", 128, 64
-"""The type of a kernarg that is a tensor map of CUDA (`CUtensorMap`), which is passed by value; its size, and what its
-address is a multiple of."""
+"""The type of a CUDA tensor map (`CUtensorMap`, passed by value) as a kernarg, and its size and alignment in bytes."""
 
 Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""An integer of an index: what 64 bits hold."""
+"""An integer of an index, of 64 bits."""
 
 
 class Infinity(msgspec.Struct, frozen=True):
-    """How the index spells the float that it is the name of: JSON has no number for it."""
+    """An infinite float as the index spells it, since JSON has no number for it."""
 
     float: Literal["inf", "-inf"]
 
@@ -57,19 +56,19 @@ else:  # what is in a file; `numbers` makes numbers of it
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Base of every record: immutable, and fields at their default are left out of the JSON."""
+    """Base of all records. Records are immutable, and the JSON leaves out fields at their default."""
 
 
 class Dim(Record, frozen=True):
-    """One dim of a tensor: an expression, and whether an extent of 1 is broadcast to it."""
+    """A dim of a tensor: an expression for its extent, and whether an extent of 1 is broadcast."""
 
     extent: str
     broadcast: bool = False
 
 
 class Offsets(Record, frozen=True):
-    """An integer tensor's numbers, as far as the host has them, are 0 or more, none less than the one before, and at
-    most the extent of the dim `into`; none is over the one before by more than the scalar `longest`, if that is named.
+    """A rule for an integer tensor whose values the host can read: they start at 0 or more, never decrease, and end at
+    the extent of the dim `into` or below. If `longest` names a scalar, no step is larger than it.
     """
 
     into: str
@@ -83,15 +82,15 @@ class Tensor(Record, frozen=True):
         dtype: a dtype's name, or a dtype variable of the op.
         role: `input`, `output` (allocated unless the caller gives it) or `inout` (updated in place).
         optional: the caller may leave it out.
-        when: the output exists only where this holds; empty means always.
-        contiguous: positions of the dims that are packed without gaps, innermost last.
-        innermost: instead of `contiguous`, positions of the dims of which one has stride 1; new arrays take the first.
-        align: whether the aligned specialisation asks for 16-byte alignment and strides divisible by 16 of it.
-        large: the aligned specialisation takes it however far it reaches; its strides are 64 bits wide there too.
-        offsets: what its numbers are, where they say where sequences begin and end.
-        range: least and largest number that it may have, expressions of dims and scalars; empty: any.
-        in_place: inputs that an output may be itself: the same address, shape and strides.
-        zero: the output is zeroed, in stream order, before the first launch; it is packed, then.
+        when: the condition under which the output exists; empty means always.
+        contiguous: positions of dims that are packed without gaps, innermost last.
+        innermost: instead of `contiguous`, positions of dims of which one has stride 1. New arrays use the first.
+        align: whether aligned variants require 16-byte alignment and strides divisible by 16.
+        large: whether aligned variants have no limit on its reach; its strides then have 64 bits.
+        offsets: the rule for its values if they are offsets of sequences.
+        range: its least and largest allowed value, expressions of dims and scalars; empty means any.
+        in_place: inputs that the output may be: the same address, shape and strides.
+        zero: whether the output, which is then packed, is zeroed in stream order before the first launch.
     """
 
     name: str
@@ -114,7 +113,7 @@ class Tensor(Record, frozen=True):
 class Scalar(Record, frozen=True):
     """A scalar argument. `type` is a kernarg type, `flag` (bool) or `choice` (one of `choices`).
 
-    `default` is an expression; empty means that the caller must pass it.
+    `default` is an expression. If it is empty, the caller must pass the scalar.
     """
 
     name: str
@@ -127,7 +126,7 @@ class Scalar(Record, frozen=True):
 
 
 class DimLimit(Record, frozen=True):
-    """The closed range of a dim's extent."""
+    """The allowed extents of a dim, both ends included."""
 
     name: str
     min: Int = 1
@@ -136,7 +135,7 @@ class DimLimit(Record, frozen=True):
 
 
 class Axis(Record, frozen=True):
-    """A compiled axis: the values that are built, and how a call picks one.
+    """A compiled axis: the values that are built, and the rule by which a call picks one.
 
     `rule` is `equal` (the value of `pick`), or one of `>=`, `>`, `<=`, `<`: the smallest value that is >= (>)
     `pick`, the largest that is <= (<).
@@ -156,7 +155,7 @@ class Derived(Record, frozen=True):
 
 
 class Workspace(Record, frozen=True):
-    """Scratch memory that the runtime provides for the duration of a call; its dtype may be a variable of the op."""
+    """Scratch memory for the duration of a call. Its dtype may be a dtype variable of the op."""
 
     name: str
     shape: tuple[str, ...]
@@ -165,7 +164,7 @@ class Workspace(Record, frozen=True):
 
 
 class Config(Record, frozen=True):
-    """One tuned choice of a launch: constexprs and compiler options, and the calls that it serves."""
+    """A tuned choice for a launch: constexprs and compiler options, and the condition under which it is used."""
 
     name: str
     values: dict[str, StoredValue]
@@ -174,7 +173,7 @@ class Config(Record, frozen=True):
 
 
 class Launch(Record, frozen=True):
-    """One kernel launch of an op; `when` empty means always."""
+    """A kernel launch of an op. An empty `when` means always."""
 
     kernel: str
     grid: tuple[str, str, str]
@@ -183,19 +182,18 @@ class Launch(Record, frozen=True):
 
 
 class Denied(Record, frozen=True):
-    """Variants that were left out on purpose, with the reason that the manifest gives; empty where it gives none, as
-    for those that it excludes or does not include."""
+    """Variants that were left out on purpose, and the manifest's reason, which may be empty."""
 
     when: str
     reason: str
 
 
 class Op(Record, frozen=True):
-    """An op's contract: all that a call is checked against and dispatched by.
+    """An op's contract: the rules by which calls are checked and dispatched.
 
     Attributes:
-        divisible: dims whose extent the aligned specialisation asks to be a multiple of 16.
-        wide_offsets: the kernel's offsets stay right beyond 2**31 elements.
+        divisible: dims whose extent must be a multiple of 16 for aligned variants.
+        wide_offsets: whether the kernel's offsets stay correct beyond 2**31 elements.
     """
 
     name: str
@@ -216,14 +214,14 @@ class Op(Record, frozen=True):
 
 
 class TensorMap(Record, frozen=True, array_like=True):
-    """How a tensor is cut into boxes that the hardware copies between global and shared memory.
+    """A division of a tensor into boxes that the hardware copies between global and shared memory.
 
     Attributes:
         dtype: of the elements.
         dims: positions of the tensor's dims, outermost first; the last has stride 1.
-        box: extents of a box, in that order.
-        swizzle: bytes of the pattern in which a box lies in shared memory; 0: none.
-        nan: what lies beyond the tensor's ends is loaded as NaN, and else as 0.
+        box: extents of a box, in the same order.
+        swizzle: bytes of the swizzle pattern of a box in shared memory; 0 means none.
+        nan: whether loads beyond the tensor's ends give NaN instead of 0.
     """
 
     dtype: str
@@ -234,13 +232,13 @@ class TensorMap(Record, frozen=True, array_like=True):
 
 
 class Kernarg(Record, frozen=True, array_like=True):
-    """One field of the kernarg segment.
+    """A field of the kernarg segment.
 
     Attributes:
         type: a scalar type, `*` and the pointee's dtype for a pointer, or `tensormap`.
         value: for a pointer the tensor's or workspace's name (`` for an unused scratch pointer), for a tensor map the
             tensor's name, else an expression.
-        map: what a tensor map is made of besides the tensor's address, extents and strides.
+        map: the parts of a tensor map besides the tensor's address, extents and strides.
     """
 
     name: str
@@ -252,19 +250,19 @@ class Kernarg(Record, frozen=True, array_like=True):
 
     @property
     def is_expression(self) -> bool:
-        """Whether its value is computed, and is not a tensor, a workspace or scratch memory."""
+        """True if the value is an expression, and not a tensor, a workspace or scratch memory."""
         return self.map is None and not self.type.startswith(POINTER)
 
 
 class Scratch(Record, frozen=True):
-    """Scratch memory per workgroup that the compiled code itself asks for."""
+    """Scratch memory per workgroup that the compiled code requests."""
 
     bytes: Int = 0
     alignment: Int = 1
 
 
 class Resources(Record, frozen=True, array_like=True):
-    """What the code object's own metadata says that a launch takes. A cubin does not record spills: None."""
+    """Registers, spills and LDS of a launch, from the code object's metadata. Cubins do not record spills (None)."""
 
     vgprs: Int = 0
     agprs: Int = 0
@@ -278,10 +276,10 @@ class Resources(Record, frozen=True, array_like=True):
 
 
 class Variant(Record, frozen=True):
-    """One compiled kernel: where it stands on the op's axes, and everything that a launch of it needs.
+    """A compiled kernel: its place on the op's axes, and everything that is needed to launch it.
 
-    `axis_values` has the value of each dtype variable and axis. `early`: the kernel may begin before those that precede
-    it on its stream have ended, for it waits for them itself (Triton's option `launch_pdl`).
+    `axis_values` has the value of each dtype variable and axis. If `early` is true, the kernel may begin before its
+    predecessors on the stream have ended, since it waits for them itself (Triton's option `launch_pdl`).
     """
 
     op: str
@@ -306,7 +304,7 @@ class Variant(Record, frozen=True):
 
 
 class Blob(Record, frozen=True):
-    """One code object, or the vectors of a selftest case: its file in the bundle, its size and its sha256."""
+    """A code object, or the vectors of a selftest case: its file in the bundle, its size and its SHA-256."""
 
     file: str
     size: Int
@@ -314,14 +312,14 @@ class Blob(Record, frozen=True):
 
 
 class Case(Record, frozen=True):
-    """A call of an op whose result is known.
+    """A recorded call of an op, with its result.
 
     Attributes:
         vectors: the file with its inputs and expected outputs, see `bundle.vector_files`.
-        bounds: tensor that the call writes to → the largest |result - expected| that passes.
+        bounds: written tensor → the largest |result - expected| that passes.
         dtypes: dtype variable → dtype.
-        scalars: those that the call passes; the others take their default.
-        innermost: input → position of the dim that has stride 1, of those that may; by default the first of them.
+        scalars: the scalars that the call passes; the others have their default.
+        innermost: input → position of the dim with stride 1; by default the first that the contract allows.
     """
 
     op: str
@@ -334,7 +332,7 @@ class Case(Record, frozen=True):
 
 
 class Target(Record, frozen=True):
-    """The architecture that every code object of the bundle is for."""
+    """The architecture of the bundle's code objects."""
 
     arch: str
     backend: str
@@ -342,8 +340,8 @@ class Target(Record, frozen=True):
 
 
 class Index(Record, frozen=True):
-    """What a bundle's index says, as a whole. `version` is what the manifest says; empty: nothing. `provenance` is what
-    the build says of its inputs; None where it says nothing."""
+    """The index of a bundle. `version` is the manifest's, or empty. `provenance` describes the build's inputs, or is
+    None."""
 
     format: Int
     oldest_reader: Int
@@ -360,13 +358,13 @@ class Index(Record, frozen=True):
 
 
 def encode_json(value: Any) -> bytes:
-    """The canonical JSON of records, or of plain data; infinite floats are as `Infinity` says."""
+    """Return the canonical JSON of records or plain data. Infinite floats are spelled as `Infinity`."""
     plain = msgspec.json.encode(value, order="deterministic")  # where a float that is not finite is null
     return msgspec.json.encode(spelled(value), order="deterministic") if b"null" in plain else plain
 
 
 def spelled(value: Any) -> Any:
-    """Records, or plain data, with `Infinity` for each infinite float. Raises ValueError for NaN."""
+    """Replace infinite floats by `Infinity` in records or plain data. Raises ValueError for NaN."""
     return _mapped(value, _spelled_float)
 
 
@@ -379,7 +377,7 @@ def _spelled_float(value: Any) -> Any:
 
 
 def numbers(value: Any) -> Any:
-    """Records, or plain data, with the float for each `Infinity`."""
+    """Replace each `Infinity` by its float in records or plain data."""
     return _mapped(value, _number)
 
 

@@ -1,7 +1,7 @@
-"""Whether a contract is sound: the one place that says so, for manifests and for bundles.
+"""Validates contracts, for manifests and bundles alike.
 
-A fault comes with its path, the manifest's keys below the op, so that a builder can say file, line and column. Nothing
-is evaluated: structure is held to what the records mean, and expressions to the names that they may read.
+A fault has a path, the manifest's keys below the op, from which a builder finds file, line and column. Nothing is
+evaluated: structure is checked against the records' meaning, and expressions against the names that they may read.
 """
 
 from __future__ import annotations
@@ -22,11 +22,11 @@ _BEFORE_OUTPUTS = ("tensors", "scalars", "require", "derived")
 _ROLES = ("input", "output", "inout")
 _RULES = ("equal", ">=", ">", "<=", "<")
 MAX_RANK = 64
-"""Dims of a tensor, as numpy has it."""
+"""Most dims of a tensor, as in numpy."""
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """What is wrong with a contract, and where."""
+    """A fault of a contract, and its place."""
 
     path: Path
     text: str
@@ -36,9 +36,9 @@ class Fault(msgspec.Struct, frozen=True):
 
 
 def contract_faults(op: Op) -> Iterator[Fault]:
-    """Every fault of a contract, and of the kernargs of its variants; of a structure that is wrong, no expressions.
+    """Yield every fault of a contract. Expressions are checked only if the structure is sound.
 
-    A name that an attribute of open bundles has is one, too, for a contract that is made anew.
+    Names of attributes of open bundles are faults in new contracts.
     """
     if op.name in RESERVED_OPS:
         yield Fault((), f"an op cannot be called '{op.name}': open bundles have an attribute of that name")
@@ -51,13 +51,13 @@ def contract_faults(op: Op) -> Iterator[Fault]:
 
 
 def require_sound(op: Op, faults: Iterable[Fault]) -> None:
-    """Raise `ExpressionError` with the first fault of an op, if there is one."""
+    """Raise `ExpressionError` with the first of an op's faults."""
     for fault in faults:
         raise ExpressionError(f"op '{op.name}': {fault}")
 
 
 def structure_faults(op: Op) -> Iterator[Fault]:
-    """Faults of names, and of what refers to something: dims, dtypes, positions. Parses no expression but extents."""
+    """Yield faults of names and of references to dims, dtypes and positions. Only extents are parsed."""
     unsound = False
     for fault in _name_faults(op):
         unsound = True
@@ -147,7 +147,7 @@ def _offsets_faults(tensor: Tensor, dims: Mapping[str, DimSource], integers: Col
 
 
 class _Bounds(msgspec.Struct, frozen=True):
-    """What the bounds of ranges may read.
+    """The names that bounds of ranges may read.
 
     Attributes:
         plain: dims of required inputs.
@@ -221,12 +221,12 @@ def _launch_faults(index: int, launch: Launch, taken: set[str]) -> Iterator[Faul
 
 
 def _is_plain(name: str) -> bool:
-    """Whether Python reads a name as it stands: other letters than ASCII's may become different ones."""
+    """Return True if Python keeps a name as it is: it normalises letters outside of ASCII."""
     return name.isascii() and name.isidentifier() and not name.startswith("_")
 
 
 def expression_faults(op: Op, variants: Iterable[Variant] = ()) -> Iterator[Fault]:
-    """Expressions that are none, or that read what they cannot; of an op whose structure is sound."""
+    """Yield faults of the expressions of an op whose structure is sound."""
     scope = Scope.of(op)
     for path, text, names in scope.expressions(op):
         yield from text_faults(path, text, names, scope)
@@ -238,7 +238,7 @@ def expression_faults(op: Op, variants: Iterable[Variant] = ()) -> Iterator[Faul
 
 
 def text_faults(path: Path, text: str, names: Mapping[str, type], scope: Scope) -> Iterator[Fault]:
-    """Faults of one expression that may read `names`."""
+    """Yield the faults of an expression that may read `names`."""
     try:
         parsed = parse(text)
         parsed.check_names(names, scope.subjects)
@@ -252,7 +252,7 @@ def text_faults(path: Path, text: str, names: Mapping[str, type], scope: Scope) 
 
 
 def kernarg_texts(op: Op, variants: Iterable[Variant]) -> dict[int, list[str]]:
-    """The expressions of the scalar kernargs of each launch's variants, by launch."""
+    """Return the expressions of each launch's scalar kernargs."""
     found: dict[int, dict[str, None]] = {index: {} for index in range(len(op.launches))}
     layouts = {(variant.launch, id(variant.kernargs)): variant.kernargs for variant in variants}  # which variants share
     for (launch, _), kernargs in layouts.items():

@@ -22,24 +22,24 @@ MAX_NAME = 100
 
 
 def identifier(*parts: str) -> str:
-    """The parts as one C identifier; what it cannot have becomes an underscore."""
+    """Join parts to a C identifier. Other characters become underscores."""
     text = re.sub(r"[^A-Za-z0-9]+", "_", "_".join(parts)).strip("_")
     return text if text[:1].isalpha() else f"n{text}"
 
 
 def digest(key: Any, length: int) -> str:
-    """Hex digits of the hash of plain data."""
+    """Return hex digits of the hash of plain data."""
     return hashlib.sha256(records.encode_json(key)).hexdigest()[:length]
 
 
 def prefix_of(index: records.Index) -> str:
-    """The prefix of all names of one bundle for one architecture."""
+    """Return the prefix of all names of a bundle for one architecture."""
     return identifier(index.name, index.target.arch)
 
 
 def variant_names(index: records.Index) -> list[str]:
-    """The name of each variant of a bundle, such as `rows_gfx942_softmax_f16_block512_onepass_aligned_several`: dtypes,
-    axes, launch, specialisation and config. One that is long, or another's too, says the op and ends with a hash.
+    """Return the name of each variant: dtypes, axes, launch, specialisation and config, such as
+    `rows_gfx942_softmax_f16_block512_onepass_aligned_several`. Long and ambiguous names have the op and a hash.
     """
     readable = {op.name: _ReadableNames(op) for op in index.ops}
     prefix = prefix_of(index)
@@ -66,7 +66,7 @@ class _ReadableNames:
         self._op = op
 
     def name(self, variant: records.Variant) -> str:
-        """A variant's name, without what those of all variants of the bundle begin with."""
+        """Return a variant's name without the bundle's prefix."""
         kernel, configs = self._launches[variant.launch]
         tokens = (self._token(name, variant.axis_values[name]) for name in self._names)
         form = "aligned" if variant.aligned else "general"

@@ -1,5 +1,4 @@
-"""The order of bundles' versions and the conditions on them, which are those of Python packages (PEP 440). No package
-is needed for it."""
+"""Orders bundles' versions and checks conditions on them, by the rules of Python packages (PEP 440)."""
 
 from __future__ import annotations
 
@@ -19,7 +18,7 @@ _CLAUSE = re.compile(r"(?P<operator>~=|==|!=|<=|>=|<|>) *(?P<version>[^ *]*?)(?P
 
 
 def version_key(version: str) -> tuple[tuple[int, ...], tuple[float, int], float, float]:
-    """What versions are compared by; a local part (`+rocm7`) makes no difference. Raises ValueError for no version."""
+    """Return a version's sort key, without its local part (`+rocm7`). Raises ValueError for a malformed version."""
     found = _PARTS.match(version) if is_version(version) else None
     if found is None:
         raise ValueError(f"'{version}' is no version")
@@ -35,12 +34,12 @@ def version_key(version: str) -> tuple[tuple[int, ...], tuple[float, int], float
 
 
 def local_part(version: str) -> str:
-    """What follows the `+` of a version; empty without one."""
+    """Return the part of a version after `+`, or ""."""
     return version.partition("+")[2]
 
 
 class Clause(NamedTuple):
-    """One condition on a version, such as `>=1.2`. prefix: whether `.*` follows the version, so that any may."""
+    """A condition on a version, such as `>=1.2`. `prefix` is true if the version ends with `.*`."""
 
     operator: str
     version: str
@@ -50,7 +49,7 @@ class Clause(NamedTuple):
         return f"{self.operator}{self.version}{'.*' if self.prefix else ''}"
 
     def holds(self, version: str) -> bool:
-        """Whether a version meets it."""
+        """Return True if a version meets the condition."""
         match self.operator:
             case "==":
                 return self._equals(version)
@@ -79,7 +78,7 @@ class Clause(NamedTuple):
 
 
 def parse_clauses(text: str) -> tuple[Clause, ...]:
-    """The conditions of `>=1.2,<2`, all of which a version has to meet. Raises ValueError."""
+    """Parse conditions such as `>=1.2,<2`. Raises ValueError."""
     found = []
     for part in text.split(","):
         match = _CLAUSE.match(part.strip())
@@ -99,7 +98,7 @@ def parse_clauses(text: str) -> tuple[Clause, ...]:
 
 
 def meets(version: str, clauses: tuple[Clause, ...]) -> bool:
-    """Whether a bundle's version meets all of some conditions; one that has no version meets none."""
+    """Return True if a version meets all conditions. An empty version meets none."""
     return not clauses or (is_version(version) and all(clause.holds(version) for clause in clauses))
 
 
