@@ -52,34 +52,9 @@ def test_two_codes_share_a_byte_the_even_one_low():
     np.testing.assert_array_equal(packed, [[0x21, 0x03], [0x0F, 0x08]])
 
 
-def test_gptq_has_eight_inputs_in_a_word_and_zeros_less_one():
-    found = from_gptq(words(CODES.T).T, words((ZEROS - 1) & 15), SCALES)
-    np.testing.assert_array_equal(codes_of(found, 64), CODES)
-    np.testing.assert_array_equal(found.zeros, ((ZEROS - 1) & 15) + 1)
-    assert (found.group_size, found.order) == (32, None)
-    as_they_are = from_gptq(words(CODES.T).T, words(ZEROS), SCALES, zeros_are_less_one=False)
-    np.testing.assert_array_equal(as_they_are.zeros, ZEROS)
-
-
-def test_gptq_of_act_order_is_sorted_by_group():
-    groups = RNG.permutation(np.repeat([0, 1], 32))
-    found = from_gptq(words(CODES.T).T, words(ZEROS), SCALES, groups)
-    assert found.order is not None and sorted(found.order) == list(range(64))
-    np.testing.assert_array_equal(groups[found.order], np.repeat([0, 1], 32))
-    np.testing.assert_array_equal(codes_of(found, 64), CODES[found.order])
-
-
-def test_gptq_of_8_bits_has_four_inputs_in_a_word():
-    """Codes and zeros become signed; act-order as with 4 bits."""
+def test_gptq_of_8_bits_that_does_not_fit_is_refused():
     codes, zeros = (RNG.integers(1, 256, shape, dtype=np.uint8) for shape in ((64, 24), (2, 24)))
     qweight, qzeros = bytes_in_words(codes.T).T, bytes_in_words(zeros - 1)
-    groups = RNG.permutation(np.repeat([0, 1], 32))
-    for group_of in (None, groups):
-        found = from_gptq(qweight, qzeros, SCALES, group_of, bits=8)
-        order = np.arange(64) if found.order is None else found.order
-        assert (found.w.dtype, found.zeros.dtype, found.order is None) == (np.int8, np.int8, group_of is None)
-        np.testing.assert_array_equal(found.w.T, codes[order].astype(int) - 128)
-        np.testing.assert_array_equal(found.zeros, zeros.astype(int) - 128)
     with pytest.raises(ValueError, match="a zero of 8-bit codes is 256"):
         from_gptq(qweight, np.full_like(qzeros, -1), SCALES, bits=8)
     with pytest.raises(ValueError, match=r"symmetric checkpoint.*; 128 is needed"):
@@ -103,13 +78,6 @@ def test_compressed_tensors_has_inputs_in_words_and_zeros_by_output(bits: int, z
     assert (found.group_size, found.order) == (31, None)
 
 
-def test_compressed_tensors_of_act_order_is_sorted_by_group():
-    groups = RNG.permutation(np.repeat([0, 1], 32))
-    found = from_compressed_tensors(words(CODES.T), SCALES.T, np.array([24, 64]), None, groups)
-    np.testing.assert_array_equal(groups[found.order], np.repeat([0, 1], 32))
-    np.testing.assert_array_equal(codes_of(found, 64), CODES[found.order])
-
-
 @pytest.mark.parametrize(
     "change, message",
     (
@@ -125,16 +93,6 @@ def test_weights_of_compressed_tensors_that_do_not_fit_are_refused(change: dict[
     given = {"weight_packed": words(CODES.T), "weight_scale": SCALES.T, "weight_shape": np.array([24, 64]), **change}
     with pytest.raises(ValueError, match=message):
         from_compressed_tensors(**given)
-
-
-def test_awq_has_eight_outputs_in_a_word_in_an_order_of_its_own():
-    found = from_awq(words(CODES, AWQ_ORDER), words(ZEROS, AWQ_ORDER), SCALES)
-    np.testing.assert_array_equal(codes_of(found, 64), CODES)
-    np.testing.assert_array_equal(found.zeros, ZEROS)
-
-
-def test_the_order_of_awq_is_the_published_one():
-    assert [(0, 2, 4, 6, 1, 3, 5, 7)[i] for i in AWQ_ORDER] == list(range(8))
 
 
 @pytest.mark.parametrize("word, less_one", ((0x77777777, True), (0x88888888, False)))

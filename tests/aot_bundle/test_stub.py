@@ -13,7 +13,6 @@ import msgspec
 import pytest
 
 from aot_bundle.stub import class_name, interface_text, module_text, stub_text
-from aot_runtime import OpenBundle
 from aot_runtime.call.documentation import docstring
 from aot_runtime.call.op import call_source
 from aot_runtime.contract import records
@@ -169,13 +168,6 @@ def test_text_of_the_contract_cannot_break_out_of_its_docstring(sample: records.
     op = msgspec.structs.replace(sample.ops[1], doc=doc)
     found = methods(stub_text(msgspec.structs.replace(sample, ops=(op,))), "Sample")
     assert (ast.get_docstring(found["swap"][0]) or "").startswith(doc)
-
-
-def test_the_class_is_an_open_bundle(sample: records.Index):
-    text = stub_text(sample)
-    (declared,) = [node for node in ast.parse(text).body if isinstance(node, ast.ClassDef) and node.name == "Sample"]
-    assert [ast.unparse(base) for base in declared.bases] == ["_OpenBundle"] and sample.id in text
-    assert all(hasattr(OpenBundle, name) for name in ("name", "version", "arch", "id", "ops", "explain", "selftest"))
 
 
 def test_an_op_named_like_an_attribute_of_bundles_is_left_out(sample: records.Index):

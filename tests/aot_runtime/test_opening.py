@@ -189,14 +189,6 @@ def test_a_missing_op(small_bundle: Path):
     assert "small for gfx942 on emulator:0: affine, row_sums" in repr(small)
 
 
-@in_double(HIP_DOUBLE_ARCH="gfx950:sramecc+:xnack-")
-def test_a_bundle_for_another_arch(small_bundle: Path):
-    with pytest.raises(ArchMismatchError, match=r"is for gfx942, but hip:0 \(Double of an AMD GPU\) is gfx950"):
-        open_bundle(small_bundle, "hip:0")
-    with pytest.raises(ArchMismatchError, match=r"has bundles small-gfx942 \(gfx942\), but hip:0 .* is gfx950"):
-        open_bundle(small_bundle.parent, "hip:0")
-
-
 @in_double()
 def test_the_bundle_for_the_device_is_chosen(small_copy: Path):
     dist = small_copy.parent

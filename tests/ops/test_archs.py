@@ -18,6 +18,7 @@ from aot_runtime import Bundle, NoVariantError
 from tests.ops.attention import calls
 from tests.ops.attention.cases import Case, make_call
 from tests.ops.gemm import checking as gemm
+from tests.ops.gemm import test_lora
 from tests.ops.gemm.test_packed_eight_bits import arguments
 from tests.ops.moe.checking import check_moe, made, made_codes, made_scaled
 from tests.ops.rows import checking as rows
@@ -89,6 +90,11 @@ def activations_of_8_bits(kind: str, m: int, size: int, splits: int) -> Row:
     return Row("gemm", "op=linear_int4_a8", check, f"linear_int4_a8 {kind} {m} {size} {splits}")
 
 
+def adapters(shape: tuple[int, int, int, int], dtype: np.dtype[Any]) -> Row:
+    call = test_lora.given(*shape, dtype=dtype)
+    return Row("gemm", "op=lora_add", lambda bundle: test_lora.check_added(bundle, call), f"lora_add {shape} {dtype}")
+
+
 def experts(op: str) -> Row:
     def check(bundle: Bundle) -> None:
         rng, float8 = np.random.default_rng(0), bundle.device.arch in FLOAT8
@@ -141,6 +147,7 @@ TABLE = (
       for shape in ((17, 33, 70), (1, 64, 80), (65, 144, 160))),
     *(activations_of_8_bits(kind, *rest) for kind in ("int8", "e4m3")
       for rest in ((17, 32, 1), (1, 128, 2), (40, 384, 0))),
+    *(adapters(shape, dtype) for shape in ((37, 19, 33, 5), (70, 48, 1040, 16)) for dtype in (FP16, BF16)),
     *map(experts, ("moe", "moe_scaled", "moe_block_scaled", "moe_int4", "moe_int8")),
     *(norms(op, vectors, cols, dtype) for op, vectors in rows.CALLS for cols in (33, 256, 1000, 4096, 20000)
       for dtype in FLOATS),

@@ -224,13 +224,6 @@ def test_what_a_family_has_not(family: str, change: dict):
         read(family, **change)
 
 
-def test_unknown_keys_are_named_before_weights_are_read(tmp_path: Path):
-    write_checkpoint(tmp_path, {**settings("tiny"), "attn_scale": 2.0}, {})
-    (tmp_path / "model.safetensors").write_bytes(b"")
-    with pytest.raises(CheckpointError, match="the key 'attn_scale' is not known"):
-        config_from(Values.read(tmp_path / "config.json"))
-
-
 def of_4_bits(**changes: object) -> dict[str, object]:
     return {"quantization_config": {"quant_method": "gptq", "bits": 4, "group_size": 128, **changes}}
 

@@ -1,17 +1,23 @@
-"""Logits and tokens of Llama and Mistral against a model in numpy."""
+"""Logits and tokens of models against a model in numpy: figures, families, and every published format."""
 
 from __future__ import annotations
 
 from pathlib import Path
 
+import numpy as np
 import pytest
 
+from aot_models.random_checkpoint import write_checkpoint
 from aot_runtime import Bundle
+from kernels.tolerance import assert_close
+from models.tests.checkpoints.published import FORMATS
 from models.tests.decoders.checking import check
-from models.tests.decoders.tiny_families import LLAMA3
-from models.tests.random_models import quantised, tiny
+from models.tests.decoders.reference import EXACT, logits
+from models.tests.decoders.rounding import rounding
+from models.tests.decoders.tiny_families import LLAMA3, TINY
+from models.tests.random_models import generate, opened, prompts_of, quantised, tiny
 
-pytestmark = pytest.mark.sampled(0)  # by default the families' first case runs
+pytestmark = pytest.mark.sampled(0)  # by default the first of the families runs
 
 
 CASES = {
@@ -36,7 +42,29 @@ def test_logits_of_prompts_and_steps(llama: Bundle, name: str, tmp_path: Path):
     check(llama, tmp_path, *tiny(**CASES[name]))
 
 
-@pytest.mark.parametrize("name", ("gptq of 4 bits, act-order, version 2", "awq"))
-def test_weights_of_4_bits(llama: Bundle, name: str, tmp_path: Path):
-    """With act-order each layer has another order of its inputs."""
-    check(llama, tmp_path, *quantised(name), lengths=(1, 5), count=2)
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("name", TINY)
+def test_families_that_differ_in_more_than_figures(llama: Bundle, name: str, tmp_path: Path):
+    check(llama, tmp_path, *tiny(**TINY[name]), lengths=(3, 14), count=2)
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_published_formats(llama: Bundle, name: str, tmp_path: Path):
+    """Compare with a model in float64 of what the weights stand for."""
+    found, stored, dense = quantised(name)
+    write_checkpoint(tmp_path, found, stored)
+    model, prompts = opened(llama, tmp_path), prompts_of((1, 5))
+    tokens, actual = generate(model, prompts, 2)
+    ends = ("input_scale", "activation_scale")
+    scale = next((float(x.reshape(-1)[0]) for end, x in stored.items() if end.endswith(ends)), None)
+    exact, same = (
+        np.stack(
+            [
+                logits(ops, model.config, dense, [*prompt, *row[:-1]])[-2:]
+                for prompt, row in zip(prompts, tokens, strict=True)
+            ]
+        )
+        for ops in (EXACT, rounding(llama, name, scale))
+    )
+    assert_close(actual, exact, same, 1e-3)
+    assert np.array_equal(tokens, actual.astype(np.float32).argmax(-1))

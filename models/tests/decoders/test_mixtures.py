@@ -20,7 +20,7 @@ from kernels.tolerance import assert_close
 from models.tests.checkpoints.published import FORMATS
 from models.tests.decoders.checking import check
 from models.tests.decoders.reference import EXACT, logits
-from models.tests.decoders.test_quantised import rounding
+from models.tests.decoders.rounding import rounding
 from models.tests.decoders.tiny_families import MIXTURES
 from models.tests.random_models import generate, opened, prompts_of, quantised, tiny
 from tests.support.dtypes import eight_bits
@@ -62,8 +62,8 @@ def _experts(
     x: Array, gate_up: Array, down: Array, weights: Array, chosen: Array, shared: Array | None,
     seen: Callable[[Array], Array],
 ) -> Array:  # fmt: skip
-    experts = Experts(gate_up.astype(np.float32), down.astype(np.float32), seen)
-    return same_dtype_sum(x, experts, weights, chosen, shared, "silu")
+    matrices = Experts(gate_up.astype(np.float32), down.astype(np.float32), seen)
+    return same_dtype_sum(x, matrices, weights, chosen, shared, "silu")
 
 
 @pytest.mark.slow

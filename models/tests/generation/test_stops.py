@@ -85,19 +85,6 @@ def test_the_first_token_is_decoded_behind_the_prompt():
         assert pieces == ["7" if not length else " 7", " 8", " 9"]
 
 
-def test_nothing_follows_a_stop_string():
-    stream = StopStrings(["stop"])
-    assert [stream.add(piece) for piece in ("go st", "o", "p it", "x")] == ["go ", "", "", ""]
-    assert stream.found and stream.finish() == ""
-    stream = StopStrings(["stop"])
-    assert [stream.add("a sto"), stream.add("ck"), stream.add(" st"), stream.finish()] == ["a ", "stock", " ", "st"]
-
-
-def test_the_stop_string_that_is_complete_first_counts():
-    for stops, wanted in ((["abcd", "bc"], "a"), (["b", "ab"], ""), (["d", "c"], "ab")):
-        assert [StopStrings(stops).add("abcd"), StopStrings(stops[::-1]).add("abcd")] == [wanted, wanted]
-
-
 @pytest.mark.parametrize("stops", ([], ["b"]))
 def test_tokens_without_text(stops: list[str]):
     """Special tokens have none."""

@@ -143,9 +143,6 @@ class Modifiers:
         if self.clamp or self.omod:
             raise self.instruction.unsupported("clamp or omod")
 
-    def first_source_number(self) -> int:
-        return self.numbers()[0]
-
     def word_of_first_source(self) -> int:
         """Return the half of the first source that op_sel selects."""
         if self.instruction.field("opsel") & ~1 or self.clamp or self.omod:

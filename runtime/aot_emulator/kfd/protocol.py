@@ -77,9 +77,9 @@ class Message:
         return _MESSAGE.pack(self.operation, self.device, *self.values, *[0] * (7 - len(self.values)))
 
 
-def packed_fault(kind: FaultKind, device: int, address: int = 0, read_only: bool = False) -> bytes:
+def packed_fault(kind: FaultKind, device: int, address: int = 0) -> bytes:
     """Encode a fault for `FAULT_AT` in the shared file."""
-    return _FAULT.pack(address, kind, device, read_only, 0)
+    return _FAULT.pack(address, kind, device, False, 0)
 
 
 def packed_device(

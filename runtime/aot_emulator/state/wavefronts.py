@@ -148,10 +148,6 @@ class Wavefronts:
         else:
             np.copyto(target, value, where=active)
 
-    def write_all_lanes(self, register: int, value: Array) -> None:
-        """Write to all lanes, including inactive ones, as MFMA does."""
-        self.u32[register] = value
-
     def write_lane(self, register: int, lane: Array, value: Array) -> None:
         """Write one lane of each wavefront, even if it is inactive."""
         self.u32[register][np.arange(self.count), lane] = value

@@ -35,9 +35,8 @@ class Fault(msgspec.Struct, frozen=True):
         return f"{'.'.join(map(str, self.path))}: {self.text}" if self.path else self.text
 
 
-def contract_faults(op: Op, variants: Iterable[Variant] = ()) -> Iterator[Fault]:
-    """Yield every fault of a contract and of its variants' kernargs. Expressions are checked only if the structure is
-    sound.
+def contract_faults(op: Op) -> Iterator[Fault]:
+    """Yield every fault of a contract. Expressions are checked only if the structure is sound.
 
     Names of attributes of open bundles are faults in new contracts.
     """
@@ -48,7 +47,7 @@ def contract_faults(op: Op, variants: Iterable[Variant] = ()) -> Iterator[Fault]
         sound = False
         yield fault
     if sound:
-        yield from expression_faults(op, variants)
+        yield from expression_faults(op)
 
 
 def require_sound(op: Op, faults: Iterable[Fault]) -> None:

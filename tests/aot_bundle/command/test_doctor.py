@@ -9,7 +9,7 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from click.testing import CliRunner
+from click.testing import CliRunner, Result
 
 from aot_bundle import gpu_settings
 from aot_bundle.command import diagnosis, extras
@@ -26,16 +26,19 @@ LONG = "a reason that is so long that it takes more than one line of a terminal,
 
 
 class Devices:
-    """A driver that shows certain devices."""
+    """A driver that shows certain devices, which may be lost."""
 
-    def __init__(self, *devices: DeviceProperties):
+    def __init__(self, *devices: DeviceProperties | Exception):
         self.devices = devices
 
     def device_count(self) -> int:
         return len(self.devices)
 
     def properties(self, device: int) -> DeviceProperties:
-        return self.devices[device]
+        found = self.devices[device]
+        if isinstance(found, Exception):
+            raise found
+        return found
 
 
 def doctor(*arguments: object) -> list[str]:
@@ -131,6 +134,54 @@ def shows_no_device(path: str) -> None:
 
 def test_a_library_without_a_device(hip_double: DoubleLibrary):
     hip_double.run(shows_no_device, str(hip_double.path), HIP_DOUBLE_DEVICES=0)
+
+
+# The exit status, and bundles
+
+PLAIN = DeviceProperties("Instinct", "gfx942", 304, 64, 65536, 192 << 30, "7.0.1")
+
+
+def doctor_with(patch: pytest.MonkeyPatch, hip: Devices | Exception, *bundles: Path) -> Result:
+    """Run the command where HIP's driver is `hip`, or cannot be opened, and there is no other."""
+
+    def opened(name: str) -> Devices:
+        if name != "hip" or isinstance(hip, Exception):
+            raise hip if isinstance(hip, Exception) else DeviceError(f"no library for {name}")
+        return hip
+
+    patch.setattr(diagnosis, "open_driver", opened)
+    return CliRunner().invoke(main, ["doctor", *map(str, bundles)])
+
+
+@pytest.mark.parametrize(
+    ("hip", "reason"),
+    [
+        (DeviceError("no library for hip"), "  hip: no library for hip"),
+        (ValueError("bad binding"), "  hip: ValueError: bad binding"),
+        (Devices(OSError("device lost")), "hip: OSError: device lost"),
+    ],
+)
+def test_without_a_usable_gpu(monkeypatch: pytest.MonkeyPatch, hip: Devices | Exception, reason: str):
+    result = doctor_with(monkeypatch, hip)
+    assert result.exit_code == 1
+    assert reason in result.output and "warning: no usable GPU" in result.output
+    for title in ("python:", "packages:", "drivers:", "system:"):
+        assert title in result.output.splitlines()
+
+
+def test_with_a_gpu(monkeypatch: pytest.MonkeyPatch, rows_bundles: Path, tmp_path: Path):
+    monkeypatch.delenv("HIP_FORCE_DEV_KERNARG", raising=False)
+    result = doctor_with(monkeypatch, Devices(PLAIN), rows_bundles / "rows-gfx942")
+    assert result.exit_code == 0
+    assert "  hip:0: Instinct, gfx942\n    304 compute units, 65536 bytes of LDS\n" in result.output
+    assert "fits hip:0" in result.output and "warning: HIP_FORCE_DEV_KERNARG=1" in result.output
+    monkeypatch.setenv("HIP_FORCE_DEV_KERNARG", "1")
+    assert "warning: HIP_FORCE_DEV_KERNARG" not in doctor_with(monkeypatch, Devices(PLAIN)).output
+    assert doctor_with(monkeypatch, Devices(PLAIN), rows_bundles).exit_code == 0, "one bundle of the folder fits"
+    result = doctor_with(monkeypatch, Devices(PLAIN), rows_bundles / "rows-sm_90")
+    assert result.exit_code == 1 and "sm_90" in result.output and "fits no device here (gfx942)" in result.output
+    result = doctor_with(monkeypatch, Devices(PLAIN), tmp_path)
+    assert result.exit_code == 1 and "is not a bundle" in " ".join(result.output.split())
 
 
 # Extras.

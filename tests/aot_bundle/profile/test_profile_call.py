@@ -15,16 +15,8 @@ from aot_bundle.command.main import main
 from aot_bundle.profile.profile_call import make_call, open_for, profile_call
 from aot_emulator import EmulatorDriver
 from aot_runtime.errors import ArgumentError
-from tests.support.emulation.bundling import PLAIN_ATTENTION, built
 
 SOFTMAX = ("softmax", "--dtype", "T=float16")
-FLASH = ("flash_attention", "--dtype", "T=float16", *(f"--dim={dim}" for dim in ("batch=1", "heads=2", "heads_kv=1",
-         "seqlen_q=128", "seqlen_k=192", "head_dim=64", "head_dim_v=64")))  # fmt: skip
-
-
-@pytest.fixture(scope="module")
-def flash(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    return built(tmp_path_factory, "attention", PLAIN_ATTENTION).path
 
 
 def run(*arguments: object) -> Result:
@@ -52,25 +44,6 @@ def test_a_row_longer_than_a_block_is_read_again(rows_bundle: Path):
     assert launch["tensors"]["x"]["read"] == 80000
     assert launch["accesses"]["global_load"]["bytes"] == 2 * 80000
     assert [loop["trip_count"] for loop in launch["loops"]] == [5, 5]  # steps of 8192
-
-
-@pytest.mark.slow
-def test_attention(flash: Path):
-    found = data(flash, *FLASH, "--set", "return_lse=true")
-    (launch,) = found["launches"]
-    assert (found["op"], found["arch"], found["measured"]) == ("flash_attention", "gfx942", False)
-    # Two products of 128 x 192 x 64 for each of two heads.
-    assert {kind: counts["flops"] for kind, counts in launch["matrix"].items()} == {"f16": 2 * 2 * 2 * 128 * 192 * 64}
-    sizes = {"q": 2 * 128 * 64 * 2, "k": 192 * 64 * 2, "v": 192 * 64 * 2}
-    assert {name: launch["tensors"][name]["read"] for name in sizes} == sizes
-    assert launch["tensors"]["out"]["written"] == sizes["q"] and launch["tensors"]["lse"]["written"] == 4 * 2 * 128
-    assert sum(launch["classes"].values()) == sum(launch["mnemonics"].values()) == launch["instructions"]
-    (loop,) = launch["loops"]
-    assert loop["entered"] == launch["wavefronts"] and loop["matrix"] == launch["matrix"]
-    assert loop["trip_count"] == 192 / launch["settings"]["BLOCK_N"]
-    text = run(flash, *FLASH, "return_lse=true", "--by-instruction").output
-    assert "v_mfma_f32" in text and "TRIPS" in text and "arithmetic intensity" in text
-    assert max(map(len, text.splitlines())) <= 100
 
 
 def test_strides_and_alignment_are_kept(rows_bundle: Path):

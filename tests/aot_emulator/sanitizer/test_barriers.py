@@ -28,13 +28,6 @@ def test_barriers_that_are_shifted_on_purpose(order: Order):
     fault("barrier", "have ended", FORK.format(2, "s_endpgm", "s_endpgm"), wavefronts=3, order=order)
 
 
-def test_the_environment_switches_it_on(monkeypatch: pytest.MonkeyPatch):
-    for value, strict in (("1", True), ("0", False), ("", False)):
-        monkeypatch.setenv("AOTBUILD_EMULATOR_STRICT", value)
-        assert EmulatorDriver().options.strict is strict
-        assert EmulatorDriver(Options()).options.strict is False
-
-
 def test_a_launch_that_is_not_strict_ends_the_record_of_what_was_written():
     driver = EmulatorDriver(Options(strict=True))
     address, copy = driver.allocate_now(0, 256), POINTER + "global_load_dword v2, v1, s[4:5]\n"

@@ -92,34 +92,41 @@ FOLLOWING = contract(
 )  # fmt: skip
 
 
+SAME = "it is built for the same call with "
+
+
 @pytest.mark.parametrize(
-    ("arguments", "advice"),
+    ("arguments", "advice", "followed"),
     [
-        ({"window": 4}, "it is built for the same call with window=-1"),
-        ({"b": layout(16, dtype="float16")}, "it is built for the same call with no b"),
-        ({"mode": "c"}, "it is built for the same call with mode=a or b"),
-        ({"dtype": "float32"}, "it is built for the same call with x of float16 or bfloat16"),
-        (
-            {"dtype": "float32", "causal": True},
-            "it is built for the same call with x of float16 or bfloat16 and causal=False",
-        ),
-        ({"m": 64}, "it is built for the same call with m (dim 1 of x) of 32"),
-        ({"aligned": False}, "it is built for aligned calls only: the address of 'x' is not a multiple of 16"),
-        (
-            {"aligned": False, "causal": True},
-            "it is built for the same call with aligned arguments (the address of 'x' is not a multiple of 16) and "
-            "causal=False",
-        ),
+        ({"window": 4}, SAME + "window=-1", {"window": -1}),
+        ({"b": layout(16, dtype="float16")}, SAME + "no b", {"b": None}),
+        ({"mode": "c"}, SAME + "mode=a or b", {"mode": "b"}),
+        ({"dtype": "float32"}, SAME + "x of float16 or bfloat16", {"dtype": "bfloat16"}),
+        ({"dtype": "float32", "causal": True}, SAME + "x of float16 or bfloat16 and causal=False",
+         {"dtype": "float16", "causal": False}),
+        ({"m": 64}, SAME + "m (dim 1 of x) of 32", {"m": 32}),
+        ({"aligned": False}, "it is built for aligned calls only: the address of 'x' is not a multiple of 16",
+         {"aligned": True}),
+        ({"aligned": False, "causal": True},
+         SAME + "aligned arguments (the address of 'x' is not a multiple of 16) and causal=False",
+         {"aligned": True, "causal": False}),
     ],
 )  # fmt: skip
-def test_advice_names_the_arguments_that_decide_axes_which_follow(arguments: dict[str, Any], advice: str):
-    """Axes that are picked by derived names and by other axes are not told."""
+def test_advice_names_the_arguments_that_decide_axes_which_follow(
+    arguments: dict[str, Any], advice: str, followed: dict[str, Any]
+):
+    """Axes that are picked by derived names and by other axes are not told; a caller who follows it is served."""
     there = planner(FOLLOWING, keep=lambda v: (*list(v.axis_values.values())[1:],) == (True, 32, False, False))
+
+    def call(**given: Any) -> None:
+        x = layout(16, given.pop("m"), dtype=given.pop("dtype"), aligned=given.pop("aligned"))
+        decide(there, x=x, **{name: value for name, value in given.items() if value is not None})
+
     given = {"dtype": "float16", "aligned": True, "m": 32} | arguments
-    x = layout(16, given.pop("m"), dtype=given.pop("dtype"), aligned=given.pop("aligned"))
     with pytest.raises(NoVariantError) as raised:
-        decide(there, x=x, **given)
+        call(**given)
     assert [line for line in str(raised.value).split("\n") if "advice" in line] == [f"  advice: {advice}"]
+    call(**given | followed)
 
 
 def test_a_call_that_nothing_near_is_built_for_is_told_what_decides():

@@ -229,28 +229,3 @@ def test_outputs_must_be_given_to_a_captured_call(small_bundle: Path):
         graph.launch()  # of nothing
         assert launches.count == count
         small.affine(x, scale=1.0), small.row_sums(x), small.row_sums(x, total=total, return_largest=True)
-
-
-@in_double()
-def test_many_calls_leak_nothing(small_bundle: Path):
-    small, launches = open_over_double(small_bundle)
-    double, stream = launches.double, small.device.stream()
-    x, host = small.device.array(normal(3, 5)), normal(3, 5)
-
-    def alive() -> dict[str, int]:
-        kinds = ("memory", "host_memory", "stream", "event", "module", "function", "graph", "executable")
-        return {kind: double.alive(kind) for kind in kinds} | {"bytes": double.allocated()}
-
-    def turn() -> None:
-        small.affine(x, scale=2.0), small.affine(x, scale=2.0, stream=stream), small.affine(host)
-        small.row_sums(x, return_largest=True)
-        with pytest.raises(ArgumentError):
-            small.affine(host[0])
-
-    for _ in range(3):
-        turn()
-    before = alive()
-    for _ in range(50):
-        turn()
-    gc.collect()
-    assert alive() == before

@@ -11,8 +11,7 @@ import pytest
 from aot_runtime import ArchMismatchError, DeviceError, get_device, open_bundle
 from aot_runtime.device import registry
 from aot_runtime.device.drivers.base import DeviceProperties
-from tests.support.forging import edit_index
-from tests.support.hip_double.double import DoubleLibrary, in_double
+from tests.support.hip_double.double import in_double
 
 X = np.ones((3, 5), np.float32)
 INTEGRATED_FIRST = "gfx1103,gfx1103,gfx942:sramecc+:xnack-,gfx942:sramecc+:xnack-"
@@ -36,19 +35,6 @@ def folder_of_one(path: Path, folder: Path) -> Path:
     if not (folder / path.name).exists():
         shutil.copytree(path, folder / path.name)
     return folder
-
-
-def opens_what_fits(folder: str) -> None:
-    """Of a folder, the bundle for the first device that has one."""
-    small = open_bundle(folder)
-    assert (small.path.name, repr(small.device)) == ("small-gfx942", "hip:2")
-
-
-def test_a_folder_of_bundles(hip_double: DoubleLibrary, small_bundle: Path, tmp_path: Path):
-    shutil.copytree(small_bundle, tmp_path / "small-gfx942")
-    shutil.copytree(small_bundle, tmp_path / "small-gfx90a")
-    edit_index(tmp_path / "small-gfx90a", lambda index: index["target"].update(arch="gfx90a"))
-    hip_double.run(opens_what_fits, str(tmp_path), HIP_DOUBLE_DEVICES=4, HIP_DOUBLE_ARCH=INTEGRATED_FIRST)
 
 
 @in_double(HIP_DOUBLE_DEVICES=2, HIP_DOUBLE_ARCH="gfx1103,gfx90a")

@@ -51,14 +51,6 @@ def test_persistent_programs_do_every_tile_once(attention: Bundle, case: Case):
     check(attention, make_call(case))
 
 
-@pytest.mark.parametrize(("q", "k"), [((0, 2, 8, 64), (0, 2, 8, 64)), ((1, 2, 0, 64), (1, 2, 8, 64))], ids=str)
-def test_nothing_to_do(attention: Bundle, q: tuple[int, ...], k: tuple[int, ...]):
-    """There are as many results as queries: none."""
-    queries, keys = np.ones(q, np.float16), np.ones(k, np.float16)
-    out, lse = attention.flash_attention(queries, keys, keys, return_lse=True)
-    assert out.shape == q and lse.shape == q[:3]
-
-
 def test_the_counter_of_tiles_is_zeroed_for_each_call(attention: Bundle):
     """Two calls on one stream share its memory; the first leaves it past all tiles."""
     call = make_call(replace(SCHEDULES[-1], lengths=(20, 30)))
@@ -76,12 +68,6 @@ def test_latent_attention_matches_both_formulas(attention: Bundle, case: Latent)
 @pytest.mark.parametrize("case", LONG, ids=str)
 def test_latent_attention_of_several_blocks(attention: Bundle, case: Latent):
     check(attention, latent_call(case))
-
-
-def test_the_formulas_of_latent_attention_are_one():
-    _, naive, absorbed = expected(latent_call(Latent((48, 32, 16, 100), (20, 30), causal=True)))
-    for name in ("out", "lse"):
-        np.testing.assert_allclose(absorbed[name], naive[name], rtol=1e-12, atol=1e-12)
 
 
 def test_one_row_of_the_values_is_copied_exactly(attention: Bundle):
@@ -118,11 +104,6 @@ def test_a_sequence_takes_nothing_of_the_next_one(attention: Bundle, queries: in
     starts = call.inputs["cu_seqlens_q"]
     assert np.isnan(out[starts[-2] : starts[-1]]).all()
     np.testing.assert_array_equal(out[starts[0] : starts[1]], 1.0)
-
-
-def test_causal_beside_a_left_window(attention: Bundle):
-    call = make_call(Case("0", lengths=(40, 60), dtype="bfloat16"))
-    check(attention, replace(call, scalars=call.scalars | {"causal": True, "window_left": 9}))
 
 
 def test_keys_beyond_max_seqlen_k_do_not_count(attention: Bundle):

@@ -37,14 +37,11 @@ def test_masks_are_their_coordinates(lengths: tuple[int, int]):
     wanted |= {f"g:{y},{x}": (y, x) for y, x in itertools.product(range(-8, 9), repeat=2) if x + y >= 2}
     for corner, left, right in itertools.product("tb", range(-1, 9), range(-1, 9)):
         wanted[f"{corner}:{left},{right}"] = window_coordinates(corner, left, right, *lengths)
+    for text, window in (("xt:5", ("t", 2, 2)), ("xb:4", ("b", 2, 1)), ("xt:1", ("t", 0, 0))):
+        wanted[text] = window_coordinates(*window, *lengths)
     for text, place in wanted.items():
         seen = visible_keys(*lengths, **parse_mask(text))
         np.testing.assert_array_equal(seen, coordinates(*lengths, *place), text)
-
-
-def test_windows_of_xformers():
-    assert parse_mask("xt:5") == parse_mask("t:2,2") and parse_mask("xb:4") == parse_mask("b:2,1")
-    assert parse_mask("xt:1") == parse_mask("t:0,0")
 
 
 @pytest.mark.parametrize(

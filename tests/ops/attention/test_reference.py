@@ -5,7 +5,6 @@ from __future__ import annotations
 import math
 from collections.abc import Callable
 
-import ml_dtypes
 import numpy as np
 import pytest
 
@@ -51,14 +50,6 @@ def test_matches_naive_loops(heads: tuple[int, int], lengths: tuple[int, int], c
         np.testing.assert_allclose(found, naive, rtol=1e-12, atol=1e-14)
 
 
-def test_scores_beyond_exp():
-    q, k, v = random_qkv(4, 6)
-    out, lse = attention(q, k, v, scale=5000.0, return_lse=True)
-    best = np.argmax(q.astype(np.float64) @ k.astype(np.float64).swapaxes(2, 3), 3)
-    np.testing.assert_array_equal(out, np.take_along_axis(v, best[..., None], 2))
-    assert np.isfinite(lse).all()
-
-
 @pytest.mark.parametrize("function", (attention, attention_same_dtype))
 def test_rows_without_a_key_are_zero_and_minus_infinity(function: Callable[..., tuple[Array, Array]]):
     q, k, v = random_qkv(5, 2)
@@ -66,14 +57,3 @@ def test_rows_without_a_key_are_zero_and_minus_infinity(function: Callable[..., 
     assert (out[:, :, :3] == 0).all() and np.isneginf(lse[:, :, :3]).all()
     assert (out[:, :, 3:] != 0).all() and np.isfinite(lse[:, :, 3:]).all()
     np.testing.assert_array_equal(out[:, :, 3], v[:, :, 0])  # the first row to see a key sees only that one
-
-
-@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
-def test_the_same_dtype_errs_as_it_does(dtype: np.dtype):
-    q, k, v = random_qkv(40, 50, dtype=dtype)
-    out, lse = attention_same_dtype(q, k, v, scale=0.5, return_lse=True)
-    exact, exact_lse = attention(q, k, v, scale=0.5, return_lse=True)
-    resolution = float(ml_dtypes.finfo(dtype).eps)
-    assert out.dtype == dtype and lse.dtype == np.float32
-    assert resolution / 16 < np.abs(out.astype(float) - exact).max() < 2 * resolution, "neither exact nor careless"
-    assert 0 < np.abs(lse - exact_lse).max() < 1e-5

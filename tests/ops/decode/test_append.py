@@ -9,7 +9,7 @@ import pytest
 
 from aot_runtime import Bundle
 from kernels.decode import reference
-from kernels.decode.reference import dequantise_int4
+from kernels.decode.reference import dequantise_int4, quantise_int4
 from kernels.tolerance import assert_close
 from tests.ops.decode.cases import normal, other_layout, packed, references
 from tests.support.dtypes import FP16, FP32, eight_bits
@@ -98,3 +98,12 @@ def test_append_of_4_bits(decode: Bundle, head_dim: int, groups: int):
     back = dequantise_int4(actual[0][0, 0], actual[2][0, 0])
     step = actual[2][0, 0, :, :, 0].astype(np.float32).repeat(head_dim // groups, -1)
     assert (np.abs(back - new["k_new"][0]) <= 0.51 * step + 2e-3).all()
+
+
+def test_a_row_of_4_bits_by_hand():
+    """Group 0 goes from 1 to 16 in steps of 1, group 1 from -30 to 0 in steps of 2."""
+    x = np.array([1, 16, 4, 9, -30, 0, -28, -2], np.float32)
+    rows, pairs = quantise_int4(x, 2)
+    np.testing.assert_array_equal(pairs, np.array([[1, 1], [2, -30]], np.float16))
+    np.testing.assert_array_equal(rows, [0xF0, 0x83, 0xF0, 0xE1])
+    np.testing.assert_array_equal(dequantise_int4(rows, pairs), x)

@@ -136,37 +136,6 @@ def test_integers(gemm: Bundle, shape: tuple[int, int, int]):
 
 
 @on_gpu
-def test_strides(gemm: Bundle):
-    """Operands and the result within larger arrays; what lies beside the result stays as it is."""
-    (m, n, k), rng = (300, 272, 208), np.random.default_rng(3)
-    a, b = matrix(rng, (m, k), FP16), matrix(rng, (k, n), FP16)
-    left, right = gemm.device.empty((m, k + 48), FP16), gemm.device.empty((n, k + 16), FP16)
-    whole = gemm.device.array(np.full((m + 2, n + 32), 7, FP16))
-    for array, host in ((left, a), (right, np.ascontiguousarray(b.T))):
-        for row, values in enumerate(host):  # what has gaps is not written to at once
-            array[row, :k].copy_from(values)
-    given, e = (left[:, :k], right[:, :k].T), whole[1:-1, 16:-16]
-    assert takes(gemm, *given, e=e, **HOW)
-    gemm.matmul(*given, e=e, **HOW)
-    found = whole.numpy()
-    np.testing.assert_allclose(found[1:-1, 16:-16].astype(np.float32), a.astype(np.float32) @ b, atol=0.1, rtol=2e-3)
-    found[1:-1, 16:-16] = 7
-    assert (found == 7).all()
-
-
-@on_gpu
-@pytest.mark.parametrize(
-    ("shape", "columns"), [((64, 60, 64), True), ((64, 64, 60), True), ((64, 64, 64), False), ((64, 64, 0), True)]
-)
-def test_what_other_kernels_serve(gemm: Bundle, shape: tuple[int, int, int], columns: bool):
-    (m, n, k), rng = shape, np.random.default_rng(4)
-    a, b = matrix(rng, (m, k), FP16), matrix(rng, (k, n), FP16, columns)
-    check(gemm, "matmul", FP16, HOW, a=a, b=b)
-    placed = gemm.device.array(a), gemm.device.array(np.ascontiguousarray(b.T)).T if columns else gemm.device.array(b)
-    assert not takes(gemm, *placed, **HOW)
-
-
-@on_gpu
 @pytest.mark.parametrize("rank", (8, 16, 72))
 @pytest.mark.parametrize("shape", ((1, 16, 16), (16, 272, 4096), (65, 2192, 4112), (100, 4112, 528), (300, 2192, 1040),
                                    (1000, 1040, 1040)), ids=str)  # fmt: skip

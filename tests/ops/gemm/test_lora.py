@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from aot_runtime import Bundle
-from aot_runtime.errors import ArgumentError
 from kernels.gemm import lora_reference
 from kernels.tolerance import assert_close
 from tests.ops.gemm.checking import FLOOR, check, matrix
@@ -98,47 +97,3 @@ def test_part_of_a_joined_product(gemm: Bundle):
     after = joined.numpy()
     assert np.array_equal(after[:, 32:64], check_added(gemm, call))
     assert np.array_equal(after[:, :32], call["e"]) and np.array_equal(after[:, 64:], call["e"])
-
-
-@pytest.mark.slow
-def test_a_captured_step_takes_the_adapters_that_are_there_then(gemm: Bundle):
-    device, call = gemm.device, given(6, 32, 64, 8)
-    arrays = {name: device.array(x) if isinstance(x, np.ndarray) else x for name, x in call.items()}
-    stream = device.stream()
-    gemm.lora_add(**arrays, stream=stream)  # loads the code and makes the workspace
-    stream.synchronize()
-    with device.capture(stream) as graph:
-        gemm.lora_add(**arrays, stream=stream)
-    for numbers in ([4, 4, 4, 4, 4, 4], [-1, -1, 0, -1, 2, 3]):
-        call["adapter_of"] = np.array(numbers, np.int32)
-        arrays["adapter_of"].copy_from(call["adapter_of"])
-        arrays["e"].copy_from(call["e"])
-        graph.launch(stream)
-        stream.synchronize()
-        assert np.array_equal(arrays["e"].numpy(), check_added(gemm, call))
-
-
-@pytest.mark.slow
-@pytest.mark.on("emulator")
-@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
-@pytest.mark.parametrize("m, n, k, rank", ((37, 19, 33, 5), (70, 48, 1040, 16)), ids=str)
-@pytest.mark.parametrize("arch", ("gfx1201", "gfx950", "gfx90a", "gfx1100"))
-def test_other_archs(arch: str, m: int, n: int, k: int, rank: int, dtype: np.dtype):
-    from tests.support.emulation.bundling import on_demand  # a GPU machine has no emulator
-
-    check_added(on_demand("gemm", "op=lora_add", arch), given(m, n, k, rank, dtype=dtype))
-
-
-@pytest.mark.parametrize(
-    "wrong, message",
-    (
-        ({"up": np.zeros((5, 32, 7), FP16)}, "rank"),
-        ({"ranks": np.zeros(4, np.int32)}, "ranks"),
-        ({"adapter_of": np.zeros(7, np.int32)}, "adapter_of"),
-        ({"e": np.zeros((6, 32), BF16)}, "e"),
-    ),
-    ids=("up", "ranks", "adapter_of", "e"),
-)
-def test_refusals(gemm: Bundle, wrong: dict[str, np.ndarray], message: str):
-    with pytest.raises(ArgumentError, match=message):
-        gemm.lora_add(**given(6, 32, 64, 8) | wrong)

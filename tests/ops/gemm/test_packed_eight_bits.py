@@ -83,14 +83,3 @@ def test_every_code_less_every_zero(gemm: Bundle):
     placed, less = [on_device(gemm, array) for array in given], on_device(gemm, zeros[None].astype(np.uint8))
     e = into_poison(gemm, (k, len(w)), FP16, lambda e: gemm.linear_int4_a8(*placed, e, less))
     assert np.array_equal(e, x @ (w - zeros[:, None]).T)
-
-
-@pytest.mark.sampled(0)
-@pytest.mark.parametrize("kind", ("int8", "e4m3"))
-def test_quantised_activations(gemm: Bundle, kind: str):
-    """Rows from `quantise` are accepted as they are."""
-    given = arguments(gemm, 6, 32, 128, 128, kind, FP16)
-    x = on_device(gemm, matrix(np.random.default_rng(0), given["x"].shape, FP16))
-    q = gemm.device.empty(x.shape, given["x"].dtype)
-    scale = gemm.quantise(x, q)
-    check(gemm, OP, FP16, **given | {"x": q.numpy(), "row_scales": scale.numpy()[:, 0]})

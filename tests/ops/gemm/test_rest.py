@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
@@ -30,38 +31,27 @@ def units(gemm: Bundle, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("dtype, biased, columns", ((FP16, False, True), (BF16, True, False)), ids=str)
+@pytest.mark.parametrize("kind", ("float16", "bfloat16", "int8", "e4m3"))
 @pytest.mark.parametrize("shape, cus, config", SHAPES, ids=str)
 def test_the_rest_is_cut(
-    gemm: Bundle, shape: tuple[int, int, int], cus: int, config: str, dtype: np.dtype, biased: bool, columns: bool,
-    units: Callable[[int], None],
-):  # fmt: skip
+    gemm: Bundle, shape: tuple[int, int, int], cus: int, config: str, kind: str, units: Callable[[int], None]
+):
     """Ragged rows and columns, in poison: each element is written, and by the same bits each time."""
     units(cus)
     (m, n, k), rng = shape, np.random.default_rng(cus)
-    a, b = matrix(rng, (m, k), dtype), matrix(rng, (k, n), dtype, columns)
-    bias = matrix(rng, (n,), dtype) if biased else None
-    one, other = (check(gemm, "matmul", dtype, a=a, b=b, bias=bias, alpha=0.5) for _ in range(2))
+    if kind in ("float16", "bfloat16"):
+        op, dtype = "matmul", FP16 if kind == "float16" else BF16
+        given = {"a": matrix(rng, (m, k), dtype), "b": matrix(rng, (k, n), dtype, dtype == FP16), "alpha": 0.5}
+        given |= {} if dtype == FP16 else {"bias": matrix(rng, (n,), dtype)}
+    else:
+        op, dtype, numbers = "scaled_matmul", BF16, eight_bits(gemm, kind)
+        given = {"a": matrix(rng, (m, 2 * k), numbers), "b": matrix(rng, (2 * k, n), numbers, True),
+                 "scale_a": rng.uniform(1e-3, 1e-2, m).astype(np.float32),
+                 "scale_b": rng.uniform(0.5, 2, n).astype(np.float32), "bias": matrix(rng, (n,), BF16)}  # fmt: skip
+    one, other = (check(gemm, op, dtype, **given) for _ in range(2))
     assert np.array_equal(one.view(np.uint16), other.view(np.uint16))
-    placed = {"a": on_device(gemm, a), "b": on_device(gemm, b)} | ({} if bias is None else {"bias": bias})
-    assert configs(gemm, "matmul", **placed) == ["huge", config]
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("kind", ("int8", "e4m3"))
-@pytest.mark.parametrize("shape, cus, config", SHAPES, ids=str)
-def test_the_rest_of_8_bits_is_cut(
-    gemm: Bundle, shape: tuple[int, int, int], cus: int, config: str, kind: str, units: Callable[[int], None]
-):
-    units(cus)
-    (m, n, k), rng, dtype = shape, np.random.default_rng(cus), eight_bits(gemm, kind)
-    given = {"a": matrix(rng, (m, 2 * k), dtype), "b": matrix(rng, (2 * k, n), dtype, True),
-             "scale_a": rng.uniform(1e-3, 1e-2, m).astype(np.float32),
-             "scale_b": rng.uniform(0.5, 2, n).astype(np.float32), "bias": matrix(rng, (n,), BF16)}  # fmt: skip
-    one, other = (check(gemm, "scaled_matmul", BF16, **given) for _ in range(2))
-    assert np.array_equal(one.view(np.uint16), other.view(np.uint16))
-    placed = {name: on_device(gemm, array) for name, array in given.items()}
-    assert configs(gemm, "scaled_matmul", **placed, e=gemm.device.empty((m, n), BF16)) == ["huge", config]
+    placed = {name: on_device(gemm, x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
+    assert configs(gemm, op, **placed, e=gemm.device.empty((m, n), dtype)) == ["huge", config]
 
 
 @pytest.fixture(scope="module")
@@ -90,25 +80,22 @@ def plans():
     return plan
 
 
-@pytest.mark.parametrize("shape, grids", (
-    ((8192, 8192, 8192), [896, 256]), ((8192, 8192, 4096), [896, 256]), ((5120, 8192, 8192), [608, 128]),
-    ((4864, 4864, 4864), [304, 228]), ((4096, 7168, 4096), [304, 288]), ((4096, 4096, 4096), [256]),
-    ((8192, 8192, 512), [1024]), ((4864, 4096, 4096), [304]), ((12288, 18432, 1024), [3456]),
+HALF: dict[str, Any] = {"dtypes": {"T": "float16"}}
+EIGHT: dict[str, Any] = {"op": "scaled_matmul", "dtypes": {"T": "int8", "E": "bfloat16"}}
+
+
+@pytest.mark.parametrize("call, shape, grids", (
+    (HALF, (8192, 8192, 8192), [896, 256]), (HALF, (8192, 8192, 4096), [896, 256]),
+    (HALF, (5120, 8192, 8192), [608, 128]), (HALF, (4864, 4864, 4864), [304, 228]),
+    (HALF, (4096, 7168, 4096), [304, 288]), (HALF, (4096, 4096, 4096), [256]), (HALF, (8192, 8192, 512), [1024]),
+    (HALF, (4864, 4096, 4096), [304]), (HALF, (12288, 18432, 1024), [3456]), (EIGHT, (8192, 8192, 8192), [896, 256]),
+    (EIGHT | {"dtypes": {"T": "float8_e4m3fnuz", "E": "float16"}}, (4864, 4864, 4864), [304, 228]),
+    (EIGHT, (4096, 4096, 4096), [256]), (EIGHT, (8192, 8192, 1024), [1024]),
+    (EIGHT | {"dtypes": {"T": "int8", "E": "float32"}}, (8192, 8192, 8192), [4096]),
 ), ids=str)  # fmt: skip
-def test_which_are_cut(plans, shape: tuple[int, int, int], grids: list[int]):
+def test_which_are_cut(plans, call: dict[str, Any], shape: tuple[int, int, int], grids: list[int]):
     """Whole rounds of 304 compute units, and the rest in one round of smaller tiles; else one launch."""
-    assert [launch.grid[0] for launch in plans(*shape).launches] == grids
-
-
-@pytest.mark.parametrize("t", ("int8", "float8_e4m3fnuz"))
-@pytest.mark.parametrize("shape, e, grids", (
-    ((8192, 8192, 8192), "bfloat16", [896, 256]), ((4864, 4864, 4864), "float16", [304, 228]),
-    ((4096, 4096, 4096), "float16", [256]), ((8192, 8192, 1024), "bfloat16", [1024]),
-    ((8192, 8192, 8192), "float32", [4096]),
-), ids=str)  # fmt: skip
-def test_which_of_8_bits_are_cut(plans, shape: tuple[int, int, int], t: str, e: str, grids: list[int]):
-    found = plans(*shape, op="scaled_matmul", dtypes={"T": t, "E": e})
-    assert [launch.grid[0] for launch in found.launches] == grids
+    assert [launch.grid[0] for launch in plans(*shape, **call).launches] == grids
 
 
 def test_what_is_not_cut(plans):

@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from aot_runtime import Bundle
-from aot_runtime.errors import ArgumentError
 from kernels.rows import processing_reference as reference
 from tests.ops.rows.checking import check, normal
 from tests.support.dtypes import BF16, FP16, FP32
@@ -75,23 +74,6 @@ def test_nothing_exceeds_the_cap(rows: Bundle):
     assert np.allclose(rows.process_logits(logits, softcap=30.0), wanted, rtol=1e-6, atol=3e-6, equal_nan=True)
 
 
-@pytest.mark.parametrize(
-    "wrong, message",
-    (
-        ({"presence_penalty": np.ones(3, np.float32)}, "given(counts) or not"),
-        ({"sequences": np.ones(3, np.int32)}, "given(counts) or not given(sequences)"),
-        ({"counts": np.zeros((2, 40), np.int32)}, "rows <= capacity"),
-        ({"softcap": -1.0}, "softcap"),
-        ({"bias": np.zeros((3, 39), np.float32)}, "bias"),
-    ),
-    ids=("penalty", "sequences", "rows", "softcap", "bias"),
-)
-def test_refusals(rows: Bundle, wrong: dict[str, Any], message: str):
-    with pytest.raises(ArgumentError) as error:
-        rows.process_logits(np.zeros((3, 40), np.float32), **wrong)
-    assert message in str(error.value)
-
-
 @pytest.mark.parametrize("n, capacity, cols", ((1000, 5, 37), (3, 3, 37)))
 @pytest.mark.parametrize("prompt", (False, True))
 @pytest.mark.parametrize("indexed", (True, False))
@@ -103,30 +85,6 @@ def test_count_tokens(rows: Bundle, indexed: bool, prompt: bool, n: int, capacit
     placed = poisoned(rows, counts)
     rows.count_tokens(poisoned(rows, tokens), placed, prompt=prompt, **more)
     assert np.array_equal(placed.numpy(), reference.count_tokens(tokens, counts, prompt=prompt, **more))
-
-
-@pytest.mark.slow
-def test_a_captured_step_counts_what_it_draws(rows: Bundle):
-    """A graph that penalises, takes the largest and counts it: each step takes another token until all were taken."""
-    device = rows.device
-    logits, counts = device.array(np.array([[1, 3, 2]] * 2, np.float32)), device.array(np.zeros((2, 3), np.int32))
-    penalty = device.array(np.array([10], np.float32))
-    processed, token, stream = device.empty((2, 3), FP32), device.empty((2,), np.int32), device.stream()
-
-    def step() -> None:
-        rows.process_logits(logits, counts=counts, presence_penalty=penalty, out=processed, stream=stream)
-        rows.argmax(processed, out=token, stream=stream)
-        rows.count_tokens(token, counts, stream=stream)
-
-    step()  # loads the code and makes the workspace
-    with device.capture(stream) as graph:
-        step()
-    drawn = []
-    for _ in range(3):
-        drawn.append(token.numpy().tolist())
-        graph.launch(stream)
-        stream.synchronize()
-    assert drawn == [[1, 1], [2, 2], [0, 0]] and counts.numpy().sum() == 8
 
 
 @pytest.mark.slow

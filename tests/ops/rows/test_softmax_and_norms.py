@@ -10,6 +10,7 @@ from kernels.rows import reference
 from kernels.tolerance import assert_close
 from tests.ops.rows.checking import CALLS, EPS, NORMS, check, given, normal
 from tests.support.dtypes import BF16, FP16, FP32, eight_bits
+from tests.support.poison import poisoned
 
 pytestmark = pytest.mark.sampled(2)
 
@@ -150,3 +151,19 @@ def test_special_values_do_not_disturb_other_quantised_rows(rows: Bundle, kind: 
         results.append((scales, out.numpy().view(np.uint8)))
     (scales, values), (all_scales, all_values) = results
     assert np.array_equal(all_scales[1::2], scales) and np.array_equal(all_values[1::2], values)
+
+
+@pytest.mark.slow
+@pytest.mark.on("emulator")
+def test_every_variant_of_softmax():
+    from tests.support.emulation.bundling import on_demand  # a GPU machine has no emulator
+    from tests.support.on_demand import key_of
+
+    bundle, seen = on_demand("rows", "op=softmax"), set()
+    for dtype in (FP16, BF16, FP32):
+        for cols in (256, 1024, 4096, 16384, 20000, 250, 1001, 4001, 16001, 20001):
+            x = normal(np.random.default_rng(cols), (3, cols), dtype, 4)
+            decision = bundle.softmax.decide({"x": poisoned(bundle, x).layout}, {})
+            seen |= {key_of(launch.variant) for launch in decision.launches}
+            check(bundle, "softmax", x=x)
+    assert seen == {key_of(variant) for variant in bundle.index.variants}

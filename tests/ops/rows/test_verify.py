@@ -8,7 +8,6 @@ import numpy as np
 import pytest
 
 from aot_runtime import Bundle
-from aot_runtime.errors import ArgumentError
 from kernels.rows import reference
 from kernels.rows.verify_reference import verify_drafts
 from tests.ops.rows.checking import normal
@@ -114,41 +113,6 @@ def test_large_logits_at_a_low_temperature(rows: Bundle):
     }  # fmt: skip
     _, accepted = check(rows, call)
     assert 0 < accepted.sum() < 100
-
-
-@pytest.mark.slow
-def test_a_captured_step_draws_anew(rows: Bundle):
-    device, call = rows.device, given(100, FP32, "draft_probs")
-    arrays = {name: device.array(value) for name, value in call.items()}
-    tokens, accepted, stream = device.empty((12, 4), np.int32), device.empty((12,), np.int32), device.stream()
-    rows.verify_drafts(**arrays, tokens=tokens, accepted=accepted, stream=stream)  # loads code, makes the workspace
-    stream.synchronize()
-    with device.capture(stream) as graph:
-        rows.verify_drafts(**arrays, tokens=tokens, accepted=accepted, stream=stream)
-    drawn = []
-    for step in range(2):
-        call["positions"] = call["positions"] + np.int32(4)
-        arrays["positions"].copy_from(call["positions"])
-        graph.launch(stream)
-        stream.synchronize()
-        drawn.append(tokens.numpy())
-        assert np.array_equal(drawn[step], verify_drafts(**call)[0])
-    assert not np.array_equal(*drawn)
-
-
-@pytest.mark.parametrize(
-    "wrong, message",
-    (
-        ({"logits": np.zeros((47, 100), np.float32)}, "logits"),
-        ({"draft_probs": np.ones((12, 4, 100), np.float32)}, "draft_probs"),
-        ({"top_p": np.ones(5, np.float32)}, "top_p"),
-    ),
-    ids=("logits", "probabilities", "top_p"),
-)
-def test_refusals(rows: Bundle, wrong: dict[str, np.ndarray], message: str):
-    with pytest.raises(ArgumentError) as error:
-        rows.verify_drafts(**given(100, FP32) | wrong)
-    assert message in str(error.value)
 
 
 # Probabilities

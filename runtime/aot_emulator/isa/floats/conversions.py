@@ -132,18 +132,16 @@ def _overflow(fmt: FloatFormat, negative: Array, rounding: Rounding, saturate: b
     return np.where(negative == (rounding is Rounding.DOWN), beyond, fmt.max_code)
 
 
-def f32_to_f16(
-    value: Array, rounding: Rounding = Rounding.NEAREST_EVEN, *, saturate: bool = False
-) -> npt.NDArray[np.uint16]:
+def f32_to_f16(value: Array, rounding: Rounding = Rounding.NEAREST_EVEN) -> npt.NDArray[np.uint16]:
     """Compute v_cvt_f16_f32: float32 values to uint16 codes."""
-    if rounding in (Rounding.NEAREST_EVEN, Rounding.ZERO) and not saturate:
+    if rounding in (Rounding.NEAREST_EVEN, Rounding.ZERO):
         with np.errstate(all="ignore"):
             nearest = value.astype(np.float16)
         code = nearest.view(np.uint16)
         if rounding is Rounding.ZERO:
             code -= np.abs(nearest.astype(np.float32)) > np.abs(value)
         return code
-    return encode(value, FP16, rounding, saturate=saturate)
+    return encode(value, FP16, rounding)
 
 
 def f32_to_bf16(value: Array) -> npt.NDArray[np.uint16]:

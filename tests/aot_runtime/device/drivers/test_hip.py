@@ -8,7 +8,6 @@ import threading
 from concurrent.futures import ThreadPoolExecutor
 from unittest import mock
 
-import msgspec
 import pytest
 
 from aot_runtime import get_device
@@ -45,14 +44,6 @@ def test_the_child_reports_its_failure(hip_double: DoubleLibrary):
         hip_double.run(abort)
     with pytest.raises(AssertionError, match="ZeroDivisionError"):
         hip_double.run_text("1 / 0")
-
-
-@in_double(HIP_DOUBLE_DEVICES=2, HIP_DOUBLE_ARCH="gfx950:sramecc+:xnack-", HIP_DOUBLE_MEMORY=12345)
-def test_properties():
-    driver = HipDriver()
-    assert driver.device_count() == 2
-    expected = ("Double of an AMD GPU", "gfx950", 304, 64, 160 << 10, 12345, "7.2.26015")
-    assert msgspec.structs.astuple(driver.properties(1))[: len(expected)] == expected
 
 
 @in_double(HIP_DOUBLE_ARCH="gfx1100")

@@ -1,14 +1,14 @@
-"""Experts with weights of 8 bits: their scales, what is quantised in between, and arguments that do not fit."""
+"""Experts with weights of 8 and 4 bits: scales, zeros, groups, and what is quantised in between."""
 
 from __future__ import annotations
 
 import numpy as np
 import pytest
 
-from aot_runtime import ArgumentError, Bundle
+from aot_runtime import Bundle
 from kernels.moe import quantised_reference
-from tests.ops.moe.checking import check_moe, made_scaled
-from tests.support.dtypes import BF16, FP16, INT8, INT32, eight_bits
+from tests.ops.moe.checking import check_moe, made_codes, made_scaled
+from tests.support.dtypes import BF16, FP16, eight_bits
 
 pytestmark = pytest.mark.sampled(1)
 
@@ -46,16 +46,6 @@ def test_rounds_where_other_libraries_do(moe: Bundle, op: str, block: tuple[int,
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("op, block", (("moe_scaled", None), ("moe_block_scaled", (128, 128))))
-def test_experts_of_other_devices_are_left_out(moe: Bundle, op: str, block: tuple[int, int] | None):
-    given = made_scaled(np.random.default_rng(3), eight_bits(moe, "e4m3"), (20, 6, 3, 32, 16), BF16, block)
-    given["chosen"] = np.full((20, 3), -1, INT32)
-    given["chosen"][:, 1] = 4
-    given["chosen"][7] = -1
-    assert not check_moe(moe, "silu", op, **given)[7].any()
-
-
-@pytest.mark.slow
 def test_tokens_of_zeros_and_the_shared_part(moe: Bundle):
     rng = np.random.default_rng(4)
     given = made_scaled(rng, eight_bits(moe, "int8"), (5, 3, 2, 64, 32), FP16)
@@ -63,16 +53,25 @@ def test_tokens_of_zeros_and_the_shared_part(moe: Bundle):
     check_moe(moe, "silu", "moe_scaled", **given, shared=rng.standard_normal((5, 64)).astype(FP16))
 
 
-@pytest.mark.parametrize("op, block, name, change, said", (
-    ("moe_scaled", None, "scale_gate_up", lambda x: x[:, :-1], "scale_gate_up"),
-    ("moe_scaled", None, "scale_down", lambda x: x[:-1], "experts"),
-    ("moe_scaled", None, "down", lambda x: x.astype(INT8), "both are W"),
-    ("moe_block_scaled", (128, 128), "scale_gate_up", lambda x: x[:, :2], "scale_gate_up"),
-    ("moe_block_scaled", (128, 128), "scale_down", lambda x: x.astype(BF16), "scale_down"),
-))  # fmt: skip
-def test_what_does_not_fit_is_refused(
-    moe: Bundle, op: str, block: tuple[int, int] | None, name: str, change, said: str
-):
-    given = made_scaled(np.random.default_rng(5), eight_bits(moe, "e4m3"), (2, 3, 2, 64, 160), FP16, block)
-    with pytest.raises(ArgumentError, match=said):
-        getattr(moe, op)(**given | {name: change(given[name])})
+# Weights of 4 and 8 bits beside tokens of 16
+
+
+GROUPED = (((5, 4, 2, 128, 64), (2, 2)), ((9, 3, 2, 33, 21), (1, 1)), ((70, 2, 2, 96, 80), (3, 1)),
+          ((20, 3, 2, 96, 160), (1, 5)))  # fmt: skip
+"""Tokens, experts, topk, hidden, intermediate; groups of gate and up, and of down."""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("shape", "groups"), GROUPED, ids=str)
+@pytest.mark.parametrize("with_zeros", (True, False))
+@pytest.mark.parametrize("dtype", (BF16, FP16), ids=str)
+def test_int4(moe: Bundle, dtype: np.dtype, with_zeros: bool, shape: tuple[int, ...], groups: tuple[int, int]):
+    rng = np.random.default_rng(sum(shape))
+    check_moe(moe, "silu", "moe_int4", **made_codes(rng, 4, shape, dtype, groups, with_zeros))
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(("shape", "groups"), GROUPED, ids=str)
+@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
+def test_int8(moe: Bundle, dtype: np.dtype, shape: tuple[int, ...], groups: tuple[int, int]):
+    check_moe(moe, "relu", "moe_int8", **made_codes(np.random.default_rng(sum(shape)), 8, shape, dtype, groups))

@@ -1,0 +1,61 @@
+"""The build that the error of a call advises is made as it is printed, and serves the call."""
+
+from __future__ import annotations
+
+import re
+import shlex
+import textwrap
+from pathlib import Path
+
+import pytest
+
+from aot_bundle.callspec import CallSpec, plan_call
+from aot_runtime.bundle.reading import read_index
+from aot_runtime.call.planner import op_planner
+from aot_runtime.errors import NoVariantError
+
+pytest.importorskip("triton", reason="building needs the extra `build`")
+
+from tests.support.building.builds import Project
+from tests.support.building.projects import SCALE
+from tests.support.on_demand import key_of
+
+
+def remedy(error: NoVariantError) -> tuple[list[str], str]:
+    """The command that the error prints, and the calls file."""
+    match = re.search(r"`(aotbuild [^`]*)`, with this in calls\.yaml:\n(.*)\Z", str(error), re.DOTALL)
+    assert match, str(error)
+    return shlex.split(match[1]), textwrap.dedent(match[2]) + "\n"
+
+
+@pytest.mark.parametrize(
+    ("working", "output", "command"),
+    [
+        (".", "dist", "aotbuild --arch gfx942 --for calls.yaml --add m.yaml"),
+        (".", "out", "aotbuild --arch gfx942 --for calls.yaml --add -o out m.yaml"),
+        ("dist", "dist", "aotbuild --arch gfx942 --for calls.yaml --add -o . ../m.yaml"),
+    ],
+)
+def test_the_command_adds_to_the_bundle(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, working: str, output: str, command: str
+):
+    """As it is printed, with the entry in a file of its own. What was there stays, and serves what it served."""
+    project = Project(tmp_path, SCALE)
+    project.output = tmp_path / output
+    project.build("--filter", "T=float16,BLOCK=32")
+    folder = project.folder_of()
+    before = read_index(folder)
+    call = CallSpec(shapes={"x": (3, 16)}, dtypes={"T": "float32"}, scalars={"factor": "1"})
+    monkeypatch.chdir(tmp_path / working)
+    monkeypatch.setenv("AOTBUILD_CACHE_DIR", str(project.cache))
+    with pytest.raises(NoVariantError) as raised:
+        plan_call(before, op_planner(before, "scale", folder), call, None)
+    words, text = remedy(raised.value)
+    assert shlex.join(words) == command
+    Path("calls.yaml").write_text(text)
+    result = project.invoke(words[1:])
+    assert result.exit_code == 0, result.output
+    after = read_index(folder)
+    assert plan_call(after, op_planner(after, "scale", folder), call, None).launches
+    assert {key_of(variant) for variant in before.variants} < {key_of(variant) for variant in after.variants}
+    assert len(after.variants) == len(before.variants) + 1
