@@ -1,1 +1,1 @@
-"""What an op is, as data: the index's records, expressions, names, dtypes, layouts and architectures."""
+"""The contract of ops as data: records of the index, expressions, names, dtypes, layouts and architectures."""

@@ -1,4 +1,4 @@
-"""Expressions as functions: each is compiled once, when it is first evaluated. Nothing else of a contract is."""
+"""Expressions compiled to Python functions, each when it is first evaluated."""
 
 from __future__ import annotations
 
@@ -12,16 +12,16 @@ from typing import Any
 from .expressions import FUNCTIONS, parse, query_of
 
 Evaluator = Callable[[Mapping[str, Any]], Any]
-"""Gives an expression's value where all that it reads is in a mapping, queries under their `query_name`."""
+"""A function from the values of an expression's names (queries under their `query_name`) to its value."""
 
 _GLOBALS: dict[str, Any] = {"__builtins__": {}, **FUNCTIONS}
 
 
 @lru_cache(maxsize=1 << 14)
 def evaluator(text: str) -> Evaluator:
-    """The function that evaluates an expression. Raises `ExpressionError` for text that is none.
+    """Return the function that evaluates an expression. Raises `ExpressionError` if `text` is not an expression.
 
-    The function raises ArithmeticError or TypeError where the expression has no value.
+    The function raises ArithmeticError or TypeError if the expression has no value.
     """
     tree = parse(text).tree
     query = query_of(tree)
@@ -49,12 +49,12 @@ class _Compiled:
 
 
 def python_tree(text: str) -> ast.Expression:
-    """A checked expression as Python has it: what is compiled."""
+    """Return the Python syntax tree of a checked expression, ready to be compiled."""
     return ast.fix_missing_locations(_ToPython().visit(ast.parse(parse(text).text, mode="eval")))
 
 
 class _ToPython(ast.NodeTransformer):
-    """What differs from Python: a query is a name, and `and` and `or` give True or False."""
+    """Translate the differences from Python: queries become names, `and` and `or` give True or False."""
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
         self.generic_visit(node)

@@ -1,7 +1,7 @@
-"""The bundle's index: what builder and runtime share. The reader owns the format.
+"""Records of the bundle's index, which the builder writes and the runtime reads.
 
-Ops are contracts as data: every expression is text (see `expressions`), every name an identifier. How the index is
-written to `bundle.json`, where variants share what they have in common, is in `index_file`.
+An op's contract is data: expressions are text (see `expressions`) and names are identifiers. `index_file` encodes the
+index as `bundle.json`.
 """
 
 from __future__ import annotations
@@ -16,33 +16,32 @@ from .provenance import Provenance
 
 INDEX = "bundle.json"
 SIGNATURE = f"{INDEX}.sig"
-"""The file of a bundle that has the signature over its index, where it is signed with a key."""
+"""File in a bundle with the signature of its index by a key."""
 SIGSTORE = f"{INDEX}.sigstore.json"
-"""That of a signature made with sigstore, named as sigstore's tools name it."""
+"""File in a bundle with the sigstore signature of its index, named as sigstore's tools name it."""
 SIGNATURES = (SIGNATURE, SIGSTORE)
 CODE_FOLDER, SELFTEST_FOLDER = "code", "selftest"
 TEXT_FILES = (
     "include/{name}.h", "include/{name}_variants.h", "src/{name}.c", "lib/cmake/{name}/{name}Config.cmake",
     "lib/pkgconfig/{name}.pc", "stubs/{name}.pyi",
 )  # fmt: skip
-"""What is generated from an index for programs that call the bundle, by the bundle's name; each repeats the id."""
+"""Generated files for programs that call the bundle: C interface, build files, type stub. Each contains the id."""
 HASH_LENGTH = 16
-"""Hex digits of the SHA-256 of a file in these folders that are its name."""
+"""Length of the names of files in the two folders: the first hex digits of their SHA-256."""
 GLOBAL_SCRATCH, PROFILE_SCRATCH = ".global_scratch", ".profile_scratch"
 """Names of the two pointers that Triton appends to every kernel's arguments."""
 
 POINTER = "*"
-"""What the type of a kernarg that is a pointer begins with."""
+"""Prefix of the types of pointer kernargs."""
 TENSOR_MAP, TENSOR_MAP_BYTES, TENSOR_MAP_ALIGNMENT = "tensormap", 128, 64
-"""The type of a kernarg that is a tensor map of CUDA (`CUtensorMap`), which is passed by value; its size, and what its
-address is a multiple of."""
+"""Kernarg type of a CUDA tensor map (`CUtensorMap`), which is passed by value; its size and its alignment in bytes."""
 
 Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""An integer of an index: what 64 bits hold."""
+"""A signed 64-bit integer."""
 
 
 class Infinity(msgspec.Struct, frozen=True):
-    """How the index spells the float that it is the name of: JSON has no number for it."""
+    """An infinite float in `bundle.json`: JSON has no number for it."""
 
     float: Literal["inf", "-inf"]
 
@@ -51,25 +50,35 @@ Value = bool | Int | float | str
 if TYPE_CHECKING:
     StoredValue = Value
     _Limit = float | None
-else:  # what is in a file; `numbers` makes numbers of it
+else:  # as in a file; `numbers` replaces each `Infinity` by its float
     StoredValue = Value | Infinity
     _Limit = float | None | Infinity
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Base of every record: immutable, and fields at their default are left out of the JSON."""
+    """Base of all records. The JSON omits fields that have their default."""
 
 
 class Dim(Record, frozen=True):
-    """One dim of a tensor: an expression, and whether an extent of 1 is broadcast to it."""
+    """A dim of a tensor.
+
+    Attributes:
+        extent: an expression.
+        broadcast: an argument may have extent 1 instead.
+    """
 
     extent: str
     broadcast: bool = False
 
 
 class Offsets(Record, frozen=True):
-    """An integer tensor's numbers, as far as the host has them, are 0 or more, none less than the one before, and at
-    most the extent of the dim `into`; none is over the one before by more than the scalar `longest`, if that is named.
+    """A constraint on the values of an integer tensor: offsets, non-decreasing from 0 or more.
+
+    Calls check it if the values are in host memory.
+
+    Attributes:
+        into: the dim whose extent no offset exceeds.
+        longest: the scalar that no difference of neighbours exceeds; empty if there is no such limit.
     """
 
     into: str
@@ -82,16 +91,16 @@ class Tensor(Record, frozen=True):
     Attributes:
         dtype: a dtype's name, or a dtype variable of the op.
         role: `input`, `output` (allocated unless the caller gives it) or `inout` (updated in place).
-        optional: the caller may leave it out.
-        when: the output exists only where this holds; empty means always.
+        optional: the caller may omit it.
+        when: condition under which the output exists; empty: always.
         contiguous: positions of the dims that are packed without gaps, innermost last.
-        innermost: instead of `contiguous`, positions of the dims of which one has stride 1; new arrays take the first.
-        align: whether the aligned specialisation asks for 16-byte alignment and strides divisible by 16 of it.
-        large: the aligned specialisation takes it however far it reaches; its strides are 64 bits wide there too.
-        offsets: what its numbers are, where they say where sequences begin and end.
-        range: least and largest number that it may have, expressions of dims and scalars; empty: any.
-        in_place: inputs that an output may be itself: the same address, shape and strides.
-        zero: the output is zeroed, in stream order, before the first launch; it is packed, then.
+        innermost: alternative to `contiguous`: one of these dims has stride 1. New arrays take the first.
+        align: aligned variants require 16-byte alignment and strides divisible by 16 of this tensor.
+        large: aligned variants accept this tensor at any size; its strides are 64 bits wide in them.
+        offsets: constraint on the values of a tensor that holds where sequences begin and end.
+        range: least and largest allowed value, expressions of dims and scalars; empty: no limit.
+        in_place: inputs that may be passed as this output: same address, shape and strides.
+        zero: the output is packed, and is zeroed in stream order before the first launch.
     """
 
     name: str
@@ -112,9 +121,11 @@ class Tensor(Record, frozen=True):
 
 
 class Scalar(Record, frozen=True):
-    """A scalar argument. `type` is a kernarg type, `flag` (bool) or `choice` (one of `choices`).
+    """A scalar argument.
 
-    `default` is an expression; empty means that the caller must pass it.
+    Attributes:
+        type: a kernarg type, `flag` (bool) or `choice` (one of `choices`).
+        default: an expression; empty if the scalar is required.
     """
 
     name: str
@@ -136,10 +147,12 @@ class DimLimit(Record, frozen=True):
 
 
 class Axis(Record, frozen=True):
-    """A compiled axis: the values that are built, and how a call picks one.
+    """A constexpr with a fixed set of compiled values, from which each call picks one.
 
-    `rule` is `equal` (the value of `pick`), or one of `>=`, `>`, `<=`, `<`: the smallest value that is >= (>)
-    `pick`, the largest that is <= (<).
+    Attributes:
+        pick: the expression that a call evaluates.
+        rule: `equal` picks the value of `pick`; `>=` or `>` the smallest value that is >= or > it; `<=` or `<` the
+            largest that is <= or < it.
     """
 
     name: str
@@ -149,14 +162,19 @@ class Axis(Record, frozen=True):
 
 
 class Derived(Record, frozen=True):
-    """A named value that a call derives from its dims and scalars."""
+    """A named expression of a call's dims and scalars."""
 
     name: str
     value: str
 
 
 class Workspace(Record, frozen=True):
-    """Scratch memory that the runtime provides for the duration of a call; its dtype may be a variable of the op."""
+    """Scratch memory that the runtime provides for the duration of a call.
+
+    Attributes:
+        dtype: a dtype's name, or a dtype variable of the op.
+        zero: the memory is zeroed before the first launch.
+    """
 
     name: str
     shape: tuple[str, ...]
@@ -165,7 +183,13 @@ class Workspace(Record, frozen=True):
 
 
 class Config(Record, frozen=True):
-    """One tuned choice of a launch: constexprs and compiler options, and the calls that it serves."""
+    """A tuned configuration of a launch.
+
+    Attributes:
+        values: the constexprs that it sets.
+        options: compiler options.
+        when: condition on the calls that it serves; empty: all.
+    """
 
     name: str
     values: dict[str, StoredValue]
@@ -174,7 +198,12 @@ class Config(Record, frozen=True):
 
 
 class Launch(Record, frozen=True):
-    """One kernel launch of an op; `when` empty means always."""
+    """A kernel launch of an op.
+
+    Attributes:
+        grid: expressions of the workgroups along x, y and z.
+        when: condition under which calls make the launch; empty: always.
+    """
 
     kernel: str
     grid: tuple[str, str, str]
@@ -183,19 +212,25 @@ class Launch(Record, frozen=True):
 
 
 class Denied(Record, frozen=True):
-    """Variants that were left out on purpose, with the reason that the manifest gives; empty where it gives none, as
-    for those that it excludes or does not include."""
+    """Variants that the manifest leaves out.
+
+    Attributes:
+        when: condition that they meet.
+        reason: the manifest's reason; empty if it gives none, as for `exclude` and `include`.
+    """
 
     when: str
     reason: str
 
 
 class Op(Record, frozen=True):
-    """An op's contract: all that a call is checked against and dispatched by.
+    """The contract of an op, by which calls are checked and dispatched.
 
     Attributes:
-        divisible: dims whose extent the aligned specialisation asks to be a multiple of 16.
-        wide_offsets: the kernel's offsets stay right beyond 2**31 elements.
+        dtypes: dtype variable → its dtypes.
+        require: conditions on every call.
+        divisible: dims whose extent must be a multiple of 16 for the aligned variants.
+        wide_offsets: the kernel computes offsets in 64 bits, so tensors may exceed 2**31 elements.
     """
 
     name: str
@@ -216,14 +251,14 @@ class Op(Record, frozen=True):
 
 
 class TensorMap(Record, frozen=True, array_like=True):
-    """How a tensor is cut into boxes that the hardware copies between global and shared memory.
+    """The boxes of a tensor that the hardware copies between global and shared memory.
 
     Attributes:
-        dtype: of the elements.
+        dtype: dtype of the elements.
         dims: positions of the tensor's dims, outermost first; the last has stride 1.
-        box: extents of a box, in that order.
-        swizzle: bytes of the pattern in which a box lies in shared memory; 0: none.
-        nan: what lies beyond the tensor's ends is loaded as NaN, and else as 0.
+        box: extents of a box, in the order of `dims`.
+        swizzle: width in bytes of the swizzle pattern in shared memory; 0: none.
+        nan: out-of-bounds elements load as NaN instead of 0.
     """
 
     dtype: str
@@ -234,13 +269,13 @@ class TensorMap(Record, frozen=True, array_like=True):
 
 
 class Kernarg(Record, frozen=True, array_like=True):
-    """One field of the kernarg segment.
+    """A field of the kernarg segment.
 
     Attributes:
         type: a scalar type, `*` and the pointee's dtype for a pointer, or `tensormap`.
-        value: for a pointer the tensor's or workspace's name (`` for an unused scratch pointer), for a tensor map the
-            tensor's name, else an expression.
-        map: what a tensor map is made of besides the tensor's address, extents and strides.
+        value: the name of a pointer's tensor or workspace (empty for an unused scratch pointer) or of a tensor map's
+            tensor; an expression for any other type.
+        map: the boxes of a tensor map; None for any other type.
     """
 
     name: str
@@ -252,19 +287,22 @@ class Kernarg(Record, frozen=True, array_like=True):
 
     @property
     def is_expression(self) -> bool:
-        """Whether its value is computed, and is not a tensor, a workspace or scratch memory."""
+        """True if the value is a computed scalar, not a tensor, workspace or scratch pointer."""
         return self.map is None and not self.type.startswith(POINTER)
 
 
 class Scratch(Record, frozen=True):
-    """Scratch memory per workgroup that the compiled code itself asks for."""
+    """Scratch memory per workgroup that the compiled kernel requires."""
 
     bytes: Int = 0
     alignment: Int = 1
 
 
 class Resources(Record, frozen=True, array_like=True):
-    """What the code object's own metadata says that a launch takes. A cubin does not record spills: None."""
+    """Registers, memory and occupancy of a kernel, from the code object's metadata.
+
+    Spills are None for a cubin, which does not record them.
+    """
 
     vgprs: Int = 0
     agprs: Int = 0
@@ -278,10 +316,16 @@ class Resources(Record, frozen=True, array_like=True):
 
 
 class Variant(Record, frozen=True):
-    """One compiled kernel: where it stands on the op's axes, and everything that a launch of it needs.
+    """A compiled kernel: its values of the op's axes, and everything that launching it needs.
 
-    `axis_values` has the value of each dtype variable and axis. `early`: the kernel may begin before those that precede
-    it on its stream have ended, for it waits for them itself (Triton's option `launch_pdl`).
+    Attributes:
+        launch: position in `Op.launches`.
+        axis_values: the value of each dtype variable and axis.
+        aligned: compiled for aligned arguments; see `Tensor.align`.
+        config: position in `Launch.configs`.
+        code: key of the code object in `Index.blobs`.
+        early: the kernel may start before its predecessors on the stream have ended, as it waits for them itself
+            (Triton's option `launch_pdl`).
     """
 
     op: str
@@ -306,7 +350,7 @@ class Variant(Record, frozen=True):
 
 
 class Blob(Record, frozen=True):
-    """One code object, or the vectors of a selftest case: its file in the bundle, its size and its sha256."""
+    """A file of the bundle: a code object, or the vectors of a selftest case."""
 
     file: str
     size: Int
@@ -314,14 +358,14 @@ class Blob(Record, frozen=True):
 
 
 class Case(Record, frozen=True):
-    """A call of an op whose result is known.
+    """A selftest case: a call of an op with its expected results.
 
     Attributes:
-        vectors: the file with its inputs and expected outputs, see `bundle.vector_files`.
-        bounds: tensor that the call writes to → the largest |result - expected| that passes.
+        vectors: file with the inputs and expected outputs; see `bundle.vector_files`.
+        bounds: written tensor → largest |result - expected| that passes.
         dtypes: dtype variable → dtype.
-        scalars: those that the call passes; the others take their default.
-        innermost: input → position of the dim that has stride 1, of those that may; by default the first of them.
+        scalars: the scalars that the call passes.
+        innermost: input → position of the dim with stride 1; defaults to the first of `Tensor.innermost`.
     """
 
     op: str
@@ -334,7 +378,7 @@ class Case(Record, frozen=True):
 
 
 class Target(Record, frozen=True):
-    """The architecture that every code object of the bundle is for."""
+    """The architecture of all code objects of the bundle."""
 
     arch: str
     backend: str
@@ -342,8 +386,16 @@ class Target(Record, frozen=True):
 
 
 class Index(Record, frozen=True):
-    """What a bundle's index says, as a whole. `version` is what the manifest says; empty: nothing. `provenance` is what
-    the build says of its inputs; None where it says nothing."""
+    """The index of a bundle.
+
+    Attributes:
+        format: version of the format that it was written in.
+        oldest_reader: oldest version of the format whose readers understand it.
+        toolchain: component → version.
+        blobs: code objects by key.
+        version: the manifest's version; empty if it has none.
+        provenance: inputs of the build; None if they were not recorded.
+    """
 
     format: Int
     oldest_reader: Int
@@ -360,13 +412,13 @@ class Index(Record, frozen=True):
 
 
 def encode_json(value: Any) -> bytes:
-    """The canonical JSON of records, or of plain data; infinite floats are as `Infinity` says."""
-    plain = msgspec.json.encode(value, order="deterministic")  # where a float that is not finite is null
+    """Encode records or plain data as canonical JSON, infinite floats as `Infinity`. Raises ValueError for NaN."""
+    plain = msgspec.json.encode(value, order="deterministic")  # non-finite floats become null
     return msgspec.json.encode(spelled(value), order="deterministic") if b"null" in plain else plain
 
 
 def spelled(value: Any) -> Any:
-    """Records, or plain data, with `Infinity` for each infinite float. Raises ValueError for NaN."""
+    """Replace each infinite float of records or plain data by an `Infinity`. Raises ValueError for NaN."""
     return _mapped(value, _spelled_float)
 
 
@@ -379,7 +431,7 @@ def _spelled_float(value: Any) -> Any:
 
 
 def numbers(value: Any) -> Any:
-    """Records, or plain data, with the float for each `Infinity`."""
+    """Replace each `Infinity` in records or plain data by its float."""
     return _mapped(value, _number)
 
 
@@ -388,8 +440,10 @@ def _number(value: Any) -> Any:
 
 
 def _mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    """A value with `leaf` applied to all in it that is no container; what has nothing to change is the same object,
-    so that fields at their default are known as such."""
+    """Apply `leaf` to all values that are not containers.
+
+    Unchanged parts are returned as the same objects, since `omit_defaults` compares by identity.
+    """
     match value:
         case dict():
             items = {key: _mapped(item, leaf) for key, item in value.items()}
