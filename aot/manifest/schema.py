@@ -1,4 +1,4 @@
-"""Manifests and tuning files: what they may say, as a schema. What it means is `aot.plan.contract`'s business.
+"""The schema of manifests and tuning files. `aot.plan.contract` interprets them.
 
 `docs/manifest.md` describes every key.
 """
@@ -82,7 +82,7 @@ else:
 
 
 def is_function(value: Any) -> TypeGuard[str]:
-    """Tell if a parameter is bound to a `path.py:function`."""
+    """Return True if a parameter is bound to a `path.py:function`."""
     return isinstance(value, str) and re.match(KERNEL, value) is not None
 
 
