@@ -57,7 +57,7 @@ def test_every_softmax_of_other_archs(arch: str, dtype: np.dtype, cols: int):
 
 
 def variants_of(bundle: Bundle, op: str, layouts: dict[str, DeviceArray], **scalars: object) -> list[Variant]:
-    """What a call launches."""
+    """Return the launches of a call."""
     planner = op_planner(bundle.index, op)
     decision = planner.decide(
         {name: array.layout for name, array in layouts.items()},

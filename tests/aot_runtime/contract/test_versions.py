@@ -34,7 +34,7 @@ def test_what_is_no_version_has_no_place_in_the_order(text: str):
 
 
 def test_conditions_mean_what_they_mean_of_python_packages():
-    """Of those that are installed already: an early version meets `>=` as others do."""
+    """Installed pre-releases meet `>=` like other versions."""
     versions = [*VERSIONS, "1.0+rocm8", "1.0.post2", "1.2.3", "1.2.0.1", "2.0.dev1"]
     clauses = [f"{operator}{version}" for operator in ("==", "!=", "~=", ">=", "<=", ">", "<") for version in VERSIONS]
     clauses += [f"{operator}{version}.*" for operator in ("==", "!=") for version in ("0", "1", "1.0", "1.2.0", "2")]

@@ -39,7 +39,7 @@ def folder_of_one(path: Path, folder: Path) -> Path:
 
 
 def opens_what_fits(folder: str) -> None:
-    """Of a folder, the bundle for the first device that has one."""
+    """A folder opens the bundle for the first device that has one."""
     small = open_bundle(folder)
     assert (small.path.name, repr(small.device)) == ("small-gfx942", "hip:2")
 
