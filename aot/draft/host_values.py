@@ -97,7 +97,7 @@ class Joined:
 
 @dataclass(frozen=True)
 class Several:
-    """One of several values, by an unknown condition."""
+    """Several possible values, of which an unknown condition selects one."""
 
     options: tuple[Value, ...]
 

@@ -33,10 +33,10 @@ def _one_of(what: str, known: Iterable[str]) -> Any:
 DATE = r"^\d{4}-\d\d-\d\d$"
 NAME, KERNEL = r"^[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*$", r"^[^:]+\.py:[A-Za-z_]\w*$"
 PATTERNS = {
-    DATE: "is no date: YYYY-MM-DD, in quotes",
-    NAME: "is no name: letters, digits and single underscores between them, a letter first",
-    VERSION: "is no version: numbers with dots between them, such as 1.2.0, 1.2.0rc1 or 1.2.0.dev3",
-    KERNEL: "is no kernel: path/from/the/root.py:function",
+    DATE: "is not a date: YYYY-MM-DD, in quotes",
+    NAME: "is not a name: letters, digits and single underscores between them, a letter first",
+    VERSION: "is not a version: numbers with dots between them, such as 1.2.0, 1.2.0rc1 or 1.2.0.dev3",
+    KERNEL: "is not a kernel: path/from/the/root.py:function",
 }
 Name = Annotated[str, Field(pattern=NAME)]
 

@@ -54,7 +54,7 @@ def read_function(function: Any) -> SourceFunction:
     """Translate a function of a dict of arguments. Does not raise; see `SourceFunction.reason`."""
     code = getattr(function, "__code__", None)
     if not isinstance(code, CodeType):
-        return SourceFunction("", repr(function), "", 0, "it is no Python function")
+        return SourceFunction("", repr(function), "", 0, "it is not a Python function")
     text = "".join(linecache.getlines(code.co_filename))
     node = _node(text, code)
     if node is None:

@@ -174,7 +174,7 @@ class Project:
         """Read a file of the project. Raises `KernelFileError` if its digest is not the expected one."""
         file = self._file(path)
         if not is_file(path) or path.stat().st_size > MAX_SOURCE_BYTES:
-            raise KernelFileError(f"{file} is no file of at most {MAX_SOURCE_BYTES} bytes")
+            raise KernelFileError(f"{file} is not a regular file of at most {MAX_SOURCE_BYTES} bytes")
         content = path.read_bytes()
         digest = hashlib.sha256(content).hexdigest()
         if self._expected.get(file, digest) != digest:

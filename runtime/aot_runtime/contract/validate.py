@@ -93,14 +93,14 @@ def structure_faults(op: Op) -> Iterator[Fault]:
 
 def _name_faults(op: Op) -> Iterator[Fault]:
     if not IDENTIFIER.match(op.name) or op.name in RESERVED:
-        yield Fault((), f"'{op.name}' is no name of an op, or a reserved one")
+        yield Fault((), f"'{op.name}' is not a name of an op, or is reserved")
     seen: dict[str, str] = {}
     for key, names in named(op).items():
         for name in names:
             if name in RESERVED:
                 yield Fault((key, name), f"'{name}' is reserved; choose another name")
             elif not IDENTIFIER.match(name):
-                yield Fault((key, name), f"{name!r} is no name")
+                yield Fault((key, name), f"{name!r} is not a valid name")
             elif name in seen:
                 yield Fault((key, name), f"'{name}' is in `{seen[name]}` already; names are distinct")
             seen[name] = key
