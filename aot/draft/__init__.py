@@ -1,1 +1,1 @@
-"""A first manifest for a kernel: what its text says of its tensors, its sizes and how it is launched."""
+"""Draft a manifest for a kernel from its source: its tensors, sizes and launch."""

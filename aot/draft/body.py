@@ -1,9 +1,9 @@
-"""Goes through a kernel's body without running it, and notes what it does with its parameters.
+"""Abstract interpretation of a kernel's body, which records how it uses its parameters.
 
-Every name gets the sum that it is (`aot.draft.values`). Functions that a kernel calls are gone through in place; of a
-branch both sides are; the body of a loop is gone through twice, so that what grows in it (`x_ptrs += BLOCK * stride`)
-is known to be a multiple of the loop's count. What is not understood is an atom that depends on what it is made of:
-nothing here fails, and all of it may be wrong in an odd kernel. It is where a person starts from.
+Names have sums as values (`aot.draft.values`). Called functions are inlined, and both sides of a branch are
+interpreted. The body of a loop is interpreted twice, so that pointers that advance (`x_ptrs += BLOCK * stride`) become
+multiples of the loop's count. Unsupported expressions become opaque atoms with their operands as dependencies, so
+nothing here fails. Findings may be wrong for unusual kernels: a person reviews the draft.
 """
 
 from __future__ import annotations
@@ -18,11 +18,11 @@ from .texts import KernelText
 from .values import Atom, Sum
 
 MAX_SIDES = 4
-"""Branches by which the values of one statement may differ; of what differs by more, one side is taken."""
+"""Maximum number of branches on which a statement's values may depend; of further branches, one side is taken."""
 
 
 def read_body(kernel: KernelText) -> Findings:
-    """Find what the kernel and what it calls does."""
+    """Interpret a kernel and the functions that it calls."""
     reader = _Reader(kernel)
     first = Frame(kernel.functions[""], {p.name: Sum.of(Atom(values.ARGUMENT, p.name)) for p in kernel.parameters})
     for parameter in kernel.parameters:
@@ -60,7 +60,7 @@ class _Reader(Expressions):
                 self._on_each_side(node, frame)
 
     def _on_each_side(self, node: ast.stmt, frame: Frame) -> None:
-        """Go through a statement once for each combination of sides that what it reads differs by."""
+        """Interpret a statement for each combination of the branches on which its operands depend."""
         split = next(self._unresolved(node, frame), None)
         if split is None or len(self._sides) >= MAX_SIDES or not self.may_split():
             self._simple(node, frame)
@@ -162,7 +162,7 @@ class _Reader(Expressions):
         self._twice(node.body, frame, Sum.of(atom) if unit else None)
 
     def _twice(self, body: Sequence[ast.stmt], frame: Frame, count: Sum | None) -> None:
-        """Go through a loop's body: once to see what grows by how much, and once with that."""
+        """Interpret a loop's body twice: first to find the values that grow, then with their general form."""
         before = dict(frame.names)
         self._silent += 1
         self._block(body, frame)
@@ -174,7 +174,7 @@ class _Reader(Expressions):
         self._block(body, frame)
 
     def _grown(self, name: str, value: Value, later: Value, count: Sum) -> Value:
-        """Find what a name stands for in any turn of a loop, by what it is before the first and before the second."""
+        """Return a name's value in any iteration, from its values before the first and the second."""
         if isinstance(value, Either):
             sides = [self._grown(name, one, _side_of(later, value.branch, i), count)
                      for i, one in enumerate((value.first, value.second))]  # fmt: skip
@@ -189,7 +189,7 @@ class _Reader(Expressions):
     # Conditions
 
     def _condition(self, node: ast.expr, frame: Frame) -> tuple[list[Guard], list[Guard]]:
-        """Find what is known of parameters where a condition holds, and where it does not."""
+        """Return the guards of parameters if a condition holds, and if it does not."""
         match node:
             case ast.BoolOp(op=ast.And(), values=parts):
                 return [guard for part in parts for guard in self._condition(part, frame)[0]], []

@@ -1,4 +1,4 @@
-"""The constexprs of a kernel: axes, constants of configs, and what the kernel's decorators say already."""
+"""The constexprs of a kernel: axes, constants of configs, and values from the kernel's decorators."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _BLOCK_GUESS = (
 
 
 class Constexprs:
-    """Says what each constexpr parameter is."""
+    """Classification of the constexpr parameters."""
 
     def __init__(self, work: Workbench):
         self.work, self.op, self._rows = work, work.op, Rows(work)
@@ -48,7 +48,7 @@ class Constexprs:
         self._lengths = {atom.key for item in sums for atom in item.below if atom.kind == values.RANGE}
 
     def add(self) -> None:
-        """Go through the constexpr parameters, and propose configs."""
+        """Classify the constexpr parameters and propose configs."""
         tuning = self.work.kernel.autotuning
         tuned = {name for config in tuning.configs[:1] for name, _ in (*config.blocks, *config.options)}
         heuristics = {item.name for item in tuning.heuristics}
@@ -67,7 +67,7 @@ class Constexprs:
         self._add_configs(bool(tuning.configs))
 
     def _add_heuristic(self, heuristic: Heuristic) -> None:
-        """Add what a build cannot take from the kernel itself: a power of two that follows a size, or anything else."""
+        """Add a heuristic that a build cannot take from the kernel itself, such as a power of two of a size."""
         asked = re.findall(r"given\((\w+)\)", heuristic.function.expression)
         for tensor in self.work.guarded_by(Guard(heuristic.name)):
             if tensor.parameter in asked and self._is_input(tensor):
@@ -117,7 +117,7 @@ class Constexprs:
             self._rows.require(name)
 
     def _add_passed(self, name: str, value: Value | None) -> bool:
-        """A condition, a size, or an argument of the function that launches the kernel; whether it is understood."""
+        """Add a condition, a size or an argument of the launching function. Return True if it is supported."""
         if isinstance(value, Condition) and self._add_condition(name, value):
             return True
         if isinstance(value, HostTensor):
@@ -125,7 +125,7 @@ class Constexprs:
         return self._add_computed(name)
 
     def _axis(self, name: str, values: list[Any], pick: str) -> None:
-        """An axis; a parameter whose name something else has gets one of another name."""
+        """Add an axis, under another name if the parameter's is taken."""
         others = {*self.op.scalars, *self.op.tensors, *self.op.dims()}
         axis = (name if name not in others and not name.startswith("_") else name.upper()).strip("_")
         axis = f"{clean(axis)}_AXIS" if axis in others else clean(axis)
@@ -134,7 +134,7 @@ class Constexprs:
             self.op.bind[name] = axis
 
     def _add_dtype(self, name: str, value: Value | None) -> None:
-        """A dtype: as the launch passes it, else that of the data, or of what is summed up."""
+        """Add a dtype: the one that the launch passes, else that of the data or of the accumulator."""
         if isinstance(value, DtypeValue) and value.name:
             self.op.bind[name] = {"dtype": value.name}
             return
@@ -176,7 +176,7 @@ class Constexprs:
                 self.work.spec(tensor)["when"] = text
 
     def _add_computed(self, name: str) -> bool:
-        """Add what the launch computes from sizes: a constant of the variant, a size, a power of two that holds one."""
+        """Add a value that the launch computes from sizes: a constant of the variant, a size, or a power of two."""
         text = self.work.expression(self.work.launch.size(name))
         if not text:
             return False
@@ -190,7 +190,7 @@ class Constexprs:
         return True
 
     def _add_argument(self, name: str, argument: HostTensor) -> bool:
-        """An argument of the function that launches the kernel: a flag, or a number that picks a variant."""
+        """Add an argument of the launching function: a flag, or a number that picks a variant."""
         default = argument.default.value if isinstance(argument.default, Const) else None
         if (
             argument.annotation == bool.__name__
@@ -215,7 +215,7 @@ class Constexprs:
         return True
 
     def _only_guarded(self, name: str) -> DraftTensor | None:
-        """The input that a parameter says is there, where that is the one thing that it decides."""
+        """Return the input whose presence is all that a parameter decides."""
         guarded = self.work.guarded_by(Guard(name))
         return guarded[0] if len(guarded) == 1 and self._is_input(guarded[0]) else None
 

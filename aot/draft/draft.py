@@ -1,4 +1,4 @@
-"""A proposed op, before it is text."""
+"""A proposed op as data."""
 
 from __future__ import annotations
 
@@ -10,10 +10,10 @@ from .sizes import names_of
 
 @dataclass
 class OpDraft:
-    """An op as a manifest has it, key by key.
+    """An op with the keys of a manifest.
 
     Attributes:
-        notes: (key, name) → what a person must decide about it.
+        notes: (key, name) → text about a decision that is left to a person.
     """
 
     name: str
@@ -33,16 +33,16 @@ class OpDraft:
     notes: dict[tuple[str, str], str] = field(default_factory=dict)
 
     def note(self, key: str, name: str, text: str) -> None:
-        """Mark an entry of a key with what a person must decide about it."""
+        """Add a note about a decision that is left to a person."""
         old = self.notes.get((key, name))
         self.notes[key, name] = f"{old}; {text}" if old and text not in old else text
 
     def names(self) -> set[str]:
-        """The names that expressions may have, besides dims."""
+        """Names that expressions may use, besides dims."""
         return {*self.tensors, *self.scalars, *self.dtypes, *self.constexprs}
 
     def dims(self) -> list[str]:
-        """The names of dims, each once."""
+        """Names of dims, without duplicates."""
         shapes = [str(dim) for tensor in self.tensors.values() for dim in tensor["shape"]]
         names = (name for dim in shapes for name in sorted(names_of(dim)))
         return list(dict.fromkeys(name for name in names if name not in self.scalars))

@@ -1,4 +1,4 @@
-"""The dtypes of an op's tensors: as the launch has them, else by what the kernel does with their numbers."""
+"""Infer the dtypes of an op's tensors from the launch, else from the kernel's operations on their values."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ _QUANTISED = re.compile(r"(?i)quant|fp8|int8|(^|_)q(_ptr)?$|_q$|packed")
 
 
 class Dtypes:
-    """Gives each tensor a dtype, or a dtype variable, and marks what is a guess."""
+    """Assignment of a dtype or a dtype variable to each tensor, with notes on guesses."""
 
     def __init__(self, work: Workbench):
         self.work, self.found = work, work.found
@@ -27,7 +27,7 @@ class Dtypes:
         self._data = set().union(*(stored.sources for stored in self.found.stored.values()))
 
     def of(self, tensor: DraftTensor) -> str:
-        """The dtype of a tensor, or its variable."""
+        """Return the dtype of a tensor, or its variable."""
         host = self.work.launch.tensor(tensor.parameter)
         options = self.found.element.get(tensor.parameter) or (host.final_dtypes() if host is not None else ())
         if options:

@@ -1,4 +1,4 @@
-"""Expressions of a kernel as values: sums, masks, descriptors; and what they load, store and call."""
+"""Interpret the expressions of a kernel: their values (sums, masks, descriptors), loads, stores and calls."""
 
 from __future__ import annotations
 
@@ -17,16 +17,16 @@ from .values import LOADED_KEY as LOADED
 from .values import Atom, Sum, other
 
 MAX_CALLS = 12
-"""Depth of functions within functions; one that calls itself is gone through once."""
+"""Maximum depth of inlined calls; a recursive function is inlined once."""
 MAX_SPLITS = 400
-"""Statements and operations of a kernel that both sides of a branch are gone through for; of later ones one side is."""
+"""Maximum number of statements and operations for which both sides of a branch are interpreted."""
 
 _HINTS = ("multiple_of", "max_contiguous", "max_constancy")
 _SHAPES = ("broadcast_to", "expand_dims", "view", "reshape", "ravel", "trans", "permute", "interleave", "join", "flip")
 _THROUGH = frozenset({"abs", "int", "float", "bitcast", *_HINTS, *_SHAPES})
-"""Functions and methods whose value is, for what is looked for here, their first argument."""
+"""Functions and methods that are treated as returning their first argument."""
 MOST_BITS = 31
-"""By how much numbers are shifted where that is not known."""
+"""Assumed shift amount if it is unknown."""
 _ARITHMETIC = frozenset({"minimum", "maximum", "min", "max", "clamp", "fma"})
 _BITS = (ast.BitAnd, ast.BitOr, ast.BitXor, ast.LShift, ast.RShift)
 _ATOMICS = frozenset(f"atomic_{name}" for name in ("add", "max", "min", "and", "or", "xor", "cas", "xchg"))
@@ -55,14 +55,14 @@ class _Handle:
 
 @dataclass(frozen=True)
 class _Module:
-    """A name that is nothing of the kernel's own."""
+    """A name from outside the kernel."""
 
     name: str
 
 
 @dataclass(frozen=True)
 class Text:
-    """A constant that is no whole number."""
+    """A constant that is not an integer."""
 
     value: object
 
@@ -72,8 +72,8 @@ class Either:
     """A value that differs between the two sides of a branch.
 
     Attributes:
-        branch: the number of the branch; what has the same number differs together.
-        guards: what holds on either side.
+        branch: the number of the branch; values with the same number take the same side.
+        guards: the guards of either side.
     """
 
     branch: int
@@ -103,7 +103,7 @@ Value = Any  # Sum, tuple of values, _Handle, Text, _Mask, Either, Cast
 
 @dataclass
 class Frame:
-    """A function that is being gone through."""
+    """A function that is being interpreted."""
 
     text: FunctionText
     names: dict[str, Value]
@@ -111,7 +111,7 @@ class Frame:
 
 
 class Expressions:
-    """Goes through expressions. What goes through statements is made of it."""
+    """Interpreter of expressions, and the base class of the interpreter of statements."""
 
     def __init__(self, kernel: KernelText):
         self.kernel = kernel
@@ -124,11 +124,11 @@ class Expressions:
         self._counter = 0
 
     def function(self, frame: Frame) -> Value:
-        """Go through a function; what it returns."""
+        """Interpret a function and return its value."""
         raise NotImplementedError
 
     def _condition(self, node: ast.expr, frame: Frame) -> tuple[list[Guard], list[Guard]]:
-        """Find what is known of parameters where a condition holds, and where it does not."""
+        """Return the guards of parameters if a condition holds, and if it does not."""
         raise NotImplementedError
 
     def _value(self, node: ast.expr, frame: Frame) -> Value:
@@ -175,19 +175,19 @@ class Expressions:
         del self._guards[count:]
 
     def may_split(self) -> bool:
-        """Tell whether there is time left to go through both sides of a branch once more."""
+        """Return True if both sides of another branch may be interpreted, within `MAX_SPLITS`."""
         self._splits += 1
         return self._splits <= MAX_SPLITS
 
     def branch_number(self) -> int:
-        """A number for a branch that no other has."""
+        """Return a new number for a branch."""
         self._counter += 1
         return self._counter
 
     def merged(
         self, branch: int, guards: tuple[tuple[Guard, ...], tuple[Guard, ...]], first: Value, second: Value
     ) -> Value:
-        """Find what is one value on one side of a branch, and another on the other side."""
+        """Merge the values of the two sides of a branch."""
         if first is second or first == second:
             return first
         if not (_is_place(first) and _is_place(second)):
@@ -557,7 +557,7 @@ def _joined(parts: Sequence[Value]) -> Value:
 
 
 def whole(value: Value) -> Sum:
-    """A value as a sum."""
+    """Return a value as a sum."""
     if isinstance(value, Sum):
         return value
     if isinstance(value, _Mask | Cast):
@@ -572,7 +572,7 @@ def whole(value: Value) -> Sum:
 
 
 def argument_of(value: Value) -> str:
-    """The argument that a value is; empty where it is anything else."""
+    """Return the argument that a value is; empty for any other value."""
     if isinstance(value, Cast):
         value = value.value
     return value.argument() if isinstance(value, Sum) else ""
@@ -591,7 +591,7 @@ def loaded_base(value: Value) -> str:
 
 
 def bases_of(pointer: Sum) -> list[str]:
-    """The arguments that an address may start from."""
+    """Return the arguments that may be the base of an address."""
     alone = (product[0] for product, count in pointer.terms.items() if len(product) == 1 and count == 1)
     return [atom.key for atom in alone if atom.kind == values.ARGUMENT]
 

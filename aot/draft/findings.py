@@ -1,4 +1,4 @@
-"""Findings in the body of a kernel: accesses, bounds, flags, choices. `aot.draft.body` fills it."""
+"""Findings in a kernel's body: accesses, bounds, flags and choices. `aot.draft.body` collects them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class Bound:
 
 @dataclass(frozen=True)
 class Guard:
-    """A condition that holds where something is done: of a parameter its value, or whether it is not None."""
+    """A condition on a parameter that guards an operation: its value, or its presence."""
 
     parameter: str
     value: object = True
@@ -32,8 +32,8 @@ class Access:
     """A load, a store or an atomic.
 
     Attributes:
-        pointer: with the tensor's argument in it.
-        bounds: those of its mask.
+        pointer: address, which includes the tensor's argument.
+        bounds: bounds of the mask.
     """
 
     kind: str

@@ -1,4 +1,4 @@
-"""The grid of a launch: as the kernel's file has it, else by what the kernel counts with its program ids."""
+"""The grid of a launch, from the kernel's file, else from the dims that its program ids index."""
 
 from __future__ import annotations
 

@@ -1,8 +1,8 @@
-"""Goes through the function that launches a kernel, up to the launch, without running it.
+"""Abstract interpretation of the function that launches a kernel, up to the launch.
 
-Every name gets a value (`aot.draft.host_values`). Of a branch both sides are gone through, and what they make is
-merged; what an `assert`, or an `if` that ends with `raise`, says of sizes, dtypes and dims is noted. What is not
-understood is `Unknown`.
+Names have values of `aot.draft.host_values`. Both sides of a branch are interpreted, and the results are merged. The
+conditions of `assert`, and of an `if` that ends with `raise`, become facts about sizes, dtypes and dims. Unsupported
+expressions are `Unknown`.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ from .host_values import (
 from .sizes import names_of, renamed
 
 MAX_CALLS = 4
-"""Depth of functions of the file that are gone through within each other."""
+"""Maximum depth of inlined functions of the file."""
 _ON_AMD = {"is_hip": True, "is_cuda": False, "is_xpu": False, "is_npu": False}
 """Questions about the machine, answered for AMD, whose limits are the narrower."""
 _OPERATORS: Mapping[type, str] = {ast.Mult: "*", ast.Add: "+", ast.Sub: "-", ast.FloorDiv: "//", ast.Mod: "%"}
@@ -51,7 +51,7 @@ _SIZES = {"cdiv": "cdiv", "ceil_div": "cdiv", "next_power_of_2": "next_pow2", "m
 
 @dataclass
 class Facts:
-    """Everything that a function says of its arguments.
+    """Facts about a function's arguments.
 
     Attributes:
         tensors: by key.
@@ -80,7 +80,7 @@ class Host:
     """Evaluates a function of a file.
 
     Args:
-        reached: called with a launch, and told whether that is the one that was looked for.
+        reached: called with this object and the launch when it is reached.
     """
 
     def __init__(self, outer: Mapping[str, Value], launch: ast.Call | None, reached: Callable[[Host, ast.Call], None]):
@@ -92,7 +92,7 @@ class Host:
         self._result: Value | None = None
 
     def tensor(self, hint: str, **known: object) -> HostTensor:
-        """A tensor with a key of its own."""
+        """Create a tensor with a unique key."""
         key, count = hint, 1
         while key in self.facts.tensors:
             key, count = f"{hint}_{count + 1}", count + 1
@@ -102,7 +102,7 @@ class Host:
     # Functions
 
     def enter(self, scope: ast.FunctionDef) -> None:
-        """Go through the function that has the launch."""
+        """Interpret the function that contains the launch."""
         arguments = scope.args
         plain = [*arguments.posonlyargs, *arguments.args]
         defaults: dict[str, ast.expr] = {
@@ -121,7 +121,7 @@ class Host:
         self.run(scope.body)
 
     def run(self, body: Sequence[ast.stmt]) -> None:
-        """Go through statements."""
+        """Interpret statements."""
         with suppress(_End):
             self._block(body)
 
@@ -359,7 +359,7 @@ class Host:
     # Expressions
 
     def value(self, node: ast.expr) -> Value:
-        """Find what an expression stands for."""
+        """Return the value of an expression."""
         if node is self.launch and isinstance(node, ast.Call):
             self._reached(self, node)
             return Unknown()
@@ -594,7 +594,7 @@ class Host:
         return Size(f"{name}({', '.join(texts)})") if all(texts) else Unknown()
 
     def called(self, function: Function, arguments: Sequence[Value], named: Mapping[str, Value]) -> Value:
-        """Find what a function of the file returns."""
+        """Interpret a call of a function of the file, and return its value."""
         if self._depth >= MAX_CALLS:
             return Unknown()
         node, outside = function.node, self.names

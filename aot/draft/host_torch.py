@@ -1,4 +1,4 @@
-"""Calls of torch in the function that launches a kernel: attributes and methods of tensors, and what makes tensors."""
+"""torch in the function that launches a kernel: attributes, methods and factories of tensors."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ from .host_values import (
 
 
 class Host(Protocol):
-    """A function that is being gone through."""
+    """A function that is being interpreted."""
 
     def tensor(self, hint: str, **known: object) -> HostTensor:
-        """A tensor with a key of its own."""
+        """Create a tensor with a unique key."""
 
 
 _DTYPES = {name: row.name for row in DTYPES.values() for name in (row.name, *row.torch)}
@@ -38,7 +38,7 @@ _DTYPES = {name: row.name for row in DTYPES.values() for name in (row.name, *row
 _TRITON_DTYPES = {re.sub("^fp8", "float8", row.triton): row.name for row in DTYPES.values()} | {"int1": BOOL.name}
 """Names of dtypes in `triton.language` that torch does not have → in manifests."""
 _SAME = frozenset(("contiguous", "detach", "cuda", "cpu", "requires_grad_", "pin_memory", "data", "zero_"))
-"""Methods and attributes that give the same numbers in the same places, or packed."""
+"""Methods and attributes that keep shape and values, and possibly pack the tensor."""
 _CASTS = {name: row.name for row in DTYPES.values() for name in row.torch} | {
     row.name: row.name for row in (BOOL, BFLOAT16)
 }
@@ -47,7 +47,7 @@ _MAKERS = {"empty": EMPTY, "zeros": ZEROS, "ones": "ones", "full": "full", "empt
 
 
 def dtype_name(text: str) -> str:
-    """The dtype that `torch.NAME` or `tl.NAME` is; empty for anything else."""
+    """Return the dtype `torch.NAME` or `tl.NAME`; empty for anything else."""
     owner, _, name = text.rpartition(".")
     if owner == "torch":
         return _DTYPES.get(name, "")
@@ -55,7 +55,7 @@ def dtype_name(text: str) -> str:
 
 
 def attribute(host: Host, tensor: HostTensor, name: str) -> Value:
-    """An attribute of a tensor."""
+    """Return an attribute of a tensor."""
     match name:
         case "shape":
             shape = tensor.shape
@@ -73,7 +73,7 @@ def attribute(host: Host, tensor: HostTensor, name: str) -> Value:
 
 
 def method(host: Host, tensor: HostTensor, name: str, given: Sequence[Value], named: Mapping[str, Value]) -> Value:
-    """Find what a method of a tensor returns."""
+    """Return the value of a method call on a tensor."""
     match name:
         case "size" if given and isinstance(given[0], Const) and type(given[0].value) is int:
             return _size(tensor.extent(given[0].value))
@@ -116,7 +116,7 @@ def method(host: Host, tensor: HostTensor, name: str, given: Sequence[Value], na
 
 
 def factory(host: Host, name: str, given: Sequence[Value], named: Mapping[str, Value]) -> Value | None:
-    """A tensor that a call of torch makes; None where the call makes none."""
+    """Return the tensor that a call of torch creates; None if it creates none."""
     like = name.removesuffix("_like")
     if like in _MAKERS and like != name and given and isinstance(given[0], HostTensor):
         source = given[0]
@@ -184,7 +184,7 @@ def _remaining(view: HostTensor, tensor: HostTensor, rest: Sequence[str]) -> str
 
 
 def _permuted(host: Host, tensor: HostTensor, given: Sequence[Value] | None, swap: bool = False) -> Value:
-    """A tensor with its dims in another order: a tensor of its own to the kernel."""
+    """Return a permuted tensor, which the kernel sees as another tensor."""
     shape = tensor.shape
     if shape is None and given is None:
         tensor.set_rank(2)

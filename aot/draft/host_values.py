@@ -1,7 +1,7 @@
-"""Values in the function that launches a kernel: tensors with their shapes, sizes, strides, conditions, constants.
+"""Values in the function that launches a kernel: tensors, sizes, strides, conditions and constants.
 
-A size is the text of an expression. The extent of a tensor's dim is a name in it, `<tensor>__<position>`; the number of
-elements of a tensor whose dims are not known is `<tensor>__numel`.
+A size is the text of an expression. It names the extent of a tensor's dim `<tensor>__<position>`, and the number of
+elements of a tensor of unknown rank `<tensor>__numel`.
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from dataclasses import dataclass, field
 
 ZEROS, EMPTY = "zeros", "empty"
 UNKNOWN = "unknown__size"
-"""The name of a size of which nothing is known."""
+"""Name of an unknown size."""
 
 
 @dataclass(frozen=True)
 class Unknown:
-    """A value of which nothing is known."""
+    """An unknown value."""
 
     text: str = ""
 
@@ -97,7 +97,7 @@ class Joined:
 
 @dataclass(frozen=True)
 class Several:
-    """A value of several, by a condition that is not known."""
+    """Several possible values, of which an unknown condition selects one."""
 
     options: tuple[Value, ...]
 
@@ -147,7 +147,7 @@ class HostTensor:
 
     @property
     def is_optional(self) -> bool:
-        """Tell whether the caller may pass None."""
+        """The caller may pass None."""
         return isinstance(self.default, Const) and self.default.value is None
 
     @property
@@ -164,7 +164,7 @@ class HostTensor:
         return None if self.rank is None else tuple(f"{self.key}__{i}" for i in range(self.rank))
 
     def set_rank(self, rank: int) -> None:
-        """Note how many dims it has."""
+        """Set the number of dims."""
         if self.like is not None:
             self.like.set_rank(rank)
         elif self.joined is not None:
@@ -175,7 +175,7 @@ class HostTensor:
             self.rank = rank
 
     def extent(self, dim: int) -> str:
-        """The extent of a dim, by position; negative ones count from the last."""
+        """Return the extent of a dim by position; negative positions count from the end."""
         shape = self.shape
         if shape is not None:
             return shape[dim] if -len(shape) <= dim < len(shape) else UNKNOWN

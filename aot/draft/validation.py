@@ -1,4 +1,4 @@
-"""Holds a draft to what a build holds manifests to: the loader and the planner read it before anybody else does."""
+"""Validate drafts with the manifest loader and the planner."""
 
 from __future__ import annotations
 
@@ -18,11 +18,11 @@ from .draft import OpDraft
 from .manifest_text import manifest_text
 
 TARGET = Target("gfx942")
-"""The architecture that drafts are planned for; nothing is compiled."""
+"""The architecture that drafts are planned for."""
 
 
 def mark_faults(ops: Sequence[OpDraft], root: Path, process: ForkedProcess) -> None:
-    """Mark each op that a build refuses with why. root: project root of the kernels."""
+    """Add the build's error as a note to each op that it refuses. `root`: project root of the kernels."""
 
     def inspect(folder: str, path: str, arch: str) -> KernelSource:
         return process.run(inspect_kernel, folder, path, arch)

@@ -1,8 +1,7 @@
 """Integers and pointers in a kernel: sums of products of a few kinds of atoms.
 
 `x_ptr + row * stride + cols` is the sum of an argument, of a product of a program id and an argument, and of a range.
-What is neither sum nor product (a quotient, a remainder, a loaded value) is an atom of its own, which knows the atoms
-that it depends on.
+Any other operation (a quotient, a remainder, a load) is an atom, which records the atoms that it depends on.
 """
 
 from __future__ import annotations
@@ -13,7 +12,7 @@ from dataclasses import dataclass, field
 from functools import cached_property
 
 MAX_TERMS = 200
-"""Products of a sum; one that has more is an atom of its own."""
+"""Maximum number of products of a sum; larger sums become atoms."""
 
 ARGUMENT, PROGRAM, PROGRAMS, RANGE, LOOP, LOADED = "argument", "program", "programs", "range", "loop", "loaded"
 LOADED_KEY = "loaded "
@@ -23,7 +22,7 @@ QUOTIENT, REMAINDER, OTHER = "quotient", "remainder", "other"
 
 @dataclass(frozen=True, order=True)
 class Atom:
-    """Something that is no sum and no product.
+    """A value that is neither a sum nor a product.
 
     Attributes:
         kind: one of the kinds above.
@@ -76,12 +75,12 @@ class Sum:
         return self.terms.get((), 0) if not set(self.terms) - {()} else None
 
     def key(self) -> frozenset[tuple[Product, int]]:
-        """A key that equal sums have in common."""
+        """Key by which sums are compared."""
         return frozenset(self.terms.items())
 
     @property
     def digest(self) -> str:
-        """A short text that equal sums have in common."""
+        """Short digest of `key`."""
         return f"#{hashlib.sha256(str(sorted(map(str, self.terms.items()))).encode()).hexdigest()[:12]}"
 
     def plus(self, other: Sum, sign: int = 1) -> Sum:
@@ -110,13 +109,13 @@ class Sum:
 
 
 def other(text: str, values: Iterable[Sum], kind: str = OTHER) -> Sum:
-    """Something that is computed from values, and of which no more is known."""
+    """Return an opaque value that depends on others."""
     parts = frozenset().union(*(value.atoms for value in values))
     return Sum.of(Atom(kind, text, parts))
 
 
 def arguments(atoms: Iterable[Atom]) -> Iterator[str]:
-    """The names of the arguments among atoms."""
+    """Return the names of the arguments among atoms."""
     return (atom.key for atom in atoms if atom.kind == ARGUMENT)
 
 

@@ -1,4 +1,4 @@
-"""Knowledge of a kernel while its op is put together, and the names of its parts there.
+"""The state of drafting an op: a kernel's findings, and the names of its parts in the op.
 
 A size is an expression of symbols until it is written into the op: the names of extents in the function that launches
 the kernel (`aot.draft.host_values`), `arg__<parameter>` for a parameter of which that says nothing, `grid__<axis>` for
@@ -25,7 +25,7 @@ FUNCTIONS = frozenset({"cdiv", "min", "max", "next_pow2", "num_cus"})
 
 
 class Workbench:
-    """A kernel, what was found in it, and the op that is being made.
+    """A kernel, its findings, and the op that is being drafted.
 
     Attributes:
         parameters: by name; of a parameter that is a tuple its members.
@@ -52,7 +52,7 @@ class Workbench:
     # Tensors
 
     def tensor_name(self, parameter: str) -> str:
-        """Find what a tensor is called: its parameter without what says that it is a pointer."""
+        """Return the name of a tensor: its parameter's, without a prefix or suffix for pointers."""
         name = re.sub(r"(?i)_?(ptrs?|pointer|desc)$|^desc_", "", parameter.partition(".")[0]).strip("_")
         return free(clean(name or parameter), set())
 
@@ -71,7 +71,7 @@ class Workbench:
         return views[0] if views else None
 
     def guarded_by(self, guard: Guard) -> list[DraftTensor]:
-        """The tensors that are accessed only under a condition."""
+        """Return the tensors that are accessed only under a condition."""
         return [tensor for tensor in self.tensors if guard in tensor.guards]
 
     def spec(self, tensor: DraftTensor) -> dict[str, object]:
@@ -109,10 +109,10 @@ class Workbench:
         return text if text and not tuned and "num_cus" not in names_of(text) else f"grid__{axis}"
 
     def expression(self, text: str, declared: bool = True) -> str:
-        """An expression of symbols in the op's names; empty where it has some that the op does not.
+        """Translate an expression of symbols into the op's names; empty if the op lacks one of them.
 
         Args:
-            declared: whether dims have to be there already, in the shape of some tensor.
+            declared: dims must already be in the shape of a tensor.
         """
         if not text or not functions_of(text) <= FUNCTIONS:
             return ""
@@ -133,7 +133,7 @@ class Workbench:
         return {*self.op.dims(), *self.op.scalars, *self.op.constexprs, *self.op.blocks, *tuned}
 
     def name_of(self, symbol: str) -> str:
-        """Find what a symbol is called in the op; empty for what the op does not have."""
+        """Return the op's name of a symbol; empty if it has none."""
         if symbol in self.dim_names:
             return self.dim_names[symbol]
         if symbol in FUNCTIONS:
@@ -196,18 +196,18 @@ def _is_of(tensor: HostTensor, key: str) -> bool:
 
 
 def op_name(kernel: str) -> str:
-    """Find what an op is called whose kernel has a name."""
+    """Return the name of an op, given its kernel's name."""
     name = clean(re.sub(r"(?i)^triton_|_kernel(?=_|$)|^kernel_", "", kernel.strip("_"))) or "op"
     return f"{name}_op" if name in RESERVED_OPS or name in RESERVED else name
 
 
 def clean(name: str) -> str:
-    """A name that manifests allow."""
+    """Return a name that manifests allow."""
     name = re.sub(r"_+", "_", re.sub(r"\W", "_", name)).strip("_")
     name = name if name[:1].isalpha() else f"n{name}"
     return f"{name}_value" if name in RESERVED else name
 
 
 def free(name: str, taken: Collection[str]) -> str:
-    """A name that nothing else has."""
+    """Return a name that is not taken."""
     return name if name not in taken else free(f"{name}_dim", taken)

@@ -1,6 +1,6 @@
 """Read how a kernel's file launches it: the argument of each parameter, the options, the grid.
 
-The first of several launches is taken. The function around it is walked through as in `aot.draft.host`; nothing is
+If there are several launches, the first is used. The function around it is interpreted by `aot.draft.host`; nothing is
 run.
 """
 
@@ -33,14 +33,14 @@ from .sizes import names_of, renamed, simplified
 
 @dataclass(frozen=True)
 class Launch:
-    """A launch of a kernel; an empty one where its file has none.
+    """A launch of a kernel; empty if its file has none.
 
     Attributes:
-        arguments: parameter → what is passed for it.
-        options: what is passed besides, for the compiler.
-        grid: its extents, if they are a list.
-        facts: what the function around the launch says of its arguments.
-        others: how many more launches of the kernel the file has.
+        arguments: parameter → value that is passed for it.
+        options: compiler options that are passed.
+        grid: extents of the grid, if they are a list.
+        facts: facts about the launching function's arguments.
+        others: number of further launches of the kernel in the file.
     """
 
     arguments: Mapping[str, Value] = field(default_factory=dict)

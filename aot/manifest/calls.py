@@ -1,7 +1,6 @@
 """Calls files: the calls that a program makes, for `aotbuild --for`. `aot_runtime.record` writes them.
 
-What an entry says are the words of `aot_bundle.callspec.CallSpec`; what they mean for an op is checked in
-`aot.plan.calls`.
+An entry has the fields of `aot_bundle.callspec.CallSpec`. `aot.plan.calls` checks them against the op.
 """
 
 from __future__ import annotations
@@ -25,7 +24,7 @@ Stride = Annotated[int, Field(gt=-(2**63), lt=2**63)]
 
 
 class CallEntrySpec(Spec):
-    """A call of an op, in words instead of arrays."""
+    """A call of an op, described without arrays."""
 
     bundle: Name | None = Field(None, description="The bundle that is called; by default any that has the op.")
     op: Name = Field(description="The op that is called.")
@@ -42,7 +41,7 @@ class CallEntrySpec(Spec):
         {}, description="Scalar → its value. One that no decision depends on need not be there."
     )
     num_cus: int | None = Field(None, ge=1, description="Compute units of the device; by default a whole GPU's.")
-    num_xcds: int | None = Field(None, ge=1, description="Its dies; by default a whole GPU's.")
+    num_xcds: int | None = Field(None, ge=1, description="Its XCDs; by default a whole GPU's.")
 
 
 class CallsSpec(Spec):
@@ -79,7 +78,7 @@ class CallEntry:
         return self.file.locate(self.position, *path)
 
     def may_call(self, bundle: str) -> bool:
-        """Tell if the entry is for this bundle, or for any."""
+        """Return True if the entry is for this bundle or for any."""
         return self.spec.bundle in (None, bundle)
 
 
@@ -90,13 +89,15 @@ def load_calls(path: Path) -> CallsFile:
 
 
 def entries(files: Iterable[CallsFile]) -> tuple[CallEntry, ...]:
-    """Every entry of some files, in their order."""
+    """Return the entries of all files, in order."""
     return tuple(CallEntry(file, position) for file in files for position in range(len(file.spec.calls)))
 
 
 def entry_faults(found: Iterable[CallEntry], manifests: Iterable[Manifest]) -> Iterator[str]:
-    """Yield faults of entries for a build of some manifests: calls of unknown ops, and manifests without any call.
-    Entries of other bundles are allowed, as one file may serve many builds."""
+    """Yield faults of entries for a build of manifests: calls of unknown ops, and manifests without calls.
+
+    Entries for other bundles are allowed, as a file may serve several builds.
+    """
     called, bundles = list(found), list(manifests)
     ops = {manifest.spec.bundle: [source.name for source in manifest.sources] for manifest in bundles}
     for entry in called:
@@ -115,6 +116,6 @@ def entry_faults(found: Iterable[CallEntry], manifests: Iterable[Manifest]) -> I
 
 
 def check_entries(found: Iterable[CallEntry], manifests: Iterable[Manifest]) -> None:
-    """Raise `ManifestError` with every one of `entry_faults`."""
+    """Raise `ManifestError` with all `entry_faults`, if any."""
     if faults := list(entry_faults(found, manifests)):
         raise ManifestError(faults)

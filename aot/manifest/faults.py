@@ -17,7 +17,7 @@ Model = TypeVar("Model", bound=BaseModel)
 
 
 def validated(file: YamlFile, model: type[Model]) -> Model:
-    """The content of a file as a model. Raises `ManifestError` with every fault, each at its file:line:column."""
+    """Validate a file's content as a model. Raises `ManifestError` with all faults, each with file:line:column."""
     if not isinstance(file.data, dict):
         raise file.error((), f"expected a mapping with the keys {', '.join(model.model_fields)}")
     try:
@@ -35,7 +35,7 @@ def validated(file: YamlFile, model: type[Model]) -> Model:
 
 
 def _file_path(file: YamlFile, keys: Iterable[Key]) -> tuple[Key, ...]:
-    """The keys of pydantic's path that are the file's: it adds the members of unions."""
+    """Remove the members of unions from pydantic's path, which leaves the file's keys."""
     path: tuple[Key, ...] = ()
     for key in keys:
         if (*path, key) in file.positions:
@@ -55,7 +55,7 @@ _EXPECTED = {
 
 
 def _describe(model: type[BaseModel], path: tuple[Key, ...], items: list[Any], deeper: bool) -> set[str]:
-    """Describe the errors of one place. The errors of all members of a union become one."""
+    """Describe the errors at one path. The errors of all members of a union become one."""
     name = ".".join(map(str, path))
     wrong = [item for item in items if item["type"] in _EXPECTED]
     texts = {_fault(model, path, name, item) for item in items if item not in wrong}
@@ -90,7 +90,7 @@ def _given(item: Any) -> str:
 
 
 def _known_keys(model: type[BaseModel], path: tuple[Key, ...]) -> list[str]:
-    """The keys that the model at `path` has; it is found by walking the annotations."""
+    """Return the keys of the model at `path`, found by following the annotations."""
     current: list[Any] = [model]
     for key in path:
         current = [inner for annotation in current for inner in _inside(annotation, key)]
@@ -98,7 +98,7 @@ def _known_keys(model: type[BaseModel], path: tuple[Key, ...]) -> list[str]:
 
 
 def _inside(annotation: Any, key: Key) -> list[Any]:
-    """The annotations of what an annotated value has under `key`, each member of a union by itself."""
+    """Yield the annotations of the value under `key`, one for each member of a union."""
     if key in getattr(annotation, "model_fields", {}):
         return _members(annotation.model_fields[key].annotation)
     arguments = get_args(annotation)

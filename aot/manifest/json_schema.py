@@ -20,12 +20,12 @@ MODELS: dict[str, type[Spec]] = {
 
 
 def schema_file(name: str) -> Path:
-    """Path of the schema of a key of `MODELS`."""
+    """Return the path of the schema of a key of `MODELS`."""
     return Path(__file__).with_name(f"{name}.schema.json")
 
 
 def json_schema(name: str) -> str:
-    """The JSON schema of a key of `MODELS`, as text."""
+    """Return the JSON schema of a key of `MODELS`, as text."""
     head = {"$schema": "https://json-schema.org/draft/2020-12/schema", "$id": f"urn:aotbuild:{name}"}
     return json.dumps({**head, **MODELS[name].model_json_schema()}, indent=1) + "\n"
 

@@ -1,4 +1,4 @@
-"""Reading a manifest: its own ops, those that it includes from others, and the tuning files of its ops."""
+"""Load a manifest with its included ops and tuning files."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ class Tuning:
     spec: TuningSpec
 
     def entry(self, arch: str) -> tuple[tuple[Key, ...], ArchTuningSpec] | None:
-        """(path in the file, entry) for an architecture."""
+        """Return (path in the file, entry) for an architecture."""
         for i, entry in enumerate(self.spec.tuning):
             if arch in entry.arch:
                 return ("tuning", i), entry
@@ -38,11 +38,11 @@ class Tuning:
 
 @dataclass(frozen=True)
 class OpSource:
-    """An op of a bundle: where it is declared, and what is built of it.
+    """An op of a bundle and the manifest that declares it.
 
     Attributes:
-        manifest: the one that declares the op; of an included op not the one that includes it.
-        only: axis or dtype variable → the values to build; of the others all.
+        manifest: the manifest that declares the op, also if another one includes it.
+        only: axis or dtype variable → the values to build; all values of those that are not listed.
     """
 
     manifest: Manifest
@@ -60,8 +60,8 @@ class Manifest:
     Attributes:
         spec: the validated content.
         root: absolute folder that kernel paths start from.
-        sources: the bundle's ops: those that are included, then the manifest's own.
-        kernel_configs: what the autotuners of kernels have, of those ops that `with_op` told of.
+        sources: the bundle's ops: included ones, then the manifest's own.
+        kernel_configs: configs of the kernels' autotuners, for the ops that were passed to `with_op`.
     """
 
     def __init__(self, file: YamlFile, spec: ManifestSpec, included: Iterable[OpSource] = ()):
@@ -72,25 +72,25 @@ class Manifest:
         self._tuning: dict[str, Tuning | None] = {}
 
     def tuning(self, op: str) -> Tuning | None:
-        """The tuning file of an op, or the one that it shares. Raises `ManifestError`."""
+        """Return the tuning file of an op, which it may share with another. Raises `ManifestError`."""
         path = self.tuning_path(op)
         if path.stem not in self._tuning:
             self._tuning[path.stem] = load_tuning(path) if is_file(path) else None
         return self._tuning[path.stem]
 
     def tuning_path(self, op: str) -> Path:
-        """Path of an op's tuning file, which need not exist."""
+        """Return the path of an op's tuning file, which need not exist."""
         return self.file.path.resolve().parent / "tuning" / f"{self.spec.ops[op].tuning or op}.yaml"
 
     def with_op(self, name: str, spec: OpSpec, kernel_configs: KernelConfigs) -> Manifest:
-        """The same with what the kernels of an op say: the op as that makes it, and the configs that they have."""
+        """Return a copy with an op completed from its kernels' decorators, and with the configs of these kernels."""
         other = copy.copy(self)
         other.spec = self.spec.model_copy(update={"ops": {**self.spec.ops, name: spec}})
         other.kernel_configs = {**self.kernel_configs, **kernel_configs}
         return other
 
     def alone(self, source: OpSource, spec: OpSpec, tuning: Tuning | None) -> Manifest:
-        """A manifest of one op of this one's, which is `spec` there, with `tuning` for its tuning file."""
+        """Return a manifest with a single op, `spec`, and the tuning file `tuning`."""
         other = copy.copy(self)
         other.spec = self.spec.model_copy(update={"ops": {source.name: spec}})
         other.sources = (OpSource(other, source.name, source.only),)
@@ -122,9 +122,9 @@ class Manifest:
 
 
 def load_manifest(path: Path) -> Manifest:
-    """Read and validate a manifest, by its path or the name of a shipped one.
+    """Read and validate a manifest, given its path or the name of a shipped one.
 
-    Raises `ManifestError` with every fault, each at its file:line:column.
+    Raises `ManifestError` with all faults, each with file:line:column.
     """
     try:
         file = read_yaml(find_manifest(path))

@@ -1,4 +1,4 @@
-"""Axes of an op: those in its manifest, and one for each optional tensor, which tells kernels whether a call has it."""
+"""The axes of an op: its constexprs, and a boolean axis for the presence of each optional tensor."""
 
 from __future__ import annotations
 
@@ -9,9 +9,9 @@ from .schema import AxisSpec, OpSpec
 
 
 def op_axes(op: OpSpec) -> dict[str, AxisSpec]:
-    """The op's `constexprs`, and an axis `HAS_<TENSOR>` for each tensor that may be absent.
+    """Return the op's `constexprs`, and an axis `HAS_<TENSOR>` for each tensor that may be absent.
 
-    There is none for a tensor that is `nullable`, whose presence a `constexpr` tells already, or if the name is taken.
+    A tensor gets no axis if it is `nullable`, if a `constexpr` has its presence already, or if the name is taken.
     """
     axes = dict(op.constexprs)
     told = {_canonical(str(axis.pick)) for axis in axes.values()}
@@ -25,7 +25,7 @@ def op_axes(op: OpSpec) -> dict[str, AxisSpec]:
 
 
 def presence(name: str, optional: bool, when: str) -> str:
-    """The condition under which a call has a tensor, in canonical spelling; empty if it always has."""
+    """Return the condition under which a call has a tensor, in canonical spelling; empty if it always has."""
     condition = f"given({name})" if optional else when
     return _canonical(condition) if condition else ""
 

@@ -1,4 +1,4 @@
-"""Manifests and tuning files: what they may say, as a schema. What it means is `aot.plan.contract`'s business.
+"""The schema of manifests and tuning files. `aot.plan.contract` interprets them.
 
 `docs/manifest.md` describes every key.
 """
@@ -33,10 +33,10 @@ def _one_of(what: str, known: Iterable[str]) -> Any:
 DATE = r"^\d{4}-\d\d-\d\d$"
 NAME, KERNEL = r"^[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*$", r"^[^:]+\.py:[A-Za-z_]\w*$"
 PATTERNS = {
-    DATE: "is no date: YYYY-MM-DD, in quotes",
-    NAME: "is no name: letters, digits and single underscores between them, a letter first",
-    VERSION: "is no version: numbers with dots between them, such as 1.2.0, 1.2.0rc1 or 1.2.0.dev3",
-    KERNEL: "is no kernel: path/from/the/root.py:function",
+    DATE: "is not a date: YYYY-MM-DD, in quotes",
+    NAME: "is not a name: letters, digits and single underscores between them, a letter first",
+    VERSION: "is not a version: numbers with dots between them, such as 1.2.0, 1.2.0rc1 or 1.2.0.dev3",
+    KERNEL: "is not a kernel: path/from/the/root.py:function",
 }
 Name = Annotated[str, Field(pattern=NAME)]
 
@@ -82,7 +82,7 @@ else:
 
 
 def is_function(value: Any) -> TypeGuard[str]:
-    """Tell if a parameter is bound to a `path.py:function`."""
+    """Return True if a parameter is bound to a `path.py:function`."""
     return isinstance(value, str) and re.match(KERNEL, value) is not None
 
 

@@ -1,7 +1,7 @@
-"""The manifests that come with aotbuild, which are named without a path: `attention`.
+"""Manifests that come with aotbuild. They are named without a path: `attention`.
 
-They lie beside their kernels below one folder: the checkout, or `aot/shipped` where aotbuild is installed. Paths from
-that folder are the same in both, and so is what is built.
+They are below the same root as their kernels: the checkout, or `aot/shipped` of an installation. Paths from the root
+are equal in both, so builds give the same bundles.
 """
 
 from __future__ import annotations
@@ -17,18 +17,18 @@ _PACKAGE = Path(__file__).resolve().parents[1]
 
 
 def shipped_root() -> Path:
-    """The folder that the folders `manifests` and `kernels` are in."""
+    """Return the folder that contains `manifests` and `kernels`."""
     installed = _PACKAGE / "shipped"
     return installed if is_folder(installed) else _PACKAGE.parent
 
 
 def shipped_manifests() -> dict[str, Path]:
-    """Name → path of each manifest that is shipped."""
+    """Return name → path of the shipped manifests."""
     return {path.stem: path for path in sorted((shipped_root() / "manifests").glob("*.yaml"))}
 
 
 def summary(path: Path) -> str:
-    """Return a shipped manifest's summary. The ops behind it are not read: there are many."""
+    """Return a shipped manifest's summary, without reading its ops."""
     from ruamel.yaml import YAML
 
     head = re.split(r"^(?:ops|include):", path.read_text(encoding="utf-8"), maxsplit=1, flags=re.MULTILINE)[0]
@@ -36,14 +36,14 @@ def summary(path: Path) -> str:
 
 
 def find_manifest(path: Path, folder: Path | None = None) -> Path:
-    """The file that a manifest's path or name means. A file that is there comes before a shipped manifest.
+    """Return the path of a manifest, given its path or name. An existing file precedes a shipped manifest.
 
     Args:
-        folder: what a path starts from; by default the working folder.
+        folder: base of relative paths; defaults to the working folder.
 
     Raises:
-        FileNotFoundError: there is neither, with what to write instead where that is likely; of other paths, the file
-            is left to the reader.
+        FileNotFoundError: there is no manifest of this name; the error suggests one. A path that is not a name is
+            returned even if the file does not exist.
     """
     file = folder / path if folder else path
     if is_file(file):
@@ -60,5 +60,5 @@ def find_manifest(path: Path, folder: Path | None = None) -> Path:
 
 
 def _is_name(path: Path) -> bool:
-    """Tell if this may be the name of a shipped manifest: it has no folder and no suffix."""
+    """Return True if this may be the name of a shipped manifest: it has no folder and no suffix."""
     return str(path) == path.name and not path.suffix

@@ -1,4 +1,4 @@
-"""Spaces: the candidates that `aotbuild tune` compares for an op. A shortlist is a space with few of them."""
+"""Spaces: the candidates that `aotbuild tune` compares for an op. A shortlist is a small space."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ from .yamlfile import YamlFile, read_yaml
 
 
 class CandidatesSpec(Spec):
-    """Configs. A list in place of a value stands for each of its values: two lists for every pair."""
+    """Configs. Lists of values stand for their Cartesian product."""
 
     blocks: dict[Name, Value | list[Value]] = Field({}, description="Constexpr parameters of the kernel.")
     options: dict[str, Option | list[Option]] = Field({}, description="Compiler options.")
 
 
 class SpaceCallSpec(CallEntrySpec):
-    """A call that candidates are compared on, in the words of calls files; the space says of which op."""
+    """A call of the space's op on which candidates are compared, described as in calls files."""
 
     op: Name = Field("", description="Not given here: it is the space's.")
     count: int = Field(1, ge=1, description="How much the call counts among those of its group.")

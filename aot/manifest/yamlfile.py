@@ -1,4 +1,4 @@
-"""YAML with positions: plain data, and where in the file each part of it stands."""
+"""YAML as plain data, with the position of each part in the file."""
 
 from __future__ import annotations
 
@@ -22,20 +22,20 @@ from aot_runtime.texts import escaped
 Key = str | int
 
 MAX_BYTES = 1 << 20
-"""Size of a file."""
+"""Maximum size of a file."""
 MAX_DEPTH = 100
-"""Mappings and lists within each other."""
+"""Maximum nesting of mappings and lists."""
 MAX_VALUES = 100_000
-"""Values of a file, those that an alias stands for counted wherever it is."""
+"""Maximum number of values of a file, with those of an alias counted at each use."""
 MAX_DIGITS = 100
-"""Characters of a whole number that are looked at."""
+"""Maximum number of characters of an integer."""
 
 
 class ManifestError(Exception):
     """A manifest (or a tuning file) is wrong. Each message starts with file:line:column.
 
     Attributes:
-        messages: every fault that was found, in file order where known.
+        messages: all faults, in file order if known.
     """
 
     def __init__(self, messages: Iterable[str]):
@@ -61,7 +61,7 @@ class YamlFile:
         return f"{self.path}:{line}:{column}"
 
     def error(self, path: Iterable[Key], message: str) -> ManifestError:
-        """A `ManifestError` about one part of the file."""
+        """Return a `ManifestError` about one part of the file."""
         return ManifestError([f"{self.locate(path)}: {message}"])
 
 
@@ -93,7 +93,7 @@ def read_yaml(path: Path) -> YamlFile:
 
 
 def _content(path: Path) -> bytes:
-    """The bytes of a file that is a regular one. Raises OSError, for a pipe or a device too."""
+    """Read a regular file. Raises OSError, also for pipes and devices."""
     content = read_regular(path, MAX_BYTES)
     if len(content) > MAX_BYTES:
         raise OSError(errno.EFBIG, f"it has more than {MAX_BYTES} bytes")
@@ -106,7 +106,7 @@ def _mark(path: Path, error: MarkedYAMLError) -> str:
 
 
 class _Plain:
-    """Makes plain data of a parsed document.
+    """Converter of a parsed document to plain data.
 
     Attributes:
         positions: (line, column) of each key and each member of a list, by its path.
@@ -137,13 +137,12 @@ class _Plain:
     def _mapping(self, node: MappingNode, path: tuple[Key, ...]) -> dict[str, Any]:
         members = self._members_of(node)
         for key, member in members.items():
-            # A key that `<<` merges in has no place of its own: it is where the mapping is.
+            # A key merged by `<<` has the position of the mapping.
             self.positions[(*path, key)] = _position(node if member.merged else member.key)
         return {key: self.value(member.value, (*path, key)) for key, member in members.items()}
 
     def _members_of(self, node: MappingNode) -> dict[str, _Member]:
-        """The members of a mapping. What is merged in comes first, as `<<` does: the order of tensors is that of
-        positional arguments."""
+        """Return the members of a mapping, merged ones first. The order of tensors is that of positional arguments."""
         if id(node) not in self._members:
             self._check_tag(node, "map")
             own: dict[str, _Member] = {}
@@ -160,7 +159,7 @@ class _Plain:
         return self._members[id(node)]
 
     def _merged(self, node: Node) -> dict[str, _Member]:
-        """Return the members that `<<` merges from a mapping or several; the first that has a key decides."""
+        """Return the members that `<<` merges from one or more mappings, of which earlier ones take precedence."""
         with self._within(node):
             if isinstance(node, MappingNode):
                 return {name: member._replace(merged=True) for name, member in self._members_of(node).items()}
@@ -213,7 +212,7 @@ class _Plain:
 
 
 class _Member(NamedTuple):
-    """A key of a mapping, its value, and whether it came by `<<`."""
+    """A key of a mapping and its value, with a flag for keys merged by `<<`."""
 
     key: Node
     value: Node

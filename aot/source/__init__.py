@@ -1,1 +1,1 @@
-"""Kernel sources: files of kernels as they are found, read and run as far as a kernel needs them."""
+"""Read kernel sources, and run their files as far as kernels need it."""

@@ -1,7 +1,6 @@
-"""A driver for Triton while kernels are loaded: it names the GPU that is built for, never that of the machine.
+"""A Triton driver for loading kernels, whose target is the GPU that is built for.
 
-A file may choose constants or configs by `triton.runtime.driver.active.get_current_target()`; a build has no driver to
-ask.
+Files may choose constants or configs by `triton.runtime.driver.active.get_current_target()`. A build has no GPU.
 """
 
 from __future__ import annotations
@@ -14,10 +13,10 @@ from aot.targets import Target
 
 
 class _Driver:
-    """A driver that knows its target, and has no device.
+    """A driver with a target and without devices.
 
     Args:
-        asked: called when it is asked for anything. A file that asks is loaded anew for another target.
+        asked: called at each use of the driver. A file that uses it is loaded anew for another target.
     """
 
     def __init__(self, target: Target | None, asked: Callable[[], None]):
@@ -40,7 +39,7 @@ class _Driver:
 
 @contextmanager
 def assumed_driver(target: Target | None, asked: Callable[[], None]) -> Iterator[None]:
-    """Have Triton's active driver be one of this target; of none, one that cannot be asked."""
+    """Return a context in which Triton's active driver has this target. Without a target, its use is an error."""
     from triton.runtime.driver import driver
 
     before = driver._active

@@ -1,4 +1,4 @@
-"""The decorators of a kernel as plain data: the configs of its `@triton.autotune`, its `@triton.heuristics`."""
+"""The decorators of a kernel as plain data: `@triton.autotune` and `@triton.heuristics`."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from .project import Project
 
 _OPTIONS = ("num_warps", "num_stages", "num_ctas", "maxnreg", "ir_override")
 _DEFAULTS = {"num_ctas": 1}
-"""Options that a config has in any case, with values that say nothing."""
+"""Options with defaults that every config has."""
 
 
 @dataclass(frozen=True)
 class Other:
-    """A value that is no number, boolean or text, in words."""
+    """Description of a value that is not a number, a boolean or text."""
 
     text: str
 
@@ -30,7 +30,7 @@ class TunedConfig:
     Attributes:
         blocks: constexpr parameters of the kernel → value.
         options: compiler options → value.
-        hooked: it has a `pre_hook`, which is not run.
+        hooked: the config has a `pre_hook`, which is not run.
     """
 
     blocks: tuple[tuple[str, Any], ...]
@@ -69,8 +69,7 @@ class Autotuning:
 
 
 def decorators_of(modules: Project, source: str, function: str) -> Autotuning:
-    """Read the decorators around a kernel; for use while the project is active. Where one cannot be evaluated, the
-    result says so."""
+    """Read the decorators around a kernel while the project is active. See `Autotuning.fault` for failures."""
     try:
         return read_autotuning(modules.attribute(source, function))
     except CompileError as error:

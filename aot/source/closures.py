@@ -1,8 +1,8 @@
 """The closure of a kernel: the functions that it calls, and the globals that they read.
 
-Triton takes the globals of a jit function from a dictionary. The functions of a module get a copy of its namespace, in
-which a missing global says why as soon as Triton reads it while it compiles. `check` finds beforehand those that every
-compilation reads.
+Triton takes the globals of a jit function from a dictionary. The functions of a module get a copy of its namespace. If
+Triton reads a missing global while it compiles, the error has the cause. `check` finds beforehand the missing globals
+that every compilation reads.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
 
 @dataclass(frozen=True)
 class _Use:
-    """A read of another function (`callee`), or of what is missing (`fault`)."""
+    """A read of another function (`callee`) or of a missing global (`fault`)."""
 
     line: int
     certain: bool
@@ -41,8 +41,8 @@ class Closures:
     """The closures of a project's kernels.
 
     Args:
-        module_of: the module of a dotted name; None for one that is not the project's.
-        place: the place in the project that a traceback leads to.
+        module_of: returns the module of a dotted name; None if it is not the project's.
+        place: returns the place in the project that a traceback leads to.
     """
 
     def __init__(self, module_of: Callable[[str], SourceModule | None], place: Callable[[TracebackType | None], str]):
@@ -51,7 +51,7 @@ class Closures:
         self._kept: list[JITCallable] = []
 
     def complete(self, function: JITCallable) -> None:
-        """Run all that a function reads, and give it and the functions that it calls their globals."""
+        """Run the statements that a function depends on, and set its globals and those of its callees."""
         module = self._module_of(function.fn.__module__)
         if id(function) in self._uses or module is None or function.fn.__globals__ is not module.names:
             return
@@ -70,12 +70,16 @@ class Closures:
             self.complete(callee)
 
     def check(self, kernel: JITCallable) -> None:
-        """Raises `KernelFileError` for what a kernel surely reads and is missing, and `KernelFunctionError` for
-        functions that surely call each other in a circle."""
+        """Check a kernel's closure, as far as every compilation reads it.
+
+        Raises:
+            KernelFileError: a global is missing.
+            KernelFunctionError: the call graph has a cycle.
+        """
         self._check(kernel, (), set())
 
     def circle(self, kernel: JITCallable) -> str:
-        """Functions of a kernel's closure that call each other in a circle, surely or not, in words."""
+        """Describe a cycle in the call graph of a kernel's closure, also one that may not be taken."""
         try:
             self._check(kernel, (), set(), certain=False)
         except KernelFunctionError as error:

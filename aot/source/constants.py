@@ -1,4 +1,4 @@
-"""Values of constexpr parameters, as plain data: what jobs have instead of Triton's own objects."""
+"""Values of constexpr parameters as plain data, which jobs have instead of Triton's objects."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from typing import Any
 
 @dataclass(frozen=True)
 class Dtype:
-    """A dtype, by the name that Triton has for it in signatures: `fp16`, `i32`."""
+    """A dtype, by its name in Triton's signatures: `fp16`, `i32`."""
 
     name: str
 
@@ -49,7 +49,7 @@ Constant = int | float | bool | str | None | Dtype | Layout | tuple["Constant", 
 
 
 def dtype_of(value: Any) -> Dtype | None:
-    """A `tl.dtype` as a constant; None for anything else."""
+    """Convert a `tl.dtype`; None for anything else."""
     import triton.language as tl
 
     if type(value) is not tl.dtype or value == tl.void:  # a type of pointers is of another class
@@ -58,12 +58,12 @@ def dtype_of(value: Any) -> Dtype | None:
 
 
 def layout_of(value: Any) -> Layout | None:
-    """A layout of Gluon as a constant; None for anything else."""
+    """Convert a layout of Gluon; None for anything else."""
     return Layout(repr(value)) if type(value).__name__ in LAYOUTS and dataclasses.is_dataclass(value) else None
 
 
 def triton_constant(constant: Any) -> Any:
-    """A constant, or a function, as Triton takes it. Raises whatever the class of a layout does for wrong arguments."""
+    """Return Triton's object for a constant or a function. Raises as a layout's class does for wrong arguments."""
     if isinstance(constant, Layout):
         from triton.experimental.gluon import language
 

@@ -1,5 +1,4 @@
-"""Gluon kernels, which are written for the layouts and instructions of some GPUs: an error says where one is not the
-target's.
+"""Sources of Gluon kernels, with errors for instructions that the target does not have.
 
 Imports Triton.
 """
@@ -19,7 +18,7 @@ _OWNERS = {"amdg": HIP, "ttng": CUDA}
 
 
 class GluonSource(GluonASTSource):
-    """A Gluon kernel as `triton.compile` takes it. Raises `ValueError` for an instruction of another maker's GPUs."""
+    """A Gluon kernel for `triton.compile`. Raises `ValueError` for an instruction of another vendor's GPUs."""
 
     def make_ir(self, target: Any, options: Any, codegen_fns: Any, module_map: Any, context: Any) -> Any:
         # An operation of a dialect that is not loaded would end the process.
@@ -43,7 +42,7 @@ def _foreign_operations(module: Any, backend: str) -> list[str]:
 
 
 def _place(text: str, operation: str) -> str:
-    """`file:line:column: ` of an operation in a module's text; empty where it was made without locations."""
+    """Return `file:line:column: ` of an operation in a module's text; empty if it has no location."""
     found = re.search(rf"^.*\b{re.escape(operation)}\b.* loc\((#\w+)\)$", text, re.MULTILINE)
     name = found[1] if found else ""
     while name:

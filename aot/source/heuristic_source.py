@@ -1,7 +1,7 @@
-"""Python functions of a call's arguments, as `@triton.heuristics` has them, in the language of manifests.
+"""Translate the functions of `@triton.heuristics` into expressions of manifests.
 
-A function is not run but read: a `lambda args: …`, or a `def` of a single `return`. What it says of an argument becomes
-a name: `args["N"]` is `N`, `args["bias_ptr"] is not None` is `given(bias_ptr)`.
+A function is parsed, not run: a `lambda args: …`, or a `def` with a single `return`. `args["N"]` becomes `N`, and
+`args["bias_ptr"] is not None` becomes `given(bias_ptr)`.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _PLAIN = tuple(kind.__name__ for kind in (int, bool, float))
 
 
 class UntranslatableError(ValueError):
-    """Something that the language of manifests does not have."""
+    """The function cannot be expressed in the language of manifests."""
 
 
 @dataclass(frozen=True)
@@ -37,10 +37,10 @@ class SourceFunction:
     """A function as its file has it.
 
     Attributes:
-        expression: in the language of manifests, of the names of arguments; empty where it cannot be said in it.
-        source: its text.
-        line: where it begins, in `file`.
-        reason: why there is no expression.
+        expression: the translated expression, of the arguments' names; empty if there is none.
+        source: text of the function.
+        line: its first line in `file`.
+        reason: the reason why there is no expression.
     """
 
     expression: str
@@ -51,10 +51,10 @@ class SourceFunction:
 
 
 def read_function(function: Any) -> SourceFunction:
-    """Translate a function of a dict of arguments. Does not raise: see `reason`."""
+    """Translate a function of a dict of arguments. Does not raise; see `SourceFunction.reason`."""
     code = getattr(function, "__code__", None)
     if not isinstance(code, CodeType):
-        return SourceFunction("", repr(function), "", 0, "it is no Python function")
+        return SourceFunction("", repr(function), "", 0, "it is not a Python function")
     text = "".join(linecache.getlines(code.co_filename))
     node = _node(text, code)
     if node is None:
@@ -68,7 +68,7 @@ def read_function(function: Any) -> SourceFunction:
 
 
 def _node(text: str, code: CodeType) -> ast.Lambda | ast.FunctionDef | None:
-    """The function in its file's text that has this code: of several in a line, the one that compiles to it."""
+    """Return the function with this code in its file's text: if a line has several, the one that compiles to it."""
     tree = _parsed(text)
     if tree is None:
         return None
@@ -100,7 +100,7 @@ def _within(node: ast.Lambda | ast.FunctionDef, code: CodeType) -> bool:
 
 
 def _values(function: Any) -> Callable[[str], Any]:
-    """Look-up of names that a function takes from outside; None for unknown ones."""
+    """Return a look-up of the outer names that a function reads; it gives None for unknown ones."""
     closure = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
     inner = {name: cell.cell_contents for name, cell in closure}
     return {**function.__globals__, **inner}.get
@@ -129,7 +129,7 @@ class _Translation:
         self._arguments, self._scope = arguments, scope
 
     def of(self, node: ast.expr) -> ast.expr:
-        """An expression of Python in the language of manifests. Raises `UntranslatableError`."""
+        """Translate a Python expression. Raises `UntranslatableError`."""
         if name := self._argument(node):
             return ast.Name(name)
         match node:

@@ -1,4 +1,4 @@
-"""Finds the files of a project's modules: by dotted names, and by the folders above the file that imports them."""
+"""Find the files of a project's modules by dotted names and the importing file's folders."""
 
 from __future__ import annotations
 
@@ -11,17 +11,17 @@ from pathlib import Path
 from aot.paths import is_file, is_folder
 
 NEVER_OWN = ("__main__", "aot", "aot_runtime", "triton")
-"""Modules that no project has, whatever its folders are called."""
+"""Modules that never belong to a project, whatever its folders are called."""
 
 
 @functools.cache
 def installed_folders() -> tuple[Path, ...]:
-    """The folders of Python and of what is installed."""
+    """Return the folders of Python and of installed packages."""
     return tuple({Path(path).resolve() for path in sysconfig.get_paths().values()})
 
 
 class ImportPaths:
-    """Finds the modules of one project: a file, or a folder without an `__init__.py`."""
+    """Finder of a project's modules, which are files or folders without an `__init__.py`."""
 
     def __init__(self, root: Path):
         self.root = root

@@ -1,4 +1,4 @@
-"""Kernels as their files have them: their parameters, decorators, and what they are made of."""
+"""Read kernels from their files: parameters, decorators and sources."""
 
 from __future__ import annotations
 
@@ -24,19 +24,19 @@ if TYPE_CHECKING:
 
 
 def split_function(path: str) -> tuple[str, str]:
-    """(file, function) of a `path.py:function`."""
+    """Split a `path.py:function` into (file, function)."""
     source, _, function = path.rpartition(":")
     return source, function
 
 
 @dataclass(frozen=True)
 class TupleUse:
-    """Use of a parameter that is a tuple.
+    """A kernel's use of a parameter as a tuple.
 
     Attributes:
-        least: elements that it must have.
-        most: elements that it may have; None: any number.
-        text: the line of the kernel that says so.
+        least: minimum number of elements.
+        most: maximum number of elements; None: no limit.
+        text: the line of the kernel with this use.
     """
 
     least: int
@@ -49,12 +49,12 @@ class Parameter:
     """A parameter of a kernel, or a member of one that is a named tuple.
 
     Attributes:
-        name: the parameter's, or a member's path, `<parameter>.<field>`.
+        name: the parameter's name, or a member's path, `<parameter>.<field>`.
         constexpr: it is annotated as a `tl.constexpr`.
-        default: None unless `has_default`; `NotPlain` for what is no number, boolean, text, dtype or tuple.
-        members: those of a parameter that is annotated with a `NamedTuple` class.
-        type: the kernarg type that it is annotated with; empty without one.
-        unpacked: the kernel's use of it as a tuple, as far as its text tells.
+        default: None unless `has_default`; `NotPlain` unless it is a number, boolean, text, dtype or tuple.
+        members: the fields of a parameter that is annotated with a `NamedTuple` class.
+        type: the kernarg type in its annotation; empty if there is none.
+        unpacked: the kernel's use of it as a tuple, if any is found.
     """
 
     name: str
@@ -67,13 +67,13 @@ class Parameter:
 
     @property
     def field(self) -> str:
-        """The name without the parameter that it is a member of."""
+        """The name of a member, without its parameter."""
         return self.name.rpartition(".")[2]
 
 
 @dataclass(frozen=True)
 class NotPlain:
-    """A default that only the kernel's own process can have, in words."""
+    """Description of a default that cannot leave the kernel's process."""
 
     text: str
 
@@ -83,15 +83,15 @@ class NotPlain:
 
 @dataclass(frozen=True)
 class KernelSource:
-    """A kernel, or a function that is bound to one, before it is compiled; plain data.
+    """A kernel, or a function that is bound to a parameter of one, as plain data.
 
     Attributes:
         digest: its `source_hash`.
-        sources: (file from the root, SHA-256 of what was read) of each file that was read for it, at least.
+        sources: (path from the root, SHA-256) of all files that were read for it, possibly with others.
         autotuning: the decorators around it.
-        fault: a missing value that every compilation of it reads, in words; empty if there is none.
-        left_out: a line for each of these files, of statements that were needed and failed.
-        is_gluon: it is a kernel of Gluon.
+        fault: description of a missing value that every compilation reads; empty if there is none.
+        left_out: a line for each file with statements that were needed and failed.
+        is_gluon: it is a Gluon kernel.
     """
 
     parameters: tuple[Parameter, ...]
@@ -104,10 +104,13 @@ class KernelSource:
 
 
 def inspect_kernel(root: Path | str, path: str, arch: str = "gfx942") -> KernelSource:
-    """Read a `path.py:function`. Raises `CompileError`: there is no such kernel, or its file is at fault.
+    """Read a `path.py:function`.
 
     Args:
-        arch: the architecture that the file finds where it asks Triton.
+        arch: the architecture that Triton reports to the file.
+
+    Raises:
+        CompileError: there is no such kernel, or its file is faulty.
     """
     source, function = split_function(path)
     with project(root).active(target=Target(arch)) as modules:
@@ -134,7 +137,7 @@ def _fault(modules: Project, kernel: JITFunction) -> str:
 
 
 def kernel_parameters(kernel: JITFunction) -> tuple[Parameter, ...]:
-    """The parameters of a kernel, in order."""
+    """Return the parameters of a kernel, in order."""
     classes, uses = tuple_classes(kernel), tuple_uses(kernel)
     return tuple(
         Parameter(
@@ -151,13 +154,13 @@ def kernel_parameters(kernel: JITFunction) -> tuple[Parameter, ...]:
 
 
 def _annotated_type(name: str) -> str:
-    """The kernarg type that Triton's name of an annotation means; empty for pointers, and for what is no type."""
+    """Return the kernarg type for Triton's name of an annotation; empty for pointers and other annotations."""
     name = "i1" if name == "u1" else name  # Triton's boolean
     return name if name in SCALAR_TYPES else ""
 
 
 def tuple_classes(kernel: JITFunction) -> dict[str, Any]:
-    """The `NamedTuple` class of each parameter that is annotated with one."""
+    """Return parameter → `NamedTuple` class, for parameters that are annotated with one."""
     found = {name: parameter.annotation for name, parameter in kernel.signature.parameters.items()}
     scope = kernel.get_capture_scope()
     # In a file with postponed annotations they are text.
@@ -203,9 +206,9 @@ def _plain(default: Any) -> Any:
 
 
 def tuple_uses(kernel: Any) -> Mapping[str, TupleUse]:
-    """The use of each parameter of a kernel that is unpacked (`a, b = strides`), or indexed by numbers (`strides[1]`).
+    """Return parameter → use, for parameters that are unpacked (`a, b = strides`) or indexed (`strides[1]`).
 
-    A parameter that is assigned to somewhere may become anything, and is left out.
+    Parameters that are assigned to are left out, as their values may change.
     """
     tree = function_tree(kernel.src)
     parameters = {parameter.name for parameter in kernel.params}

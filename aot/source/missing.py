@@ -28,13 +28,14 @@ class AbsentError(AttributeError):
 
 
 class Missing:
-    """Stands for a value that could not be computed. As a global of a jit function Triton hashes it as nothing, and
-    reading it while it compiles is an error.
+    """Placeholder for a value that could not be computed.
+
+    Triton's hash ignores it as a global of a jit function, and compiling code that reads it is an error.
 
     Attributes:
-        text: the value's name, and why it is missing.
-        attributes: attributes that annotations and defaults of parameters take of it, which Triton evaluates and makes
-            nothing of; None where only bodies of functions read it.
+        text: the value's name and the reason why it is missing.
+        attributes: attributes that annotations and defaults of parameters read, which Triton evaluates without using
+            them; None if only bodies of functions read the value.
     """
 
     hash_attrs = ()

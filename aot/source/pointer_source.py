@@ -1,4 +1,4 @@
-"""Kernels that take tensor descriptors which the host makes, compiled to use pointers in their place.
+"""Sources of kernels with host-made tensor descriptors, compiled to pointers instead.
 
 Imports Triton.
 """
@@ -17,12 +17,13 @@ Hints = Mapping[int, Sequence[tuple[str, int]]]
 
 
 class PointerSource(ASTSource):
-    """A kernel as `triton.compile` takes it, without descriptors: what Triton itself does where no hardware has them.
-    NVIDIA's has from sm_90 on, but takes from the host an object of the driver for each.
+    """A kernel for `triton.compile`, with descriptors lowered to pointers as on hardware without them.
+
+    NVIDIA's hardware has them since sm_90, but there the host has to pass an object of the driver for each.
 
     Attributes:
-        ones: arguments that are 1.
-        hints: of other arguments.
+        ones: positions of the arguments that are 1.
+        hints: hints of the other arguments.
     """
 
     ones: Collection[int] = ()

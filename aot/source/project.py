@@ -1,6 +1,6 @@
-"""The modules of a project: every file is read once, and what was read is what runs and what is hashed.
+"""The modules of a project. Each file is read once, so the text that is hashed is the text that runs.
 
-A kernel's file is run in order as far as the kernel depends on it (`SourceModule`); a numpy reference is run whole.
+A kernel's file is run as far as the kernel depends on it (`SourceModule`); the file of a numpy reference is run whole.
 """
 
 from __future__ import annotations
@@ -44,21 +44,22 @@ MAX_SOURCE_BYTES = 16 << 20
 
 @functools.cache
 def project(root: Path | str) -> Project:
-    """The one `Project` of a root in this process."""
+    """Return this process's `Project` of a root."""
     return Project(Path(root).resolve())
 
 
-# Loading changes the process's module table, and compiling Triton's settings: one thread at a time does either.
+# Loading changes `sys.modules`, and compiling changes Triton's settings: only one thread at a time does either.
 PROCESS_LOCK = threading.RLock()
 
 
 class Project:
-    """The modules of one project root. They are in `sys.modules` only while `active`, so that two roots, or a root and
-    the process's own packages, may have modules of the same name; they are loaded anew once a file has changed.
+    """The modules of a project root.
+
+    They are in `sys.modules` only while `active`, so that modules of two roots, or of a root and the process, may have
+    the same name. They are loaded anew if a file has changed.
 
     Attributes:
-        digests: every file of the project that was read, by its path from the root, and the SHA-256 of what it was
-            then; complete once no longer `active`.
+        digests: path from the root → SHA-256 of each file that was read; complete when no longer `active`.
     """
 
     def __init__(self, root: Path):
@@ -80,12 +81,12 @@ class Project:
 
     @contextmanager
     def active(self, expected: Mapping[str, str] | None = None, target: Target | None = None) -> Iterator[Project]:
-        """Make the project's modules importable, and no other project's.
+        """Return a context in which only this project's modules are importable.
 
         Args:
-            target: the GPU that files find where they ask Triton for it; None for none.
-            expected: file → digest. Where given, no file of another digest is loaded, and what was loaded of these
-                digests is used, whatever the files are by now; else what was loaded is used while it is unchanged.
+            target: the GPU that Triton reports to files; None for none.
+            expected: file → digest. Files with another digest are refused, and modules that were loaded with these
+                digests are reused even if the files have changed since. Without it, modules of unchanged files are.
         """
         with PROCESS_LOCK:
             self._expected = expected or {}
@@ -110,9 +111,9 @@ class Project:
                     self._forget()
 
     def load(self, source: str, function: str) -> JITFunction:
-        """The `@triton.jit` function of a file, with all that it reads as far as it is there; for use while `active`.
+        """Load a `@triton.jit` function and its closure while `active`, without the decorators around `@triton.jit`.
 
-        Decorators around `@triton.jit` are left off. Raises KernelFileError, KernelFunctionError.
+        Raises KernelFileError or KernelFunctionError.
         """
         from triton import knobs
         from triton.runtime.jit import JITFunction
@@ -136,17 +137,23 @@ class Project:
         return found
 
     def check(self, kernel: JITFunction) -> None:
-        """Hold a loaded kernel to what every compilation of it does. Raises KernelFileError for a missing value that it
-        reads, KernelFunctionError for functions that call each other in a circle."""
+        """Check a loaded kernel, as far as every compilation reads it.
+
+        Raises:
+            KernelFileError: a value that it reads is missing.
+            KernelFunctionError: its call graph has a cycle.
+        """
         self._closures.check(kernel)
 
     def circle(self, kernel: JITFunction) -> str:
-        """The functions of a loaded kernel that call each other in a circle, be it not for ever; in words."""
+        """Describe a cycle in the call graph of a loaded kernel, also one that may not be taken."""
         return self._closures.circle(kernel)
 
     def attribute(self, source: str, function: str) -> Any:
-        """A global of a file, for use while `active`; a jit function within the `triton.autotune` and
-        `triton.heuristics` around it. Raises KernelFileError, KernelFunctionError."""
+        """Return a global of a file while `active`. A jit function keeps its `triton.autotune` and `triton.heuristics`.
+
+        Raises KernelFileError or KernelFunctionError.
+        """
         with self._assumed_driver():
             found = self._defined(source, function)
         module = self._module(self.root / source)
@@ -154,7 +161,7 @@ class Project:
             return module.tuned(function, found)
 
     def reference(self, source: str, function: str) -> Any:
-        """A global of a file that is run whole, as Python does. Raises KernelFileError, KernelFunctionError."""
+        """Return a global of a file that is run whole. Raises KernelFileError or KernelFunctionError."""
         path = self.root / source
         module = self._module(path)
         with self._reported(source):
@@ -164,10 +171,10 @@ class Project:
         return vars(module.module)[function]
 
     def read(self, path: Path) -> bytes:
-        """The content of a file of the project. Raises `KernelFileError` where it is not what is expected."""
+        """Read a file of the project. Raises `KernelFileError` if its digest is not the expected one."""
         file = self._file(path)
         if not is_file(path) or path.stat().st_size > MAX_SOURCE_BYTES:
-            raise KernelFileError(f"{file} is no file of at most {MAX_SOURCE_BYTES} bytes")
+            raise KernelFileError(f"{file} is not a regular file of at most {MAX_SOURCE_BYTES} bytes")
         content = path.read_bytes()
         digest = hashlib.sha256(content).hexdigest()
         if self._expected.get(file, digest) != digest:
@@ -177,7 +184,7 @@ class Project:
         return content
 
     def place(self, trace: TracebackType | None) -> str:
-        """` (file:line)` of the innermost line of the project in a traceback; empty where there is none."""
+        """Return ` (file:line)` of the project's innermost line in a traceback; empty if there is none."""
         for frame in reversed(traceback.extract_tb(trace)):
             path = Path(frame.filename)
             if path in self._by_path or path.is_relative_to(self.root):
@@ -185,7 +192,7 @@ class Project:
         return ""
 
     def left_out(self) -> tuple[str, ...]:
-        """A line for each file that was run in part, of what was needed and failed."""
+        """Return a line for each file with statements that were needed and failed."""
         return tuple(module.notes() for module in self._by_path.values() if module.left_out)
 
     def _file(self, path: Path) -> str:
@@ -330,7 +337,7 @@ class Project:
 
 
 class _Loader(Loader):
-    """Gives the module that there is; nothing of it is run."""
+    """A loader that returns the existing module without running it."""
 
     def __init__(self, module: ModuleType):
         self._module = module

@@ -1,4 +1,4 @@
-"""Python files by their text, without running them: what names a file defines, and what else of a project it needs."""
+"""Names and imports of Python files, from their text."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ class PythonSource:
 
     Attributes:
         path: absolute.
-        tree: None where the text is no Python; whoever runs the file says what is wrong.
+        tree: None if the text is not valid Python; running the file reports the error.
     """
 
     root: Path
@@ -29,7 +29,7 @@ class PythonSource:
     tree: ast.Module | None
 
     def may_define(self, name: str) -> bool:
-        """False where the module cannot have a global of this name."""
+        """Return False if the module cannot have a global of this name."""
         if self.tree is None:
             return True
         for node in ast.walk(self.tree):
@@ -45,7 +45,7 @@ class PythonSource:
 
     @functools.cached_property
     def imports(self) -> tuple[str, ...]:
-        """The dotted name of every module that some line imports; for `from a import b`, of both `a` and `a.b`."""
+        """Dotted names of all imported modules; `from a import b` counts as both `a` and `a.b`."""
         return tuple(dict.fromkeys(filter(None, self._imported())))
 
     def _imported(self) -> Iterator[str]:
@@ -62,7 +62,7 @@ class PythonSource:
 
 @dataclass(frozen=True)
 class Closure:
-    """A file and all that it imports, directly or not.
+    """A file with its direct and indirect imports.
 
     Attributes:
         files: path from the project's root → digest, of each file of the project.
@@ -74,7 +74,7 @@ class Closure:
 
 
 def python_source(root: Path, file: str) -> PythonSource | None:
-    """A file of a project by its path from the root; None where there is none."""
+    """Read a file of a project by its path from the root; None if there is none."""
     path = root / file
     return _read(root, path, path.read_bytes()) if is_file(path) else None
 
@@ -89,7 +89,7 @@ def _read(root: Path, path: Path, text: bytes) -> PythonSource:
 
 
 def closure(root: Path, file: str) -> Closure:
-    """The files and packages that the module in `file` is made of, as far as its imports say."""
+    """Return the files and packages that the module in `file` imports, directly or not."""
     found: dict[str, str] = {}
     outside: set[str] = set()
     waiting = [file]

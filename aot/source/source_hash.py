@@ -1,4 +1,4 @@
-"""A hash of everything in a kernel's source that its code depends on."""
+"""The hash of all source text and values that a kernel's code depends on."""
 
 from __future__ import annotations
 
@@ -19,12 +19,12 @@ if TYPE_CHECKING:
 
 @functools.lru_cache(maxsize=256)
 def source_hash(kernel: JITFunction) -> str:
-    """Hex digest of all the source that a kernel's code depends on; the same in whatever folder it lies.
+    """Return the hex digest of all source that a kernel's code depends on, independent of its folder.
 
-    Triton's own `cache_key` covers the text of every function that the kernel reaches and the constants that they name.
-    It leaves out constants reached through a module (`common.LOG2E`), the defaults of helpers' parameters, the fields
-    of named tuples, Gluon's layouts, and what else functions read that run at compile time: lists, dicts, classes. Each
-    of these changes the code; they are added here.
+    Triton's `cache_key` covers the text of all functions that the kernel reaches and the constants that they name. This
+    hash adds values that change the code, too: constants reached through a module (`common.LOG2E`), defaults of
+    helpers' parameters, fields of named tuples, Gluon's layouts, and other values that compile-time functions read
+    (lists, dicts, classes).
     """
     constants: list[str] = []
     seen: set[int] = set()
@@ -33,12 +33,12 @@ def source_hash(kernel: JITFunction) -> str:
 
 
 def sources_hash(kernel: JITFunction, functions: Mapping[str, JITFunction]) -> str:
-    """`source_hash` of a kernel and of the functions, by parameter, that its constexprs are."""
+    """Return the hash of a kernel and of the functions that are its constexprs, by parameter."""
     return joined_hash(source_hash(kernel), {name: source_hash(function) for name, function in functions.items()})
 
 
 def joined_hash(kernel: str, functions: Mapping[str, str]) -> str:
-    """`sources_hash` from the `source_hash` of each."""
+    """Return `sources_hash`, given the `source_hash` of each function."""
     if not functions:
         return kernel
     digests = [kernel, *(f"{name}: {functions[name]}" for name in sorted(functions))]

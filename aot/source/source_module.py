@@ -1,7 +1,7 @@
-"""A module that runs, in order, the statements that its users depend on, and leaves out what fails.
+"""A module that runs the statements that its users depend on, in order, and skips those that fail.
 
-A statement that raises is noted, and the names that it binds are missing from then on: whatever reads one fails with
-the same error. All other names are what they would be had the whole file run.
+If a statement raises, the names that it binds are missing, and reading one fails with the same error. All other names
+have the values that running the whole file would give them.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from .statements import (
 )
 
 _HANDED_ON = {"triton": "triton", "tl": "triton.language"}
-"""Names that packages pass on to their modules, and Triton's modules that stand in if a package is missing."""
+"""Names that packages re-export → Triton's modules, which replace them if the package is missing."""
 ABSENT = object()
 
 Importer = Callable[["SourceModule", str, "tuple[str, ...] | None", int], ModuleType]
@@ -40,7 +40,7 @@ Importer = Callable[["SourceModule", str, "tuple[str, ...] | None", int], Module
 
 
 class UndecidedError(Exception):
-    """A name has several values, and which one it is depends on a condition that cannot be evaluated."""
+    """The value of a name depends on a condition that cannot be evaluated."""
 
 
 class SourceModule:
@@ -82,8 +82,7 @@ class SourceModule:
         submodule: Callable[[SourceModule, str], ModuleType | None],
         place: Callable[[TracebackType | None], str],
     ) -> None:
-        """Let the module import by `importer`, have the modules in its folder as attributes, and say what place a
-        traceback leads to."""
+        """Set the functions that import modules, find submodules, and locate a traceback in the project."""
         self._importer, self._submodule, self._place = importer, submodule, place
 
         def import_(
@@ -96,7 +95,7 @@ class SourceModule:
         self.names["__getattr__"] = self._getattr
 
     def demand(self, names: Iterable[str]) -> None:
-        """Run what names depend on, as far as the file would have run by now."""
+        """Run the statements that names depend on, up to the current position in the file."""
         waiting = [name for name in names if name not in self._wanted]
         if self._whole or not waiting:
             return
@@ -157,7 +156,7 @@ class SourceModule:
         return self.names.get("__all__") or [name for name in self._binding if not name.startswith("_")]
 
     def notes(self) -> str:
-        """A line that lists what was needed and could not be run."""
+        """Return a line that lists the statements that were needed and failed."""
         told = (f"line {line} ({described(error)})" for line, error in sorted(self.left_out.items()))
         return f"file {self.file}: left out {', '.join(told)}"
 

@@ -1,4 +1,4 @@
-"""Statements of a module, with the names that each binds and reads; globals that a function reads."""
+"""Statements of a module with the names that they bind and read, and globals that a function reads."""
 
 from __future__ import annotations
 
@@ -145,7 +145,7 @@ def _with_inner(code: CodeType) -> Iterator[CodeType]:
 
 
 def _operands(code: CodeType, operations: Container[int]) -> set[str]:
-    """The names on which code does one of these operations."""
+    """Return the names that are operands of these operations in code."""
     found, extension = set(), 0
     for operation, argument in zip(code.co_code[::2], code.co_code[1::2], strict=True):
         argument |= extension

@@ -1,1 +1,1 @@
-"""Writing a bundle: index, code, C interface, stub and selftest vectors."""
+"""Write bundles: index, code, C interface, stub and selftest vectors."""

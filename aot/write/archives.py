@@ -1,4 +1,4 @@
-"""Write the archives of `--pack`: one for each manifest, with the bundles for all architectures."""
+"""Write the archives of `--pack`: one for each manifest, with its bundles for all architectures."""
 
 from __future__ import annotations
 
@@ -23,8 +23,10 @@ def _name(bundle: PlannedBundle) -> str:
 
 @contextmanager
 def folder_aside(output: Path, bundles: Sequence[PlannedBundle]) -> Iterator[Path]:
-    """Yield a folder to write bundles to before they are packed. The caller holds the locks of their archives.
-    Leftovers of a build that was killed are removed."""
+    """Yield a temporary folder for bundles before they are packed, and remove leftovers of killed builds.
+
+    The caller holds the locks of the archives.
+    """
     first, *_ = archive_names(bundles)
     name = f".{first}.new"
     with opened_folder(output) as folder:
@@ -39,8 +41,7 @@ def folder_aside(output: Path, bundles: Sequence[PlannedBundle]) -> Iterator[Pat
 def pack_bundles(
     bundles: Sequence[PlannedBundle], folder: Path, output: Path, compress: bool
 ) -> Iterator[tuple[Path, list[str]]]:
-    """Write the archives of the bundles in a folder; yields each with its architectures. Raises as `merge_bundles`
-    does."""
+    """Pack the bundles in a folder. Yield each archive with its architectures. Raises as `merge_bundles` does."""
     for name in archive_names(bundles):
         places = [folder / bundle.folder_name for bundle in bundles if _name(bundle) == name]
         yield output / name, [*merge_bundles(places, output / name, compress)]

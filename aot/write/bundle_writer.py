@@ -31,7 +31,7 @@ from .vectors import CaseVectors
 def make_index(
     bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel], vectors: Sequence[CaseVectors]
 ) -> tuple[records.Index, dict[str, bytes]]:
-    """(the index, file below the bundle's folder → code object or selftest vectors)."""
+    """Return (index, file below the bundle's folder → code object or selftest vectors)."""
     suffix = BACKENDS[bundle.target.backend].code_suffix
     blobs: dict[str, records.Blob] = {}
     files: dict[str, bytes] = {}
@@ -63,7 +63,7 @@ def make_index(
 def make_variant(
     planned: PlannedVariant, kernel: CompiledKernel, arch: str, code: str, shared: Mapping[str, records.Value]
 ) -> records.Variant:
-    """The index's record of a compiled variant; it lists the options that are not those `shared` by all."""
+    """Return the record of a compiled variant. It lists the options that differ from the `shared` ones."""
     spec, meta = planned.spec, kernel.metadata
     fits = occupancy(
         arch,
@@ -106,7 +106,7 @@ def make_variant(
 
 
 def make_kernargs(planned: PlannedVariant) -> tuple[records.Kernarg, ...]:
-    """The index's record of what a variant's kernarg segment holds; it is there before the variant is compiled."""
+    """Return the records of a variant's kernargs, which are known before it is compiled."""
     values = {name: (type_name, value) for name, type_name, value in kernarg_values(planned.bound)}
     values |= dict.fromkeys((records.GLOBAL_SCRATCH, records.PROFILE_SCRATCH), ("*int8", ""))
     maps = tensor_maps(planned.bound)
@@ -135,7 +135,7 @@ def _shared_options(options: Sequence[Mapping[str, records.Value]]) -> dict[str,
 
 @dataclass(frozen=True)
 class WrittenBundle:
-    """A bundle that was written: its folder, and how many code objects and bytes it has."""
+    """A written bundle: its folder, and the number of its code objects and bytes."""
 
     folder: Path
     code_objects: int
@@ -145,12 +145,15 @@ class WrittenBundle:
 def write_bundle(
     bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel], vectors: Sequence[CaseVectors], output: Path
 ) -> WrittenBundle:
-    """Write a bundle below `output`; an older one stays until the end. Raises OSError, and `BundleError` where a reader
-    would refuse what was made.
+    """Write a bundle below `output`. An older one stays in place until the new one is complete.
 
     Args:
-        kernels: by the key of each variant.
-        vectors: of the bundle's cases.
+        kernels: key of a variant → its compiled kernel.
+        vectors: vectors of the bundle's cases.
+
+    Raises:
+        OSError: the folder cannot be written.
+        BundleError: a reader would refuse the new bundle.
     """
     index, files = make_index(bundle, kernels, vectors)
     files |= {

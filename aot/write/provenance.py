@@ -1,4 +1,4 @@
-"""The provenance of a bundle: its manifests, tuning files and kernels by their hashes, and what compiled them."""
+"""The provenance of a bundle: hashes of its manifests, tuning files and kernels, and the versions of compilers."""
 
 from __future__ import annotations
 
@@ -23,8 +23,11 @@ from aot_runtime.contract.provenance import (
 
 
 def make_provenance(bundle: PlannedBundle, compilers: Iterable[str]) -> Provenance:
-    """Describe the inputs of a bundle; equal for equal inputs, in any folder. compilers: name and version of each, such
-    as `triton 3.9.0`."""
+    """Describe the inputs of a bundle. Equal inputs in different folders give equal results.
+
+    Args:
+        compilers: name and version of each, such as `triton 3.9.0`.
+    """
     manifest = bundle.manifest
     roots = _roots(bundle)
     parameters: dict[str, str | bool] = {
@@ -58,9 +61,10 @@ def _files(bundle: PlannedBundle) -> Iterator[Resource]:
 
 
 def _roots(bundle: PlannedBundle) -> list[Path]:
-    """The project roots of a bundle's manifests, the outermost first: one that only includes others has its folder.
+    """Return the project roots of a bundle's manifests, the outermost first.
 
-    What is shipped comes before, since aotbuild may be installed within somebody's project.
+    The root of shipped files precedes them, since aotbuild may be installed within a project. A manifest that only
+    includes others counts with its folder.
     """
     manifests = (bundle.manifest, *(source.manifest for source in bundle.manifest.sources))
     roots, shipped = {manifest.root for manifest in manifests}, shipped_root()
@@ -72,7 +76,7 @@ def _yaml(file: YamlFile, roots: Iterable[Path]) -> Resource:
 
 
 def _kernel(variant: PlannedVariant) -> Iterator[Resource]:
-    """The kernel with all that it calls, wherever that is, and the files that it and its functions are in."""
+    """Return the resources of a kernel: its closure, and the files that contain it and its functions."""
     job = variant.job
     read = dict(job.sources)
     for path in (job.source, *(function.rpartition(":")[0] for _, function in job.functions)):
@@ -82,7 +86,7 @@ def _kernel(variant: PlannedVariant) -> Iterator[Resource]:
 
 
 def _name(path: Path, roots: Iterable[Path]) -> str:
-    """A file's path from the first root that it is in, with no folder of what is in none."""
+    """Return a file's path from the first root that contains it; only its name if none does."""
     resolved = path.resolve()
     names = (resolved.relative_to(root).as_posix() for root in roots if resolved.is_relative_to(root))
     return next(names, path.name)

@@ -15,9 +15,9 @@ from .bundle_writer import make_index
 def requirement_faults(
     bundle: PlannedBundle, kernels: Mapping[str, CompiledKernel], requirements: Sequence[Expression]
 ) -> list[str]:
-    """Lines about the requirements that variants of a bundle do not meet; empty if they meet them all.
+    """Return a line for each requirement that a bundle's variants do not meet.
 
-    Raises `BundleError` and `DeviceError` where their instructions cannot be read.
+    Raises `BundleError` or `DeviceError` if their instructions cannot be read.
     """
     if not requirements:
         return []

@@ -1,7 +1,7 @@
-"""Check that kernels use tensors as the roles in the manifest allow.
+"""Check that kernels use tensors as their roles in the manifest allow.
 
-Only certain faults are reported (see `aot.compile.accesses`): a store through one parameter and no other, and an output
-that none of a call's kernels can have written.
+Only definite faults are reported (see `aot.compile.accesses`): a store through exactly one parameter, and an output
+that no kernel of a call can write.
 """
 
 from __future__ import annotations
@@ -22,10 +22,13 @@ Kinds = frozenset[str]
 
 
 def check_roles(bundle: PlannedBundle, kernels: Kernels) -> None:
-    """Raise `ManifestError` for each tensor that some kernel uses otherwise than its role allows.
+    """Check the tensors of all kernels.
 
     Args:
-        kernels: by the key of each variant.
+        kernels: key of a variant → its compiled kernel.
+
+    Raises:
+        ManifestError: a kernel accesses a tensor in a way that its role does not allow; lists all such tensors.
     """
     faults: dict[str, None] = {}
     manifests = {source.name: source.manifest for source in bundle.manifest.sources}
@@ -38,7 +41,7 @@ def check_roles(bundle: PlannedBundle, kernels: Kernels) -> None:
 
 
 def keys_at_fault(bundle: PlannedBundle, kernels: Kernels) -> set[str]:
-    """The kernels of the ops for which `check_roles` finds a fault."""
+    """Return the keys of the kernels of the ops for which `check_roles` finds a fault."""
     at_fault = [op for op in bundle.ops if any(_faults(op, _variants(bundle, op), kernels))]
     return {variant.key for op in at_fault for variant in _variants(bundle, op)}
 
@@ -66,7 +69,7 @@ def _faults(op: records.Op, variants: Iterable[PlannedVariant], kernels: Kernels
 
 
 def _unaligned(variant: PlannedVariant, tensor: str) -> str:
-    """Return why a kernel that makes a descriptor of a tensor needs it aligned; empty if it does not."""
+    """Return the reason why a kernel that makes a descriptor needs its tensor aligned; empty if it does not."""
     align = ARCHITECTURES[variant.job.arch].descriptor_align
     if align == 1:
         return ""
@@ -78,7 +81,7 @@ def _unaligned(variant: PlannedVariant, tensor: str) -> str:
 
 
 def _accesses(variant: PlannedVariant, kernels: Kernels) -> dict[str, Kinds]:
-    """The kinds of access to each tensor that a variant's kernel is given; to some there may be none."""
+    """Return tensor → kinds of access, possibly none, for all tensors that a variant's kernel gets."""
     found: dict[str, Kinds] = {}
     accesses = kernels[variant.key].accesses
     for bound in variant.bound:
@@ -88,7 +91,7 @@ def _accesses(variant: PlannedVariant, kernels: Kernels) -> dict[str, Kinds]:
 
 
 def _written(op: records.Op, launched: Iterable[PlannedVariant]) -> Iterator[records.Tensor]:
-    """The outputs that a call has which launches some of these variants; none if it may launch what is not built."""
+    """Return the outputs of a call that launches these variants; none if it may launch one that is not built."""
     known = dict(next(iter(launched)).spec.constants)
     built = {variant.spec.launch for variant in launched}
     if all(i in built or parse(launch.when or "True").partial(known) is False for i, launch in enumerate(op.launches)):
@@ -100,8 +103,7 @@ def _written(op: records.Op, launched: Iterable[PlannedVariant]) -> Iterator[rec
 
 
 def _output_fault(tensor: records.Tensor, launched: list[PlannedVariant], kernels: Kernels) -> str:
-    """Return the fault of the accesses to an output by the kernels of a call, for any choice of configs; empty if there
-    is none."""
+    """Return the fault of the accesses to an output, for any choice of configs; empty if there is none."""
     by_launch: dict[int, Kinds] = {}
     for variant in launched:
         kinds = _accesses(variant, kernels).get(tensor.name, frozenset())

@@ -1,8 +1,8 @@
-"""Selftest vectors: random inputs for the planned cases of a bundle, and what the numpy references make of them.
+"""Selftest vectors: random inputs of a bundle's cases, and the results of the numpy references.
 
-The bound of each output is that by which results pass everywhere: twice the error of an honest computation in the
-kernel's own dtypes, plus a floor. The same manifest gives the same bytes, as far as numpy computes the same: results
-are rounded, to more than the output's dtype can hold, so that the last bit of a sum seldom matters.
+The tolerance of an output is twice the error of a careful computation in the kernel's dtypes, plus a floor. Equal
+manifests give equal bytes if numpy computes equal results. So results are rounded, with a few bits more than the
+output's dtype, which makes them almost independent of the last bit of a sum.
 """
 
 from __future__ import annotations
@@ -52,19 +52,19 @@ from aot_runtime.contract.dtypes import FLOAT_TYPES, SCALAR_TYPES, numpy_dtype
 from aot_runtime.errors import AotError, BundleError
 
 EXTRA_BITS = 8
-"""Bits of a result that are kept beyond those of the output's dtype."""
+"""Bits of a result's significand beyond those of the output's dtype."""
 
 
 @dataclass(frozen=True)
 class CaseVectors:
-    """A case as the index has it, and the content of its file."""
+    """A case's record in the index, and the content of its file."""
 
     case: records.Case
     content: bytes
 
 
 class VectorCache(Cache[CaseVectors]):
-    """Vectors by key: what decides them is the case's recipe, the sources of its reference, and what runs them."""
+    """A cache of vectors. Keys cover the case's recipe, the sources of its reference and the packages that run it."""
 
     def __init__(self, path: Path | str | None = None, shared: SharedCache | None = None):
         super().__init__(path, VECTORS, CaseVectors, shared)
@@ -74,7 +74,7 @@ class VectorCache(Cache[CaseVectors]):
 
 
 class CaseError(AotError):
-    """Vectors cannot be computed. `path`: the key of the case that is at fault."""
+    """Vectors cannot be computed. `path`: the key of the faulty case."""
 
     def __init__(self, message: str, *path: Key):
         super().__init__(message)
@@ -82,12 +82,12 @@ class CaseError(AotError):
 
 
 class NoBoundError(CaseError):
-    """The references do not say how far results of these numbers may be off."""
+    """The references give no error bound for these values."""
 
 
 @dataclass(frozen=True)
 class Computed:
-    """Vectors, and the file → SHA-256 of all that was imported of the project to compute them."""
+    """Vectors, and file → SHA-256 of the project's files that were imported to compute them."""
 
     vectors: CaseVectors
     digests: Mapping[str, str]
@@ -95,7 +95,7 @@ class Computed:
 
 @dataclass(frozen=True)
 class Expectation:
-    """The inputs of a call and its exact results by tensor, and the largest |result - expected| that passes."""
+    """The inputs of a call, its exact results by tensor, and the largest |result - expected| that passes."""
 
     inputs: Mapping[str, Array]
     expected: Mapping[str, Array]
@@ -103,11 +103,11 @@ class Expectation:
 
 
 Compute = Callable[[str, Recipe], Computed]
-"""Computes the vectors of a recipe whose project has this root."""
+"""Computes the vectors of a recipe, given the project's root."""
 
 
 def compute(root: str, recipe: Recipe) -> Computed:
-    """Run the references of a recipe. Raises `CompileError` where there are none, `CaseError`."""
+    """Run the references of a recipe. Raises `CompileError` if there are none, or `CaseError`."""
     modules = Project(Path(root).resolve())  # with modules of its own: these show which files were imported for it
     with modules.active():
         vectors = _Computation(recipe, _references(recipe, modules), modules.place).run()
@@ -115,10 +115,10 @@ def compute(root: str, recipe: Recipe) -> Computed:
 
 
 def case_vectors(cases: Sequence[PlannedCase], cache: VectorCache, compute: Compute = compute) -> Iterator[CaseVectors]:
-    """The vectors of each case: from the cache, else computed. Raises `ManifestError` where a reference is at fault.
+    """Return the vectors of each case, from the cache or computed. Raises `ManifestError` for a faulty reference.
 
     Args:
-        compute: runs references, which may do anything, elsewhere than in this process.
+        compute: runs references, which are arbitrary code, in another process.
     """
     read = functools.cache(closure)
     sources = [read(case.manifest.root, case.recipe.reference.rpartition(":")[0]) for case in cases]
@@ -134,14 +134,14 @@ def case_vectors(cases: Sequence[PlannedCase], cache: VectorCache, compute: Comp
             for name, digest in computed.digests.items():
                 if known.get(name, digest) != digest:
                     raise _reference_error(case, f"file {name} changed during the build; build again")
-            # What the text of the sources does not tell (a module imported by a computed name) is not in the key.
+            # The key does not cover modules that are imported by a computed name.
             if computed.digests.keys() <= known.keys():
                 cache.put(key, vectors)
         yield vectors
 
 
 def vectors_fault(vectors: CaseVectors, recipe: Recipe) -> str:
-    """Say why vectors cannot be those of a recipe, as far as it shows uncomputed; an empty text: they can."""
+    """Return the reason why vectors cannot be a recipe's, without computing them; empty if they can."""
     bounds = vectors.case.bounds
     shapes = {entry_name(INPUTS, tensor.name): tensor.shape for tensor in recipe.inputs}
     shapes |= {entry_name(EXPECTED, tensor.name): tensor.shape for tensor in recipe.outputs}
@@ -175,7 +175,7 @@ def _case(recipe: Recipe, content: bytes, bounds: Mapping[str, float]) -> record
 
 
 def blob_of(content: bytes) -> records.Blob:
-    """Make the index's record of a file of vectors."""
+    """Return the index's record of a file of vectors."""
     digest = hashlib.sha256(content).hexdigest()
     return records.Blob(f"{records.SELFTEST_FOLDER}/{digest[: records.HASH_LENGTH]}.npz", len(content), digest)
 
@@ -197,7 +197,7 @@ def _reference_error(case: PlannedCase, reason: str) -> ManifestError:
 
 
 def vectors_key(recipe: Recipe, sources: Closure) -> str:
-    """Content address of a case's vectors: 64 hex digits, the same in whatever folder the project lies."""
+    """Return the cache key of a case's vectors: 64 hex digits, independent of the project's folder."""
     parts = {
         "recipe": dataclasses.asdict(recipe),
         "sources": dataclasses.asdict(sources),
@@ -233,8 +233,10 @@ def _references(recipe: Recipe, modules: Project, counterpart: str = SAME_DTYPE)
 
 
 def expectation(root: str, recipe: Recipe) -> Expectation:
-    """Compute the references of a recipe; only the exact one, if there is no other. Raises `CompileError` if there is
-    none, and `CaseError`."""
+    """Compute the references of a recipe. Raises `CompileError` if there are none, or `CaseError`.
+
+    If there is no rounding reference, only the exact one is used.
+    """
     modules = Project(Path(root).resolve())
     file, _, function = recipe.reference.rpartition(":")
     source = python_source(Path(root), file)
@@ -244,7 +246,7 @@ def expectation(root: str, recipe: Recipe) -> Expectation:
 
 
 def draw_input(recipe: Recipe, tensor: PlannedTensor) -> Array:
-    """An input's values: from a generator of its own, so that one tensor does not depend on another."""
+    """Draw an input's values from a generator of its own, so that they do not depend on other tensors."""
     filled, dtype = tensor.filled, numpy_dtype(tensor.dtype)
     if filled and filled.values is not None:
         return _read_only(np.array(filled.values).astype(dtype).reshape(tensor.shape))
@@ -261,7 +263,7 @@ def draw_input(recipe: Recipe, tensor: PlannedTensor) -> Array:
 
 
 class _Computation:
-    """Computes the vectors of one case."""
+    """The computation of the vectors of a case."""
 
     def __init__(self, recipe: Recipe, references: _References, place: Callable[[TracebackType | None], str]):
         self.recipe, self.references, self.place = recipe, references, place
@@ -278,7 +280,7 @@ class _Computation:
         return CaseVectors(_case(recipe, content, found.bounds), content)
 
     def expectation(self) -> Expectation:
-        """The inputs, what the exact reference makes of them, and how far results may be off."""
+        """Return the inputs, the results of the exact reference and the tolerances."""
         recipe = self.recipe
         inputs = {tensor.name: draw_input(recipe, tensor) for tensor in recipe.inputs}
         exact = self._refer(self.references.exact, inputs)
@@ -290,7 +292,7 @@ class _Computation:
     # Results
 
     def _refer(self, reference: Callable[..., Any], inputs: Mapping[str, Array]) -> dict[str, Array]:
-        """Call a reference; returns the written tensors by name."""
+        """Call a reference. Return the written tensors by name."""
         label = f"reference {reference.__name__}"
         scalars = {item.name: _as_passed(item) for item in self.recipe.scalars if _takes(reference, item.name)}
         arguments = {**inputs, **scalars}
@@ -320,7 +322,7 @@ class _Computation:
 
 
 def _takes(function: Callable[..., Any], name: str) -> bool:
-    """A scalar that no result depends on (a number of splits) need not be a reference's argument."""
+    """Return True if a reference has this parameter. It may omit scalars that have no effect on results."""
     parameters = inspect.signature(function).parameters
     return name in parameters or any(item.kind is item.VAR_KEYWORD for item in parameters.values())
 
@@ -337,9 +339,9 @@ def _read_only(array: Array) -> Array:
 
 
 def rounded(result: Array, dtype: np.dtype[Any]) -> Array:
-    """A reference's result as it is stored for an output of a dtype.
+    """Round a reference's result for storage.
 
-    Of floats the significand keeps `EXTRA_BITS` more than the dtype's, in float32 where that holds them, else float64.
+    The significand of floats keeps `EXTRA_BITS` bits more than the dtype's, in float32 if they fit, else in float64.
     """
     if result.dtype.kind in "biu":
         return result
@@ -352,7 +354,7 @@ def rounded(result: Array, dtype: np.dtype[Any]) -> Array:
 
 
 def encode_vectors(inputs: Mapping[str, Array], expected: Mapping[str, Array]) -> bytes:
-    """The file of a case (`aot_runtime.bundle.vector_files`): a zip whose bytes depend on nothing but the arrays."""
+    """Return the file of a case (`aot_runtime.bundle.vector_files`), a ZIP that depends on the arrays only."""
     file = io.BytesIO()
     with zipfile.ZipFile(file, "w", zipfile.ZIP_STORED) as archive:
         for group, arrays in ((INPUTS, inputs), (EXPECTED, expected)):

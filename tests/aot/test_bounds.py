@@ -114,7 +114,7 @@ def test_manifests_that_are_no_files(tmp_path: Path, pipe: Path):
 
 
 def planning_fault(path: Path) -> str:
-    """What planning says of a manifest, without its path."""
+    """Return planning's error for a manifest, without its path."""
     with pytest.raises(ManifestError) as caught:
         plan_bundle(load_manifest(path), parse_arch("gfx942"), {}, False)
     (message,) = caught.value.messages

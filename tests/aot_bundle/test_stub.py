@@ -92,7 +92,7 @@ class float32(floating[Any]):
 class bool_: ...
 def __getattr__(name: str) -> Any: ...
 """
-"""What the stub needs of numpy's own types, which take seconds to read."""
+"""Types of numpy that the stub needs; numpy's own take seconds to read."""
 
 
 @pytest.fixture

@@ -54,7 +54,7 @@ def test_tables():
 
 
 def test_the_names_of_the_variants(rows_bundle: Path):
-    """One is taken apart in words."""
+    """An example is explained in words."""
     (name,) = re.findall(r"rows_gfx942_softmax_\w+", section(BUNDLE, "The header of the variants"))
     assert name in variant_names(read_index(rows_bundle))
 

@@ -13,7 +13,7 @@ ARCHS = ("gfx942", "gfx950", "gfx90a", "gfx1100", "gfx1201", "sm_80", "sm_90")
 
 
 def origin(entry: ArchTuningSpec) -> str:
-    """What the configs come from; of several the best."""
+    """Return the best of the configs' origins."""
     configs = [config for launch in entry.launches.values() for config in launch]
     if entry.measured or any(config.measured for config in configs):
         return "measured"

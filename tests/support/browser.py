@@ -33,7 +33,7 @@ def chromium() -> Iterator[Browser]:
 
 
 class Browser:
-    """One window. `driver` is selenium's."""
+    """A browser window. `driver` is selenium's."""
 
     def __init__(self, driver: Any):
         self.driver = driver
@@ -47,11 +47,11 @@ class Browser:
         self.driver.get(page.resolve().as_uri())
 
     def run(self, script: str, *arguments: object) -> Any:
-        """What a script returns."""
+        """Run a script and return its result."""
         return self.driver.execute_script(script, *arguments)
 
     def errors(self) -> list[str]:
-        """What the console said since this was asked last."""
+        """Return the console's messages since the last call."""
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def press(self, *keys: str) -> None:

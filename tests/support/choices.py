@@ -1,4 +1,4 @@
-"""Which configs a call takes, and devices on which small calls take those of large ones."""
+"""The configs that a call picks, and devices on which small calls pick those of large ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether text can be read on its ground."""
+"""Contrast of text and its background."""
 
 from __future__ import annotations
 

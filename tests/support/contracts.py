@@ -126,7 +126,7 @@ def normal(*shape: int, dtype: str = "float32") -> np.ndarray:
 
 
 def decide(planned: Planner, /, **arguments: Any) -> Decision:
-    """What a call becomes; layouts by tensor, values by scalar."""
+    """Plan a call, given layouts of tensors and values of scalars by name."""
     layouts = {name: value for name, value in arguments.items() if isinstance(value, Layout)}
     scalars = {name: value for name, value in arguments.items() if not isinstance(value, Layout)}
     names = {item.name for item in (*planned.op.tensors, *planned.op.scalars)}

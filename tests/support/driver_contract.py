@@ -1,5 +1,8 @@
-"""What every GPU driver must do, as functions of a driver with at least one device: they run on real GPUs
-(`test_gpu.py`) and over the double of libamdhip64 (`test_hip.py`). Launches: see `launch_contract`."""
+"""Tests of all GPU drivers, as functions of a driver with at least one device.
+
+They run on real GPUs (`test_gpu.py`) and with the double of libamdhip64 (`test_hip.py`). `launch_contract` has the
+tests of launches.
+"""
 
 from __future__ import annotations
 

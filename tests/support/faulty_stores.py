@@ -12,7 +12,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 
 
 class _Faulty(MemoryFileSystem):
-    """What happens at each access is `fault`; those of `healthy` are passed over."""
+    """A file system in which every access, except those in `healthy`, has `fault`."""
 
     cachable = False
     healthy: frozenset[str] = frozenset()

@@ -15,7 +15,7 @@ from tests.support.session_builds import ROOT
 
 @cache
 def planned(arch: str, manifest: str) -> Any:
-    """What the builder would compile of a shipped manifest."""
+    """Plan the variants of a shipped manifest."""
     pytest.importorskip("triton", reason="building bundles needs the extra `build`")
     from aot.manifest.loading import load_manifest
     from aot.plan.bundles import plan_bundle
@@ -43,7 +43,7 @@ def variants(arch: str, manifest: str, op: str = "", **wanted: Any) -> list[Any]
 
 
 def compile_variant(variant: Any) -> Any:
-    """What the builder makes of a variant, with the compiler's text of every stage."""
+    """Compile a variant, with the compiler's text of every stage."""
     return _compiled(variant.job)
 
 

@@ -1,4 +1,4 @@
-"""What every GPU driver must do with launches, as functions of a driver and a code object, as in `driver_contract`.
+"""Tests of the launches of all GPU drivers, as functions of a driver and a code object, as in `driver_contract`.
 
 The code object has the kernel `scale(float *out, const float *in, float factor, unsigned n)`: out[i] = in[i] * factor
 where i < n, in workgroups of 128.

@@ -27,9 +27,9 @@ Key = tuple[Any, ...]
 
 
 class BundleOnDemand(Bundle):
-    """What `aotbuild MANIFEST` makes for an open device, but for code: each variant's is made when a call needs it.
+    """A bundle of `aotbuild MANIFEST` for an open device, whose variants are compiled when a call needs them.
 
-    Its index lists all variants, without what only their code tells. `cache` may be shared with other processes.
+    Its index lists all variants, without the facts that come from their code. Processes may share `cache`.
     """
 
     def __init__(
@@ -108,5 +108,5 @@ def stub_of(variant: PlannedVariant, target: Target) -> records.Variant:
 
 
 def key_of(variant: records.Variant) -> Key:
-    """What tells a variant from the others of its bundle."""
+    """Return the key of a variant within its bundle."""
     return (variant.op, variant.launch, variant.config, variant.aligned, *variant.axis_values.items())

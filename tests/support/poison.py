@@ -25,7 +25,7 @@ def poisoned(bundle: Bundle, host: np.ndarray, margin: int = 16) -> DeviceArray:
 def into_poison(
     bundle: Bundle, shape: tuple[int, ...], dtype: np.dtype, call: Callable[[DeviceArray], Any]
 ) -> np.ndarray:
-    """What a call writes to an array with NaN, or 77, in and around it. Fails where that changed anything around it."""
+    """Return the output of a call into an array filled with and surrounded by NaN or 77. Checks the surroundings."""
     poison = np.array(77 if dtype.kind in "iu" else np.nan, dtype)
     margin = [(2, 3)] * (len(shape) - 1) + [(16, 16)]
     before = np.full([n + low + high for n, (low, high) in zip(shape, margin, strict=True)], poison)

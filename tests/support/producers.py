@@ -46,6 +46,6 @@ class Interface:
 
 
 def alike(foreign: DeviceArray, own: DeviceArray) -> bool:
-    """Whether a wrapped array has the place and the layout of one of this library's."""
+    """Return True if a wrapped array has the same memory and layout as an array of this library."""
     assert foreign.layout.foreign and not own.layout.foreign
     return (foreign.ptr, foreign.dtype, foreign.shape, foreign.strides) == (own.ptr, own.dtype, own.shape, own.strides)

@@ -28,7 +28,7 @@ ISSUER = "https://token.actions.githubusercontent.com"
 SUBJECT = "https://github.com/example/kernels/.github/workflows/release.yml@refs/tags/v1.0"
 START = datetime(2020, 1, 1, tzinfo=UTC)
 LIFETIME = timedelta(minutes=10)
-"""Of a certificate."""
+"""Lifetime of a certificate."""
 _TIMESTAMPS = x509.ObjectIdentifier("1.3.6.1.4.1.11129.2.4.2")
 _NAME = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "test authority")])
 
@@ -92,7 +92,7 @@ class Instance:
         issued: datetime = WHEN,
         logged_by: ec.EllipticCurvePrivateKey | None = None,
     ) -> x509.Certificate:
-        """What Fulcio makes of a token: a certificate for some minutes, with its log's promise in it."""
+        """Issue a certificate for a token as Fulcio does: valid for minutes, with a signed certificate timestamp."""
         name = x509.RFC822Name(subject) if "://" not in subject else x509.UniformResourceIdentifier(subject)
         builder = (
             self._certificate(x509.Name([]), public, issued, issued + LIFETIME)
@@ -123,7 +123,7 @@ class Instance:
         return head + signature
 
     def entry(self, body: bytes, logged: datetime = WHEN) -> dict[str, Any]:
-        """What Rekor says of an entry: that it is the second of two in the log, and since when."""
+        """Return Rekor's response for an entry: it is the second of two in the log, with its time."""
         other, mine = (hashlib.sha256(b"\0" + leaf).digest() for leaf in (b"another entry", body))
         root = hashlib.sha256(b"\1" + other + mine).digest()
         note = f"test log\n2\n{b64(root)}\n"
@@ -144,7 +144,7 @@ class Instance:
         }  # fmt: skip
 
     def trusted_root(self, start: datetime = START) -> dict[str, Any]:
-        """What is believed of this instance by those who verify, from a time on."""
+        """Return the trusted root of this instance, valid from a time on."""
         valid = {"start": start.strftime("%Y-%m-%dT%H:%M:%SZ")}
 
         def log(key: ec.EllipticCurvePrivateKey) -> dict[str, Any]:
@@ -190,7 +190,7 @@ class Instance:
 
 
 def entry_body(envelope: dict[str, Any], certificate: x509.Certificate) -> bytes:
-    """What Rekor keeps of an envelope."""
+    """Return Rekor's log entry of an envelope."""
 
     def digest(content: bytes) -> dict[str, str]:
         return {"algorithm": "sha256", "value": hashlib.sha256(content).hexdigest()}

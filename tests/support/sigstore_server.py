@@ -19,7 +19,7 @@ from .sigstore_instance import ISSUER, START, SUBJECT, Instance, entry_body
 
 
 def token() -> str:
-    """Of GitHub's form, and for the audience of sigstore. Nobody signed it: that is for the authority to ask."""
+    """Return an unsigned token of GitHub's form for the audience sigstore. Checks are up to the authority."""
     now = int(datetime.now(UTC).timestamp())
     claims = {"aud": "sigstore", "iss": ISSUER, "sub": "repo:example/kernels", "iat": now, "exp": now + 600}
     parts = ({"alg": "none", "typ": "JWT"}, claims)

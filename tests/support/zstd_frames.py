@@ -8,7 +8,7 @@ import pytest
 
 LIBRARY = "compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd"
 BLOCK = 128 << 10
-"""What one block of a frame can hold."""
+"""Maximum size of a block of a frame."""
 
 
 def need_zstd() -> None:

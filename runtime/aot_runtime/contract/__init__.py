@@ -1,1 +1,1 @@
-"""An op's contract as data: the index's records, expressions, names, dtypes, layouts and architectures."""
+"""The contract of ops as data: records of the index, expressions, names, dtypes, layouts and architectures."""

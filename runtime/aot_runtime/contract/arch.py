@@ -1,10 +1,15 @@
-"""The one table of GPU architectures: a row for each that code objects can be built for. A new target is a new row.
-The emulator's own facts are in `aot_emulator/isa/archs.py`.
+"""The table of GPU architectures that code objects can be built for. A new target is a new row.
 
-**Sources.** `LLVM`: the AMDGPU backend's user guide and target description (`AMDGPU.td`, `GCNSubtarget`,
-`AMDGPUBaseInfo`, `ELF.h`). `CUDA`: "Technical Specifications per Compute Capability" in the CUDA programming guide.
-`ISA`: AMD's instruction set documents. `white papers`: "AMD CDNA 2", "CDNA 3", "CDNA 4" and "RDNA".
-`data sheets`: AMD's, of the product that a row names. Each field says which of them it is from.
+`aot_emulator/isa/archs.py` has the facts that only the emulator needs.
+
+**Sources**, which each field names:
+
+- `LLVM`: the AMDGPU backend's user guide and target description (`AMDGPU.td`, `GCNSubtarget`, `AMDGPUBaseInfo`,
+  `ELF.h`).
+- `CUDA`: "Technical Specifications per Compute Capability" in the CUDA programming guide.
+- `ISA`: AMD's instruction set documents.
+- `white papers`: "AMD CDNA 2", "CDNA 3", "CDNA 4" and "RDNA".
+- `data sheets`: AMD's data sheets of the products.
 """
 
 from __future__ import annotations
@@ -17,16 +22,20 @@ import msgspec
 from msgspec.structs import replace
 
 Tier = Literal["primary", "supported", "experimental"]
-"""`primary`: the shipped kernels are tuned for it first; the README says how far each was checked.
-`supported`: Triton's own test suite covers it.
-`experimental`: Triton compiles matrix products for it, and no more is claimed."""
+"""Level of support.
+
+- `primary`: the shipped kernels are tuned for it first. The README says how far each was checked.
+- `supported`: Triton's own test suite covers it.
+- `experimental`: Triton compiles matrix products for it.
+"""
 Fp8 = Literal["", "fnuz", "ocp"]
 
 
 class Backend(msgspec.Struct, frozen=True):
-    """A GPU API, by the name that Triton's compiler and the runtime's driver have for it.
+    """A GPU API, such as HIP.
 
     Attributes:
+        name: the name of Triton's backend and of the runtime's driver.
         vendor: the maker of its GPUs.
         code_suffix: the suffix of the file names of code objects.
         dlpack_device: `DLDeviceType` of device memory (dlpack.h).
@@ -47,7 +56,7 @@ class Backend(msgspec.Struct, frozen=True):
     extra: str
 
     def grid_limits(self, threads: int) -> tuple[int, int, int]:
-        """The most blocks of a launch along x, y and z, for blocks of so many threads."""
+        """Return the maximum number of blocks along x, y and z for blocks of `threads` threads."""
         return (2**32 - 1) // threads if self.counts_threads else 2**31 - 1, 65535, 65535
 
 
@@ -73,14 +82,13 @@ class ComputeUnit(msgspec.Struct, frozen=True):
 
     Attributes:
         waves: wave slots of a SIMD.
-        vgprs, vgpr_granule: vector registers per lane of a SIMD, and how many of them are handed out together.
-        lds, lds_granule: bytes of LDS, and how many of them are handed out together.
-        workgroups: that may be resident.
-        barriers: workgroups of more than one wave, which is what takes a barrier; None: no limit of their own.
-        sgprs: scalar registers of a SIMD; None: they never limit.
-        lds_reserved: bytes of LDS that the system takes from every workgroup and that its code object does not count.
-        compute_units: compute units, as GPUs are described by, in what HIP counts as a multiprocessor: two in a
-            work-group processor.
+        vgprs, vgpr_granule: vector registers per lane of a SIMD, and their allocation granularity.
+        lds, lds_granule: bytes of LDS, and their allocation granularity.
+        workgroups: maximum number of resident workgroups.
+        barriers: maximum number of resident workgroups with several waves, which need a barrier each; None: no limit.
+        sgprs: scalar registers of a SIMD; None: they never limit occupancy.
+        lds_reserved: bytes of LDS per workgroup that the system reserves and that code objects do not count.
+        compute_units: compute units per multiprocessor, as HIP counts these: two in a work-group processor.
     """
 
     waves: int
@@ -96,21 +104,21 @@ class ComputeUnit(msgspec.Struct, frozen=True):
 
 
 class Peaks(msgspec.Struct, frozen=True):
-    """Rates of a product.
+    """Peak rates of a product.
 
     Attributes:
-        clock: highest clock of the engine, Hz (data sheets).
-        bandwidth: of device memory, bytes/s (data sheets).
-        matrix: operations that a compute unit's matrix instructions do in a clock, by type of their first operand
-            (white papers; of RDNA the data sheets' peaks divided by compute units and clock).
-        simds: of a compute unit; an RDNA compute unit is half a work-group processor.
-        valu_cycles, transcendental_cycles: that a SIMD is taken by a vector instruction of a wavefront, at least. A
-            SIMD of gfx9 has 16 lanes, and 4 for transcendental functions ("quarter rate"); one of RDNA has 32, and a
-            separate unit for transcendental functions.
-        lds_banks: of a compute unit's LDS, 4 bytes wide; each serves one address a clock (ISA, chapter "Data Share
+        clock: highest engine clock, Hz (data sheets).
+        bandwidth: bandwidth of device memory, bytes/s (data sheets).
+        matrix: type of the first operand → matrix operations of a compute unit per clock (white papers; for RDNA the
+            data sheets' peaks divided by compute units and clock).
+        simds: SIMDs of a compute unit. An RDNA compute unit is half a work-group processor.
+        valu_cycles, transcendental_cycles: minimum cycles for which a wavefront's vector instruction occupies a SIMD.
+            A gfx9 SIMD has 16 lanes, and 4 for transcendental functions ("quarter rate"). An RDNA SIMD has 32 lanes
+            and a separate transcendental unit.
+        lds_banks: 4-byte banks of a compute unit's LDS; each serves one address per clock (ISA, chapter "Data Share
             Operations"; CDNA 4's white paper for its 64).
-        line_bytes: of the vector L1 cache's lines (ROCm Compute Profiler's performance model, white papers; RDNA's is
-            taken for gfx12 too).
+        line_bytes: line size of the vector L1 cache (ROCm Compute Profiler's performance model, white papers; gfx12
+            is assumed to be like RDNA 3).
     """
 
     clock: float
@@ -124,7 +132,7 @@ class Peaks(msgspec.Struct, frozen=True):
 
 
 class Product(msgspec.Struct, frozen=True):
-    """A GPU of an architecture. num_cus: its compute units, of RDNA halves of work-group processors (data sheets)."""
+    """A GPU. `num_cus`: its compute units; RDNA's are halves of work-group processors (data sheets)."""
 
     title: str
     num_cus: int
@@ -132,36 +140,37 @@ class Product(msgspec.Struct, frozen=True):
 
 
 class Architecture(msgspec.Struct, frozen=True):
-    """An architecture, and all that differs by architecture.
+    """A GPU architecture.
 
     Attributes:
-        name: bare, as `--arch` spells it: `gfx942`, `sm_90`.
+        name: bare name as in `--arch`: `gfx942`, `sm_90`.
         tier: see `Tier`.
-        elf_machine: EF_AMDGPU_MACH of a code object's ELF flags (LLVM); None for NVIDIA: a cubin has the SM's number.
-        lds_bytes: LDS (shared memory) that one workgroup may have. AMD: LLVM's "addressable local memory size"; NVIDIA:
-            CUDA's "maximum amount of shared memory per thread block", the opt-in figure.
-        unit: what a workgroup's waves, registers and LDS must fit in.
-        warp_size: lanes of a wavefront or warp, as Triton compiles (LLVM; CUDA).
-        descriptor_vgprs: vector registers that a step of GRANULATED_WORKITEM_VGPR_COUNT in a kernel descriptor stands
-            for (LLVM, `getVGPREncodingGranule`).
-        num_xcds: dies that the hardware deals workgroups to in turn, each with an L2 of its own, of a whole GPU (white
-            papers). A device tells its own: a partition has fewer, and so has an MI300A.
-        has_bf16_cvt: fp32 is rounded to bfloat16 in one instruction: v_cvt_pk_bf16_f32 (LLVM,
-            `FeatureBF16ConversionInsts`), cvt.rn.bf16.f32 (CUDA's PTX manual: sm_80 and later).
+        elf_machine: EF_AMDGPU_MACH in the ELF flags of code objects (LLVM); None for NVIDIA.
+        lds_bytes: maximum LDS (shared memory) of a workgroup. AMD: LLVM's "addressable local memory size"; NVIDIA:
+            CUDA's "maximum amount of shared memory per thread block" with opt-in.
+        unit: the hardware that a workgroup runs on.
+        warp_size: lanes of a wavefront or warp in Triton's code (LLVM; CUDA).
+        descriptor_vgprs: vector registers per step of GRANULATED_WORKITEM_VGPR_COUNT in a kernel descriptor (LLVM,
+            `getVGPREncodingGranule`).
+        num_xcds: XCDs of a whole GPU, to which the hardware deals workgroups in turn; each has an L2 cache (white
+            papers). A partition has fewer, and so has an MI300A: devices report their own number.
+        has_bf16_cvt: an instruction rounds fp32 to bfloat16: v_cvt_pk_bf16_f32 (LLVM, `FeatureBF16ConversionInsts`),
+            cvt.rn.bf16.f32 (CUDA's PTX manual: sm_80 and later).
         has_tf32: matrix units multiply float32 with 10 bits of mantissa (ISA: xf32, which CDNA 4 dropped; CUDA: sm_80
             and later).
-        has_wgmma: four warps multiply together what lies in shared memory (CUDA's PTX manual, `wgmma`: sm_90a alone).
-        fp8: the float8 numbers that the hardware converts and multiplies: `fnuz`, `ocp` (LLVM, `FeatureFP8Insts` and
-            gfx12's WMMA; CUDA: sm_89 and later), or empty for none.
-        descriptor_align: bytes that the address and strides of a tensor descriptor which a kernel makes are multiples
-            of (CUDA's driver API, `cuTensorMapEncodeTiled`: sm_90 and later); 1: it becomes pointers.
-        kernarg_start: the address of the kernarg segment among the constants that a kernel reads (attribute
-            `EIATTR_PARAM_CBANK` of cubins); tensor maps are aligned by it.
-        product: the GPU that the emulator passes for; None if the architecture is not emulated.
-        gpus: what people call its GPUs, in lower case, letters and digits alone (AMD's table of supported GPUs, LLVM's
+        has_wgmma: warpgroup matrix instructions with operands in shared memory (CUDA's PTX manual, `wgmma`: only
+            sm_90a).
+        fp8: the flavour of float8 that the hardware converts and multiplies: `fnuz` or `ocp`; empty if it has none
+            (LLVM, `FeatureFP8Insts` and gfx12's WMMA; CUDA: sm_89 and later).
+        descriptor_align: alignment in bytes of the address and strides of a tensor descriptor that a kernel makes
+            (CUDA's driver API, `cuTensorMapEncodeTiled`: sm_90 and later); 1: Triton lowers descriptors to pointers.
+        kernarg_start: offset of the kernarg segment in the constant bank (`EIATTR_PARAM_CBANK` of cubins), which
+            determines the alignment of tensor maps.
+        product: the GPU that the emulator models; None if the architecture is not emulated.
+        gpus: common names of its GPUs, in lower case, letters and digits only (AMD's table of supported GPUs, LLVM's
             of processors, CUDA's list of GPUs).
         num_cus: compute units of a large GPU, for rows without a product: MI100, RX 7800 XT, RX 7600, RX 9060 XT, T4,
-            A100, A40, L40S, H100, B200, RTX 5090 (data sheets); None if not known.
+            A100, A40, L40S, H100, B200, RTX 5090 (data sheets); None if unknown.
     """
 
     name: str
@@ -194,7 +203,7 @@ class Architecture(msgspec.Struct, frozen=True):
 
     @property
     def device_constants(self) -> dict[str, str | int | bool]:
-        """The constants that every device of the architecture has; a partition has fewer dies than a whole GPU."""
+        """The constants that all devices of the architecture share. A partition has fewer XCDs than a whole GPU."""
         return {name: value for name, value in self.constants.items() if name != "num_xcds" or value == 1}
 
 
@@ -208,8 +217,7 @@ EXPRESSION_NAMES: Mapping[str, type] = {
     "num_xcds": int,
     "warp_size": int,
 }
-"""Names that expressions of manifests and bundles may use anywhere: columns of the architecture's row, with the types
-of their values."""
+"""Names that all expressions of manifests and bundles may use: columns of the architecture's row, with their types."""
 
 
 def _cdna(waves: int, vgprs: int, vgpr_granule: int, lds_kib: int = 64, lds_granule: int = 512) -> ComputeUnit:
@@ -231,11 +239,11 @@ def _rates(**by_types: int) -> dict[str, int]:
 
 
 _LARGE, _SMALL = _rdna(1536, 24), _rdna(1024, 16)
-"""The register files that RDNA 3 and 4 have, by product."""
+"""RDNA 3 and 4 with the register files of the larger and the smaller products."""
 
 _MI250X = Product(
     "AMD Instinct MI250X, one die",
-    110,  # of two, each a device of its own
+    110,  # each of the two dies is a device of its own
     Peaks(1.7e9, 1.6384e12, _rates(f64_f32=256, f16_bf16_i8=1024), 4, 4, 16, lds_banks=32, line_bytes=64),
 )
 _MI300X = Product(
@@ -323,26 +331,26 @@ _NVIDIA = (
 )
 
 ARCHITECTURES: Mapping[str, Architecture] = {row.name: row for row in (*_AMD, *_NVIDIA)}
-"""Every architecture by name; AMD's first, each by age."""
+"""Architectures by name: AMD's, then NVIDIA's, each from the oldest to the newest."""
 
 GPU_NAMES: Mapping[str, str] = {gpu: row.name for row in ARCHITECTURES.values() for gpu in row.gpus.split()}
-"""GPU → its architecture."""
+"""Name of a GPU → its architecture."""
 
 
 def arch_of(name: str) -> str:
-    """The architecture of a GPU that is called so (`MI300X`, `RX 7900 XTX`); any other name as it is."""
+    """Return the architecture of a GPU (`MI300X`, `RX 7900 XTX`); any other name unchanged."""
     gpu = re.sub(r"[^a-z0-9]|amd|nvidia|instinct|radeon|geforce", "", name.lower())
     return GPU_NAMES.get(gpu, name)
 
 
 def usual_cus(arch: str) -> int | None:
-    """Compute units of the architecture's product, or else of a large GPU; None if they are not known."""
+    """Return the compute units of the architecture's product, else of a large GPU; None if unknown."""
     row = ARCHITECTURES[arch]
     return row.product.num_cus if row.product else row.num_cus
 
 
 def likely_dies(arch: str, num_cus: int) -> int:
-    """The dies of a device that has so many compute units and does not tell, from what a die of the product has."""
+    """Estimate the XCDs of a device with `num_cus` compute units, from the compute units per XCD of the product."""
     row = ARCHITECTURES.get(arch)
     if row is None or row.product is None:
         return 1
@@ -350,6 +358,10 @@ def likely_dies(arch: str, num_cus: int) -> int:
 
 
 def device_names(arch: str, num_cus: int, num_xcds: int | None = None) -> dict[str, str | int | bool]:
-    """The values of the names of expressions that a device gives; by default it has the dies of a whole GPU."""
+    """Return the values of the names that a device gives to expressions.
+
+    Args:
+        num_xcds: defaults to the XCDs of a whole GPU.
+    """
     row = ARCHITECTURES[arch]
     return row.constants | {"num_cus": num_cus, "num_xcds": row.num_xcds if num_xcds is None else num_xcds}

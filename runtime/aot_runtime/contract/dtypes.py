@@ -1,4 +1,4 @@
-"""The one table of element types. A new dtype is a new row, and everything else is derived from the rows.
+"""The table of element types, from which everything else about dtypes is derived. A new dtype is a new row.
 
 Manifests and bundles use the names of numpy and ml_dtypes.
 """
@@ -29,7 +29,7 @@ class ElementType(msgspec.Struct, frozen=True):
         format: the `struct` format of a scalar argument; empty if no scalar may have this type.
         tensor_map: CUDA's `CUtensorMapDataType` of the elements of a tensor map; None if tensor maps cannot have them.
             8-bit floats are copied as unsigned bytes.
-        torch: names of torch for it besides `name`.
+        torch: names that torch has for it besides `name`.
         other_float8: the other flavour of a float8 format; hardware has one of the two.
     """
 
@@ -103,7 +103,7 @@ FLOAT_TYPES = tuple(name for name, row in SCALAR_TYPES.items() if row.kind == "f
 
 
 def packable(type_name: str, value: Any) -> Any:
-    """The object to pass to `struct.pack` for a scalar: its bits if it is a bfloat16. Raises OverflowError."""
+    """Return the object to pass to `struct.pack` for a scalar: its bits if it is a bfloat16. Raises OverflowError."""
     return bfloat16_bits(value) if type_name == BFLOAT16.triton else value
 
 
@@ -121,7 +121,7 @@ def bfloat16_bits(value: float) -> int:
 
 @lru_cache(maxsize=64)
 def numpy_dtype(name: str) -> np.dtype[Any]:
-    """The numpy dtype of a name; ml_dtypes is imported for those that numpy lacks."""
+    """Return the numpy dtype of a name. Imports ml_dtypes for dtypes that numpy lacks."""
     try:
         return np.dtype(name)
     except TypeError:
@@ -131,7 +131,7 @@ def numpy_dtype(name: str) -> np.dtype[Any]:
 
 
 def dtype_name(dtype: Any) -> str:
-    """The name of a supported dtype. Raises `ArgumentError` for any other."""
+    """Return the name of a dtype. Raises `ArgumentError` if it is not supported."""
     try:
         found = np.dtype(dtype) if not isinstance(dtype, str) or dtype not in DTYPES else None
         name = dtype if found is None else found.name

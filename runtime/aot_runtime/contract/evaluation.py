@@ -1,4 +1,4 @@
-"""Compiles expressions to Python functions, each once, when it is first evaluated."""
+"""Expressions compiled to Python functions, each when it is first evaluated."""
 
 from __future__ import annotations
 
@@ -12,14 +12,14 @@ from typing import Any
 from .expressions import FUNCTIONS, parse, query_of
 
 Evaluator = Callable[[Mapping[str, Any]], Any]
-"""Computes an expression's value from a mapping of the names that it reads; queries are under their `query_name`."""
+"""A function from the values of an expression's names (queries under their `query_name`) to its value."""
 
 _GLOBALS: dict[str, Any] = {"__builtins__": {}, **FUNCTIONS}
 
 
 @lru_cache(maxsize=1 << 14)
 def evaluator(text: str) -> Evaluator:
-    """Return the function that evaluates an expression. Raises `ExpressionError` for malformed text.
+    """Return the function that evaluates an expression. Raises `ExpressionError` if `text` is not an expression.
 
     The function raises ArithmeticError or TypeError if the expression has no value.
     """
@@ -49,12 +49,12 @@ class _Compiled:
 
 
 def python_tree(text: str) -> ast.Expression:
-    """Return the Python syntax tree of a checked expression."""
+    """Return the Python syntax tree of a checked expression, ready to be compiled."""
     return ast.fix_missing_locations(_ToPython().visit(ast.parse(parse(text).text, mode="eval")))
 
 
 class _ToPython(ast.NodeTransformer):
-    """Rewrites the differences from Python: queries become names, and `and` and `or` give True or False."""
+    """Translate the differences from Python: queries become names, `and` and `or` give True or False."""
 
     def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
         self.generic_visit(node)

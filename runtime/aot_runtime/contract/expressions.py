@@ -4,14 +4,16 @@ Python syntax for arithmetic (`+ - * / // % **`), comparison, `and or not`, `a i
 and names, with these functions:
 
     cdiv(a, b)        a / b rounded up                  min(a, …) max(a, …) abs(a)
-    next_pow2(n)      the smallest power of two >= n    given(tensor)    whether an optional tensor was passed
+    next_pow2(n)      the smallest power of two >= n    given(tensor)    True if an optional tensor was passed
     elsize(t)         bytes per element of a tensor, or of a dtype variable
     stride(t, dim)    the stride of a tensor's dim, in elements; dim by name or by position
+    innermost(t, dim) True if the dim is the tensor's innermost one
 
-`and` and `or` give True or False. The language is total and safe to evaluate: no attribute, subscript, call, loop or
-name beyond these; strings can only be compared; an exponent is a small literal; nesting is limited, and so is the size
-of every number on the way, names standing for 64 bits. Text is checked when a manifest is built, and again by whoever
-loads it.
+`and` and `or` give True or False.
+
+Evaluation always ends and is safe. There are no attributes, subscripts, loops, or other calls and names. Strings can
+only be compared, and an exponent is a small literal. Nesting is limited, and so is the size of every intermediate
+integer, where names count as 64 bits. Text is checked when a manifest is built, and again when a bundle is loaded.
 """
 
 from __future__ import annotations
@@ -36,10 +38,10 @@ MAX_LENGTH = 1000
 MAX_EXPONENT = 16
 MAX_DEPTH = 64
 MAX_BITS = 1024
-"""Most bits of an expression's integers, intermediate ones included, if each name has `NAME_BITS` bits."""
+"""Maximum size of an expression's integers, intermediate ones included; each name counts as `NAME_BITS`."""
 NAME_BITS = 64
 _CANDIDATES, _LISTED, _LONGEST = 200, 20, 64
-"""Known names that `nearest` compares with, names that it lists, and characters of a name that it compares at all."""
+"""Limits of `nearest`: names to compare with, names to list, and the length of a name that is compared."""
 
 _BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
@@ -71,7 +73,7 @@ def cdiv(a: int, b: int) -> int:
 
 
 def next_pow2(n: int) -> int:
-    """Return the smallest power of two >= n (1 for n <= 1). Raises TypeError unless n is an integer."""
+    """Return the smallest power of two >= n (1 for n <= 1). Raises TypeError if `n` is not an integer."""
     return 1 << max(0, operator.index(n) - 1).bit_length()
 
 
@@ -85,14 +87,14 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
 _ARITY = {"abs": (1, 1), "cdiv": (2, 2), "max": (2, 8), "min": (2, 8), "next_pow2": (1, 1)}
 _QUERIES = {"given": 1, "elsize": 1, "stride": 2, "innermost": 2}
 LAYOUT_QUERIES = ("stride", "innermost")
-"""Queries about how a tensor lies in memory; they name a dim of it."""
+"""Queries about the layout of a tensor; their second argument is a dim."""
 _WARNED_OF = re.compile(r"\\|(?<![A-Za-z_\d])\d[\d_.]*[A-Za-z]")
-"""An escape, or a letter right behind a number."""
+"""An escape, or a letter right after a number: text that Python may warn of."""
 _FILTERS = threading.Lock()
 
 
 class _Unknown:
-    """The value of a name that is not known yet (see `Expression.partial`)."""
+    """The type of `UNKNOWN`, the value of names that have none yet; see `Expression.partial`."""
 
     def __repr__(self) -> str:
         return "UNKNOWN"
@@ -102,7 +104,7 @@ UNKNOWN = _Unknown()
 
 
 def query_name(function: str | int, *arguments: str | int) -> str:
-    """Return the plain name that stands for a query such as `given(t)` or `stride(t, d)` in a parsed expression."""
+    """Return the name under which the value of a query, such as `given(t)` or `stride(t, d)`, is looked up."""
     return "__".join([f"_{function}", *map(str, arguments)])
 
 
@@ -111,9 +113,9 @@ class Expression(msgspec.Struct, frozen=True, eq=False):
 
     Attributes:
         text: the expression in canonical spelling.
-        names: every plain name it reads; `given(t)` and the like are in `queries` instead.
+        names: the names it reads, except as arguments of queries.
         queries: (function, argument, …) of each `given`, `elsize`, `stride` and `innermost`.
-        tree: its syntax tree, which nobody may change.
+        tree: its syntax tree; do not modify it.
     """
 
     text: str
@@ -129,16 +131,23 @@ class Expression(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def reads(self) -> frozenset[str]:
-        """Names and query names together: what `evaluate` needs a value of."""
+        """The names that `evaluate` needs values of: plain names and query names."""
         return self.names | {query_name(*map(str, query)) for query in self.queries}
 
     @property
     def laid_out(self) -> list[str]:
-        """The tensors whose layout it asks for, sorted."""
+        """The tensors in layout queries, sorted."""
         return sorted({str(subject) for function, subject, *_ in self.queries if function in LAYOUT_QUERIES})
 
     def evaluate(self, env: Mapping[str, Any]) -> Any:
-        """Return the value. `env` has every name, queries under their `query_name`. Raises `ExpressionError`."""
+        """Return the value.
+
+        Args:
+            env: values of `reads`.
+
+        Raises:
+            ExpressionError: a value is missing, or the arithmetic fails.
+        """
         value = self.partial(env)
         if value is UNKNOWN:
             missing = ", ".join(sorted(name for name in self.reads if name not in env))
@@ -146,14 +155,14 @@ class Expression(msgspec.Struct, frozen=True, eq=False):
         return value
 
     def partial(self, env: Mapping[str, Any]) -> Any:
-        """Return the value if `env` decides it, else `UNKNOWN`: `False and x` is False whatever x is."""
+        """Return the value if `env` determines it, else `UNKNOWN`. `False and x` is False without a value of x."""
         try:
             return _evaluate(self.tree, env)
         except (ArithmeticError, TypeError) as error:
             raise ExpressionError(f"'{self.text}' cannot be evaluated: {error}") from None
 
     def check_names(self, names: Mapping[str, type], tensors: Mapping[str, Any] | None = None) -> None:
-        """Raise `ExpressionError` unless every name is in `names`, and strings are only compared.
+        """Raise `ExpressionError` if a name is not in `names`, or a string is used other than in a comparison.
 
         Args:
             names: name → Python type of its value (`int`, `float`, `bool`, `str`).
@@ -166,14 +175,14 @@ class Expression(msgspec.Struct, frozen=True, eq=False):
             known = tensors or {}
             if subject not in known and not (function == "elsize" and names.get(str(subject)) is str):
                 raise ExpressionError(
-                    f"'{self.text}': {function}({subject}): '{subject}' is no tensor{nearest(str(subject), known)}"
+                    f"'{self.text}': {function}({subject}): unknown tensor '{subject}'{nearest(str(subject), known)}"
                 )
         _check_strings(self.tree, names, self.text, allowed=True)
 
 
 def nearest(name: str, known: Collection[str]) -> str:
-    """`; did you mean 'x'?` or `; known: …`, for the end of an error message. Looks at a limited number of names."""
-    import difflib  # for an error only
+    """Return the end of an error message: `; did you mean 'x'?` or `; known: …`. Looks at a limited number of names."""
+    import difflib  # needed for errors only
     from heapq import nsmallest
 
     likely = [item for item in islice(known, _CANDIDATES) if len(item) <= _LONGEST]
@@ -186,7 +195,7 @@ def nearest(name: str, known: Collection[str]) -> str:
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Expression:
-    """Parse and check one expression. Raises `ExpressionError` on anything outside of the language."""
+    """Parse and check an expression. Raises `ExpressionError` if it is not in the language."""
     if len(text) > MAX_LENGTH:
         raise ExpressionError(f"expression of {len(text)} characters; at most {MAX_LENGTH} are allowed")
     try:
@@ -210,10 +219,10 @@ def parse(text: str) -> Expression:
 
 
 def syntax_tree(text: str) -> ast.expr:
-    """The tree of an expression of Python's, without what Python has to say of its style. Raises as `ast.parse` does.
+    """Parse a Python expression without warnings. Raises as `ast.parse` does.
 
-    Python warns of escapes in strings and of words that follow a number with no space. Filters of warnings are the
-    process's, so that only texts that have such a thing are parsed with them changed, one at a time.
+    Python warns of invalid escapes and of words right after a number. Warning filters belong to the whole process, so
+    they are changed only for text that may warn, under a lock.
     """
     if not _WARNED_OF.search(text):
         return ast.parse(text.strip(), mode="eval").body
@@ -292,14 +301,14 @@ def _query(node: ast.AST) -> tuple[str | int, ...]:
 
 
 def query_of(node: ast.AST) -> str | None:
-    """The `query_name` of a node that is a query of a checked expression; None for any other."""
+    """Return the `query_name` of a node of a checked expression; None if it is not a query."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _QUERIES:
         return query_name(*_query(node))
     return None
 
 
 def integer_bits(node: ast.AST) -> int:
-    """Return the bits of the largest integer that a checked expression can compute, intermediate ones included."""
+    """Return an upper bound on the bits of a checked expression's integers, intermediate ones included."""
     match node:
         case ast.Constant(value=int(value)):
             return value.bit_length()

@@ -1,12 +1,10 @@
-"""Reads and writes `bundle.json`, the index without repetition.
+"""Encode and decode `bundle.json`, the index in normalised form.
 
-Variants differ in a few numbers. Their common parts are in tables, to which they refer by position: kernargs, layouts
-of kernarg segments (lists of kernargs), kernels (everything else that variants share) and code objects. Frequent
-records are stored as lists of fields; later versions add fields at the end. Reading resolves the positions, so that
-variants share objects.
+Variants differ in a few values. What they share is in tables, to which they refer by position: kernargs, layouts of
+kernarg segments (lists of kernargs), kernels and code objects. Frequent records are encoded as lists of their fields;
+later versions of the format append fields at the end. Decoded variants share the objects of the tables.
 
-A reader accepts an index whose `oldest_reader` is not newer than `FORMAT_VERSION`, and ignores fields that it does not
-know.
+A reader accepts an index if its `oldest_reader` is at most `FORMAT_VERSION`, and ignores unknown fields.
 """
 
 from __future__ import annotations
@@ -44,13 +42,13 @@ from .records import (
 
 FORMAT_VERSION = 2
 OLDEST_FORMAT = 2
-"""The oldest version that can be read, and whose readers can read what is written here."""
+"""The oldest version that this reader reads, and the `oldest_reader` of the files that are written."""
 FIRST_READERS = {2: "0.1.0"}
-"""Version of the format → the first version of aotbuild that reads it, which wheels of bundles require."""
+"""Version of the format → the first version of aotbuild that reads it. Wheels of bundles require this version."""
 
-# Tables multiply what a short file can say. These bounds keep the work of reading one in proportion to its length.
+# With tables, a short file can describe a large index. These bounds keep the work in proportion to the file's length.
 MAX_VARIANTS, MAX_KERNELS, MAX_KERNARGS = 1 << 16, 1 << 12, 1 << 10
-"""Variants and kernels of a bundle, and kernargs of a layout."""
+"""Maximum number of variants and kernels of a bundle, and of kernargs of a layout."""
 
 Position = Annotated[int, msgspec.Meta(ge=0)]
 """A position in a table."""
@@ -58,14 +56,14 @@ _T = TypeVar("_T")
 
 
 class CodeObject(Record, frozen=True, array_like=True):
-    """A code object: the first digits of its sha256 are its key, and name its file."""
+    """A code object. Its key, which is also the name of its file, is the first `HASH_LENGTH` digits of its SHA-256."""
 
     sha256: Annotated[str, msgspec.Meta(pattern=r"\A[0-9a-f]{64}\Z")]
     size: Int
 
 
 class Kernel(Record, frozen=True, array_like=True):
-    """The common part of a kernel's variants. `kernargs` is the position of a layout. See `Variant`."""
+    """The fields of `Variant` that the variants of a kernel share; `kernargs` is the position of a layout."""
 
     op: str
     launch: Int
@@ -85,7 +83,7 @@ class Kernel(Record, frozen=True, array_like=True):
 class VariantRow(Record, frozen=True, array_like=True):
     """A variant: the positions of its kernel and code object, and its own fields.
 
-    `axis_values` are those of the op's dtype variables and axes, in alphabetical order of their names.
+    `axis_values` are ordered by the names of the op's dtype variables and axes.
     """
 
     kernel: Position
@@ -98,7 +96,7 @@ class VariantRow(Record, frozen=True, array_like=True):
 
 
 class IndexFile(Record, frozen=True):
-    """`bundle.json` as a whole: an `Index` with its tables."""
+    """The contents of `bundle.json`: an `Index` with tables."""
 
     format: Int
     oldest_reader: Int
@@ -128,7 +126,7 @@ _OF_ROWS = [name for name in VariantRow.__struct_fields__ if name in ("aligned",
 
 
 def encode_index(index: Index) -> bytes:
-    """Return the canonical JSON of an index: equal indexes give equal bytes."""
+    """Encode an index as canonical JSON: equal indexes give equal bytes."""
     code = {key: position for position, key in enumerate(index.blobs)}
     kernargs: dict[Kernarg, int] = {}
     layouts: dict[tuple[int, ...], int] = {}
@@ -154,7 +152,7 @@ def encode_index(index: Index) -> bytes:
 
 
 def decode_index(data: bytes) -> Index:
-    """Read `bundle.json`. Raises `BundleError` if it is malformed or needs another reader."""
+    """Decode `bundle.json`. Raises `BundleError` if it is not an index, or is of an unsupported format."""
     try:
         version = msgspec.json.decode(data, type=_Version)
         if version.oldest_reader > FORMAT_VERSION:
@@ -176,9 +174,9 @@ def decode_index(data: bytes) -> Index:
 
 
 def _resolved(file: IndexFile) -> Index:
-    """Resolve the positions. Raises `BundleError` for a position outside of its table."""
+    """Resolve the positions in tables. Raises `BundleError` for a position out of range."""
     backend = BACKENDS.get(file.target.backend)
-    suffix = backend.code_suffix if backend else file.target.backend  # which whoever checks the target refuses
+    suffix = backend.code_suffix if backend else file.target.backend  # an unknown backend is rejected later
     keys = [code.sha256[:HASH_LENGTH] for code in file.code]
     blobs = {
         key: Blob(f"{CODE_FOLDER}/{key}.{suffix}", code.size, code.sha256)

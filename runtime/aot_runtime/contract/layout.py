@@ -1,4 +1,4 @@
-"""The layout of an array: all that dispatch looks at, interned so that a plan is found by identity."""
+"""Interned array layouts: the properties by which calls are dispatched. Plans are looked up by identity."""
 
 from __future__ import annotations
 
@@ -24,10 +24,10 @@ class Layout:
         dtype: the dtype's name.
         shape: extents.
         strides: in elements.
-        kernel_strides: strides as kernels get them: 0 where the extent is 1, so that a broadcast needs no special case.
-        aligned: whether the address is a multiple of 16 bytes.
-        foreign: whether the memory is another library's, so that owners do not tell whose memory overlaps.
-        writeable: whether it may be written to, which its owner says.
+        kernel_strides: the strides that are passed to kernels: 0 for dims of extent 1, which broadcasts them.
+        aligned: the address is a multiple of 16 bytes.
+        foreign: the memory belongs to another library, so overlap cannot be ruled out by comparing owners.
+        writeable: the owner permits writes.
         low, high: range of element offsets from the address, `high` exclusive.
     """
 
@@ -83,15 +83,15 @@ def make_layout(
     device: tuple[str, int], dtype: str, shape: Shape, strides: Shape, aligned: bool, foreign: bool = False,
     writeable: bool = True,
 ) -> Layout:  # fmt: skip
-    """Return the one `Layout` with these properties."""
+    """Return the interned `Layout` with these properties."""
     return _interned(device, dtype, shape, strides, aligned, foreign, writeable)
 
 
-_interned = lru_cache(maxsize=1 << 16)(Layout)  # to which a default that is left out is no other value
+_interned = lru_cache(maxsize=1 << 16)(Layout)  # always called with all arguments, so that keys are equal
 
 
 def packed_strides(shape: Shape, order: Shape | None = None) -> Shape:
-    """Return strides in elements of an array without gaps. `order` lists the dims from outermost to innermost."""
+    """Return the strides in elements of an array without gaps. `order` lists the dims from outermost to innermost."""
     strides = [0] * len(shape)
     step = 1
     for dim in reversed(order if order is not None else range(len(shape))):
@@ -101,21 +101,21 @@ def packed_strides(shape: Shape, order: Shape | None = None) -> Shape:
 
 
 def innermost_dim(shape: Shape, strides: Shape, candidates: Shape) -> int | None:
-    """Return the first of the dims `candidates` with stride 1, else the first with extent 1, else None."""
+    """Return the first of `candidates` that has stride 1, else the first of extent 1; None if there is none."""
     found = [dim for dim in candidates if strides[dim] == 1 and shape[dim] != 1]
     return next(iter(found or [dim for dim in candidates if shape[dim] == 1]), None)
 
 
 def contiguous_order(rank: int, contiguous: Shape) -> Shape:
-    """Return the order of dims, outermost first, with `contiguous` innermost and the rest in place."""
+    """Return the order of dims (outermost first) that packs `contiguous` innermost and keeps the rest in place."""
     return (*(dim for dim in range(rank) if dim not in contiguous), *contiguous)
 
 
 def packing_order(tensor: Tensor, rank: int, like: Shape = (), innermost: int | None = None) -> Shape | None:
-    """Return the order of dims, outermost first, in which an array for a tensor is packed.
+    """Return the order of dims (outermost first) in which an array for a tensor is packed.
 
-    The contiguous dims are innermost and the others in place. Where several dims may be the innermost, it is
-    `innermost`, else the one with the smallest stride in `like`. None for an array of another rank than the tensor's.
+    Contiguous dims are innermost; the others stay in place. If several dims may be the innermost, it is `innermost`,
+    else the one with the smallest stride in `like`. Returns None if `rank` differs from the tensor's.
     """
     if rank != len(tensor.shape):
         return None

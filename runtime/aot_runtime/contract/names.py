@@ -1,4 +1,4 @@
-"""The names that an op's expressions may use, and the sources of dims' extents."""
+"""The names that an op's expressions may use, and the sources of its dims' extents."""
 
 from __future__ import annotations
 
@@ -20,11 +20,11 @@ from .dtypes import FLAG_TYPES, FLOAT_TYPES
 from .records import Axis, Launch, Op, Tensor
 
 Path = tuple[str | int, ...]
-"""The keys of a value in a manifest, from its op on."""
+"""Keys from an op of a manifest to a value in it."""
 Names = dict[str, type]
-"""Names, and the types of their values."""
+"""Name → Python type of its value."""
 Known = Mapping[str, type]
-"""The names that an expression may read."""
+"""The names that an expression may read, with their types."""
 
 RESERVED = frozenset(
     {"num_cus", "aligned", "stream", "extent", *EXPRESSION_NAMES, *expressions.FUNCTIONS, *expressions._QUERIES}
@@ -32,29 +32,34 @@ RESERVED = frozenset(
 RESERVED_OPS = frozenset(
     {"arch", "device", "explain", "id", "index", "load", "name", "ops", "path", "preload", "selftest", "version"}
 )
-"""Attributes of open bundles, which manifests may not use as names of ops. In a bundle that was built before there was
-the attribute, `bundle["name"]` is the op."""
+"""Attributes of an open bundle, which no manifest may use as an op's name.
+
+If an older bundle has an op of such a name, the op is `bundle["name"]`.
+"""
 TYPE_NAME, TYPE_OPS = "_bundle_name", "_bundle_ops"
-"""Attributes of a bundle's type: the bundle's name, and the names of its ops."""
+"""Attributes of a bundle's type (a stub class): the bundle's name and the names of its ops."""
 VERSION = (
     r"^(0|[1-9][0-9]*)(\.(0|[1-9][0-9]*))*((a|b|rc)(0|[1-9][0-9]*))?"
     r"(\.post(0|[1-9][0-9]*))?(\.dev(0|[1-9][0-9]*))?(\+[a-z0-9]+(\.[a-z0-9]+)*)?$"
 )
-"""The form of a bundle's version: a normalised PEP 440 version, without an epoch."""
+"""Pattern of a bundle's version: a normalised version of a Python package (PEP 440) without an epoch."""
 MAX_VERSION = 64
-"""Most characters of a version."""
+"""Maximum length of a version."""
 IDENTIFIER = re.compile(r"(?=.{1,256}\Z)[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*\Z")
 _RULE = re.compile(r"(smallest|largest)\s*(>=|<=|>|<)\s*(.+)\Z", re.DOTALL)
 _RULES = {("smallest", ">="), ("smallest", ">"), ("largest", "<="), ("largest", "<")}
 
 
 def is_version(text: str) -> bool:
-    """Return True if a bundle may have the version."""
+    """Return True if `text` is a valid version of a bundle."""
     return len(text) <= MAX_VERSION and re.fullmatch(VERSION, text) is not None
 
 
 def axis_rule(text: str) -> tuple[str, str]:
-    """Split a `pick` into (rule, expression): `smallest >= head_dim` is (`>=`, `head_dim`), `causal` (`equal`, …)."""
+    """Split a `pick` into (rule, expression).
+
+    `smallest >= head_dim` gives (`>=`, `head_dim`), and `causal` gives (`equal`, `causal`).
+    """
     match = _RULE.match(text.strip())
     if match and (match[1], match[2]) in _RULES:
         return match[2], match[3]
@@ -62,7 +67,13 @@ def axis_rule(text: str) -> tuple[str, str]:
 
 
 class DimSource(msgspec.Struct, frozen=True):
-    """The source of a dim's extent: `inverse`, an expression of `extent`, the extent of dim `position` of `tensor`."""
+    """The source of a dim's extent.
+
+    Attributes:
+        tensor, position: the argument's dim that the extent is computed from.
+        inverse: expression of the dim's extent; its name `extent` stands for the argument's.
+        optional: the tensor is optional.
+    """
 
     tensor: str
     position: int
@@ -71,12 +82,12 @@ class DimSource(msgspec.Struct, frozen=True):
 
 
 def overlay(over: Names, under: Known) -> Known:
-    """Return a view that looks names up in `over`, then in `under`."""
-    return ChainMap(over, cast(Names, under))  # which writes to the first alone
+    """Return a view of both mappings in which `over` takes precedence."""
+    return ChainMap(over, cast(Names, under))  # a ChainMap writes to its first mapping only
 
 
 class _FirstNames(Mapping[str, type]):
-    """A constant-time snapshot of a growing table of names."""
+    """A snapshot of the names in a growing table, without a copy."""
 
     def __init__(self, names: Mapping[str, type], places: Mapping[str, int]):
         self._names, self._places, self._count = names, places, len(names)
@@ -94,7 +105,7 @@ class _FirstNames(Mapping[str, type]):
 
 
 class _Table:
-    """A table of names that grows as names become known."""
+    """A growing table of names."""
 
     def __init__(self, names: Mapping[str, type]):
         self._names = dict(names)
@@ -110,14 +121,14 @@ class _Table:
 
 
 class Scope(msgspec.Struct, frozen=True):
-    """The names of an op: its dims with their sources, and the types of everything that expressions may read."""
+    """The names of an op: its dims with their sources, and its tensors by name."""
 
     dims: Mapping[str, DimSource]
     subjects: Mapping[str, Tensor]
 
     @classmethod
     def of(cls, op: Op) -> Scope:
-        """Find the source of every dim. Raises `ExpressionError` if no input determines one."""
+        """Find the source of every dim. Raises `ExpressionError` if no input gives a dim's extent."""
         dims = _find_dims(op)
         taken = {name for names in named(op).values() for name in names}
         for name in dims:
@@ -126,18 +137,18 @@ class Scope(msgspec.Struct, frozen=True):
         return cls(dims, {tensor.name: tensor for tensor in op.tensors})
 
     def call_names(self, op: Op) -> Names:
-        """Return dims and scalars, which are known once a call's arguments are read."""
+        """Return the names that are known from a call's arguments: dims, scalars, dtype variables and the device's."""
         kinds: Names = dict.fromkeys(self.dims, int)
         kinds |= {scalar.name: scalar_kind(scalar.type) for scalar in op.scalars}
         return kinds | {**EXPRESSION_NAMES, "num_cus": int} | dict.fromkeys(op.dtypes, str)
 
     def build_names(self, op: Op) -> Names:
-        """Return axes, dtype variables and the like, which are known when a variant is built."""
+        """Return the names that are known when a variant is built: dtype variables, axes and the architecture's."""
         kinds: Names = dict.fromkeys(op.dtypes, str)
         return kinds | {axis.name: axis_kind(axis) for axis in op.axes} | {"aligned": bool, **EXPRESSION_NAMES}
 
     def all_names(self, op: Op) -> Names:
-        """Return all names but those of a launch's config."""
+        """Return all names except those of a launch's configs."""
         return self.call_names(op) | dict.fromkeys((item.name for item in op.derived), int) | self.build_names(op)
 
     def check_queries(self, expression: expressions.Expression) -> None:
@@ -195,14 +206,14 @@ class Scope(msgspec.Struct, frozen=True):
 
 
 def config_names(launch: Launch) -> Names:
-    """Return the constexprs that every config of a launch sets, and num_warps, with their types."""
+    """Return the constexprs that all configs of a launch set, with their types."""
     first, *rest = launch.configs
     common = set(first.values).intersection(*(config.values for config in rest))
     return {name: type(first.values[name]) for name in sorted(common)}
 
 
 def axis_names(op: Op) -> tuple[str, ...]:
-    """Return the names for which variants have values: dtype variables, then axes."""
+    """Return the names of a variant's values: dtype variables, then axes."""
     return (*op.dtypes, *(axis.name for axis in op.axes))
 
 
@@ -217,7 +228,11 @@ def axis_kind(axis: Axis) -> type:
 
 
 def stride_position(tensor: Tensor, dim: str | int) -> int:
-    """Return the position of the dim in `stride(tensor, dim)` or `innermost(tensor, dim)`. Raises `ExpressionError`."""
+    """Return the position of `dim` in `stride(tensor, dim)` or `innermost(tensor, dim)`.
+
+    Raises:
+        ExpressionError: `dim` does not name exactly one dim of the tensor.
+    """
     if isinstance(dim, int) or dim.isdigit():
         if int(dim) < len(tensor.shape):
             return int(dim)
@@ -230,7 +245,10 @@ def stride_position(tensor: Tensor, dim: str | int) -> int:
 
 
 def _find_dims(op: Op) -> dict[str, DimSource]:
-    """Plain names first, in required inputs before optional ones; then what can be solved."""
+    """Find the sources of all dims.
+
+    Dims that are plain names come first, in required inputs before optional ones; then solvable expressions.
+    """
     inputs = [tensor for tensor in op.tensors if tensor.role != "output"]
     ordered = [tensor for tensor in inputs if not tensor.optional] + [tensor for tensor in inputs if tensor.optional]
     dims: dict[str, DimSource] = {}
@@ -263,7 +281,7 @@ def _missing(text: str, known: Container[str]) -> set[str]:
 
 
 def _solve(text: str, name: str) -> str:
-    """The expression of `extent` that gives `name` where `text` == extent; empty where the form is not solved."""
+    """Solve `text` == `extent` for `name`. Return an expression of `extent`; empty for an unsupported form."""
     match expressions.parse(text).tree:
         case ast.BinOp(left=ast.Name(id=left), op=op, right=constant) if left == name:
             known = ast.unparse(constant)
@@ -278,7 +296,7 @@ def _solve(text: str, name: str) -> str:
 
 
 def named(op: Op) -> dict[str, list[str]]:
-    """Return the names that an op defines, by the manifest's key; dims are defined by shapes."""
+    """Return the names that an op defines, by their key of the manifest. Dims are not among them."""
     return {
         "tensors": [tensor.name for tensor in op.tensors],
         "scalars": [scalar.name for scalar in op.scalars],

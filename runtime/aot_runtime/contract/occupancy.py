@@ -1,4 +1,4 @@
-"""Occupancy: the waves of a kernel that fit on a compute unit at once, from its code object's metadata."""
+"""Occupancy of a kernel: the waves that fit on a compute unit, from the resources in its code object."""
 
 from __future__ import annotations
 
@@ -21,13 +21,16 @@ class Occupancy:
 
 
 def occupancy(arch: str, *, vgprs: int, sgprs: int, lds_bytes: int, num_warps: int) -> Occupancy:
-    """Return the occupancy of a kernel on `arch`. Raises KeyError for an unknown architecture.
+    """Return the occupancy of a kernel on `arch`.
 
     Args:
-        vgprs: `KernelMetadata.allocated_vgprs`, which includes AGPRs.
+        vgprs: `KernelMetadata.allocated_vgprs`, which includes accumulation registers.
         sgprs: `KernelMetadata.sgprs`.
         lds_bytes: LDS of a workgroup, dynamic and static together.
         num_warps: waves of a workgroup.
+
+    Raises:
+        KeyError: `arch` is unknown.
     """
     unit = ARCHITECTURES[arch].unit
     waves: dict[Limit, int] = {"waves": unit.waves, "vgprs": unit.vgprs // _rounded(vgprs, unit.vgpr_granule)}

@@ -1,13 +1,14 @@
-"""The rule that decides whether the elements of arrays may share memory. `aot/c/support/overlap.h` has the same in C.
+"""Conservative test for arrays whose elements share memory. `aot/c/support/overlap.h` has the same rule in C.
 
-No overlap is ever missed, but some arrays that share nothing are said to overlap.
+It misses no overlap, but reports some arrays that share nothing.
 
-- **Two arrays** are apart if their ranges of addresses are, or if memory can be divided into rows in which they have
-  different columns, as `qkv[:, :64]` and `qkv[:, 64:]` have, or `x[::2]` and `x[1::2]`. Strides that are multiples of
-  the length of a row stay in their columns. The lengths that are tried are the strides, and common divisors of two. So
-  parts of one array are told apart wherever they differ along a dim, but for every other element of rows of odd length.
-- **One array** has each element once if its strides are nested: each steps over all that the smaller ones reach. All
-  views that slicing, transposing and reshaping give are; shape (2, 3) with strides (3, 2) is not.
+- **Two arrays** are disjoint if their address ranges are. They are also disjoint if memory can be divided into rows in
+  which they take different columns, such as `qkv[:, :64]` and `qkv[:, 64:]`, or `x[::2]` and `x[1::2]`. A stride that
+  is a multiple of the row length stays in its columns. The strides and the common divisors of two strides are tried as
+  row lengths. So parts of one array that differ along a dim are told apart, except for alternate elements of rows of
+  odd length.
+- **One array** does not overlap itself if its strides are nested: each is larger than the reach of all smaller ones.
+  Slices, transposes and reshapes of packed arrays are nested; shape (2, 3) with strides (3, 2) is not.
 """
 
 from __future__ import annotations
@@ -33,7 +34,7 @@ class Strided(msgspec.Struct, frozen=True):
     dims: tuple[tuple[int, int], ...]
 
     def reach(self, period: int = 0) -> tuple[int, int]:
-        """The first byte, and the one after the last, along the dims whose strides are not multiples of `period`.
+        """Return (first byte, end) along the dims whose strides are not multiples of `period`.
 
         Both are 0 if the array is empty.
         """
@@ -56,7 +57,7 @@ class Distances:
 
     @cached_property
     def bounds(self) -> tuple[int, int]:
-        """The ranges of addresses overlap at distances between these two."""
+        """(low, high): the address ranges overlap if low < distance < high."""
         (low, high), (other_low, other_high) = self.one.reach(), self.other.reach()
         if low == high or other_low == other_high:
             return 0, 0
@@ -76,7 +77,7 @@ class Distances:
         return tuple(found)
 
     def may_overlap(self, distance: int) -> bool:
-        """Tell whether arrays at this distance may share memory."""
+        """Return True if arrays at this distance may share memory."""
         low, high = self.bounds
         if not low < distance < high:
             return False
@@ -84,10 +85,10 @@ class Distances:
 
 
 def is_nested(shape: Sequence[int], strides: Sequence[int], itemsize: int = 1) -> bool:
-    """Tell whether each stride steps over all that the smaller ones reach, so that no two elements share memory.
+    """Return True if each stride is larger than the reach of all smaller ones, so that no two elements share memory.
 
     Args:
-        itemsize: of an element, in the unit of the strides.
+        itemsize: size of an element, in the unit of the strides.
     """
     reach = 0
     for step, extent in sorted((abs(step), extent) for step, extent in zip(strides, shape, strict=True) if extent != 1):

@@ -1,6 +1,6 @@
-"""The inputs and tools of a build, as SLSA's provenance predicate, version 1. The JSON has SLSA's names.
+"""The provenance of a bundle: its inputs and its builder, as a SLSA provenance v1 predicate.
 
-It has no time and no place of the build, so equal inputs give equal bytes.
+The JSON has SLSA's names. The time and place of the build are left out, so that equal inputs give equal bytes.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:aotbuild:build:1"
 BUILDER = "urn:aotbuild:builder"
 SOURCE_CLOSURE = "sourceClosure"
-"""The name of the digest of all source text that a kernel's code depends on, across files."""
+"""Name of the digest of all source text, in any file, that a kernel depends on."""
 
 
 class _Part(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
@@ -19,11 +19,11 @@ class _Part(msgspec.Struct, frozen=True, omit_defaults=True, rename="camel"):
 
 
 class Resource(_Part, frozen=True):
-    """An input of a build.
+    """An input of a build: a file, a kernel or a package.
 
     Attributes:
-        name: a file's path from the project root, or a kernel in one: `kernels/x.py:kernel`.
-        uri: of a package, its package URL.
+        name: path of a file from the project root, or a kernel in a file: `kernels/x.py:kernel`.
+        uri: URL of a package (purl).
         digest: algorithm → hex digits.
     """
 
@@ -33,8 +33,11 @@ class Resource(_Part, frozen=True):
 
 
 class BuildDefinition(_Part, frozen=True):
-    """The inputs of a build. `external_parameters` are the command's: `manifest`, `arch`, `filter`, `lineInfo`,
-    `for`, `neighbours` and `add`."""
+    """The inputs of a build.
+
+    Attributes:
+        external_parameters: the command's `manifest`, `arch`, `filter`, `lineInfo`, `for`, `neighbours` and `add`.
+    """
 
     build_type: str
     external_parameters: dict[str, str | bool]
@@ -42,7 +45,7 @@ class BuildDefinition(_Part, frozen=True):
 
 
 class Builder(_Part, frozen=True):
-    """The program that ran the build. `version` maps components to versions."""
+    """The builder. `version`: component → version."""
 
     id: str
     version: dict[str, str]
@@ -55,7 +58,7 @@ class RunDetails(_Part, frozen=True):
 
 
 class Provenance(_Part, frozen=True):
-    """A predicate of the type `PREDICATE_TYPE`."""
+    """A predicate of type `PREDICATE_TYPE`."""
 
     build_definition: BuildDefinition
     run_details: RunDetails

@@ -1,7 +1,7 @@
-"""The records of a bundle's index, which builder and runtime share. The reader owns the format.
+"""Records of the bundle's index, which the builder writes and the runtime reads.
 
-An op is a contract as data: its expressions are text (see `expressions`), its names identifiers. `index_file` writes
-the index to `bundle.json`, where variants share common parts.
+An op's contract is data: expressions are text (see `expressions`) and names are identifiers. `index_file` encodes the
+index as `bundle.json`.
 """
 
 from __future__ import annotations
@@ -16,32 +16,32 @@ from .provenance import Provenance
 
 INDEX = "bundle.json"
 SIGNATURE = f"{INDEX}.sig"
-"""The file with the signature over the index, if the bundle is signed by key."""
+"""File in a bundle with the signature of its index by a key."""
 SIGSTORE = f"{INDEX}.sigstore.json"
-"""The file with a sigstore signature, named as sigstore's tools name it."""
+"""File in a bundle with the sigstore signature of its index, named as sigstore's tools name it."""
 SIGNATURES = (SIGNATURE, SIGSTORE)
 CODE_FOLDER, SELFTEST_FOLDER = "code", "selftest"
 TEXT_FILES = (
     "include/{name}.h", "include/{name}_variants.h", "src/{name}.c", "lib/cmake/{name}/{name}Config.cmake",
     "lib/pkgconfig/{name}.pc", "stubs/{name}.pyi",
 )  # fmt: skip
-"""Files that are generated from an index for programs that call the bundle. Each repeats the id."""
+"""Generated files for programs that call the bundle: C interface, build files, type stub. Each contains the id."""
 HASH_LENGTH = 16
-"""Hex digits of a file's SHA-256 in its name, for files in these folders."""
+"""Length of the names of files in the two folders: the first hex digits of their SHA-256."""
 GLOBAL_SCRATCH, PROFILE_SCRATCH = ".global_scratch", ".profile_scratch"
 """Names of the two pointers that Triton appends to every kernel's arguments."""
 
 POINTER = "*"
-"""The first character of a pointer kernarg's type."""
+"""Prefix of the types of pointer kernargs."""
 TENSOR_MAP, TENSOR_MAP_BYTES, TENSOR_MAP_ALIGNMENT = "tensormap", 128, 64
-"""The type of a CUDA tensor map (`CUtensorMap`, passed by value) as a kernarg, and its size and alignment in bytes."""
+"""Kernarg type of a CUDA tensor map (`CUtensorMap`), which is passed by value; its size and its alignment in bytes."""
 
 Int = Annotated[int, msgspec.Meta(ge=-(2**63), le=2**63 - 1)]
-"""An integer of an index, of 64 bits."""
+"""A signed 64-bit integer."""
 
 
 class Infinity(msgspec.Struct, frozen=True):
-    """An infinite float as the index spells it, since JSON has no number for it."""
+    """An infinite float in `bundle.json`: JSON has no number for it."""
 
     float: Literal["inf", "-inf"]
 
@@ -50,25 +50,35 @@ Value = bool | Int | float | str
 if TYPE_CHECKING:
     StoredValue = Value
     _Limit = float | None
-else:  # what is in a file; `numbers` makes numbers of it
+else:  # as in a file; `numbers` replaces each `Infinity` by its float
     StoredValue = Value | Infinity
     _Limit = float | None | Infinity
 
 
 class Record(msgspec.Struct, frozen=True, omit_defaults=True):
-    """Base of all records. Records are immutable, and the JSON leaves out fields at their default."""
+    """Base of all records. The JSON omits fields that have their default."""
 
 
 class Dim(Record, frozen=True):
-    """A dim of a tensor: an expression for its extent, and whether an extent of 1 is broadcast."""
+    """A dim of a tensor.
+
+    Attributes:
+        extent: an expression.
+        broadcast: an argument may have extent 1 instead.
+    """
 
     extent: str
     broadcast: bool = False
 
 
 class Offsets(Record, frozen=True):
-    """A rule for an integer tensor whose values the host can read: they start at 0 or more, never decrease, and end at
-    the extent of the dim `into` or below. If `longest` names a scalar, no step is larger than it.
+    """A constraint on the values of an integer tensor: offsets, non-decreasing from 0 or more.
+
+    Calls check it if the values are in host memory.
+
+    Attributes:
+        into: the dim whose extent no offset exceeds.
+        longest: the scalar that no difference of neighbours exceeds; empty if there is no such limit.
     """
 
     into: str
@@ -81,16 +91,16 @@ class Tensor(Record, frozen=True):
     Attributes:
         dtype: a dtype's name, or a dtype variable of the op.
         role: `input`, `output` (allocated unless the caller gives it) or `inout` (updated in place).
-        optional: the caller may leave it out.
-        when: the condition under which the output exists; empty means always.
-        contiguous: positions of dims that are packed without gaps, innermost last.
-        innermost: instead of `contiguous`, positions of dims of which one has stride 1. New arrays use the first.
-        align: whether aligned variants require 16-byte alignment and strides divisible by 16.
-        large: whether aligned variants have no limit on its reach; its strides then have 64 bits.
-        offsets: the rule for its values if they are offsets of sequences.
-        range: its least and largest allowed value, expressions of dims and scalars; empty means any.
-        in_place: inputs that the output may be: the same address, shape and strides.
-        zero: whether the output, which is then packed, is zeroed in stream order before the first launch.
+        optional: the caller may omit it.
+        when: condition under which the output exists; empty: always.
+        contiguous: positions of the dims that are packed without gaps, innermost last.
+        innermost: alternative to `contiguous`: one of these dims has stride 1. New arrays take the first.
+        align: aligned variants require 16-byte alignment and strides divisible by 16 of this tensor.
+        large: aligned variants accept this tensor at any size; its strides are 64 bits wide in them.
+        offsets: constraint on the values of a tensor that holds where sequences begin and end.
+        range: least and largest allowed value, expressions of dims and scalars; empty: no limit.
+        in_place: inputs that may be passed as this output: same address, shape and strides.
+        zero: the output is packed, and is zeroed in stream order before the first launch.
     """
 
     name: str
@@ -111,9 +121,11 @@ class Tensor(Record, frozen=True):
 
 
 class Scalar(Record, frozen=True):
-    """A scalar argument. `type` is a kernarg type, `flag` (bool) or `choice` (one of `choices`).
+    """A scalar argument.
 
-    `default` is an expression. If it is empty, the caller must pass the scalar.
+    Attributes:
+        type: a kernarg type, `flag` (bool) or `choice` (one of `choices`).
+        default: an expression; empty if the scalar is required.
     """
 
     name: str
@@ -135,10 +147,12 @@ class DimLimit(Record, frozen=True):
 
 
 class Axis(Record, frozen=True):
-    """A compiled axis: the values that are built, and the rule by which a call picks one.
+    """A constexpr with a fixed set of compiled values, from which each call picks one.
 
-    `rule` is `equal` (the value of `pick`), or one of `>=`, `>`, `<=`, `<`: the smallest value that is >= (>)
-    `pick`, the largest that is <= (<).
+    Attributes:
+        pick: the expression that a call evaluates.
+        rule: `equal` picks the value of `pick`; `>=` or `>` the smallest value that is >= or > it; `<=` or `<` the
+            largest that is <= or < it.
     """
 
     name: str
@@ -148,14 +162,19 @@ class Axis(Record, frozen=True):
 
 
 class Derived(Record, frozen=True):
-    """A named value that a call derives from its dims and scalars."""
+    """A named expression of a call's dims and scalars."""
 
     name: str
     value: str
 
 
 class Workspace(Record, frozen=True):
-    """Scratch memory for the duration of a call. Its dtype may be a dtype variable of the op."""
+    """Scratch memory that the runtime provides for the duration of a call.
+
+    Attributes:
+        dtype: a dtype's name, or a dtype variable of the op.
+        zero: the memory is zeroed before the first launch.
+    """
 
     name: str
     shape: tuple[str, ...]
@@ -164,7 +183,13 @@ class Workspace(Record, frozen=True):
 
 
 class Config(Record, frozen=True):
-    """A tuned choice for a launch: constexprs and compiler options, and the condition under which it is used."""
+    """A tuned configuration of a launch.
+
+    Attributes:
+        values: the constexprs that it sets.
+        options: compiler options.
+        when: condition on the calls that it serves; empty: all.
+    """
 
     name: str
     values: dict[str, StoredValue]
@@ -173,7 +198,12 @@ class Config(Record, frozen=True):
 
 
 class Launch(Record, frozen=True):
-    """A kernel launch of an op. An empty `when` means always."""
+    """A kernel launch of an op.
+
+    Attributes:
+        grid: expressions of the workgroups along x, y and z.
+        when: condition under which calls make the launch; empty: always.
+    """
 
     kernel: str
     grid: tuple[str, str, str]
@@ -182,18 +212,25 @@ class Launch(Record, frozen=True):
 
 
 class Denied(Record, frozen=True):
-    """Variants that were left out on purpose, and the manifest's reason, which may be empty."""
+    """Variants that the manifest leaves out.
+
+    Attributes:
+        when: condition that they meet.
+        reason: the manifest's reason; empty if it gives none, as for `exclude` and `include`.
+    """
 
     when: str
     reason: str
 
 
 class Op(Record, frozen=True):
-    """An op's contract: the rules by which calls are checked and dispatched.
+    """The contract of an op, by which calls are checked and dispatched.
 
     Attributes:
-        divisible: dims whose extent must be a multiple of 16 for aligned variants.
-        wide_offsets: whether the kernel's offsets stay correct beyond 2**31 elements.
+        dtypes: dtype variable → its dtypes.
+        require: conditions on every call.
+        divisible: dims whose extent must be a multiple of 16 for the aligned variants.
+        wide_offsets: the kernel computes offsets in 64 bits, so tensors may exceed 2**31 elements.
     """
 
     name: str
@@ -214,14 +251,14 @@ class Op(Record, frozen=True):
 
 
 class TensorMap(Record, frozen=True, array_like=True):
-    """A division of a tensor into boxes that the hardware copies between global and shared memory.
+    """The boxes of a tensor that the hardware copies between global and shared memory.
 
     Attributes:
-        dtype: of the elements.
+        dtype: dtype of the elements.
         dims: positions of the tensor's dims, outermost first; the last has stride 1.
-        box: extents of a box, in the same order.
-        swizzle: bytes of the swizzle pattern of a box in shared memory; 0 means none.
-        nan: whether loads beyond the tensor's ends give NaN instead of 0.
+        box: extents of a box, in the order of `dims`.
+        swizzle: width in bytes of the swizzle pattern in shared memory; 0: none.
+        nan: out-of-bounds elements load as NaN instead of 0.
     """
 
     dtype: str
@@ -236,9 +273,9 @@ class Kernarg(Record, frozen=True, array_like=True):
 
     Attributes:
         type: a scalar type, `*` and the pointee's dtype for a pointer, or `tensormap`.
-        value: for a pointer the tensor's or workspace's name (`` for an unused scratch pointer), for a tensor map the
-            tensor's name, else an expression.
-        map: the parts of a tensor map besides the tensor's address, extents and strides.
+        value: the name of a pointer's tensor or workspace (empty for an unused scratch pointer) or of a tensor map's
+            tensor; an expression for any other type.
+        map: the boxes of a tensor map; None for any other type.
     """
 
     name: str
@@ -250,19 +287,22 @@ class Kernarg(Record, frozen=True, array_like=True):
 
     @property
     def is_expression(self) -> bool:
-        """True if the value is an expression, and not a tensor, a workspace or scratch memory."""
+        """True if the value is a computed scalar, not a tensor, workspace or scratch pointer."""
         return self.map is None and not self.type.startswith(POINTER)
 
 
 class Scratch(Record, frozen=True):
-    """Scratch memory per workgroup that the compiled code requests."""
+    """Scratch memory per workgroup that the compiled kernel requires."""
 
     bytes: Int = 0
     alignment: Int = 1
 
 
 class Resources(Record, frozen=True, array_like=True):
-    """Registers, spills and LDS of a launch, from the code object's metadata. Cubins do not record spills (None)."""
+    """Registers, memory and occupancy of a kernel, from the code object's metadata.
+
+    Spills are None for a cubin, which does not record them.
+    """
 
     vgprs: Int = 0
     agprs: Int = 0
@@ -276,10 +316,16 @@ class Resources(Record, frozen=True, array_like=True):
 
 
 class Variant(Record, frozen=True):
-    """A compiled kernel: its place on the op's axes, and everything that is needed to launch it.
+    """A compiled kernel: its values of the op's axes, and everything that launching it needs.
 
-    `axis_values` has the value of each dtype variable and axis. If `early` is true, the kernel may begin before its
-    predecessors on the stream have ended, since it waits for them itself (Triton's option `launch_pdl`).
+    Attributes:
+        launch: position in `Op.launches`.
+        axis_values: the value of each dtype variable and axis.
+        aligned: compiled for aligned arguments; see `Tensor.align`.
+        config: position in `Launch.configs`.
+        code: key of the code object in `Index.blobs`.
+        early: the kernel may start before its predecessors on the stream have ended, as it waits for them itself
+            (Triton's option `launch_pdl`).
     """
 
     op: str
@@ -304,7 +350,7 @@ class Variant(Record, frozen=True):
 
 
 class Blob(Record, frozen=True):
-    """A code object, or the vectors of a selftest case: its file in the bundle, its size and its SHA-256."""
+    """A file of the bundle: a code object, or the vectors of a selftest case."""
 
     file: str
     size: Int
@@ -312,14 +358,14 @@ class Blob(Record, frozen=True):
 
 
 class Case(Record, frozen=True):
-    """A recorded call of an op, with its result.
+    """A selftest case: a call of an op with its expected results.
 
     Attributes:
-        vectors: the file with its inputs and expected outputs, see `bundle.vector_files`.
-        bounds: written tensor → the largest |result - expected| that passes.
+        vectors: file with the inputs and expected outputs; see `bundle.vector_files`.
+        bounds: written tensor → largest |result - expected| that passes.
         dtypes: dtype variable → dtype.
-        scalars: the scalars that the call passes; the others have their default.
-        innermost: input → position of the dim with stride 1; by default the first that the contract allows.
+        scalars: the scalars that the call passes.
+        innermost: input → position of the dim with stride 1; defaults to the first of `Tensor.innermost`.
     """
 
     op: str
@@ -332,7 +378,7 @@ class Case(Record, frozen=True):
 
 
 class Target(Record, frozen=True):
-    """The architecture of the bundle's code objects."""
+    """The architecture of all code objects of the bundle."""
 
     arch: str
     backend: str
@@ -340,8 +386,16 @@ class Target(Record, frozen=True):
 
 
 class Index(Record, frozen=True):
-    """The index of a bundle. `version` is the manifest's, or empty. `provenance` describes the build's inputs, or is
-    None."""
+    """The index of a bundle.
+
+    Attributes:
+        format: version of the format that it was written in.
+        oldest_reader: oldest version of the format whose readers understand it.
+        toolchain: component → version.
+        blobs: code objects by key.
+        version: the manifest's version; empty if it has none.
+        provenance: inputs of the build; None if they were not recorded.
+    """
 
     format: Int
     oldest_reader: Int
@@ -358,13 +412,13 @@ class Index(Record, frozen=True):
 
 
 def encode_json(value: Any) -> bytes:
-    """Return the canonical JSON of records or plain data. Infinite floats are spelled as `Infinity`."""
-    plain = msgspec.json.encode(value, order="deterministic")  # where a float that is not finite is null
+    """Encode records or plain data as canonical JSON, infinite floats as `Infinity`. Raises ValueError for NaN."""
+    plain = msgspec.json.encode(value, order="deterministic")  # non-finite floats become null
     return msgspec.json.encode(spelled(value), order="deterministic") if b"null" in plain else plain
 
 
 def spelled(value: Any) -> Any:
-    """Replace infinite floats by `Infinity` in records or plain data. Raises ValueError for NaN."""
+    """Replace each infinite float of records or plain data by an `Infinity`. Raises ValueError for NaN."""
     return _mapped(value, _spelled_float)
 
 
@@ -377,7 +431,7 @@ def _spelled_float(value: Any) -> Any:
 
 
 def numbers(value: Any) -> Any:
-    """Replace each `Infinity` by its float in records or plain data."""
+    """Replace each `Infinity` in records or plain data by its float."""
     return _mapped(value, _number)
 
 
@@ -386,8 +440,10 @@ def _number(value: Any) -> Any:
 
 
 def _mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    """A value with `leaf` applied to all in it that is no container; what has nothing to change is the same object,
-    so that fields at their default are known as such."""
+    """Apply `leaf` to all values that are not containers.
+
+    Unchanged parts are returned as the same objects, since `omit_defaults` compares by identity.
+    """
     match value:
         case dict():
             items = {key: _mapped(item, leaf) for key, item in value.items()}

@@ -1,6 +1,6 @@
-"""Tensor maps: which tensors the hardware can copy boxes of, and the numbers that a map of one is made of.
+"""Tensor maps of CUDA: validation, and the extents and strides to encode.
 
-The limits are those of `cuTensorMapEncodeTiled`; extents are held to 32 bits with a sign, as kernels get them.
+The limits are those of `cuTensorMapEncodeTiled`, except that extents must fit in signed 32 bits, as kernels get them.
 """
 
 from __future__ import annotations
@@ -14,34 +14,38 @@ from .layout import Layout
 from .records import Op, Tensor, TensorMap
 
 MAX_RANK, MAX_BOX, MAX_EXTENT, MAX_STRIDE = 5, 256, 2**31 - 1, 2**40 - 1
-"""Dims of a map, elements of a box along one of them, elements of a tensor along one, and bytes of a stride."""
+"""Limits of a map: dims, extent of a box, extent of the tensor, and bytes of a stride."""
 STEP = 16
-"""Bytes that addresses, strides and rows of a box are multiples of."""
+"""Alignment in bytes of addresses, strides and rows of a box."""
 SWIZZLES = (0, 32, 64, 128)
-"""Bytes of a pattern, in the order of `CUtensorMapSwizzle`."""
+"""Width in bytes of the swizzle patterns, in the order of `CUtensorMapSwizzle`."""
 
 
 class Mapped(msgspec.Struct, frozen=True):
-    """The contents of an array's map besides the address, from the outermost dim to the innermost: extents in elements,
-    and strides in bytes, of all dims but the last."""
+    """The values of an array's tensor map besides the address, outermost dim first.
+
+    Attributes:
+        shape: extents in elements.
+        strides: strides in bytes of all dims but the last.
+    """
 
     shape: tuple[int, ...]
     strides: tuple[int, ...]
 
 
 def mapped(tensor_map: TensorMap, layout: Layout) -> Mapped:
-    """The map's numbers for an array in which `unmappable` finds no fault."""
-    # A dim of one element may have any stride, also one that no map has.
+    """Return the map's extents and strides for an array that `unmappable` accepts."""
+    # A dim of extent 1 may have any stride, even one that is not valid in a map.
     steps = (STEP if layout.shape[dim] == 1 else layout.strides[dim] * layout.itemsize for dim in tensor_map.dims[:-1])
     return Mapped(tuple(layout.shape[dim] for dim in tensor_map.dims), tuple(steps))
 
 
 def unmappable(name: str, layout: Layout, innermost: int | None) -> Iterator[str]:
-    """The reasons why an array has no map; none if it has one.
+    """Yield the reasons why an array cannot have a tensor map.
 
     Args:
-        name: the tensor.
-        innermost: the dim that the contract holds to a stride of 1.
+        name: name of the tensor.
+        innermost: the dim that the contract requires to have stride 1.
     """
     if not layout.aligned:
         yield f"the address of '{name}' is not a multiple of {STEP}, as that of a tensor map is"
@@ -57,7 +61,7 @@ def unmappable(name: str, layout: Layout, innermost: int | None) -> Iterator[str
 
 
 def map_fault(tensor_map: TensorMap, tensor: Tensor, op: Op) -> str:
-    """The reason why a kernarg cannot be a map of an op's tensor; empty if it can."""
+    """Return the reason why a kernarg cannot be a map of an op's tensor; empty if it can."""
     rank = len(tensor_map.box)
     dtype = DTYPES.get(tensor_map.dtype)
     is_of_tensor = tensor_map.dtype in op.dtypes.get(tensor.dtype, (tensor.dtype,))

@@ -1,7 +1,7 @@
-"""Validates contracts, for manifests and bundles alike.
+"""Validation of contracts, for manifests and for bundles.
 
-A fault has a path, the manifest's keys below the op, from which a builder finds file, line and column. Nothing is
-evaluated: structure is checked against the records' meaning, and expressions against the names that they may read.
+Each fault has a path of the manifest's keys below the op, from which the builder finds file, line and column. Records
+are checked for consistency, and expressions for undefined names. Nothing is evaluated.
 """
 
 from __future__ import annotations
@@ -18,15 +18,15 @@ from .names import IDENTIFIER, RESERVED, RESERVED_OPS, DimSource, Path, Scope, c
 from .records import Launch, Op, Tensor, Variant
 
 _BEFORE_OUTPUTS = ("tensors", "scalars", "require", "derived")
-"""Parts of a contract whose expressions are evaluated before the outputs are laid out."""
+"""Parts of a contract whose expressions are evaluated before the outputs have layouts."""
 _ROLES = ("input", "output", "inout")
 _RULES = ("equal", ">=", ">", "<=", "<")
 MAX_RANK = 64
-"""Most dims of a tensor, as in numpy."""
+"""Maximum number of dims of a tensor, as in numpy."""
 
 
 class Fault(msgspec.Struct, frozen=True):
-    """A fault of a contract, and its place."""
+    """A fault of a contract and the path to it."""
 
     path: Path
     text: str
@@ -51,19 +51,19 @@ def contract_faults(op: Op) -> Iterator[Fault]:
 
 
 def require_sound(op: Op, faults: Iterable[Fault]) -> None:
-    """Raise `ExpressionError` with the first of an op's faults."""
+    """Raise `ExpressionError` with the first of an op's faults, if any."""
     for fault in faults:
         raise ExpressionError(f"op '{op.name}': {fault}")
 
 
 def structure_faults(op: Op) -> Iterator[Fault]:
-    """Yield faults of names and of references to dims, dtypes and positions. Only extents are parsed."""
+    """Yield faults of names and of references: dims, dtypes, positions. Of the expressions, only extents are parsed."""
     unsound = False
     for fault in _name_faults(op):
         unsound = True
         yield fault
     if unsound:
-        return  # what follows would speak of the wrong things
+        return  # later checks would report misleading faults
     try:
         dims = Scope.of(op).dims
     except ExpressionError as error:
@@ -80,7 +80,7 @@ def structure_faults(op: Op) -> Iterator[Fault]:
     yield from _dim_faults(op, dims)
     for scalar in op.scalars:
         if scalar.type not in SCALAR_TYPES and scalar.type not in ("flag", "choice"):
-            yield Fault(("scalars", scalar.name, "type"), f"'{scalar.type}' is no type of a scalar")
+            yield Fault(("scalars", scalar.name, "type"), f"unknown type of a scalar '{scalar.type}'")
         elif (scalar.type == "choice") != bool(scalar.choices):
             yield Fault(("scalars", scalar.name), "`values` goes with `type: choice`, and only with it")
     for axis in op.axes:
@@ -93,14 +93,14 @@ def structure_faults(op: Op) -> Iterator[Fault]:
 
 def _name_faults(op: Op) -> Iterator[Fault]:
     if not IDENTIFIER.match(op.name) or op.name in RESERVED:
-        yield Fault((), f"'{op.name}' is no name of an op, or a reserved one")
+        yield Fault((), f"'{op.name}' is not a name of an op, or is reserved")
     seen: dict[str, str] = {}
     for key, names in named(op).items():
         for name in names:
             if name in RESERVED:
                 yield Fault((key, name), f"'{name}' is reserved; choose another name")
             elif not IDENTIFIER.match(name):
-                yield Fault((key, name), f"{name!r} is no name")
+                yield Fault((key, name), f"{name!r} is not a valid name")
             elif name in seen:
                 yield Fault((key, name), f"'{name}' is in `{seen[name]}` already; names are distinct")
             seen[name] = key
@@ -109,7 +109,7 @@ def _name_faults(op: Op) -> Iterator[Fault]:
 def _tensor_faults(op: Op, tensor: Tensor, inputs: Mapping[str, Tensor]) -> Iterator[Fault]:
     path: Path = ("tensors", tensor.name)
     if tensor.role not in _ROLES:
-        yield Fault((*path, "role"), f"'{tensor.role}' is no role; allowed: {', '.join(_ROLES)}")
+        yield Fault((*path, "role"), f"unknown role '{tensor.role}'; allowed: {', '.join(_ROLES)}")
     if tensor.dtype not in DTYPES and tensor.dtype not in op.dtypes:
         known = [*op.dtypes, *DTYPES]
         yield Fault((*path, "dtype"), f"unknown dtype or dtype variable '{tensor.dtype}'{nearest(tensor.dtype, known)}")
@@ -140,10 +140,10 @@ def _offsets_faults(tensor: Tensor, dims: Mapping[str, DimSource], integers: Col
     if tensor.role != "input" or len(tensor.shape) != 1 or tensor.dtype not in INDEX_DTYPES:
         yield Fault(path, f"offsets are an input of one dim, of dtype {' or '.join(INDEX_DTYPES)}")
     if into not in dims or dims[into].inverse != "extent" or dims[into].optional:
-        text = f"'{into}' is no dim of a required input, which offsets go into{nearest(into, dims.keys())}"
+        text = f"'{into}' is not a dim of a required input, as offsets need{nearest(into, dims.keys())}"
         yield Fault((*path, "into"), text)
     if longest and longest not in integers:
-        yield Fault((*path, "longest"), f"'{longest}' is no integer scalar{nearest(longest, integers)}")
+        yield Fault((*path, "longest"), f"unknown integer scalar '{longest}'{nearest(longest, integers)}")
 
 
 class _Bounds(msgspec.Struct, frozen=True):
@@ -151,8 +151,8 @@ class _Bounds(msgspec.Struct, frozen=True):
 
     Attributes:
         plain: dims of required inputs.
-        known: these and integer scalars.
-        defaults: of the scalars that have one.
+        known: dims of required inputs, and integer scalars.
+        defaults: scalar → its default.
     """
 
     plain: Mapping[str, type]
@@ -204,7 +204,7 @@ def _dim_faults(op: Op, dims: Mapping[str, DimSource]) -> Iterator[Fault]:
     for key, names in (("dims", [dim.name for dim in op.dims]), ("divisible", list(op.divisible))):
         for name in names:
             if name not in dims:
-                yield Fault((key, name), f"'{name}' is no dim of a tensor{nearest(name, dims.keys())}")
+                yield Fault((key, name), f"unknown dim '{name}'{nearest(name, dims.keys())}")
 
 
 def _launch_faults(index: int, launch: Launch, taken: set[str]) -> Iterator[Fault]:
@@ -221,12 +221,12 @@ def _launch_faults(index: int, launch: Launch, taken: set[str]) -> Iterator[Faul
 
 
 def _is_plain(name: str) -> bool:
-    """Return True if Python keeps a name as it is: it normalises letters outside of ASCII."""
+    """Return True for an ASCII identifier without a leading underscore. Python normalises non-ASCII letters."""
     return name.isascii() and name.isidentifier() and not name.startswith("_")
 
 
 def expression_faults(op: Op, variants: Iterable[Variant] = ()) -> Iterator[Fault]:
-    """Yield faults of the expressions of an op whose structure is sound."""
+    """Yield faults of the expressions of an op whose structure is sound: syntax, and names that they may not read."""
     scope = Scope.of(op)
     for path, text, names in scope.expressions(op):
         yield from text_faults(path, text, names, scope)
@@ -238,7 +238,7 @@ def expression_faults(op: Op, variants: Iterable[Variant] = ()) -> Iterator[Faul
 
 
 def text_faults(path: Path, text: str, names: Mapping[str, type], scope: Scope) -> Iterator[Fault]:
-    """Yield the faults of an expression that may read `names`."""
+    """Yield faults of an expression that may read `names`."""
     try:
         parsed = parse(text)
         parsed.check_names(names, scope.subjects)
@@ -252,9 +252,9 @@ def text_faults(path: Path, text: str, names: Mapping[str, type], scope: Scope) 
 
 
 def kernarg_texts(op: Op, variants: Iterable[Variant]) -> dict[int, list[str]]:
-    """Return the expressions of each launch's scalar kernargs."""
+    """Return launch → the expressions of its variants' scalar kernargs."""
     found: dict[int, dict[str, None]] = {index: {} for index in range(len(op.launches))}
-    layouts = {(variant.launch, id(variant.kernargs)): variant.kernargs for variant in variants}  # which variants share
+    layouts = {(variant.launch, id(variant.kernargs)): variant.kernargs for variant in variants}  # shared objects
     for (launch, _), kernargs in layouts.items():
         found[launch].update((arg.value, None) for arg in kernargs if arg.is_expression)
     return {index: sorted(texts) for index, texts in found.items()}

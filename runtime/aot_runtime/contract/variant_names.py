@@ -1,7 +1,6 @@
-"""Names of variants outside of Python: in the C interface of a bundle, and in other formats of archives.
+"""Names of variants in a bundle's C interface and in other archive formats.
 
-A name comes from what a variant is and from its op's contract, and not from the rest of the bundle, so that it is the
-same in every build of the manifest.
+A name depends on the variant and its op's contract only, so it is the same in every build of the manifest.
 """
 
 from __future__ import annotations
@@ -16,19 +15,19 @@ from .dtypes import DTYPES
 from .names import axis_names
 
 HASH_LENGTH = 12
-"""Hex digits in a name that is not readable without."""
+"""Hex digits at the end of a name that would be too long or ambiguous."""
 MAX_NAME = 100
-"""Characters of a variant's name."""
+"""Maximum length of a variant's name."""
 
 
 def identifier(*parts: str) -> str:
-    """Join parts to a C identifier. Other characters become underscores."""
+    """Join parts to a C identifier, with an underscore for each run of invalid characters."""
     text = re.sub(r"[^A-Za-z0-9]+", "_", "_".join(parts)).strip("_")
     return text if text[:1].isalpha() else f"n{text}"
 
 
 def digest(key: Any, length: int) -> str:
-    """Return hex digits of the hash of plain data."""
+    """Return the first `length` hex digits of the SHA-256 of plain data."""
     return hashlib.sha256(records.encode_json(key)).hexdigest()[:length]
 
 
@@ -38,8 +37,10 @@ def prefix_of(index: records.Index) -> str:
 
 
 def variant_names(index: records.Index) -> list[str]:
-    """Return the name of each variant: dtypes, axes, launch, specialisation and config, such as
-    `rows_gfx942_softmax_f16_block512_onepass_aligned_several`. Long and ambiguous names have the op and a hash.
+    """Return the name of each variant of a bundle, such as `rows_gfx942_softmax_f16_block512_onepass_aligned_several`.
+
+    It consists of the dtypes, axes, launch, specialisation and config. A name that is too long or not unique is
+    replaced by the op's name and a hash.
     """
     readable = {op.name: _ReadableNames(op) for op in index.ops}
     prefix = prefix_of(index)
@@ -57,7 +58,7 @@ def _hashed(prefix: str, variant: records.Variant) -> str:
 
 
 class _ReadableNames:
-    """The names of an op's variants; what they are made of is worked out once."""
+    """The names of an op's variants, with their parts cached."""
 
     def __init__(self, op: records.Op):
         self._names, self._has_launches = axis_names(op), len(op.launches) > 1
@@ -82,8 +83,9 @@ class _ReadableNames:
 
 
 def _token(op: records.Op, name: str, value: records.Value) -> str:
-    """A value of a dtype variable or an axis in short; nothing for False. It has no underscore, so a name is read back
-    in one way.
+    """Abbreviate the value of a dtype variable or an axis; empty for False.
+
+    There is no underscore in it, so the parts of a name can be told apart.
     """
     plain = name.replace("_", "").lower()
     if name in op.dtypes and len(op.dtypes) == 1:
@@ -97,7 +99,7 @@ def _token(op: records.Op, name: str, value: records.Value) -> str:
 
 
 def _config_tokens(launch: records.Launch) -> list[str]:
-    """The names of a launch's configs, or their positions where these are not told apart by names."""
+    """Return the names of a launch's configs, or their positions if the names are missing or not unique."""
     names = [identifier(config.name) if config.name else "" for config in launch.configs]
     if all(names) and len(set(names)) == len(names):
         return names

@@ -1,4 +1,4 @@
-"""Orders bundles' versions and checks conditions on them, by the rules of Python packages (PEP 440)."""
+"""Ordering of bundle versions and version specifiers, after PEP 440 and without a dependency."""
 
 from __future__ import annotations
 
@@ -18,10 +18,14 @@ _CLAUSE = re.compile(r"(?P<operator>~=|==|!=|<=|>=|<|>) *(?P<version>[^ *]*?)(?P
 
 
 def version_key(version: str) -> tuple[tuple[int, ...], tuple[float, int], float, float]:
-    """Return a version's sort key, without its local part (`+rocm7`). Raises ValueError for a malformed version."""
+    """Return the sort key of a version, which ignores a local part (`+rocm7`).
+
+    Raises:
+        ValueError: the text is not a version.
+    """
     found = _PARTS.match(version) if is_version(version) else None
     if found is None:
-        raise ValueError(f"'{version}' is no version")
+        raise ValueError(f"'{version}' is not a version")
     release = [int(part) for part in found["release"].split(".")]
     while len(release) > 1 and not release[-1]:
         release.pop()
@@ -34,12 +38,12 @@ def version_key(version: str) -> tuple[tuple[int, ...], tuple[float, int], float
 
 
 def local_part(version: str) -> str:
-    """Return the part of a version after `+`, or ""."""
+    """Return the part of a version after `+`; empty if there is none."""
     return version.partition("+")[2]
 
 
 class Clause(NamedTuple):
-    """A condition on a version, such as `>=1.2`. `prefix` is true if the version ends with `.*`."""
+    """A condition on a version, such as `>=1.2`. `prefix`: the version ends with `.*`."""
 
     operator: str
     version: str
@@ -49,7 +53,7 @@ class Clause(NamedTuple):
         return f"{self.operator}{self.version}{'.*' if self.prefix else ''}"
 
     def holds(self, version: str) -> bool:
-        """Return True if a version meets the condition."""
+        """Return True if `version` meets the condition."""
         match self.operator:
             case "==":
                 return self._equals(version)
@@ -64,10 +68,10 @@ class Clause(NamedTuple):
                 return key >= own
             case "<=":
                 return key <= own
-            case "<":  # no 2.0rc1 is meant by <2.0
+            case "<":  # <2.0 excludes 2.0rc1
                 leads_up = key[0] == own[0] and (own[2] < 0 or key[:3] == own[:3]) and _is_early(key)
                 return key < own and (_is_early(own) or not leads_up)
-            case _:  # no 2.0.post1 is meant by >2.0
+            case _:  # >2.0 excludes 2.0.post1
                 return key > own and (key[:2] != own[:2] or key[2] < 0 or own[2:] != (-1, math.inf))
 
     def _equals(self, version: str) -> bool:
@@ -78,15 +82,15 @@ class Clause(NamedTuple):
 
 
 def parse_clauses(text: str) -> tuple[Clause, ...]:
-    """Parse conditions such as `>=1.2,<2`. Raises ValueError."""
+    """Parse conditions that must all hold, such as `>=1.2,<2`. Raises ValueError."""
     found = []
     for part in text.split(","):
         match = _CLAUSE.match(part.strip())
         if match is None:
-            raise ValueError(f"'{part.strip()}' is no condition on a version; '>=1.2', '==1.2', '==1.2.*', '~=1.2' are")
+            raise ValueError(f"invalid version specifier '{part.strip()}'; valid: '>=1.2', '==1.2', '==1.2.*', '~=1.2'")
         clause = Clause(match["operator"], match["version"], match["prefix"] is not None)
         if not is_version(clause.version):
-            raise ValueError(f"'{part.strip()}': '{clause.version}' is no version; '1.2' would be one")
+            raise ValueError(f"'{part.strip()}': '{clause.version}' is not a version such as '1.2'")
         if clause.prefix and (clause.operator not in ("==", "!=") or not re.fullmatch(r"[0-9.]+", clause.version)):
             raise ValueError(f"'{part.strip()}': '.*' goes with '==' or '!=' and a version such as '1.2'")
         if local_part(clause.version) and clause.operator not in ("==", "!="):
@@ -98,7 +102,7 @@ def parse_clauses(text: str) -> tuple[Clause, ...]:
 
 
 def meets(version: str, clauses: tuple[Clause, ...]) -> bool:
-    """Return True if a version meets all conditions. An empty version meets none."""
+    """Return True if a bundle's version meets all conditions. Without a version, it meets none."""
     return not clauses or (is_version(version) and all(clause.holds(version) for clause in clauses))
 
 

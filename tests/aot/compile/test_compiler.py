@@ -90,7 +90,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_kernarg_layout():
-    """That code objects have it too is checked of each."""
+    """Each code object is checked for it, too."""
     layout = kernarg_layout(jobs.SCALARS)
     parameters = (*jobs.SCALARS[:-1], (".global_scratch", "*i8"), (".profile_scratch", "*i8"))
     assert [(field.name, field.type) for field in layout] == list(parameters)

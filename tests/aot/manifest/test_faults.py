@@ -58,12 +58,12 @@ default: cols ** -0.5 -> @default: .nan -> S.scalars.factor.default: NAN
 WIDTH: 4} -> @WIDTH: .nan} -> S.launches.0.configs.0.blocks.WIDTH: NAN
 num_warps: 8 -> @num_warps: .inf
  -> S.launches.0.configs.0.options.num_warps: Input should be a finite number (given: inf)
-kernel: k.py:scale_rows -> @kernel: k.py -> S.launches.0.kernel: 'k.py' is no kernel: path/from/the/root.py:function
+kernel: k.py:scale_rows -> @kernel: k.py -> S.launches.0.kernel: 'k.py' is not a kernel: path/from/the/root.py:function
 """
 WORDS = {
     "S.": "ops.scale.",
-    "NO_NAME": "is no name: letters, digits and single underscores between them, a letter first",
-    "NO_VERSION": "is no version: numbers with dots between them, such as 1.2.0, 1.2.0rc1 or 1.2.0.dev3",
+    "NO_NAME": "is not a name: letters, digits and single underscores between them, a letter first",
+    "NO_VERSION": "is not a version: numbers with dots between them, such as 1.2.0, 1.2.0rc1 or 1.2.0.dev3",
     "NAN": "NaN is not allowed here: it equals nothing, itself neither",
 }
 

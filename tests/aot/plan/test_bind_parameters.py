@@ -187,7 +187,7 @@ factor: stride(x, @rows) -> kernel has no parameter 'rows)': between braces an e
 @factor: x.T -> parameter 'factor': 'x.T': 'x.T' is not part of the expression language
 @factor: mode -> parameter 'factor': 'mode' is text, which a kernel cannot take at run time; make it a constexpr,
  picked by it, or give its choices numbers
-@factor: "stride(y, 0)" -> parameter 'factor': 'stride(y, 0)': stride(y): 'y' is no tensor; known: bias, out, top, x
+@factor: "stride(y, 0)" -> parameter 'factor': 'stride(y, 0)': stride(y): unknown tensor 'y'; known: bias, out, top, x
 @factor: "stride(x, depth)" -> parameter 'factor': stride(x, depth): 'depth' names no single dim of 'x' [rows, cols]
 @factor: "stride(x, 2) + 1" -> parameter 'factor': stride(x, 2): '2' names no single dim of 'x' [rows, cols]
 @P: 1 // (BLOCK - 16) -> parameter 'P': '1 // (BLOCK - 16)' cannot be evaluated: integer division or modulo by zero

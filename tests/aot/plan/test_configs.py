@@ -77,7 +77,7 @@ ORIGIN = "tuning.0: configs are either `measured`, `modelled` or `published`"
         (edit(tuning("{}"), ("arch", "@arch")) + "    published: {source: a table}\n", ORIGIN),
         (
             edit(tuning("{}"), ("modelled: {by: registers}", "measured: {device: MI300X, @date: '2026', figure: x}")),
-            "tuning.0.measured.date: '2026' is no date: YYYY-MM-DD, in quotes",
+            "tuning.0.measured.date: '2026' is not a date: YYYY-MM-DD, in quotes",
         ),
     ],
 )

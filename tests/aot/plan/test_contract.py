@@ -103,7 +103,7 @@ overrides -> WIDHT == 4 -> 'WIDHT == 4' uses undefined name 'WIDHT'; did you mea
 overrides -> confg -> 'confg' uses undefined name 'confg'; did you mean 'config'?
 exclude -> BAISED -> 'BAISED' uses undefined name 'BAISED'; did you mean 'BIASED'?
 exclude -> alinged -> 'alinged' uses undefined name 'alinged'; did you mean 'aligned'?
-pick -> given(bais) -> 'given(bais)': given(bais): 'bais' is no tensor; did you mean 'bias'?
+pick -> given(bais) -> 'given(bais)': given(bais): unknown tensor 'bais'; did you mean 'bias'?
 grid -> stride(x, column) -> stride(x, column): 'column' names no single dim of 'x' [rows, cols]
 """
 
@@ -163,8 +163,8 @@ TOP: { -> rows: { -> tensors: -> @tensors: -> 'rows' cannot be a dim's name: it 
 WIDTH: 4} -> WIDTH: 4, @BLOCK: 4} -> a config of 'scale_rows' sets 'BLOCK', which the op has
 WIDTH: 4} -> WIDTH: 4, @aligned: 4}
  -> a config of 'scale_rows' sets 'aligned': no identifier, or a reserved one
-dims: {cols: { -> dims: {@clos: { -> 'clos' is no dim of a tensor; did you mean 'cols'?
-divisible: [cols] -> @divisible: [col] -> 'col' is no dim of a tensor; did you mean 'cols'?
+dims: {cols: { -> dims: {@clos: { -> unknown dim 'clos'; did you mean 'cols'?
+divisible: [cols] -> @divisible: [col] -> unknown dim 'col'; did you mean 'cols'?
 dtype: float32, role: output, when -> @dtype: flaot32, role: output, when
  -> unknown dtype or dtype variable 'flaot32'; did you mean 'float32'?
 dtype: float32}} -> @dtype: flaot32}} -> unknown dtype or dtype variable 'flaot32'; did you mean 'float32'?

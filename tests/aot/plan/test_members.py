@@ -43,7 +43,7 @@ def test_a_tensor_that_the_op_has_not(everything: Bindings):
 
 
 def test_strides_by_order(everything: Bindings):
-    """Where a tuple serves tensors whose dims have other names."""
+    """A tuple may serve tensors whose dims have different names."""
     found = everything.bind("x: ptr stride_outer stride_inner")
     assert given(found) == {"ptr": "x", "stride_outer": "stride(x, 0)", "stride_inner": 1}
 

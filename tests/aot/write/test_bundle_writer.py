@@ -1,4 +1,4 @@
-"""What a build puts into a bundle."""
+"""Contents of a built bundle."""
 
 from pathlib import Path
 

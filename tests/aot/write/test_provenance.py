@@ -1,4 +1,4 @@
-"""What a bundle says that it was made of: all of it, and nothing of the machine."""
+"""Provenance of a bundle: all inputs, and nothing of the machine."""
 
 from __future__ import annotations
 

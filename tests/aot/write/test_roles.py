@@ -74,7 +74,7 @@ def write(folder: Path, body: str, x="input", out="output", second: str = "", mo
 
 
 def fault(folder: Path, body: str, arch: str = "gfx942", **given: str) -> str:
-    """What is said of the only fault, after its place; empty where there is none."""
+    """Return the text of the only fault, after its place; empty if there is none."""
     path = write(folder, body, **given)
     bundle = plan_bundle(load_manifest(path), parse_arch(arch), {}, False)
     try:

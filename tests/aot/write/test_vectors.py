@@ -26,7 +26,7 @@ from tests.support.building.selftests import INTEGERS, REFERENCE, SCALE_CASES, p
 
 
 def made_vectors(made: Project) -> list[CaseVectors]:
-    """Those of a project's cases, with its cache."""
+    """Compute the vectors of a project's cases, with its cache."""
     bundle = plan_bundle(load_manifest(made.manifest), Target("gfx942"), {}, False)
     return list(case_vectors(bundle.cases, VectorCache(made.cache)))
 
@@ -78,7 +78,7 @@ def test_integers(tmp_path: Path):
 
 
 def test_an_optional_tensor_stated_values_and_an_exact_result_between_integers(tmp_path: Path):
-    """Of an op whose dims are all constant."""
+    """An op may have only constant dims."""
     inputs = "{starts: {values: [5, -128, 127]}, mask: {range: [0, 1]}}\n        given: [mask]"
     changes = ("{starts: {range: [-2, 3]}}", inputs), ("grid: [1]", "grid: [1]\n        bind: {n: 40, m: 2}")
     text = edit(INTEGERS, *changes).replace("[n]", "[40]").replace("[m + 1]", "[3]").replace("{n: 40, m: 29}", "{}")
@@ -178,7 +178,7 @@ class Counted:
         self.made = project(folder, reference=reference + mark)
 
     def computed(self) -> bool:
-        """Whether vectors are computed to be had."""
+        """Return True if vectors have to be computed."""
         self.log.write_text("")
         made_vectors(self.made)
         return bool(self.log.read_text())

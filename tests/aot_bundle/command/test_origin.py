@@ -1,4 +1,4 @@
-"""Where a bundle comes from, as `show` and `report` tell it."""
+"""Origin of a bundle in `show` and `report`."""
 
 from __future__ import annotations
 

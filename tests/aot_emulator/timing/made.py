@@ -54,5 +54,5 @@ def cycles(*waves: Sequence[str], resident: int = 1) -> float:
 
 
 def index(name: str) -> int:
-    """Of an instruction in the traces."""
+    """Return an instruction's position in the traces."""
     return _NAMES.index(name)

@@ -68,7 +68,7 @@ def test_a_file_that_is_there_plain_and_compressed(tmp_path: Path):
 
 
 def test_without_the_library(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """What is plain is read; what is compressed says what is missing."""
+    """Plain members are read; for compressed ones the error names the missing package."""
     opened = archive(tmp_path, {"bundle.json": b"{}", "code/1.zst": FRAME})
     monkeypatch.setitem(sys.modules, LIBRARY, None)
     assert opened.read("bundle.json", 10) == b"{}"

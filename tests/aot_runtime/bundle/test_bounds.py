@@ -171,7 +171,7 @@ def variant(**fields: Any) -> Callable[[dict[str, Any]], None]:
         (lambda index: index.update(name="../../etc/x"), "'../../etc/x' is not a valid bundle name"),
         (lambda index: index["ops"][1]["tensors"][1].update(shape=[{"extent": f"n{i}"} for i in range(65)]),
          "a tensor has at most 64 dims, not 65"),
-        (lambda index: index["ops"][0]["tensors"][0].update(name="x" * 257), "is no name"),
+        (lambda index: index["ops"][0]["tensors"][0].update(name="x" * 257), "is not a valid name"),
     ],
 )  # fmt: skip
 def test_sizes_are_in_range(bundle: Path, edit: Callable[[dict[str, Any]], None], words: str):

@@ -121,7 +121,7 @@ def test_what_has_one_name_and_two_contents_is_not_shared(tmp_path: Path):
 
 
 def faults(path: Path) -> list[str]:
-    """What `aotbundle verify` finds first."""
+    """Return the first fault that `aotbundle verify` finds."""
     try:
         found = open_place(path)
     except BundleError as error:

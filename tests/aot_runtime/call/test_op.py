@@ -27,7 +27,7 @@ def check(found: Any, expected: np.ndarray) -> None:
 
 
 class Foreign:
-    """What torch's tensors are: DLPack, and a `layout` of their own."""
+    """An object like torch's tensors: DLPack, and a `layout` of its own."""
 
     layout = "strided"
 
@@ -81,7 +81,7 @@ def test_results_go_where_the_caller_says(small_bundle: Path):
 
 @in_double()
 def test_several_outputs_are_a_named_tuple(small_bundle: Path):
-    """One that has two outputs takes no `out`, but their own names."""
+    """An op with two outputs takes their names instead of `out`."""
     small, _ = open_over_double(small_bundle)
     x = normal(4, 100)
     assert type(small.row_sums(x)) is np.ndarray

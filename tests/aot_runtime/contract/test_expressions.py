@@ -98,9 +98,9 @@ def test_text_is_not_computed_with(text: str):
 
 UNKNOWN_NAMES = {
     "mod + 1": "undefined name 'mod'; did you mean 'mode'",
-    "given(y)": "given(y): 'y' is no tensor; known: x",
-    "elsize(n)": "'n' is no tensor",
-    "stride(T, 0)": "'T' is no tensor",
+    "given(y)": "given(y): unknown tensor 'y'; known: x",
+    "elsize(n)": "unknown tensor 'n'",
+    "stride(T, 0)": "unknown tensor 'T'",
 }
 
 

@@ -1,4 +1,4 @@
-"""What names of a contract stand for: rules of axes, dims that are solved, strides."""
+"""Names of a contract: rules of axes, solved dims, strides."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tensor maps there are, and of what arrays."""
+"""Validation of tensor maps and of their arrays."""
 
 from __future__ import annotations
 

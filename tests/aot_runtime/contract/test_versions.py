@@ -29,12 +29,12 @@ def test_the_order_is_that_of_python_packages():
 @pytest.mark.parametrize("text", ["", "1.", "v1", "1.02", "1!2", "1.0-1", "1.2\n", "1" * 65])
 def test_what_is_no_version_has_no_place_in_the_order(text: str):
     assert not is_version(text)
-    with pytest.raises(ValueError, match="is no version"):
+    with pytest.raises(ValueError, match="is not a version"):
         version_key(text)
 
 
 def test_conditions_mean_what_they_mean_of_python_packages():
-    """Of those that are installed already: an early version meets `>=` as others do."""
+    """Installed pre-releases meet `>=` like other versions."""
     versions = [*VERSIONS, "1.0+rocm8", "1.0.post2", "1.2.3", "1.2.0.1", "2.0.dev1"]
     clauses = [f"{operator}{version}" for operator in ("==", "!=", "~=", ">=", "<=", ">", "<") for version in VERSIONS]
     clauses += [f"{operator}{version}.*" for operator in ("==", "!=") for version in ("0", "1", "1.0", "1.2.0", "2")]
@@ -47,7 +47,9 @@ def test_conditions_mean_what_they_mean_of_python_packages():
             if "post" in clause and re.search("[ab]|rc", clause):
                 continue  # no rule says what these exclude, and versions of `packaging` differ
         except InvalidSpecifier:
-            with pytest.raises(ValueError, match=r"is no condition|is no version|goes with|needs two numbers"):
+            with pytest.raises(
+                ValueError, match=r"invalid version specifier|is not a version|goes with|needs two numbers"
+            ):
                 parse_clauses(clause)
             continue
         mine, known = parse_clauses(clause), known + 1

@@ -59,7 +59,7 @@ def test_a_bundle_is_its_own_copy(small_bundle: Path):
 
 
 def test_a_bundle_that_is_not_open_has_no_attribute():
-    """What copies or unpickles makes an object first and looks for its methods then."""
+    """Copying and unpickling create an object before they look for its methods."""
     with pytest.raises(AttributeError, match="has no 'affine'"):
         _ = Bundle.__new__(Bundle).affine
 

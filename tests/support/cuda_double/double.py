@@ -81,7 +81,7 @@ class CudaLaunch:
 
 
 class EncodedMap(NamedTuple):
-    """What a tensor map was encoded from, dims counted from the innermost one; `word` is the map's own second word."""
+    """The arguments of a tensor map's encoding, innermost dim first. `word` is the map's second word."""
 
     dtype: int
     swizzle: int
@@ -95,7 +95,7 @@ class EncodedMap(NamedTuple):
 
 
 def encoded_map(data: bytes) -> EncodedMap:
-    """What the double has put into a tensor map."""
+    """Decode a tensor map of the double."""
     dtype, rank, _, swizzle, promotion, fill, word, address, *rest = struct.unpack("<6B2xQQ5Q4Q5I12x", data)
     return EncodedMap(
         dtype, swizzle, promotion, fill, word, address, tuple(rest[:rank]), tuple(rest[5 : 5 + rank - 1]),
@@ -120,11 +120,11 @@ class CudaDouble:
 
     @property
     def encoded(self) -> int:
-        """How many tensor maps were made."""
+        """Return the number of tensor maps that were encoded."""
         return self._library.cuda_double_encoded()
 
     def be_version(self, version: int) -> None:
-        """What `cuDriverGetVersion` tells from now on."""
+        """Set the result of `cuDriverGetVersion`."""
         self._library.cuda_double_version(version)
 
     def launches(self) -> list[CudaLaunch]:

@@ -1,1 +1,1 @@
-"""What tests of the emulator share: a machine of one instruction, kernels assembled, compiled and launched."""
+"""Helpers of the emulator's tests: a machine for single instructions, and kernels to assemble, compile and launch."""

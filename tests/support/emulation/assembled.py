@@ -180,7 +180,7 @@ def fault(kind: str, message: str, body: str, *array: Any, **launch: Any) -> San
 def counted(
     *lines: str, workgroups: int = 1, wavefronts: int = 1, profile: bool = True, arch: str = "gfx942", **options: Any,
 ) -> Statistics:  # fmt: skip
-    """What a launch did that has the address of 64 KiB in s[0:1], which a scalar load and a wait have put there."""
+    """Launch instructions with the address of 64 KiB in s[0:1], from a scalar load, and return the launch's record."""
     driver = EmulatorDriver(Options(profile=profile, **options))
     body = "\n".join(("s_load_dwordx2 s[0:1], s[0:1], 0x0", "s_waitcnt lgkmcnt(0)", *lines))
     address = driver.allocate_now(number_of(arch), 1 << 16)

@@ -1,4 +1,4 @@
-"""What the vector unit's instructions on floats do, a number at a time: numpy's floats, and unsigned integers."""
+"""Reference semantics of the vector unit's float instructions, for scalar numpy floats and unsigned integers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""What the vector unit's instructions on integers do, by Python's own: to unsigned numbers of the sources' bits.
+"""Reference semantics of the vector unit's integer instructions, in Python integers.
 
-A result is cut to the bits of the destination.
+Sources are unsigned numbers; results are truncated to the width of the destination.
 """
 
 from __future__ import annotations
@@ -54,7 +54,7 @@ def median(*values: int) -> int:
 
 
 def dot(a: int, b: int, c: int, bits: int, signs: tuple[bool, bool] = (True, True)) -> int:
-    """Of signed or unsigned elements, and a sum that is signed if either is; not cut to 32 bits."""
+    """Dot product of signed or unsigned elements. The sum is signed if either operand is, and is not truncated."""
     products = (field(a, at, bits, signs[0]) * field(b, at, bits, signs[1]) for at in range(0, 32, bits))
     return (s(c) if any(signs) else c) + sum(products)
 

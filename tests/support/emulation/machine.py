@@ -29,18 +29,18 @@ ACCUMULATION = 64
 DEFAULT_MODE = 0x3F0
 """Round to nearest, denormals kept, DX10_CLAMP and IEEE: what Triton's kernels start with."""
 OLD = 0x5A5AA5A5
-"""What vector registers hold."""
+"""Initial contents of the vector registers."""
 LANE = np.arange(COUNT)
 ACTIVE = np.r_[np.ones(64, bool), LANE[:64] % 8 > 3, np.random.default_rng(5).random(64) < 0.5, np.zeros(64, bool)]
 """Lanes, of which some wavefronts have all, some or none."""
 every_rdna = pytest.mark.parametrize("arch", RDNA)
 every_isa = pytest.mark.parametrize("arch", ("gfx942", *RDNA, WAVE64))
-"""One arch of each instruction set, RDNA's with wavefronts of both sizes."""
+"""An arch of each instruction set, RDNA's with wavefronts of both sizes."""
 every_width = pytest.mark.parametrize("arch", (*RDNA, WAVE64))
 
 
 def features(arch: Arch) -> str:
-    """What LLVM has to be told besides the architecture's name."""
+    """Return LLVM's target features besides the architecture."""
     return "+wavefrontsize64" if arch.wave64 else ""
 
 
@@ -74,7 +74,7 @@ _RDNA_NAMES = (
 Place = int | tuple[int, int]
 """A register's number, or (number, which 16 bits)."""
 RETURN = {"cdna": "sc0", "rdna3": "glc", "rdna4": "th:TH_ATOMIC_RETURN"}
-"""What has an atomic of memory return the old value."""
+"""Modifier with which an atomic on memory returns the old value."""
 
 
 def translated(line: str, arch: str) -> str:
@@ -141,7 +141,7 @@ class Machine:
         return values[:, 0] if count == 1 else values[:, :count]
 
     def expect(self, wanted: Mapping[Place, Any], masks: Mapping[int, Any] | None = None) -> None:
-        """That registers hold such values, of the dtype that is given, or 32 bits for int64; and masks such lanes."""
+        """Assert the values of registers (as 32 bits if their dtype is int64) and the lanes of masks."""
         for place, want in wanted.items():
             number, half = place if isinstance(place, tuple) else (place, 0)
             want = np.asarray(want)
@@ -166,7 +166,7 @@ class Machine:
         self._forget()
 
     def mask(self, register: int) -> str:
-        """How the register with a mask of lanes is written."""
+        """Return the assembly syntax of the register with a mask of lanes."""
         wide = self.arch.lanes == 64
         names = {106: ("vcc_lo", "vcc"), EXEC: ("exec_lo", "exec")}
         return names.get(register, (block(register, 1, "s"), block(register, 2, "s")))[wide]

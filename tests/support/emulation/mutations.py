@@ -38,7 +38,7 @@ class SubstitutingDriver(EmulatorDriver):
 
 @dataclass(frozen=True)
 class Outcome:
-    """What became of a mutant. notice: `result`, `error` (either without strict mode), `strict`, or `nothing`."""
+    """The outcome of a mutant. `notice`: `result` or `error` (without strict mode), `strict`, or `nothing`."""
 
     instruction: Instruction
     notice: str
@@ -64,13 +64,13 @@ class Case:
 
     @cached_property
     def instructions(self) -> list[Instruction]:
-        """Those that the case executes, but for what ends the kernel."""
+        """The instructions that the case executes, except the end of the kernel."""
         runs = self._recorded[1].program._runs.values()
         executed = {found.pc: found for run in runs for found in run.instructions if found.mnemonic != "s_endpgm"}
         return [executed[pc] for pc in sorted(executed)]
 
     def mutant(self, instruction: Instruction, code: bytes | None = None) -> Outcome:
-        """What the checks say to a kernel with other code for one instruction; None: s_nop."""
+        """Run a kernel with other code in place of an instruction (None: s_nop), and return what the checks notice."""
         image, kernel = self._recorded
         code = code or _NOP * (instruction.size // 4)
         assert len(code) == instruction.size

@@ -152,7 +152,7 @@ class Case:
 
     @property
     def high(self):
-        """Whether gfx11's op_sel names the upper halves of registers for C and D."""
+        """Return True if gfx11's op_sel selects the upper halves of registers for C and D."""
         return bool(self.op.family == "wmma11" and self.modifiers.opsel & 4)
 
     def registers(self):

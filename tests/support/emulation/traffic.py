@@ -1,4 +1,4 @@
-"""What a call reads and writes, as the emulator counts it."""
+"""Memory traffic of a call, as counted by the emulator."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aot_runtime import Bundle
 
 
 def profiled(bundle: Bundle, op: str, values: str = "", given: str = "", **dims: int) -> dict[str, Any]:
-    """What a call of one launch does, as `aotbundle profile --json` says it.
+    """Profile a call of one launch with `aotbundle profile --json`.
 
     values: of dtype variables and scalars, as `T=bfloat16 eps=1`. given: optional tensors that the call has.
     """
@@ -28,6 +28,6 @@ def profiled(bundle: Bundle, op: str, values: str = "", given: str = "", **dims:
 
 
 def loaded_and_stored(launch: dict[str, Any]) -> tuple[int, int]:
-    """How many bytes the lanes load and store."""
+    """Return the bytes that the lanes load and store."""
     loads, stores = (launch["accesses"].get(f"global_{kind}", {"bytes": 0}) for kind in ("load", "store"))
     return loads["bytes"], stores["bytes"]

@@ -13,7 +13,7 @@ from aot_emulator.isa.archs import ARCHS, Arch
 from aot_emulator.isa.mnemonics import cdna_name
 
 COUNT = 256
-"""Of the lanes of a machine."""
+"""Number of lanes of a machine."""
 RDNA = ("gfx1100", "gfx1201")
 WAVE64 = "gfx1100-wave64"
 """RDNA with wavefronts of 64 lanes."""
@@ -41,7 +41,7 @@ def mnemonics(arch: str) -> dict[str, str]:
 
 
 def bits_of(kind: str) -> int:
-    """Of a kind of operands, as the emulator's tables name them: `u32`, `f16`, … and `=f32` for the old destination."""
+    """Return the bits of a kind of operands of the emulator's tables: `u32`, `f16`, …; `=f32` for the old destination."""
     return int(kind.lstrip("=")[1:])
 
 
@@ -50,7 +50,7 @@ def dtype_of(kind: str) -> np.dtype:
 
 
 def block(first: int, count: int, letter: str = "v") -> str:
-    """How registers are written."""
+    """Return the assembly syntax of registers."""
     return f"{letter}[{first}:{first + count - 1}]" if count > 1 else f"{letter}{first}"
 
 

@@ -247,13 +247,16 @@ class Double:
         assert self._library.hip_double_fail(function.encode(), status, count) == 0, function
 
     def calls(self, function: str) -> int:
-        """How often a function was called so far, failed calls included."""
+        """Return the number of calls of a function so far, failed ones included."""
         count = self._library.hip_double_calls(function.encode())
         assert count >= 0, function
         return count
 
     def alive(self, kind: str) -> int:
-        """How many are alive of: memory, host_memory, pool, module, function, stream, event, graph, executable."""
+        """Return the number of live objects of a kind.
+
+        Kinds: memory, host_memory, pool, module, function, stream, event, graph, executable.
+        """
         count = self._library.hip_double_alive(kind.encode())
         assert count >= 0, kind
         return count

@@ -1,7 +1,6 @@
-"""GPU drivers: one file an API, all behind the `Driver` protocol of `base`.
+"""GPU drivers: implementations of the `Driver` protocol of `base`, in a module for each API.
 
-A driver's own module is imported when the driver is opened, and the driver's binding with it, so that neither is
-needed to import this package.
+The module of a driver and its binding are imported when the driver is opened.
 """
 
 from __future__ import annotations
@@ -33,13 +32,13 @@ DRIVERS: Mapping[str, tuple[str, str]] = {
     CUDA.name: ("aot_runtime.device.drivers.cuda", "CudaDriver"),
     EMULATOR: ("aot_emulator", "EmulatorDriver"),
 }
-"""Drivers by name: the module to import when one is opened, and the name of its class."""
+"""Name of a driver → (module to import when it is opened, name of its class)."""
 GPUS = tuple(BACKENDS)
 """The drivers of real GPUs, in the order of preference."""
 
 
 def open_driver(name: str) -> Driver:
-    """The driver of that name. Raises `DeviceError` if there is none, or its library is not there."""
+    """Return the driver `name`. Raises `DeviceError` if it is unknown, or its library is missing."""
     if name not in DRIVERS:
         raise DeviceError(f"there is no driver named {name!r}; there are: {', '.join(DRIVERS)}")
     module, kind = DRIVERS[name]
@@ -48,7 +47,7 @@ def open_driver(name: str) -> Driver:
 
 
 def available_drivers() -> tuple[str, ...]:
-    """Names of the GPU drivers that see at least one device."""
+    """Return the names of the GPU drivers that have at least one device."""
     return tuple(name for name in GPUS if _sees_a_device(name))
 
 
@@ -60,7 +59,7 @@ def _sees_a_device(name: str) -> bool:
 
 
 def device_for_arch(driver: Driver, arch: str) -> int:
-    """Number of a driver's first device of an arch. Raises `DeviceError` that says which archs there are."""
+    """Return the index of a driver's first device of an arch. Raises `DeviceError`, with the archs of its devices."""
     archs = [driver.properties(device).arch for device in range(driver.device_count())]
     if arch not in archs:
         raise DeviceError(f"{driver.name} has no {arch} device; it has: {', '.join(archs) or 'none'}")
@@ -68,7 +67,7 @@ def device_for_arch(driver: Driver, arch: str) -> int:
 
 
 def driver_for_arch(arch: str) -> str:
-    """Name of the driver whose devices run code for `arch`: `gfx942` is `hip`'s, `sm_90` `cuda`'s."""
+    """Return the name of the driver whose devices run code for `arch`: `hip` for `gfx942`, `cuda` for `sm_90`."""
     if arch not in ARCHITECTURES:
         raise DeviceError(f"no driver runs code for {arch!r}; architectures are: {', '.join(ARCHITECTURES)}")
     return ARCHITECTURES[arch].backend

@@ -1,4 +1,4 @@
-"""Calling a GPU API through its Python binding: names, statuses, null handles, and the current device."""
+"""Calls of a GPU API through its Python binding: names, statuses, null handles and the current device."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ from .current import Current, Selector
 SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE = 0, 1, 2, 100
 
 HERE = object()
-"""Stands for where a call writes its result."""
+"""Placeholder among a call's arguments for the address of its result."""
 T = TypeVar("T")
 _NOTHING = nullcontext()
 
 
 def _as_c(value: Any) -> Any:
-    """An argument of a function: an integer of 64 bits, for which a smaller one may be declared; bytes; or a result."""
+    """Convert an argument for ctypes. Integers become 64 bits wide, which also serves narrower parameters."""
     if isinstance(value, ctypes.c_void_p):
         return ctypes.byref(value)
     return ctypes.c_uint64(value) if isinstance(value, int) else value
@@ -35,17 +35,17 @@ def _as_c(value: Any) -> Any:
 class GpuApi(ABC):
     """A binding whose functions return `(status, result...)`, called by the names that CUDA gives them.
 
-    HIP mirrors the CUDA driver API call by call, so a call is named without its prefix (`StreamSynchronize`), and a
-    subclass gives the prefix and the few calls that its API names differently.
+    HIP mirrors the CUDA driver API, so calls are named without a prefix (`StreamSynchronize`). A subclass defines the
+    prefix and the few calls that its API names differently.
     """
 
     prefix: ClassVar[str]
     renamed: ClassVar[Mapping[str, str]]
-    """Full names of the calls whose name is not the prefix and CUDA's name."""
+    """CUDA's name of a call → full name, for calls that are not named by the prefix and CUDA's name."""
     symbols: ClassVar[Mapping[str, str]] = {}
-    """Names of the library's functions, where these are not their full names."""
+    """Full name → symbol in the library, for functions whose symbol differs."""
     first_is_current: ClassVar[bool]
-    """Whether the first device is current in a thread that has asked for none, so that a single one always is."""
+    """The first device is current in a new thread, so that the only device of a process always is."""
 
     def __init__(self, binding: Any, library: ctypes.PyDLL):
         self._binding, self._library = binding, library
@@ -56,11 +56,11 @@ class GpuApi(ABC):
 
     @abstractmethod
     def _describe(self, status: int) -> tuple[str, str]:
-        """A status's name and its meaning."""
+        """Return a status's name and meaning."""
 
     @abstractmethod
     def _selector(self, device: int) -> Selector:
-        """What makes a device current in the calling thread, at the least cost."""
+        """Return the selector that makes a device current in the calling thread."""
 
     def _full_name(self, name: str) -> str:
         return self.renamed.get(name, self.prefix + name)
@@ -71,12 +71,12 @@ class GpuApi(ABC):
         return kind(self._full_name(name), status, code, meaning or described)
 
     def _call(self, name: str, *arguments: Any) -> Any:
-        """Make a call that needs no device, or whose device is current; returns its result, if it has one."""
+        """Make a call that needs no current device, or has it already. Return its result, if any."""
         function = self._full_name(name)
         try:
             status, *results = getattr(self._binding, function)(*arguments)
         except (RuntimeError, ValueError) as error:
-            # The library lacks the function, or returned a status that the binding is too old to know.
+            # The library lacks the function, or returned a status that is unknown to an older binding.
             raise DeviceError(f"{function} cannot be called through {self._binding.__name__}: {error}") from error
         if status:
             raise self._error(name, int(status))
@@ -87,7 +87,7 @@ class GpuApi(ABC):
             return self._call(name, *arguments)
 
     def _create(self, device: int, name: str, *arguments: Any) -> int:
-        """Make a call that returns a handle or an address; null is an error even if the status is not."""
+        """Make a call that returns a handle or an address. Null is an error whatever the status."""
         result = self._on(device, name, *arguments)
         return self._not_null(name, 0 if result is None else int(result))
 
@@ -100,7 +100,7 @@ class GpuApi(ABC):
     # the library is called by C code alone: it was made and its outcome is there, or neither is so.
 
     def _make(self, device: int, name: str, *arguments: Any, made: Outcome) -> int:
-        """Make something; the library writes its handle to `made`, where an argument is `HERE`, else as the first."""
+        """Create an object. The library writes its handle to `made`: the argument `HERE`, else the first one."""
         cell = ctypes.c_void_p()
         made = [] if made is None else made
         made += [cell]
@@ -133,7 +133,7 @@ class GpuApi(ABC):
             raise
 
     def device_count(self) -> int:
-        """Number of visible devices; 0 where the library is there and a GPU is not."""
+        """Return the number of visible devices; 0 if the library is installed but there is no GPU."""
         return self._count
 
     def activate(self, device: int) -> None:
@@ -144,8 +144,8 @@ class GpuApi(ABC):
             raise self._select_error(status)
 
     def _current(self, device: int) -> AbstractContextManager[None]:
-        """A context in which `device` is current in the calling thread, and after which is what was before."""
-        # No memory of what was current: other libraries in the process change it too.
+        """Return a context in which `device` is current in the calling thread. On exit, the previous one is again."""
+        # The current device is not cached: other libraries in the process change it too.
         if self._is_always_current(device):
             return _NOTHING
         return Current(self._selector_of(device), self._select_error)

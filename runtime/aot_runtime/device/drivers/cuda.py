@@ -1,4 +1,4 @@
-"""NVIDIA GPUs: `CudaDriver`, over cuda-bindings 12.9 or later."""
+"""`CudaDriver`: NVIDIA GPUs through cuda-bindings 12.9 or later."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ _LIBRARY = "libcuda.so.1"
 _INVALID_CONTEXT, _INVALID_HANDLE = 201, 400
 _EARLY_LAUNCHES_IN_GRAPHS = 12_030
 _ALL_OF_IT_SHARED = 100
-"""Of the memory that a multiprocessor divides between its L1 cache and shared memory, the per cent to be shared."""
+"""Preferred shared memory carveout, in per cent of the memory that an SM divides between L1 and shared memory."""
 
 
 class CudaDriver(GpuDriver):
-    """NVIDIA GPUs, in each device's primary context, so that pointers and streams of other libraries are usable.
+    """NVIDIA GPUs, in each device's primary context, which shares pointers and streams with other libraries.
 
     Raises:
-        DeviceError: cuda-bindings or libcuda is not there. (No GPU is no error: `device_count` is 0.)
+        DeviceError: cuda-bindings or libcuda is missing. (Without a GPU, `device_count` is 0.)
     """
 
     name = CUDA.name
@@ -55,7 +55,7 @@ class CudaDriver(GpuDriver):
         self.launches_early = self.launch_call == "LaunchKernelEx" and self._version >= _EARLY_LAUNCHES_IN_GRAPHS
 
     def properties(self, device: int) -> DeviceProperties:
-        """What dispatch and diagnostics need to know of one device."""
+        """Return the properties of a device."""
         attribute = partial(self._attribute, device)
         version = self._version
         return DeviceProperties(
@@ -115,7 +115,7 @@ class CudaDriver(GpuDriver):
     def tensor_map(
         self, device: int, tensor_map: TensorMap, shape: tuple[int, ...], strides: tuple[int, ...], address: int
     ) -> bytes:
-        """The 128 bytes that a kernel takes as the map of the tensor at `address`; see `Driver.tensor_map`."""
+        """Encode a tensor map; see `Driver.tensor_map`."""
 
         def check(status: int) -> None:
             if status:
@@ -125,7 +125,7 @@ class CudaDriver(GpuDriver):
             return encode_tensor_map(self._library, self._version, check, tensor_map, shape, strides, address)
 
     def _permit_lds(self, function: int, lds_bytes: int) -> None:
-        """A block gets no more than 48 KiB of dynamic shared memory unless its function asks for it beforehand."""
+        """Permit more than 48 KiB of dynamic shared memory, for which a function has to opt in."""
         attributes = self._binding.CUfunction_attribute
         limit = attributes.CU_FUNC_ATTRIBUTE_MAX_DYNAMIC_SHARED_SIZE_BYTES
         if lds_bytes > self._call("FuncGetAttribute", limit, function):

@@ -1,4 +1,4 @@
-"""The device that is current in a thread: HIP's number, CUDA's context. It is the caller's, so it is put back."""
+"""Switch the current device of a thread (HIP's device index, CUDA's context) and restore it afterwards."""
 
 from __future__ import annotations
 
@@ -10,20 +10,20 @@ import msgspec
 
 
 class Selector(msgspec.Struct, frozen=True):
-    """How one device is made current in the calling thread. Foreign functions return a status."""
+    """The functions that make a device current in the calling thread. Foreign functions return a status."""
 
     kind: type[Any]
-    """The ctypes type of what is current."""
+    """ctypes type of a device index or context."""
     get: Callable[[Any], int]
-    """Fills in what is current."""
+    """Foreign function that stores the current index or context."""
     set: Callable[[Any], int]
     wanted: Any
-    """What is current where the device is: a value of `kind`."""
+    """The device's index or context, a value of `kind`."""
     is_only: bool = False
-    """Whether there is no other device: a thread that had none current may keep it, since no other is meant."""
+    """There is no other device, so it may stay current in a thread that had none."""
 
     def enter(self) -> tuple[int, Any]:
-        """Make the device current: (status, what was current before, None where nothing was changed)."""
+        """Make the device current. Return (status, previous index or context; None if nothing was changed)."""
         found = self.kind()
         status = self.get(ctypes.byref(found))
         if status or found.value == self.wanted.value:
@@ -32,13 +32,13 @@ class Selector(msgspec.Struct, frozen=True):
         return status, None if status or (self.is_only and found.value is None) else found
 
     def leave(self, before: Any) -> None:
-        """Put back what `enter` gave."""
+        """Restore the index or context that `enter` returned."""
         if before is not None:
             self.set(before)
 
 
 class Current:
-    """A context in which a device is current; it is used once. Raises what `error` makes of a status."""
+    """A context manager, for use once, in which a device is current. `error` makes the exception for a status."""
 
     __slots__ = ("_before", "_error", "_selector")
 

@@ -1,4 +1,4 @@
-"""The `Driver` protocol, written once for HIP and CUDA; a subclass has the few things in which the two differ."""
+"""The common implementation of the `Driver` protocol for HIP and CUDA. Subclasses implement the differences."""
 
 from __future__ import annotations
 
@@ -29,16 +29,19 @@ _NOT_READY = 600
 _POOL_RESERVED, _POOL_USED = 5, 7
 
 KEEP_EVERYTHING = 2**64 - 1
-"""A pool's release threshold at which waiting gives no memory back to the system. It counts what is in use, too: with a
-lower one, a process that uses more would get all other memory from the system anew after each wait."""
+"""Release threshold of a pool that never returns memory to the system.
+
+The threshold includes memory in use. With a lower one, a process that uses more would lose all unused memory of the
+pool at each synchronisation.
+"""
 
 T = TypeVar("T")
 
 
 class GpuDriver(GpuApi):
-    """A `Driver` over a binding of HIP or CUDA; `Driver` says what the methods do.
+    """A `Driver` over a binding of HIP or CUDA.
 
-    Every call happens with its device current in the calling thread, and leaves current what was before.
+    Calls are made with their device current in the calling thread, and restore the previous one.
     """
 
     name: str
@@ -46,21 +49,21 @@ class GpuDriver(GpuApi):
     is_emulated = False
     launch_call: str = "LaunchKernel"
     launches_early: bool = False
-    """Whether a launch may begin before those that precede it on its stream have ended."""
-    """The call that launches a kernel: this one, or `LaunchKernelEx`."""
+    """Programmatic dependent launch is available: a kernel may start before its predecessors have ended."""
+    """Name of the call that launches a kernel: this one, or `LaunchKernelEx`."""
     launch_end: ClassVar[int]
     lost_device: ClassVar[frozenset[int]] = frozenset()
     relaxed_capture: Any
-    """The binding's enumerator of the relaxed capture mode."""
+    """The binding's constant for the relaxed capture mode."""
 
     def __init__(self, binding: Any, library: ctypes.PyDLL):
         super().__init__(binding, library)
         self._pools: dict[int, int] = {}
         self._stagings: dict[int, Staging] = {}
         self._recorded: list[tuple[list[Any], list[Any]]] = []
-        """Outcomes of making and of destroying graphs that calls of `end_capture` record."""
+        """(made, gone) of the recorded graphs from which `end_capture` instantiates executable ones."""
         self._unpooled: dict[tuple[int, int], int] = {}
-        """Bytes at (device, address), of devices that have no pool."""
+        """(device, address) → bytes of the allocations on devices without a pool."""
         self._is_capturing = getattr(library, self._full_name("StreamIsCapturing"))  # each call on a stream asks
         name = self.launch_call
         self._launch = LaunchFunction(
@@ -77,18 +80,18 @@ class GpuDriver(GpuApi):
 
     @abstractmethod
     def _pointer(self, address: int) -> tuple[int, int]:
-        """Memory type and device of an address; for memory not its own, the API raises or gives type 0."""
+        """Return the memory type and device of an address. For foreign memory, the API raises or returns type 0."""
 
     @abstractmethod
     def _has_pools(self, device: int) -> bool: ...
 
     @abstractmethod
     def _create_pool(self, device: int) -> int:
-        """A pool that keeps what it has been given back."""
+        """Create a pool that keeps freed memory."""
 
     @abstractmethod
     def _permit_lds(self, function: int, lds_bytes: int) -> None:
-        """Raise the function's limit of dynamic LDS, where the API has one below the hardware's."""
+        """Raise the function's limit of dynamic LDS if the API's default is below the hardware's."""
 
     # Memory.
     def _pool(self, device: int) -> int:
@@ -102,7 +105,7 @@ class GpuDriver(GpuApi):
         return pool
 
     def _at_end(self, name: str, handle: int) -> None:
-        """Make a call when the driver object goes, but not in the middle of the interpreter's exit."""
+        """Make a call when the driver object is finalised, except during the interpreter's exit."""
         weakref.finalize(self, getattr(self._binding, self._full_name(name)), handle).atexit = False
 
     def allocate(self, device: int, nbytes: int, stream: int, made: Outcome = None) -> int:
@@ -141,7 +144,7 @@ class GpuDriver(GpuApi):
             return int(self._call("MemGetInfo"))
 
     def _pool_figure(self, pool: int, attribute: int) -> int:
-        """A figure of a pool in bytes; asked of the library, as the bindings differ in how they give it."""
+        """Return an attribute of a pool in bytes, from the library itself: the bindings return it differently."""
         name, value = "MemPoolGetAttribute", ctypes.c_uint64()
         status = getattr(self._library, self._full_name(name))(ctypes.c_void_p(pool), attribute, ctypes.byref(value))
         if status:
@@ -149,7 +152,7 @@ class GpuDriver(GpuApi):
         return value.value
 
     def _with_room(self, device: int, made: Outcome, take: Callable[[], T]) -> T:
-        """What takes memory from beyond the pool; where there is too little, once more with what the pool can spare."""
+        """Call `take`, which allocates outside of the pool. If memory runs out, trim the pool and try again."""
         try:
             return take()
         except DeviceMemoryError:
@@ -162,7 +165,7 @@ class GpuDriver(GpuApi):
 
     @contextmanager
     def _despite_capture(self) -> Iterator[None]:
-        """Permit calls that wait or allocate while any stream, also another library's, is being captured."""
+        """Return a context in which calls may wait or allocate while a stream of any library is being captured."""
         exchange = getattr(self._library, self.prefix + "ThreadExchangeStreamCaptureMode")
         mode = ctypes.c_int(_CAPTURE_RELAXED)
         exchange(ctypes.byref(mode))
@@ -180,7 +183,7 @@ class GpuDriver(GpuApi):
             self._give_back(device, "MemFree", address, gone=gone)
 
     def copy_to_device(self, device: int, address: int, host: int, nbytes: int, stream: int) -> None:
-        # The driver's own way through pinned memory is the quicker one, and waits for the stream.
+        # The driver's own copy through pinned memory is faster, and waits for the stream.
         if self._is_idle(device, stream):
             self._copy_and_wait(device, "MemcpyHtoDAsync", address, host, nbytes, stream)
         else:
@@ -192,7 +195,7 @@ class GpuDriver(GpuApi):
     def _copy_and_wait(self, device: int, name: str, to: int, source: int, nbytes: int, stream: int) -> None:
         with self._current(device), self._despite_capture():
             self._call(name, to, source, nbytes, stream)
-            # CUDA is done with pageable memory on return, HIP promises it in no version's documents.
+            # CUDA has read pageable memory on return; no version of HIP documents this.
             self._call("StreamSynchronize", stream)
 
     def _is_idle(self, device: int, stream: int) -> bool:
@@ -211,7 +214,7 @@ class GpuDriver(GpuApi):
         return self._once(self._stagings, device, lambda device: Staging(self, device))
 
     def allocate_host(self, device: int, nbytes: int) -> int:
-        """Pinned host memory; it belongs to the driver object for as long as that lives."""
+        """Allocate pinned host memory that lives as long as the driver object."""
         with self._current(device), self._despite_capture():
             address = self._create(device, "MemHostAlloc", nbytes, _PINNED_FOR_ALL_DEVICES)
         self._at_end("MemFreeHost", address)
@@ -275,7 +278,7 @@ class GpuDriver(GpuApi):
         return self._make(device, "EventCreate", 0, made=made)
 
     def create_marker(self, device: int) -> int:
-        """An event that records no time; it belongs to the driver object for as long as that lives."""
+        """Create an event without timing that lives as long as the driver object."""
         event = self._create(device, "EventCreate", _EVENT_WITHOUT_TIME)
         self._at_end("EventDestroy", event)
         return event
@@ -319,7 +322,7 @@ class GpuDriver(GpuApi):
                 self._destroy_recorded(device)
 
     def _destroy_recorded(self, device: int) -> None:
-        """Destroy the graphs that executable ones were made of; those of calls that were interrupted, too."""
+        """Destroy the recorded graphs, including those of interrupted calls."""
         with self._lock:
             while self._recorded:
                 made, gone = self._recorded[0]

@@ -1,4 +1,4 @@
-"""AMD GPUs: `HipDriver`, over hip-python."""
+"""`HipDriver`: AMD GPUs through hip-python."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class HipDriver(GpuDriver):
     """AMD GPUs.
 
     Raises:
-        DeviceError: hip-python or libamdhip64 is not there. (No GPU is no error: `device_count` is 0.)
+        DeviceError: hip-python or libamdhip64 is missing. (Without a GPU, `device_count` is 0.)
     """
 
     name = prefix = HIP.name
@@ -51,7 +51,7 @@ class HipDriver(GpuDriver):
         super().__init__(binding, library)
 
     def properties(self, device: int) -> DeviceProperties:
-        """What dispatch and diagnostics need to know of one device."""
+        """Return the properties of a device."""
         found = self._filled("GetDeviceProperties", self._binding.hipDeviceProp_t, device)
         version = self._call("RuntimeGetVersion")
         arch = _text(found.gcnArchName).partition(":")[0]
@@ -72,7 +72,7 @@ class HipDriver(GpuDriver):
         )
 
     def _attribute(self, name: str, device: int) -> int:
-        """A number that HIP tells of a device; 0 where the binding or the library is older than the question."""
+        """Return an attribute of a device; 0 if the binding or the library is too old to have it."""
         attribute = getattr(self._binding.hipDeviceAttribute_t, f"hipDeviceAttribute{name}", None)
         if attribute is None:
             return 0
@@ -82,7 +82,7 @@ class HipDriver(GpuDriver):
             return 0
 
     def load_module(self, device: int, image: bytes, made: Outcome = None) -> int:
-        """Load a code object. HIP refers to the image for as long as the module lives, so it is kept."""
+        """Load a code object. The image is kept, as HIP refers to it until the module is unloaded."""
         module = super().load_module(device, image, made)
         try:
             self._images[module] = image
@@ -93,7 +93,7 @@ class HipDriver(GpuDriver):
         return module
 
     def unload_module(self, device: int, module: int, gone: Outcome = None) -> None:
-        """Unload a code object; its functions die with it."""
+        """Unload a code object. Its functions become invalid."""
         super().unload_module(device, module, gone)
         self._images.pop(module, None)
 
@@ -132,14 +132,14 @@ class HipDriver(GpuDriver):
         return pool
 
     def _permit_lds(self, function: int, lds_bytes: int) -> None:
-        """Nothing to do: HIP lets a workgroup have all the LDS there is."""
+        """Do nothing: HIP grants a workgroup all LDS without opt-in."""
 
 
 def _units_of_a_processor(arch: str) -> int:
-    """The compute units of what HIP counts as a multiprocessor.
+    """Return the compute units per multiprocessor, as HIP counts these.
 
-    Of RDNA that is a work-group processor, of two compute units, unless HIP's variable GPU_ENABLE_WGP_MODE is 0; HIP's
-    count of "physical" multiprocessors is halved as well.
+    An RDNA multiprocessor is a work-group processor of two compute units, unless HIP's environment variable
+    GPU_ENABLE_WGP_MODE is 0. HIP's count of "physical" multiprocessors is halved as well.
     """
     row = ARCHITECTURES.get(arch)
     return 1 if row is None or os.environ.get("GPU_ENABLE_WGP_MODE") == "0" else row.unit.compute_units

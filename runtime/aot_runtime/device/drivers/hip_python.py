@@ -1,9 +1,11 @@
-"""hip-python 6.3 to 10, as far as its versions differ.
+"""Differences between the versions of hip-python from 6.3 to 10.
 
-Three things changed in 10. Before, it opened its library by the name `libamdhip64.so`, which is its attribute
-`hip.chip.DLL`; since, it asks a function of its own for the path, when its first call is made. A call that fills a
-struct returns it, where the caller used to pass it in. And calls no longer hold the interpreter lock: before, a thread
-that waits for the GPU keeps the other Python threads waiting.
+Three things changed in 10:
+
+- Older versions open the library by the name `libamdhip64.so`, their attribute `hip.chip.DLL`. Version 10 calls a
+  function of its own for the path when its first call is made.
+- Calls that fill a struct return it. In older versions, the caller passes it in.
+- Calls release the interpreter lock. In older versions, a thread that waits for the GPU blocks all Python threads.
 """
 
 from __future__ import annotations
@@ -22,7 +24,7 @@ _NO_DEVICE = -1
 
 
 def import_binding() -> Any:
-    """The module with HIP's functions."""
+    """Import the module with HIP's functions."""
     try:
         from hip import hip
     except ImportError as error:
@@ -33,13 +35,13 @@ def import_binding() -> Any:
 
 
 def returns_structs(binding: Any) -> bool:
-    """Whether this is hip-python 10 or later."""
+    """Return True for hip-python 10 or later."""
     name: str = binding.__name__
     return name.startswith("rocm.")
 
 
 def bind(binding: Any) -> Library:
-    """Have hip-python call the process's libamdhip64, and find out which it is: it may have been called before.
+    """Make hip-python use the process's libamdhip64, and return it. hip-python may have opened a library before.
 
     Raises `DeviceError`.
     """
@@ -57,7 +59,7 @@ def bind(binding: Any) -> Library:
 
 @contextmanager
 def _opening(binding: Any, library: Library) -> Iterator[None]:
-    """Have hip-python open a certain library, where it makes its first call meanwhile."""
+    """Return a context in which the first call of hip-python opens the given library."""
     path = os.fsencode(library.path)
     holder, name, value = _new_hook(path) if returns_structs(binding) else _old_hook(path)
     before = getattr(holder, name)
@@ -86,7 +88,7 @@ def _new_hook(path: bytes) -> tuple[Any, str, Any]:
 
 
 def _calls(binding: Any, library: Library) -> bool:
-    """Whether hip-python calls a library: an error that it causes is then the latest of that library."""
+    """Return True if hip-python calls this library: an error that it causes is then the library's last error."""
     library.handle.hipGetLastError()
     with suppress(RuntimeError, ValueError):  # a status that the binding is too old to know
         binding.hipSetDevice(_NO_DEVICE)

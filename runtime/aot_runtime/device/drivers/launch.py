@@ -1,17 +1,17 @@
-"""The launch itself: one foreign call whose arguments were all built beforehand.
+"""Kernel launches as a single foreign call with prebuilt arguments.
 
-HIP and CUDA take the same eleven arguments (`hipModuleLaunchKernel`, `cuLaunchKernel`) and both accept the kernarg
-segment as one buffer, so one class serves both. CUDA's `cuLaunchKernelEx` has most of them in a struct: ctypes passes
-four arguments in half of the time. None goes through the Python bindings: those convert and check every argument of
-every call, several microseconds where this takes a third of one.
+HIP and CUDA take the same eleven arguments (`hipModuleLaunchKernel`, `cuLaunchKernel`), and both accept the kernarg
+segment as one buffer, so one class serves both. CUDA's `cuLaunchKernelEx` takes most of them in a struct: ctypes
+passes four arguments in half the time. The Python bindings are not used for launches. They convert and check all
+arguments of every call, which takes several microseconds instead of a third of one.
 
 The function should come from a `ctypes.PyDLL` and have no `argtypes`:
+
 - With `argtypes`, ctypes converts each argument on each call, at three times the cost of passing prebuilt objects.
-- `PyDLL` keeps the interpreter lock. A launch takes about two microseconds; giving the lock up for it means that
-  every launch beside a busy Python thread waits for that thread's turn to end: hundreds of microseconds. The price:
-  a launch that finds the device's queue full holds other Python threads up until a slot is free, which is a kernel's
-  duration. (A host function *in Python* that the caller put on a stream could then never run to free that slot; use
-  an event and a thread instead.) All calls that wait by design release the lock.
+- `PyDLL` keeps the interpreter lock. A launch takes about two microseconds. If it released the lock, it would have to
+  wait hundreds of microseconds for a busy Python thread to give it back. In return, a launch that finds the device's
+  queue full blocks other Python threads until a kernel ends. (A host function *in Python* on a stream could then never
+  run to free the queue; use an event and a thread instead.) Calls that wait by design release the lock.
 """
 
 from __future__ import annotations
@@ -26,22 +26,22 @@ import msgspec
 from .current import Selector
 
 _BUFFER_POINTER, _BUFFER_SIZE = 1, 2
-"""Keys of the launch's `extra` list; HIP and CUDA agree on these two, but not on the one that ends it."""
+"""Keys of the launch's `extra` list. HIP and CUDA differ only in the key that ends it."""
 
 
 class LaunchFunction(msgspec.Struct, frozen=True):
-    """An API's way to launch a kernel."""
+    """The function of an API that launches kernels."""
 
     call: Any
     """The foreign function, with no `argtypes`; returns the status."""
     end: int
     """The key that ends the `extra` list: HIP_LAUNCH_PARAM_END or CU_LAUNCH_PARAM_END."""
     lost_device: frozenset[int]
-    """Statuses by which the API says that the calling thread has no, or another, device current."""
+    """Statuses that mean that no device, or another one, is current in the calling thread."""
     error: Callable[[int], Exception]
-    """The exception that a status stands for."""
+    """Makes the exception for a status."""
     takes_config: bool = False
-    """Whether the arguments are those of `cuLaunchKernelEx`."""
+    """The function takes the arguments of `cuLaunchKernelEx`."""
 
 
 class LaunchConfig(ctypes.Structure):
@@ -57,7 +57,7 @@ _PROGRAMMATIC_STREAM_SERIALIZATION = 6
 
 
 class LaunchAttribute(ctypes.Structure):
-    """CUDA's CUlaunchAttribute, of a value that is an int."""
+    """CUDA's CUlaunchAttribute with an int value."""
 
     _fields_ = (("id", ctypes.c_uint), ("padding", ctypes.c_uint), ("value", ctypes.c_int * 16))
 
@@ -66,17 +66,17 @@ class KernelLaunch:
     """A `PreparedLaunch` through `LaunchFunction`.
 
     Args:
-        launch: how to launch.
-        selector: makes the launch's device current in the calling thread; None where it always is.
-        always: see to it at every launch, and not only when the API complains. Needed where a launch could silently go
-            to another device.
+        launch: the function to call.
+        selector: makes the launch's device current in the calling thread; None if it always is.
+        always: use the selector for every launch, not only after a failure. Needed if a launch could silently go to
+            another device.
         function: the kernel's handle, not 0.
         grid: workgroups in x, y, z.
         block: threads of a workgroup.
         lds_bytes: dynamic LDS of a workgroup.
         kernargs: the kernarg segment's first content; a writable view is the segment itself.
-        early: the kernel may begin before those that precede it on its stream have ended (`launch_pdl`). An API that
-            cannot do so, that is one that has no LaunchConfig, launches it as any other.
+        early: the kernel may start before its predecessors on the stream have ended (`launch_pdl`). Ignored without
+            `LaunchFunction.takes_config`.
     """
 
     __slots__ = ("_by_itself", "_launch", "_place", "_there", "enqueue", "kernargs")
@@ -114,26 +114,25 @@ class KernelLaunch:
             self.enqueue = _looking(call, self._there, selector)
 
     def place(self, stream: int) -> None:
-        """Have it go to `stream` from now on."""
+        """Set the stream of later launches."""
         self._place(stream)
 
     def settle(self, status: int) -> None:
-        """Once more with the device current, if that was the reason; nothing had been enqueued. Raises
-        `DriverCallError`."""
+        """Repeat a failed launch with its device current, if that was the failure. Raises `DriverCallError`."""
         if status in self._launch.lost_device and self._by_itself:
             status = self._there()
         if status:
             raise self._launch.error(status)
 
     def run(self, stream: int) -> None:
-        """Enqueue the launch on `stream`; the thread's current device stays what it is. Raises `DriverCallError`."""
+        """Enqueue the launch on `stream`. Preserves the thread's current device. Raises `DriverCallError`."""
         self.place(stream)
         if status := self.enqueue():
             self.settle(status)
 
 
 def _looking(call: Callable[[], int], there: Callable[[], int], selector: Selector) -> Callable[[], int]:
-    """The launch, with its device current where another one is. That is looked up into the same place each time."""
+    """Wrap a launch: make its device current if another one is. The lookup reuses the same buffer."""
     found, wanted = selector.kind(), selector.wanted.value
     look = partial(selector.get, ctypes.byref(found))
     return lambda: there() if look() or found.value != wanted else call()

@@ -1,12 +1,12 @@
-"""Which libamdhip64 a process uses. There must be one: each has devices, streams and memory of its own.
+"""Find the libamdhip64 of a process. There must be only one, as each has its own devices, streams and memory.
 
-The first of these that is there, in this order:
+The first of these that exists is used:
 
-1. what the process has loaded already, by torch say;
-2. what the environment names: AOTBUILD_HIP_LIBRARY the file itself; ROCM_PATH or HIP_PATH the folder whose `lib` holds
-   it; LD_LIBRARY_PATH folders that hold it;
-3. that of ROCm's wheels: `rocm-sdk-core` is imported as `_rocm_sdk_core`, or that and a version;
-4. the system's: /opt/rocm, then wherever the dynamic loader finds it.
+1. a library that the process has loaded already, for example torch's;
+2. a library named by the environment: AOTBUILD_HIP_LIBRARY is the file, ROCM_PATH or HIP_PATH the folder whose `lib`
+   has it, and LD_LIBRARY_PATH lists folders that have it;
+3. the library in ROCm's wheels: `rocm-sdk-core` is imported as `_rocm_sdk_core`, possibly with a version;
+4. the system's: in /opt/rocm, then wherever the dynamic loader finds it.
 """
 
 from __future__ import annotations
@@ -24,29 +24,29 @@ from aot_runtime.errors import DeviceError
 from aot_runtime.logs import log
 
 VARIABLE = "AOTBUILD_HIP_LIBRARY"
-"""Environment variable: the path of the libamdhip64 to use, where the process has none yet."""
+"""Environment variable with the path of the libamdhip64 to use if the process has loaded none."""
 NAME = "libamdhip64.so"
 SYSTEM = ("/opt/rocm",)
-"""Where ROCm is installed by default."""
+"""Default folders of a ROCm installation."""
 _FOLDERS = ("lib", "lib64")
 _LOADER_NAMES = (NAME, f"{NAME}.7", f"{NAME}.6")
-"""Without development packages, ROCm has only the name with the version of its interface."""
+"""Names for the dynamic loader. Without development packages, only the names with a version exist."""
 _WHEELS = ("_rocm_sdk_core", "rocm_sdk_core", "_rocm_sdk_core_*")
 _A_FUNCTION = "hipModuleLaunchKernel"
 _MAPS = Path("/proc/self/maps")
 
 
 class Candidate(msgspec.Struct, frozen=True):
-    """A library that may be the one: its path, or a name for the dynamic loader; and by which rule."""
+    """A library that may be used: its path, or a name for the dynamic loader, and the rule that found it."""
 
     path: str
     rule: str
     loaded: bool = False
-    """Whether the process has it already."""
+    """The process has loaded it already."""
 
 
 class Library(msgspec.Struct, frozen=True):
-    """The library that is used."""
+    """An open library."""
 
     handle: ctypes.PyDLL
     path: str
@@ -57,9 +57,10 @@ class Library(msgspec.Struct, frozen=True):
 
 
 def open_libraries() -> Iterator[Library]:
-    """The process's libamdhip64; where it has several already, each of them. Raises `DeviceError` where there is none.
+    """Open the process's libamdhip64, or all of them if it has loaded several.
 
-    It says what was tried.
+    Raises:
+        DeviceError: there is none; the error lists what was tried.
     """
     tried: dict[str, str] = {}  # the first error of each rule
     for candidate in candidates(os.environ, loaded_libraries(), sys.path, SYSTEM):
@@ -86,7 +87,7 @@ def open_libraries() -> Iterator[Library]:
 
 
 def loaded_libraries() -> list[str]:
-    """The paths of each libamdhip64 that this process has mapped, in the order of their addresses."""
+    """Return the paths of all libamdhip64 that this process has mapped, in the order of their addresses."""
     try:
         lines = _MAPS.read_text(errors="surrogateescape").splitlines()
     except OSError:  # no Linux
@@ -95,7 +96,7 @@ def loaded_libraries() -> list[str]:
 
 
 def mapped(lines: Iterable[str]) -> list[str]:
-    """The paths of each libamdhip64 in lines of /proc/self/maps."""
+    """Return the paths of all libamdhip64 in lines of /proc/self/maps."""
     paths = (fields[5] for fields in (line.split(maxsplit=5) for line in lines) if len(fields) == 6)
     return list(dict.fromkeys(path for path in paths if os.path.basename(path).startswith(NAME)))  # noqa: PTH119
 
@@ -103,7 +104,7 @@ def mapped(lines: Iterable[str]) -> list[str]:
 def candidates(
     environment: Mapping[str, str], loaded: Sequence[str], python_path: Iterable[str], system: Iterable[str]
 ) -> Iterator[Candidate]:
-    """Every library that is there, in the order of the rules, and last the names for the dynamic loader.
+    """Yield the libraries that exist in the order of the rules, then the names for the dynamic loader.
 
     Args:
         environment: variables.
@@ -141,7 +142,7 @@ def _wheels(python_path: Iterable[str]) -> Iterator[Path]:
 
 
 def _found(folders: Iterable[Path], rule: str) -> Iterator[Candidate]:
-    """The library in each of the folders that has one: without a version in its name, else the highest."""
+    """Yield the library in each folder that has one: without a version in its name, else with the highest."""
     for folder in folders:
         names = [path.name for path in folder.glob(f"{NAME}*") if re.fullmatch(r"[.\d]*", path.name.removeprefix(NAME))]
         if names:
@@ -153,7 +154,7 @@ def _preference(name: str) -> tuple[bool, tuple[int, ...]]:
 
 
 def same_file(path: str, other: str) -> bool:
-    """Whether two paths lead to one file."""
+    """Return True if two paths lead to the same file."""
     try:
         return os.path.samefile(path, other)  # noqa: PTH121
     except OSError:

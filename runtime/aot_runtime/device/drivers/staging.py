@@ -1,10 +1,9 @@
-"""Pinned host memory through which bytes travel to a device that is busy.
+"""Asynchronous copies to a device through pinned host memory.
 
-A device copies from pinned memory by itself, in stream order. So what is to follow other work of a stream is copied to
-a buffer first: the caller may reuse its memory at once, and nobody waits for the stream. A buffer has an event behind
-the last copy that uses it, and that event is waited for before the buffer is used again. Small copies have buffers of
-their own, so that many of them can be on their way; large ones go in pieces, of which the device copies one while the
-host copies another.
+A device copies from pinned memory by itself, in stream order. So bytes are first copied to a pinned buffer: the caller
+may reuse its memory at once, and does not wait for the stream. An event follows the last copy from a buffer, and is
+waited for before the buffer is used again. Small copies use small buffers, so that many can be in flight. Large ones
+are split into pieces: the device copies one while the host copies the next.
 """
 
 from __future__ import annotations
@@ -19,19 +18,19 @@ from typing import Protocol
 from aot_runtime.errors import DriverCallError
 
 SMALL, SMALL_BUFFERS = 64 << 10, 32
-"""Bytes of a buffer for small copies, and how many there are; they are one allocation."""
+"""Size and number of the buffers for small copies, which are one allocation."""
 PIECE, PIECE_BUFFERS = 4 << 20, 4
-"""Bytes of a buffer for a piece of a large copy, and how many there are at most."""
+"""Size and maximum number of the buffers for pieces of large copies."""
 
 
 class StagingDriver(Protocol):
-    """What staging needs of a driver."""
+    """The methods of a driver that staging uses."""
 
     def allocate_host(self, device: int, nbytes: int) -> int:
-        """Pinned host memory; it belongs to the driver for as long as that lives."""
+        """Allocate pinned host memory that lives as long as the driver."""
 
     def create_marker(self, device: int) -> int:
-        """An event that records no time; it belongs to the driver for as long as that lives."""
+        """Create an event without timing that lives as long as the driver."""
 
     def record_event(self, device: int, event: int, stream: int) -> None: ...
 
@@ -44,23 +43,23 @@ class StagingDriver(Protocol):
 
 
 class _Buffer:
-    """Pinned memory with the event behind the last copy that uses it."""
+    """Pinned memory, and the event after the last copy from it."""
 
     __slots__ = ("address", "event", "in_use")
 
     def __init__(self, address: int, event: int):
         self.address, self.event = address, event
         self.in_use = False
-        """Whether a copy of a device may still use it."""
+        """A copy to the device may still read it."""
 
 
 class _Buffers:
-    """Buffers of one size, made when they are needed, so many at a time and no more than `most`."""
+    """Buffers of one size, allocated on demand in groups, at most `most` of them."""
 
     def __init__(self, driver: StagingDriver, device: int, nbytes: int, at_a_time: int, most: int):
         self.driver, self.device, self.nbytes, self.at_a_time, self.most = driver, device, nbytes, at_a_time, most
         self._made = 0
-        self._there: deque[_Buffer] = deque()  # those that are surely idle, then the others in the order of their use
+        self._there: deque[_Buffer] = deque()  # idle buffers, then the others in the order of their use
         self._changed = threading.Condition()
 
     def take(self) -> _Buffer:
@@ -95,7 +94,7 @@ class _Buffers:
 
     @contextlib.contextmanager
     def marking(self, buffer: _Buffer, stream: int) -> Iterator[None]:
-        """A context in which a device is given one copy that uses a buffer; sets the event behind it."""
+        """Return a context for enqueuing a copy from a buffer. Records the buffer's event after it."""
         try:
             yield
             self.driver.record_event(self.device, buffer.event, stream)
@@ -116,7 +115,7 @@ class Staging:
         self._pieces = _Buffers(driver, device, PIECE, 1, PIECE_BUFFERS)
 
     def to_device(self, address: int, host: int, nbytes: int, stream: int) -> None:
-        """Copy host memory to the device in stream order; when it returns, the host memory may be reused."""
+        """Copy host memory to the device in stream order. On return, the host memory may be reused."""
         buffers = self._buffers(nbytes)
         for at, size in _pieces(nbytes):
             buffer = buffers.take()

@@ -1,5 +1,7 @@
-"""Tensor maps as CUDA's driver makes them (`cuTensorMapEncodeTiled`), through ctypes: a map lies at an address that the
-objects of cuda-bindings do not promise."""
+"""Encode tensor maps with CUDA's driver (`cuTensorMapEncodeTiled`), through ctypes.
+
+A map needs an alignment that the objects of cuda-bindings do not guarantee.
+"""
 
 from __future__ import annotations
 
@@ -14,9 +16,9 @@ from aot_runtime.contract.tensor_maps import SWIZZLES
 
 _NOT_INTERLEAVED = 0
 _PROMOTED_TO_128_BYTES = 2
-"""Of CUtensorMapL2promotion."""
+"""CU_TENSOR_MAP_L2_PROMOTION_L2_128B."""
 _MAP_ALIGNMENT = 128
-"""From CUDA 13 on; 64 before."""
+"""Required alignment in bytes since CUDA 13; 64 before."""
 
 # Up to this version the driver marks maps of tensors below 128 KiB wrongly, as CUTLASS found; the mark is this bit of
 # the map's second word.
@@ -27,11 +29,11 @@ def encode_tensor_map(
     library: ctypes.PyDLL, version: int, check: Callable[[int], None], tensor_map: TensorMap, shape: Sequence[int],
     strides: Sequence[int], address: int,
 ) -> bytes:  # fmt: skip
-    """The bytes of a map; see `Driver.tensor_map`.
+    """Encode a tensor map; see `Driver.tensor_map`.
 
     Args:
-        version: of the driver, as `cuDriverGetVersion` tells it.
-        check: raises an error for a status that is one.
+        version: the driver's version, from `cuDriverGetVersion`.
+        check: raises an error for an unsuccessful status.
     """
     rank, dtype = len(shape), DTYPES[tensor_map.dtype]
     room = ctypes.create_string_buffer(TENSOR_MAP_BYTES + _MAP_ALIGNMENT)

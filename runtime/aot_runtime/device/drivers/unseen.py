@@ -1,4 +1,4 @@
-"""AMD GPUs that Linux has and HIP does not show, and what that may be due to."""
+"""Diagnose AMD GPUs that Linux has and HIP does not show."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from pathlib import Path
 from aot_runtime.contract.arch import HIP
 
 _NODES = Path("/sys/devices/virtual/kfd/kfd/topology/nodes")
-"""The folder where Linux's driver describes its GPUs; `gfx_target_version` is 90402 for gfx942, 0 for a processor."""
+"""GPUs of Linux's driver. A node's `gfx_target_version` is 90402 for gfx942, and 0 for a CPU."""
 _DEVICE = Path("/dev/kfd")
 _HIDING = ("HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES", "CUDA_VISIBLE_DEVICES", "GPU_DEVICE_ORDINAL")
 
 
 def gpus_of_linux(nodes: Path = _NODES) -> list[str]:
-    """The architectures of the GPUs that Linux's driver has."""
+    """Return the architectures of the GPUs of Linux's driver."""
     try:
         texts = [(node / "properties").read_text() for node in sorted(nodes.iterdir())]
     except OSError:
@@ -26,7 +26,7 @@ def gpus_of_linux(nodes: Path = _NODES) -> list[str]:
 
 
 def why_unseen(driver: str, environment: Mapping[str, str] = os.environ, nodes: Path = _NODES) -> str:
-    """Say what to do about GPUs that a driver does not show and Linux does: the end of an error, or nothing."""
+    """Return advice on GPUs that Linux has and the driver does not show, as the end of an error; else empty."""
     gpus = gpus_of_linux(nodes) if driver == HIP.name else []
     if not gpus:
         return ""

@@ -36,7 +36,7 @@ def choose(browser: Browser, label: str, value: str) -> None:
 
 
 def cells(browser: Browser, title: str) -> list[str]:
-    """Those of a column that are rendered."""
+    """Return the rendered cells of a column."""
     return browser.run(
         "const table = document.getElementById('table');"
         "const at = [...table.tHead.rows[0].cells].findIndex((cell) => cell.textContent === arguments[0]);"

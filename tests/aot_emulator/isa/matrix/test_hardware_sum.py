@@ -49,7 +49,7 @@ def flush(x):
 
 
 def model(op, a, b, c):
-    """One element of D: a and b are lists along k."""
+    """Return an element of D; a and b are lists along k."""
     smallest = {"f16": -14, "bf16": -126, "xf32": -126, "fp8": -7, "bf8": -15}
     total = np.float32(c)
     if op.model == "fma":

@@ -206,7 +206,7 @@ def test_overflow_of_integer_sums():
 
 
 def test_denormals_of_fp32_follow_mode():
-    """Those of C and D are kept."""
+    """Denormals of C and D are kept."""
     case = Case("gfx942", "v_mfma_f32_32x32x2_f32", waves=1)
     for values, kept in (((2.0**-130, 2.0**100, 0), False), ((0, 0, 2.0**-130), True)):
         case.a[...], case.b[...], case.c[...] = values

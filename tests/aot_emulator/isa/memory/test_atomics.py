@@ -34,7 +34,7 @@ FLOATS = {"add": np.add, "min": np.fmin, "max": np.fmax}
 
 
 def operation_of(space: str, arch: str, name: str) -> tuple[str, str]:
-    """What an atomic does, and to what kind, by its name."""
+    """Return the operation and operand kind of an atomic, from its name."""
     if space == "ds" or is_rdna(arch) or name.endswith(("_f32", "_f64")):
         operation, _, kind = name.rpartition("_")
         return operation, kind.replace("b", "u")

@@ -1,4 +1,4 @@
-"""What is within a buffer, by its resource; offsets."""
+"""Bounds and offsets of buffers, from their resource descriptors."""
 
 from __future__ import annotations
 

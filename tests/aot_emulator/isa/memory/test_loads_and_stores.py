@@ -102,7 +102,7 @@ def test_load(arch: str, space: str, name: str):
 
 @pytest.mark.parametrize("arch,space,name", every(loads=False))
 def test_store(arch: str, space: str, name: str):
-    """What is past the end of a buffer is not written, dword by dword."""
+    """Dwords past the end of a buffer are not written."""
     form = form_of(name)
     for step in (16,) if space == "buffer" else (16, 21):
         offsets = random_offsets(step, 1 << 20)

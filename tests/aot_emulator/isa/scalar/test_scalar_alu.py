@@ -290,7 +290,7 @@ SCALAR_FLOATS = [
 
 
 def vector_name(operation: str, arch: str) -> str:
-    """What the vector unit calls the same."""
+    """Return the vector unit's name of a scalar instruction."""
     plain = operation.replace("v_s_", "v_") if operation.startswith("v_s_") else f"v_{operation[2:]}"
     return mnemonics(arch)[plain.replace("pk_rtz", "pkrtz")]
 

@@ -28,7 +28,7 @@ v_dual_dot2acc_f32_f16 v2, v8, v9 :: v_dual_dot2acc_f32_f16 v3, v10, v11
 
 
 def alone(machine: Machine, part: str) -> Machine:
-    """What one instruction of a pair does."""
+    """Execute one instruction of a pair."""
     if "dot2acc" not in part:  # which there is no other encoding of on gfx12
         return machine.execute(part.replace("v_dual_", "v_") + (", vcc_lo" if "cndmask" in part else ""))
     row, a, b = (int(word.strip("v,")) for word in part.split()[1:])

@@ -50,7 +50,7 @@ def archs_of(name: str) -> list[str]:
 
 
 def place_of_literal(operation: str) -> int | None:
-    """Which source of v_fmamk, v_fmaak and kin is a literal."""
+    """Return the position of the literal among the sources of v_fmamk, v_fmaak and the like."""
     return {"mk": 1, "ak": 2}.get(operation.rpartition("_")[0][-2:])
 
 

@@ -37,7 +37,7 @@ def current() -> int:
 
 
 def work(driver: HipDriver, device: int) -> dict[str, Callable[[], object]]:
-    """One call of each of a driver's methods, in an order in which they follow."""
+    """Call each of a driver's methods once, in a valid order."""
     made: dict[str, int] = {}
     host = np.zeros(64, np.uint8)
 

@@ -111,7 +111,7 @@ print("|", available_drivers())
 
 @in_double(HIP_DOUBLE_DEVICES=2)
 def test_each_device_and_driver_has_a_pool_that_dies_with_the_driver():
-    """Of one driver and device, threads share it; and it keeps its memory."""
+    """Threads share the object of a driver and device, which keeps its memory."""
     double, drivers = Double(), [HipDriver(), HipDriver()]
     with ThreadPoolExecutor(8) as threads:
         barrier = threading.Barrier(8)
