@@ -1,4 +1,4 @@
-"""The command `aotbuild`, also as `python -m aot`. Missing packages are reported before anything else."""
+"""The command `aotbuild`, also as a module. Missing packages are reported before anything else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Entry point of the command `aotbundle` and of `python -m aot_bundle`."""
+"""Entry point of the command `aotbundle`, also as a module."""
 
 from __future__ import annotations
 

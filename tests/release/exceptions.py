@@ -55,7 +55,7 @@ TABLE = (
     Rule("^aotbuild .*--arch (sm_90|mi300x,h100)", Action.APPEND, "for what is built whole is gfx942", "--dry-run"),
     Rule("^python benchmarks/emulator.py", Action.APPEND, "for it takes minutes",
          "--size 256 --seqlen 256 --rounds 1"),
-    Rule(r"\bpytest .*tests/", Action.APPEND, "for .ci/run runs the tests", "--collect-only -q"),
+    Rule(r"\bpytest .*(tests/|\bmodels\b)", Action.APPEND, "for .ci/run runs the tests", "--collect-only -q"),
     Rule("(?<=^aotbundle stubs dist )--install$", Action.REPLACE, "would change the Python environment of the check",
          "-o types"),
     # What is not run
