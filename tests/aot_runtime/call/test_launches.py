@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import struct
+import sys
 from dataclasses import replace
 from pathlib import Path
 from types import SimpleNamespace
@@ -229,3 +230,17 @@ def test_outputs_must_be_given_to_a_captured_call(small_bundle: Path):
         graph.launch()  # of nothing
         assert launches.count == count
         small.affine(x, scale=1.0), small.row_sums(x), small.row_sums(x, total=total, return_largest=True)
+
+
+@in_double()
+def test_a_repeated_call_is_few_python_frames(small_bundle: Path):
+    small, _ = open_over_double(small_bundle)
+    x = small.device.array(np.ones((3, 5), np.float32))
+    small.affine(x, scale=2.0, out=small.device.empty(x.shape, x.dtype))
+    out, frames = small.device.empty(x.shape, x.dtype), []
+    sys.setprofile(lambda frame, event, _: frames.append(frame.f_code.co_qualname) if event == "call" else None)
+    try:
+        small.affine(x, scale=2.0, out=out)
+    finally:
+        sys.setprofile(None)
+    assert len(frames) <= 6, frames
