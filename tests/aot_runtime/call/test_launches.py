@@ -243,4 +243,5 @@ def test_a_repeated_call_is_few_python_frames(small_bundle: Path):
         small.affine(x, scale=2.0, out=out)
     finally:
         sys.setprofile(None)
-    assert len(frames) <= 6, frames
+    own = frames[: frames.index("Double.on_launch.<locals>.launched")]  # then the double computes the kernel's result
+    assert 0 < len(own) <= 6, own
