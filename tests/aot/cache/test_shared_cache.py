@@ -224,8 +224,9 @@ def test_a_store_that_cannot_be_used_costs_one_warning_and_little_time(
 ):
     faulty_stores.register()
     settings = SharedSettings(f"{protocol}://user:word@x/y")
+    limit_s = 0.3 if protocol == "hanging" else 4.0  # the others answer, on a busy machine late
     started = time.monotonic()
-    with SharedCache(settings, limit_s=0.3) as shared:
+    with SharedCache(settings, limit_s=limit_s) as shared:
         cache = machine(shared)
         for number in range(BATCH + 1):
             key, own = keyed(kernel, number)
@@ -234,7 +235,7 @@ def test_a_store_that_cannot_be_used_costs_one_warning_and_little_time(
             assert cache.get(key) == own
     assert warnings(caplog) == [f"shared cache {protocol}://x/y {told}; the build goes on without it"]
     assert time.monotonic() - started < 5
-    with pytest.raises(CacheError) as raised, SharedCache(replace(settings, required=True), limit_s=0.3) as shared:
+    with pytest.raises(CacheError) as raised, SharedCache(replace(settings, required=True), limit_s=limit_s) as shared:
         machine(shared).get("ab" * 32)
     assert str(raised.value) == f"shared cache {protocol}://x/y {told}"
 
