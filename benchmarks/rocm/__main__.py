@@ -3,6 +3,7 @@
     python -m benchmarks.rocm install build/libraries
     python -m benchmarks.rocm products build/libraries --size 2048 4096
     python -m benchmarks.rocm sample build/libraries hipblaslt --count 20
+    python -m benchmarks.rocm attention build/libraries --length 512
     python -m benchmarks.rocm llama build/libraries --device rx7900xtx
 
 docs/howto/emulate.md says more.
@@ -19,6 +20,7 @@ from pathlib import Path
 
 from tests.rocm.packages import Unavailable
 
+from .aiter import attention_code
 from .building import built
 from .libraries import LLAMA, NAMES, Libraries, environment, install
 from .llama import write_model
@@ -26,11 +28,17 @@ from .samples import Case, cases
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("product.py")
+ATTENTION = SCRIPT.with_name("attention.py")
 CHECKED = (257, 129, 65)
+CHECKED_ATTENTION = ("1", "2", "512")
+"""Batch, heads and length."""
+HEAD_DIM = 128
 _MODELLED = re.compile(r"([\d.]+) us, modelled")
 _ERROR = re.compile(r"relative error (\S+)")
 _OTHERS = r"^(?!__amd_rocclr)"
 """Kernels other than those of HIP's own copies and fills."""
+Program = Sequence[str | Path]
+"""A script and its arguments."""
 HEADINGS = ("product", "whose", "µs, modelled", "TFLOP/s", "of our rate", "error of a small one")
 
 
@@ -59,6 +67,13 @@ def main() -> None:
     command.add_argument("--count", type=int, default=20)
     command.add_argument("--seed", type=int, default=0)
     command.set_defaults(run=run_sample)
+    command = commands.add_parser("attention", help="AITER's attention of an MI300X, checked and modelled")
+    command.add_argument("folder", type=Path)
+    command.add_argument("--code", type=Path, help="the code object, where it cannot be fetched from GitHub")
+    command.add_argument("--batch", type=int, default=1)
+    command.add_argument("--heads", type=int, default=2)
+    command.add_argument("--length", type=int, nargs="+", default=[512], metavar="N")
+    command.set_defaults(run=run_attention)
     command = commands.add_parser("llama", help="llama.cpp on a small random model: the same text as on the CPU?")
     command.add_argument("folder", type=Path)
     command.add_argument("--device", default="mi210", metavar="GPU")
@@ -87,7 +102,7 @@ def run_products(given: argparse.Namespace) -> None:
         own = None
         for who in ("ours", *(name for name in NAMES if libraries.has(name))):
             place = str(bundle) if who == "ours" else who
-            seconds = modelled(libraries, given.device, [place, *product], more)
+            seconds = modelled(libraries, given.device, [SCRIPT, place, *product], more)
             own = own or seconds
             error = checked(libraries, given.device, [place, *small], more)
             rate = f"{2 * size**3 / seconds / 1e12:.1f}" if seconds else "none"
@@ -101,9 +116,23 @@ def row(cells: Sequence[str]) -> None:
     print("  ".join(cell.ljust(width) for cell, width in zip(cells, (16, 10, 13, 8, 12, 0), strict=True)), flush=True)
 
 
-def modelled(libraries: Libraries, device: str, product: Sequence[str], more: dict[str, str]) -> float | None:
-    """Seconds that all kernels of a product take; None where it cannot be run, which is said."""
-    done = emulated(libraries, ["--device", device, "--time", _OTHERS, "--time-only"], product, more)
+def run_attention(given: argparse.Namespace) -> None:
+    libraries = Libraries(given.folder.absolute())
+    code = attention_code(given.code)
+    error = checked(libraries, "mi300x", [ATTENTION, code, *CHECKED_ATTENTION], {})
+    print(f"Relative error of batch, heads, length {', '.join(CHECKED_ATTENTION)}: {error}", flush=True)
+    for length in given.length:
+        sizes = [str(size) for size in (given.batch, given.heads, length)]
+        seconds = modelled(libraries, "mi300x", [ATTENTION, code, *sizes], {})
+        flops = 4 * given.batch * given.heads * length**2 * HEAD_DIM
+        shown = f"{seconds * 1e6:.1f} µs, {flops / seconds / 1e12:.0f} TFLOP/s" if seconds else "none"
+        print(f"{', '.join(sizes)}: {shown}", flush=True)
+    print("Modelled for mi300x, not measured: docs/timing.md says what such times are worth.")
+
+
+def modelled(libraries: Libraries, device: str, program: Program, more: dict[str, str]) -> float | None:
+    """Return the seconds that all kernels of a program take, or None if it fails, with its errors printed."""
+    done = emulated(libraries, ["--device", device, "--time", _OTHERS, "--time-only"], program, more)
     found = [float(microseconds) * 1e-6 for microseconds in _MODELLED.findall(done.stderr)]
     if done.returncode or not found:
         print(done.stderr[-1000:], file=sys.stderr)
@@ -111,18 +140,17 @@ def modelled(libraries: Libraries, device: str, product: Sequence[str], more: di
     return sum(found)
 
 
-def checked(libraries: Libraries, device: str, product: Sequence[str], more: dict[str, str]) -> str:
-    """The relative error of a product that is run whole, or that it fails."""
-    done = emulated(libraries, ["--device", device], [*product, "--check"], more)
+def checked(libraries: Libraries, device: str, program: Program, more: dict[str, str]) -> str:
+    """Run a program with `--check`. Returns the relative error, or that it fails."""
+    done = emulated(libraries, ["--device", device], [*program, "--check"], more)
     found = _ERROR.search(done.stdout)
     return found[1] if found and not done.returncode else f"fails: {(done.stderr or done.stdout)[-200:]}"
 
 
 def emulated(
-    libraries: Libraries, options: Sequence[str], product: Sequence[str], more: dict[str, str]
+    libraries: Libraries, options: Sequence[str], program: Program, more: dict[str, str]
 ) -> subprocess.CompletedProcess[str]:
-    program = libraries.rocm.python(SCRIPT, *product, executable=Path(sys.executable))
-    return run(options, program, more)
+    return run(options, libraries.rocm.python(*program, executable=Path(sys.executable)), more)
 
 
 def run(options: Sequence[str], program: Sequence[str], more: dict[str, str]) -> subprocess.CompletedProcess[str]:
