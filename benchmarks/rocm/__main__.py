@@ -104,7 +104,7 @@ def run_products(given: argparse.Namespace) -> None:
             place = str(bundle) if who == "ours" else who
             seconds = modelled(libraries, given.device, [SCRIPT, place, *product], more)
             own = own or seconds
-            error = checked(libraries, given.device, [place, *small], more)
+            error = checked(libraries, given.device, [SCRIPT, place, *small], more)
             rate = f"{2 * size**3 / seconds / 1e12:.1f}" if seconds else "none"
             times = f"{seconds * 1e6:.1f}" if seconds else "none"
             part = f"{own / seconds:.2f}" if own and seconds else "none"

@@ -19,7 +19,7 @@ class Hip:
     """The first GPU."""
 
     def __init__(self) -> None:
-        self.library = ctypes.CDLL("libamdhip64.so.6")
+        self.library = _library()
         check(self.library.hipInit(0), "hipInit")
         check(self.library.hipSetDeviceFlags(_SCHEDULE_BLOCKING_SYNC), "hipSetDeviceFlags")
 
@@ -41,6 +41,14 @@ class Hip:
 
     def synchronize(self) -> None:
         check(self.library.hipDeviceSynchronize(), "hipDeviceSynchronize")
+
+
+def _library() -> ctypes.CDLL:
+    """libamdhip64 of either release."""
+    try:
+        return ctypes.CDLL("libamdhip64.so.6")
+    except OSError:
+        return ctypes.CDLL("libamdhip64.so.7")
 
 
 def check(status: int, what: str) -> None:
