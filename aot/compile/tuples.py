@@ -30,7 +30,7 @@ def member_paths(
     """
     heads = list(dict.fromkeys(name.partition(".")[0] for name in names))
     if heads != list(parameters):
-        raise TupleError(f"names {heads}, but its parameters are {list(parameters)}")
+        raise TupleError(f"names {heads}, but the kernel's parameters are {list(parameters)}")
     paths: dict[str, tuple[int, ...]] = {}
     for position, parameter in enumerate(parameters):
         own = [name.split(".")[1:] for name in names if name.partition(".")[0] == parameter]

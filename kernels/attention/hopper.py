@@ -505,7 +505,7 @@ def attend_tiles(
     result, transforms, buffers, tiling, queue, scale, BOUND_LEFT: gl.constexpr, BOUND_RIGHT: gl.constexpr,
     PADDED: gl.constexpr, PINGPONG: gl.constexpr, ME: gl.constexpr,
 ):  # fmt: skip
-    """Attend warpgroup ME's part of this program's tiles."""
+    """Compute the attention of warpgroup ME's part of each of this program's tiles."""
     sign, scale = positive(scale)
     at = 0
     done = 0

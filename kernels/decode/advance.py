@@ -15,8 +15,8 @@ def advance_sequences(
     """Append each sequence's sampled token, and compute the slot of its key and value. Grid: (cdiv(batch, BLOCK)).
 
     sampled: int32 [batch]; block_tables: int32 [batch, blocks_per_sequence]; tokens: int32 [batch, length]; positions,
-    slots, seqlens_k: int32 [batch], of the last token, and here of the new one. A sequence of `length` tokens stays as
-    it is, with the slot -1, as does one without a block.
+    slots, seqlens_k: int32 [batch], which describe the last token and are updated to the new one. A sequence of
+    `length` tokens stays as it is, and its slot is -1. A token without a block is appended, but its slot is -1.
     """
     await_earlier_launches()
     sequence = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)

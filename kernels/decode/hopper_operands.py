@@ -121,7 +121,7 @@ def widen(x, CACHE_DTYPE: gl.constexpr):
 
 @gluon.jit
 def as_values(x, DTYPE: gl.constexpr):
-    """Return 16-bit values from words that hold each pair of neighbours twice, both of the pair in a lane."""
+    """Return the 16-bit values that words hold in pairs. Each word is given twice, side by side in one lane."""
     if gl.bfloat16 == DTYPE:
         return gl.inline_asm_elementwise("mov.b32 $0, $1;", "=r,r,r", [x], dtype=gl.bfloat16, is_pure=True, pack=2)
     else:

@@ -18,7 +18,7 @@ def tile_of(program, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M
 
 @triton.jit
 def tile_among(program, tiles_m, tiles_n, GROUP_M: tl.constexpr, NUM_XCDS: tl.constexpr):
-    """`tile_of` with the extents in tiles."""
+    """Like `tile_of`, for a matrix of tiles_m by tiles_n tiles."""
     if NUM_XCDS > 1:
         tiles = tiles_m * tiles_n
         xcd = program % NUM_XCDS

@@ -201,7 +201,7 @@ def finish(maps, pointers, acc, first_row, first_output, parts, part, buffer):
 
 @gluon.jit
 def multiply_units(maps, pointers, stages, grid, GROUP: gl.constexpr):
-    """Multiply warpgroup GROUP's TILE outputs of all units of a program."""
+    """Compute the TILE outputs of warpgroup GROUP in each unit of a program."""
     STAGES: gl.constexpr = stages.ready.shape[0]
     BLOCK_M: gl.constexpr = stages.x.shape[1]
     ACC: gl.constexpr = accumulator_layout(BLOCK_M, stages.x.dtype)

@@ -148,7 +148,7 @@ def add_products(sums, step, table, CODES: gl.constexpr, BITS: gl.constexpr):
 
 @gluon.jit
 def joined(slices):
-    """[warps, 16, rows] of each slice of outputs as one tensor [warps, 16, rows, slices]."""
+    """Join the sums of all slices, each [warps, 16, rows], to one tensor [warps, 16, rows, slices]."""
     COUNT: gl.constexpr = len(slices)
     if COUNT == 1:
         return slices[0].reshape([slices[0].shape[0], 16, slices[0].shape[2], 1])

@@ -91,7 +91,7 @@ def quantise_rows(
 
 @triton.jit
 def _place(x, row, column, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Return (addresses, mask of those inside) of a tile of a row-major `Matrix`."""
+    """Return the addresses of a tile of a row-major `Matrix`, and a mask of those before row m and column n."""
     rows, columns = row + tl.arange(0, BLOCK_M), column + tl.arange(0, BLOCK_N)
     at = x.ptr + (rows[:, None] * x.stride_rows + columns[None, :])
     return at, (rows < m)[:, None] & (columns < n)[None, :]

@@ -78,7 +78,7 @@ def rms_norm_quantised_same_dtype(
 def layer_norm_quantised(
     x: Array, weight: Array, out: Array, bias: Array, residual: Array | None = None, **options: object
 ) -> Results:
-    """`rms_norm_quantised`, computed in the same way."""
+    """(layer_norm / scale, [the new residual,] scale of each row); the first is exact, as in `rms_norm_quantised`."""
     return _quantised(np.float64, False, out, True, x, residual, weight, bias, **options)
 
 

@@ -186,6 +186,6 @@ def _layout(
     order = packing_order(tensor, len(shape), innermost=call.innermost.get(tensor.name))
     strides = call.strides.get(tensor.name) or packed_strides(shape, order)
     if len(strides) != len(shape):
-        raise ArgumentError(f"{op.name}: '{tensor.name}' has {len(shape)} dims, and {len(strides)} strides were given")
+        raise ArgumentError(f"{op.name}: '{tensor.name}' has {len(shape)} dims, but strides for {len(strides)}")
     dtype = call.dtypes.get(tensor.name, dtypes.get(tensor.dtype, tensor.dtype))
     return make_layout(_device(index), dtype, shape, strides, tensor.name not in call.unaligned)

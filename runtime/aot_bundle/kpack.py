@@ -149,7 +149,7 @@ class Kpack:
         if self.contents.compression_scheme == ZSTD:
             content = decompress(content, entry.original_size or 0)
         if entry.original_size not in (None, len(content)):
-            raise BundleError(f"it has {len(content)} bytes or more, and not {entry.original_size}")
+            raise BundleError(f"it has {len(content)} bytes or more; its entry says {entry.original_size}")
         if entry.said.sha256 not in ("", hashlib.sha256(content).hexdigest()):
             raise BundleError("it was altered: its sha256 is not what the table of contents says")
         return content

@@ -162,7 +162,7 @@ FORGED = {
     "4 bytes at 16 are not between": archive_of(b"cod", toc=entry(), blobs=ONE),
     "4 bytes at 15 are not between": archive_of(b"code", toc=entry(), blobs=[{"offset": 15, "size": 4}]),
     "at 9223372036854775807 are not": archive_of(b"code", toc=entry(), blobs=[{"offset": HUGE, "size": HUGE}]),
-    "it has 4 bytes or more, and not 3": archive_of(b"code", toc=entry(original_size=3), blobs=ONE),
+    "it has 4 bytes or more; its entry says 3": archive_of(b"code", toc=entry(original_size=3), blobs=ONE),
     "268435457 bytes; 268435456 are": archive_of(b"code", toc=entry(original_size=MAX_CODE_BYTES + 1), blobs=ONE),
     "stored as 'lzma'": archive_of(b"", toc={}, compression_scheme="lzma"),
     "it was altered": archive_of(b"code", toc=entry(metadata={"sha256": "0" * 64}), blobs=ONE),
@@ -202,8 +202,8 @@ FORGED_FRAMES = {
     "22 bytes at 9223372036854775807 are not": frames(SIZED, zstd_offset=HUGE),
     "9223372036854775807 bytes at 16 are not": frames(SIZED, zstd_size=HUGE),
     "what their run has place for": frames(SIZED, zstd_size=0),
-    "5 bytes or more, and not 4": frames(SIZED, toc=entry(original_size=4)),
-    "5 bytes or more, and not 6": frames(SIZED, toc=entry(original_size=6)),
+    "5 bytes or more; its entry says 4": frames(SIZED, toc=entry(original_size=4)),
+    "5 bytes or more; its entry says 6": frames(SIZED, toc=entry(original_size=6)),
     "not a single zstd frame": frames(struct.pack("<I", len(FRAME) - 1) + FRAME[:-1]),
 }
 
@@ -220,7 +220,7 @@ def test_a_bomb(tmp_path: Path):
     """1 GiB in 32 KiB: no more is decompressed than the table says."""
     need_zstd()
     tracemalloc.start()
-    with pytest.raises(BundleError, match="it has 6 bytes or more, and not 5"):
+    with pytest.raises(BundleError, match="it has 6 bytes or more; its entry says 5"):
         opened(tmp_path / "a", frames(BOMB))
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()

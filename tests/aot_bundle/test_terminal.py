@@ -18,6 +18,7 @@ from aot_bundle.command.failures import Told
 from aot_bundle.text_table import MAX_CELL, table_lines
 from aot_runtime.errors import AotError, NoVariantError
 from aot_runtime.texts import escaped
+from tests.support.sources import sources
 
 ROOT = Path(__file__).parents[2]
 PRINTERS = ("runtime/aot_runtime/terminal.py", "runtime/aot_bundle/terminal.py")
@@ -129,7 +130,7 @@ def test_a_table_fits_its_terminal_where_a_column_may_be_wrapped():
 
 def test_nothing_else_prints():
     """A print of another module could show what a bundle says without escaping it."""
-    paths = [path for folder in ("aot", "runtime") for path in sorted((ROOT / folder).rglob("*.py"))]
+    paths = sorted(sources(ROOT))
     names = {path.relative_to(ROOT).as_posix(): path for path in paths}
     for printer in PRINTERS:
         del names[printer]

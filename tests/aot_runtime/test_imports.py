@@ -10,9 +10,11 @@ from pathlib import Path
 import aot
 import aot_runtime
 from tests.support.hip_double.double import DoubleLibrary
+from tests.support.sources import sources
 
 MAX_LINES = 9100
 """Lines of the runtime that an open and a first call over HIP load."""
+PACKAGES = ("aot_runtime", "aot_bundle", "aot_emulator")
 RUNTIME = Path(__file__).parents[2] / "runtime"
 BLOCKED = """
 import sys
@@ -37,7 +39,7 @@ def run(script: str) -> str:
 
 
 def test_every_module_of_the_runtime():
-    modules = [".".join(path.relative_to(RUNTIME).with_suffix("").parts) for path in sorted(RUNTIME.rglob("*.py"))]
+    modules = [".".join(path.relative_to(RUNTIME).with_suffix("").parts) for path in sorted(sources(RUNTIME, PACKAGES))]
     names = [name.removesuffix(".__init__") for name in modules]
     assert {"aot_runtime", "aot_bundle.command.main", "aot_runtime.device.drivers.hip"} <= set(names)
     run(f"import importlib\nfor name in {names!r}: importlib.import_module(name)")

@@ -23,6 +23,7 @@ from tests.docs.markdown import blocks, section, table
 from tests.docs.scripts import ROOT, run_blocks
 from tests.release.shown import PAGES as PATTERNS
 from tests.support.hip_double.double import DoubleLibrary
+from tests.support.sources import sources
 
 PAGES = {
     str(path.relative_to(ROOT)): path.read_text(encoding="utf-8")
@@ -109,7 +110,7 @@ def test_every_name_of_the_architecture_page_is_defined():
     """Each code span that is an identifier is a definition, a folder or a word of the page's own subject."""
     page = re.sub(r"```.*?```", "", PAGES["docs/architecture.md"], flags=re.DOTALL)
     names = set(re.findall(r"`(\w+)`", page)) - {"exclude", "explain", "linecache", "verify"}
-    files = [path for package in ("aot", "runtime") for path in (ROOT / package).rglob("*.py")]
+    files = [*sources(ROOT)]
     text = "\n".join(path.read_text(encoding="utf-8") for path in files)
     defined = set(re.findall(r"^(?:class |def )?([A-Za-z_]\w*)\b", text, re.MULTILINE))
     folders = {path.name for path in (*ROOT.iterdir(), *(ROOT / "runtime").rglob("*")) if path.is_dir()}

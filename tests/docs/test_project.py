@@ -11,6 +11,7 @@ import pytest
 import aot_runtime
 from tests.docs.markdown import section, table
 from tests.docs.scripts import ROOT
+from tests.support.sources import sources
 
 PROJECT, RUNTIME = (
     tomllib.loads((ROOT / file).read_text(encoding="utf-8"))["project"]
@@ -30,9 +31,9 @@ def test_the_changelog_begins_with_the_version_of_the_package():
 def test_the_version_has_one_place():
     """Of the files that are shipped, the runtime's alone says it; the package's metadata are made of that."""
     version = re.compile(rf"\b_?_?version_?_?\s*[=:]\s*[\"']?{re.escape(aot_runtime.__version__)}")
-    sources = [path for folder in ("aot", "runtime") for path in (ROOT / folder).rglob("*.py")]
+    files = [*sources(ROOT)]
     projects = (ROOT / "pyproject.toml", ROOT / "runtime/pyproject.toml")
-    said = [path for path in (*sources, *projects) if version.search(path.read_text(encoding="utf-8"))]
+    said = [path for path in (*files, *projects) if version.search(path.read_text(encoding="utf-8"))]
     assert said == [ROOT / "runtime/aot_runtime/__init__.py"]
     assert PROJECT["dynamic"] == RUNTIME["dynamic"] == ["version"]
     for distribution in ("aotbuild", "aot-runtime"):

@@ -37,7 +37,7 @@ class CodeObject:
     """Undefined symbols of an HSACO, which is not linked any further. Always empty for a cubin."""
 
     def kernel(self, symbol: str) -> KernelMetadata:
-        """Return a kernel by symbol. Raises `BundleError` that lists the kernels."""
+        """Return the kernel of a symbol. Raises a `BundleError` that lists the kernels if it is missing."""
         if symbol in self._by_symbol:
             return self._by_symbol[symbol]
         present = [*islice(self._by_symbol, _SHOWN), *(["…"] if len(self._by_symbol) > _SHOWN else [])]

@@ -118,7 +118,7 @@ class DeviceArray(OneOfAKind):
         rank = self.ndim
         order = tuple(axis + rank if axis < 0 else axis for axis in axes or reversed(range(rank)))
         if sorted(order) != list(range(rank)):
-            raise ArgumentError(f"transpose{shown(axes)} is not an order of {rank} dims")
+            raise ArgumentError(f"transpose{shown(axes)} is not a permutation of {rank} dims")
         shape = tuple(self.shape[axis] for axis in order)
         return self._view(shape, tuple(self.layout.strides[axis] for axis in order))
 

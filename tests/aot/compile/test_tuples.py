@@ -50,7 +50,7 @@ MEMBERS = r"\['ptr', 'stride_rows', 'stride_columns'\]"
         ("n", "n.1", "'nested' names members of 'n', which is not annotated with a NamedTuple class"),
         ("n", "n.ptr", "'nested' names members of 'n', which is not annotated with a NamedTuple class"),
         ("mod.operands.0", "mod.operands.first", r"names 'mod.operands.first', but the members of 'mod' are"),
-        ("out.ptr", "b.ptr", "'nested' names .*, but its parameters are"),
+        ("out.ptr", "b.ptr", "'nested' names .*, but the kernel's parameters are"),
         ("a.ptr", "a.stride_columns", "has its members out of order"),
     ],
 )

@@ -13,6 +13,7 @@ from aot_runtime.bundle.elf_header import read_arch
 from aot_runtime.contract.arch import ARCHITECTURES, EXPRESSION_NAMES, GPU_NAMES, Architecture, arch_of
 from aot_runtime.device.drivers import driver_for_arch
 from tests.support.session_builds import ROOT
+from tests.support.sources import PACKAGES, sources
 
 NAME = re.compile(r"(gfx\d|sm_\d)[\w\\]*")
 """An architecture's name, or the beginning of several."""
@@ -92,8 +93,7 @@ def named_in_code(path: Path) -> set[str]:
 
 
 def test_code_names_no_architecture_but_in_the_table():
-    folders = ("aot", "runtime", "examples", "benchmarks")
-    files = [path for folder in folders for path in sorted((ROOT / folder).rglob("*.py"))]
+    files = sorted(sources(ROOT, (*PACKAGES, "examples", "benchmarks")))
     found = [path.relative_to(ROOT).as_posix() for path in files if named_in_code(path)]
     assert [name for name in found if not name.startswith((*IN_CODE,))] == []
     assert all(any(name.startswith(place) for name in found) for place in IN_CODE)

@@ -8,6 +8,7 @@ from pathlib import Path
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.device.drivers import DRIVERS
 from tests.support.session_builds import ROOT
+from tests.support.sources import sources
 
 TABLES = {
     "runtime/aot_runtime/contract/dtypes.py": {*DTYPES},
@@ -35,7 +36,7 @@ def literals(path: Path) -> set[str]:
 
 
 def test_dtypes_and_drivers_are_named_in_their_tables():
-    files = [path for folder in ("aot", "runtime") for path in sorted((ROOT / folder).rglob("*.py"))]
+    files = sorted(sources(ROOT))
     found = {path.relative_to(ROOT).as_posix(): literals(path) for path in files}
     allowed = {**TABLES, **OTHER_MEANINGS}
     assert {name: texts for name, texts in found.items() if texts - allowed.get(name, set())} == {}

@@ -128,9 +128,9 @@ def test_wrong_views():
     with pytest.raises(ValueError, match="zero"):
         x[::0]
     for axes in ((0,), (0, 0), (0, 2), (2, 3), (-3, 0), (0, 1, 2)):
-        with pytest.raises(ArgumentError, match="is not an order of 2 dims"):
+        with pytest.raises(ArgumentError, match="is not a permutation of 2 dims"):
             x.transpose(*axes)
-    with pytest.raises(ArgumentError, match="is not an order of 0 dims"):
+    with pytest.raises(ArgumentError, match="is not a permutation of 0 dims"):
         x[0, 0].transpose(0)
     for shape in ((33,), (-1, 5), (-1, -1), (-4, -8), (0, -1), (2**62, 2**62), ()):
         with pytest.raises(ArgumentError, match="sizes differ"):

@@ -193,7 +193,7 @@ def _labelled(profiled: Iterable[Profiled]) -> list[Labelled]:
 
 
 def _roofline(index: Index, launches: Iterable[Labelled]) -> dict[str, Any] | None:
-    """Draw the roofline, or return None if the architecture has no product or no launch has matrix operations."""
+    """Draw the roofline; None if the architecture is not emulated, or if no launch has matrix operations."""
     arch = ARCHITECTURES.get(index.target.arch)
     inside = [(label, launch) for label, _, launch in launches if launch.in_roofline]
     if arch is None or arch.product is None or not inside:

@@ -63,7 +63,7 @@ class _Conversion:
         changes.refuse_clamp()
 
     def widening(self, fmt: FloatFormat, to: str, pair: bool) -> Step:
-        """Widen one or two values from a byte or word; two 16-bit results share a register, 32-bit results use two."""
+        """Widen one or two values of a byte or word. Two 16-bit results share a register; two 32-bit ones take two."""
         read, place = self._small_source(fmt, pair)
         factor, encode, mask = self._factor(1, 1), _CODES[to], np.uint32((1 << fmt.bits) - 1)
         positions = [np.uint32(place + part * fmt.bits) for part in range(1 + pair)]
