@@ -113,7 +113,7 @@ def test_kernarg_layout():
         (jobs.softmax("sm_90", options=(("num_ctas", 2),)), "num_ctas=2: clusters are not supported"),
         (jobs.softmax("gfx942", options=(("launch_cooperative_grid", True),)), "cooperative grids are not supported"),
         (jobs.softmax("sm_90", options=(("launch_pdl", True),)), "launch_pdl: .*no gdc_wait"),
-        (jobs.softmax("gfx942", signature=jobs.SOFTMAX[:-1]), "its parameters are"),
+        (jobs.softmax("gfx942", signature=jobs.SOFTMAX[:-1]), "the kernel's parameters are"),
         (jobs.softmax("gfx942", constants=()), r"constexprs of 'softmax' are \['BLOCK'\]"),
         (jobs.softmax("gfx942", divisible_by_16=("BLOCK",)), r"divisible_by_16 of 'softmax' names \['BLOCK'\]"),
         (jobs.softmax("gfx942", pointer_range_32=("z",)), r"pointer_range_32 of 'softmax' names \['z'\]"),
