@@ -26,7 +26,7 @@ def visible_keys(
     window_right: int = -1,
     mask_align: str = "bottom_right",
 ) -> Array:
-    """Whether each query sees each key, bool [seqlen_q, seqlen_k].
+    """Return the mask of the keys that each query sees, bool [seqlen_q, seqlen_k].
 
     Query i has key i on its diagonal, or i + seqlen_k - seqlen_q where mask_align is bottom_right. It sees the
     window_left keys before that one, the key itself, and the window_right keys after it; all of them where the number

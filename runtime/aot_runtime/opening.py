@@ -14,6 +14,7 @@ from aot_runtime.bundle.reading import read_blob
 from aot_runtime.call.documentation import bundle_help, bundle_html, bundle_title
 from aot_runtime.call.op import build_op
 from aot_runtime.call.planner import Planner, op_planner
+from aot_runtime.call.recorder import RECORD_VARIABLE
 from aot_runtime.contract.names import TYPE_NAME, TYPE_OPS
 from aot_runtime.contract.records import Index, Op, Variant
 from aot_runtime.device.code import Code
@@ -30,8 +31,6 @@ if TYPE_CHECKING:
 
 CHECK_VARIABLE = "AOTBUILD_CHECK_CONTENTS"
 """Environment variable: 1 turns on checks of the contents of integer tensors on the device."""
-RECORD_VARIABLE = "AOTBUILD_RECORD"
-"""Environment variable: path of a calls file that records every call of the process."""
 
 _B = TypeVar("_B", bound="OpenBundle")
 

@@ -1,4 +1,4 @@
-"""What a stranger looks for first: changelog and metadata of the package."""
+"""Changelog and metadata of the packages, which strangers look for first."""
 
 from __future__ import annotations
 

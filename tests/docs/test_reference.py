@@ -15,14 +15,15 @@ from aot_bundle.command import diagnosis
 from aot_runtime import errors
 from tests.docs.markdown import blocks, section, table
 from tests.docs.scripts import ROOT
+from tests.support.sources import PACKAGES, sources
 
 REFERENCE = {path.stem: path.read_text(encoding="utf-8") for path in (ROOT / "docs/reference").glob("*.md")}
-CODE = ("aot", "runtime", "kernels", "examples", "benchmarks", "tests")
+CODE = (*PACKAGES, "kernels", "examples", "benchmarks", "tests")
 OWN = re.compile(r"_?AOT(?:BUILD|BUNDLE)_[A-Z][A-Z_]*[A-Z](?![A-Z_])")
 
 
-def sources(*folders: str, suffix: str = ".py") -> Iterator[str]:
-    for path in (path for folder in folders for path in sorted((ROOT / folder).rglob(f"*{suffix}"))):
+def texts(*folders: str, suffix: str = ".py") -> Iterator[str]:
+    for path in sorted(sources(ROOT, folders, suffix)):
         if path.parts[len(ROOT.parts) : -1] != ("tests", "docs"):
             yield path.read_text(encoding="utf-8")
 
@@ -35,13 +36,13 @@ def documented_variables() -> set[str]:
 def test_own_variables_are_those_of_the_code():
     documented = {name for row in table(REFERENCE["environment"]) for name in OWN.findall(row[0])}
     completion = {"_AOTBUILD_COMPLETE", "_AOTBUNDLE_COMPLETE"}  # which click makes of the commands' names
-    texts = [*sources(*CODE), *sources("aot/c/support", suffix=".h")]
-    assert documented == completion | {name for text in texts for name in OWN.findall(text)}
+    code = [*texts(*CODE), *texts("aot/c/support", suffix=".h")]
+    assert documented == completion | {name for text in code for name in OWN.findall(text)}
 
 
 def test_variables_that_are_read_are_documented():
-    texts = (text for text in sources("aot", "runtime") if "environ" in text)
-    read = {name for text in texts for name in _read_variables(ast.parse(text))}
+    reading = (text for text in texts(*PACKAGES) if "environ" in text)
+    read = {name for text in reading for name in _read_variables(ast.parse(text))}
     assert {"XDG_CACHE_HOME", "ROCM_PATH", "LD_LIBRARY_PATH"} <= read
     ours = {"TMPDIR"}  # of a worker: set, never read
     assert (read | set(diagnosis._VARIABLES)) - ours <= documented_variables()

@@ -78,7 +78,7 @@ def test_what_failed_once(tmp_path: Path, name: str):
 
 
 def broken(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, fault: Callable[[Path], Any]) -> str:
-    """What is said of the first failure of a reader with a fault."""
+    """Return the report of the first failure of a reader with a fault."""
     right = bundles_module.read_index
     seen: list[Path] = []
 

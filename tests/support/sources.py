@@ -8,7 +8,7 @@ from pathlib import Path
 PACKAGES = ("aot", "runtime/aot_runtime", "runtime/aot_bundle", "runtime/aot_emulator")
 
 
-def sources(root: Path, packages: tuple[str, ...] = PACKAGES) -> Iterator[Path]:
-    """Yield the Python files of packages."""
-    for package in packages:
-        yield from (root / package).rglob("*.py")
+def sources(root: Path, folders: tuple[str, ...] = PACKAGES, suffix: str = ".py") -> Iterator[Path]:
+    """Yield the files of folders, by default the Python files of the packages."""
+    for folder in folders:
+        yield from (root / folder).rglob(f"*{suffix}")

@@ -9,6 +9,9 @@ from weakref import WeakSet
 
 from aot_runtime.errors import ArgumentError
 
+RECORD_VARIABLE = "AOTBUILD_RECORD"
+"""Environment variable that names the calls file to record to."""
+
 
 class Recorder(Protocol):
     """A recording.

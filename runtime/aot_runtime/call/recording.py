@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 from aot_runtime.errors import NoVariantError
 from aot_runtime.texts import escaped
 
-from .recorder import begin, current, end
+from .recorder import RECORD_VARIABLE, begin, current, end
 
 if TYPE_CHECKING:
     from .decision import Decision
@@ -163,6 +163,6 @@ _by_environment = threading.Lock()
 
 def record_by_environment() -> None:
     """Start recording to the file in AOTBUILD_RECORD, unless this was done before or a recording is active."""
-    path = os.environ.get("AOTBUILD_RECORD", "")
+    path = os.environ.get(RECORD_VARIABLE, "")
     if path and current() is None and _by_environment.acquire(blocking=False):
         record(path)

@@ -138,7 +138,7 @@ global_store_dword v1, v2, s[2:3]"""
 
 
 def test_arguments_beyond_the_segment_that_the_metadata_tell_of_are_preloaded():
-    """Of code without metadata, the preload alone says how much is read."""
+    """Without metadata, the preload alone gives the size that is read."""
     image = bytearray(link(PRELOADED))
     descriptor = image.index(struct.pack("<2I", 4096, 64))  # it begins with bytes of LDS and scratch
     (settings,) = struct.unpack_from("<I", image, descriptor + 52)

@@ -86,7 +86,7 @@ def test_registers_whose_numbers_are_relative(arch: str):
 
 @every_width
 def test_exchange_of_the_halves_of_a_wavefront(arch: str):
-    """Of 64 lanes, inactive ones are read; of 32 nothing is done."""
+    """With 64 lanes, inactive lanes are read; with 32, nothing is done."""
     a = integers(0)
     machine = Machine(arch).fill({8: a})
     machine.activate(ACTIVE)
