@@ -78,7 +78,8 @@ TABLE = (
     Rule("^aotbundle emulate ", Action.SKIP, "needs ROCm's libraries; tests/rocm runs programs with it"),
     Rule("^pytest --on rocm$", Action.SKIP, "fetches packages; .ci/run runs a part of it"),
     Rule(r"^python -m aot_emulator\.kfd\.server ", Action.SKIP, "is started by aotbundle emulate"),
-    Rule(r"^python (-m benchmarks\.rocm|product\.py) ", Action.SKIP, "fetches AMD's libraries: hundreds of megabytes"),
+    Rule(r"^python (-m benchmarks\.rocm|(product|attention)\.py) ", Action.SKIP,
+         "fetches AMD's libraries: hundreds of megabytes"),
     Rule(r"^python -m tests\.rocm ", Action.SKIP, "fetches packages; tests/rocm does"),
     # What ends with the error that there is no GPU, or that torch, which is measured beside, is not there
     Rule("^aotbundle selftest dist/[^ ]+$", Action.REFUSED, "runs the ops", NO_GPU),
