@@ -70,7 +70,7 @@ def test_which_calls_are_served(hopper_bundle: Path):
     """Plain calls with operands by rows of k, and addresses and strides of 16 bytes."""
     gemm = open_bundle(hopper_bundle, "cuda")  # which has no other kernels
     a, w = gemm.device.empty((64, 128), "float16"), gemm.device.empty((256, 128), "float16")
-    for left, right in ((a, w.T), (a[::2], w[:240].T), (a[:, 8:72], w[:, :64].T)):
+    for left, right in ((a, w.T), (a[::2], w[:240].T), (a[:, 8:80], w[:232, :72].T)):
         for how in ({}, HOW):
             gemm.matmul(left, right, **how)
     others: list[tuple[Any, ...]] = [
@@ -87,7 +87,7 @@ def test_which_calls_are_served(hopper_bundle: Path):
 
 SHAPES = ((1, 16, 16), (7, 240, 4096), (16, 4112, 1008), (30, 4240, 1008), (64, 8192, 512), (65, 272, 80),
           (300, 528, 208), (128, 2112, 80), (127, 4240, 48), (100, 2192, 4112), (129, 2192, 1040), (128, 4240, 4160),
-          (640, 1040, 4096), (2051, 2320, 1008), (2048, 8192, 192))  # fmt: skip
+          (640, 1040, 4096), (2051, 2320, 1008), (2048, 8192, 192), (300, 520, 200), (129, 264, 1000))  # fmt: skip
 
 
 @on_gpu
