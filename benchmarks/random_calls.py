@@ -98,6 +98,7 @@ class Family:
     Attributes:
         draw: a random call of one of these ops; None if it is too large.
         work: operations or bytes of a call, from its extents.
+        unit: of 10 ** 12 of work in a second.
         part: cut all tensors down to what a part of the output needs; the fraction says which part.
         expected: the output, from torch's tensors of any float dtype.
         peers: torch's ways to compute a call, by name, or to move as many bytes.
@@ -109,6 +110,7 @@ class Family:
     expected: Callable[[Any, Tensors, CallSpec, str], Any]
     peers: Callable[[Any, Tensors, CallSpec, str], Mapping[str, Callable[[], Any]]]
     output: str
+    unit: str = "TFLOP/s"
 
 
 @dataclass(frozen=True)
@@ -162,7 +164,7 @@ def run(options: argparse.Namespace) -> None:
         found.append(time(each))
         if sys.stderr.isatty():
             print(f"\r{number + 1} of {len(chosen)}", end="", file=sys.stderr, flush=True)
-    print(report(found, options.worst, "neighbour" if options.modelled else "peer"))
+    print(report(family, found, options.worst, "neighbour" if options.modelled else "peer"))
     if options.modelled:
         print(f"\nbeyond {BEYOND} x the aligned neighbour: {sum(1 / timed.ratio > BEYOND for timed in found)}")
     if faults := [timed for timed in found if timed.fault]:
@@ -183,17 +185,18 @@ def calls(family: Family, ops: frozenset[str], seed: int, count: int) -> Iterato
 # Reports
 
 
-def report(found: Sequence[Timed], worst: int, peer: str) -> str:
+def report(family: Family, found: Sequence[Timed], worst: int, peer: str) -> str:
     groups = sorted({timed.drawn.group for timed in found})
     lines = [_distribution("all", found), *(_distribution(g, [t for t in found if t.drawn.group == g]) for g in groups)]
     known = [timed for timed in found if not math.isnan(timed.ratio)]
     rows = [
-        [str(timed.drawn), f"{timed.ours * 1e6:.1f}", f"{timed.peer * 1e6:.1f}", timed.peer_name, f"{timed.ratio:.2f}",
-         timed.launched]
+        [str(timed.drawn), f"{family.work(timed.drawn.call) / timed.ours / 1e12:.2f}", f"{timed.ours * 1e6:.1f}",
+         f"{timed.peer * 1e6:.1f}", timed.peer_name, f"{timed.ratio:.2f}", timed.launched]
         for timed in sorted(known, key=lambda timed: timed.ratio)[:worst]
     ]  # fmt: skip
     distributions = table((f"{peer} / ours", "calls", "geometric mean", "median", "5th percentile", "worst"), lines)
-    return f"{distributions}\n\n{table(('worst calls', 'µs', f'{peer} µs', '', 'ratio', 'launches'), rows)}"
+    headings = ("worst calls", family.unit, "µs", f"{peer} µs", "", "ratio", "launches")
+    return f"{distributions}\n\n{table(headings, rows)}"
 
 
 def _distribution(name: str, found: Sequence[Timed]) -> list[str]:
@@ -552,7 +555,7 @@ FAMILIES = {
     "matmul": Family(draw_matmul, product_work, partial(rows_of, ("a", "e")), product, product_peers, "e"),
     "linear_int4": Family(draw_int4, product_work, partial(rows_of, ("x", "e")), int4_product, int4_peers, "e"),
     "attention": Family(draw_attention, attention_work, one_head, attention, attention_peers, "out"),
-    "rows": Family(draw_rows, row_bytes, some_rows, row_op, copy_peer, "out"),
+    "rows": Family(draw_rows, row_bytes, some_rows, row_op, copy_peer, "out", "TB/s"),
 }
 
 
