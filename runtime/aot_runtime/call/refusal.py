@@ -1,5 +1,7 @@
 """Explain a `NoVariantError`: the variants built, changes to the call that would help, and how to build the rest.
 
+Also the warning of a call that is served, but not by the variants that it prefers.
+
 The search makes thousands of trial plans, so the module is loaded only when the error is read.
 """
 
@@ -7,6 +9,7 @@ from __future__ import annotations
 
 import os
 import shlex
+import warnings
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -16,11 +19,13 @@ from aot_runtime.contract.evaluation import evaluator
 from aot_runtime.contract.layout import Layout
 from aot_runtime.contract.records import INDEX, Op
 from aot_runtime.errors import AotError
+from aot_runtime.texts import escaped
 
 from .advice import Asked, advice
 from .changes import Arguments, Change
 from .checking import Call, Checking
 from .choosing import Choosing, Search
+from .decision import Decision
 from .entries import Entry, entry_lines
 
 CALLS = "calls.yaml"
@@ -94,6 +99,22 @@ class Refusal:
             return self.choosing.find(call, Search()) is not None
         except (AotError, ArithmeticError, TypeError):
             return False
+
+
+def warn_of_second_choice(
+    bundle: str, manifest: str, place: Path | None, is_complete: bool, arch: str, decision: Decision, entry: Entry
+) -> None:
+    """Warn of a call that gets slower variants than a build of the whole manifest has.
+
+    Args:
+        bundle, manifest, place, is_complete: origin of the op.
+    """
+    if not bundle or is_complete:
+        return
+    got = ", ".join(launch.variant.symbol for launch in decision.launches)
+    first = f"{entry['op']}: a call is served by {got}: this bundle lacks the faster variants that it prefers"
+    lines = (f"{first} (the op warns once)", *build_lines(build_command(bundle, manifest, place, arch), entry))
+    warnings.warn("\n".join(map(escaped, lines)), RuntimeWarning, stacklevel=2)
 
 
 def build_lines(command: str, entry: Entry) -> tuple[str, ...]:
