@@ -31,7 +31,7 @@ from aot_runtime.contract.records import Op
 from aot_runtime.device.array import DeviceArray
 from aot_runtime.device.device import Device
 from aot_runtime.device.drivers import device_for_arch
-from aot_runtime.device.drivers.base import Driver
+from aot_runtime.device.drivers.protocol import Driver
 from aot_runtime.errors import ArgumentError
 from aot_runtime.opening import Bundle
 from aot_runtime.regular_files import open_regular

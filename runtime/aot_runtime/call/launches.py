@@ -30,7 +30,6 @@ from aot_runtime.device.device import Device
 from aot_runtime.device.memory import Allocation
 from aot_runtime.errors import ArgumentError
 
-from .aliasing import overlap_lines
 from .decision import Decision
 from .generated import define
 from .scratch import Scratch, scratch_name, scratch_of
@@ -116,7 +115,10 @@ def _prologue(op: Op, decision: Decision, given: frozenset[str], namespace: dict
         "        _stream = _handle(_stream)",
         f"        _note(_stream, ({''.join(f'{name}, ' for name in present)}))",
     ]
-    lines += overlap_lines(op, decision.layouts, given, namespace)
+    if any(tensor.role != "input" and tensor.name in given for tensor in op.tensors):
+        from .aliasing import overlap_lines  # only a written tensor of the caller's can overlap another
+
+        lines += overlap_lines(op, decision.layouts, given, namespace)
     for tensor in op.tensors:
         layout = decision.layouts.get(tensor.name)
         if layout is None:

@@ -23,7 +23,6 @@ from aot_runtime.device.identity import Shared
 from aot_runtime.errors import ArgumentError, CaptureError
 from aot_runtime.logs import log
 
-from .aliasing import require_apart_on_host
 from .arguments import alias, parameter_texts
 from .decision import Decision
 from .documentation import built_dtypes, call_signature, call_text, docstring, html
@@ -125,7 +124,7 @@ class _Calls:
         on_host = self._all_numpy(tensors)
         self._hold_uncaptured(tensors, handle)
         arrays = {name: self._to_device(name, value, stream) for name, value in tensors.items()}
-        require_apart_on_host(self.op, tensors)
+        self._require_apart(tensors)
         self._check_device(arrays)
         try:
             run = self._plan(arrays, scalars)
@@ -136,6 +135,13 @@ class _Calls:
             raise self._misfit(error) from None
         self._write_back(tensors, arrays, stream)
         return self._hand_back(result, tensors, stream, on_host)
+
+    def _require_apart(self, tensors: Mapping[str, Any]) -> None:
+        """Check that numpy arrays to which results are copied back overlap no other."""
+        if any(tensor.role != "input" and isinstance(tensors[tensor.name], np.ndarray) for tensor in self.op.tensors):
+            from .aliasing import require_apart_on_host
+
+            require_apart_on_host(self.op, tensors)
 
     def _handle(self, stream: Any) -> int:
         try:

@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from aot_emulator import ARCHS
+from aot_emulator.errors import EmulationError, MemoryAccessError
 from aot_emulator.kfd import packets
 from aot_emulator.kfd.address_space import AddressSpace, Process
 from aot_emulator.kfd.models import MODELS, find_model
@@ -19,7 +20,7 @@ from aot_emulator.kfd.protocol import MESSAGE_BYTES, Message, Operation
 from aot_emulator.kfd.sdma import BOXES, Engine
 from aot_emulator.kfd.topology import write_machine
 from aot_runtime.device.drivers.unseen import gpus_of_linux
-from aot_runtime.errors import DeviceError, EmulationError, MemoryAccessError
+from aot_runtime.errors import DeviceError
 
 VA = 0x7F0000000000
 SIZE = 1 << 20
