@@ -41,7 +41,7 @@ from aot_bundle.terminal import Console, text_block, write
 from aot_bundle.trust.signing import Signer
 from aot_runtime.contract.expressions import Expression
 from aot_runtime.errors import BundleError, DeviceError, ExpressionError
-from aot_runtime.texts import size_text
+from aot_runtime.formats import size_text
 
 from .progress import counted, progress
 from .shards import WHOLE, Shard, jobs_json

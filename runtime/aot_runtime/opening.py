@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from aot_runtime.bundle.files import Place, source_of
 from aot_runtime.bundle.reading import read_blob, read_index
-from aot_runtime.call.documentation import bundle_help, bundle_html, bundle_title
+from aot_runtime.call.documentation import bundle_help, bundle_title
 from aot_runtime.call.op import build_op
 from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.call.recorder import RECORD_VARIABLE
@@ -176,6 +176,8 @@ class OpenBundle(Shared):
         return f"<bundle {bundle_title(self.index)} on {self.device}: {', '.join(self.ops)}>"
 
     def _repr_html_(self) -> str:
+        from aot_runtime.call.display import bundle_html
+
         return bundle_html(self.index, str(self.device))
 
     @property

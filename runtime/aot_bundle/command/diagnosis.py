@@ -22,7 +22,8 @@ from aot_runtime.device.drivers.library import NAME, VARIABLE, loaded_libraries
 from aot_runtime.device.drivers.unseen import why_unseen
 from aot_runtime.device.registry import WITHOUT_A_GPU
 from aot_runtime.errors import AotError, DeviceError
-from aot_runtime.texts import ID_LENGTH, size_text
+from aot_runtime.formats import size_text
+from aot_runtime.texts import ID_LENGTH
 
 from .extras import extra_lines
 from .listing import find_bundles

@@ -33,7 +33,7 @@ def pack(bundle: Path, output: Path | None, compress: bool) -> None:
     """
     from aot_bundle.packing import pack_bundle
     from aot_runtime.bundle.files import SUFFIX
-    from aot_runtime.texts import size_text
+    from aot_runtime.formats import size_text
 
     folder = bundle.absolute()
     archive = output or folder.with_name(folder.name + SUFFIX)

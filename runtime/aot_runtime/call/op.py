@@ -25,7 +25,7 @@ from aot_runtime.logs import log
 
 from .arguments import alias, parameter_texts
 from .decision import Decision
-from .documentation import built_dtypes, call_signature, call_text, docstring, html
+from .documentation import Built, built_dtypes, call_signature, docstring
 from .generated import define
 from .launches import CallShape, LoadFunction, build_run, host_copy, layout_of
 from .planner import Planner
@@ -64,6 +64,8 @@ class BundleOp(Shared):
         self._method = MethodType(function, self)
 
     def __repr__(self) -> str:
+        from .display import call_text
+
         return f"<op {call_text(self._op)} of {self._bundle}>"
 
     def __getattr__(self, name: str) -> Any:
@@ -109,7 +111,7 @@ class _Calls:
         built = built_dtypes(op, self.planner.choosing.table.values())
         function.__doc__, function.__signature__ = docstring(op, built), call_signature(op, "_op")
         function.__module__ = "aot_runtime"
-        function._repr_html_ = partial(html, op, built)
+        function._repr_html_ = partial(_html, op, built)
         function.source = source
         function.planner = self.planner
         function.decide = self.decide
@@ -291,6 +293,12 @@ class _Calls:
             return None
         given = [t.name for t in self.op.tensors if t.role == "output" and tensors[t.name] is not None]
         return one(given[0] if given else "", result)
+
+
+def _html(op: Op, built: Built) -> str:
+    from .display import html
+
+    return html(op, built)
 
 
 def _is_masked(value: Any) -> bool:
