@@ -7,7 +7,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from aot_runtime.call.decision import Decision
+from aot_runtime.call.choosing import Decision
 from aot_runtime.call.planner import Planner
 from aot_runtime.contract import expressions
 from aot_runtime.contract.arch import device_names, usual_cus

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aot_runtime.call.decision import Decision
+from aot_runtime.call.choosing import Decision
 from aot_runtime.call.planner import Origin, Planner
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import SCALAR_TYPES

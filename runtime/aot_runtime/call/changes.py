@@ -7,8 +7,7 @@ from typing import Any
 
 import msgspec
 
-from aot_runtime.contract.evaluation import evaluator
-from aot_runtime.contract.expressions import query_name
+from aot_runtime.contract.expressions import evaluator, query_name
 from aot_runtime.contract.layout import ALIGNMENT, Layout, Shape, make_layout, packed_strides, packing_order
 from aot_runtime.contract.names import Scope
 from aot_runtime.contract.records import Op, Tensor

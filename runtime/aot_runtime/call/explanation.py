@@ -20,7 +20,7 @@ from aot_runtime.device.array import DeviceArray
 from aot_runtime.device.device import Device
 from aot_runtime.texts import escaped
 
-from .decision import AxisChoice, ConfigChoice, Decision, LaunchDecision
+from .choosing import AxisChoice, ConfigChoice, Decision, LaunchDecision
 from .planner import Planner
 
 _RULES = {">=": "the smallest that is >=", ">": "the smallest that is >", "<=": "the largest that is <=",

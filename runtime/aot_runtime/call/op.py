@@ -24,10 +24,9 @@ from aot_runtime.errors import ArgumentError, CaptureError
 from aot_runtime.logs import log
 
 from .arguments import alias, parameter_texts
-from .decision import Decision
+from .choosing import Decision
 from .documentation import Built, built_dtypes, call_signature, docstring
-from .generated import define
-from .launches import CallShape, LoadFunction, build_run, host_copy, layout_of
+from .launches import CallShape, LoadFunction, build_run, define, host_copy, layout_of
 from .planner import Planner
 from .recorder import current, watch
 

@@ -23,8 +23,7 @@ from aot_runtime.contract.validate import expression_faults, kernarg_texts, requ
 from aot_runtime.errors import ArgumentError, BundleError, ExpressionError, NoVariantError
 
 from .checking import Checking
-from .choosing import Choosing, Search
-from .decision import Decision
+from .choosing import Choosing, Decision, Search
 from .rules import Rules
 
 if TYPE_CHECKING:

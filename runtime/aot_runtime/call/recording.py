@@ -20,7 +20,7 @@ from aot_runtime.texts import escaped
 from .recorder import RECORD_VARIABLE, current, swap
 
 if TYPE_CHECKING:
-    from .decision import Decision
+    from .choosing import Decision
     from .entries import Entry
     from .planner import Planner
 

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from aot_runtime.contract.evaluation import evaluator
+from aot_runtime.contract.expressions import evaluator
 from aot_runtime.contract.layout import Layout
 from aot_runtime.contract.provenance import decode_provenance
 from aot_runtime.contract.records import INDEX, Index, Op

@@ -26,7 +26,7 @@ from aot_runtime.errors import AotError, NoVectorsError
 from aot_runtime.formats import axis_values_text
 from aot_runtime.texts import ID_LENGTH
 
-from .decision import Decision
+from .choosing import Decision
 from .planner import op_planner
 
 GUARD_BYTES = 256

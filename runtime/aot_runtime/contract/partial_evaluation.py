@@ -1,4 +1,4 @@
-"""Evaluate expressions of which some names have no value yet. Calls evaluate compiled ones, see `evaluation`."""
+"""Evaluate expressions of which some names may have no value yet. Calls use compiled ones, `expressions.evaluator`."""
 
 from __future__ import annotations
 

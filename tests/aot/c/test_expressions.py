@@ -13,8 +13,7 @@ import pytest
 from aot.manifest.loading import load_manifest
 from aot.plan.bundles import _all_option_names
 from aot.plan.contract import build_contract
-from aot_runtime.contract.evaluation import evaluator
-from aot_runtime.contract.expressions import FUNCTIONS, parse, query_name
+from aot_runtime.contract.expressions import FUNCTIONS, evaluator, parse, query_name
 from aot_runtime.contract.names import Scope
 from aot_runtime.errors import ExpressionError
 from tests.support.c_interface.evaluating import EvaluatedInC, FaultError

@@ -10,8 +10,16 @@ from typing import Any
 import pytest
 from hypothesis import strategies as st
 
-from aot_runtime.contract.evaluation import evaluator, python_tree
-from aot_runtime.contract.expressions import FUNCTIONS, MAX_DEPTH, MAX_LENGTH, next_pow2, parse, query_name
+from aot_runtime.contract.expressions import (
+    FUNCTIONS,
+    MAX_DEPTH,
+    MAX_LENGTH,
+    evaluator,
+    next_pow2,
+    parse,
+    python_tree,
+    query_name,
+)
 from aot_runtime.contract.partial_evaluation import UNKNOWN, evaluate, partial_value
 from aot_runtime.errors import ExpressionError
 from tests.support.fuzzing import fuzz
