@@ -271,6 +271,8 @@ def plan_manifests(
     request: Request, manifests: Sequence[Manifest], filters: Filters, wanted: WantedCalls | None
 ) -> list[PlannedBundle]:
     """Plan every bundle of loaded manifests, for the targets of a request. Raises `ManifestError`."""
+    import triton  # noqa: F401  here, so that the processes forked off this one need not import it each
+
     with ExitStack() as stack:
         # One for each, since a file may ask once what it is built for.
         processes = {target.arch: stack.enter_context(ForkedProcess(request.timeout)) for target in request.targets}
