@@ -1,4 +1,4 @@
-"""After an interrupt anywhere in an open or a call, the next call is right. Driver resources: `device/test_holdings.py`."""
+"""After an interrupt anywhere in an open or a call, the next call is right."""
 
 from __future__ import annotations
 
