@@ -8,7 +8,6 @@ from functools import cache
 from typing import Any
 
 import pytest
-from hypothesis import given
 from hypothesis import strategies as st
 
 from aot.manifest.loading import load_manifest
@@ -21,6 +20,7 @@ from aot_runtime.contract.layout import Layout, make_layout, packed_strides
 from aot_runtime.contract.records import Scalar, Target, Tensor
 from aot_runtime.errors import ArgumentError, NoVariantError
 from tests.support.c_interface.random_calls import RandomCall, RandomCalls
+from tests.support.fuzzing import fuzz
 
 pytest.importorskip("triton", reason="the options of configs are Triton's")
 CUS, DEVICE, GPU = 304, ("hip", 0), Target("gfx942", "hip", 64)
@@ -85,7 +85,7 @@ def wrong_values(scalar: Scalar) -> Iterator[Any]:
         yield scalar.max + 1
 
 
-@given(st.sampled_from(sorted(SOURCES)), st.integers(0, 2**32 - 1))
+@fuzz(st.sampled_from(sorted(SOURCES)), st.integers(0, 2**32 - 1))
 def test_a_call_that_breaks_one_rule(name: str, seed: int):
     of = planner(name)
     call = valid_call(of, random.Random(seed))
