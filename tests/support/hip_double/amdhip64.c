@@ -366,7 +366,8 @@ static hipError_t resolve(void *handle, struct target *target) {
     if (unresolved) return unresolved;                           \
   } while (0)
 
-static int is_captured(struct target target) { return target.stream && target.stream->owner; }
+/* It is so until its next capture if one of it has failed. */
+static int is_captured(struct target target) { return target.stream && (target.stream->owner || target.stream->invalidated); }
 
 /* The default stream waits for the blocking streams of its device, so it cannot be used while one is captured: the call
  * fails, and the capture with it. */
@@ -956,9 +957,11 @@ hipError_t hipModuleLaunchKernel(void *function, unsigned grid_x, unsigned grid_
 
 /* ---- Capture and graphs ------------------------------------------------------------------------------------- */
 
-hipError_t hipStreamIsCapturing(void *handle, int *status) {
+hipError_t hipStreamGetCaptureInfo_v2(void *handle, int *status, void *id, void *graph, void *dependencies,
+                                      void *dependency_count) {
   enum { NONE, ACTIVE, INVALIDATED };
-  ENTER(hipStreamIsCapturing);
+  ENTER(hipStreamGetCaptureInfo_v2);
+  CHECK(!id && !graph && !dependencies && !dependency_count, hipErrorNotSupported);
   CHECK(status, hipErrorInvalidValue);
   RESOLVE(handle, target);
   *status = !is_captured(target) ? NONE : target.stream->invalidated ? INVALIDATED : ACTIVE;
@@ -970,7 +973,7 @@ hipError_t hipStreamBeginCapture(void *handle, int mode) {
   RESOLVE(handle, target);
   CHECK(target.stream, hipErrorStreamCaptureUnsupported);
   CHECK(mode >= CAPTURE_GLOBAL && mode <= CAPTURE_RELAXED, hipErrorInvalidValue);
-  CHECK(!is_captured(target), hipErrorIllegalState);
+  CHECK(!target.stream->owner, hipErrorIllegalState);
   target.stream->owner = new_object(GRAPH, target.device);
   target.stream->mode = mode;
   target.stream->invalidated = 0;
@@ -989,7 +992,7 @@ static void delete_graph(struct object *graph) {
 hipError_t hipStreamEndCapture(void *handle, void **graph) {
   ENTER(hipStreamEndCapture);
   RESOLVE(handle, target);
-  CHECK(is_captured(target), hipErrorIllegalState);
+  CHECK(target.stream && target.stream->owner, hipErrorIllegalState);
   struct object *captured = target.stream->owner;
   target.stream->owner = NULL;
   *graph = NULL;

@@ -15,7 +15,7 @@
   X(hipPointerGetAttributes) X(hipModuleLoadData) X(hipModuleUnload) X(hipModuleGetFunction)                     \
   X(hipModuleLaunchKernel) X(hipStreamCreateWithFlags) X(hipStreamDestroy) X(hipStreamSynchronize)               \
   X(hipStreamQuery)                                                                                              \
-  X(hipStreamWaitEvent) X(hipStreamIsCapturing) X(hipStreamBeginCapture)                   \
+  X(hipStreamWaitEvent) X(hipStreamGetCaptureInfo_v2) X(hipStreamBeginCapture)             \
   X(hipStreamEndCapture) X(hipThreadExchangeStreamCaptureMode) X(hipEventCreateWithFlags) X(hipEventDestroy)     \
   X(hipEventRecord) X(hipEventSynchronize) X(hipEventElapsedTime) X(hipGraphInstantiateWithFlags)                \
   X(hipGraphDestroy) X(hipGraphExecDestroy) X(hipGraphLaunch)

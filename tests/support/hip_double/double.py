@@ -56,9 +56,18 @@ def build(directory: Path) -> Path:
 
 
 def build_watched(directory: Path, original: Path) -> Path:
-    """As `build`, for the library that watches the calls of another one."""
-    links = [f'-DLIBRARY="{original}"', "-Wl,--no-as-needed,--allow-shlib-undefined", original]
-    return _compile(directory, "watched.c", *map(str, links))
+    """As `build`, for the library that watches the calls of another one.
+
+    It has the other's name for the dynamic loader, which therefore finds the other one by its path alone.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    link = directory / "original.so"
+    subprocess.run(["cc", "-shared", "-xc", "/dev/null", "-o", str(link)], check=True)  # no name to be found by
+    options = [f'-DLIBRARY="{link}"', f"-Wl,-soname,{original.name},--no-as-needed", str(link)]
+    library = _compile(directory, "watched.c", *options)
+    link.unlink()
+    link.symlink_to(original)
+    return library
 
 
 def _compile(directory: Path, source: str, *options: str) -> Path:
