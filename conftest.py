@@ -7,7 +7,6 @@ import gc
 import importlib
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Generator
 from contextlib import suppress
@@ -20,7 +19,8 @@ from aot_runtime.contract.index_file import encode_index
 from tests.rocm.packages import SUITES
 from tests.rocm.session import is_inside, run_inside
 from tests.support.hip_double.double import hip_double  # noqa: F401  (a fixture)
-from tests.support.op_bundles import DEVICES, OpBundles, run_over_double
+from tests.support.hip_kernels import scale_code
+from tests.support.op_bundles import DEVICES, OpBundles
 from tests.support.sample_index import sample_index
 from tests.support.session_builds import build_once
 
@@ -28,9 +28,9 @@ from tests.support.session_builds import build_once
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--on", choices=DEVICES, default="emulator",
-        help="what the tests of ops run on: the emulator (default), hip-python over the double of libamdhip64, AMD's "
-        "own libamdhip64 over the emulated driver, or the GPU of this machine, with bundles from AOTBUILD_TEST_BUNDLES "
-        "(default: dist)",
+        help="what the tests of ops, and those over the double of libamdhip64, run on: the emulator and the double "
+        "(default), AMD's own libamdhip64 over the emulated driver, or the GPU of this machine, with bundles from "
+        "AOTBUILD_TEST_BUNDLES (default: dist)",
     )  # fmt: skip
     parser.addoption(
         "--rocm", choices=list(SUITES), default="6.4.3", help="the release of HIP that --on rocm fetches and runs on"
@@ -49,11 +49,8 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("AOTBUILD_SHARED_CACHE", None)  # a developer's: tests have caches of their own
-    if config.getoption("--on") == "hip":
-        config.stash[_LAUNCHES] = run_over_double(Path(tempfile.mkdtemp(prefix="rocm-")))
 
 
-_LAUNCHES = pytest.StashKey[object]()
 _BEGAN = time.monotonic()
 
 
@@ -183,6 +180,12 @@ def maps_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The gfx942 bundle of small.yaml: it has a bit of everything."""
     return build_once(tmp_path_factory, "tests/support/small/small.yaml") / "small-gfx942"
+
+
+@pytest.fixture(scope="session")
+def scale_image() -> bytes:
+    """The code object of `scale_code` for gfx942."""
+    return scale_code("gfx942")
 
 
 @pytest.fixture

@@ -268,6 +268,7 @@ hipError_t hipGetDevice(int *device) {
 
 hipError_t hipSetDevice(int device) {
   ENTER(hipSetDevice);
+  CHECK(device_count, hipErrorNoDevice);
   CHECK(device >= 0 && device < device_count, hipErrorInvalidDevice);
   current_device = device;
   return hipSuccess;
