@@ -241,6 +241,16 @@ def attributes_of_pools(hip: Hip) -> None:
     hip.gives("Success", "hipMemPoolDestroy", pool)
 
 
+def memory_of_a_pool_in_a_capture(hip: Hip) -> None:
+    """It is of the graph in AMD's library, as in CUDA; the double does not model that."""
+    pool, stream, made, graph = _pool(hip), hip.stream(1), Cell(), Cell()
+    hip.gives("Success", "hipStreamBeginCapture", stream, _RELAXED)
+    hip.gives("Success", "hipMallocFromPoolAsync", made, 4096, pool, stream, double="StreamCaptureUnsupported")
+    hip.gives("Success", "hipFreeAsync", made.value, stream, double="InvalidValue")
+    hip.gives("Success", "hipStreamEndCapture", stream, graph, double="StreamCaptureInvalidated")
+    hip.gives("Success", "hipStreamDestroy", stream)
+
+
 def memory_of_pools(hip: Hip) -> None:
     pool, address, keep = _pool(hip), Cell(5), Cell(2**64 - 1)
     hip.gives("Success", "hipMemPoolSetAttribute", pool, 4, keep)
@@ -618,11 +628,11 @@ def graphs(hip: Hip) -> None:
 FACTS: dict[str, Callable[[Hip], None]] = {
     fact.__name__: fact
     for fact in (
-        versions, statuses, devices, the_last_error, properties, memory, memory_of_the_host,
-        memory_freed_wrongly, making_pools, attributes_of_pools, memory_of_pools, pools_and_other_memory,
+        versions, statuses, devices, the_last_error, properties, memory, memory_of_the_host, memory_freed_wrongly,
+        making_pools, attributes_of_pools, memory_of_a_pool_in_a_capture, memory_of_pools, pools_and_other_memory,
         a_pool_of_another_device, copies, pointers, modules, launches, arguments_of_launches,
-        functions_and_streams_of_another_device, streams, streams_that_are_gone, streams_destroyed_in_use, events, times_between_events,
-        events_of_another_device, beginning_and_ending_captures, captures_that_fail, modes_of_capture, calls_in_a_capture,
-        the_default_stream_in_a_capture, events_of_captures, graphs,
+        functions_and_streams_of_another_device, streams, streams_that_are_gone, streams_destroyed_in_use, events,
+        times_between_events, events_of_another_device, beginning_and_ending_captures, captures_that_fail,
+        modes_of_capture, calls_in_a_capture, the_default_stream_in_a_capture, events_of_captures, graphs,
     )
 }  # fmt: skip

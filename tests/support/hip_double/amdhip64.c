@@ -305,6 +305,7 @@ hipError_t hipDeviceGetAttribute(int *value, int attribute, int device) {
   enum { MEMORY_POOLS_SUPPORTED = 88, NUMBER_OF_XCCS = 10018 };
   ENTER(hipDeviceGetAttribute);
   CHECK(value, hipErrorInvalidValue);
+  CHECK(device_count, hipErrorNoDevice);
   CHECK(device >= 0 && device < device_count, hipErrorInvalidDevice);
   CHECK(attribute == MEMORY_POOLS_SUPPORTED || (attribute == NUMBER_OF_XCCS && dies), hipErrorInvalidValue);
   *value = attribute == NUMBER_OF_XCCS ? dies : has_pools;
