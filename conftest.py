@@ -17,7 +17,7 @@ import pytest
 from aot_runtime.contract import records
 from aot_runtime.contract.index_file import encode_index
 from tests.rocm.packages import SUITES
-from tests.rocm.session import is_inside, run_inside
+from tests.rocm.session import inside_too, is_inside, run_inside
 from tests.support.hip_double.double import hip_double  # noqa: F401  (a fixture)
 from tests.support.hip_kernels import scale_code
 from tests.support.op_bundles import DEVICES, OpBundles
@@ -49,6 +49,8 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("AOTBUILD_SHARED_CACHE", None)  # a developer's: tests have caches of their own
+    if is_inside() and config.getoption("tx", None):
+        config.option.tx = inside_too(config.option.tx)
 
 
 _BEGAN = time.monotonic()
@@ -95,6 +97,8 @@ _RARELY = 5000, 10, 20
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects what is slow
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     _skip_other_devices(items, config.getoption("--on"))
+    if config.getoption("--on") == "rocm":
+        _keep(config, items, {item for item in items if _is_of_a_device(item)})
     if config.getoption("--on") != "gpu":
         _sample(items)
     if (count := config.getoption("--each")) is not None:
@@ -108,6 +112,18 @@ def _skip_other_devices(items: list[pytest.Item], device: str) -> None:
         if marker is not None and device not in marker.args:
             reason = f"runs with --on {' or '.join(marker.args)}"
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _is_of_a_device(item: pytest.Item) -> bool:
+    """Tell if a test can run on different devices."""
+    fixtures = getattr(item, "fixturenames", ())
+    return item.get_closest_marker("on") is not None or "hip_double" in fixtures or "op_bundles" in fixtures
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], kept: set[pytest.Item]) -> None:
+    """Deselect all other items."""
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
 
 
 def _sample(items: list[pytest.Item]) -> None:
@@ -139,9 +155,7 @@ def _keep_of_each_module(config: pytest.Config, items: list[pytest.Item], count:
     for item in items:
         if not item.get_closest_marker("slow") and not item.get_closest_marker("skip"):
             modules.setdefault(item.path, []).append(item)
-    kept = {item for found in modules.values() for item in _evenly_spread(found, count)}
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = [item for item in items if item in kept]
+    _keep(config, items, {item for found in modules.values() for item in _evenly_spread(found, count)})
 
 
 @pytest.fixture(scope="session")
