@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
@@ -36,6 +37,12 @@ pool at each synchronisation.
 """
 
 T = TypeVar("T")
+
+
+def _call_in(process: int, function: Callable[[int], object], handle: int) -> None:
+    """Make a call unless this is a fork of the process: it may collect garbage, and HIP would abort it."""
+    if os.getpid() == process:
+        function(handle)
 
 
 class GpuDriver(GpuApi):
@@ -108,7 +115,8 @@ class GpuDriver(GpuApi):
 
     def _at_end(self, name: str, handle: int) -> None:
         """Make a call when the driver object is finalised, except during the interpreter's exit."""
-        weakref.finalize(self, getattr(self._binding, self._full_name(name)), handle).atexit = False
+        function = getattr(self._binding, self._full_name(name))
+        weakref.finalize(self, _call_in, os.getpid(), function, handle).atexit = False
 
     def allocate(self, device: int, nbytes: int, stream: int, made: Outcome = None) -> int:
         pool = self._pool(device)

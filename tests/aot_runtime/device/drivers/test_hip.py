@@ -135,6 +135,18 @@ def test_each_device_and_driver_has_a_pool_that_dies_with_the_driver():
     assert double.alive("pool") == 0
 
 
+@in_double()
+def test_a_fork_leaves_a_drivers_pool_alone():
+    """HIP aborts a fork of its process that calls it."""
+    double, driver = Double(), HipDriver()
+    driver.free(0, driver.allocate(0, 16, 0), 0)
+    if (child := os.fork()) == 0:
+        del driver
+        gc.collect()
+        os._exit(double.calls("hipMemPoolDestroy"))
+    assert os.waitpid(child, 0)[1] == 0
+
+
 @in_double(HIP_DOUBLE_POOLS=0)
 def test_without_pools_a_free_waits_for_the_stream():
     double, driver = Double(), HipDriver()
