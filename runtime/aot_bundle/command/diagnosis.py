@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -205,12 +205,19 @@ def _advice(drivers: list[FoundDriver]) -> Iterator[str]:
         yield "no permission for /dev/kfd: add the user to the groups render and video"
     if "HSA_OVERRIDE_GFX_VERSION" in os.environ:
         yield "HSA_OVERRIDE_GFX_VERSION is set: devices may show an architecture that they are not"
-    if any(driver.name == HIP.name and _loads_in_main(driver) for driver in drivers):
+    if _is_release(drivers, "7.2."):
+        yield (
+            "libamdhip64 7.2 may crash if a thread destroys a stream while another allocates memory: in programs with "
+            "several threads, create streams once and keep them"
+        )
+    if _is_release(drivers, "6.4."):
         yield (
             "libamdhip64 6.4 crashes at exit if another thread than the main one loaded it: call get_device('hip') in "
             "the main thread before other threads open bundles"
         )
 
 
-def _loads_in_main(driver: FoundDriver) -> bool:
-    return any(device.driver_version.startswith("6.4.") for device in driver.devices)
+def _is_release(drivers: Iterable[FoundDriver], start: str) -> bool:
+    """Tell if HIP's version has a certain start."""
+    devices = (device for driver in drivers if driver.name == HIP.name for device in driver.devices)
+    return any(device.driver_version.startswith(start) for device in devices)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
@@ -39,6 +40,12 @@ pool at each synchronisation.
 T = TypeVar("T")
 
 
+def _call_in(process: int, function: Callable[[int], object], handle: int) -> None:
+    """Make a call unless this is a fork of the process: it may collect garbage, and HIP would abort it."""
+    if os.getpid() == process:
+        function(handle)
+
+
 class GpuDriver(GpuApi):
     """A `Driver` over a binding of HIP or CUDA.
 
@@ -49,11 +56,13 @@ class GpuDriver(GpuApi):
     exact_allocations = False
     is_emulated = False
     launch_call: str = "LaunchKernel"
+    """Name of the call that launches a kernel: this one, or `LaunchKernelEx`."""
     launches_early: bool = False
     """Programmatic dependent launch is available: a kernel may start before its predecessors have ended."""
-    """Name of the call that launches a kernel: this one, or `LaunchKernelEx`."""
     launch_end: ClassVar[int]
     lost_device: ClassVar[frozenset[int]] = frozenset()
+    unasked_of_capture: ClassVar[tuple[None, ...]] = ()
+    """Further arguments of the call that tells if a stream is being captured."""
     relaxed_capture: Any
     """The binding's constant for the relaxed capture mode."""
 
@@ -107,7 +116,8 @@ class GpuDriver(GpuApi):
 
     def _at_end(self, name: str, handle: int) -> None:
         """Make a call when the driver object is finalised, except during the interpreter's exit."""
-        weakref.finalize(self, getattr(self._binding, self._full_name(name)), handle).atexit = False
+        function = getattr(self._binding, self._full_name(name))
+        weakref.finalize(self, _call_in, os.getpid(), function, handle).atexit = False
 
     def allocate(self, device: int, nbytes: int, stream: int, made: Outcome = None) -> int:
         pool = self._pool(device)
@@ -119,6 +129,7 @@ class GpuDriver(GpuApi):
 
     def free(self, device: int, address: int, stream: int, gone: Outcome = None) -> None:
         if self._pool(device):
+            self._check_stream(device, stream)
             self._give_back(device, "MemFreeAsync", address, stream, gone=gone)
         else:
             self.synchronize(device, stream)
@@ -288,6 +299,7 @@ class GpuDriver(GpuApi):
         self._give_back(device, "EventDestroy", event, gone=gone)
 
     def record_event(self, device: int, event: int, stream: int) -> None:
+        self._check_stream(device, stream)
         self._on(device, "EventRecord", event, stream)
 
     def synchronize_event(self, device: int, event: int) -> None:
@@ -295,18 +307,30 @@ class GpuDriver(GpuApi):
             self._call("EventSynchronize", event)
 
     def wait_event(self, device: int, stream: int, event: int) -> None:
+        self._check_stream(device, stream)
         self._on(device, "StreamWaitEvent", stream, event, 0)
 
     def elapsed_ms(self, device: int, start: int, end: int) -> float:
         return float(self._on(device, "EventElapsedTime", start, end))
 
+    def _check_stream(self, device: int, stream: int) -> None:
+        """Raise `DriverCallError` if a stream was destroyed and calls on it do not fail by themselves.
+
+        Memory is released on streams of other libraries, which may be gone by then.
+        """
+
     def is_capturing(self, device: int, stream: int) -> bool:
         if not stream:
             return False
         found = ctypes.c_int()
-        if not self._is_capturing(ctypes.c_void_p(stream), ctypes.byref(found)):
-            return found.value != 0
-        return int(self._on(device, "StreamIsCapturing", stream)) != 0  # it fails with a device current, too
+        arguments = ctypes.c_void_p(stream), ctypes.byref(found), *self.unasked_of_capture
+        status = self._is_capturing(*arguments)
+        if status:  # also where no device is current in the thread
+            with self._current(device):
+                status = self._is_capturing(*arguments)
+        if status:
+            raise self._error("StreamIsCapturing", status)
+        return found.value != 0
 
     def begin_capture(self, device: int, stream: int) -> None:
         self._on(device, "StreamBeginCapture", stream, self.relaxed_capture)

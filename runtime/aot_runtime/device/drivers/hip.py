@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import ctypes
 import os
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from aot_runtime.contract.arch import ARCHITECTURES, HIP, likely_dies
-from aot_runtime.errors import DeviceError
+from aot_runtime.errors import DeviceError, DriverCallError
 
 from . import DeviceProperties, Outcome
 from .current import Selector
@@ -37,7 +38,11 @@ class HipDriver(GpuDriver):
         "MemFreeHost": "hipHostFree",
         "MemHostAlloc": "hipHostMalloc",
         "StreamCreate": "hipStreamCreateWithFlags",
+        # It looks for the handle among existing streams. HIP 7.2's hipStreamIsCapturing, as most of its calls, reads
+        # the memory of a destroyed stream, and may crash.
+        "StreamIsCapturing": "hipStreamGetCaptureInfo_v2",
     }
+    unasked_of_capture = (None,) * 4
     launch_end = 3
     first_is_current = True
 
@@ -96,6 +101,27 @@ class HipDriver(GpuDriver):
         """Unload a code object. Its functions become invalid."""
         super().unload_module(device, module, gone)
         self._images.pop(module, None)
+
+    def _check_stream(self, device: int, stream: int) -> None:
+        self.is_capturing(device, stream)
+
+    def end_capture(self, device: int, stream: int, made: Outcome = None) -> int:
+        """End the capture of a stream. The stream can be used again also if its capture failed."""
+        try:
+            return super().end_capture(device, stream, made)
+        except DriverCallError:
+            with suppress(DriverCallError):
+                self._restore(device, stream)
+            raise
+
+    def _restore(self, device: int, stream: int) -> None:
+        """Return a stream to normal use after its capture failed.
+
+        In HIP 6.4 and 7.2, such a stream refuses all work until another capture of it begins.
+        """
+        if self.is_capturing(device, stream):
+            self.begin_capture(device, stream)
+            self.destroy_graph(device, super().end_capture(device, stream))
 
     def _filled(self, name: str, struct: Any, argument: int) -> Any:
         if returns_structs(self._binding):
