@@ -1,0 +1,236 @@
+"""Notes kernels as Triton compiles them, through its listeners. The program sees nothing of it, nor of its failures."""
+
+from __future__ import annotations
+
+import ast
+import hashlib
+import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from typing import Any, Optional
+
+from . import records
+from .compiling import current_compilation
+from .installation import installation, triton_key
+from .values import Encoder, functions_of_class
+
+
+class Recorder:
+    """Appends what this process compiles to a capture file."""
+
+    def __init__(self, path: str, keep_source: bool = True, inductor_warm: bool = False) -> None:
+        self._path = path
+        self._keep_source = keep_source
+        self._inductor_warm = inductor_warm
+        self._written: set[str] = set()
+        self._pid: Optional[int] = None  # of the process whose installation is noted
+        self._lock = threading.RLock()
+        self._encoder = Encoder(self.note_function, self.note_class)
+        self._failed = False
+
+    def on_compile(self, *, src: Any, metadata: dict[str, Any], times: Any, cache_hit: bool, **_: Any) -> None:
+        """Note a kernel: the listener of `triton.knobs.compilation`."""
+        self._guarded(str(getattr(src, "name", src)), lambda: self._note_kernel(src, metadata, times, cache_hit))
+
+    def on_autotune(
+        self, *, fn: Any, key: Any, best_config: Any, configs_timings: Any, duration: Any, cache_hit: bool, **_: Any
+    ) -> None:
+        """Note an autotuner's choice: the listener of `triton.knobs.autotuning`."""
+
+        def note() -> None:
+            configs = [
+                [
+                    {name: self._encoder.encode(v) for name, v in vars(config).items() if name != "pre_hook"},
+                    [float(t) for t in times] if isinstance(times, (list, tuple)) else [float(times)],
+                    str(config),
+                    bool(config.pre_hook),
+                ]
+                for config, times in configs_timings.items()
+            ]
+            self._append(
+                records.Autotune(
+                    function=self.note_function(fn),
+                    name=fn.__name__,
+                    key=self._encoder.encode(key),
+                    best=str(best_config),
+                    configs=configs,
+                    duration_s=duration,
+                    cache_hit=bool(cache_hit),
+                )
+            )
+
+        self._guarded(str(getattr(fn, "__name__", fn)), note)
+
+    def _guarded(self, name: str, note: Callable[[], None]) -> None:
+        """Call `note`; a failure is noted in its place, and never reaches the program."""
+        try:
+            with self._lock:
+                note()
+        except Exception as error:
+            try:
+                reason = f"{type(error).__name__}: {error}"
+                records.append(self._path, records.Unrecorded(name, reason[:2000], os.getpid()))
+            except Exception as second:
+                if not self._failed:
+                    self._failed = True
+                    print(f"aotbuild capture: {name} cannot be recorded: {second}", file=sys.stderr)
+
+    def _append(self, record: records.Record) -> None:
+        records.append(self._path, record)
+
+    def _note_kernel(self, src: Any, metadata: dict[str, Any], times: Any, cache_hit: bool) -> None:
+        start = time.perf_counter()
+        if not hasattr(src, "fn"):
+            raise TypeError(f"compiled from the file {getattr(src, 'path', src)}, which has no Python function")
+        if f"kernel {metadata['hash']}" in self._written:
+            return
+        compilation = current_compilation()
+        if compilation is None:
+            raise RuntimeError("Triton's compile() is not among the callers")
+        key = compilation.key
+        if self._pid != os.getpid():
+            self._append(installation(key[1], self._inductor_warm))
+            self._pid = os.getpid()
+        function, encode, target = self.note_function(src.fn), self._encoder.encode, compilation.target
+        digest = hashlib.sha256("-".join([triton_key(), *key]).encode()).hexdigest()
+        self._append(
+            records.Kernel(
+                function=function,
+                name=src.name,
+                symbol=metadata.get("name"),
+                language=src.language.name,
+                hash=metadata["hash"],
+                key=key,
+                rederived=digest == metadata["hash"],
+                environment=compilation.environment,
+                target=[target.backend, target.arch, target.warp_size],
+                signature={name: encode(value) for name, value in src.signature.items()},
+                constants=[[list(path), encode(value)] for path, value in src.constants.items()],
+                attributes=[[list(path), encode(value)] for path, value in src.attrs.items()],
+                options={name: encode(value) for name, value in vars(compilation.options).items()},
+                given={name: encode(value) for name, value in compilation.given.items()},
+                tensordesc=encode(metadata.get("tensordesc_meta")),
+                cache_hit=bool(cache_hit),
+                compile_s=(times.ir_initialization + sum(t for _, t in times.lowering_stages)) / 1e6,
+                record_s=round(time.perf_counter() - start, 6),
+                site=compilation.site,
+                pid=os.getpid(),
+            )
+        )
+        self._written.add(f"kernel {metadata['hash']}")
+
+    def note_function(self, fn: Any) -> str:
+        """Note a function and those that it calls; return its id."""
+        inner = fn.fn
+        name = f"{inner.__module__}:{inner.__qualname__}:{fn.starting_line_number}:{fn.cache_key[:12]}"
+        if name in self._written:
+            return name
+        self._written.add(name)
+        source, raw = fn.src, "".join(fn.raw_src)
+        self._append(
+            records.Function(
+                id=name,
+                type=_type_of(fn),
+                module=inner.__module__,
+                qualname=inner.__qualname__,
+                name=fn.__name__,
+                file=inner.__code__.co_filename,
+                line=fn.starting_line_number,
+                def_line=_def_line(fn, raw),
+                source=source if self._keep_source else None,
+                raw_source=raw if self._keep_source else None,
+                source_sha256=hashlib.sha256(source.encode()).hexdigest(),
+                key=fn.cache_key,
+                noinline=bool(getattr(fn, "noinline", False)),
+                launch_metadata=bool(getattr(fn, "launch_metadata", None)),
+                refers=self._refers(fn, source),
+            )
+        )
+        return name
+
+    def _refers(self, fn: Any, source: str) -> dict[str, Any]:
+        scope = _scope(fn)
+        return {
+            name: self._encoder.encode(scope[name], attributes)
+            for name, attributes in names_read(source).items()
+            if name in scope and scope[name] is not fn
+        }
+
+    def note_class(self, kind: type) -> str:
+        """Note an aggregate class, with its methods; return its id."""
+        methods = {**functions_of_class(kind), **_functions_by_name(getattr(kind, "hash_attrs", ()))}
+        text = "".join(sorted(str(getattr(m, "_fn_name", n)) + m.cache_key for n, m in methods.items()))
+        text += str(getattr(kind, "__annotations__", {}))
+        name = f"{kind.__module__}:{kind.__qualname__}:{hashlib.sha256(text.encode()).hexdigest()[:12]}"
+        if name not in self._written:
+            self._written.add(name)
+            encode = self._encoder.encode
+            self._append(
+                records.Aggregate(
+                    id=name,
+                    module=kind.__module__,
+                    qualname=kind.__qualname__,
+                    annotations={n: encode(t) for n, t in getattr(kind, "__annotations__", {}).items()},
+                    defaults={},
+                    methods={n: encode(method) for n, method in methods.items()},
+                )
+            )
+        return name
+
+
+def names_read(source: str) -> dict[str, dict[str, Any]]:
+    """Return the names that a function's source reads from outside, each with the attributes read from it."""
+    definition = ast.parse(source).body[0]
+    assert isinstance(definition, (ast.FunctionDef, ast.AsyncFunctionDef))
+    arguments = definition.args
+    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
+    parameters = {argument.arg for argument in every if argument is not None}
+    found: dict[str, dict[str, Any]] = {}
+    for part in (arguments, definition.returns):
+        if part is not None:
+            _collect(part, frozenset(), found)
+    for statement in definition.body:
+        _collect(statement, parameters, found)
+    return found
+
+
+def _collect(tree: ast.AST, local: Any, found: dict[str, dict[str, Any]]) -> None:
+    for node in ast.walk(tree):
+        path: list[str] = []
+        while isinstance(node, ast.Attribute):
+            path.insert(0, node.attr)
+            node = node.value
+        if isinstance(node, ast.Name) and node.id not in local:
+            attributes = found.setdefault(node.id, {})
+            for name in path:
+                attributes = attributes.setdefault(name, {})
+
+
+def _scope(fn: Any) -> dict[str, Any]:
+    if hasattr(fn, "get_capture_scope"):
+        return dict(fn.get_capture_scope())
+    import inspect
+
+    return {**fn.fn.__globals__, **inspect.getclosurevars(fn.fn).nonlocals}
+
+
+def _type_of(fn: Any) -> str:
+    from triton.runtime.jit import JITFunction
+
+    if not isinstance(fn, JITFunction):
+        return "constexpr"
+    return "gluon" if fn.is_gluon() else "jit"
+
+
+def _def_line(fn: Any, raw: str) -> int:
+    known = getattr(fn, "def_file_line_number", None)
+    if known is not None:
+        return int(known)
+    above = next((n for n, line in enumerate(raw.splitlines()) if line.lstrip().startswith("def ")), 0)
+    return int(fn.starting_line_number) + above
+
+
+def _functions_by_name(functions: Any) -> dict[str, Any]:
+    return {f.__name__: f for f in functions if hasattr(f, "cache_key")}
