@@ -41,8 +41,10 @@ if TYPE_CHECKING:
 
 SUBCOMMANDS = {
     "cache": ("cache", "List or prune what earlier builds compiled."),
+    "capture": ("capture", "Note the Triton kernels that a program compiles."),
     "check": ("check", "Check ops by random calls on the emulator."),
     "init": ("init", "Write a manifest for Triton kernels, an op each, from their bodies and their launches."),
+    "run": ("run", "Run a program and prove that it compiles no Triton kernel."),
     "tune": ("tune", "Find the best configs of OP among the candidates of its space."),
 }
 

@@ -142,7 +142,7 @@ def differences(captured: Installation, here: Installation) -> list[str]:
             more = f" and {len(names) - 4} more" if len(names) > 4 else ""
             found.append(f"files of Triton {here.triton}: {', '.join(names[:4])}{more}")
     if captured.ptxas != here.ptxas and captured.ptxas and here.ptxas:
-        found.append(f"ptxas: captured {_release(captured.ptxas)}, now {_release(here.ptxas)}")
+        found.append(f"ptxas: captured {release_of(captured.ptxas)}, now {release_of(here.ptxas)}")
     for name in sorted({**captured.environment, **here.environment}):
         was, now = captured.environment.get(name), here.environment.get(name)
         if was != now:
@@ -150,6 +150,7 @@ def differences(captured: Installation, here: Installation) -> list[str]:
     return found
 
 
-def _release(text: str) -> str:
+def release_of(text: str) -> str:
+    """Return the release in ptxas's version text, such as V12.8.93."""
     match = re.search(r"V[\d.]+", text)
     return match.group() if match else text.strip().splitlines()[-1] if text.strip() else text
