@@ -1,0 +1,1 @@
+"""Kernels of a running Triton program, captured by `aot_capture`: built ahead of time and shipped."""
