@@ -1,8 +1,8 @@
 """A manifest from a capture file: an op for each kernel, which takes Triton's own arguments.
 
-A pointer is an array of any shape, a number a scalar, and constexprs that differed among the launches are choices. Each
-captured variant is a config whose signature and constants are those that Triton compiled; a call gets the most
-specialised one that is right for it. The caller gives the grid.
+A pointer is an array of any shape; numbers and constexprs are scalars, which a call passes as a launch does. Constexprs
+that an autotuner set are not among them. Each captured variant is a config whose signature and constants are those that
+Triton compiled; a call gets the most specialised one that is right for it. The caller gives the grid.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from aot_capture.records import Autotune, Capture, Function, Kernel, read_captur
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.names import RESERVED, RESERVED_OPS
 
-from .kernel_files import KernelFiles, UnsupportedError
+from .kernel_files import PREFIX, KernelFiles, UnsupportedError
 
 Json = Any
 Path_ = tuple[int, ...]
@@ -38,7 +38,6 @@ _FLOATS = ("fp16", "bf16", "fp32", "fp64")
 _ALWAYS_OPTIONS = ("num_warps",)
 _DEFAULT_OPTIONS = ("num_warps", "num_stages", "num_ctas")
 """Options that are kept where the capture does not know which the launch itself gave."""
-_ONE = {"i32": 1}
 
 
 @dataclass(frozen=True)
@@ -69,6 +68,8 @@ def manifest_of(capture_file: Path | str, folder: Path) -> CapturedManifest:
         except UnsupportedError as error:
             left_out.append(f"{name}: {error}")
     folder.mkdir(parents=True, exist_ok=True)
+    for old in folder.glob(f"{PREFIX}*.py"):
+        old.unlink()
     for file, text in files.texts().items():
         (folder / file).write_text(text)
     bundle = _name(Path(capture_file).stem, frozenset()) or "captured"
@@ -289,6 +290,8 @@ class _Op:
             "bind": self._bind(),
             "configs": self._configs(),
         }
+        if not launch["bind"]:
+            del launch["bind"]
         return spec | {"specialisations": ["general"], "wide_offsets": True, "launches": [launch]}
 
     def _doc(self) -> str:
@@ -316,7 +319,7 @@ class _Op:
                 self.numbers[leaf] = self._widest(leaf, types or {"i32"})
             elif types:
                 raise UnsupportedError(f"parameter '{leaf}' is a number, a pointer or a constant by turns")
-            elif len(distinct) == 1 or leaf in self.tuned:
+            elif distinct == [None] or leaf in self.tuned:
                 self.fixed[leaf] = distinct[0]
             else:
                 self.choices[leaf] = distinct
@@ -390,9 +393,12 @@ class _Op:
         return scalars
 
     def _choice(self, values: Sequence[Json]) -> dict[str, Any]:
+        """Return the scalar by which a call chooses a value. One that must be a function or a layout has a default."""
         if kind := _kind(values):
             return {"type": kind}
-        return {"type": "choice", "values": list(self._texts(values).values())}
+        texts = list(self._texts(values).values())
+        is_plain = len(values) > 1 or isinstance(values[0], str)
+        return {"type": "choice", "values": texts} | ({} if is_plain else {"default": texts[0]})
 
     def _texts(self, values: Sequence[Json]) -> dict[str, str]:
         """Return the `repr` of each value → the text by which a call chooses it."""
@@ -425,26 +431,14 @@ class _Op:
         bind: dict[str, Any] = {}
         for leaf in self.leaves:
             head, _, index = leaf.partition(".")
-            if leaf in self.fixed and leaf not in self.tuned:
-                value = self._bound(self.fixed[leaf])
-            elif leaf in self.choices or leaf in self.fixed:
-                value = None  # each config has its constant
-            else:
-                value = self.names[leaf] if self.names[leaf] != leaf else leaf
+            value = self.names.get(leaf)  # of others each config has a constant, or it is None in all
             if index:
-                bind.setdefault(head, []).append(value)
+                bind.setdefault(head, []).append(None if leaf in self.choices else value)
             elif value != leaf and leaf not in self.choices and leaf not in self.tuned:
                 bind[leaf] = value
         if any(leaf.count(".") > 1 for leaf in self.leaves):
             raise UnsupportedError("a parameter is a tuple of tuples")
         return bind
-
-    def _bound(self, value: Json) -> Any:
-        """Return a constant as `bind` spells it, where text is an expression."""
-        constant = self._constant(value)
-        if isinstance(constant, str):
-            return repr(constant)
-        return [self._bound(item) for item in _items(value)] if isinstance(constant, list) else constant
 
     def _constant(self, value: Json) -> Any:
         """Return a constant as a config spells it."""
