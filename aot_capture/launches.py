@@ -14,10 +14,13 @@ from .installation import triton_root
 LINES = 40  # of a function that are kept: more than a grid or a heuristic has
 
 
-def current_launch() -> Optional[dict[str, Any]]:
+def current_launch(keep_source: bool) -> Optional[dict[str, Any]]:
     """Return what this thread's launch in progress is made of; None outside of one.
 
     The keys are `grid`, `arguments` (numbers by name), `heuristics` and `tuning_keys`.
+
+    Args:
+        keep_source: Keep the source of functions, without which they are of no use.
     """
     frame = caller("run", os.path.join("runtime", "jit.py"))
     if frame is None:
@@ -26,40 +29,49 @@ def current_launch() -> Optional[dict[str, Any]]:
     arguments = bound if isinstance(bound, dict) else {}
     around = list(_around(frame))
     heuristics = {
-        name: _function(function)
+        name: _function(function, keep_source)
         for one in around
         if isinstance(getattr(one, "values", None), dict)
         for name, function in one.values.items()
     }
     keys = next((list(map(str, one.keys)) for one in around if isinstance(getattr(one, "keys", None), list)), [])
     return {
-        "grid": _grid(frame.f_locals.get("grid")),
+        "grid": _grid(frame.f_locals.get("grid"), keep_source),
         "arguments": {str(name): value for name, value in arguments.items() if _is_number(value)},
         "heuristics": heuristics,
         "tuning_keys": keys,
     }
 
 
-def _around(frame: Optional[types.FrameType]) -> Iterator[Any]:
-    """Yield the autotuner and the heuristics that the launch passes through."""
-    root = str(triton_root())
-    while frame is not None and frame.f_code.co_filename.startswith(root):
-        if frame.f_code.co_name == "run" and frame.f_code.co_filename.endswith("autotuner.py"):
-            yield frame.f_locals.get("self")
-        frame = frame.f_back
+def _around(frame: types.FrameType) -> Iterator[Any]:
+    """Yield the autotuner and the heuristics that the launch passes through. A benchmark's frames lie between them."""
+    file, kernel = str(triton_root() / "runtime" / "autotuner.py"), frame.f_locals.get("self")
+    outer: Optional[types.FrameType] = frame
+    while outer is not None:
+        if outer.f_code.co_name == "run" and outer.f_code.co_filename == file:
+            one = outer.f_locals.get("self")
+            if _wraps(one, kernel):
+                yield one
+        outer = outer.f_back
 
 
-def _grid(grid: Any) -> Any:
+def _wraps(one: Any, kernel: Any) -> bool:
+    while one is not None and one is not kernel:
+        one = getattr(one, "fn", None)
+    return one is kernel
+
+
+def _grid(grid: Any, keep_source: bool) -> Any:
     if callable(grid):
-        return _function(grid)
+        return _function(grid, keep_source)
     extents = list(grid) if isinstance(grid, (tuple, list)) else [grid]
     return extents if all(_is_number(extent) for extent in extents) else None
 
 
-def _function(function: Any) -> Any:
+def _function(function: Any, keep_source: bool) -> Any:
     """Return the source of a function from its first line on, its name, and the numbers that it reads."""
     code = getattr(function, "__code__", None)
-    if not isinstance(code, types.CodeType):
+    if not isinstance(code, types.CodeType) or not keep_source:
         return None
     lines = linecache.getlines(code.co_filename, function.__globals__)
     values = dict(function.__globals__)

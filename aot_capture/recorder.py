@@ -106,7 +106,7 @@ class Recorder:
             )
         )
         self._written.add(f"kernel {metadata['hash']}")
-        launch = current_launch()
+        launch = current_launch(self._keep_source)
         if launch is not None:
             self._write(records.Launch(kernel=metadata["hash"], **launch))
 
