@@ -69,7 +69,7 @@ def _grid(grid: Any, keep_source: bool) -> Any:
 
 
 def _function(function: Any, keep_source: bool) -> Any:
-    """Return the source of a function from its first line on, its name, and the numbers that it reads."""
+    """Return the source of a function from its first line on, its name, and the texts and numbers that it reads."""
     code = getattr(function, "__code__", None)
     if not isinstance(code, types.CodeType) or not keep_source:
         return None
@@ -84,6 +84,7 @@ def _function(function: Any, keep_source: bool) -> Any:
     return {
         "name": code.co_name,
         "source": "".join(lines[code.co_firstlineno - 1 : code.co_firstlineno - 1 + LINES]),
+        "texts": [text for text in code.co_consts if isinstance(text, str)],
         "parameters": list(code.co_varnames[: code.co_argcount]),
         "numbers": {name: values[name] for name in names if _is_number(values.get(name))},
     }

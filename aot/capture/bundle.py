@@ -21,10 +21,11 @@ from aot.manifest.schema import NAME
 from aot.plan.specialisations import DIVISIBLE, RANGED
 from aot.source.constants import LAYOUTS
 from aot.tune.yaml_text import flow
-from aot_capture.records import Autotune, Capture, Function, Kernel, read_capture
+from aot_capture.records import Capture, Function, Kernel, Launch, read_capture
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.names import RESERVED, RESERVED_OPS
 
+from .launch_functions import function_expressions
 from .kernel_files import PREFIX, KernelFiles, UnsupportedError
 
 Json = Any
@@ -132,11 +133,13 @@ class _Variant:
         types: name of a run-time parameter → its type and hints: `*fp16:16`.
         constants: name of a parameter that is a constant → its value as recorded.
         options: the compiler options that the launch gave.
+        when: condition on the calls that an autotuner chose it for; empty: none.
     """
 
     types: Mapping[str, str]
     constants: Mapping[str, Json]
     options: Mapping[str, Any]
+    when: str = ""
 
 
 def _variant(function: Function, kernel: Kernel) -> _Variant:
@@ -220,7 +223,9 @@ class _Op:
     def __init__(self, capture: Capture, files: KernelFiles, function: Function, kernels: Sequence[Kernel]):
         self.capture, self.files, self.function = capture, files, function
         every = [_variant(function, kernel) for kernel in kernels]
-        self.tuned = self._tuned_names([item for item in capture.autotunes if item.function == function.id])
+        self.launches = _launches(capture, kernels)
+        self.autotunes = [item for item in capture.autotunes if item.function == function.id]
+        self.tuned = frozenset(name for item in self.autotunes for config in item.configs for name, _ in _kwargs(config))
         self.variants = self._winners(every)
         self.leaves = list(dict.fromkeys(leaf for item in every for leaf in (*item.types, *item.constants)))
         self.order = {name: number for number, name in enumerate(kernels[0].signature)}
@@ -230,31 +235,48 @@ class _Op:
 
     # Autotuning
 
-    def _tuned_names(self, found: Sequence[Autotune]) -> frozenset[str]:
-        return frozenset(name for item in found for config in item.configs for name, _ in _kwargs(config))
-
     def _winners(self, variants: Sequence[_Variant]) -> list[_Variant]:
-        """Return the variants without those that an autotuner measured and did not choose for such a call."""
-        found = [item for item in self.capture.autotunes if item.function == self.function.id]
+        """Return the variants without those that an autotuner measured and chose for no such call."""
+        distinct = list({repr(item): item for item in variants}.values())
+        if not self.tuned:
+            return distinct
         groups: dict[str, list[_Variant]] = {}
-        for item in variants:
+        for item in distinct:
             call = {name: value for name, value in item.constants.items() if name not in self.tuned}
             groups.setdefault(repr((sorted(item.types.items()), sorted(call.items(), key=str))), []).append(item)
-        kept = []
-        for group in groups.values():
-            distinct = list({repr(item): item for item in group}.values())
-            kept += [self._best(distinct, found)] if self.tuned else distinct
-        return kept
+        return [item for group in groups.values() for item in self._chosen_of(group)]
 
-    @staticmethod
-    def _best(group: Sequence[_Variant], found: Sequence[Autotune]) -> _Variant:
-        """Return the variant whose config won most often."""
+    def _chosen_of(self, group: Sequence[_Variant]) -> Iterator[_Variant]:
+        """Yield the variants that were chosen for single keys, then, for others, the one that was chosen most often."""
         wins = Counter[int]()
-        for item in found:
+        by_key: dict[str, int] = {}
+        for item in self.autotunes:
             best = next((config for config in item.configs if config[2] == item.best), None)
-            for number, variant in enumerate(group):
-                wins[number] += best is not None and _has_config(variant, best)
-        return group[max(range(len(group)), key=lambda number: wins[number])]
+            number = next((n for n, one in enumerate(group) if best is not None and _has_config(one, best)), None)
+            if number is not None and _has_dtypes(group[0], item.key):
+                wins[number] += 1
+                if (when := self._key_condition(group[0], item.key)) is not None:
+                    by_key[when] = number
+        usual = wins.most_common(1)[0][0] if wins else 0
+        for when, number in by_key.items():
+            if number != usual:
+                yield replace(group[number], when=when)
+        yield group[usual]
+
+    def _key_condition(self, variant: _Variant, key: Json) -> str | None:
+        """Return the condition that a call has a key's numbers; None if the variant is not for such calls."""
+        names = next((item.tuning_keys for item in self.launches if item.tuning_keys), [])
+        parts = []
+        for name, value in zip(names, _items(key), strict=False):
+            text = variant.types.get(name, "")
+            is_number = type(value) is int and text.startswith(_INTEGERS)
+            if is_number and text.endswith(f":{DIVISIBLE}") and value % int(DIVISIBLE):
+                return None
+            if name in variant.constants and variant.constants[name] != value:
+                return None
+            if is_number:
+                parts.append(f"{_name(name, RESERVED)} == {value}")
+        return " and ".join(parts) or None
 
     # The parts of the op
 
@@ -272,6 +294,7 @@ class _Op:
         """Return the op as a manifest has it."""
         module, name = self.files.place(self.function.id)
         self._sort_leaves()
+        self.grid = self._grid()
         variables = self._variables()
         tensors = {
             self.names[leaf]: {"pointer": True, "dtype": self._dtype(leaf, variables)}
@@ -286,7 +309,7 @@ class _Op:
             spec["dtypes"] = dtypes
         launch = {
             "kernel": f"{module}.py:{name}",
-            "grid": [self.names[axis] for axis in GRID],
+            "grid": self.grid or [self.names[axis] for axis in GRID],
             "bind": self._bind(),
             "configs": self._configs(),
         }
@@ -308,12 +331,15 @@ class _Op:
         self.numbers: dict[str, str] = {}
         self.choices: dict[str, list[Json]] = {}
         self.fixed: dict[str, Json] = {}
+        self.computed: dict[str, str] = {}
         for leaf in self.leaves:
             types = {item.types[leaf].partition(":")[0] for item in self.variants if leaf in item.types}
             values = [item.constants[leaf] for item in self.variants if leaf in item.constants]
             distinct = list({repr(value): value for value in values}.values())
             is_declared = leaf.partition(".")[0] in self.declared
-            if types and all(name.startswith("*") for name in types) and all(value is None for value in values):
+            if leaf in self.heuristics and not types:
+                self.computed[leaf] = ""
+            elif types and all(name.startswith("*") for name in types) and all(value is None for value in values):
                 self.pointers.append(leaf)
             elif (types or distinct == [1]) and not is_declared and all(value == 1 for value in values):
                 self.numbers[leaf] = self._widest(leaf, types or {"i32"})
@@ -324,6 +350,38 @@ class _Op:
             else:
                 self.choices[leaf] = distinct
         self.options = self._varied_options()
+        for leaf in list(self.computed):
+            if self._heuristic(leaf, self.variants[0]) is None:  # the caller has to give it
+                values = [item.constants[leaf] for item in self.variants if leaf in item.constants]
+                self.choices[leaf] = list({repr(value): value for value in values}.values())
+                del self.computed[leaf]
+
+    @cached_property
+    def heuristics(self) -> frozenset[str]:
+        return frozenset(name for launch in self.launches for name in launch.heuristics)
+
+    def _heuristic(self, leaf: str, variant: _Variant) -> str | None:
+        """Return a heuristic as an expression of the call's arguments; None if it cannot be one."""
+        functions = [launch.heuristics.get(leaf) for launch in self.launches]
+        blocks = {name: repr(self._constant(variant.constants[name])) for name in self.tuned & variant.constants.keys()}
+        found = function_expressions(functions, [launch.arguments for launch in self.launches], self._meanings | blocks)
+        return found[0] if found is not None and len(found) == 1 else None
+
+    @property
+    def _meanings(self) -> dict[str, str]:
+        """Argument of the kernel → its name in the op, of those that an expression may read."""
+        numeric = (leaf for leaf, values in self.choices.items() if _kind(values))
+        leaves = (*self.pointers, *self.numbers, *numeric)
+        return {leaf: _name(leaf.replace(".", "_"), RESERVED) for leaf in leaves}
+
+    def _grid(self) -> list[str] | None:
+        """Return the grid as expressions of the call's arguments and of blocks; None if the caller has to give it."""
+        if not self.launches:
+            return None
+        blocks = {name: name for name in self.tuned}
+        grids = [launch.grid for launch in self.launches]
+        found = function_expressions(grids, [launch.arguments for launch in self.launches], self._meanings | blocks)
+        return found if found is not None and 1 <= len(found) <= len(GRID) else None
 
     def _varied_options(self) -> dict[str, list[Any]]:
         """Return the options that alone tell some variants apart: arguments of the op, as they are of a launch."""
@@ -388,7 +446,7 @@ class _Op:
         scalars = {self.names[leaf]: {"type": type_name} for leaf, type_name in self.numbers.items()}
         scalars |= {self.names[leaf]: self._choice(values) for leaf, values in self.choices.items()}
         scalars |= {self.names[name]: self._choice(values) for name, values in self.options.items()}
-        for axis in GRID:
+        for axis in () if self.grid else GRID:
             scalars[self.names[axis]] = {"type": "i32", "min": 0} | ({} if axis == GRID[0] else {"default": 1})
         return scalars
 
@@ -434,7 +492,7 @@ class _Op:
             value = self.names.get(leaf)  # of others each config has a constant, or it is None in all
             if index:
                 bind.setdefault(head, []).append(None if leaf in self.choices else value)
-            elif value != leaf and leaf not in self.choices and leaf not in self.tuned:
+            elif value != leaf and leaf not in self.choices and leaf not in self.tuned | self.computed.keys():
                 bind[leaf] = value
         if any(leaf.count(".") > 1 for leaf in self.leaves):
             raise UnsupportedError("a parameter is a tuple of tuples")
@@ -476,15 +534,18 @@ class _Op:
 
     def _configs(self) -> list[dict[str, Any]]:
         configs = [self._config(item) for item in self.variants]
-        configs.sort(key=lambda config: -_degree(config))
+        configs.sort(key=_degree, reverse=True)
         return [{"name": f"v{number}", **config} for number, config in enumerate(configs)]
 
     def _config(self, item: _Variant) -> dict[str, Any]:
-        constants, when = {}, []
+        constants, when = {}, [item.when] if item.when else []
         for leaf, value in item.constants.items():
             if leaf in self.choices:
                 constants[leaf] = self._constant(value)
                 when += self._chosen(leaf, self.choices[leaf], value)
+            elif leaf in self.computed:
+                constants[leaf] = self._constant(value)
+                when.append(self._computed(leaf, item, constants[leaf]))
             elif leaf in self.tuned:
                 pass
             elif leaf not in self.fixed:
@@ -493,6 +554,12 @@ class _Op:
         blocks = {leaf: self._constant(item.constants[leaf]) for leaf in sorted(self.tuned & item.constants.keys())}
         config = {"when": " and ".join(when), "blocks": blocks, "signature": dict(item.types), "constants": constants}
         return {key: value for key, value in config.items() if value} | {"options": dict(item.options)}
+
+    def _computed(self, leaf: str, variant: _Variant, value: Any) -> str:
+        text = self._heuristic(leaf, variant)
+        if text is None or not isinstance(value, bool | int | float | str):
+            raise UnsupportedError(f"the heuristic of '{leaf}' cannot be expressed")
+        return f"({text}) == {value!r}"
 
     def _chosen(self, leaf: str, values: Sequence[Json], value: Json) -> list[str]:
         """Return the condition that a call chooses a value."""
@@ -511,9 +578,23 @@ def _kind(values: Sequence[Json]) -> str:
     return "fp64" if all(isinstance(value, dict) and set(value) == {"float"} for value in values) else ""
 
 
-def _degree(config: Mapping[str, Any]) -> int:
+def _launches(capture: Capture, kernels: Sequence[Kernel]) -> list[Launch]:
+    hashes = {kernel.hash for kernel in kernels}
+    return [launch for launch in capture.launches if launch.kernel in hashes]
+
+
+def _has_dtypes(variant: _Variant, key: Json) -> bool:
+    """Return True if an autotuner's key, which ends with the tensors' dtypes, is of calls with these pointers."""
+    told = [item.removeprefix("torch.") for item in _items(key) if isinstance(item, str)]
+    pointees = [text.partition(":")[0].removeprefix("*") for text in variant.types.values() if text.startswith("*")]
+    wanted = [(pointee, _DTYPES[pointee]) for pointee in pointees]
+    return len(told) < len(wanted) or all(name in names for name, names in zip(told[-len(wanted) :], wanted, strict=True))
+
+
+def _degree(config: Mapping[str, Any]) -> tuple[int, int]:
     """Return how much a config takes for granted: of two that serve a call, the one with more is better."""
-    return sum(text.count(":") for text in config.get("signature", {}).values()) + len(config.get("constants", {}))
+    known = sum(text.count(":") for text in config.get("signature", {}).values()) + len(config.get("constants", {}))
+    return known, len(config.get("when", ""))
 
 
 def _kwargs(config: Json) -> list[tuple[str, Json]]:
