@@ -22,7 +22,7 @@ from aot.plan.specialisations import DIVISIBLE, RANGED
 from aot.source.constants import LAYOUTS
 from aot.tune.yaml_text import flow
 from aot_capture.records import Capture, Function, Kernel, Launch, read_capture
-from aot_runtime.contract.dtypes import DTYPES
+from aot_runtime.contract.dtypes import DTYPES, SCALAR_TYPES
 from aot_runtime.contract.names import RESERVED, RESERVED_OPS
 
 from .launch_functions import function_expressions
@@ -36,6 +36,11 @@ _HINTS = {"tt.divisibility": DIVISIBLE, "tt.pointer_range": RANGED}
 _DTYPES = {dtype.triton: name for name, dtype in DTYPES.items()}
 _INTEGERS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
 _FLOATS = ("fp16", "bf16", "fp32", "fp64")
+_LOWEST = {
+    **{name: str(kind.low) for name, kind in SCALAR_TYPES.items() if kind.low is not None},
+    **dict.fromkeys(_FLOATS, "-1e999"),
+}
+"""The value of a number that stands for None."""
 _ALWAYS_OPTIONS = ("num_warps",)
 _DEFAULT_OPTIONS = ("num_warps", "num_stages", "num_ctas")
 """Options that are kept where the capture does not know which the launch itself gave."""
@@ -332,6 +337,7 @@ class _Op:
         self.choices: dict[str, list[Json]] = {}
         self.fixed: dict[str, Json] = {}
         self.computed: dict[str, str] = {}
+        self.absent: dict[str, str] = {}
         for leaf in self.leaves:
             types = {item.types[leaf].partition(":")[0] for item in self.variants if leaf in item.types}
             values = [item.constants[leaf] for item in self.variants if leaf in item.constants]
@@ -341,8 +347,10 @@ class _Op:
                 self.computed[leaf] = ""
             elif types and all(name.startswith("*") for name in types) and all(value is None for value in values):
                 self.pointers.append(leaf)
-            elif (types or distinct == [1]) and not is_declared and all(value == 1 for value in values):
+            elif (types or 1 in distinct) and not is_declared and all(value in (1, None) for value in values):
                 self.numbers[leaf] = self._widest(leaf, types or {"i32"})
+                if None in values:
+                    self.absent[leaf] = _LOWEST[self.numbers[leaf]]
             elif types:
                 raise UnsupportedError(f"parameter '{leaf}' is a number, a pointer or a constant by turns")
             elif distinct == [None] or leaf in self.tuned:
@@ -443,7 +451,11 @@ class _Op:
         return values[0]
 
     def _scalars(self) -> dict[str, dict[str, Any]]:
-        scalars = {self.names[leaf]: {"type": type_name} for leaf, type_name in self.numbers.items()}
+        scalars: dict[str, dict[str, Any]] = {
+            self.names[leaf]: {"type": type_name} for leaf, type_name in self.numbers.items()
+        }
+        for leaf, absent in self.absent.items():
+            scalars[self.names[leaf]] |= {"default": absent, "doc": "Left out: None, as in some of the launches."}
         scalars |= {self.names[leaf]: self._choice(values) for leaf, values in self.choices.items()}
         scalars |= {self.names[name]: self._choice(values) for name, values in self.options.items()}
         for axis in () if self.grid else GRID:
@@ -550,6 +562,9 @@ class _Op:
                 pass
             elif leaf not in self.fixed:
                 constants[leaf] = value
+        for leaf, absent in self.absent.items():
+            is_none = leaf in item.constants and item.constants[leaf] is None
+            when.append(f"{self.names[leaf]} {'==' if is_none else '!='} {absent}")
         when += [part for name, values in self.options.items() for part in self._chosen(name, values, item.options[name])]
         blocks = {leaf: self._constant(item.constants[leaf]) for leaf in sorted(self.tuned & item.constants.keys())}
         config = {"when": " and ".join(when), "blocks": blocks, "signature": dict(item.types), "constants": constants}
