@@ -314,7 +314,7 @@ class _Op:
             spec["dtypes"] = dtypes
         launch = {
             "kernel": f"{module}.py:{name}",
-            "grid": self.grid or [self.names[axis] for axis in GRID],
+            "grid": self.grid,
             "bind": self._bind(),
             "configs": self._configs(),
         }
@@ -373,7 +373,7 @@ class _Op:
         functions = [launch.heuristics.get(leaf) for launch in self.launches]
         blocks = {name: repr(self._constant(variant.constants[name])) for name in self.tuned & variant.constants.keys()}
         found = function_expressions(functions, [launch.arguments for launch in self.launches], self._meanings | blocks)
-        return found[0] if found is not None and len(found) == 1 else None
+        return found[0] if len(found) == 1 else None
 
     @property
     def _meanings(self) -> dict[str, str]:
@@ -382,14 +382,16 @@ class _Op:
         leaves = (*self.pointers, *self.numbers, *numeric)
         return {leaf: _name(leaf.replace(".", "_"), RESERVED) for leaf in leaves}
 
-    def _grid(self) -> list[str] | None:
-        """Return the grid as expressions of the call's arguments and of blocks; None if the caller has to give it."""
-        if not self.launches:
-            return None
-        blocks = {name: name for name in self.tuned}
-        grids = [launch.grid for launch in self.launches]
-        found = function_expressions(grids, [launch.arguments for launch in self.launches], self._meanings | blocks)
-        return found if found is not None and 1 <= len(found) <= len(GRID) else None
+    def _grid(self) -> list[str]:
+        """Return the grid: expressions of the call's arguments and of blocks, and arguments of its own for the rest."""
+        found: list[str | None] = []
+        if self.launches:
+            meanings = self._meanings | {name: name for name in self.tuned}
+            grids = [launch.grid for launch in self.launches]
+            found = function_expressions(grids, [launch.arguments for launch in self.launches], meanings)
+        if len(found) > len(GRID) or not found:
+            found = [None] * len(GRID)
+        return [self.names[axis] if text is None else text for axis, text in zip(GRID, found, strict=False)]
 
     def _varied_options(self) -> dict[str, list[Any]]:
         """Return the options that alone tell some variants apart: arguments of the op, as they are of a launch."""
@@ -458,7 +460,7 @@ class _Op:
             scalars[self.names[leaf]] |= {"default": absent, "doc": "Left out: None, as in some of the launches."}
         scalars |= {self.names[leaf]: self._choice(values) for leaf, values in self.choices.items()}
         scalars |= {self.names[name]: self._choice(values) for name, values in self.options.items()}
-        for axis in () if self.grid else GRID:
+        for axis in (axis for axis in GRID if self.names[axis] in self.grid):
             scalars[self.names[axis]] = {"type": "i32", "min": 0} | ({} if axis == GRID[0] else {"default": 1})
         return scalars
 

@@ -20,9 +20,10 @@ Json = Any
 
 
 def function_expressions(
-    functions: Sequence[Json], arguments: Sequence[Mapping[str, Json]], meanings: Mapping[str, str]
-) -> list[str] | None:
-    """Return the expressions that a function returns, one for each element of a tuple; None if it has none.
+    functions: Sequence[Json],
+    arguments: Sequence[Mapping[str, Json]], meanings: Mapping[str, str]
+) -> list[str | None]:
+    """Return the expressions that a function returns, one for each element of a tuple; None for one that has none.
 
     Args:
         functions: the function as it was captured in each launch.
@@ -31,16 +32,19 @@ def function_expressions(
     """
     first = functions[0]
     if not all(isinstance(item, dict) and item["source"] == functions[0]["source"] for item in functions):
-        return None  # extents, several functions, or one whose source was not kept
+        return []  # extents, several functions, or one whose source was not kept
     node = _node(first)
     body = _returned(node) if node is not None else None
     if node is None or body is None or len(node.args.args) != 1:
-        return None
+        return []
     numbers = _Numbers([item["numbers"] for item in functions], arguments, node.args.args[0].arg)
     elements = body.elts if isinstance(body, ast.Tuple | ast.List) else [body]
+    return [_expression(numbers.visit(item), node.args.args[0].arg, meanings) for item in elements]
+
+
+def _expression(element: ast.expr, parameter: str, meanings: Mapping[str, str]) -> str | None:
     try:
-        texts = [translated(numbers.visit(item), node.args.args[0].arg, lambda name: None) for item in elements]
-        return [_substituted(text, meanings) for text in texts]
+        return _substituted(translated(element, parameter, lambda name: None), meanings)
     except (UntranslatableError, ExpressionError):
         return None
 
