@@ -150,18 +150,20 @@ class Session:
         if record["launch_metadata"]:
             made.launch_metadata = None
 
-    def _unlike(self, identifier, seen):
-        """Yield the functions of a kernel whose source has another hash here than where it was captured."""
-        if identifier in seen:
-            return
-        seen.add(identifier)
-        record = self.records[identifier]
-        if identifier in self.differing:
-            missing = self.differing[identifier]
-            yield record["qualname"] + (f", whose {', '.join(missing)} is not there" if missing else "")
-        for other in _functions_in(list(record["refers"].values())):
-            for name in self._unlike(other, seen):
-                yield name
+    def _all_unlike(self, identifiers):
+        """Return the functions among these, and those that they use, whose hash is another here than captured."""
+        seen, waiting, found = set(), list(identifiers), []
+        while waiting:
+            identifier = waiting.pop()
+            if identifier in seen:
+                continue
+            seen.add(identifier)
+            record = self.records[identifier]
+            if identifier in self.differing:
+                missing = ", ".join(self.differing[identifier])
+                found.append(record["qualname"] + (f", where {missing} cannot be made again" if missing else ""))
+            waiting += _functions_in(list(record["refers"].values()))
+        return sorted(found)
 
     # Jobs
 
@@ -192,7 +194,7 @@ class Session:
         return {
             "hash": compiled.hash,
             "key": key,
-            "unlike": sorted(set(self._unlike(record["function"], set()))),
+            "unlike": self._all_unlike([record["function"], *_functions_in(record["constants"])]),
             "folder": os.path.basename(os.path.dirname(next(iter(compiled.metadata_group.values())))),
             "files": self._files(compiled),
             "binary": f"{source.name[:150]}.{backend.binary_ext}",
@@ -325,18 +327,16 @@ def _builtins():
 
 
 def _functions_in(value):
-    """Yield the ids of functions in an encoded value."""
-    if isinstance(value, list):
-        for item in value:
-            for found in _functions_in(item):
-                yield found
-    elif isinstance(value, dict):
-        for name, item in value.items():
-            if name == "function" and isinstance(item, str):
-                yield item
-            else:
-                for found in _functions_in(item):
-                    yield found
+    """Return the ids of functions in an encoded value."""
+    found, waiting = [], [value]
+    while waiting:
+        item = waiting.pop()
+        if isinstance(item, dict):
+            found += [name for tag, name in item.items() if tag == "function" and isinstance(name, str)]
+            waiting += item.values()
+        elif isinstance(item, list):
+            waiting += item
+    return found
 
 
 # Triton's key
