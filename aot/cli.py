@@ -42,9 +42,11 @@ if TYPE_CHECKING:
 
 SUBCOMMANDS = {
     "cache": ("cache", "List or prune what earlier builds compiled."),
+    "capture": ("capture", "Note the Triton kernels that a program compiles."),
     "check": ("check", "Check ops by random calls on the emulator."),
     "init": ("init", "Write a manifest for Triton kernels, an op each, from their bodies and their launches."),
     "install-cache": ("install_cache", "Install a shipped cache of a captured program where Triton looks for it."),
+    "run": ("run", "Run a program and prove that it compiles no Triton kernel."),
     "tune": ("tune", "Find the best configs of OP among the candidates of its space."),
 }
 

@@ -9,29 +9,34 @@ from typing import Any
 
 
 class _Chained:
-    """A group of knobs' attribute `listener`: ours is called, then the one that the program has set."""
+    """The attribute `listener` of a group of knobs: ours are called, then the one that the program has set."""
 
-    def __init__(self, ours: Callable[..., None]) -> None:
-        self._ours = ours
+    def __init__(self) -> None:
+        self.ours: list[Callable[..., None]] = []
 
     def __get__(self, knobs: Any, owner: Any = None) -> Any:
-        theirs = None if knobs is None else vars(knobs).get("listener")
-        if theirs is None:
-            return self._ours
+        if knobs is None:
+            return self
+        theirs = vars(knobs).get("listener")
 
-        def both(**event: Any) -> None:
-            self._ours(**event)
-            theirs(**event)
+        def each(**event: Any) -> None:
+            for listener in self.ours:
+                listener(**event)
+            if theirs is not None:
+                theirs(**event)
 
-        return both
+        return each
 
     def __set__(self, knobs: Any, listener: Any) -> None:
-        vars(knobs)["listener"] = None if listener is self._ours else listener
+        vars(knobs)["listener"] = listener
 
 
-def chain(knobs: type, listener: Callable[..., None]) -> None:
-    """Let the knobs of a class call `listener`, whatever the program sets there before or later."""
-    knobs.listener = _Chained(listener)  # type: ignore[attr-defined]
+def chain(knobs: Any, listener: Callable[..., None]) -> None:
+    """Let a class of knobs call `listener`, whatever the program sets there before or later."""
+    present = vars(knobs).get("listener")
+    if not isinstance(present, _Chained):
+        present = knobs.listener = _Chained()
+    present.ours.append(listener)
 
 
 class _Choices(dict):  # type: ignore[type-arg]

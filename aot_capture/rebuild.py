@@ -244,23 +244,18 @@ class Session:
         return [*names, f"__grp__{listed}"]
 
     def autotune(self, job):
-        """Write the result of an autotuner where Triton looks for it."""
+        """Write the result of an autotuner where Triton looks for it, and `aot_capture.autotuning`: with a pre_hook, too."""
         from triton.compiler.compiler import make_backend
         from triton.runtime import cache
 
         record, target = job["autotune"], _target(job["target"])
         _set_environment(job["environment"])
-        fn = self.function(record["function"])
+        fn, key = self.function(record["function"]), self.decode(record["key"])
         parts = [triton_key(), make_backend(target).hash(), fn.cache_key, str(sorted(_key_environment().items()))]
-        parts += [str(self.decode(record["key"])), *(text for _, _, text, _ in record["configs"])]
+        parts += [str(key), *(text for _, _, text, _ in record["configs"])]
         manager = cache.get_cache_manager(hashlib.sha256("-".join(parts).encode()).hexdigest())
-        timings = [
-            [dict(self._by_name(config), pre_hook=None), times]
-            for config, times, _, hooked in record["configs"]
-            if not hooked
-        ]
-        name = f"{record['name'][:150]}.autotune.json"
-        key = self.decode(record["key"])
+        timings = [[dict(self._by_name(config), pre_hook=None), times] for config, times, _, _ in record["configs"]]
+        name = f"{fn.__name__[:150]}.autotune.json"
         path = manager.put(json.dumps({"key": key, "configs_timings": timings}), name, binary=False)
         return {"folder": os.path.basename(os.path.dirname(path)), "files": [name]}
 

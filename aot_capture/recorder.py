@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import dataclasses
 import hashlib
 import os
 import sys
@@ -12,16 +13,18 @@ from collections.abc import Callable
 from typing import Any, Optional
 
 from . import records
-from .compiling import current_compilation
+from .compiling import Compilation, current_compilation
 from .installation import installation, triton_key
 from .values import Encoder, functions_of_class
 
 
 class Recorder:
-    """Appends what this process compiles to a capture file."""
+    """Passes records of what this process compiles to `write`."""
 
-    def __init__(self, path: str, keep_source: bool = True, inductor_warm: bool = False) -> None:
-        self._path = path
+    def __init__(
+        self, write: Callable[[records.Record], None], keep_source: bool = True, inductor_warm: bool = False
+    ) -> None:
+        self._write = write
         self._keep_source = keep_source
         self._inductor_warm = inductor_warm
         self._written: set[str] = set()
@@ -49,7 +52,7 @@ class Recorder:
                 ]
                 for config, times in configs_timings.items()
             ]
-            self._append(
+            self._write(
                 records.Autotune(
                     function=self.note_function(fn),
                     name=fn.__name__,
@@ -71,14 +74,11 @@ class Recorder:
         except Exception as error:
             try:
                 reason = f"{type(error).__name__}: {error}"
-                records.append(self._path, records.Unrecorded(name, reason[:2000], os.getpid()))
+                self._write(records.Unrecorded(name, reason[:2000], os.getpid()))
             except Exception as second:
                 if not self._failed:
                     self._failed = True
                     print(f"aotbuild capture: {name} cannot be recorded: {second}", file=sys.stderr)
-
-    def _append(self, record: records.Record) -> None:
-        records.append(self._path, record)
 
     def _note_kernel(self, src: Any, metadata: dict[str, Any], times: Any, cache_hit: bool) -> None:
         start = time.perf_counter()
@@ -89,37 +89,50 @@ class Recorder:
         compilation = current_compilation()
         if compilation is None:
             raise RuntimeError("Triton's compile() is not among the callers")
-        key = compilation.key
         if self._pid != os.getpid():
-            self._append(installation(key[1], self._inductor_warm))
+            self._write(installation(compilation.key[1], self._inductor_warm))
             self._pid = os.getpid()
-        function, encode, target = self.note_function(src.fn), self._encoder.encode, compilation.target
-        digest = hashlib.sha256("-".join([triton_key(), *key]).encode()).hexdigest()
-        self._append(
-            records.Kernel(
-                function=function,
-                name=src.name,
+        kernel = self.kernel(compilation, metadata["hash"])
+        compile_us = times.ir_initialization + sum(duration for _, duration in times.lowering_stages)
+        self._write(
+            dataclasses.replace(
+                kernel,
                 symbol=metadata.get("name"),
-                language=src.language.name,
-                hash=metadata["hash"],
-                key=key,
-                rederived=digest == metadata["hash"],
-                environment=compilation.environment,
-                target=[target.backend, target.arch, target.warp_size],
-                signature={name: encode(value) for name, value in src.signature.items()},
-                constants=[[list(path), encode(value)] for path, value in src.constants.items()],
-                attributes=[[list(path), encode(value)] for path, value in src.attrs.items()],
-                options={name: encode(value) for name, value in vars(compilation.options).items()},
-                given={name: encode(value) for name, value in compilation.given.items()},
-                tensordesc=encode(metadata.get("tensordesc_meta")),
+                tensordesc=self._encoder.encode(metadata.get("tensordesc_meta")),
                 cache_hit=bool(cache_hit),
-                compile_s=(times.ir_initialization + sum(t for _, t in times.lowering_stages)) / 1e6,
+                compile_s=compile_us / 1e6,
                 record_s=round(time.perf_counter() - start, 6),
-                site=compilation.site,
-                pid=os.getpid(),
             )
         )
         self._written.add(f"kernel {metadata['hash']}")
+
+    def kernel(self, compilation: Compilation, cache_hash: str) -> records.Kernel:
+        """Return the record of a kernel before it is compiled, having noted its functions."""
+        source, target, encode = compilation.source, compilation.target, self._encoder.encode
+        key = compilation.key
+        digest = hashlib.sha256("-".join([triton_key(), *key]).encode()).hexdigest()
+        return records.Kernel(
+            function=self.note_function(source.fn),
+            name=source.name,
+            symbol=None,
+            language=source.language.name,
+            hash=cache_hash,
+            key=key,
+            rederived=digest == cache_hash,
+            environment=compilation.environment,
+            target=[target.backend, target.arch, target.warp_size],
+            signature={name: encode(value) for name, value in source.signature.items()},
+            constants=[[list(path), encode(value)] for path, value in source.constants.items()],
+            attributes=[[list(path), encode(value)] for path, value in source.attrs.items()],
+            options={name: encode(value) for name, value in vars(compilation.options).items()},
+            given={name: encode(value) for name, value in compilation.given.items()},
+            tensordesc=None,
+            cache_hit=False,
+            compile_s=0.0,
+            record_s=0.0,
+            site=compilation.site,
+            pid=os.getpid(),
+        )
 
     def note_function(self, fn: Any) -> str:
         """Note a function and those that it calls; return its id."""
@@ -128,8 +141,8 @@ class Recorder:
         if name in self._written:
             return name
         self._written.add(name)
-        source, raw = fn.src, "".join(fn.raw_src)
-        self._append(
+        source, raw = fn.src, _raw_source(fn)
+        self._write(
             records.Function(
                 id=name,
                 type=_type_of(fn),
@@ -167,7 +180,7 @@ class Recorder:
         if name not in self._written:
             self._written.add(name)
             encode = self._encoder.encode
-            self._append(
+            self._write(
                 records.Aggregate(
                     id=name,
                     module=kind.__module__,
@@ -230,6 +243,14 @@ def _def_line(fn: Any, raw: str) -> int:
         return int(known)
     above = next((n for n, line in enumerate(raw.splitlines()) if line.lstrip().startswith("def ")), 0)
     return int(fn.starting_line_number) + above
+
+
+def _raw_source(fn: Any) -> str:
+    if hasattr(fn, "raw_src"):
+        return "".join(fn.raw_src)
+    import inspect
+
+    return inspect.getsource(fn.fn)
 
 
 def _functions_by_name(functions: Any) -> dict[str, Any]:

@@ -25,7 +25,7 @@ class ValueDecodeError(ValueError):
 
 
 def is_importable(module: str) -> bool:
-    """Whether `module` is Triton's or `math`: the builder has it too."""
+    """Return True for the modules that the builder has too: Triton's, and `math`."""
     return module.split(".")[0] in IMPORTABLE
 
 
@@ -148,7 +148,7 @@ def functions_of_class(kind: type) -> dict[str, Any]:
 
 
 def is_callable(value: Any) -> bool:
-    """Whether `value` is a function that Triton compiles or evaluates while it compiles."""
+    """Return True for a function that Triton compiles, or evaluates while it compiles."""
     from triton.runtime import jit
 
     if isinstance(value, getattr(jit, "JITCallable", jit.JITFunction)):

@@ -41,7 +41,7 @@ from .environments import (
 from .installing import root_digest
 from .rebuilt import RebuildJob, RebuiltCache, RebuiltKernel, fault_of, key_differences, rebuild_job, stated_key
 from .selection import kernels_for, neighbours, results_for, target_parts
-from .shipped_cache import INDUCTOR, KERNELS, RESULTS, Ingredients, Manifest, ShippedKernel
+from .shipped_cache import INDUCTOR, KERNELS, Ingredients, Manifest, ShippedKernel
 from .workers import Workers, describe
 
 LOG = logging.getLogger("aotbuild.build")
@@ -331,16 +331,8 @@ def _files(
             f"{counted(len(plan.capture.autotunes), 'autotuned key')}: the first start on {target.arch} measures them"
         )
     for result, kernel in chosen:
-        if not any(hooked for *_, hooked in result.configs):
-            job = {
-                "kind": "autotune",
-                "autotune": vars(result),
-                "target": kernel.target,
-                "environment": kernel.environment,
-            }
-            files |= _listed(workers.modules(job))
-    if chosen:
-        files[RESULTS] = _results_file(plan.capture, chosen)
+        job = {"kind": "autotune", "autotune": vars(result), "target": kernel.target, "environment": kernel.environment}
+        files |= _listed(workers.modules(job))
     files |= _launchers(plan, captured, target, workers, request, console)
     if request.inductor is not None:
         try:
@@ -354,16 +346,6 @@ def _listed(folders: Mapping[str, Mapping[str, bytes]]) -> dict[str, bytes]:
     return {
         f"{KERNELS}/{folder}/{name}": content for folder, files in folders.items() for name, content in files.items()
     }
-
-
-def _results_file(capture: Capture, chosen: Sequence[tuple[Any, Kernel]]) -> bytes:
-    """Return what `aot_capture` fills into autotuners at a start: the best config by function and key."""
-    functions = capture.functions
-    rows = [
-        {"function": functions[result.function].key, "name": result.name, "key": result.key, "best": result.best}
-        for result, _ in chosen
-    ]
-    return json.dumps({"format": 1, "results": rows}, sort_keys=True, indent=1).encode() + b"\n"
 
 
 def _launchers(

@@ -27,8 +27,6 @@ from aot_runtime.trust.checking import check_signature
 from aot_runtime.trust.policy import TrustPolicy
 
 MANIFEST = "captured.json"
-RESULTS = "autotune.json"
-"""File with results of autotuners that Triton does not keep itself, see `aot_capture`."""
 INDUCTOR = "inductor.bin"
 """File with what `torch.compiler.save_cache_artifacts` returned."""
 KERNELS = "cache"
@@ -37,7 +35,7 @@ ARCHIVE_SUFFIX = ".aotc"
 FORMAT = 1
 MAX_MANIFEST_BYTES = 64 << 20
 MAX_FILE_BYTES = 1 << 30
-_FILE = re.compile(rf"{KERNELS}/[A-Z2-7]{{52}}/[A-Za-z0-9_][A-Za-z0-9_.-]{{0,250}}|{RESULTS}|{INDUCTOR}")
+_FILE = re.compile(rf"{KERNELS}/[A-Z2-7]{{52}}/[A-Za-z0-9_][A-Za-z0-9_.-]{{0,250}}|{INDUCTOR}")
 """Names of files. A folder of Triton's cache is a SHA-256 in base 32."""
 _NAME = re.compile(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,127}")
 
