@@ -368,10 +368,19 @@ _ENVIRONMENT = set()
 
 
 def _set_environment(variables):
+    """Set the variables that a kernel was compiled with, and no others. Those that name files are refused."""
     for name in _ENVIRONMENT - set(variables):
         os.environ.pop(name, None)
-    os.environ.update(variables)
     _ENVIRONMENT.clear()
+    for name, value in variables.items():
+        if "/" in value:
+            raise RebuildError(f"it was compiled with {name}={value}: the file is not in the capture")
+    before = dict(os.environ)
+    os.environ.update(variables)
+    if unknown := sorted(set(variables) - set(_key_environment())):
+        os.environ.clear()
+        os.environ.update(before)
+        raise RebuildError(f"{unknown[0]} is not a variable that changes code of this Triton")
     _ENVIRONMENT.update(variables)
 
 
@@ -530,6 +539,8 @@ def _describe(targets):
         "key_ok": key_ok,
         "extension_suffix": sysconfig.get_config_var("EXT_SUFFIX"),
         "headers": sysconfig.get_paths()["include"],
+        "root": os.path.dirname(triton.__file__),
+        "environment": _key_environment(),
     }
 
 

@@ -9,19 +9,20 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterator
+import re
+from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from dataclasses import dataclass, field
-from importlib.util import find_spec
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from aot_capture.rebuild import TRITON_FOLDER
 from aot_runtime.folders import FOR_ALL, InTheWayError, OpenFolder, opened_folder
 
-from .shipped_cache import INDUCTOR, KERNELS, MANIFEST, RESULTS, Ingredients, ShippedCache
+from .shipped_cache import INDUCTOR, KERNELS, MANIFEST, Ingredients, ShippedCache
 
 OURS = "aotbuild"
-"""Folder in Triton's cache with the manifests of what is installed, and with autotuners' results."""
+"""Folder in Triton's cache with the manifests of what is installed, and with Inductor's artefacts."""
 GROUP = "__grp__"
 """Prefix of a kernel's list of files."""
 
@@ -32,7 +33,6 @@ class Installed:
 
     written: int = 0
     kept: int = 0
-    extra: list[str] = field(default_factory=list)
 
 
 def default_cache() -> Path:
@@ -42,8 +42,8 @@ def default_cache() -> Path:
     return Path(os.environ.get("TRITON_HOME") or Path.home()) / ".triton" / "cache"
 
 
-def install(shipped: ShippedCache, cache: Path) -> Installed:
-    """Install a shipped cache.
+def install(shipped: ShippedCache, cache: Path, triton: str) -> Installed:
+    """Install a shipped cache. `triton` is the folder of Triton, which kernels' metadata name; may be empty.
 
     Any number of processes may install or use the cache at once. Raises `ShippedCacheError` before anything is
     written, and `OSError`.
@@ -51,16 +51,14 @@ def install(shipped: ShippedCache, cache: Path) -> Installed:
     shipped.check()
     final = Path(os.path.abspath(cache))  # noqa: PTH100 links are kept: Triton uses the path as it is given
     final.mkdir(parents=True, exist_ok=True)
-    triton, done = triton_folder(), Installed()
+    done = Installed()
     with opened_folder(final) as top:
         for name, files in _folders(shipped):
             _install_folder(top, final, name, files, shipped, triton, done)
         with top.below(OURS, make=True, over_links=True) as ours:
             stem = f"{shipped.manifest.name}-{shipped.manifest.arch}"
-            for file, suffix in ((RESULTS, f"{stem}.{RESULTS}"), (INDUCTOR, f"{stem}.{INDUCTOR}")):
-                if file in shipped.manifest.files:
-                    ours.write(suffix, [shipped.read(file)], FOR_ALL)
-                    done.extra.append(suffix)
+            if INDUCTOR in shipped.manifest.files:
+                ours.write(f"{stem}.{INDUCTOR}", [shipped.read(INDUCTOR)], FOR_ALL)
             ours.write(f"{stem}.json", [shipped.source.read(MANIFEST, 1 << 30)], FOR_ALL)
     return done
 
@@ -110,53 +108,29 @@ def _is_there(folder: OpenFolder, name: str, content: bytes, is_group: bool) -> 
     return False
 
 
-def triton_folder() -> str:
-    """Return the folder of this Python's Triton, which is not imported; empty if there is none."""
-    found = find_spec("triton")
-    return str(Path(found.origin).parent) if found is not None and found.origin else ""
+def differences(there: Ingredients, here: Mapping[str, Any]) -> list[str]:
+    """Return the ingredients of the keys that an environment has otherwise: with any, every look-up misses.
 
-
-def differences(shipped: ShippedCache) -> list[str]:
-    """Return the ingredients of the keys that this environment has otherwise: with any, every look-up misses.
-
-    Raises `ModuleNotFoundError` if Triton is not in this environment.
+    `here` is the environment's description by `workers.describe`, for the manifest's target.
     """
-    here, there = ingredients_here(shipped), shipped.manifest.ingredients
     found = []
-    if there.triton != here.triton:
-        found.append(f"Triton: {there.triton} was captured, {here.triton} is here")
+    if there.triton != here["triton"]:
+        found.append(f"Triton: {there.triton} was captured, {here['triton']} is here")
     else:
-        names = [name for name in {**there.files, **here.files} if there.files.get(name) != here.files.get(name)]
+        names = [name for name in {**there.files, **here["files"]} if there.files.get(name) != here["files"].get(name)]
         if names:
             more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-            found.append(f"files of Triton {here.triton}: {', '.join(names[:4])}{more}")
-    if there.backend != here.backend:
-        found.append(f"compiler: {_last_line(there.backend)} was captured, {_last_line(here.backend)} is here")
-    if there.root and there.root != here.root:
-        found.append("the folder of Triton, whose path is in the keys of HIP before Triton 3.9, is another")
-    for name in sorted({**there.environment, **here.environment}):
-        was, now = there.environment.get(name), here.environment.get(name)
+            found.append(f"files of Triton {there.triton}: {', '.join(names[:4])}{more}")
+        (backend,) = here["backends"]
+        if there.backend != backend:
+            found.append(f"compiler: {_release(there.backend)} was captured, {_release(backend)} is here")
+    if there.root and there.root != root_digest(here["root"]):
+        found.append(f"Triton's folder, whose path is in the keys of HIP before Triton 3.9: here it is {here['root']}")
+    for name in sorted({**there.environment, **here["environment"]}):
+        was, now = there.environment.get(name), here["environment"].get(name)
         if was != now:
             found.append(f"{name}: {was or 'not set'} was captured, {now or 'not set'} is here")
     return found
-
-
-def ingredients_here(shipped: ShippedCache) -> Ingredients:
-    """Return the ingredients of keys in this environment. Imports Triton."""
-    import triton
-    from triton._C.libtriton import get_cache_invalidating_env_vars
-    from triton.backends.compiler import GPUTarget
-    from triton.compiler.compiler import make_backend
-
-    from aot_capture.installation import files_of_key
-
-    return Ingredients(
-        triton=triton.__version__,
-        files=files_of_key()[0],
-        backend=make_backend(GPUTarget(*shipped.manifest.target)).hash(),
-        environment=get_cache_invalidating_env_vars(),
-        root=root_digest(str(Path(triton.__file__).parent)),
-    )
 
 
 def root_digest(folder: str) -> str:
@@ -164,5 +138,7 @@ def root_digest(folder: str) -> str:
     return hashlib.sha256(folder.encode()).hexdigest()
 
 
-def _last_line(text: str) -> str:
-    return (text.strip().splitlines() or [""])[-1][:80]
+def _release(backend: str) -> str:
+    """Shorten the key of a backend: ptxas's version is in a text of several lines."""
+    found = re.search(r"V\d[\d.]+", backend)
+    return f"ptxas {found.group()}" if found else backend.strip()[-80:]

@@ -45,8 +45,12 @@ Exit status: that of the program; 1 if something would have compiled, without --
     "--kernels", type=click.Path(exists=True, path_type=Path, dir_okay=False), metavar="FILE",
     help="Capture file: an error says what differs from the nearest kernel in it.",
 )  # fmt: skip
-@click.option("--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write a report to this file.")
-@click.option("--arch", "target", type=OneArch(), help="Run without a GPU, as on this architecture: launches do nothing.")
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write a report to this file."
+)
+@click.option(
+    "--arch", "target", type=OneArch(), help="Run without a GPU, as on this architecture: launches do nothing."
+)
 @click.option("--env", "exports", is_flag=True, help="Print the environment that does this, for a shell; run nothing.")
 def run(
     program: tuple[str, ...], no_compile: bool, warn: bool, cache: Path | None, kernels: Path | None,
