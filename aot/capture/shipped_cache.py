@@ -24,7 +24,8 @@ from aot_runtime.contract.records import signature_names
 from aot_runtime.errors import AotError, BundleError
 from aot_runtime.folders import FOR_ALL, opened_folder
 from aot_runtime.trust.checking import check_signature
-from aot_runtime.trust.policy import TrustPolicy
+from aot_runtime.trust.policy import find_policy
+from aot_runtime.trust.reader import named_policy
 
 MANIFEST = "captured.json"
 INDUCTOR = "inductor.bin"
@@ -138,8 +139,11 @@ def folder_name(name: str, arch: str) -> str:
     return f"{name}-{arch}-cache"
 
 
-def open_shipped(path: Path, policy: TrustPolicy | None = None) -> ShippedCache:
+def open_shipped(path: Path, trust: Path | None = None) -> ShippedCache:
     """Open a shipped cache: a folder or an archive. Its signature is checked first, if there is a policy.
+
+    Args:
+        trust: a policy file. Defaults to that of the environment, see `aot_runtime.trust.reader`.
 
     Raises `ShippedCacheError` if it is malformed, `TrustError` if the policy does not accept it.
     """
@@ -152,7 +156,8 @@ def open_shipped(path: Path, policy: TrustPolicy | None = None) -> ShippedCache:
         raise ShippedCacheError(str(error)) from None
     if len(data) > MAX_MANIFEST_BYTES:
         raise ShippedCacheError(f"{path / MANIFEST} is over {MAX_MANIFEST_BYTES} bytes")
-    signed = None if policy is None else check_signature(source, data, policy, MANIFEST)
+    policy = named_policy(trust)
+    signed = None if policy is None else check_signature(source, data, find_policy(policy), MANIFEST)
     manifest = _decoded(data, path / MANIFEST)
     if signed is not None and signed.statement.predicate.name != manifest.name:
         raise ShippedCacheError(f"{path} is called {manifest.name!r}, and was signed as another")
@@ -191,6 +196,13 @@ def listed_files(files: Mapping[str, bytes]) -> dict[str, ShippedFile]:
         if not _FILE.fullmatch(name):
             raise ShippedCacheError(f"{name!r} is not a name of a file in a shipped cache")
     return {name: ShippedFile(len(files[name]), hashlib.sha256(files[name]).hexdigest()) for name in sorted(files)}
+
+
+def unpack_shipped(shipped: ShippedCache, folder: Path) -> None:
+    """Write the files of a shipped cache to an empty folder. Raises `ShippedCacheError` and `OSError`."""
+    with opened_folder(folder) as top:
+        for name in shipped.manifest.files:
+            top.create_all({name: shipped.read(name)}, FOR_ALL)
 
 
 def write_shipped(output: Path, name: str, files: Mapping[str, bytes], pack: bool) -> Path:

@@ -59,12 +59,9 @@ def install_cache(
     from aot.capture.installing import default_cache, differences, install
     from aot.capture.shipped_cache import open_shipped
     from aot_runtime.errors import AotError
-    from aot_runtime.trust.policy import find_policy
-    from aot_runtime.trust.reader import named_policy
 
     try:
-        named = named_policy(trust)
-        shipped = open_shipped(source, None if named is None else find_policy(named))
+        shipped = open_shipped(source, trust)
         here = _described(shipped, python)
         wrong = differences(shipped.manifest.ingredients, here) if here else []
         if check:
