@@ -9,7 +9,7 @@ import platform
 import re
 import sys
 import sysconfig
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Optional
 
@@ -22,13 +22,15 @@ _UNRELATED = ("TRITON_CACHE_", "TRITON_HOME", "TRITON_REDIS", "TRITON_REMOTE_", 
 
 def triton_key() -> str:
     """Return Triton's own key of its installation: the version and the sha256 of each file, in one text."""
+    return str(_key_function()())
+
+
+def _key_function() -> Callable[[], str]:
+    from triton.compiler import compiler
     from triton.runtime import cache
 
-    if hasattr(cache, "triton_key"):
-        return str(cache.triton_key())
-    from triton.compiler import compiler
-
-    return str(compiler.triton_key())
+    found: Callable[[], str] = (cache if hasattr(cache, "triton_key") else compiler).triton_key
+    return found
 
 
 def triton_root() -> Path:
@@ -40,11 +42,8 @@ def triton_root() -> Path:
 
 def key_files() -> Iterator[Path]:
     """Yield the files whose contents are in Triton's key, in the key's order."""
-    from triton.compiler import compiler
-    from triton.runtime import cache
-
     root = triton_root()
-    yield Path((cache if hasattr(cache, "triton_key") else compiler).__file__)
+    yield Path(str(sys.modules[_key_function().__module__].__file__))
     yield from _modules(root / "compiler", "triton.compiler.")
     yield from _modules(root / "backends", "triton.backends.")
     suffix = sysconfig.get_config_var("EXT_SUFFIX").split(".")[-1]
@@ -83,8 +82,11 @@ def files_of_key() -> tuple[dict[str, str], bool]:
         for path, stated in zip(paths, hashes if known else [""] * len(paths))
     ]
     root = triton_root()
-    names = [os.path.relpath(path, root) for path in paths]
-    return dict(zip(names, found)), known and found == hashes and len(set(names)) == len(names)
+    files: dict[str, str] = {}
+    for path, digest in zip(paths, found):
+        name = os.path.relpath(path, root)
+        files[f"./{name}" if name in files else name] = digest  # Triton 3.4 has a file in its key twice
+    return files, known and found == hashes
 
 
 def _hashes_in(key: str, version: str) -> list[str]:

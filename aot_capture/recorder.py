@@ -145,7 +145,7 @@ class Recorder:
         if name in self._written:
             return name
         self._written.add(name)
-        source, raw = fn.src, "".join(fn.raw_src)
+        source, raw = fn.src, _raw_source(fn)
         self._write(
             records.Function(
                 id=name,
@@ -247,6 +247,14 @@ def _def_line(fn: Any, raw: str) -> int:
         return int(known)
     above = next((n for n, line in enumerate(raw.splitlines()) if line.lstrip().startswith("def ")), 0)
     return int(fn.starting_line_number) + above
+
+
+def _raw_source(fn: Any) -> str:
+    if hasattr(fn, "raw_src"):
+        return "".join(fn.raw_src)
+    import inspect
+
+    return inspect.getsource(fn.fn)
 
 
 def _functions_by_name(functions: Any) -> dict[str, Any]:

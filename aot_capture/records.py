@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import json
 import os
+import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Optional, Union
 
 FORMAT = 1
+MAX_DEPTH = 100  # of values in each other, in a record
 Json = Any
 
 
@@ -234,7 +236,47 @@ def parse(line: str, where: str) -> Record:
         if not _fits(content[name], str(declared.type)):
             raise CaptureError(f"{where}: {kind}'s {name!r} is not of type {declared.type}: {str(content[name])[:60]}")
     record: Record = KINDS[kind](**content)
+    if fault := _fault(record):
+        raise CaptureError(f"{where}: {kind}'s {fault}")
     return record
+
+
+def _fault(record: Record) -> str:
+    """Return what is wrong with a record's values beyond their types; empty if nothing is."""
+    if _depth_over(vars(record), MAX_DEPTH):
+        return f"values are nested more than {MAX_DEPTH} deep"
+    if isinstance(record, Kernel):
+        if not re.fullmatch("[0-9a-f]{64}", record.hash):
+            return f"'hash' is not a SHA-256: {record.hash[:80]!r}"
+        if len(record.key) != 4:
+            return f"'key' has {len(record.key)} parts, not 4"
+        if list(map(type, record.target)) not in ([str, str, int], [str, int, int]):
+            return f"'target' is not a backend, an architecture and a number of lanes: {str(record.target)[:80]}"
+        for name, pairs in (("constants", record.constants), ("attributes", record.attributes)):
+            if not all(_is_at_path(pair) for pair in pairs):
+                return f"{name!r} are not pairs of a path and a value"
+        if not all(isinstance(value, dict) and isinstance(value.get("list"), list) for _, value in record.attributes):
+            return "'attributes' are not lists"
+    if isinstance(record, Autotune):
+        for config in record.configs:
+            if not (isinstance(config, list) and list(map(type, config)) == [dict, list, str, bool]):
+                return "'configs' are not values, times, a text and a flag each"
+    return ""
+
+
+def _is_at_path(pair: Any) -> bool:
+    if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[0], list)):
+        return False
+    return all(type(place) is int for place in pair[0])
+
+
+def _depth_over(value: Any, limit: int) -> bool:
+    level = [value]
+    while level and limit >= 0:
+        inner = [list(item.values()) if isinstance(item, dict) else item for item in level if isinstance(item, (dict, list))]
+        level = [item for items in inner for item in items if isinstance(item, (dict, list))]
+        limit -= 1
+    return bool(level)
 
 
 def _fits(value: Any, declared: str) -> bool:

@@ -1,1 +1,1 @@
-"""Kernels of a running Triton program, captured by `aot_capture`: built ahead of time and shipped."""
+"""Captured Triton programs: build their kernels without a GPU, and ship them into the program's cache."""

@@ -32,8 +32,12 @@ file cannot be read afterwards; 2 wrong usage.
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="File to write.")
 @click.option("--append", is_flag=True, help="Add to a file that exists.")
-@click.option("--no-source", is_flag=True, help="Keep hashes of the kernels' source only: the builder needs the sources.")
-@click.option("--arch", "target", type=OneArch(), help="Run without a GPU, as on this architecture: launches do nothing.")
+@click.option(
+    "--no-source", is_flag=True, help="Keep hashes of the kernels' source only: the builder needs the sources."
+)
+@click.option(
+    "--arch", "target", type=OneArch(), help="Run without a GPU, as on this architecture: launches do nothing."
+)
 @click.option("--env", "exports", is_flag=True, help="Print the environment that captures, for a shell; run nothing.")
 def capture(
     program: tuple[str, ...], output: Path, append: bool, no_source: bool, target: Target | None, exports: bool

@@ -45,8 +45,12 @@ Exit status: that of the program; 1 if something would have compiled, without --
     "--kernels", type=click.Path(exists=True, path_type=Path, dir_okay=False), metavar="FILE",
     help="Capture file: an error says what differs from the nearest kernel in it.",
 )  # fmt: skip
-@click.option("--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write a report to this file.")
-@click.option("--arch", "target", type=OneArch(), help="Run without a GPU, as on this architecture: launches do nothing.")
+@click.option(
+    "--json", "json_path", type=click.Path(path_type=Path, dir_okay=False), help="Write a report to this file."
+)
+@click.option(
+    "--arch", "target", type=OneArch(), help="Run without a GPU, as on this architecture: launches do nothing."
+)
 @click.option("--env", "exports", is_flag=True, help="Print the environment that does this, for a shell; run nothing.")
 def run(
     program: tuple[str, ...], no_compile: bool, warn: bool, cache: Path | None, kernels: Path | None,
@@ -91,20 +95,25 @@ def run(
 
 @contextmanager
 def _opened(cache: Path | None) -> Iterator[Path | None]:
-    """Yield the folder of a cache in Triton's layout: of `dist/…-cache`, of such a folder itself, or of an archive."""
-    if cache is None or cache.is_dir():
-        inner = cache / "cache" if cache is not None else None
-        yield inner.absolute() if inner is not None and inner.is_dir() else cache and cache.absolute()
-        return
-    import shutil
+    """Yield the folder of a cache in Triton's layout: of such a folder itself, or of a shipped cache, once verified."""
+    from aot.capture.shipped_cache import KERNELS, MANIFEST, open_shipped, unpack_shipped
+    from aot_runtime.errors import AotError
 
-    with tempfile.TemporaryDirectory(prefix="aotbuild-cache-") as unpacked:
-        try:
-            shutil.unpack_archive(cache, unpacked, filter="data")
-        except (shutil.ReadError, ValueError, OSError) as error:
-            raise click.UsageError(f"{cache}: {error}") from None
-        found = [*Path(unpacked).glob("cache"), *Path(unpacked).glob("*/cache"), Path(unpacked)]
-        yield found[0]
+    if cache is None or (cache.is_dir() and not (cache / MANIFEST).exists()):
+        yield cache and cache.absolute()
+        return
+    try:
+        shipped = open_shipped(cache)
+        shipped.check()
+        if cache.is_dir():
+            yield (cache / KERNELS).absolute()
+            return
+        unpacked = tempfile.TemporaryDirectory(prefix="aotbuild-cache-")
+        unpack_shipped(shipped, Path(unpacked.name))
+    except AotError as error:
+        raise click.UsageError(str(error)) from None
+    with unpacked:
+        yield Path(unpacked.name, KERNELS)
 
 
 def _print(report: Report) -> None:

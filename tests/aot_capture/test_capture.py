@@ -240,6 +240,8 @@ def test_other_tritons(session: Session, python: str, arch: str):
     lanes = 64 if arch == "gfx942" else 32
     command = ["--arch", arch, "--", python, "-c", f"import kernels; kernels.launch_all({lanes})"]
     result = session.aotbuild("capture", "-o", "kernels.jsonl", *command)
+    if "ROCm linker" in result.stderr:
+        pytest.skip("Triton 3.4 needs ROCm's linker, which this machine lacks")
     capture = read_capture(session.folder / "kernels.jsonl")
     assert result.returncode == 0, result.stderr
     assert len(capture.kernels) == 4 and all(kernel.rederived for kernel in capture.kernels)

@@ -15,11 +15,15 @@ import msgspec
 from .provenance import Provenance
 
 INDEX = "bundle.json"
-SIGNATURE = f"{INDEX}.sig"
-"""File in a bundle with the signature of its index by a key."""
-SIGSTORE = f"{INDEX}.sigstore.json"
-"""File in a bundle with the sigstore signature of its index, named as sigstore's tools name it."""
-SIGNATURES = (SIGNATURE, SIGSTORE)
+
+
+def signature_names(file: str) -> tuple[str, str]:
+    """Return the names of the files with a file's signature by a key, and by sigstore, as its tools name it."""
+    return f"{file}.sig", f"{file}.sigstore.json"
+
+
+SIGNATURE, SIGSTORE = SIGNATURES = signature_names(INDEX)
+"""Files in a bundle with the signatures of its index."""
 CODE_FOLDER, SELFTEST_FOLDER = "code", "selftest"
 TEXT_FILES = (
     "include/{name}.h", "include/{name}_variants.h", "src/{name}.c", "lib/cmake/{name}/{name}Config.cmake",

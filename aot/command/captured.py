@@ -1,0 +1,103 @@
+"""Options of `aotbuild` for capture files of Triton programs."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from dataclasses import dataclass, fields
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import click
+
+if TYPE_CHECKING:
+    from aot.build import Request
+
+CAPTURED_SUFFIX = ".jsonl"
+_FILE = click.Path(path_type=Path, exists=True, dir_okay=False)
+_FOLDER = click.Path(path_type=Path, exists=True, file_okay=False)
+
+
+@dataclass(frozen=True)
+class CapturedOptions:
+    """The options of a build of capture files, see `aot.capture.build.CaptureRequest`."""
+
+    triton: str | None
+    python: Path | None
+    headers: Path | None
+    ptxas: Path | None
+    inductor: Path | None
+    all_stages: bool
+
+    def check(self, has_captures: bool) -> None:
+        """Raise `UsageError` for options that do not go together."""
+        given = [field.name for field in fields(self) if getattr(self, field.name)]
+        if given and not has_captures:
+            raise click.UsageError(f"--{_NAMES[given[0]]} needs a capture file ({CAPTURED_SUFFIX})")
+        if self.triton and self.python:
+            raise click.UsageError("--triton and --python exclude each other")
+
+    def build(self, captures: tuple[Path, ...], request: Request) -> int:
+        """Build capture files with the options that builds of manifests have, too. Returns the exit status.
+
+        Raises `BuildError` and `CacheError`, and exits for a malformed file.
+        """
+        from aot.capture.build import CaptureRequest, build_captures
+        from aot_capture.records import CaptureError
+
+        try:
+            return build_captures(
+                CaptureRequest(
+                    captures=captures, targets=request.targets, output=request.output, jobs=request.jobs,
+                    timeout=request.timeout, cache=request.cache, neighbours=request.neighbours, pack=request.pack,
+                    signer=request.signer, dry_run=request.dry_run, tracebacks=request.tracebacks, quiet=request.quiet,
+                    **{field.name: getattr(self, field.name) for field in fields(self)},
+                )
+            )  # fmt: skip
+        except CaptureError as error:
+            raise click.UsageError(str(error)) from None
+
+
+_NAMES = {
+    "triton": "triton", "python": "python", "headers": "python-headers", "ptxas": "ptxas", "inductor": "inductor",
+    "all_stages": "all-stages",
+}  # fmt: skip
+_OPTIONS = (
+    click.option(
+        "--triton", metavar="VERSION",
+        help="For a capture file: compile by this version of Triton, in an environment that pip makes once.",
+    ),
+    click.option(
+        "--python", type=_FILE, metavar="PYTHON",
+        help="For a capture file: compile by the Triton of this Python.",
+    ),
+    click.option(
+        "--python-headers", "headers", type=_FOLDER, metavar="FOLDER",
+        help="For a capture file: where Python.h of the captured Python is, for the C launchers of Triton up to 3.6.",
+    ),
+    click.option(
+        "--ptxas", type=_FILE, metavar="PTXAS",
+        help="For a capture file: assemble by this ptxas, as a program with TRITON_PTXAS_PATH does.",
+    ),
+    click.option(
+        "--inductor", type=_FILE, metavar="FILE",
+        help="For a capture file: ship these bytes of torch.compiler.save_cache_artifacts, too.",
+    ),
+    click.option(
+        "--all-stages", is_flag=True,
+        help="For a capture file: ship all stages of each compilation, not the code objects alone.",
+    ),
+)  # fmt: skip
+
+
+def captured_options(command: Callable[..., None]) -> Callable[..., None]:
+    """Add the options of capture files to a command, which receives them as one argument, `captured`."""
+
+    @functools.wraps(command)
+    def wrapped(*arguments: Any, **options: Any) -> None:
+        own = {field.name: options.pop(field.name) for field in fields(CapturedOptions)}
+        return command(*arguments, captured=CapturedOptions(**own), **options)
+
+    for option in reversed(_OPTIONS):
+        wrapped = option(wrapped)
+    return wrapped
