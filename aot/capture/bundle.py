@@ -48,9 +48,10 @@ _DEFAULT_OPTIONS = ("num_warps", "num_stages", "num_ctas")
 
 @dataclass(frozen=True)
 class CapturedManifest:
-    """A manifest that was written, and the captured kernels that it leaves out, each with the reason."""
+    """A manifest that was written, its ops, and the captured kernels that it leaves out, each with the reason."""
 
     path: Path
+    ops: tuple[str, ...]
     left_out: tuple[str, ...]
 
 
@@ -84,7 +85,7 @@ def manifest_of(capture_file: Path | str, folder: Path) -> CapturedManifest:
         lines += _op_lines(name, spec)
     path = folder / MANIFEST
     path.write_text("\n".join(lines) + "\n")
-    return CapturedManifest(path, tuple(left_out))
+    return CapturedManifest(path, tuple(ops), tuple(left_out))
 
 
 def _kernels(capture: Capture) -> Iterator[tuple[str, Function, list[Kernel]]]:

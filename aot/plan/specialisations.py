@@ -76,7 +76,7 @@ def condition(entry: ConfigSpec, launch: LaunchSpec, op: OpSpec, tensors: Mappin
         parts += operands.typed(parameter, parameter_type(text))
     for parameter, value in entry.constants.items():
         parts += operands.equal(parameter, value, str(entry.when))
-    return " and ".join(dict.fromkeys(parts))
+    return " and ".join(dict.fromkeys(parts)) if len(parts) > 1 or not entry.when else str(entry.when)
 
 
 @dataclass(frozen=True)
