@@ -1,4 +1,4 @@
-"""The launch that a kernel is compiled for: its grid, and the functions around the kernel that compute its arguments."""
+"""The launch that a kernel is compiled for: its grid, and the functions around it that compute its arguments."""
 
 from __future__ import annotations
 

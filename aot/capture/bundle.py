@@ -18,15 +18,15 @@ from pathlib import Path
 from typing import Any
 
 from aot.manifest.schema import NAME
+from aot.manifest.yaml_text import flow
 from aot.plan.specialisations import DIVISIBLE, RANGED
 from aot.source.constants import LAYOUTS
-from aot.tune.yaml_text import flow
 from aot_capture.records import Capture, Function, Kernel, Launch, read_capture
 from aot_runtime.contract.dtypes import DTYPES, SCALAR_TYPES
 from aot_runtime.contract.names import RESERVED, RESERVED_OPS
 
-from .launch_functions import function_expressions
 from .kernel_files import PREFIX, KernelFiles, UnsupportedError
+from .launch_functions import function_expressions
 
 Json = Any
 Path_ = tuple[int, ...]
@@ -169,7 +169,9 @@ def _variant(function: Function, kernel: Kernel) -> _Variant:
     return _Variant(types, values, options)
 
 
-_NOT_OPTIONS = frozenset({"arch", "debug", "instrumentation_mode", "sanitize_overflow", "extern_libs", "launch_metadata"})
+_NOT_OPTIONS = frozenset(
+    {"arch", "debug", "instrumentation_mode", "sanitize_overflow", "extern_libs", "launch_metadata"}
+)
 
 
 def _is_option(value: Json) -> bool:
@@ -231,7 +233,9 @@ class _Op:
         every = [_variant(function, kernel) for kernel in kernels]
         self.launches = _launches(capture, kernels)
         self.autotunes = [item for item in capture.autotunes if item.function == function.id]
-        self.tuned = frozenset(name for item in self.autotunes for config in item.configs for name, _ in _kwargs(config))
+        self.tuned = frozenset(
+            name for item in self.autotunes for config in item.configs for name, _ in _kwargs(config)
+        )
         self.variants = self._winners(every)
         self.leaves = list(dict.fromkeys(leaf for item in every for leaf in (*item.types, *item.constants)))
         self.order = {name: number for number, name in enumerate(kernels[0].signature)}
@@ -568,7 +572,9 @@ class _Op:
         for leaf, absent in self.absent.items():
             is_none = leaf in item.constants and item.constants[leaf] is None
             when.append(f"{self.names[leaf]} {'==' if is_none else '!='} {absent}")
-        when += [part for name, values in self.options.items() for part in self._chosen(name, values, item.options[name])]
+        when += [
+            part for name, values in self.options.items() for part in self._chosen(name, values, item.options[name])
+        ]
         blocks = {leaf: self._constant(item.constants[leaf]) for leaf in sorted(self.tuned & item.constants.keys())}
         config = {"when": " and ".join(when), "blocks": blocks, "signature": dict(item.types), "constants": constants}
         return {key: value for key, value in config.items() if value} | {"options": dict(item.options)}
@@ -606,7 +612,9 @@ def _has_dtypes(variant: _Variant, key: Json) -> bool:
     told = [item.removeprefix("torch.") for item in _items(key) if isinstance(item, str)]
     pointees = [text.partition(":")[0].removeprefix("*") for text in variant.types.values() if text.startswith("*")]
     wanted = [(pointee, _DTYPES[pointee]) for pointee in pointees]
-    return len(told) < len(wanted) or all(name in names for name, names in zip(told[-len(wanted) :], wanted, strict=True))
+    return len(told) < len(wanted) or all(
+        name in names for name, names in zip(told[-len(wanted) :], wanted, strict=True)
+    )
 
 
 def _degree(config: Mapping[str, Any]) -> tuple[int, int]:

@@ -203,8 +203,8 @@ class KernelFiles:
                 return f"{_dotted(module, qualname, needed)}({', '.join(given)})"
             case {"namedtuple": [_, str(qualname), list(fields), list(values)]}:
                 needed.add("collections")
-                given = ", ".join(self.expression(item, needed) for item in values)
-                return f"collections.namedtuple({qualname.split('.')[-1]!r}, {fields!r})({given})"
+                texts = ", ".join(self.expression(item, needed) for item in values)
+                return f"collections.namedtuple({qualname.split('.')[-1]!r}, {fields!r})({texts})"
         tag = next(iter(value)) if isinstance(value, dict) and value else str(value)[:40]
         raise UnsupportedError(f"a value of kind '{tag}' is not supported")
 

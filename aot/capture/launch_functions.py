@@ -20,8 +20,7 @@ Json = Any
 
 
 def function_expressions(
-    functions: Sequence[Json],
-    arguments: Sequence[Mapping[str, Json]], meanings: Mapping[str, str]
+    functions: Sequence[Json], arguments: Sequence[Mapping[str, Json]], meanings: Mapping[str, str]
 ) -> list[str | None]:
     """Return the expressions that a function returns, one for each element of a tuple; None for one that has none.
 
@@ -59,9 +58,7 @@ def _returned(node: ast.Lambda | ast.FunctionDef) -> ast.expr | None:
 class _Numbers(ast.NodeTransformer):
     """Replaces names of the program by the arguments of the kernel that have their values."""
 
-    def __init__(
-        self, numbers: Sequence[Mapping[str, Json]], arguments: Sequence[Mapping[str, Json]], parameter: str
-    ):
+    def __init__(self, numbers: Sequence[Mapping[str, Json]], arguments: Sequence[Mapping[str, Json]], parameter: str):
         self._numbers, self._arguments, self._parameter = numbers, arguments, parameter
 
     def visit_Name(self, node: ast.Name) -> ast.expr:
@@ -96,7 +93,8 @@ def _substituted(text: str, meanings: Mapping[str, str]) -> str:
 
 def _node(function: Json) -> ast.Lambda | ast.FunctionDef | None:
     """Return the function's tree; None if the first line has several that it may be."""
-    found = list(_lambdas(function["source"]) if function["name"] == "<lambda>" else _definitions(function["source"]))
+    is_lambda = function["name"] == "<lambda>"
+    found: list[ast.Lambda | ast.FunctionDef] = [*(_lambdas if is_lambda else _definitions)(function["source"])]
     fitting = [item for item in found if [one.arg for one in item.args.args] == function["parameters"]]
     if len(fitting) > 1:
         fitting = [item for item in fitting if _texts(item) == set(function["texts"])]
@@ -149,9 +147,8 @@ def _ends(text: str) -> Iterator[int]:
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             position = offsets[token.start[0] - 1] + token.start[1]
-            if token.type in (tokenize.NEWLINE, tokenize.NL, tokenize.COMMENT, tokenize.ENDMARKER) and depth == 0:
-                yield position
-            elif token.type == tokenize.OP and token.string == "," and depth == 0:
+            is_end = token.type in (tokenize.NEWLINE, tokenize.NL, tokenize.COMMENT, tokenize.ENDMARKER)
+            if depth == 0 and (is_end or token.string == ","):
                 yield position
             elif token.type == tokenize.OP and token.string in "([{":
                 depth += 1

@@ -58,7 +58,6 @@ class CapturedOptions:
         except CaptureError as error:
             raise click.UsageError(str(error)) from None
 
-
     def manifests(self, captures: tuple[Path, ...], output: Path, quiet: bool) -> tuple[Path, ...]:
         """Write a manifest of each capture file to the output folder, if a bundle is asked for, and return them.
 

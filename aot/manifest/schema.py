@@ -121,7 +121,8 @@ class TensorSpec(Spec):
     align: bool = Field(True, description="The aligned specialisation needs its address and strides aligned.")
     large: bool = Field(False, description="The aligned specialisation takes it beyond 2 GiB too: i64 strides.")
     pointer: bool = Field(
-        False, description="An array of any shape, which may overlap others: the kernel's own arguments say how it lies."
+        False,
+        description="An array of any shape, which may overlap others: the kernel's own arguments say how it lies.",
     )
     doc: str = ""
 

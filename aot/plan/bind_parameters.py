@@ -126,7 +126,8 @@ class Binder:
         if part.name in entry.constants:
             yield self._bind_constant(part, entry.constants[part.name], variant, known)
         elif part.name in entry.signature:
-            yield self._typed(self._bind(part, value, variant, known), entry)
+            given = None if isinstance(value, Absent | tuple) else value
+            yield self._typed(self._bind(part, given, variant, known), entry)
         elif isinstance(value, Absent):
             yield BoundParameter(part.name, "constexpr", constant=value.constant)
         elif isinstance(value, tuple):
@@ -150,13 +151,10 @@ class Binder:
         wanted = parameter_type(entry.signature[bound.name])
         if bound.dtype and bound.type != wanted.type:
             raise self._entry_error(entry, bound.name, f"'{bound.name}' is {bound.type}, not {wanted.type}")
-        if bound.type == "constexpr":
-            value = literal(bound.constant)
-            bound = dataclasses.replace(bound, constant=None, value=value)
+        if isinstance(bound.constant, bool | int | float):  # a number that the manifest binds to a run-time parameter
+            bound = dataclasses.replace(bound, constant=None, value=literal(bound.constant))
         divisible = ALIGNMENT if wanted.divisible else 1
-        return dataclasses.replace(
-            bound, type=wanted.type, divisible=divisible, ranged=wanted.ranged, specialised=True
-        )
+        return dataclasses.replace(bound, type=wanted.type, divisible=divisible, ranged=wanted.ranged, specialised=True)
 
     def _bind_tuple(
         self, part: Parameter, values: tuple[Value, ...], variant: VariantSpec, known: Mapping[str, Any]

@@ -134,7 +134,11 @@ class _Operands:
         if isinstance(bound, BindSpec):
             bound = bound.value
         name = parameter if bound is None or isinstance(bound, list) else str(bound)
-        return name.removesuffix("_ptr") if name not in self.tensors and name.removesuffix("_ptr") in self.tensors else name
+        return (
+            name.removesuffix("_ptr")
+            if name not in self.tensors and name.removesuffix("_ptr") in self.tensors
+            else name
+        )
 
     def _is_known(self, operand: str) -> bool:
         """Return True for a value of each call; a block of a config is none."""

@@ -251,7 +251,10 @@ class _Calls:
 
     def _upload(self, tensor: Tensor, value: np.ndarray[Any, Any], stream: Any) -> DeviceArray:
         order = packing_order(tensor, value.ndim, value.strides)
-        if tensor.pointer and packed_order(value.shape, tuple(step // value.itemsize for step in value.strides)) is None:
+        if (
+            tensor.pointer
+            and packed_order(value.shape, tuple(step // value.itemsize for step in value.strides)) is None
+        ):
             raise ArgumentError(
                 f"{self.op.name}: argument '{tensor.name}' has gaps or repeated elements, and its copy on the device "
                 "would have none: the kernel's strides would be wrong; pass a packed array, or a device array"

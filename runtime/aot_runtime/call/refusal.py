@@ -115,7 +115,10 @@ class Refusal:
 def _parts_unmet(condition: str, names: Mapping[str, Any]) -> list[str]:
     """Return the parts of a condition, as `and` joins them, that do not hold."""
     tree = parse(condition or "True").tree
-    parts = [ast.unparse(part) for part in (tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else [tree])]
+    parts = [
+        ast.unparse(part)
+        for part in (tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else [tree])
+    ]
     return [part for part in parts if parse(part).partial(names) in (False, 0)]
 
 

@@ -150,7 +150,7 @@ def packing_order(tensor: Tensor, rank: int, like: Shape = (), innermost: int | 
     """Return the order of dims (outermost first) in which an array for a tensor is packed.
 
     Contiguous dims are innermost; the others stay in place. If several dims may be the innermost, it is `innermost`,
-    else the one with the smallest stride in `like`. Dims of an array for a pointer keep the order that they have in `like`.
+    else the one with the smallest stride in `like`. An array for a pointer keeps its order of dims.
     Returns None if `rank` differs from the tensor's.
     """
     if tensor.pointer:

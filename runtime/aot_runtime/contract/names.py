@@ -26,9 +26,9 @@ Names = dict[str, type]
 Known = Mapping[str, type]
 """The names that an expression may read, with their types."""
 
-RESERVED = frozenset(
-    {"num_cus", "aligned", "stream", "extent", *EXPRESSION_NAMES, *expressions.FUNCTIONS}
-) | frozenset(keyword.kwlist)
+RESERVED = frozenset({"num_cus", "aligned", "stream", "extent", *EXPRESSION_NAMES, *expressions.FUNCTIONS}) | frozenset(
+    keyword.kwlist
+)
 RESERVED_OPS = frozenset(
     {"arch", "device", "explain", "id", "index", "load", "name", "ops", "path", "preload", "selftest", "version"}
 )

@@ -72,8 +72,6 @@ def ops(folder: Path) -> Bundle:
     return open_bundle(folder, device=strict_device())
 
 
-
-
 def test_an_op_has_the_arguments_of_the_kernel(ops: Bundle):
     assert ops.ops == ("add", "negate", "fill", "pair_sum")
     add = next(op for op in ops.index.ops if op.name == "add")

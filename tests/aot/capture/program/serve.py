@@ -71,5 +71,5 @@ add[grid_of(1024)](half, x, half, 1024, 3, 2.0, BLOCK=128, F=helpers.relu)
 add[grid_of(1000)](odd, x, x, 1000, 1 << 33, 2.0, BLOCK=256, F=halve, num_warps=8)
 negate[(4,)](x, 1024, BLOCK=256)
 for n in (640, 100):
-    fill[lambda meta: (triton.cdiv(n, meta["BLOCK"]),)](x, n, 1.5)
+    fill[grid_of(n)](x, n, 1.5)
 pair_sum[(1,)]((half, 3), x, 16, BLOCK=64, DTYPE=tl.float32)
