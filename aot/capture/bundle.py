@@ -22,7 +22,7 @@ from aot.manifest.yaml_text import flow
 from aot.plan.specialisations import DIVISIBLE, RANGED
 from aot.source.constants import LAYOUTS
 from aot_capture.records import Capture, Function, Kernel, Launch, read_capture
-from aot_runtime.contract.dtypes import DTYPES, SCALAR_TYPES
+from aot_runtime.contract.dtypes import DTYPES, FLAG_TYPES, FLOAT_TYPES, SCALAR_TYPES
 from aot_runtime.contract.names import RESERVED, RESERVED_OPS
 
 from .kernel_files import PREFIX, KernelFiles, UnsupportedError
@@ -34,8 +34,8 @@ MANIFEST = "manifest.yaml"
 GRID = ("grid_x", "grid_y", "grid_z")
 _HINTS = {"tt.divisibility": DIVISIBLE, "tt.pointer_range": RANGED}
 _DTYPES = {dtype.triton: name for name, dtype in DTYPES.items()}
-_INTEGERS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
-_FLOATS = ("fp16", "bf16", "fp32", "fp64")
+_INTEGERS = tuple(name for name, kind in SCALAR_TYPES.items() if kind.low is not None and name not in FLAG_TYPES)
+_FLOATS = FLOAT_TYPES
 _LOWEST = {
     **{name: str(kind.low) for name, kind in SCALAR_TYPES.items() if kind.low is not None},
     **dict.fromkeys(_FLOATS, "-1e999"),
