@@ -5,8 +5,9 @@ with a line on standard output. Of the capture file it runs functions alone, as 
 the captured program nor torch.
 """
 
-import __future__
+from __future__ import annotations
 
+import __future__ as features
 import ast
 import hashlib
 import importlib.util
@@ -18,6 +19,8 @@ import sys
 import sysconfig
 import tempfile
 import traceback
+from collections.abc import Iterable
+from typing import Any, Optional
 
 if __name__ == "__main__":  # run by its path: the package is loaded without an entry on sys.path
     _HERE = os.path.dirname(os.path.abspath(__file__))
@@ -29,6 +32,9 @@ if __name__ == "__main__":  # run by its path: the package is loaded without an 
 
 from aot_capture.installation import files_of_key, triton_key
 from aot_capture.values import Decoder
+
+Message = dict[str, Any]
+Records = dict[str, dict[str, Any]]
 
 TRITON_FOLDER = "@TRITON@"
 """Stands for the folder of Triton's package in the metadata of a kernel, until the kernel is installed."""
@@ -47,20 +53,30 @@ class RebuildError(Exception):
 class Session:
     """Functions and classes of a capture file, and the installation of Triton whose keys are stated."""
 
-    def __init__(self, functions, aggregates, stated_key, root, binary_only):
+    def __init__(
+        self,
+        functions: Records,
+        aggregates: Records,
+        stated_key: Optional[str],
+        root: Optional[str],
+        binary_only: bool,
+    ) -> None:
         """Open a session.
 
         Args:
             functions: `function` records by id.
             aggregates: `aggregate` records by id.
             stated_key: the captured installation's part of the cache keys; None for this installation's own.
-            root: folder of Triton in the captured installation, which HIP backends before 3.9 hash; None for this one's.
+            root: folder of the captured Triton, which is in the keys of HIP before 3.9; None for this one's.
             binary_only: leave out the stages of compilation before the code object.
         """
         import triton
 
         self.records, self.class_records, self.root, self.binary_only = functions, aggregates, root, binary_only
-        self.functions, self.classes, self.differing, self.begun = {}, {}, {}, set()
+        self.functions: dict[str, Any] = {}
+        self.classes: dict[str, Any] = {}
+        self.differing: dict[str, list[str]] = {}
+        self.begun: set[str] = set()
         self.decode = Decoder(self.function, self.aggregate).decode
         self.here = os.path.dirname(triton.__file__)
         if stated_key is not None:
@@ -71,15 +87,15 @@ class Session:
         if hasattr(triton.knobs.nvidia, "dump_ptxas_log"):
             triton.knobs.nvidia.dump_ptxas_log = True  # for the warnings of ptxas
 
-    def _by_name(self, encoded):
+    def _by_name(self, encoded: dict[str, Any]) -> dict[str, Any]:
         return {name: self.decode(value) for name, value in encoded.items()}
 
-    def _by_path(self, encoded):
+    def _by_path(self, encoded: list[Any]) -> dict[tuple[int, ...], Any]:
         return {tuple(path): self.decode(value) for path, value in encoded}
 
     # Functions and classes
 
-    def aggregate(self, identifier):
+    def aggregate(self, identifier: str) -> Any:
         """Return the class of an `aggregate` record."""
         from triton.language import core
 
@@ -94,7 +110,7 @@ class Session:
             self.classes[identifier] = core._aggregate(type(record["qualname"].split(".")[-1], (), body))
         return self.classes[identifier]
 
-    def function(self, identifier):
+    def function(self, identifier: str) -> Any:
         """Return the JITFunction (or its like) of a `function` record: source, lines, and the globals that it names."""
         if identifier not in self.functions:
             if identifier not in self.records:
@@ -108,7 +124,7 @@ class Session:
                 self.begun.discard(identifier)
         return self.functions[identifier]
 
-    def _make(self, identifier):
+    def _make(self, identifier: str) -> None:
         from triton.experimental.gluon._runtime import GluonJITFunction
         from triton.runtime import jit
 
@@ -150,7 +166,7 @@ class Session:
         if record["launch_metadata"]:
             made.launch_metadata = None
 
-    def _all_unlike(self, identifiers):
+    def _all_unlike(self, identifiers: list[str]) -> list[str]:
         """Return the functions among these, and those that they use, whose hash is another here than captured."""
         seen, waiting, found = set(), list(identifiers), []
         while waiting:
@@ -167,7 +183,7 @@ class Session:
 
     # Jobs
 
-    def kernel(self, job):
+    def kernel(self, job: Message) -> Message:
         """Compile a kernel. Returns its folder in the cache, its files, and what a launch must know."""
         import triton
         from triton.compiler.compiler import ASTSource, make_backend
@@ -207,7 +223,7 @@ class Session:
             "listing": _text(compiled.asm.get("amdgcn") or compiled.asm.get("ptx")),
         }
 
-    def _options(self, record, target, backend):
+    def _options(self, record: Message, target: Any, backend: Any) -> dict[str, Any]:
         from triton.compiler.compiler import make_backend
 
         options = self._by_name(record["options"])
@@ -227,7 +243,7 @@ class Session:
             if name in known and name not in OPTIONS_OF_TARGET and (name in chosen or value != captured.get(name))
         }
 
-    def _files(self, compiled):
+    def _files(self, compiled: Any) -> list[str]:
         """Write the kernel's files as they are shipped: no path in them. Returns their names."""
         folder = os.path.dirname(next(iter(compiled.metadata_group.values())))
         names = sorted(name for name in compiled.metadata_group if not (self.binary_only and name.endswith(".source")))
@@ -243,7 +259,7 @@ class Session:
         _write(os.path.join(folder, f"__grp__{listed}"), json.dumps({"child_paths": group}))
         return [*names, f"__grp__{listed}"]
 
-    def autotune(self, job):
+    def autotune(self, job: Message) -> Message:
         """Write the result of an autotuner where Triton looks for it, and `aot_capture.autotuning`: with a pre_hook, too."""
         from triton.compiler.compiler import make_backend
         from triton.runtime import cache
@@ -259,7 +275,7 @@ class Session:
         path = manager.put(json.dumps({"key": key, "configs_timings": timings}), name, binary=False)
         return {"folder": os.path.basename(os.path.dirname(path)), "files": [name]}
 
-    def launchers(self, job):
+    def launchers(self, job: Message) -> Message:
         """Compile the C modules that Triton up to 3.6 makes with a C compiler at its first launches.
 
         The job has `kernels` (records), `target`, `headers` (the folder of Python.h) and `suffix` of extension modules.
@@ -274,7 +290,7 @@ class Session:
                 texts[file.read()] = "cuda_utils"
         return {"modules": [_c_module(text, name, job) for text, name in texts.items()]}
 
-    def _launcher_text(self, record):
+    def _launcher_text(self, record: Message) -> str:
         constants, signature = self._by_path(record["constants"]), self._by_name(record["signature"])
         described = self.decode(record["tensordesc"])
         if record["target"][0] == "cuda":
@@ -291,7 +307,7 @@ class Session:
 # Functions of the capture file
 
 
-def _defined(record, module, file):
+def _defined(record: Message, module: dict[str, Any], file: str) -> Any:
     """Run the definition of a function and return the function. Nothing else is allowed in its source."""
     source, name = record["source"], record["name"]
     body = ast.parse(source).body
@@ -308,12 +324,12 @@ def _defined(record, module, file):
     return function
 
 
-def _builtins():
+def _builtins() -> dict[str, Any]:
     import builtins
 
     allowed = {name: value for name, value in vars(builtins).items() if name not in FORBIDDEN_BUILTINS}
 
-    def import_known(name, *arguments, **options):
+    def import_known(name: str, *arguments: Any, **options: Any) -> Any:
         if name.partition(".")[0] not in ("math", "triton"):
             raise ImportError(f"captured functions import math and triton only, not {name}")
         return __import__(name, *arguments, **options)
@@ -321,7 +337,7 @@ def _builtins():
     return dict(allowed, __import__=import_known)
 
 
-def _functions_in(value):
+def _functions_in(value: Any) -> list[str]:
     """Return the ids of functions in an encoded value."""
     found, waiting = [], [value]
     while waiting:
@@ -337,7 +353,7 @@ def _functions_in(value):
 # Triton's key
 
 
-def _state_triton_key(text):
+def _state_triton_key(text: str) -> None:
     import triton.compiler.compiler as compiler
     import triton.runtime.cache as cache
 
@@ -346,13 +362,13 @@ def _state_triton_key(text):
             module.triton_key = lambda: text
 
 
-def _state_root(here, root):
+def _state_root(here: str, root: str) -> None:
     """Hash options of HIP with the paths of the captured installation, where this Triton hashes paths."""
     from triton.backends.amd.compiler import HIPOptions
 
     hashed = HIPOptions.hash
 
-    def stated(self):
+    def stated(self: Any) -> Any:
         moved = object.__new__(type(self))
         libraries = tuple((name, path.replace(here, root)) for name, path in self.extern_libs)
         moved.__dict__.update(self.__dict__, extern_libs=libraries)
@@ -364,10 +380,10 @@ def _state_root(here, root):
     HIPOptions.hash = stated
 
 
-_ENVIRONMENT = set()
+_ENVIRONMENT: set[str] = set()
 
 
-def _set_environment(variables):
+def _set_environment(variables: dict[str, str]) -> None:
     """Set the variables that a kernel was compiled with, and no others. Those that name files are refused."""
     for name in _ENVIRONMENT - set(variables):
         os.environ.pop(name, None)
@@ -384,7 +400,7 @@ def _set_environment(variables):
     _ENVIRONMENT.update(variables)
 
 
-def _key_environment():
+def _key_environment() -> dict[str, str]:
     from triton._C.libtriton import get_cache_invalidating_env_vars
 
     return get_cache_invalidating_env_vars()
@@ -393,31 +409,31 @@ def _key_environment():
 # Targets and launches
 
 
-def _target(parts):
+def _target(parts: list[Any]) -> Any:
     from triton.backends.compiler import GPUTarget
 
     return GPUTarget(*parts)
 
 
-def _assume(target):
+def _assume(target: Any) -> None:
     """Let kernels ask for their target while they are compiled, without a GPU."""
     from triton.runtime.driver import driver
 
     class Driver:
-        def get_current_target(self):
+        def get_current_target(self) -> Any:
             return target
 
-        def get_current_device(self):
+        def get_current_device(self) -> int:
             return 0
 
     driver.set_active(Driver())
 
 
-def _with_pointer_ranges(signature, attributes):
+def _with_pointer_ranges(signature: dict[str, Any], attributes: dict[tuple[int, ...], Any]) -> dict[tuple[int, ...], Any]:
     """Promise that tensors are smaller than 2 GB, as HIP's launches find out and CUDA's do not."""
     found = dict(attributes)
 
-    def visit(kind, path):
+    def visit(kind: Any, path: tuple[int, ...]) -> None:
         if isinstance(kind, tuple):
             for place, item in enumerate(kind):
                 visit(item, (*path, place))
@@ -429,7 +445,7 @@ def _with_pointer_ranges(signature, attributes):
     return dict(sorted(found.items()))
 
 
-def _arguments(signature, metadata):
+def _arguments(signature: dict[str, Any], metadata: dict[str, Any]) -> Optional[list[list[str]]]:
     """Return (name, type) of each argument of a launch; None where this Triton does not say how it passes them."""
     described = metadata.get("tensordesc_meta")
     types = {name: kind for name, kind in signature.items()}
@@ -443,7 +459,7 @@ def _arguments(signature, metadata):
         }
     found = []
 
-    def visit(name, kind):
+    def visit(name: str, kind: Any) -> None:
         if isinstance(kind, tuple):
             for place, item in enumerate(kind):
                 visit(f"{name}.{place}", item)
@@ -455,7 +471,7 @@ def _arguments(signature, metadata):
     return found
 
 
-def _c_module(text, name, job):
+def _c_module(text: str, name: str, job: Message) -> Message:
     """Compile a C module and put it where Triton looks for it. Returns its folder and file."""
     from triton.runtime import build, cache
 
@@ -480,7 +496,7 @@ def _c_module(text, name, job):
     return {"folder": os.path.basename(os.path.dirname(path)), "files": [os.path.basename(path)]}
 
 
-def _run_compiler(arguments):
+def _run_compiler(arguments: list[str]) -> None:
     compiler = os.environ.get("CC") or "cc"
     try:
         subprocess.run([compiler, *arguments], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
@@ -493,16 +509,16 @@ def _run_compiler(arguments):
 # Lines in and out
 
 
-def _write(path, text):
+def _write(path: str, text: str) -> None:
     with open(path, "w") as file:
         file.write(text)
 
 
-def _text(value):
+def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _reason(error, records):
+def _reason(error: BaseException, records: Iterable[Message]) -> str:
     """Describe an exception of a compilation in a few lines, with the line of the kernel where Triton has it.
 
     `records` are the functions, by whose texts Triton names places.
@@ -526,7 +542,7 @@ def _reason(error, records):
     return "\n".join(lines)
 
 
-def _describe(targets):
+def _describe(targets: list[list[Any]]) -> Message:
     """Describe this installation, for the builder to compare with the captured one."""
     import triton
     from triton.compiler.compiler import make_backend
@@ -544,7 +560,7 @@ def _describe(targets):
     }
 
 
-def _serve(folder):
+def _serve(folder: str) -> None:
     """Answer the lines of standard input. What compilers print goes to files in the folder."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     native = open(os.path.join(folder, "native"), "w+b", buffering=0)

@@ -83,7 +83,7 @@ def test_kernels_are_built_for_other_gpus_of_the_vendor(own: Built):
 def test_what_cannot_carry_over_is_named_by_kernel(own: Built):
     result = own.build(arch="gfx1100")
     assert result.returncode == 1 and "1 kernel cannot be rebuilt; nothing was written" in result.stderr
-    assert "kernels.gluon_copy" in result.stderr and "lanes" in result.stderr.lower() + "lanes"
+    assert "kernels.gluon_copy" in result.stderr
     assert not (own.session.folder / "dist" / "kernels-gfx1100-cache").exists()
 
 
