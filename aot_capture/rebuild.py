@@ -7,10 +7,10 @@ the captured program nor torch.
 
 from __future__ import annotations
 
-import __future__ as features
 import ast
 import hashlib
 import importlib.util
+import io
 import json
 import linecache
 import os
@@ -22,15 +22,22 @@ import traceback
 from collections.abc import Iterable
 from typing import Any, Optional
 
-if __name__ == "__main__":  # run by its path: the package is loaded without an entry on sys.path
-    _HERE = os.path.dirname(os.path.abspath(__file__))
-    _SPEC = importlib.util.spec_from_file_location(
-        "aot_capture", os.path.join(_HERE, "__init__.py"), submodule_search_locations=[_HERE]
-    )
-    sys.modules["aot_capture"] = importlib.util.module_from_spec(_SPEC)
-    _SPEC.loader.exec_module(sys.modules["aot_capture"])
 
-from aot_capture.installation import files_of_key, triton_key
+def _load_package() -> None:
+    """Make `aot_capture` importable by its path, without an entry on sys.path."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    spec = importlib.util.spec_from_file_location(
+        "aot_capture", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
+    )
+    assert spec is not None and spec.loader is not None
+    sys.modules["aot_capture"] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
+
+
+if __name__ == "__main__":
+    _load_package()
+
+from aot_capture.installation import files_of_key, triton_key, triton_root
 from aot_capture.values import Decoder
 
 Message = dict[str, Any]
@@ -38,11 +45,10 @@ Records = dict[str, dict[str, Any]]
 
 TRITON_FOLDER = "@TRITON@"
 """Stands for the folder of Triton's package in the metadata of a kernel, until the kernel is installed."""
-PRINTED_CHARS = 1 << 16
-"""Most characters of the compiler's output in an answer."""
+PRINTED_BYTES = 1 << 16
+"""Most bytes of the compiler's output in an answer: its end."""
 OPTIONS_OF_TARGET = ("arch", "backend_name", "warp_size", "extern_libs", "ir_override")
 """Compiler options that the target decides, and those that name files."""
-SESSION = ("functions", "aggregates", "stated_key", "root", "binary_only")
 FORBIDDEN_BUILTINS = ("breakpoint", "compile", "eval", "exec", "exit", "input", "open", "quit")
 
 
@@ -193,9 +199,11 @@ class Session:
         _set_environment(record["environment"])
         _assume(target)
         fn = self.function(record["function"])
-        kind = ASTSource
+        kind: Any = ASTSource
         if record["language"] == "GLUON":
-            from triton.experimental.gluon._runtime import GluonASTSource as kind
+            from triton.experimental.gluon._runtime import GluonASTSource
+
+            kind = GluonASTSource
         backend = make_backend(target)
         given = self._options(record, target, backend)
         attributes = self._by_path(record["attributes"])
@@ -280,7 +288,7 @@ class Session:
 
         The job has `kernels` (records), `target`, `headers` (the folder of Python.h) and `suffix` of extension modules.
         """
-        texts = {}
+        texts: dict[str, str] = {}
         for record in job["kernels"]:
             texts.setdefault(self._launcher_text(record), "__triton_launcher")
         if job["target"][0] == "cuda":
@@ -314,11 +322,7 @@ def _defined(record: Message, module: dict[str, Any], file: str) -> Any:
     if len(body) != 1 or not isinstance(body[0], ast.FunctionDef) or body[0].name != name or body[0].decorator_list:
         raise RebuildError(f"the source of {name!r} is not the definition of this function alone")
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-    try:
-        exec(compile(source, file, "exec", dont_inherit=True), module)
-    except (NameError, AttributeError):  # of annotations; they are texts then
-        flags = __future__.annotations.compiler_flag
-        exec(compile(source, file, "exec", flags, dont_inherit=True), module)
+    exec(compile(source, file, "exec", dont_inherit=True), module)
     function = module[name]
     function.__module__, function.__qualname__ = record["module"], record["qualname"]
     return function
@@ -429,7 +433,9 @@ def _assume(target: Any) -> None:
     driver.set_active(Driver())
 
 
-def _with_pointer_ranges(signature: dict[str, Any], attributes: dict[tuple[int, ...], Any]) -> dict[tuple[int, ...], Any]:
+def _with_pointer_ranges(
+    signature: dict[str, Any], attributes: dict[tuple[int, ...], Any]
+) -> dict[tuple[int, ...], Any]:
     """Promise that tensors are smaller than 2 GB, as HIP's launches find out and CUDA's do not."""
     found = dict(attributes)
 
@@ -475,7 +481,7 @@ def _c_module(text: str, name: str, job: Message) -> Message:
     """Compile a C module and put it where Triton looks for it. Returns its folder and file."""
     from triton.runtime import build, cache
 
-    here = os.path.dirname(sys.modules["triton"].__file__)
+    here = str(triton_root())
     backend = "nvidia" if job["target"][0] == "cuda" else "amd"
     suffix = getattr(build, "platform_key", lambda: "")()
     manager = cache.get_cache_manager(hashlib.sha256((text + suffix).encode()).hexdigest())
@@ -501,9 +507,9 @@ def _run_compiler(arguments: list[str]) -> None:
     try:
         subprocess.run([compiler, *arguments], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
     except OSError as error:
-        raise RebuildError(f"the C compiler {compiler!r} cannot be run: {error.strerror}")
+        raise RebuildError(f"the C compiler {compiler!r} cannot be run: {error.strerror}") from None
     except subprocess.CalledProcessError:
-        raise RebuildError(f"the C compiler {compiler!r} fails: are the headers those of Python?")
+        raise RebuildError(f"the C compiler {compiler!r} fails: are the headers those of Python?") from None
 
 
 # Lines in and out
@@ -523,7 +529,8 @@ def _reason(error: BaseException, records: Iterable[Message]) -> str:
 
     `records` are the functions, by whose texts Triton names places.
     """
-    lines, cause = [], error
+    lines: list[str] = []
+    cause: Any = error
     while cause is not None and hasattr(cause, "error_message"):
         line, source = getattr(cause.node, "lineno", None), cause.src or ""
         record = next((record for record in records if record["source"] == source), None)
@@ -560,37 +567,45 @@ def _describe(targets: list[list[Any]]) -> Message:
     }
 
 
+def _answer(job: Message, sessions: list[Session]) -> Message:
+    """Do what a line asks for. `sessions` has the session, once there is one."""
+    kind = job.pop("kind")
+    if kind == "describe":
+        return _describe(job["targets"])
+    if kind == "session":
+        sessions[:] = [Session(**job)]
+        return {}
+    (session,) = sessions
+    answer: Message = {"kernel": session.kernel, "autotune": session.autotune, "launchers": session.launchers}[kind](
+        job
+    )
+    return answer
+
+
 def _serve(folder: str) -> None:
-    """Answer the lines of standard input. What compilers print goes to files in the folder."""
+    """Answer the lines of standard input. What compilers print goes to a file in the folder, what Python does to another."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    native = open(os.path.join(folder, "native"), "w+b", buffering=0)
+    native, python = (open(os.path.join(folder, name), "w+b", buffering=0) for name in ("native", "python"))
     for descriptor in (1, 2):
         os.dup2(native.fileno(), descriptor)
-    python = sys.stdout = sys.stderr = open(os.path.join(folder, "python"), "w+", buffering=1)
+    sys.stdout = sys.stderr = io.TextIOWrapper(python, write_through=True)
     os.environ["TRITON_CACHE_DIR"] = os.path.join(folder, "cache")
-    session = None
+    sessions: list[Session] = []
     for line in sys.stdin:
-        job = json.loads(line)
         for file in (native, python):
             file.seek(0)
             file.truncate()
         try:
-            if job["kind"] == "describe":
-                answer = _describe(job["targets"])
-            elif job["kind"] == "session":
-                session, answer = Session(*(job[name] for name in SESSION)), {}
-            else:
-                answer = {"kernel": session.kernel, "autotune": session.autotune, "launchers": session.launchers}[
-                    job["kind"]
-                ](job)
-        except BaseException as error:
-            records = session.records.values() if session else ()
+            answer = _answer(json.loads(line), sessions)
+        except BaseException as error:  # a function that is run while Triton compiles may as well exit
+            records = [record for session in sessions for record in session.records.values()]
             answer = {"error": _reason(error, records), "traceback": traceback.format_exc()}
-        for name, file in (("native", native), ("python", python)):
-            file.seek(0)
-            text = file.read()
-            answer[name] = (text.decode(errors="replace") if isinstance(text, bytes) else text)[-PRINTED_CHARS:]
-        answers.write(json.dumps(answer) + "\n")
+        answers.write(json.dumps({**answer, "native": _end_of(native), "python": _end_of(python)}) + "\n")
+
+
+def _end_of(file: Any) -> str:
+    file.seek(max(0, file.seek(0, os.SEEK_END) - PRINTED_BYTES))
+    return str(file.read().decode(errors="replace"))
 
 
 if __name__ == "__main__":

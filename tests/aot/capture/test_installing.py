@@ -67,7 +67,10 @@ def test_paths_are_final_and_lists_come_last(tmp_path: Path, monkeypatch: pytest
 def test_what_is_there_stays_and_what_is_half_there_is_made_whole(tmp_path: Path):
     cache, shipped = tmp_path / "cache", open_shipped(_shipped(tmp_path))
     install(shipped, cache, "")
-    own = {"k.ttir": str(cache / FOLDER / "k.ttir"), **json.loads((cache / FOLDER / "__grp__k.json").read_text())["child_paths"]}
+    own = {
+        "k.ttir": str(cache / FOLDER / "k.ttir"),
+        **json.loads((cache / FOLDER / "__grp__k.json").read_text())["child_paths"],
+    }
     (cache / FOLDER / "k.ttir").write_text("more")
     (cache / FOLDER / "__grp__k.json").write_text(json.dumps({"child_paths": own}))  # the JIT's own list is longer
     before = _tree(cache)
@@ -85,7 +88,9 @@ def test_many_may_install_at_once(on_amd: Built, tmp_path: Path):
     install(open_shipped(on_amd.shipped), alone, "")
     with ThreadPoolExecutor(8) as pool:
         list(pool.map(lambda _: install(open_shipped(on_amd.shipped), together, ""), range(16)))
-    expected = {name: content.replace(str(alone).encode(), str(together).encode()) for name, content in _tree(alone).items()}
+    expected = {
+        name: content.replace(str(alone).encode(), str(together).encode()) for name, content in _tree(alone).items()
+    }
     assert _tree(together) == expected
 
 
