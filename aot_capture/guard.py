@@ -20,7 +20,7 @@ from .installation import installation
 from .recorder import Recorder
 from .records import Capture, CaptureError, Function, read_capture
 from .report import AUTOTUNE, KERNEL, MODULE, Event, log
-from .starting import GUARD, GUARD_CACHE, GUARD_KERNELS, GUARD_LOG, RAISE
+from .variables import GUARD, GUARD_CACHE, GUARD_KERNELS, GUARD_LOG, RAISE
 
 
 class WouldCompileError(RuntimeError):

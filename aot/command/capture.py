@@ -32,8 +32,12 @@ file cannot be read afterwards; 2 wrong usage.
 @click.argument("program", nargs=-1, type=click.UNPROCESSED)
 @click.option("-o", "--output", required=True, type=click.Path(path_type=Path, dir_okay=False), help="File to write.")
 @click.option("--append", is_flag=True, help="Add to a file that exists.")
-@click.option("--no-source", is_flag=True, help="Keep hashes of the kernels' source only: the builder needs the sources.")
-@click.option("--arch", "target", type=OneArch(), help="Run without a GPU, as on this architecture: launches do nothing.")
+@click.option(
+    "--no-source", is_flag=True, help="Keep hashes of the kernels' source only: the builder needs the sources."
+)
+@click.option(
+    "--arch", "target", type=OneArch(), help="Run without a GPU, as on this architecture: launches do nothing."
+)
 @click.option("--env", "exports", is_flag=True, help="Print the environment that captures, for a shell; run nothing.")
 def capture(
     program: tuple[str, ...], output: Path, append: bool, no_source: bool, target: Target | None, exports: bool
@@ -43,13 +47,13 @@ def capture(
     Only programs under a Python of 3.9 or later with Triton 3.4 to 3.9 are seen. A launch costs nothing more, and a
     kernel that is compiled less than a millisecond.
     """
-    from aot_capture import starting
+    from aot_capture import inductor, variables
 
-    settings = {starting.CAPTURE: str(output.absolute())}
+    settings = {variables.CAPTURE: str(output.absolute())}
     if no_source:
-        settings[starting.NO_SOURCE] = "1"
+        settings[variables.NO_SOURCE] = "1"
     if target is not None:
-        settings[starting.NO_GPU] = triton_target(target)
+        settings[variables.NO_GPU] = triton_target(target)
     if bool(program) == exports:
         raise click.UsageError("a program, or --env, is needed" if not exports else "--env runs no program")
     if exports:
@@ -61,9 +65,9 @@ def capture(
         output.open("ab").close()
     except OSError as error:
         raise click.UsageError(f"{output}: {error.strerror}") from None
-    if starting.inductor_is_warm(os.environ):
+    if inductor.inductor_is_warm(os.environ):
         write(
-            f"aotbuild capture: Inductor's cache in {starting.inductor_cache(os.environ)} is warm: kernels that it holds "
+            f"aotbuild capture: Inductor's cache in {inductor.inductor_cache(os.environ)} is warm: kernels in it "
             "are not seen. Set TORCHINDUCTOR_CACHE_DIR to an empty folder to see them.",
             err=True,
         )

@@ -39,10 +39,10 @@ def test_closures_enums_and_layouts_are_noted(captured: Captured):
     kernels = {kernel.name: kernel for kernel in captured.capture.kernels}
     closure = captured.capture.functions[kernels["applied"].function].refers
     assert "function" in closure["function"] and closure["constant"] == {"constexpr": 3}
-    constants = dict((tuple(path), value) for path, value in kernels["select"].constants)
+    constants = {tuple(path): value for path, value in kernels["select"].constants}
     assert constants[(2,)] == {"enum": ["kernels", "Mode", "NEGATE", 2, "IntEnum"]}
     assert constants[(3,)] == {"dtype": "fp16"}
-    layout = dict((tuple(path), value) for path, value in kernels["gluon_copy"].constants)[(3,)]
+    layout = {tuple(path): value for path, value in kernels["gluon_copy"].constants}[(3,)]
     decode = Decoder(lambda name: name, lambda name: name).decode
     assert repr(decode(layout)).startswith("BlockedLayout")
 
@@ -63,6 +63,13 @@ print(sorted(name for name in seen if 'aot_capture' in name and not name.endswit
 """
     capture, result = session.capture(script)
     assert len(capture.kernels) == 1 and result.stdout == "[]\n"
+
+
+def test_a_program_without_triton_imports_only_what_waits_for_it(session: Session):
+    script = "import sys; print(*sorted(name for name in sys.modules if name.startswith(('triton', 'aot_'))))"
+    _, result = session.capture(script)
+    names = {"aot_capture", "aot_capture.inductor", "aot_capture.starting", "aot_capture.variables"}
+    assert set(result.stdout.split()) == names
 
 
 def test_kernels_from_a_warm_cache_are_noted(session: Session):
@@ -132,7 +139,9 @@ print("went on")
 
 
 def test_a_file_that_cannot_be_written_does_not_stop_the_program(session: Session):
-    script = "import os, kernels; os.remove('kernels.jsonl'); os.mkdir('kernels.jsonl'); kernels.launch_all(); print('on')"
+    script = (
+        "import os, kernels; os.remove('kernels.jsonl'); os.mkdir('kernels.jsonl'); kernels.launch_all(); print('on')"
+    )
     result = session.aotbuild("capture", "-o", "kernels.jsonl", "--arch", "gfx942", "--", sys.executable, "-c", script)
     assert result.stdout == "on\n"
     assert result.stderr.count("cannot be recorded") == 1
@@ -183,10 +192,11 @@ import kernels
 kernels.tuned[(1,)](kernels.X, 100)
 kernels.tuned[(1,)](kernels.X, 100)
 (event,) = seen
-print(event["fn"] is kernels.tuned.fn, event["key"], len(event["configs_timings"]), event["cache_hit"], event["duration"] > 0)
+print(event["fn"] is kernels.tuned.fn, event["key"], len(event["configs_timings"]), event["cache_hit"])
+assert event["duration"] > 0
 """
     _, result = session.capture(script)
-    assert result.stdout == "True (100, 'fp32') 2 False True\n"
+    assert result.stdout == "True (100, 'fp32') 2 False\n"
 
 
 def test_a_warm_cache_of_inductor_is_warned_of(session: Session):
