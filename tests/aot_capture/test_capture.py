@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-from aot_capture.records import read_capture
+from aot_capture.records import Capture, read_capture
 from aot_capture.values import Decoder
 from tests.aot_capture.conftest import Captured, Session
 from tests.docs.scripts import ROOT
@@ -45,6 +45,20 @@ def test_closures_enums_and_layouts_are_noted(captured: Captured):
     layout = {tuple(path): value for path, value in kernels["gluon_copy"].constants}[(3,)]
     decode = Decoder(lambda name: name, lambda name: name).decode
     assert repr(decode(layout)).startswith("BlockedLayout")
+
+
+def test_aggregate_classes_are_noted(session: Session):
+    capture, result = session.capture("import aggregates")
+    check_aggregate(capture)
+
+
+def check_aggregate(capture: Capture) -> None:
+    (pair,) = capture.aggregates.values()
+    tensor = {"import": ["triton.language.core", "tensor"]}
+    assert pair.annotations == {"left": tensor, "right": tensor} and set(pair.methods) == {"__init__", "total"}
+    assert all(method["function"] in capture.functions for method in pair.methods.values())
+    (kernel,) = capture.kernels
+    assert capture.functions[kernel.function].refers["Pair"] == {"aggregate": pair.id} and kernel.rederived
 
 
 def test_a_kernel_costs_less_than_a_millisecond(captured: Captured):
@@ -259,3 +273,6 @@ def test_other_tritons(session: Session, python: str, arch: str):
     (session.folder / "own-cache").rename(session.folder / "moved")
     result = session.aotbuild("run", "--no-compile", "--cache", "moved", *command)
     assert result.returncode == 0 and "0 would compile; from the cache: 4 kernels" in result.stderr, result.stderr
+    if not capture.installations[0].triton.startswith("3.4."):
+        result = session.aotbuild("capture", "-o", "aggregates.jsonl", *command[:-1], "import aggregates")
+        check_aggregate(read_capture(session.folder / "aggregates.jsonl"))
