@@ -78,7 +78,7 @@ class Session:
 
 
 def _clean() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("TRITON", "AOT_"))}
+    return {name: value for name, value in os.environ.items() if not name.startswith(("TRITON", "AOTBUILD_CAPTURE", "AOTBUILD_NO_"))}
 
 
 @pytest.fixture
