@@ -78,7 +78,8 @@ class Session:
 
 
 def _clean() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("TRITON", "AOTBUILD_CAPTURE", "AOTBUILD_NO_"))}
+    ours = ("TRITON", "AOTBUILD_CAPTURE", "AOTBUILD_NO_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
 
 @pytest.fixture

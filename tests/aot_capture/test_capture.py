@@ -47,8 +47,7 @@ def test_closures_enums_and_layouts_are_noted(captured: Captured):
 
 
 def test_aggregate_classes_are_noted(session: Session):
-    capture, result = session.capture("import aggregates")
-    check_aggregate(capture)
+    check_aggregate(session.capture("import aggregates")[0])
 
 
 def check_aggregate(capture: Capture) -> None:
