@@ -298,6 +298,9 @@ def _add(capture: Capture, record: Record) -> None:
 
 
 def _check_references(capture: Capture) -> None:
-    for record in [*capture.kernels, *capture.autotunes]:
+    users: list[Union[Kernel, Autotune]] = [*capture.kernels, *capture.autotunes]
+    for record in users:
         if record.function not in capture.functions:
-            raise CaptureError(f"{capture.path}: {record.name} refers to the function {record.function!r}, not recorded")
+            raise CaptureError(
+                f"{capture.path}: {record.name} refers to the function {record.function!r}, not recorded"
+            )
