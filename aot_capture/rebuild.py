@@ -37,8 +37,8 @@ def _load_package() -> None:
 if __name__ == "__main__":
     _load_package()
 
-from aot_capture.installation import files_of_key, triton_key, triton_root
-from aot_capture.values import Decoder
+from aot_capture.installation import files_of_key, triton_key, triton_root  # noqa: E402
+from aot_capture.values import Decoder  # noqa: E402
 
 Message = dict[str, Any]
 Records = dict[str, dict[str, Any]]
@@ -268,7 +268,7 @@ class Session:
         return [*names, f"__grp__{listed}"]
 
     def autotune(self, job: Message) -> Message:
-        """Write the result of an autotuner where Triton looks for it, and `aot_capture.autotuning`: with a pre_hook, too."""
+        """Write the result of an autotuner where Triton looks for it; `aot_capture.autotuning` does for any config."""
         from triton.compiler.compiler import make_backend
         from triton.runtime import cache
 
@@ -454,7 +454,7 @@ def _with_pointer_ranges(
 def _arguments(signature: dict[str, Any], metadata: dict[str, Any]) -> Optional[list[list[str]]]:
     """Return (name, type) of each argument of a launch; None where this Triton does not say how it passes them."""
     described = metadata.get("tensordesc_meta")
-    types = {name: kind for name, kind in signature.items()}
+    types = dict(signature)
     if any("tensordesc" in str(kind) for kind in types.values()):
         try:
             from triton.backends.driver import expand_signature
@@ -583,12 +583,12 @@ def _answer(job: Message, sessions: list[Session]) -> Message:
 
 
 def _serve(folder: str) -> None:
-    """Answer the lines of standard input. What compilers print goes to a file in the folder, what Python does to another."""
+    """Answer the lines of standard input. Files in the folder take what compilers print, and what Python does."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    native, python = (open(os.path.join(folder, name), "w+b", buffering=0) for name in ("native", "python"))
+    native, python = (io.FileIO(os.path.join(folder, name), "w+") for name in ("native", "python"))
     for descriptor in (1, 2):
         os.dup2(native.fileno(), descriptor)
-    sys.stdout = sys.stderr = io.TextIOWrapper(python, write_through=True)
+    sys.stdout = sys.stderr = io.TextIOWrapper(io.BufferedWriter(python), write_through=True)
     os.environ["TRITON_CACHE_DIR"] = os.path.join(folder, "cache")
     sessions: list[Session] = []
     for line in sys.stdin:

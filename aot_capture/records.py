@@ -261,7 +261,7 @@ def _is_at_path(pair: Any) -> bool:
 def _depth_over(value: Any, limit: int) -> bool:
     level = [value]
     while level and limit >= 0:
-        inner = [list(item.values()) if isinstance(item, dict) else item for item in level if isinstance(item, (dict, list))]
+        inner = [list(item.values()) if isinstance(item, dict) else item for item in level]
         level = [item for items in inner for item in items if isinstance(item, (dict, list))]
         limit -= 1
     return bool(level)

@@ -365,8 +365,8 @@ def _launchers(
     headers = request.headers or (Path(plan.here["headers"]) if plan.here["extension_suffix"] == suffix else None)
     if headers is None or not (headers / "Python.h").is_file():
         console.print(
-            f"note: Triton {plan.here['triton']} compiles launchers by a C compiler at the first launches: no headers of "
-            f"the captured Python {plan.installation.python} are here (--python-headers DIR)"
+            f"note: Triton {plan.here['triton']} compiles launchers by a C compiler at the first launches: no "
+            f"headers of the captured Python {plan.installation.python} are here (--python-headers DIR)"
         )
         return {}
     launches = {json.dumps([kernel.signature, kernel.constants, kernel.tensordesc]): kernel for kernel in kernels}
@@ -445,8 +445,8 @@ def _report(plan: _Plan, target: Target, manifest: Manifest, jobs: Sequence[Rebu
         return
     if manifest.ingredients.root:
         console.print(
-            f"note: keys of HIP before Triton 3.9 have the path of Triton's folder: the program finds them where Triton "
-            f"is at {plan.installation.root}"
+            f"note: keys of HIP before Triton 3.9 have the path of Triton's folder: the program finds them where "
+            f"Triton is at {plan.installation.root}"
         )
     if other := sorted({str(job.kernel.target[1]) for job in jobs if job.kernel.target != target_parts(target)}):
         console.print(f"~ captured on {', '.join(other)}, built for {target.arch} with options chosen anew")

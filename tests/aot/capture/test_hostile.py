@@ -82,7 +82,8 @@ def _workers(capture: Capture, limit_s: float = 60, **function: Any) -> Workers:
     name = next(name for name, record in capture.functions.items() if record.name == "scale")
     functions[name] |= function
     session = {
-        "kind": "session", "functions": functions, "aggregates": {}, "stated_key": None, "root": None, "binary_only": True,
+        "kind": "session", "functions": functions, "aggregates": {}, "stated_key": None, "root": None,
+        "binary_only": True,
     }  # fmt: skip
     return Workers(own_environment(), session, 1, limit_s)
 
@@ -124,7 +125,7 @@ def test_what_a_kernel_must_not_need_is_refused(
 
 @pytest.mark.parametrize("code", ["__import__('os').getpid()", "open('/etc/passwd')", "exec('1')"])
 def test_a_definition_cannot_reach_for_files_and_modules(code: str, capture: Capture):
-    with _workers(capture, **_evil(capture, code)) as workers, pytest.raises(CompileError, match="Import|NameError"):
+    with _workers(capture, **_evil(capture, code)) as workers, pytest.raises(CompileError, match=r"Import|NameError"):
         workers.rebuild(_job(capture))
 
 

@@ -15,7 +15,13 @@ import pytest
 
 from aot.capture.installing import differences, install
 from aot.capture.shipped_cache import (
-    MANIFEST, Manifest, ShippedCacheError, listed_files, open_shipped, shipped_files, write_shipped,
+    MANIFEST,
+    Manifest,
+    ShippedCacheError,
+    listed_files,
+    open_shipped,
+    shipped_files,
+    write_shipped,
 )  # fmt: skip
 from aot_bundle.trust.signing import Signer
 from aot_runtime import open_bundle
@@ -112,20 +118,21 @@ def _rename(manifest: dict[str, Any], name: str) -> None:
     manifest["files"][name] = manifest["files"].pop(f"cache/{FOLDER}/k.hsaco")
 
 
+HSACO = f"cache/{FOLDER}/k.hsaco"
 FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
-    "a changed file": (lambda path: (path / f"cache/{FOLDER}/k.hsaco").write_bytes(b"CODE"), "is not the file that"),
-    "a longer file": (lambda path: (path / f"cache/{FOLDER}/k.hsaco").write_bytes(b"code+"), "is not the file that"),
-    "a file that is gone": (lambda path: (path / f"cache/{FOLDER}/k.hsaco").unlink(), "cannot be read"),
-    "a link": (lambda path: _linked(path / f"cache/{FOLDER}/k.hsaco"), "cannot be read|in its place"),
-    "a pipe": (lambda path: _piped(path / f"cache/{FOLDER}/k.hsaco"), "cannot be read|in its place|regular"),
-    "a path outside": (lambda path: _edit(path, lambda it: _rename(it, f"cache/{FOLDER}/../../x")), "which no shipped cache has"),
-    "an absolute path": (lambda path: _edit(path, lambda it: _rename(it, "/etc/passwd")), "which no shipped cache has"),
-    "another folder": (lambda path: _edit(path, lambda it: _rename(it, "cache/x/k.hsaco")), "which no shipped cache has"),
+    "a changed file": (lambda path: (path / HSACO).write_bytes(b"CODE"), "is not the file that"),
+    "a longer file": (lambda path: (path / HSACO).write_bytes(b"code+"), "is not the file that"),
+    "a file that is gone": (lambda path: (path / HSACO).unlink(), "cannot be read"),
+    "a link": (lambda path: _linked(path / HSACO), "cannot be read|in its place"),
+    "a pipe": (lambda path: _piped(path / HSACO), "cannot be read|in its place|regular"),
+    "a path outside": (lambda path: _edit(path, lambda it: _rename(it, f"cache/{FOLDER}/../../x")), "no shipped cache has"),
+    "an absolute path": (lambda path: _edit(path, lambda it: _rename(it, "/etc/passwd")), "no shipped cache has"),
+    "another folder": (lambda path: _edit(path, lambda it: _rename(it, "cache/x/k.hsaco")), "no shipped cache has"),
     "a name with a path": (lambda path: _edit(path, lambda it: it.update(name="../x")), "is not a name"),
     "an unknown field": (lambda path: _edit(path, lambda it: it.update(hook="x")), "unknown field"),
     "another format": (lambda path: _edit(path, lambda it: it.update(format=2)), "has format 2"),
     "a gigantic size": (
-        lambda path: _edit(path, lambda it: it["files"][f"cache/{FOLDER}/k.hsaco"].update(size=1 << 60)), "<= 1073741824"
+        lambda path: _edit(path, lambda it: it["files"][HSACO].update(size=1 << 60)), "<= 1073741824"
     ),
     "deep nesting": (lambda path: (path / MANIFEST).write_text("[" * 100_000), MANIFEST),
     "no manifest": (lambda path: (path / MANIFEST).unlink(), "is not a shipped cache"),
