@@ -137,7 +137,7 @@ class Session:
         record = self.records[identifier]
         if record.get("source") is None:
             raise RebuildError(
-                f"the source of {record['name']!r} is not in the capture file (it was made with --no-source)"
+                f"the source of {record['name']!r} is not in the capture file (--no-source), nor at {record['file']}"
             )
         module, missing = {"__name__": record["module"], "__builtins__": _builtins()}, []
         for name, value in record["refers"].items():

@@ -42,6 +42,7 @@ from .installing import root_digest
 from .rebuilt import RebuildJob, RebuiltCache, RebuiltKernel, fault_of, key_differences, rebuild_job, stated_key
 from .selection import kernels_for, neighbours, results_for, target_parts
 from .shipped_cache import INDUCTOR, KERNELS, Ingredients, Manifest, ShippedKernel
+from .sources import with_sources
 from .workers import Workers, describe
 
 LOG = logging.getLogger("aotbuild.build")
@@ -61,6 +62,7 @@ class CaptureRequest:
         python: a Python with the captured Triton.
         triton: the version of an environment to make in our cache.
         headers: the folder of Python.h of the captured program's Python, for C launchers.
+        sources: the folder of the program's files, for a capture without sources.
         ptxas: the ptxas of the captured program, if it was not Triton's own.
         all_stages: ship the stages of compilation before the code objects, too.
         inductor: a file with what `torch.compiler.save_cache_artifacts` returned.
@@ -75,6 +77,7 @@ class CaptureRequest:
     python: Path | None = None
     triton: str | None = None
     headers: Path | None = None
+    sources: Path | None = None
     ptxas: Path | None = None
     neighbours: bool = False
     all_stages: bool = False
@@ -143,7 +146,7 @@ def build_captures(request: CaptureRequest) -> int:
     Raises `BuildError`, `CaptureError` and `CacheError`.
     """
     console = Console(quiet=request.quiet)
-    captures = [_read(path) for path in request.captures]
+    captures = [with_sources(_read(path), request.sources) for path in request.captures]
     names = [Path(capture.path).stem for capture in captures]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise BuildError(f"two of the capture files are called {twice!r}; their outputs would be one")

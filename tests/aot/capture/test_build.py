@@ -180,3 +180,15 @@ def test_other_tritons(python: str, arch: str, own: Built, tmp_path: Path):
         TRITON_CACHE_DIR=str(tmp_path / "cache"),
     )
     assert result.returncode == 0 and "0 would compile" in result.stderr, result.stderr
+
+
+def test_a_capture_without_sources_takes_those_that_are_there(own: Built, tmp_path: Path):
+    records = [
+        {**record, "source": None, "raw_source": None} if "source" in record else record for record in own.records()
+    ]
+    own.file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    result = own.build("--sources", own.session.folder)
+    assert result.returncode == 0 and f"0 compiled, {KERNELS} from the cache" in result.stdout, result.stderr
+    own.session.edit("x * 2", "x * 4")
+    result = own.build("--sources", own.session.folder)
+    assert result.returncode == 1 and "the source of 'double' is not in the capture file" in result.stderr

@@ -104,7 +104,7 @@ def _evil(capture: Capture, code: str) -> dict[str, Any]:
         ({"source": "@print\ndef scale(): pass"}, {}, "is not the definition of this function alone"),
         ({"name": "other"}, {}, "is not the definition of this function alone"),
         ({"type": "shell"}, {}, "no functions of type 'shell'"),
-        ({"source": None}, {}, "made with --no-source"),
+        ({"source": None}, {}, "--no-source"),
         ({}, {"environment": {"LLVM_PASS_PLUGIN_PATH": "/tmp/x.so"}}, "the file is not in the capture"),
         ({}, {"environment": {"LD_PRELOAD": "x.so"}}, "LD_PRELOAD is not a variable that changes code"),
         ({}, {"constants": [[[3], {"import": ["os", "system"]}]]}, "neither Triton's nor math's"),
