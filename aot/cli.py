@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import sys
 import threading
@@ -344,6 +345,8 @@ def main(
     try:
         with _ended_by_sigterm():
             status = captured.build(captures, request) if captures else 0
+            manifests += captured.manifests(captures, output, quiet)
+            request = dataclasses.replace(request, manifests=manifests)
             sys.exit(max(status, build(request)) if manifests else status)
     except ManifestError as error:
         for message in error.messages:

@@ -36,7 +36,7 @@ class Compilation:
 
 def current_compilation() -> Optional[Compilation]:
     """Return what this thread compiles; None outside `compile()` and for sources that are not Python functions."""
-    frame = _caller("compile", os.path.join("compiler", "compiler.py"))
+    frame = caller("compile", os.path.join("compiler", "compiler.py"))
     if frame is None:
         return None
     names = frame.f_locals
@@ -54,7 +54,8 @@ def current_compilation() -> Optional[Compilation]:
     )
 
 
-def _caller(function: str, file: str, frame: Optional[FrameType] = None) -> Optional[FrameType]:
+def caller(function: str, file: str, frame: Optional[FrameType] = None) -> Optional[FrameType]:
+    """Return the nearest frame of a function of Triton among the callers; by default of this function."""
     frame = frame or sys._getframe(1)
     root = str(triton_root())
     while frame is not None:
@@ -66,7 +67,7 @@ def _caller(function: str, file: str, frame: Optional[FrameType] = None) -> Opti
 
 
 def _given(frame: FrameType, options: Any) -> dict[str, Any]:
-    launch = _caller("run", os.path.join("runtime", "jit.py"), frame)
+    launch = caller("run", os.path.join("runtime", "jit.py"), frame)
     kwargs = launch.f_locals.get("kwargs") if launch is not None else None
     return {name: value for name, value in (kwargs or {}).items() if name in vars(options)}
 

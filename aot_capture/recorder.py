@@ -15,6 +15,7 @@ from typing import Any, Optional
 from . import records
 from .compiling import Compilation, current_compilation
 from .installation import installation, triton_key
+from .launches import current_launch
 from .values import Encoder, functions_of_class
 
 
@@ -105,6 +106,9 @@ class Recorder:
             )
         )
         self._written.add(f"kernel {metadata['hash']}")
+        launch = current_launch(self._keep_source)
+        if launch is not None:
+            self._write(records.Launch(kernel=metadata["hash"], **launch))
 
     def kernel(self, compilation: Compilation, cache_hash: str) -> records.Kernel:
         """Return the record of a kernel before it is compiled, having noted its functions."""

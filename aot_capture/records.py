@@ -99,6 +99,17 @@ class Kernel:
 
 
 @dataclass(frozen=True)
+class Launch:
+    """The launch that a kernel was compiled for."""
+
+    kernel: str  # its hash
+    grid: Json  # extents, or the function that computes them
+    arguments: dict[str, Json]  # those that are numbers
+    heuristics: dict[str, Json]  # argument: the function that computes it
+    tuning_keys: list[str]  # arguments that the autotuner chooses by
+
+
+@dataclass(frozen=True)
 class Autotune:
     """A choice of an autotuner: its key, the configs that were measured, and the best."""
 
@@ -120,9 +131,9 @@ class Unrecorded:
     pid: int
 
 
-Record = Union[Installation, Function, Aggregate, Kernel, Autotune, Unrecorded]
+Record = Union[Installation, Function, Aggregate, Kernel, Launch, Autotune, Unrecorded]
 KINDS: dict[str, type] = {
-    kind.__name__.lower(): kind for kind in (Installation, Function, Aggregate, Kernel, Autotune, Unrecorded)
+    kind.__name__.lower(): kind for kind in (Installation, Function, Aggregate, Kernel, Launch, Autotune, Unrecorded)
 }
 _START = '{"kind": "'  # in no JSON string, whose quotes are escaped, and no record has such a key elsewhere
 
@@ -136,6 +147,7 @@ class Capture:
     functions: dict[str, Function] = field(default_factory=dict)
     aggregates: dict[str, Aggregate] = field(default_factory=dict)
     kernels: list[Kernel] = field(default_factory=list)
+    launches: list[Launch] = field(default_factory=list)
     autotunes: list[Autotune] = field(default_factory=list)
     unrecorded: list[Unrecorded] = field(default_factory=list)
     notes: list[str] = field(default_factory=list)  # lines that a killed process left unfinished
@@ -291,6 +303,8 @@ def _add(capture: Capture, record: Record) -> None:
         capture.installations.append(record)
     elif isinstance(record, Kernel):
         capture.kernels.append(record)
+    elif isinstance(record, Launch):
+        capture.launches.append(record)
     elif isinstance(record, Autotune):
         capture.autotunes.append(record)
     else:

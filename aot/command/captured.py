@@ -29,6 +29,7 @@ class CapturedOptions:
     ptxas: Path | None
     inductor: Path | None
     all_stages: bool
+    bundle: bool
 
     def check(self, has_captures: bool) -> None:
         """Raise `UsageError` for options that do not go together."""
@@ -52,16 +53,45 @@ class CapturedOptions:
                     captures=captures, targets=request.targets, output=request.output, jobs=request.jobs,
                     timeout=request.timeout, cache=request.cache, neighbours=request.neighbours, pack=request.pack,
                     signer=request.signer, dry_run=request.dry_run, tracebacks=request.tracebacks, quiet=request.quiet,
-                    **{field.name: getattr(self, field.name) for field in fields(self)},
+                    **{field.name: getattr(self, field.name) for field in fields(self) if field.name != "bundle"},
                 )
             )  # fmt: skip
         except CaptureError as error:
             raise click.UsageError(str(error)) from None
 
 
+    def manifests(self, captures: tuple[Path, ...], output: Path, quiet: bool) -> tuple[Path, ...]:
+        """Write a manifest of each capture file to the output folder, if a bundle is asked for, and return them.
+
+        Raises `BuildError` for a capture of which no kernel can be an op, and exits for a malformed file.
+        """
+        if not self.bundle:
+            return ()
+        from aot.capture.bundle import manifest_of
+        from aot.errors import BuildError
+        from aot_bundle.terminal import write
+        from aot_capture.records import CaptureError
+
+        paths = []
+        for capture in captures:
+            folder = output / f"{capture.stem}-manifest"
+            try:
+                made = manifest_of(capture, folder)
+            except CaptureError as error:
+                raise click.UsageError(str(error)) from None
+            except OSError as error:
+                raise BuildError(f"{folder} cannot be written: {error.strerror}") from None
+            if not quiet:
+                write(*(f"note: not in the bundle: {line}" for line in made.left_out), err=True)
+            if not made.ops:
+                raise BuildError(f"{capture}: no kernel can be an op of a bundle: {'; '.join(made.left_out)}")
+            paths.append(made.path)
+        return tuple(paths)
+
+
 _NAMES = {
-    "triton": "triton", "python": "python", "headers": "python-headers", "sources": "sources", "ptxas": "ptxas", "inductor": "inductor",
-    "all_stages": "all-stages",
+    "triton": "triton", "python": "python", "headers": "python-headers", "sources": "sources", "ptxas": "ptxas",
+    "inductor": "inductor", "all_stages": "all-stages", "bundle": "bundle",
 }  # fmt: skip
 _OPTIONS = (
     click.option(
@@ -91,6 +121,10 @@ _OPTIONS = (
     click.option(
         "--all-stages", is_flag=True,
         help="For a capture file: ship all stages of each compilation, not the code objects alone.",
+    ),
+    click.option(
+        "--bundle", is_flag=True,
+        help="For a capture file: also build a bundle, whose ops are the kernels, with Triton's own arguments.",
     ),
 )  # fmt: skip
 

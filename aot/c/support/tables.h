@@ -15,7 +15,7 @@ typedef struct aot_tensor_rule {
     int variable, like;                /* its dtype variable, and the first required input of that; -1: none */
     aot_role role;
     bool optional, align, large, zero;
-    int rank;
+    int rank; /* -1: any, of a pointer */
     const aot_extent *extents;
     const signed char *contiguous, *innermost; /* positions, -1 behind the last one */
     uint64_t in_place;                         /* tensors that it may be itself, a bit each */
@@ -30,7 +30,9 @@ typedef struct aot_dim_rule {
     int64_t low, high;
 } aot_dim_rule;
 
-typedef enum aot_query_kind { AOT_GIVEN, AOT_ELSIZE, AOT_STRIDE, AOT_INNERMOST } aot_query_kind;
+typedef enum aot_query_kind {
+    AOT_GIVEN, AOT_ELSIZE, AOT_STRIDE, AOT_INNERMOST, AOT_IS_ALIGNED, AOT_FITS_32_BITS
+} aot_query_kind;
 
 typedef struct aot_query {
     aot_query_kind kind;
@@ -77,6 +79,13 @@ typedef struct aot_named {
     const char *name;
     int slot;
 } aot_named;
+
+/* A dim whose extent is a multiple of a number in calls of the aligned variants. */
+typedef struct aot_divisible {
+    int slot;
+    int64_t elements;           /* 0: of the elements in 16 bytes of each of the tensors */
+    const signed char *tensors; /* positions, -1 behind the last one */
+} aot_divisible;
 
 typedef struct aot_requirement {
     const char *text;
@@ -176,7 +185,7 @@ typedef struct aot_op {
     const aot_constant *constants;
     const aot_dtype_variable *variables;
     const aot_axis *axes;
-    const aot_named *divisible;
+    const aot_divisible *divisible;
     const aot_workspace *workspaces;
     const aot_launch *launches;
     const aot_layout *layouts;

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 from .dtypes import DTYPES
 from .overlap import is_nested
-from .records import Tensor
+from .records import Op, Tensor
 
 Shape = tuple[int, ...]
 
 ALIGNMENT = 16
-"""Bytes that a pointer must be aligned to, and elements that strides must be divisible by, to count as aligned."""
+"""Bytes that addresses and strides must be multiples of to count as aligned: the widest load or store of a lane."""
+
+RANGE_32 = 2**31
+"""Reach of 32-bit offsets: in bytes for `tt.pointer_range`, in elements for kernels without 64-bit offsets."""
 
 
 class Layout:
@@ -50,6 +55,11 @@ class Layout:
         self.high = 0 if empty else sum(max(0, step) for step in reach) + 1
 
     @property
+    def unit(self) -> int:
+        """Number of elements in `ALIGNMENT` bytes."""
+        return aligned_elements(self.itemsize)
+
+    @property
     def size(self) -> int:
         """Number of elements."""
         size = 1
@@ -58,17 +68,14 @@ class Layout:
         return size
 
     @property
+    def fits_32_bits(self) -> bool:
+        """True if all bytes lie less than 2**31 bytes behind the address, as `tt.pointer_range` of 32 takes it."""
+        return self.low >= 0 and self.high * self.itemsize < RANGE_32
+
+    @property
     def packed_order(self) -> Shape | None:
         """The dims from outermost to innermost if the array fills its memory without gaps or overlap, else None."""
-        order = sorted(range(len(self.shape)), key=lambda dim: (-self.strides[dim], dim))
-        step = 1
-        if 0 in self.shape:
-            return tuple(range(len(self.shape)))
-        for dim in reversed(order):
-            if self.shape[dim] != 1 and self.strides[dim] != step:
-                return None
-            step *= self.shape[dim]
-        return tuple(order)
+        return packed_order(self.shape, self.strides)
 
     @property
     def is_nested(self) -> bool:
@@ -77,6 +84,34 @@ class Layout:
 
     def __repr__(self) -> str:
         return f"{self.dtype}{list(self.shape)} strides {list(self.strides)}{'' if self.aligned else ' unaligned'}"
+
+
+def packed_order(shape: Shape, strides: Shape) -> Shape | None:
+    """Return the dims from outermost to innermost if these strides leave no gaps and no overlap, else None."""
+    order = sorted(range(len(shape)), key=lambda dim: (-strides[dim], dim))
+    step = 1
+    if 0 in shape:
+        return tuple(range(len(shape)))
+    for dim in reversed(order):
+        if shape[dim] != 1 and strides[dim] != step:
+            return None
+        step *= shape[dim]
+    return tuple(order)
+
+
+def aligned_elements(itemsize: int) -> int:
+    """Return the number of elements of `itemsize` bytes in `ALIGNMENT` bytes, at least 1."""
+    return max(1, ALIGNMENT // itemsize)
+
+
+def divisors(op: Op, names: Mapping[str, Any]) -> dict[str, int]:
+    """Return the numbers that extents of an op's dims are multiples of in aligned calls.
+
+    Args:
+        names: dtype variable → dtype.
+    """
+    units = {tensor.name: aligned_elements(DTYPES[names.get(tensor.dtype, tensor.dtype)].size) for tensor in op.tensors}
+    return {item.dim: item.elements or max(units[name] for name in item.tensors) for item in op.divisible}
 
 
 def make_layout(
@@ -115,8 +150,11 @@ def packing_order(tensor: Tensor, rank: int, like: Shape = (), innermost: int | 
     """Return the order of dims (outermost first) in which an array for a tensor is packed.
 
     Contiguous dims are innermost; the others stay in place. If several dims may be the innermost, it is `innermost`,
-    else the one with the smallest stride in `like`. Returns None if `rank` differs from the tensor's.
+    else the one with the smallest stride in `like`. Dims of an array for a pointer keep the order that they have in `like`.
+    Returns None if `rank` differs from the tensor's.
     """
+    if tensor.pointer:
+        return tuple(sorted(range(rank), key=lambda dim: (-like[dim], dim))) if like else tuple(range(rank))
     if rank != len(tensor.shape):
         return None
     last = tensor.contiguous

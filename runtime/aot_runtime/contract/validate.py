@@ -121,6 +121,8 @@ def _tensor_faults(op: Op, tensor: Tensor, inputs: Mapping[str, Tensor]) -> Iter
             yield Fault((*path, key), f"dims {list(positions)} are not the tensor's")
     if tensor.contiguous and tensor.innermost:
         yield Fault((*path, "innermost"), "a tensor has `contiguous` or `innermost` dims, not both")
+    if tensor.pointer and (tensor.shape or tensor.role == "output"):
+        yield Fault((*path, "pointer"), "a pointer has no shape, and is an input or an inout")
     if tensor.zero and tensor.role != "output":
         yield Fault((*path, "zero"), f"only an output is zeroed before the launches; this is an {tensor.role}")
     elif tensor.zero and tensor.in_place:
@@ -201,10 +203,18 @@ def _dtype_faults(op: Op) -> Iterator[Fault]:
 
 
 def _dim_faults(op: Op, dims: Mapping[str, DimSource]) -> Iterator[Fault]:
-    for key, names in (("dims", [dim.name for dim in op.dims]), ("divisible", list(op.divisible))):
+    for key, names in (("dims", [dim.name for dim in op.dims]), ("divisible", [item.dim for item in op.divisible])):
         for name in names:
             if name not in dims:
                 yield Fault((key, name), f"unknown dim '{name}'{nearest(name, dims.keys())}")
+    present = {tensor.name for tensor in op.tensors if tensor.is_required}
+    for item in op.divisible:
+        if item.elements < 0 or not (item.elements or item.tensors) or not present.issuperset(item.tensors):
+            text = (
+                f"{item.elements} elements, tensors {list(item.tensors)}; expected a positive number of elements, or "
+                f"tensors among those that every call has: {', '.join(sorted(present)) or 'none'}"
+            )
+            yield Fault(("divisible", item.dim), text)
 
 
 def _launch_faults(index: int, launch: Launch, taken: set[str]) -> Iterator[Fault]:
