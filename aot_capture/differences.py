@@ -23,7 +23,9 @@ def nearest(
     function = functions[kernel.function]
     named = [other for other in capture.kernels if other.name == kernel.name]
     same = [other for other in named if capture.functions[other.function].module == function.module]
-    compared = [(other, list(kernel_differences(other, capture.functions, kernel, functions))) for other in same or named]
+    compared = [
+        (other, list(kernel_differences(other, capture.functions, kernel, functions))) for other in same or named
+    ]
     if not compared:
         return None, [], 0
     best, found = min(compared, key=lambda pair: len(pair[1]))
@@ -53,21 +55,21 @@ def kernel_differences(
 
 def function_differences(
     was_id: str, were: Mapping[str, Function], now_id: str, are: Mapping[str, Function]
-) -> Iterator[str]:
-    """Yield the differences of a function, and of those that it calls if it has none of its own."""
+) -> list[str]:
+    """Return the differences of a function and of those that it calls."""
+    if were[was_id].key == are[now_id].key:
+        return []
+    found: list[str] = []
     seen: set[str] = set()
     waiting = [(was_id, now_id)]
     while waiting:
         old, new = waiting.pop(0)
         was, now = were.get(old), are.get(new)
-        if was is None or now is None or new in seen or was.key == now.key:
-            continue
-        seen.add(new)
-        own = list(_own_differences(was, now))
-        yield from own
-        waiting += _called(was, now)
-        if not own and not _called(was, now):
-            yield f"{now.qualname}: something that it reads has changed"
+        if was is not None and now is not None and new not in seen and was.key != now.key:
+            seen.add(new)
+            found += _own_differences(was, now)
+            waiting += _called(was.refers, now.refers)
+    return found or [f"{are[now_id].qualname}: something that it reads has changed"]
 
 
 def _own_differences(was: Function, now: Function) -> Iterator[str]:
@@ -83,33 +85,32 @@ def _own_differences(was: Function, now: Function) -> Iterator[str]:
         )
     for name in sorted({**was.refers, **now.refers}):
         old, new = was.refers.get(name, _ABSENT), now.refers.get(name, _ABSENT)
-        if old != new and not (_function_id(old) and _function_id(new)) and not _is_namespace(old, new):
+        if old != new and not _is_namespace(old, new) and (_name_of(old) or old) != (_name_of(new) or new):
             yield f"{name}, read by {now.qualname}: captured {value_text(old)}, now {value_text(new)}"
 
 
-def _called(was: Function, now: Function) -> list[tuple[str, str]]:
-    pairs = [(was.refers.get(name), now.refers.get(name)) for name in now.refers]
-    found = []
-    while pairs:
-        old, new = pairs.pop()
-        old_id, new_id = _function_id(old), _function_id(new)
-        if old_id and new_id:
-            found.append((old_id, new_id))
-        elif _is_namespace(old, new):
-            one, other = old["namespace"][1], new["namespace"][1]  # type: ignore[index]
-            pairs += [(one.get(name), other.get(name)) for name in other]
-    return found
+def _called(was: Mapping[str, Any], now: Mapping[str, Any]) -> Iterator[tuple[str, str]]:
+    """Yield the functions of one name that two others call, as pairs of ids."""
+    for name in was.keys() & now.keys():
+        old, new = was[name], now[name]
+        if _is_namespace(old, new):
+            yield from _called(old["namespace"][1], new["namespace"][1])
+        elif _name_of(old) is not None and _name_of(old) == _name_of(new):
+            yield old["function"], new["function"]
 
 
-def _function_id(value: Any) -> Optional[str]:
-    return value.get("function") if isinstance(value, dict) else None
+def _name_of(value: Any) -> Optional[str]:
+    """Return `module:qualname` of an encoded function; None for other values."""
+    return ":".join(value["function"].split(":")[:2]) if isinstance(value, dict) and "function" in value else None
 
 
 def _is_namespace(old: Any, new: Any) -> bool:
     return isinstance(old, dict) and isinstance(new, dict) and "namespace" in old and "namespace" in new
 
 
-def _changed(prefix: str, was: Mapping[str, Any], now: Mapping[str, Any], text: Any, absent: str = "-") -> Iterator[str]:
+def _changed(
+    prefix: str, was: Mapping[str, Any], now: Mapping[str, Any], text: Any, absent: str = "-"
+) -> Iterator[str]:
     for name in {**was, **now}:
         old, new = was.get(name, _ABSENT), now.get(name, _ABSENT)
         if old != new:

@@ -1,7 +1,7 @@
 """Triton's cache manager in a run that must not compile: a look-up that fails is an error that says why.
 
-Named by TRITON_CACHE_MANAGER, so that worker processes are under it too. It reads from the folder AOT_NO_COMPILE_CACHE
-first, wherever that lies, and writes nothing there.
+Named by TRITON_CACHE_MANAGER, so that worker processes are under it too. It reads from the shipped cache first,
+wherever that lies, and writes nothing there.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from .installation import installation
 from .recorder import Recorder
 from .records import Capture, CaptureError, Function, read_capture
 from .report import AUTOTUNE, KERNEL, MODULE, Event, log
-from .starting import GUARD, GUARD_CACHE, GUARD_KERNELS, GUARD_LOG, RAISE
+from .variables import GUARD, GUARD_CACHE, GUARD_KERNELS, GUARD_LOG, RAISE
 
 
 class WouldCompileError(RuntimeError):

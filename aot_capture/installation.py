@@ -13,8 +13,8 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Optional
 
+from .inductor import inductor_cache
 from .records import Installation
-from .starting import inductor_cache
 
 _PREFIXES = ("TRITON_", "AMDGCN_", "MLIR_", "LLVM_", "DISABLE_LLVM", "PTXAS_", "USE_IR_LOC", "NVPTX_", "ALLOW_LHS_TMEM")
 _UNRELATED = ("TRITON_CACHE_", "TRITON_HOME", "TRITON_REDIS", "TRITON_REMOTE_", "TRITON_DUMP_", "TRITON_PRINT_")
@@ -53,7 +53,7 @@ def key_files() -> Iterator[Path]:
 
 def _modules(folder: Path, prefix: str) -> Iterator[Path]:
     for module in pkgutil.walk_packages([str(folder)], prefix=prefix):
-        spec = module.module_finder.find_spec(module.name)  # type: ignore[call-arg,union-attr]
+        spec = module.module_finder.find_spec(module.name)  # type: ignore[call-arg]
         if spec is not None and spec.origin:
             yield Path(spec.origin)
 

@@ -39,7 +39,7 @@ def chain(knobs: Any, listener: Callable[..., None]) -> None:
     present.ours.append(listener)
 
 
-class _Choices(dict):  # type: ignore[type-arg]
+class _Choices(dict):
     """An autotuner's choices by key. A new one is reported; looking one up costs what it costs in a dict."""
 
     def __init__(self, fn: Any, listener: Callable[..., None]) -> None:

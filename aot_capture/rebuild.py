@@ -5,11 +5,12 @@ with a line on standard output. Of the capture file it runs functions alone, as 
 the captured program nor torch.
 """
 
-import __future__
+from __future__ import annotations
 
 import ast
 import hashlib
 import importlib.util
+import io
 import json
 import linecache
 import os
@@ -18,25 +19,36 @@ import sys
 import sysconfig
 import tempfile
 import traceback
+from collections.abc import Iterable
+from typing import Any, Optional
 
-if __name__ == "__main__":  # run by its path: the package is loaded without an entry on sys.path
-    _HERE = os.path.dirname(os.path.abspath(__file__))
-    _SPEC = importlib.util.spec_from_file_location(
-        "aot_capture", os.path.join(_HERE, "__init__.py"), submodule_search_locations=[_HERE]
+
+def _load_package() -> None:
+    """Make `aot_capture` importable by its path, without an entry on sys.path."""
+    folder = os.path.dirname(os.path.abspath(__file__))
+    spec = importlib.util.spec_from_file_location(
+        "aot_capture", os.path.join(folder, "__init__.py"), submodule_search_locations=[folder]
     )
-    sys.modules["aot_capture"] = importlib.util.module_from_spec(_SPEC)
-    _SPEC.loader.exec_module(sys.modules["aot_capture"])
+    assert spec is not None and spec.loader is not None
+    sys.modules["aot_capture"] = module = importlib.util.module_from_spec(spec)
+    spec.loader.exec_module(module)
 
-from aot_capture.installation import files_of_key, triton_key
-from aot_capture.values import Decoder
+
+if __name__ == "__main__":
+    _load_package()
+
+from aot_capture.installation import files_of_key, triton_key, triton_root  # noqa: E402
+from aot_capture.values import Decoder  # noqa: E402
+
+Message = dict[str, Any]
+Records = dict[str, dict[str, Any]]
 
 TRITON_FOLDER = "@TRITON@"
 """Stands for the folder of Triton's package in the metadata of a kernel, until the kernel is installed."""
-PRINTED_CHARS = 1 << 16
-"""Most characters of the compiler's output in an answer."""
+PRINTED_BYTES = 1 << 16
+"""Most bytes of the compiler's output in an answer: its end."""
 OPTIONS_OF_TARGET = ("arch", "backend_name", "warp_size", "extern_libs", "ir_override")
 """Compiler options that the target decides, and those that name files."""
-SESSION = ("functions", "aggregates", "stated_key", "root", "binary_only")
 FORBIDDEN_BUILTINS = ("breakpoint", "compile", "eval", "exec", "exit", "input", "open", "quit")
 
 
@@ -47,20 +59,30 @@ class RebuildError(Exception):
 class Session:
     """Functions and classes of a capture file, and the installation of Triton whose keys are stated."""
 
-    def __init__(self, functions, aggregates, stated_key, root, binary_only):
+    def __init__(
+        self,
+        functions: Records,
+        aggregates: Records,
+        stated_key: Optional[str],
+        root: Optional[str],
+        binary_only: bool,
+    ) -> None:
         """Open a session.
 
         Args:
             functions: `function` records by id.
             aggregates: `aggregate` records by id.
             stated_key: the captured installation's part of the cache keys; None for this installation's own.
-            root: folder of Triton in the captured installation, which HIP backends before 3.9 hash; None for this one's.
+            root: folder of the captured Triton, which is in the keys of HIP before 3.9; None for this one's.
             binary_only: leave out the stages of compilation before the code object.
         """
         import triton
 
         self.records, self.class_records, self.root, self.binary_only = functions, aggregates, root, binary_only
-        self.functions, self.classes, self.differing, self.begun = {}, {}, {}, set()
+        self.functions: dict[str, Any] = {}
+        self.classes: dict[str, Any] = {}
+        self.differing: dict[str, list[str]] = {}
+        self.begun: set[str] = set()
         self.decode = Decoder(self.function, self.aggregate).decode
         self.here = os.path.dirname(triton.__file__)
         if stated_key is not None:
@@ -71,15 +93,15 @@ class Session:
         if hasattr(triton.knobs.nvidia, "dump_ptxas_log"):
             triton.knobs.nvidia.dump_ptxas_log = True  # for the warnings of ptxas
 
-    def _by_name(self, encoded):
+    def _by_name(self, encoded: dict[str, Any]) -> dict[str, Any]:
         return {name: self.decode(value) for name, value in encoded.items()}
 
-    def _by_path(self, encoded):
+    def _by_path(self, encoded: list[Any]) -> dict[tuple[int, ...], Any]:
         return {tuple(path): self.decode(value) for path, value in encoded}
 
     # Functions and classes
 
-    def aggregate(self, identifier):
+    def aggregate(self, identifier: str) -> Any:
         """Return the class of an `aggregate` record."""
         from triton.language import core
 
@@ -94,7 +116,7 @@ class Session:
             self.classes[identifier] = core._aggregate(type(record["qualname"].split(".")[-1], (), body))
         return self.classes[identifier]
 
-    def function(self, identifier):
+    def function(self, identifier: str) -> Any:
         """Return the JITFunction (or its like) of a `function` record: source, lines, and the globals that it names."""
         if identifier not in self.functions:
             if identifier not in self.records:
@@ -108,14 +130,14 @@ class Session:
                 self.begun.discard(identifier)
         return self.functions[identifier]
 
-    def _make(self, identifier):
+    def _make(self, identifier: str) -> None:
         from triton.experimental.gluon._runtime import GluonJITFunction
         from triton.runtime import jit
 
         record = self.records[identifier]
         if record.get("source") is None:
             raise RebuildError(
-                f"the source of {record['name']!r} is not in the capture file (it was made with --no-source)"
+                f"the source of {record['name']!r} is not in the capture file (--no-source), nor at {record['file']}"
             )
         module, missing = {"__name__": record["module"], "__builtins__": _builtins()}, []
         for name, value in record["refers"].items():
@@ -150,7 +172,7 @@ class Session:
         if record["launch_metadata"]:
             made.launch_metadata = None
 
-    def _all_unlike(self, identifiers):
+    def _all_unlike(self, identifiers: list[str]) -> list[str]:
         """Return the functions among these, and those that they use, whose hash is another here than captured."""
         seen, waiting, found = set(), list(identifiers), []
         while waiting:
@@ -167,7 +189,7 @@ class Session:
 
     # Jobs
 
-    def kernel(self, job):
+    def kernel(self, job: Message) -> Message:
         """Compile a kernel. Returns its folder in the cache, its files, and what a launch must know."""
         import triton
         from triton.compiler.compiler import ASTSource, make_backend
@@ -177,9 +199,11 @@ class Session:
         _set_environment(record["environment"])
         _assume(target)
         fn = self.function(record["function"])
-        kind = ASTSource
+        kind: Any = ASTSource
         if record["language"] == "GLUON":
-            from triton.experimental.gluon._runtime import GluonASTSource as kind
+            from triton.experimental.gluon._runtime import GluonASTSource
+
+            kind = GluonASTSource
         backend = make_backend(target)
         given = self._options(record, target, backend)
         attributes = self._by_path(record["attributes"])
@@ -207,7 +231,7 @@ class Session:
             "listing": _text(compiled.asm.get("amdgcn") or compiled.asm.get("ptx")),
         }
 
-    def _options(self, record, target, backend):
+    def _options(self, record: Message, target: Any, backend: Any) -> dict[str, Any]:
         from triton.compiler.compiler import make_backend
 
         options = self._by_name(record["options"])
@@ -227,7 +251,7 @@ class Session:
             if name in known and name not in OPTIONS_OF_TARGET and (name in chosen or value != captured.get(name))
         }
 
-    def _files(self, compiled):
+    def _files(self, compiled: Any) -> list[str]:
         """Write the kernel's files as they are shipped: no path in them. Returns their names."""
         folder = os.path.dirname(next(iter(compiled.metadata_group.values())))
         names = sorted(name for name in compiled.metadata_group if not (self.binary_only and name.endswith(".source")))
@@ -243,8 +267,8 @@ class Session:
         _write(os.path.join(folder, f"__grp__{listed}"), json.dumps({"child_paths": group}))
         return [*names, f"__grp__{listed}"]
 
-    def autotune(self, job):
-        """Write the result of an autotuner where Triton looks for it, and `aot_capture.autotuning`: with a pre_hook, too."""
+    def autotune(self, job: Message) -> Message:
+        """Write the result of an autotuner where Triton looks for it; `aot_capture.autotuning` does for any config."""
         from triton.compiler.compiler import make_backend
         from triton.runtime import cache
 
@@ -259,12 +283,12 @@ class Session:
         path = manager.put(json.dumps({"key": key, "configs_timings": timings}), name, binary=False)
         return {"folder": os.path.basename(os.path.dirname(path)), "files": [name]}
 
-    def launchers(self, job):
+    def launchers(self, job: Message) -> Message:
         """Compile the C modules that Triton up to 3.6 makes with a C compiler at its first launches.
 
         The job has `kernels` (records), `target`, `headers` (the folder of Python.h) and `suffix` of extension modules.
         """
-        texts = {}
+        texts: dict[str, str] = {}
         for record in job["kernels"]:
             texts.setdefault(self._launcher_text(record), "__triton_launcher")
         if job["target"][0] == "cuda":
@@ -274,7 +298,7 @@ class Session:
                 texts[file.read()] = "cuda_utils"
         return {"modules": [_c_module(text, name, job) for text, name in texts.items()]}
 
-    def _launcher_text(self, record):
+    def _launcher_text(self, record: Message) -> str:
         constants, signature = self._by_path(record["constants"]), self._by_name(record["signature"])
         described = self.decode(record["tensordesc"])
         if record["target"][0] == "cuda":
@@ -291,29 +315,25 @@ class Session:
 # Functions of the capture file
 
 
-def _defined(record, module, file):
+def _defined(record: Message, module: dict[str, Any], file: str) -> Any:
     """Run the definition of a function and return the function. Nothing else is allowed in its source."""
     source, name = record["source"], record["name"]
     body = ast.parse(source).body
     if len(body) != 1 or not isinstance(body[0], ast.FunctionDef) or body[0].name != name or body[0].decorator_list:
         raise RebuildError(f"the source of {name!r} is not the definition of this function alone")
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-    try:
-        exec(compile(source, file, "exec", dont_inherit=True), module)
-    except (NameError, AttributeError):  # of annotations; they are texts then
-        flags = __future__.annotations.compiler_flag
-        exec(compile(source, file, "exec", flags, dont_inherit=True), module)
+    exec(compile(source, file, "exec", dont_inherit=True), module)
     function = module[name]
     function.__module__, function.__qualname__ = record["module"], record["qualname"]
     return function
 
 
-def _builtins():
+def _builtins() -> dict[str, Any]:
     import builtins
 
     allowed = {name: value for name, value in vars(builtins).items() if name not in FORBIDDEN_BUILTINS}
 
-    def import_known(name, *arguments, **options):
+    def import_known(name: str, *arguments: Any, **options: Any) -> Any:
         if name.partition(".")[0] not in ("math", "triton"):
             raise ImportError(f"captured functions import math and triton only, not {name}")
         return __import__(name, *arguments, **options)
@@ -321,7 +341,7 @@ def _builtins():
     return dict(allowed, __import__=import_known)
 
 
-def _functions_in(value):
+def _functions_in(value: Any) -> list[str]:
     """Return the ids of functions in an encoded value."""
     found, waiting = [], [value]
     while waiting:
@@ -337,7 +357,7 @@ def _functions_in(value):
 # Triton's key
 
 
-def _state_triton_key(text):
+def _state_triton_key(text: str) -> None:
     import triton.compiler.compiler as compiler
     import triton.runtime.cache as cache
 
@@ -346,13 +366,13 @@ def _state_triton_key(text):
             module.triton_key = lambda: text
 
 
-def _state_root(here, root):
+def _state_root(here: str, root: str) -> None:
     """Hash options of HIP with the paths of the captured installation, where this Triton hashes paths."""
     from triton.backends.amd.compiler import HIPOptions
 
     hashed = HIPOptions.hash
 
-    def stated(self):
+    def stated(self: Any) -> Any:
         moved = object.__new__(type(self))
         libraries = tuple((name, path.replace(here, root)) for name, path in self.extern_libs)
         moved.__dict__.update(self.__dict__, extern_libs=libraries)
@@ -364,10 +384,10 @@ def _state_root(here, root):
     HIPOptions.hash = stated
 
 
-_ENVIRONMENT = set()
+_ENVIRONMENT: set[str] = set()
 
 
-def _set_environment(variables):
+def _set_environment(variables: dict[str, str]) -> None:
     """Set the variables that a kernel was compiled with, and no others. Those that name files are refused."""
     for name in _ENVIRONMENT - set(variables):
         os.environ.pop(name, None)
@@ -384,7 +404,7 @@ def _set_environment(variables):
     _ENVIRONMENT.update(variables)
 
 
-def _key_environment():
+def _key_environment() -> dict[str, str]:
     from triton._C.libtriton import get_cache_invalidating_env_vars
 
     return get_cache_invalidating_env_vars()
@@ -393,31 +413,33 @@ def _key_environment():
 # Targets and launches
 
 
-def _target(parts):
+def _target(parts: list[Any]) -> Any:
     from triton.backends.compiler import GPUTarget
 
     return GPUTarget(*parts)
 
 
-def _assume(target):
+def _assume(target: Any) -> None:
     """Let kernels ask for their target while they are compiled, without a GPU."""
     from triton.runtime.driver import driver
 
     class Driver:
-        def get_current_target(self):
+        def get_current_target(self) -> Any:
             return target
 
-        def get_current_device(self):
+        def get_current_device(self) -> int:
             return 0
 
     driver.set_active(Driver())
 
 
-def _with_pointer_ranges(signature, attributes):
+def _with_pointer_ranges(
+    signature: dict[str, Any], attributes: dict[tuple[int, ...], Any]
+) -> dict[tuple[int, ...], Any]:
     """Promise that tensors are smaller than 2 GB, as HIP's launches find out and CUDA's do not."""
     found = dict(attributes)
 
-    def visit(kind, path):
+    def visit(kind: Any, path: tuple[int, ...]) -> None:
         if isinstance(kind, tuple):
             for place, item in enumerate(kind):
                 visit(item, (*path, place))
@@ -429,10 +451,10 @@ def _with_pointer_ranges(signature, attributes):
     return dict(sorted(found.items()))
 
 
-def _arguments(signature, metadata):
+def _arguments(signature: dict[str, Any], metadata: dict[str, Any]) -> Optional[list[list[str]]]:
     """Return (name, type) of each argument of a launch; None where this Triton does not say how it passes them."""
     described = metadata.get("tensordesc_meta")
-    types = {name: kind for name, kind in signature.items()}
+    types = dict(signature)
     if any("tensordesc" in str(kind) for kind in types.values()):
         try:
             from triton.backends.driver import expand_signature
@@ -443,7 +465,7 @@ def _arguments(signature, metadata):
         }
     found = []
 
-    def visit(name, kind):
+    def visit(name: str, kind: Any) -> None:
         if isinstance(kind, tuple):
             for place, item in enumerate(kind):
                 visit(f"{name}.{place}", item)
@@ -455,11 +477,11 @@ def _arguments(signature, metadata):
     return found
 
 
-def _c_module(text, name, job):
+def _c_module(text: str, name: str, job: Message) -> Message:
     """Compile a C module and put it where Triton looks for it. Returns its folder and file."""
     from triton.runtime import build, cache
 
-    here = os.path.dirname(sys.modules["triton"].__file__)
+    here = str(triton_root())
     backend = "nvidia" if job["target"][0] == "cuda" else "amd"
     suffix = getattr(build, "platform_key", lambda: "")()
     manager = cache.get_cache_manager(hashlib.sha256((text + suffix).encode()).hexdigest())
@@ -480,34 +502,35 @@ def _c_module(text, name, job):
     return {"folder": os.path.basename(os.path.dirname(path)), "files": [os.path.basename(path)]}
 
 
-def _run_compiler(arguments):
+def _run_compiler(arguments: list[str]) -> None:
     compiler = os.environ.get("CC") or "cc"
     try:
         subprocess.run([compiler, *arguments], check=True, stdout=subprocess.DEVNULL, stderr=subprocess.STDOUT)
     except OSError as error:
-        raise RebuildError(f"the C compiler {compiler!r} cannot be run: {error.strerror}")
+        raise RebuildError(f"the C compiler {compiler!r} cannot be run: {error.strerror}") from None
     except subprocess.CalledProcessError:
-        raise RebuildError(f"the C compiler {compiler!r} fails: are the headers those of Python?")
+        raise RebuildError(f"the C compiler {compiler!r} fails: are the headers those of Python?") from None
 
 
 # Lines in and out
 
 
-def _write(path, text):
+def _write(path: str, text: str) -> None:
     with open(path, "w") as file:
         file.write(text)
 
 
-def _text(value):
+def _text(value: Any) -> str:
     return value if isinstance(value, str) else ""
 
 
-def _reason(error, records):
+def _reason(error: BaseException, records: Iterable[Message]) -> str:
     """Describe an exception of a compilation in a few lines, with the line of the kernel where Triton has it.
 
     `records` are the functions, by whose texts Triton names places.
     """
-    lines, cause = [], error
+    lines: list[str] = []
+    cause: Any = error
     while cause is not None and hasattr(cause, "error_message"):
         line, source = getattr(cause.node, "lineno", None), cause.src or ""
         record = next((record for record in records if record["source"] == source), None)
@@ -526,7 +549,7 @@ def _reason(error, records):
     return "\n".join(lines)
 
 
-def _describe(targets):
+def _describe(targets: list[list[Any]]) -> Message:
     """Describe this installation, for the builder to compare with the captured one."""
     import triton
     from triton.compiler.compiler import make_backend
@@ -544,37 +567,45 @@ def _describe(targets):
     }
 
 
-def _serve(folder):
-    """Answer the lines of standard input. What compilers print goes to files in the folder."""
+def _answer(job: Message, sessions: list[Session]) -> Message:
+    """Do what a line asks for. `sessions` has the session, once there is one."""
+    kind = job.pop("kind")
+    if kind == "describe":
+        return _describe(job["targets"])
+    if kind == "session":
+        sessions[:] = [Session(**job)]
+        return {}
+    (session,) = sessions
+    answer: Message = {"kernel": session.kernel, "autotune": session.autotune, "launchers": session.launchers}[kind](
+        job
+    )
+    return answer
+
+
+def _serve(folder: str) -> None:
+    """Answer the lines of standard input. Files in the folder take what compilers print, and what Python does."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
-    native = open(os.path.join(folder, "native"), "w+b", buffering=0)
+    native, python = (io.FileIO(os.path.join(folder, name), "w+") for name in ("native", "python"))
     for descriptor in (1, 2):
         os.dup2(native.fileno(), descriptor)
-    python = sys.stdout = sys.stderr = open(os.path.join(folder, "python"), "w+", buffering=1)
+    sys.stdout = sys.stderr = io.TextIOWrapper(io.BufferedWriter(python), write_through=True)
     os.environ["TRITON_CACHE_DIR"] = os.path.join(folder, "cache")
-    session = None
+    sessions: list[Session] = []
     for line in sys.stdin:
-        job = json.loads(line)
         for file in (native, python):
             file.seek(0)
             file.truncate()
         try:
-            if job["kind"] == "describe":
-                answer = _describe(job["targets"])
-            elif job["kind"] == "session":
-                session, answer = Session(*(job[name] for name in SESSION)), {}
-            else:
-                answer = {"kernel": session.kernel, "autotune": session.autotune, "launchers": session.launchers}[
-                    job["kind"]
-                ](job)
-        except BaseException as error:
-            records = session.records.values() if session else ()
+            answer = _answer(json.loads(line), sessions)
+        except BaseException as error:  # a function that is run while Triton compiles may as well exit
+            records = [record for session in sessions for record in session.records.values()]
             answer = {"error": _reason(error, records), "traceback": traceback.format_exc()}
-        for name, file in (("native", native), ("python", python)):
-            file.seek(0)
-            text = file.read()
-            answer[name] = (text.decode(errors="replace") if isinstance(text, bytes) else text)[-PRINTED_CHARS:]
-        answers.write(json.dumps(answer) + "\n")
+        answers.write(json.dumps({**answer, "native": _end_of(native), "python": _end_of(python)}) + "\n")
+
+
+def _end_of(file: Any) -> str:
+    file.seek(max(0, file.seek(0, os.SEEK_END) - PRINTED_BYTES))
+    return str(file.read().decode(errors="replace"))
 
 
 if __name__ == "__main__":

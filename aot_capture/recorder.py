@@ -178,8 +178,8 @@ class Recorder:
     def note_class(self, kind: type) -> str:
         """Note an aggregate class, with its methods; return its id."""
         methods = {**functions_of_class(kind), **_functions_by_name(getattr(kind, "hash_attrs", ()))}
-        text = "".join(sorted(str(getattr(m, "_fn_name", n)) + m.cache_key for n, m in methods.items()))
-        text += str(getattr(kind, "__annotations__", {}))
+        annotations = _annotations(kind)
+        text = str(annotations) + "".join(f"{n} {method.cache_key}" for n, method in sorted(methods.items()))
         name = f"{kind.__module__}:{kind.__qualname__}:{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         if name not in self._written:
             self._written.add(name)
@@ -189,8 +189,8 @@ class Recorder:
                     id=name,
                     module=kind.__module__,
                     qualname=kind.__qualname__,
-                    annotations={n: encode(t) for n, t in getattr(kind, "__annotations__", {}).items()},
-                    defaults={},
+                    annotations={n: encode(t) for n, t in annotations.items()},
+                    defaults={n: encode(v) for n, v in getattr(kind, "__aggregate_defaults__", {}).items()},
                     methods={n: encode(method) for n, method in methods.items()},
                 )
             )
@@ -255,6 +255,13 @@ def _raw_source(fn: Any) -> str:
     import inspect
 
     return inspect.getsource(fn.fn)
+
+
+def _annotations(kind: Any) -> dict[str, Any]:
+    """Return the fields of an aggregate class. Triton before 3.8 keeps them in the class that it was made of."""
+    made = kind.__new__
+    of_closure = dict(zip(made.__code__.co_freevars, made.__closure__ or ()))
+    return dict(getattr(kind, "__annotations__", {}) or of_closure["cls"].cell_contents.__annotations__)
 
 
 def _functions_by_name(functions: Any) -> dict[str, Any]:

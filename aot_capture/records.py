@@ -273,7 +273,7 @@ def _is_at_path(pair: Any) -> bool:
 def _depth_over(value: Any, limit: int) -> bool:
     level = [value]
     while level and limit >= 0:
-        inner = [list(item.values()) if isinstance(item, dict) else item for item in level if isinstance(item, (dict, list))]
+        inner = [list(item.values()) if isinstance(item, dict) else item for item in level]
         level = [item for items in inner for item in items if isinstance(item, (dict, list))]
         limit -= 1
     return bool(level)
@@ -312,6 +312,9 @@ def _add(capture: Capture, record: Record) -> None:
 
 
 def _check_references(capture: Capture) -> None:
-    for record in [*capture.kernels, *capture.autotunes]:
+    users: list[Union[Kernel, Autotune]] = [*capture.kernels, *capture.autotunes]
+    for record in users:
         if record.function not in capture.functions:
-            raise CaptureError(f"{capture.path}: {record.name} refers to the function {record.function!r}, not recorded")
+            raise CaptureError(
+                f"{capture.path}: {record.name} refers to the function {record.function!r}, not recorded"
+            )

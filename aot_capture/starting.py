@@ -2,30 +2,23 @@
 
 from __future__ import annotations
 
-import functools
-import importlib.util
 import os
 import sys
-from collections.abc import Callable, Mapping
-from types import ModuleType
-from typing import Any, Optional
 
-CAPTURE = "AOT_CAPTURE"  # the capture file
-NO_SOURCE = "AOT_CAPTURE_NO_SOURCE"
-INDUCTOR_WARM = "AOT_CAPTURE_INDUCTOR_WARM"  # found by the first process: 0 or 1
-GUARD = "AOT_NO_COMPILE"  # RAISE or WARN
-GUARD_CACHE = "AOT_NO_COMPILE_CACHE"  # the shipped cache, in the layout of Triton's
-GUARD_KERNELS = "AOT_NO_COMPILE_KERNELS"  # the capture file to compare with
-GUARD_LOG = "AOT_NO_COMPILE_LOG"
-NO_GPU = "AOT_NO_GPU"  # a target, `backend:arch:lanes`, in place of the machine's device
-RAISE, WARN = "raise", "warn"
-MANAGER = "aot_capture.guard:Manager"
+from .inductor import inductor_is_warm
+from .variables import CAPTURE, GUARD, INDUCTOR_WARM, NO_GPU, NO_SOURCE
 
-_Actions = dict[str, Callable[[ModuleType], None]]
+TYPE_CHECKING = False  # typing is not imported at every start of Python
+if TYPE_CHECKING:
+    from collections.abc import Callable, Mapping
+    from types import ModuleType
+    from typing import Any, Optional
+
+    _Actions = dict[str, Callable[[ModuleType], None]]
 
 
 def start(environ: Mapping[str, str]) -> None:
-    """Arrange for the recorder, the guard and the driver to start with Triton. Until then nothing of them is imported."""
+    """Arrange for the recorder, the guard and the driver to start with Triton, and import nothing of them before."""
     actions: list[_Actions] = []
     if environ.get(NO_GPU):
         actions.append({"triton.runtime.driver": lambda module: _replace_driver(module, environ[NO_GPU])})
@@ -71,7 +64,7 @@ def _recording(environ: Mapping[str, str]) -> _Actions:
         from .records import append
 
         if not made:
-            made.append(Recorder(functools.partial(append, path), keep_source, warm))
+            made.append(Recorder(lambda record: append(path, record), keep_source, warm))
         return made[0]
 
     def knobs(module: Any) -> None:
@@ -88,30 +81,6 @@ def _recording(environ: Mapping[str, str]) -> _Actions:
             observe_choices(module.Autotuner, recorder().on_autotune)
 
     return {"triton.knobs": knobs, "triton.runtime.autotuner": autotuner}
-
-
-def inductor_cache(environ: Mapping[str, str]) -> str:
-    """Return the folder of Inductor's cache, as torch chooses it."""
-    folder = environ.get("TORCHINDUCTOR_CACHE_DIR")
-    if folder:
-        return folder
-    user = next((environ[name] for name in ("LOGNAME", "USER", "LNAME", "USERNAME") if environ.get(name)), None)
-    if user is None:
-        import pwd
-
-        try:
-            user = pwd.getpwuid(os.getuid()).pw_name
-        except KeyError:
-            user = str(os.getuid())
-    return os.path.join(environ.get("TMPDIR") or "/tmp", f"torchinductor_{user}")
-
-
-def inductor_is_warm(environ: Mapping[str, str]) -> bool:
-    """Return True if Inductor's cache holds graphs: their kernels do not pass through Triton's compile() again."""
-    try:
-        return any(os.scandir(os.path.join(inductor_cache(environ), "fxgraph")))
-    except OSError:
-        return False
 
 
 def _after_import(actions: dict[str, list[Callable[[ModuleType], None]]]) -> None:
@@ -134,7 +103,9 @@ class _AfterImport:
             return None
         actions = self._actions.pop(name)
         if not self._actions:
-            sys.meta_path.remove(self)  # type: ignore[arg-type]
+            sys.meta_path.remove(self)
+        import importlib.util
+
         spec = importlib.util.find_spec(name)
         if spec is not None and spec.loader is not None:
             loader: Any = spec.loader

@@ -16,7 +16,10 @@ Json = Any
 Attributes = Mapping[str, Any]  # attributes read from a value, and of these in turn: {"sub": {"f": {}}}
 
 IMPORTABLE = ("triton", "math")
-BUILTINS = frozenset("abs bool dict float getattr int isinstance len list max min print range str tuple type".split())
+BUILTINS = frozenset(
+    {"abs", "bool", "dict", "float", "getattr", "int", "isinstance", "len", "list", "max", "min", "print", "range"}
+    | {"str", "tuple", "type"}
+)
 _ENUM_BASES = ("IntFlag", "Flag", "IntEnum", "StrEnum", "Enum")
 
 
@@ -83,11 +86,10 @@ class Encoder:
         import triton.language as tl
 
         if is_callable(value):
-            value = getattr(value, "__func__", value)
-            inner = getattr(value, "fn", None)
-            if _is_function_of_triton(value, inner):
-                return {"import": [inner.__module__, inner.__qualname__]}
-            return {"function": self._note_function(value)}
+            fn: Any = getattr(value, "__func__", value)
+            if _is_function_of_triton(fn):
+                return {"import": [fn.fn.__module__, fn.fn.__qualname__]}
+            return {"function": self._note_function(fn)}
         if isinstance(value, tl.constexpr):
             return {"constexpr": self.encode(value.value)}
         if type(value) is tl.dtype:
@@ -156,11 +158,11 @@ def is_callable(value: Any) -> bool:
     return type(value).__name__ == "ConstexprFunction" and type(value).__module__.startswith("triton.")
 
 
-def _is_function_of_triton(value: Any, inner: Any) -> bool:
-    if inner is None or not is_importable(str(getattr(inner, "__module__", ""))):
+def _is_function_of_triton(fn: Any) -> bool:
+    if not is_importable(str(fn.fn.__module__)):
         return False
     try:
-        return resolve(inner.__module__, inner.__qualname__) is value
+        return resolve(fn.fn.__module__, fn.fn.__qualname__) is fn
     except ValueDecodeError:
         return False
 
@@ -272,7 +274,7 @@ class Decoder:
 
     def _namedtuple(self, content: list[Any]) -> Any:
         _, qualname, fields, values = content
-        kind = collections.namedtuple(qualname.split(".")[-1], fields)  # type: ignore[misc] # noqa: PYI024
+        kind = collections.namedtuple(qualname.split(".")[-1], fields)  # type: ignore[misc]
         return kind(*map(self.decode, values))
 
     def _import(self, content: list[str]) -> Any:
@@ -284,6 +286,6 @@ class Decoder:
 
 
 TAGS = frozenset(
-    "float constexpr dtype tuple list dict module namespace function aggregate enum dataclass namedtuple import opaque"
-    .split()
+    {"float", "constexpr", "dtype", "tuple", "list", "dict", "module", "namespace", "function", "aggregate", "enum"}
+    | {"dataclass", "namedtuple", "import", "opaque"}
 )

@@ -32,7 +32,7 @@ class _RefusedError(Exception):
 
 
 COMPILED, VECTORS, CAPTURED = "v2", "vectors-v1", "captured-v1"
-"""Folders of compiled kernels, of selftest vectors and of captured kernels in a cache. Renamed when the encoding changes."""
+"""Folders in a cache: compiled kernels, selftest vectors, captured kernels. Renamed when the encoding changes."""
 
 
 def default_cache_dir() -> Path:

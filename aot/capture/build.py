@@ -42,6 +42,7 @@ from .installing import root_digest
 from .rebuilt import RebuildJob, RebuiltCache, RebuiltKernel, fault_of, key_differences, rebuild_job, stated_key
 from .selection import kernels_for, neighbours, results_for, target_parts
 from .shipped_cache import INDUCTOR, KERNELS, Ingredients, Manifest, ShippedKernel
+from .sources import with_sources
 from .workers import Workers, describe
 
 LOG = logging.getLogger("aotbuild.build")
@@ -61,6 +62,7 @@ class CaptureRequest:
         python: a Python with the captured Triton.
         triton: the version of an environment to make in our cache.
         headers: the folder of Python.h of the captured program's Python, for C launchers.
+        sources: the folder of the program's files, for a capture without sources.
         ptxas: the ptxas of the captured program, if it was not Triton's own.
         all_stages: ship the stages of compilation before the code objects, too.
         inductor: a file with what `torch.compiler.save_cache_artifacts` returned.
@@ -75,6 +77,7 @@ class CaptureRequest:
     python: Path | None = None
     triton: str | None = None
     headers: Path | None = None
+    sources: Path | None = None
     ptxas: Path | None = None
     neighbours: bool = False
     all_stages: bool = False
@@ -143,7 +146,7 @@ def build_captures(request: CaptureRequest) -> int:
     Raises `BuildError`, `CaptureError` and `CacheError`.
     """
     console = Console(quiet=request.quiet)
-    captures = [_read(path) for path in request.captures]
+    captures = [with_sources(_read(path), request.sources) for path in request.captures]
     names = [Path(capture.path).stem for capture in captures]
     if twice := next((name for name in names if names.count(name) > 1), None):
         raise BuildError(f"two of the capture files are called {twice!r}; their outputs would be one")
@@ -365,8 +368,8 @@ def _launchers(
     headers = request.headers or (Path(plan.here["headers"]) if plan.here["extension_suffix"] == suffix else None)
     if headers is None or not (headers / "Python.h").is_file():
         console.print(
-            f"note: Triton {plan.here['triton']} compiles launchers by a C compiler at the first launches: no headers of "
-            f"the captured Python {plan.installation.python} are here (--python-headers DIR)"
+            f"note: Triton {plan.here['triton']} compiles launchers by a C compiler at the first launches: no "
+            f"headers of the captured Python {plan.installation.python} are here (--python-headers DIR)"
         )
         return {}
     launches = {json.dumps([kernel.signature, kernel.constants, kernel.tensordesc]): kernel for kernel in kernels}
@@ -445,8 +448,8 @@ def _report(plan: _Plan, target: Target, manifest: Manifest, jobs: Sequence[Rebu
         return
     if manifest.ingredients.root:
         console.print(
-            f"note: keys of HIP before Triton 3.9 have the path of Triton's folder: the program finds them where Triton "
-            f"is at {plan.installation.root}"
+            f"note: keys of HIP before Triton 3.9 have the path of Triton's folder: the program finds them where "
+            f"Triton is at {plan.installation.root}"
         )
     if other := sorted({str(job.kernel.target[1]) for job in jobs if job.kernel.target != target_parts(target)}):
         console.print(f"~ captured on {', '.join(other)}, built for {target.arch} with options chosen anew")

@@ -1,4 +1,4 @@
-"""Caches that are shipped: a folder or an archive with kernels as Triton's cache has them, and a manifest, `captured.json`.
+"""Shipped caches: a folder or an archive with kernels as Triton's cache has them, and a manifest, `captured.json`.
 
 The manifest lists every other file with its size and SHA-256, so a signature over it covers all. There is no path of a
 machine in a shipped cache, and its bytes depend on its contents alone. What is read is untrusted.

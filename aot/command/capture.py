@@ -47,13 +47,13 @@ def capture(
     Only programs under a Python of 3.9 or later with Triton 3.4 to 3.9 are seen. A launch costs nothing more, and a
     kernel that is compiled less than a millisecond.
     """
-    from aot_capture import starting
+    from aot_capture import inductor, variables
 
-    settings = {starting.CAPTURE: str(output.absolute())}
+    settings = {variables.CAPTURE: str(output.absolute())}
     if no_source:
-        settings[starting.NO_SOURCE] = "1"
+        settings[variables.NO_SOURCE] = "1"
     if target is not None:
-        settings[starting.NO_GPU] = triton_target(target)
+        settings[variables.NO_GPU] = triton_target(target)
     if bool(program) == exports:
         raise click.UsageError("a program, or --env, is needed" if not exports else "--env runs no program")
     if exports:
@@ -65,9 +65,9 @@ def capture(
         output.open("ab").close()
     except OSError as error:
         raise click.UsageError(f"{output}: {error.strerror}") from None
-    if starting.inductor_is_warm(os.environ):
+    if inductor.inductor_is_warm(os.environ):
         write(
-            f"aotbuild capture: Inductor's cache in {starting.inductor_cache(os.environ)} is warm: kernels that it holds "
+            f"aotbuild capture: Inductor's cache in {inductor.inductor_cache(os.environ)} is warm: kernels in it "
             "are not seen. Set TORCHINDUCTOR_CACHE_DIR to an empty folder to see them.",
             err=True,
         )

@@ -25,6 +25,7 @@ class CapturedOptions:
     triton: str | None
     python: Path | None
     headers: Path | None
+    sources: Path | None
     ptxas: Path | None
     inductor: Path | None
     all_stages: bool
@@ -88,8 +89,8 @@ class CapturedOptions:
 
 
 _NAMES = {
-    "triton": "triton", "python": "python", "headers": "python-headers", "ptxas": "ptxas", "inductor": "inductor",
-    "all_stages": "all-stages", "bundle": "bundle",
+    "triton": "triton", "python": "python", "headers": "python-headers", "sources": "sources", "ptxas": "ptxas",
+    "inductor": "inductor", "all_stages": "all-stages", "bundle": "bundle",
 }  # fmt: skip
 _OPTIONS = (
     click.option(
@@ -103,6 +104,10 @@ _OPTIONS = (
     click.option(
         "--python-headers", "headers", type=_FOLDER, metavar="FOLDER",
         help="For a capture file: where Python.h of the captured Python is, for the C launchers of Triton up to 3.6.",
+    ),
+    click.option(
+        "--sources", type=_FOLDER, metavar="FOLDER",
+        help="For a capture file made with --no-source: the program's files. [default: where they were captured]",
     ),
     click.option(
         "--ptxas", type=_FILE, metavar="PTXAS",

@@ -51,7 +51,8 @@ def run_program(command: tuple[str, ...], settings: Mapping[str, str]) -> int:
         process.send_signal(number)
 
     with ExitStack() as handlers:
-        for number, handler in [(signal.SIGINT, signal.SIG_IGN), *((each, forward) for each in _FORWARDED)]:
-            handlers.callback(signal.signal, number, signal.signal(number, handler))
+        handlers.callback(signal.signal, signal.SIGINT, signal.signal(signal.SIGINT, signal.SIG_IGN))
+        for number in _FORWARDED:
+            handlers.callback(signal.signal, number, signal.signal(number, forward))
         status = process.wait()
     return 128 - status if status < 0 else status

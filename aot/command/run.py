@@ -61,28 +61,28 @@ def run(
     The error names the kernel, its file and line, the line that launches it, and with --kernels what differs from the
     captured kernel that is nearest. Results of autotuners are read from the cache, too.
     """
-    from aot_capture import starting
+    from aot_capture import variables
     from aot_capture.report import read_report
 
     if bool(program) == exports:
         raise click.UsageError("a program, or --env, is needed" if not exports else "--env runs no program")
-    if os.environ.get("TRITON_CACHE_MANAGER", starting.MANAGER) != starting.MANAGER:
+    if os.environ.get("TRITON_CACHE_MANAGER", variables.MANAGER) != variables.MANAGER:
         raise click.UsageError("TRITON_CACHE_MANAGER is set: this command needs that place for its own")
-    settings = {starting.GUARD: starting.WARN if warn else starting.RAISE, "TRITON_CACHE_MANAGER": starting.MANAGER}
+    settings = {variables.GUARD: variables.WARN if warn else variables.RAISE, "TRITON_CACHE_MANAGER": variables.MANAGER}
     if kernels is not None:
-        settings[starting.GUARD_KERNELS] = str(kernels.absolute())
+        settings[variables.GUARD_KERNELS] = str(kernels.absolute())
     if target is not None:
-        settings[starting.NO_GPU] = triton_target(target)
+        settings[variables.NO_GPU] = triton_target(target)
     with tempfile.TemporaryDirectory(prefix="aotbuild-run-") as scratch, _opened(cache) as folder:
         if folder is not None:
-            settings[starting.GUARD_CACHE] = str(folder)
+            settings[variables.GUARD_CACHE] = str(folder)
         if exports:
             print_exports(settings)
             return
         if folder is not None:  # what an earlier run left in Triton's own cache would make the proof void
             settings["TRITON_CACHE_DIR"] = str(Path(scratch, "triton"))
         log = Path(scratch, "log")
-        status = run_program(program, {**settings, starting.GUARD_LOG: str(log)})
+        status = run_program(program, {**settings, variables.GUARD_LOG: str(log)})
         report = read_report(str(log))
     if json_path is not None:
         json_path.write_text(

@@ -53,22 +53,33 @@ class Session:
     ) -> tuple[Capture, subprocess.CompletedProcess[str]]:
         """Capture a script to kernels.jsonl."""
         result = self.aotbuild(
-            "capture", "-o", "kernels.jsonl", "--arch", "gfx942", *options, "--", sys.executable, "-c", script, **environment
+            "capture",
+            "-o",
+            "kernels.jsonl",
+            "--arch",
+            "gfx942",
+            *options,
+            "--",
+            sys.executable,
+            "-c",
+            script,
+            **environment,
         )
         return read_capture(self.folder / "kernels.jsonl"), result
 
     def run(self, script: str = ALL, *options: object, **environment: str) -> tuple[dict[str, Any], Any]:
         """Run a script under the guard; return its report."""
         result = self.aotbuild(
-            "run", "--no-compile", "--arch", "gfx942", "--json", "report.json", *options, "--", sys.executable, "-c", script,
-            **environment,
+            "run", "--no-compile", "--arch", "gfx942", "--json", "report.json", *options,
+            "--", sys.executable, "-c", script, **environment,
         )  # fmt: skip
         report = self.folder / "report.json"
         return json.loads(report.read_text()) if report.exists() else {}, result
 
 
 def _clean() -> dict[str, str]:
-    return {name: value for name, value in os.environ.items() if not name.startswith(("TRITON", "AOT_"))}
+    ours = ("TRITON", "AOTBUILD_CAPTURE", "AOTBUILD_NO_")
+    return {name: value for name, value in os.environ.items() if not name.startswith(ours)}
 
 
 @pytest.fixture

@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from aot.errors import BuildError
 from aot.capture.environments import made_environment
+from aot.errors import BuildError
 from aot_bundle.terminal import Console
 
 from .conftest import Built, copied, script
@@ -28,7 +28,7 @@ def test_a_second_start_compiles_nothing_and_has_the_code_of_the_first(built: Bu
     cache = tmp_path / "cache"
     result = built.aotbuild("install-cache", built.shipped, "--to", cache)
     assert result.returncode == 0 and f"{KERNELS} kernels for {built.arch}" in result.stdout, result.stderr
-    report, result = built.run(TRITON_CACHE_DIR=str(cache))
+    _, result = built.run(TRITON_CACHE_DIR=str(cache))
     assert result.returncode == 0, result.stderr
     assert "0 would compile; from the cache: 6 kernels, 0 C modules, 2 autotune" in result.stderr
     jit = _codes(built.session.folder / "own-cache")
@@ -76,26 +76,30 @@ def test_kernels_are_built_for_other_gpus_of_the_vendor(own: Built):
     result = own.build(arch="gfx950")
     assert result.returncode == 0 and "~ captured on gfx942, built for gfx950" in result.stdout, result.stderr
     assert "2 autotuned keys: the first start on gfx950 measures them" in result.stdout
-    report, result = own.run("--cache", own.session.folder / "dist" / "kernels-gfx950-cache", arch="gfx950")
+    _, result = own.run("--cache", own.session.folder / "dist" / "kernels-gfx950-cache", arch="gfx950")
     assert result.returncode == 0 and "0 would compile" in result.stderr, result.stderr
 
 
 def test_what_cannot_carry_over_is_named_by_kernel(own: Built):
     result = own.build(arch="gfx1100")
     assert result.returncode == 1 and "1 kernel cannot be rebuilt; nothing was written" in result.stderr
-    assert "kernels.gluon_copy" in result.stderr and "lanes" in result.stderr.lower() + "lanes"
+    assert "kernels.gluon_copy" in result.stderr
     assert not (own.session.folder / "dist" / "kernels-gfx1100-cache").exists()
 
 
+OTHER_ARGUMENTS = """
+import kernels as k
+k.scale[(1,)](k.Tensor(pointer=4), k.X, 1024, BLOCK=64)
+k.scale[(1,)](k.X, k.X, 1000, BLOCK=64)
+k.scale[(1,)](k.X, k.X, 1, BLOCK=64)
+"""
+
+
 def test_neighbours_are_found_by_other_arguments(own: Built):
-    other = script("gfx942").replace(
-        "k.launch_all(64);",
-        "k.scale[(1,)](k.Tensor(pointer=4), k.X, 1024, BLOCK=64); k.scale[(1,)](k.X, k.X, 1000, BLOCK=64); k.scale[(1,)](k.X, k.X, 1, BLOCK=64);",
-    )
-    _, result = own.session.run(other, "--cache", own.shipped)
+    _, result = own.session.run(OTHER_ARGUMENTS, "--cache", own.shipped)
     assert result.returncode == 1
     assert own.build("--neighbours").returncode == 0
-    _, result = own.session.run(other, "--cache", own.shipped)
+    _, result = own.session.run(OTHER_ARGUMENTS, "--cache", own.shipped)
     assert result.returncode == 0 and "0 would compile" in result.stderr, result.stderr
 
 
@@ -176,3 +180,15 @@ def test_other_tritons(python: str, arch: str, own: Built, tmp_path: Path):
         TRITON_CACHE_DIR=str(tmp_path / "cache"),
     )
     assert result.returncode == 0 and "0 would compile" in result.stderr, result.stderr
+
+
+def test_a_capture_without_sources_takes_those_that_are_there(own: Built, tmp_path: Path):
+    records = [
+        {**record, "source": None, "raw_source": None} if "source" in record else record for record in own.records()
+    ]
+    own.file.write_text("".join(json.dumps(record) + "\n" for record in records))
+    result = own.build("--sources", own.session.folder)
+    assert result.returncode == 0 and f"0 compiled, {KERNELS} from the cache" in result.stdout, result.stderr
+    own.session.edit("x * 2", "x * 4")
+    result = own.build("--sources", own.session.folder)
+    assert result.returncode == 1 and "the source of 'double' is not in the capture file" in result.stderr
