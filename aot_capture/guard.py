@@ -1,7 +1,7 @@
 """Triton's cache manager in a run that must not compile: a look-up that fails is an error that says why.
 
-Named by TRITON_CACHE_MANAGER, so that worker processes are under it too. It reads from the shipped cache first, wherever
-that lies, and writes nothing there.
+Named by TRITON_CACHE_MANAGER, so that worker processes are under it too. It reads from the shipped cache first,
+wherever that lies, and writes nothing there.
 """
 
 from __future__ import annotations

@@ -210,7 +210,7 @@ class Decoder:
             return make(content)
         except ValueDecodeError:
             raise
-        except (TypeError, ValueError, KeyError, AttributeError, AssertionError) as error:
+        except (TypeError, ValueError, KeyError, AttributeError, AssertionError, RecursionError) as error:
             raise ValueDecodeError(f"malformed {tag}: {error}") from None
 
     def _float(self, text: str) -> float:

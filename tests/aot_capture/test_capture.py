@@ -97,11 +97,11 @@ def test_worker_processes_are_captured(session: Session):
 import multiprocessing, subprocess, sys
 import kernels
 if __name__ == "__main__":
+    kernels.scale[(1,)](kernels.X, kernels.X, 1024, BLOCK=64)
     context = multiprocessing.get_context("fork")
     worker = context.Process(target=lambda: kernels.scale[(1,)](kernels.X, kernels.X, 1000, BLOCK=64))
     worker.start(); worker.join()
-    subprocess.run([sys.executable, "-c", "import kernels; kernels.scale[(1,)](kernels.X, kernels.X, 77, BLOCK=64)"])
-    kernels.scale[(1,)](kernels.X, kernels.X, 1024, BLOCK=64)
+    subprocess.run([sys.executable, "-c", "import kernels; kernels.scale[(1,)](kernels.X, kernels.X, 1, BLOCK=64)"])
 """
     capture, _ = session.capture(script)
     assert len(capture.kernels) == 3 == len({kernel.pid for kernel in capture.kernels})
