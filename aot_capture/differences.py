@@ -120,14 +120,15 @@ def _changed(
 
 def _option_differences(was: Kernel, now: Kernel) -> Iterator[str]:
     """Yield the options that differ. Paths of libraries matter only where Triton hashes them: before 3.9, on AMD."""
-    other = (
-        {name: value for name, value in k.options.items() if name not in ("arch", "extern_libs")} for k in (was, now)
-    )
-    found = list(_changed("", *other, value_text))
+    found = list(_changed("", _options(was), _options(now), value_text))
     if not found and was.key[2] != now.key[2]:
-        libraries = [{"extern_libs": kernel.options.get("extern_libs")} for kernel in (was, now)]
-        found = list(_changed("", *libraries, value_text))
+        libraries, others = ({"extern_libs": kernel.options.get("extern_libs")} for kernel in (was, now))
+        found = list(_changed("", libraries, others, value_text))
     yield from found
+
+
+def _options(kernel: Kernel) -> dict[str, Any]:
+    return {name: value for name, value in kernel.options.items() if name not in ("arch", "extern_libs")}
 
 
 def _backend_differences(was: Kernel, now: Kernel) -> Iterator[str]:
