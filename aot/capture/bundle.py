@@ -27,6 +27,7 @@ from aot_runtime.contract.names import RESERVED, RESERVED_OPS
 
 from .kernel_files import PREFIX, KernelFiles, UnsupportedError
 from .launch_functions import function_expressions
+from .sources import with_sources
 
 Json = Any
 Path_ = tuple[int, ...]
@@ -55,17 +56,18 @@ class CapturedManifest:
     left_out: tuple[str, ...]
 
 
-def manifest_of(capture_file: Path | str, folder: Path) -> CapturedManifest:
+def manifest_of(capture_file: Path | str, folder: Path, sources: Path | None = None) -> CapturedManifest:
     """Write the kernels of a capture, and a manifest of them, to a folder.
 
     Args:
         capture_file: what `aotbuild capture` wrote.
         folder: an empty folder, or one that this function wrote before.
+        sources: where the program's files lie, for a capture without sources. Defaults to where they were captured.
 
     Raises:
         CaptureError: the file is not a capture.
     """
-    capture = read_capture(capture_file)
+    capture = with_sources(read_capture(capture_file), sources)
     files = KernelFiles(capture)
     ops: dict[str, dict[str, Any]] = {}
     left_out = [f"{item.name}: {item.reason}" for item in capture.unrecorded]

@@ -75,7 +75,7 @@ class CapturedOptions:
         for capture in captures:
             folder = output / f"{capture.stem}-manifest"
             try:
-                made = manifest_of(capture, folder)
+                made = manifest_of(capture, folder, self.sources)
             except CaptureError as error:
                 raise click.UsageError(str(error)) from None
             except OSError as error:
