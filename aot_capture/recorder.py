@@ -94,6 +94,9 @@ class Recorder:
             self._write(installation(compilation.key[1], self._inductor_warm))
             self._pid = os.getpid()
         kernel = self.kernel(compilation, metadata["hash"])
+        launch = current_launch(self._keep_source)
+        if launch is not None:
+            self._write(records.Launch(kernel=metadata["hash"], **launch))
         compile_us = times.ir_initialization + sum(duration for _, duration in times.lowering_stages)
         self._write(
             dataclasses.replace(
@@ -106,9 +109,6 @@ class Recorder:
             )
         )
         self._written.add(f"kernel {metadata['hash']}")
-        launch = current_launch(self._keep_source)
-        if launch is not None:
-            self._write(records.Launch(kernel=metadata["hash"], **launch))
 
     def kernel(self, compilation: Compilation, cache_hash: str) -> records.Kernel:
         """Return the record of a kernel before it is compiled, having noted its functions."""

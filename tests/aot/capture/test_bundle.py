@@ -193,7 +193,7 @@ def test_what_cannot_be_an_op_is_named(capture_file: Path, tmp_path: Path):
     function = capture.functions[fill.function]
     path = str(tmp_path / "k.jsonl")
     append(path, capture.installations[0])
-    append(path, replace(function, source=None, raw_source=None))
+    append(path, replace(function, source=None, raw_source=None, source_sha256="0"))
     append(path, fill)
     made = manifest_of(path, tmp_path / "out")
     assert made.left_out == ("fill: the source of 'fill' was not recorded (--no-source)",)
