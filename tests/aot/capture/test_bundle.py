@@ -221,3 +221,9 @@ def test_values_of_a_hostile_capture_are_refused(capture_file: Path, value: Any)
     with pytest.raises(UnsupportedError):
         files.place(function.id)
     assert "import os" not in str(files.texts())
+
+
+def test_random_calls_of_pointers_are_refused(capture_file: Path, folder: Path):
+    result = build_here(["check", str(capture_file.parent / "kernels/manifest.yaml"), "--quiet"])
+    assert result.exit_code == 1
+    assert "op 'add' takes pointers (x, bias, out): no manifest says how far it reads" in result.output
