@@ -17,7 +17,7 @@ LINES = 40  # of a function that are kept: more than a grid or a heuristic has
 def current_launch(keep_source: bool) -> Optional[dict[str, Any]]:
     """Return what this thread's launch in progress is made of; None outside of one.
 
-    The keys are `grid`, `arguments` (numbers by name), `heuristics` and `tuning_keys`.
+    The keys are the fields of `records.Launch` but for `kernel`.
 
     Args:
         keep_source: Keep the source of functions, without which they are of no use.
@@ -34,12 +34,14 @@ def current_launch(keep_source: bool) -> Optional[dict[str, Any]]:
         if isinstance(getattr(one, "values", None), dict)
         for name, function in one.values.items()
     }
-    keys = next((list(map(str, one.keys)) for one in around if isinstance(getattr(one, "keys", None), list)), [])
+    tuners = [one for one in around if isinstance(getattr(one, "keys", None), list)]
+    configs = [config for one in tuners for config in one.configs]
     return {
         "grid": _grid(frame.f_locals.get("grid"), keep_source),
         "arguments": {str(name): value for name, value in arguments.items() if _is_number(value)},
         "heuristics": heuristics,
-        "tuning_keys": keys,
+        "tuning_keys": [str(key) for one in tuners for key in one.keys],
+        "tuned": sorted({name for config in configs for name in config.kwargs}),
     }
 
 

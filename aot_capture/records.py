@@ -107,6 +107,7 @@ class Launch:
     arguments: dict[str, Json]  # those that are numbers
     heuristics: dict[str, Json]  # argument: the function that computes it
     tuning_keys: list[str]  # arguments that the autotuner chooses by
+    tuned: list[str]  # arguments that it sets
 
 
 @dataclass(frozen=True)

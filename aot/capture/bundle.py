@@ -235,9 +235,7 @@ class _Op:
         every = [_variant(function, kernel) for kernel in kernels]
         self.launches = _launches(capture, kernels)
         self.autotunes = [item for item in capture.autotunes if item.function == function.id]
-        self.tuned = frozenset(
-            name for item in self.autotunes for config in item.configs for name, _ in _kwargs(config)
-        )
+        self.tuned = frozenset(name for item in self.launches for name in item.tuned)
         self.variants = self._winners(every)
         self.leaves = list(dict.fromkeys(leaf for item in every for leaf in (*item.types, *item.constants)))
         self.order = {name: number for number, name in enumerate(kernels[0].signature)}
@@ -259,7 +257,10 @@ class _Op:
         return [item for group in groups.values() for item in self._chosen_of(group)]
 
     def _chosen_of(self, group: Sequence[_Variant]) -> Iterator[_Variant]:
-        """Yield the variants that were chosen for single keys, then, for others, the one that was chosen most often."""
+        """Yield the variants that were chosen for single keys, then, for others, the one that was chosen most often.
+
+        Without results, as of a capture without a GPU, it is the one that was captured first.
+        """
         wins = Counter[int]()
         by_key: dict[str, int] = {}
         for item in self.autotunes:

@@ -7,10 +7,11 @@ kernel by name or, in all captured launches, by value.
 from __future__ import annotations
 
 import ast
+import copy
 import io
 import tokenize
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 from aot.source.heuristic_source import UntranslatableError, translated
 from aot_runtime.contract.expressions import parse
@@ -49,10 +50,29 @@ def _expression(element: ast.expr, parameter: str, meanings: Mapping[str, str]) 
 
 
 def _returned(node: ast.Lambda | ast.FunctionDef) -> ast.expr | None:
-    """Return what a function returns, if it does nothing else."""
+    """Return what a function returns, if it does nothing else than assign to names before."""
     if isinstance(node, ast.Lambda):
         return node.body
-    return node.body[0].value if len(node.body) == 1 and isinstance(node.body[0], ast.Return) else None
+    values: dict[str, ast.expr] = {}
+    for statement in node.body:
+        match statement:
+            case ast.Assign(targets=[ast.Name(id=name)], value=value) if name not in values:
+                values[name] = _Inlined(values).visit(value)
+            case ast.Return(value=ast.expr() as value):
+                return cast(ast.expr, _Inlined(values).visit(value))
+            case _:
+                return None
+    return None
+
+
+class _Inlined(ast.NodeTransformer):
+    """Replaces names by the expressions that were assigned to them."""
+
+    def __init__(self, values: Mapping[str, ast.expr]):
+        self._values = values
+
+    def visit_Name(self, node: ast.Name) -> ast.expr:
+        return copy.deepcopy(self._values[node.id]) if node.id in self._values else node
 
 
 class _Numbers(ast.NodeTransformer):

@@ -66,7 +66,8 @@ def check(request: CheckRequest, tell: Tell) -> list[OpReport] | None:
     bundles = plan(request.build)
     for op in (op for bundle in bundles for op in bundle.ops):
         if pointers := [tensor.name for tensor in op.tensors if tensor.pointer]:
-            raise BuildError(f"op '{op.name}' takes pointers ({', '.join(pointers)}): no manifest says how far it reads")
+            listed = ", ".join(pointers)
+            raise BuildError(f"op '{op.name}' takes pointers ({listed}): no manifest says how far it reads")
     reports: list[OpReport] = []
     with tempfile.TemporaryDirectory(prefix="aotbuild-check-") as folder:
         build = replace(request.build, output=Path(folder))
