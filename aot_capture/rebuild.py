@@ -193,6 +193,7 @@ class Session:
         """Compile a kernel. Returns its folder in the cache, its files, and what a launch must know."""
         import triton
         from triton.compiler.compiler import ASTSource, make_backend
+        from triton.runtime.cache import get_cache_manager
 
         record = job["kernel"]
         target = _target(job["target"])
@@ -214,13 +215,15 @@ class Session:
         options = backend.parse_options(dict(given, **source.parse_options()))
         key = [source.hash(), backend.hash(), options.hash(), str(sorted(_key_environment().items()))]
         compiled = triton.compile(source, target=target, options=given)
+        manager = get_cache_manager(compiled.hash)
+        group = manager.get_group(f"{source.name[:150]}.json")
         metadata = compiled.metadata._asdict()
         return {
             "hash": compiled.hash,
             "key": key,
             "unlike": self._all_unlike([record["function"], *_functions_in(record["constants"])]),
-            "folder": os.path.basename(os.path.dirname(next(iter(compiled.metadata_group.values())))),
-            "files": self._files(compiled),
+            "folder": os.path.basename(manager.cache_dir),
+            "files": self._files(manager.cache_dir, list(group)),
             "binary": f"{source.name[:150]}.{backend.binary_ext}",
             "symbol": metadata["name"],
             "arguments": _arguments(signature, metadata),
@@ -251,21 +254,18 @@ class Session:
             if name in known and name not in OPTIONS_OF_TARGET and (name in chosen or value != captured.get(name))
         }
 
-    def _files(self, compiled: Any) -> list[str]:
-        """Write the kernel's files as they are shipped: no path in them. Returns their names."""
-        folder = os.path.dirname(next(iter(compiled.metadata_group.values())))
-        names = sorted(name for name in compiled.metadata_group if not (self.binary_only and name.endswith(".source")))
+    def _files(self, folder: str, group: list[str]) -> list[str]:
+        """Write the files of a kernel's group as they are shipped: no path in them. Returns their names."""
+        names = [name for name in group if not (self.binary_only and name.endswith(".source"))]
         listed = next(name for name in names if name.endswith(".json"))
         with open(os.path.join(folder, listed)) as file:
             metadata = json.load(file)
         if metadata.get("extern_libs"):
-            metadata["extern_libs"] = [
-                [name, path.replace(self.here, TRITON_FOLDER)] for name, path in metadata["extern_libs"]
-            ]
+            libraries = metadata["extern_libs"]
+            metadata["extern_libs"] = [[name, path.replace(self.here, TRITON_FOLDER)] for name, path in libraries]
         _write(os.path.join(folder, listed), json.dumps(metadata))
-        group = {name: name for name in compiled.metadata_group if name in names}
-        _write(os.path.join(folder, f"__grp__{listed}"), json.dumps({"child_paths": group}))
-        return [*names, f"__grp__{listed}"]
+        _write(os.path.join(folder, f"__grp__{listed}"), json.dumps({"child_paths": {name: name for name in names}}))
+        return [*sorted(names), f"__grp__{listed}"]
 
     def autotune(self, job: Message) -> Message:
         """Write the result of an autotuner where Triton looks for it; `aot_capture.autotuning` does for any config."""

@@ -43,6 +43,7 @@ from .rebuilt import RebuildJob, RebuiltCache, RebuiltKernel, fault_of, key_diff
 from .selection import kernels_for, neighbours, results_for, target_parts
 from .shipped_cache import INDUCTOR, KERNELS, Ingredients, Manifest, ShippedKernel
 from .sources import with_sources
+from .wheel import write_wheel
 from .workers import Workers, describe
 
 LOG = logging.getLogger("aotbuild.build")
@@ -83,6 +84,7 @@ class CaptureRequest:
     all_stages: bool = False
     inductor: Path | None = None
     pack: bool = False
+    wheel: bool = False
     signer: Signer | None = None
     dry_run: bool = False
     tracebacks: bool = False
@@ -410,6 +412,7 @@ def _write(
         request.output.mkdir(parents=True, exist_ok=True)
         with FileLock(request.output / f".{name}.lock"):
             path = shipped_cache.write_shipped(request.output, name, shipped, request.pack)
+            wheel = write_wheel(request.output, name, shipped) if request.wheel else None
     except OSError as error:
         raise BuildError(f"{request.output / name} cannot be written: {error.strerror}") from None
     except AotError as error:
@@ -420,6 +423,8 @@ def _write(
         f"{path}: {counted(len(manifest.kernels), 'kernel')}, {len(shipped)} files, "
         f"{size_text(sum(map(len, shipped.values())))}{signed}"
     )
+    if wheel is not None:
+        console.print(f"{wheel}: installed by `aotbuild install-cache {name}`")
 
 
 def _listed_kernel(plan: _Plan, job: RebuildJob, kernel: RebuiltKernel) -> ShippedKernel:

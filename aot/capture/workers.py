@@ -40,8 +40,8 @@ JOBS_PER_WORKER = 256
 START_LIMIT_S = 120.0
 """Time limit of importing Triton and of hashing its files."""
 _SCRIPT = Path(aot_capture.__file__).parent / "rebuild.py"
-_KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "CC")
-"""Variables of this environment that workers have."""
+_KEPT = ("PATH", "LD_LIBRARY_PATH", "LANG", "LC_ALL", "CC", "TRITON_HIP_LLD_PATH")
+"""Variables of this environment that workers have. The last names the linker of Triton 3.4 for HIP."""
 Message = Mapping[str, Any]
 
 

@@ -163,7 +163,10 @@ def test_an_environment_that_cannot_be_made_says_why(tmp_path: Path, monkeypatch
 def test_other_tritons(python: str, arch: str, own: Built, tmp_path: Path):
     own = Built(own.session, arch)
     own.file.unlink()
-    assert own.capture(python).returncode == 0
+    result = own.capture(python)
+    if "ROCm linker" in result.stderr:
+        pytest.skip("Triton 3.4 links by ROCm's ld.lld, which is not here")
+    assert result.returncode == 0, result.stderr
     result = own.build("--python", python)
     assert result.returncode == 0, result.stderr + result.stdout
     result = own.aotbuild("install-cache", own.shipped, "--to", tmp_path / "cache", "--python", python)
