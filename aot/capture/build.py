@@ -44,7 +44,8 @@ from .selection import kernels_for, neighbours, results_for, target_parts
 from .shipped_cache import INDUCTOR, KERNELS, Ingredients, Manifest, ShippedKernel
 from .sources import with_sources
 from .wheel import write_wheel
-from .workers import Workers, describe
+from .worker_process import describe
+from .workers import Workers
 
 LOG = logging.getLogger("aotbuild.build")
 MAX_CAPTURE_BYTES = 1 << 30

@@ -25,8 +25,8 @@ from aot_capture.records import Capture, Function, Kernel, Launch, read_capture
 from aot_runtime.contract.dtypes import DTYPES, SCALAR_TYPES
 from aot_runtime.contract.names import RESERVED, RESERVED_OPS
 
-from .launch_functions import function_expressions
 from .kernel_files import PREFIX, KernelFiles, UnsupportedError
+from .launch_functions import function_expressions
 
 Json = Any
 Path_ = tuple[int, ...]

@@ -126,7 +126,7 @@ def _is_there(folder: OpenFolder, name: str, content: bytes, is_group: bool) -> 
 def differences(there: Ingredients, here: Mapping[str, Any]) -> list[str]:
     """Return the ingredients of the keys that an environment has otherwise: with any, every look-up misses.
 
-    `here` is the environment's description by `workers.describe`, for the manifest's target.
+    `here` is the environment's description by `worker_process.describe`, for the manifest's target.
     """
     found = []
     if there.triton != here["triton"]:

@@ -149,9 +149,7 @@ def _ends(text: str) -> Iterator[int]:
     try:
         for token in tokenize.generate_tokens(io.StringIO(text).readline):
             position = offsets[token.start[0] - 1] + token.start[1]
-            if token.type in (tokenize.NEWLINE, tokenize.NL, tokenize.COMMENT, tokenize.ENDMARKER) and depth == 0:
-                yield position
-            elif token.type == tokenize.OP and token.string == "," and depth == 0:
+            if (token.type in (tokenize.NEWLINE, tokenize.NL, tokenize.COMMENT, tokenize.ENDMARKER) and depth == 0) or (token.type == tokenize.OP and token.string == "," and depth == 0):
                 yield position
             elif token.type == tokenize.OP and token.string in "([{":
                 depth += 1

@@ -103,7 +103,7 @@ def _summary(shipped: ShippedCache) -> str:
 def _described(shipped: ShippedCache, python: Path | None) -> dict[str, Any]:
     """Describe the Triton that is to use the cache; empty, with a note, if there is none."""
     from aot.capture.environments import named_environment
-    from aot.capture.workers import describe
+    from aot.capture.worker_process import describe
     from aot.errors import BuildError
 
     try:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -229,3 +231,30 @@ def test_a_wheel_and_inductors_artefacts_are_installed(own: Built, tmp_path: Pat
     assert (tmp_path / "cache" / "aotbuild" / "kernels-gfx942.inductor.bin").read_bytes() == b"artefacts"
     result = own.aotbuild("install-cache", "others", PYTHONPATH=paths)
     assert result.returncode == 1 and "installed wheels have kernels-gfx942-cache" in result.stderr
+
+
+WITHOUT_BUILDER = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("rich", "filelock", "pebble", "pydantic", "ruamel", "triton"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from aot.__main__ import main
+main()
+"""
+
+
+def test_an_installation_needs_no_packages_of_the_builder(own: Built, tmp_path: Path):
+    """Beside the server's Triton there is no place for the builder's."""
+    script = tmp_path / "without.py"
+    script.write_text(WITHOUT_BUILDER)
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "runtime")))}
+    for arguments in (
+        ("install-cache", own.shipped, "--to", tmp_path / "cache", "--python", sys.executable),
+        ("run", "--no-compile", "--cache", own.shipped, "--env"),
+    ):
+        result = subprocess.run([sys.executable, script, *arguments], env=variables, capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
