@@ -48,7 +48,7 @@ def kernel_differences(
         _by_name(now.attributes, names),
         _attributes_text,
     )
-    yield from _changed("", _options(was), _options(now), value_text)
+    yield from _option_differences(was, now)
     yield from _changed("", was.environment, now.environment, str, absent="not set")
     yield from _backend_differences(was, now)
 
@@ -118,9 +118,17 @@ def _changed(
             yield f"{prefix}{name}: captured {one}, now {other}"
 
 
+def _option_differences(was: Kernel, now: Kernel) -> Iterator[str]:
+    """Yield the options that differ. Paths of libraries matter only where Triton hashes them: before 3.9, on AMD."""
+    found = list(_changed("", _options(was), _options(now), value_text))
+    if not found and was.key[2] != now.key[2]:
+        libraries, others = ({"extern_libs": kernel.options.get("extern_libs")} for kernel in (was, now))
+        found = list(_changed("", libraries, others, value_text))
+    yield from found
+
+
 def _options(kernel: Kernel) -> dict[str, Any]:
-    """Return the options, without paths of libraries: Triton hashes these libraries' contents or reports its files."""
-    return {name: value for name, value in kernel.options.items() if name not in ("extern_libs", "arch")}
+    return {name: value for name, value in kernel.options.items() if name not in ("arch", "extern_libs")}
 
 
 def _backend_differences(was: Kernel, now: Kernel) -> Iterator[str]:

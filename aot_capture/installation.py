@@ -86,7 +86,7 @@ def files_of_key() -> tuple[dict[str, str], bool]:
     for path, digest in zip(paths, found):
         name = os.path.relpath(path, root)
         files[f"./{name}" if name in files else name] = digest  # Triton 3.4 has a file in its key twice
-    return files, known and found == hashes
+    return files, triton.__version__ + "-".join(files.values()) == triton_key()
 
 
 def _hashes_in(key: str, version: str) -> list[str]:

@@ -16,7 +16,7 @@ from . import records
 from .compiling import Compilation, current_compilation
 from .installation import installation, triton_key
 from .launches import current_launch
-from .values import Encoder, functions_of_class
+from .values import Encoder, functions_of_class, is_callable
 
 
 class Recorder:
@@ -30,9 +30,13 @@ class Recorder:
         self._inductor_warm = inductor_warm
         self._written: set[str] = set()
         self._pid: Optional[int] = None  # of the process whose installation is noted
-        self._lock = threading.RLock()
+        self.renew_lock()
         self._encoder = Encoder(self.note_function, self.note_class)
         self._failed = False
+
+    def renew_lock(self) -> None:
+        """Make a new lock: in a forked process, whose parent may have held it in another thread."""
+        self._lock = threading.RLock()
 
     def on_compile(self, *, src: Any, metadata: dict[str, Any], times: Any, cache_hit: bool, **_: Any) -> None:
         """Note a kernel: the listener of `triton.knobs.compilation`."""
@@ -170,10 +174,19 @@ class Recorder:
     def _refers(self, fn: Any, source: str) -> dict[str, Any]:
         scope = _scope(fn)
         return {
-            name: self._encoder.encode(scope[name], attributes)
+            name: self._reference(scope[name], attributes)
             for name, attributes in names_read(source).items()
-            if name in scope and scope[name] is not fn
+            if name in scope and scope[name] is not fn and not _is_unread_function(scope[name])
         }
+
+    def _reference(self, value: Any, attributes: Any) -> Any:
+        """Encode the value of a name, which may be a variable of the script that merely shares a local name."""
+        try:
+            return self._encoder.encode(value, attributes)
+        except Exception as error:
+            if is_callable(value):
+                raise
+            return {"opaque": [type(value).__qualname__, f"{type(error).__name__}: {error}"[:200]]}
 
     def note_class(self, kind: type) -> str:
         """Note an aggregate class, with its methods; return its id."""
@@ -223,6 +236,14 @@ def _collect(tree: ast.AST, local: Any, found: dict[str, dict[str, Any]]) -> Non
             attributes = found.setdefault(node.id, {})
             for name in path:
                 attributes = attributes.setdefault(name, {})
+
+
+def _is_unread_function(value: Any) -> bool:
+    """Return True for a function that Triton has not read for this kernel's key.
+
+    Reading it would fix the values of its globals before the program launches it.
+    """
+    return is_callable(value) and getattr(getattr(value, "__func__", value), "hash", "") is None
 
 
 def _scope(fn: Any) -> dict[str, Any]:

@@ -209,7 +209,7 @@ def _whole_parts(line: str, capture: Capture, number: int, is_last: bool) -> Ite
     if is_last or not line.endswith("}"):
         try:
             json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             if not is_last and not line.startswith(_START):
                 raise CaptureError(f"{capture.path}:{number}: not a record of a capture") from None
             capture.notes.append(f"{capture.path}:{number}: a killed process left half a record, which is ignored")

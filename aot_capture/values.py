@@ -9,7 +9,7 @@ import enum
 import importlib
 import numbers
 import types
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
 Json = Any
@@ -20,6 +20,7 @@ BUILTINS = frozenset(
     {"abs", "bool", "dict", "float", "getattr", "int", "isinstance", "len", "list", "max", "min", "print", "range"}
     | {"str", "tuple", "type"}
 )
+LARGEST = 10_000  # items of a container: a larger one is a table of the program, not a kernel's
 _ENUM_BASES = ("IntFlag", "Flag", "IntEnum", "StrEnum", "Enum")
 
 
@@ -102,6 +103,8 @@ class Encoder:
             return {
                 "namedtuple": [kind.__module__, kind.__qualname__, list(value._fields), [self.encode(v) for v in value]]
             }
+        if isinstance(value, (tuple, list, dict)) and len(value) > LARGEST:
+            return None
         if type(value) is tuple:
             return {"tuple": [self.encode(item) for item in value]}
         if type(value) is list:
@@ -179,11 +182,10 @@ def _number(value: Any) -> Json:
 
 
 def _opaque(value: Any) -> Json:
-    try:
-        text = repr(value)[:200]
-    except Exception as error:
-        text = f"<no repr: {type(error).__name__}>"
-    return {"opaque": [f"{type(value).__module__}.{type(value).__qualname__}", text]}
+    """Encode a type and, of builtin types alone, the text: the text of a tensor would copy it from the GPU."""
+    kind = type(value)
+    text = repr(value)[:200] if kind.__module__ == "builtins" and not isinstance(value, Collection) else ""
+    return {"opaque": [f"{kind.__module__}.{kind.__qualname__}", text]}
 
 
 class Decoder:
@@ -210,7 +212,7 @@ class Decoder:
             return make(content)
         except ValueDecodeError:
             raise
-        except (TypeError, ValueError, KeyError, AttributeError, AssertionError) as error:
+        except (TypeError, ValueError, KeyError, AttributeError, AssertionError, RecursionError) as error:
             raise ValueDecodeError(f"malformed {tag}: {error}") from None
 
     def _float(self, text: str) -> float:

@@ -66,6 +66,8 @@ def run(
 
     if bool(program) == exports:
         raise click.UsageError("a program, or --env, is needed" if not exports else "--env runs no program")
+    if exports and cache is not None and not cache.is_dir():
+        raise click.UsageError("--env needs a folder as --cache: an archive is unpacked for one run only")
     if os.environ.get("TRITON_CACHE_MANAGER", variables.MANAGER) != variables.MANAGER:
         raise click.UsageError("TRITON_CACHE_MANAGER is set: this command needs that place for its own")
     settings = {variables.GUARD: variables.WARN if warn else variables.RAISE, "TRITON_CACHE_MANAGER": variables.MANAGER}

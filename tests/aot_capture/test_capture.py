@@ -97,11 +97,11 @@ def test_worker_processes_are_captured(session: Session):
 import multiprocessing, subprocess, sys
 import kernels
 if __name__ == "__main__":
+    kernels.scale[(1,)](kernels.X, kernels.X, 1024, BLOCK=64)
     context = multiprocessing.get_context("fork")
     worker = context.Process(target=lambda: kernels.scale[(1,)](kernels.X, kernels.X, 1000, BLOCK=64))
     worker.start(); worker.join()
-    subprocess.run([sys.executable, "-c", "import kernels; kernels.scale[(1,)](kernels.X, kernels.X, 77, BLOCK=64)"])
-    kernels.scale[(1,)](kernels.X, kernels.X, 1024, BLOCK=64)
+    subprocess.run([sys.executable, "-c", "import kernels; kernels.scale[(1,)](kernels.X, kernels.X, 1, BLOCK=64)"])
 """
     capture, _ = session.capture(script)
     assert len(capture.kernels) == 3 == len({kernel.pid for kernel in capture.kernels})
@@ -148,6 +148,57 @@ print("went on")
     assert result.stdout == "went on\n"
     assert [(each.name, each.reason) for each in capture.unrecorded] == [("select", "ValueError: planted")]
     assert "not recorded: select: ValueError: planted" in result.stderr
+
+
+def test_a_triton_that_cannot_be_captured_is_imported(session: Session):
+    script = (
+        "import sys; sys.modules['aot_capture.listeners'] = None; import kernels; kernels.launch_all(); print('on')"
+    )
+    _, result = session.capture(script)
+    assert result.stdout == "on\n" and "nothing is captured: ModuleNotFoundError" in result.stderr
+
+
+def test_variables_of_the_script_are_left_alone(session: Session):
+    """Variables that share names with a kernel's local ones are not asked for anything, and no kernel is read early:
+    Triton would then refuse it where a global has changed before its first launch."""
+    (session.folder / "script.py").write_text("""
+from kernels import *
+
+class Tensor:
+    def __repr__(self): raise SystemExit("asked")
+
+class Tensors:
+    def __getattr__(self, name):
+        raise ValueError(name) if name in ("_fields", "__qualname__") else SystemExit("asked")
+
+u, v = Tensor(), Tensors()
+i = {}
+i["itself"] = i
+WIDTH = tl.constexpr(1)
+
+@triton.jit
+def w(x, y):
+    tl.store(y, tl.load(x) + WIDTH)
+
+@triton.jit
+def copy(x, y, BLOCK: tl.constexpr):
+    i = tl.arange(0, BLOCK)
+    v = tl.load(x + i)
+    u = v + 1
+    w = u
+    tl.store(y + i, w)
+
+copy[(1,)](X, X, BLOCK=64)
+WIDTH = tl.constexpr(2)
+w[(1,)](X, X)
+""")
+    capture, result = session.capture("import script")
+    assert result.returncode == 0, result.stderr
+    assert [kernel.name for kernel in capture.kernels] == ["copy", "w"] and not capture.unrecorded
+    copy, w = (capture.functions[kernel.function] for kernel in capture.kernels)
+    assert "w" not in copy.refers and copy.refers["u"] == {"opaque": ["script.Tensor", ""]}
+    assert copy.refers["v"] == {"opaque": ["Tensors", "ValueError: __qualname__"]}
+    assert w.refers["WIDTH"] == {"constexpr": 2}
 
 
 def test_a_file_that_cannot_be_written_does_not_stop_the_program(session: Session):
@@ -231,6 +282,7 @@ def test_a_file_is_not_overwritten(session: Session):
     assert result.returncode == 2 and "--append" in result.stderr
     capture, result = session.capture("import kernels; kernels.tuned[(1,)](kernels.X, 5)", "--append")
     assert result.returncode == 0 and len(capture.kernels) == 6
+    assert not capture.autotunes  # nothing is measured without a GPU
 
 
 def test_a_program_that_compiles_nothing_is_told_of(session: Session):

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import json
 import multiprocessing
+import random
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -71,6 +73,22 @@ def test_incomplete_files_are_refused(captured: Captured, tmp_path: Path):
         read_capture(file)
     with pytest.raises(CaptureError, match="No such file"):
         read_capture(tmp_path / "none")
+
+
+def test_damaged_files_are_read_or_refused(captured: Captured, tmp_path: Path):
+    generator = random.Random(40)
+    data = captured.file.read_bytes()
+    file = tmp_path / "k.jsonl"
+    for _ in range(200):
+        damaged = bytearray(data)
+        for _ in range(generator.randint(1, 4)):
+            start = generator.randrange(len(damaged))
+            damaged[start : start + generator.choice([0, 1, 50])] = generator.randbytes(generator.choice([0, 1, 30]))
+        file.write_bytes(damaged)
+        with suppress(CaptureError):
+            read_capture(file)
+    file.write_text('{"kind": "kernel", "x": ' + "[" * 100_000)
+    assert read_capture(file).notes
 
 
 def _append_many(path: str, name: str) -> None:
