@@ -64,7 +64,7 @@ class Session:
         functions: Records,
         aggregates: Records,
         stated_key: Optional[str],
-        root: Optional[str],
+        root: str,
         binary_only: bool,
     ) -> None:
         """Open a session.
@@ -73,7 +73,7 @@ class Session:
             functions: `function` records by id.
             aggregates: `aggregate` records by id.
             stated_key: the captured installation's part of the cache keys; None for this installation's own.
-            root: folder of the captured Triton, which is in the keys of HIP before 3.9; None for this one's.
+            root: folder of the captured Triton: libraries that kernels are linked with lie in it.
             binary_only: leave out the stages of compilation before the code object.
         """
         import triton
@@ -87,7 +87,6 @@ class Session:
         self.here = os.path.dirname(triton.__file__)
         if stated_key is not None:
             _state_triton_key(stated_key)
-        if root is not None:
             _state_root(self.here, root)
         triton.knobs.compilation.store_binary_only = binary_only
         if hasattr(triton.knobs.nvidia, "dump_ptxas_log"):
@@ -238,7 +237,7 @@ class Session:
         from triton.compiler.compiler import make_backend
 
         options = self._by_name(record["options"])
-        roots = tuple(os.path.join(root, "") for root in (self.root or self.here, self.here))
+        roots = tuple(os.path.join(root, "") for root in (self.root, self.here))
         for name, path in options.get("extern_libs") or ():
             if not os.path.normpath(path).startswith(roots):
                 raise RebuildError(f"it is linked with a library of the program's own, {name!r}, which the file lacks")

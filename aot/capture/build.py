@@ -136,11 +136,8 @@ class _Plan:
     @property
     def session(self) -> dict[str, Any]:
         """The part of a worker's session that decides code and keys."""
-        stated = not self.reason
-        return {
-            "stated_key": stated_key(self.installation.triton, self.installation.files) if stated else None,
-            "root": self.installation.root if stated else None,
-        }
+        key = stated_key(self.installation.triton, self.installation.files)
+        return {"stated_key": None if self.reason else key, "root": self.installation.root}
 
 
 def build_captures(request: CaptureRequest) -> int:

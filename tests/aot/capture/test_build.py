@@ -109,7 +109,9 @@ def _changed(own: Built, kind: str, **values: object) -> None:
 
 
 def test_the_captured_key_is_stated_only_for_the_same_files(own: Built):
-    files = next(record["files"] for record in own.records() if record["kind"] == "installation")
+    installation = next(record for record in own.records() if record["kind"] == "installation")
+    files, root = installation["files"], installation["root"]
+    own.file.write_text(own.file.read_text().replace(root, "/elsewhere/triton"))
     library = next(name for name in files if name.startswith("_C"))
     _changed(own, "installation", files={**files, library: "0" * 64})  # another ABI: the key is the captured one
     assert "differ" not in own.build().stdout
@@ -127,6 +129,12 @@ def test_another_compiler_or_environment_makes_a_key_that_is_told(own: Built):
     _changed(own, "kernel", key=[kernel["key"][0], "another backend", *kernel["key"][2:]])
     result = own.build()
     assert result.returncode == 0 and "would not be found: backend: captured another backend" in result.stdout
+
+
+def test_a_function_whose_hash_comes_out_differently_is_told(own: Built):
+    _changed(own, "function", key="0" * 64)
+    result = own.build()
+    assert result.returncode == 0 and "the hash of scale comes out differently" in result.stdout
 
 
 def test_an_installed_triton_that_differs_is_refused(own: Built, tmp_path: Path):
