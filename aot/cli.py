@@ -334,6 +334,8 @@ def main(
     if compress and not pack:
         raise click.UsageError("--compress needs --pack")
     captured.check(bool(captures))
+    if captures and (scheduler or shard or list_jobs or add):
+        raise click.UsageError("--scheduler, --shard, --list-jobs and --add go without capture files")
     log_as_asked(verbose, quiet)
     request = Request(
         manifests=manifests, targets=tuple(dict.fromkeys(target for group in targets for target in group)),

@@ -31,7 +31,7 @@ def load_results(module: Any) -> None:
             self.cache[tuning_key] = min(timings, key=timings.__getitem__)
             self.configs_timings = timings
             return True
-        if self._caches_itself:
+        if getattr(self, "_caches_itself", False):
             return bool(check(self, tuning_key, configs, bench_fn))
         bench_fn()
         return False
@@ -40,6 +40,7 @@ def load_results(module: Any) -> None:
 
 
 def _stored_timings(fn: Any, tuning_key: Any, configs: Any) -> Optional[dict[Any, Any]]:
+    """Return the stored times of those configs; None if there are none, or the file is damaged."""
     from triton.runtime.cache import get_cache_manager
     from triton.runtime.jit import JITFunction
 
@@ -50,8 +51,11 @@ def _stored_timings(fn: Any, tuning_key: Any, configs: Any) -> Optional[dict[Any
         return None
     from triton.runtime.autotuner import Config
 
-    with open(path, encoding="utf-8") as file:
-        stored = {str(Config(**config)): times for config, times in json.load(file)["configs_timings"]}
+    try:
+        with open(path, encoding="utf-8") as file:
+            stored = {str(Config(**config)): times for config, times in json.load(file)["configs_timings"]}
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
     timings = {config: stored[str(config)] for config in configs if str(config) in stored}
     return timings or None
 

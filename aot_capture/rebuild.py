@@ -64,7 +64,7 @@ class Session:
         functions: Records,
         aggregates: Records,
         stated_key: Optional[str],
-        root: Optional[str],
+        root: str,
         binary_only: bool,
     ) -> None:
         """Open a session.
@@ -73,7 +73,7 @@ class Session:
             functions: `function` records by id.
             aggregates: `aggregate` records by id.
             stated_key: the captured installation's part of the cache keys; None for this installation's own.
-            root: folder of the captured Triton, which is in the keys of HIP before 3.9; None for this one's.
+            root: folder of the captured Triton: libraries that kernels are linked with lie in it.
             binary_only: leave out the stages of compilation before the code object.
         """
         import triton
@@ -87,7 +87,6 @@ class Session:
         self.here = os.path.dirname(triton.__file__)
         if stated_key is not None:
             _state_triton_key(stated_key)
-        if root is not None:
             _state_root(self.here, root)
         triton.knobs.compilation.store_binary_only = binary_only
         if hasattr(triton.knobs.nvidia, "dump_ptxas_log"):
@@ -193,6 +192,7 @@ class Session:
         """Compile a kernel. Returns its folder in the cache, its files, and what a launch must know."""
         import triton
         from triton.compiler.compiler import ASTSource, make_backend
+        from triton.runtime.cache import get_cache_manager
 
         record = job["kernel"]
         target = _target(job["target"])
@@ -214,13 +214,15 @@ class Session:
         options = backend.parse_options(dict(given, **source.parse_options()))
         key = [source.hash(), backend.hash(), options.hash(), str(sorted(_key_environment().items()))]
         compiled = triton.compile(source, target=target, options=given)
+        manager = get_cache_manager(compiled.hash)
+        group = manager.get_group(f"{source.name[:150]}.json")
         metadata = compiled.metadata._asdict()
         return {
             "hash": compiled.hash,
             "key": key,
             "unlike": self._all_unlike([record["function"], *_functions_in(record["constants"])]),
-            "folder": os.path.basename(os.path.dirname(next(iter(compiled.metadata_group.values())))),
-            "files": self._files(compiled),
+            "folder": os.path.basename(manager.cache_dir),
+            "files": self._files(manager.cache_dir, list(group)),
             "binary": f"{source.name[:150]}.{backend.binary_ext}",
             "symbol": metadata["name"],
             "arguments": _arguments(signature, metadata),
@@ -235,7 +237,7 @@ class Session:
         from triton.compiler.compiler import make_backend
 
         options = self._by_name(record["options"])
-        roots = tuple(os.path.join(root, "") for root in (self.root or self.here, self.here))
+        roots = tuple(os.path.join(root, "") for root in (self.root, self.here))
         for name, path in options.get("extern_libs") or ():
             if not os.path.normpath(path).startswith(roots):
                 raise RebuildError(f"it is linked with a library of the program's own, {name!r}, which the file lacks")
@@ -251,21 +253,18 @@ class Session:
             if name in known and name not in OPTIONS_OF_TARGET and (name in chosen or value != captured.get(name))
         }
 
-    def _files(self, compiled: Any) -> list[str]:
-        """Write the kernel's files as they are shipped: no path in them. Returns their names."""
-        folder = os.path.dirname(next(iter(compiled.metadata_group.values())))
-        names = sorted(name for name in compiled.metadata_group if not (self.binary_only and name.endswith(".source")))
+    def _files(self, folder: str, group: list[str]) -> list[str]:
+        """Write the files of a kernel's group as they are shipped: no path in them. Returns their names."""
+        names = [name for name in group if not (self.binary_only and name.endswith(".source"))]
         listed = next(name for name in names if name.endswith(".json"))
         with open(os.path.join(folder, listed)) as file:
             metadata = json.load(file)
         if metadata.get("extern_libs"):
-            metadata["extern_libs"] = [
-                [name, path.replace(self.here, TRITON_FOLDER)] for name, path in metadata["extern_libs"]
-            ]
+            libraries = metadata["extern_libs"]
+            metadata["extern_libs"] = [[name, path.replace(self.here, TRITON_FOLDER)] for name, path in libraries]
         _write(os.path.join(folder, listed), json.dumps(metadata))
-        group = {name: name for name in compiled.metadata_group if name in names}
-        _write(os.path.join(folder, f"__grp__{listed}"), json.dumps({"child_paths": group}))
-        return [*names, f"__grp__{listed}"]
+        _write(os.path.join(folder, f"__grp__{listed}"), json.dumps({"child_paths": {name: name for name in names}}))
+        return [*sorted(names), f"__grp__{listed}"]
 
     def autotune(self, job: Message) -> Message:
         """Write the result of an autotuner where Triton looks for it; `aot_capture.autotuning` does for any config."""

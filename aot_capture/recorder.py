@@ -30,9 +30,13 @@ class Recorder:
         self._inductor_warm = inductor_warm
         self._written: set[str] = set()
         self._pid: Optional[int] = None  # of the process whose installation is noted
-        self._lock = threading.RLock()
+        self.renew_lock()
         self._encoder = Encoder(self.note_function, self.note_class)
         self._failed = False
+
+    def renew_lock(self) -> None:
+        """Make a new lock: in a forked process, whose parent may have held it in another thread."""
+        self._lock = threading.RLock()
 
     def on_compile(self, *, src: Any, metadata: dict[str, Any], times: Any, cache_hit: bool, **_: Any) -> None:
         """Note a kernel: the listener of `triton.knobs.compilation`."""

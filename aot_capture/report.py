@@ -74,8 +74,8 @@ def _miss(event: Event) -> dict[str, Any]:
 
 
 def read_report(path: str) -> Report:
-    """Read a log. Half a line, left by a process that was killed, is skipped."""
-    found: dict[tuple[str, str, str, bool], Event] = {}
+    """Read a log. What one process compiled and another found is a miss. Half a line of a killed process is skipped."""
+    found: dict[tuple[str, str, bool], Event] = {}
     pids = set()
     try:
         with open(path, encoding="utf-8", errors="replace") as file:
@@ -88,7 +88,6 @@ def read_report(path: str) -> Report:
         except (ValueError, TypeError):
             continue
         pids.add(event.pid)
-        found.setdefault((event.what, event.name, event.key, event.hit), event)
-    missed = {identity[:3] for identity in found if not identity[3]}
-    events = [event for identity, event in found.items() if not (identity[3] and identity[:3] in missed)]
+        found.setdefault((event.what, event.key, event.hit), event)
+    events = [event for (what, key, hit), event in found.items() if not hit or (what, key, False) not in found]
     return Report(events, len(pids))

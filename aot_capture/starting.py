@@ -65,6 +65,7 @@ def _recording(environ: Mapping[str, str]) -> _Actions:
 
         if not made:
             made.append(Recorder(lambda record: append(path, record), keep_source, warm))
+            os.register_at_fork(after_in_child=made[0].renew_lock)
         return made[0]
 
     def knobs(module: Any) -> None:
@@ -80,7 +81,19 @@ def _recording(environ: Mapping[str, str]) -> _Actions:
         if not hasattr(type(module.knobs.autotuning), "listener") and not environ.get(NO_GPU):
             observe_choices(module.Autotuner, recorder().on_autotune)
 
-    return {"triton.knobs": knobs, "triton.runtime.autotuner": autotuner}
+    return {"triton.knobs": _harmless(knobs), "triton.runtime.autotuner": _harmless(autotuner)}
+
+
+def _harmless(action: Callable[[ModuleType], None]) -> Callable[[ModuleType], None]:
+    """Make an action report its failure, which else the program's import of Triton would meet."""
+
+    def act(module: ModuleType) -> None:
+        try:
+            action(module)
+        except Exception as error:
+            print(f"aotbuild capture: nothing is captured: {type(error).__name__}: {error}", file=sys.stderr)
+
+    return act
 
 
 def _after_import(actions: dict[str, list[Callable[[ModuleType], None]]]) -> None:

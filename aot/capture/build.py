@@ -43,7 +43,9 @@ from .rebuilt import RebuildJob, RebuiltCache, RebuiltKernel, fault_of, key_diff
 from .selection import kernels_for, neighbours, results_for, target_parts
 from .shipped_cache import INDUCTOR, KERNELS, Ingredients, Manifest, ShippedKernel
 from .sources import with_sources
-from .workers import Workers, describe
+from .wheel import write_wheel
+from .worker_process import describe
+from .workers import Workers
 
 LOG = logging.getLogger("aotbuild.build")
 MAX_CAPTURE_BYTES = 1 << 30
@@ -83,6 +85,7 @@ class CaptureRequest:
     all_stages: bool = False
     inductor: Path | None = None
     pack: bool = False
+    wheel: bool = False
     signer: Signer | None = None
     dry_run: bool = False
     tracebacks: bool = False
@@ -133,11 +136,8 @@ class _Plan:
     @property
     def session(self) -> dict[str, Any]:
         """The part of a worker's session that decides code and keys."""
-        stated = not self.reason
-        return {
-            "stated_key": stated_key(self.installation.triton, self.installation.files) if stated else None,
-            "root": self.installation.root if stated else None,
-        }
+        key = stated_key(self.installation.triton, self.installation.files)
+        return {"stated_key": None if self.reason else key, "root": self.installation.root}
 
 
 def build_captures(request: CaptureRequest) -> int:
@@ -410,6 +410,7 @@ def _write(
         request.output.mkdir(parents=True, exist_ok=True)
         with FileLock(request.output / f".{name}.lock"):
             path = shipped_cache.write_shipped(request.output, name, shipped, request.pack)
+            wheel = write_wheel(request.output, name, shipped) if request.wheel else None
     except OSError as error:
         raise BuildError(f"{request.output / name} cannot be written: {error.strerror}") from None
     except AotError as error:
@@ -420,6 +421,8 @@ def _write(
         f"{path}: {counted(len(manifest.kernels), 'kernel')}, {len(shipped)} files, "
         f"{size_text(sum(map(len, shipped.values())))}{signed}"
     )
+    if wheel is not None:
+        console.print(f"{wheel}: installed by `aotbuild install-cache {name}`")
 
 
 def _listed_kernel(plan: _Plan, job: RebuildJob, kernel: RebuiltKernel) -> ShippedKernel:

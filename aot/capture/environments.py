@@ -12,8 +12,6 @@ from dataclasses import dataclass, field, replace
 from importlib import metadata
 from pathlib import Path
 
-from filelock import FileLock
-
 from aot.errors import BuildError
 from aot_bundle.terminal import Console
 
@@ -72,6 +70,8 @@ def made_environment(version: str, cache: Path, console: Console) -> Environment
 
     Raises `BuildError`.
     """
+    from filelock import FileLock  # where caches are installed, it may be missing
+
     if not _VERSION.fullmatch(version):
         raise BuildError(f"--triton {version!r} is not a version of Triton; 3.6.0 is one")
     folder = _folder(version, cache)

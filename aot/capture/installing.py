@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import re
+import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
@@ -19,7 +20,7 @@ from typing import Any
 from aot_capture.rebuild import TRITON_FOLDER
 from aot_runtime.folders import FOR_ALL, InTheWayError, OpenFolder, opened_folder
 
-from .shipped_cache import INDUCTOR, KERNELS, MANIFEST, Ingredients, ShippedCache
+from .shipped_cache import INDUCTOR, KERNELS, MANIFEST, Ingredients, ShippedCache, ShippedCacheError
 
 OURS = "aotbuild"
 """Folder in Triton's cache with the manifests of what is installed, and with Inductor's artefacts."""
@@ -61,6 +62,20 @@ def install(shipped: ShippedCache, cache: Path, triton: str) -> Installed:
                 ours.write(f"{stem}.{INDUCTOR}", [shipped.read(INDUCTOR)], FOR_ALL)
             ours.write(f"{stem}.json", [shipped.source.read(MANIFEST, 1 << 30)], FOR_ALL)
     return done
+
+
+def load_inductor(shipped: ShippedCache, python: Path) -> None:
+    """Load Inductor's artefacts into the cache of a Python's torch, which unpickles them.
+
+    Raises `ShippedCacheError` if there are none, or they cannot be loaded.
+    """
+    if INDUCTOR not in shipped.manifest.files:
+        raise ShippedCacheError(f"{shipped.source.path} has no artefacts of Inductor (aotbuild --inductor)")
+    load = "import sys, torch; sys.exit(torch.compiler.load_cache_artifacts(sys.stdin.buffer.read()) is None)"
+    done = subprocess.run([python, "-c", load], input=shipped.read(INDUCTOR), stderr=subprocess.PIPE, check=False)
+    if done.returncode:
+        said = done.stderr.decode(errors="replace").strip().splitlines()[-1:] or ["torch takes none of them"]
+        raise ShippedCacheError(f"artefacts of Inductor are not loaded by {python}: {said[0]}")
 
 
 def _folders(shipped: ShippedCache) -> Iterator[tuple[str, list[str]]]:
@@ -111,7 +126,7 @@ def _is_there(folder: OpenFolder, name: str, content: bytes, is_group: bool) -> 
 def differences(there: Ingredients, here: Mapping[str, Any]) -> list[str]:
     """Return the ingredients of the keys that an environment has otherwise: with any, every look-up misses.
 
-    `here` is the environment's description by `workers.describe`, for the manifest's target.
+    `here` is the environment's description by `worker_process.describe`, for the manifest's target.
     """
     found = []
     if there.triton != here["triton"]:

@@ -62,7 +62,7 @@ def capture(
     if output.exists() and not append:
         raise click.UsageError(f"{output} exists; --append adds to it")
     try:
-        output.open("ab").close()
+        os.close(os.open(output, os.O_WRONLY | os.O_APPEND | os.O_CREAT, 0o600))  # it holds the program's source
     except OSError as error:
         raise click.UsageError(f"{output}: {error.strerror}") from None
     if inductor.inductor_is_warm(os.environ):

@@ -29,6 +29,7 @@ class CapturedOptions:
     ptxas: Path | None
     inductor: Path | None
     all_stages: bool
+    wheel: bool
     bundle: bool
 
     def check(self, has_captures: bool) -> None:
@@ -90,7 +91,7 @@ class CapturedOptions:
 
 _NAMES = {
     "triton": "triton", "python": "python", "headers": "python-headers", "sources": "sources", "ptxas": "ptxas",
-    "inductor": "inductor", "all_stages": "all-stages", "bundle": "bundle",
+    "inductor": "inductor", "all_stages": "all-stages", "wheel": "wheel", "bundle": "bundle",
 }  # fmt: skip
 _OPTIONS = (
     click.option(
@@ -116,6 +117,10 @@ _OPTIONS = (
     click.option(
         "--inductor", type=_FILE, metavar="FILE",
         help="For a capture file: ship these bytes of torch.compiler.save_cache_artifacts, too.",
+    ),
+    click.option(
+        "--wheel", is_flag=True,
+        help="For a capture file: write a wheel, too, which `aotbuild install-cache NAME` installs from.",
     ),
     click.option(
         "--all-stages", is_flag=True,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -41,9 +42,14 @@ if TYPE_CHECKING:
     metavar="PYTHON",
     help="The Python whose Triton uses the cache. [default: the one that runs this command]",
 )
+@click.option(
+    "--inductor",
+    is_flag=True,
+    help="Also load Inductor's artefacts into its cache, by PYTHON's torch, which unpickles them.",
+)
 @click.option("--force", is_flag=True, help="Install also where Triton would find none of the kernels.")
 def install_cache(
-    source: Path, cache: Path | None, check: bool, trust: Path | None, python: Path | None, force: bool
+    source: Path, cache: Path | None, check: bool, trust: Path | None, python: Path | None, inductor: bool, force: bool
 ) -> None:  # fmt: skip
     """Install SOURCE, which `aotbuild --arch … kernels.jsonl` wrote, where Triton looks for compiled kernels.
 
@@ -56,12 +62,13 @@ def install_cache(
       aotbuild install-cache kernels-sm_90-cache.aotc --to /opt/triton-cache --trust policy.toml
       aotbuild install-cache kernels-sm_90-cache.aotc --check
     """
-    from aot.capture.installing import default_cache, differences, install
+    from aot.capture.installing import default_cache, differences, install, load_inductor
     from aot.capture.shipped_cache import open_shipped
+    from aot.capture.wheel import installed_archive
     from aot_runtime.errors import AotError
 
     try:
-        shipped = open_shipped(source, trust)
+        shipped = open_shipped(source if os.path.lexists(source) else installed_archive(str(source)), trust)
         here = _described(shipped, python)
         wrong = differences(shipped.manifest.ingredients, here) if here else []
         if check:
@@ -74,6 +81,8 @@ def install_cache(
                 write(f"{source}: {_summary(shipped)}: {'Triton finds them here' if here else 'whole'}")
             sys.exit(EXIT_FAILED if wrong else 0)
         done = install(shipped, cache or default_cache(), str(here.get("root", "")))
+        if inductor:
+            load_inductor(shipped, python or Path(sys.executable))
     except AotError as error:
         write_error("aotbuild", *error_lines(error))
         sys.exit(EXIT_FAILED)
@@ -93,10 +102,8 @@ def _summary(shipped: ShippedCache) -> str:
 
 def _described(shipped: ShippedCache, python: Path | None) -> dict[str, Any]:
     """Describe the Triton that is to use the cache; empty, with a note, if there is none."""
-    import os
-
     from aot.capture.environments import named_environment
-    from aot.capture.workers import describe
+    from aot.capture.worker_process import describe
     from aot.errors import BuildError
 
     try:

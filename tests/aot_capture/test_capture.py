@@ -150,6 +150,14 @@ print("went on")
     assert "not recorded: select: ValueError: planted" in result.stderr
 
 
+def test_a_triton_that_cannot_be_captured_is_imported(session: Session):
+    script = (
+        "import sys; sys.modules['aot_capture.listeners'] = None; import kernels; kernels.launch_all(); print('on')"
+    )
+    _, result = session.capture(script)
+    assert result.stdout == "on\n" and "nothing is captured: ModuleNotFoundError" in result.stderr
+
+
 def test_variables_of_the_script_are_left_alone(session: Session):
     """Variables that share names with a kernel's local ones are not asked for anything, and no kernel is read early:
     Triton would then refuse it where a global has changed before its first launch."""

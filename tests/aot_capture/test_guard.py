@@ -181,6 +181,10 @@ print(run(1024), run(1))
     assert result.stdout == "0 1\n" and result.returncode == 1
     assert report["processes"] == 2 and report["hits"]["kernel"] == 1 and len(report["misses"]) == 1
 
+    report, result = shipped.run(script + "run(1)", *options(captured, "--warn"))
+    assert result.stdout == "0 0\n" and result.returncode == 0
+    assert report["processes"] == 3 and report["hits"]["kernel"] == 1 and len(report["misses"]) == 1
+
 
 @pytest.mark.parametrize(
     ("before", "told"),
@@ -236,6 +240,11 @@ print(tuned.best_config.kwargs, tuned_with_hook.best_config.kwargs, len(hooked),
     assert result.returncode == 0, result.stderr
     assert result.stdout.splitlines()[1] == "{'BLOCK': 64} {'BLOCK': 64} 1 2.0"
     assert report["hits"] == {"kernel": 2, "C module": 0, "autotune result": 2} and report["measured"] == []
+
+    (damaged, *_) = shipped.folder.glob("own-cache/*/tuned.autotune.json")
+    damaged.write_text("[")
+    report, result = shipped.run(script.format(n=100), *cache)
+    assert result.stdout.splitlines()[1] == "{'BLOCK': 32} {'BLOCK': 64} 1 1.0", result.stderr
 
     report, result = shipped.run(script.format(n=5), *cache)
     assert result.stdout.splitlines()[1] == "{'BLOCK': 32} {'BLOCK': 32} 3 1.0"  # measured: two runs, then one

@@ -26,8 +26,10 @@ def with_device(arch: str) -> str:
 
 
 def script(arch: str) -> str:
-    """Every kernel of the program, with its autotuned ones."""
-    return f"import kernels as k; k.launch_all({LANES[arch]}); k.tuned[(1,)](k.X, 64); k.tuned_with_hook[(1,)](k.X, 64)"
+    """Every kernel of the program, with its autotuned ones. HIP before Triton 3.7 imports torch."""
+    torch = "import sys, types; sys.modules.setdefault('torch', types.SimpleNamespace(Tensor=type, dtype=type))"
+    launches = f"k.launch_all({LANES[arch]}); k.tuned[(1,)](k.X, 64); k.tuned_with_hook[(1,)](k.X, 64)"
+    return f"{torch}; import kernels as k; {launches}"
 
 
 @dataclass(frozen=True)

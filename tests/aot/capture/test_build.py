@@ -109,7 +109,9 @@ def _changed(own: Built, kind: str, **values: object) -> None:
 
 
 def test_the_captured_key_is_stated_only_for_the_same_files(own: Built):
-    files = next(record["files"] for record in own.records() if record["kind"] == "installation")
+    installation = next(record for record in own.records() if record["kind"] == "installation")
+    files, root = installation["files"], installation["root"]
+    own.file.write_text(own.file.read_text().replace(root, "/elsewhere/triton"))
     library = next(name for name in files if name.startswith("_C"))
     _changed(own, "installation", files={**files, library: "0" * 64})  # another ABI: the key is the captured one
     assert "differ" not in own.build().stdout
@@ -127,6 +129,12 @@ def test_another_compiler_or_environment_makes_a_key_that_is_told(own: Built):
     _changed(own, "kernel", key=[kernel["key"][0], "another backend", *kernel["key"][2:]])
     result = own.build()
     assert result.returncode == 0 and "would not be found: backend: captured another backend" in result.stdout
+
+
+def test_a_function_whose_hash_comes_out_differently_is_told(own: Built):
+    _changed(own, "function", key="0" * 64)
+    result = own.build()
+    assert result.returncode == 0 and "the hash of scale comes out differently" in result.stdout
 
 
 def test_an_installed_triton_that_differs_is_refused(own: Built, tmp_path: Path):
@@ -163,7 +171,10 @@ def test_an_environment_that_cannot_be_made_says_why(tmp_path: Path, monkeypatch
 def test_other_tritons(python: str, arch: str, own: Built, tmp_path: Path):
     own = Built(own.session, arch)
     own.file.unlink()
-    assert own.capture(python).returncode == 0
+    result = own.capture(python)
+    if "ROCm linker" in result.stderr:
+        pytest.skip("Triton 3.4 links by ROCm's ld.lld, which is not here")
+    assert result.returncode == 0, result.stderr
     result = own.build("--python", python)
     assert result.returncode == 0, result.stderr + result.stdout
     result = own.aotbuild("install-cache", own.shipped, "--to", tmp_path / "cache", "--python", python)

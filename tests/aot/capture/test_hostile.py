@@ -82,7 +82,7 @@ def _workers(capture: Capture, limit_s: float = 60, **function: Any) -> Workers:
     name = next(name for name, record in capture.functions.items() if record.name == "scale")
     functions[name] |= function
     session = {
-        "kind": "session", "functions": functions, "aggregates": {}, "stated_key": None, "root": None,
+        "kind": "session", "functions": functions, "aggregates": {}, "stated_key": None, "root": "/triton",
         "binary_only": True,
     }  # fmt: skip
     return Workers(own_environment(), session, 1, limit_s)

@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import shutil
+import subprocess
+import sys
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -28,6 +30,7 @@ from aot_runtime import open_bundle
 from aot_runtime.errors import TrustError
 from aot_runtime.folders import OpenFolder
 from aot_runtime.trust.keys import SigningKey, encode_public, generate_key
+from tests.docs.scripts import ROOT
 from tests.support.signing import WHEN
 
 from .conftest import Built
@@ -125,7 +128,7 @@ FAULTS: dict[str, tuple[Callable[[Path], object], str]] = {
     "a file that is gone": (lambda path: (path / HSACO).unlink(), "cannot be read"),
     "a link": (lambda path: _linked(path / HSACO), "cannot be read|in its place"),
     "a pipe": (lambda path: _piped(path / HSACO), "cannot be read|in its place|regular"),
-    "a path outside": (lambda path: _edit(path, lambda it: _rename(it, f"cache/{FOLDER}/../../x")), "no shipped cache has"),
+    "a path outside": (lambda path: _edit(path, lambda it: _rename(it, f"{HSACO}/../../x")), "no shipped cache has"),
     "an absolute path": (lambda path: _edit(path, lambda it: _rename(it, "/etc/passwd")), "no shipped cache has"),
     "another folder": (lambda path: _edit(path, lambda it: _rename(it, "cache/x/k.hsaco")), "no shipped cache has"),
     "a name with a path": (lambda path: _edit(path, lambda it: it.update(name="../x")), "is not a name"),
@@ -203,3 +206,55 @@ def test_ingredients_that_differ_are_named(tmp_path: Path):
         ({"environment": {"X": "1"}}, "X: not set was captured, 1 is here"),
     ):
         assert differences(there, {**here, **change}) == [told]
+
+
+TORCH = """
+class compiler:
+    def load_cache_artifacts(data):
+        return open("loaded", "wb").write(data)
+"""
+
+
+def test_a_wheel_and_inductors_artefacts_are_installed(own: Built, tmp_path: Path):
+    (tmp_path / "artefacts").write_bytes(b"artefacts")
+    result = own.build("--wheel", "--inductor", tmp_path / "artefacts")
+    (wheel,) = (own.session.folder / "dist").glob("kernels_gfx942_cache-1+*-py3-none-any.whl")
+    assert str(wheel.name) in result.stdout, result.stderr
+    site = tmp_path / "site"
+    shutil.unpack_archive(wheel, site, "zip")
+    (site / "torch.py").write_text(TORCH)
+    paths = os.pathsep.join(map(str, (ROOT, ROOT / "runtime", site)))
+    arguments = ("install-cache", "kernels-gfx942-cache", "--to", tmp_path / "cache", "--inductor")
+    result = own.aotbuild(*arguments, PYTHONPATH=paths)
+    assert result.returncode == 0 and "8 kernels for gfx942" in result.stdout, result.stderr
+    assert (own.session.folder / "loaded").read_bytes() == b"artefacts"
+    assert (tmp_path / "cache" / "aotbuild" / "kernels-gfx942.inductor.bin").read_bytes() == b"artefacts"
+    result = own.aotbuild("install-cache", "others", PYTHONPATH=paths)
+    assert result.returncode == 1 and "installed wheels have kernels-gfx942-cache" in result.stderr
+
+
+WITHOUT_BUILDER = """
+import sys
+
+class Missing:
+    def find_spec(self, name, path=None, target=None):
+        if name.split(".")[0] in ("rich", "filelock", "pebble", "pydantic", "ruamel", "triton"):
+            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
+
+sys.meta_path.insert(0, Missing())
+from aot.__main__ import main
+main()
+"""
+
+
+def test_an_installation_needs_no_packages_of_the_builder(own: Built, tmp_path: Path):
+    """Beside the server's Triton there is no place for the builder's."""
+    script = tmp_path / "without.py"
+    script.write_text(WITHOUT_BUILDER)
+    variables = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "runtime")))}
+    for arguments in (
+        ("install-cache", own.shipped, "--to", tmp_path / "cache", "--python", sys.executable),
+        ("run", "--no-compile", "--cache", own.shipped, "--env"),
+    ):
+        result = subprocess.run([sys.executable, script, *arguments], env=variables, capture_output=True, text=True)
+        assert result.returncode == 0, result.stderr
