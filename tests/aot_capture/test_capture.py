@@ -326,6 +326,9 @@ def test_other_tritons(session: Session, python: str, arch: str):
     (session.folder / "own-cache").rename(session.folder / "moved")
     result = session.aotbuild("run", "--no-compile", "--cache", "moved", *command)
     assert result.returncode == 0 and "0 would compile; from the cache: 4 kernels" in result.stderr, result.stderr
+    (session.folder / "empty").mkdir()
+    result = session.aotbuild("run", "--no-compile", "--warn", "--cache", "empty", *command)
+    assert result.returncode == 0 and "4 would compile" in result.stderr, result.stderr
     if not capture.installations[0].triton.startswith("3.4."):
         result = session.aotbuild("capture", "-o", "aggregates.jsonl", *command[:-1], "import aggregates")
         check_aggregate(read_capture(session.folder / "aggregates.jsonl"))
