@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import tempfile
 from typing import Any, Optional
 
 from triton import knobs
@@ -20,7 +21,7 @@ from .installation import installation
 from .recorder import Recorder
 from .records import Capture, CaptureError, Function, read_capture
 from .report import AUTOTUNE, KERNEL, MODULE, Event, log
-from .variables import GUARD, GUARD_CACHE, GUARD_KERNELS, GUARD_LOG, RAISE
+from .variables import GUARD, GUARD_CACHE, GUARD_KERNELS, GUARD_LOG, NO_GPU, RAISE
 
 
 class WouldCompileError(RuntimeError):
@@ -77,7 +78,36 @@ class Manager(FileCacheManager):
             if knobs.compilation.always_compile:
                 incomplete = ["TRITON_ALWAYS_COMPILE is set: Triton compiles what is in its cache"]
             note(miss_of_kernel(_plain(filename), self.key, incomplete))
+            return self._stand_in(filename) if os.environ.get(NO_GPU) else None
         return None
+
+    def _stand_in(self, filename: str) -> Optional[dict[str, str]]:
+        """Return files that take the place of a compiled kernel: without a GPU it is not launched, only listed."""
+        compilation = current_compilation()
+        if compilation is None:
+            return None
+        target = compilation.target
+        metadata = {
+            **vars(compilation.options),
+            "name": compilation.source.name,
+            "hash": self.key,
+            "target": vars(target),
+            "warp_size": target.warp_size,
+            "cluster_dims": (1, 1, 1),
+            "shared": 0,
+        }
+        files = {
+            filename: json.dumps(metadata, default=str),
+            f"{_plain(filename)}.{compilation.backend.binary_ext}": "",
+        }
+        log_path = os.environ.get(GUARD_LOG)
+        scratch = os.path.dirname(log_path) if log_path else tempfile.gettempdir()
+        folder = os.path.join(scratch, f"stand-in-{os.getpid()}", self.key)
+        os.makedirs(folder, exist_ok=True)
+        for name, text in files.items():
+            with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
+                file.write(text)
+        return {name: os.path.join(folder, name) for name in files}
 
 
 def _is_library(filename: str) -> bool:

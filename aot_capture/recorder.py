@@ -9,7 +9,8 @@ import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from typing import Any, Optional
 
 from . import records
@@ -148,28 +149,38 @@ class Recorder:
         name = f"{inner.__module__}:{inner.__qualname__}:{fn.starting_line_number}:{fn.cache_key[:12]}"
         if name in self._written:
             return name
-        self._written.add(name)
-        source, raw = fn.src, _raw_source(fn)
-        self._write(
-            records.Function(
-                id=name,
-                type=_type_of(fn),
-                module=inner.__module__,
-                qualname=inner.__qualname__,
-                name=fn.__name__,
-                file=inner.__code__.co_filename,
-                line=fn.starting_line_number,
-                def_line=_def_line(fn, raw),
-                source=source if self._keep_source else None,
-                raw_source=raw if self._keep_source else None,
-                source_sha256=hashlib.sha256(source.encode()).hexdigest(),
-                key=fn.cache_key,
-                noinline=bool(getattr(fn, "noinline", False)),
-                launch_metadata=bool(getattr(fn, "launch_metadata", None)),
-                refers=self._refers(fn, source),
+        with self._noting(name):
+            source, raw = fn.src, _raw_source(fn)
+            self._write(
+                records.Function(
+                    id=name,
+                    type=_type_of(fn),
+                    module=inner.__module__,
+                    qualname=inner.__qualname__,
+                    name=fn.__name__,
+                    file=inner.__code__.co_filename,
+                    line=fn.starting_line_number,
+                    def_line=_def_line(fn, raw),
+                    source=source if self._keep_source else None,
+                    raw_source=raw if self._keep_source else None,
+                    source_sha256=hashlib.sha256(source.encode()).hexdigest(),
+                    key=fn.cache_key,
+                    noinline=bool(getattr(fn, "noinline", False)),
+                    launch_metadata=bool(getattr(fn, "launch_metadata", None)),
+                    refers=self._refers(fn, source),
+                )
             )
-        )
         return name
+
+    @contextmanager
+    def _noting(self, name: str) -> Iterator[None]:
+        """Take a function or class as noted, since it may refer to itself, unless that fails."""
+        self._written.add(name)
+        try:
+            yield
+        except BaseException:
+            self._written.discard(name)
+            raise
 
     def _refers(self, fn: Any, source: str) -> dict[str, Any]:
         scope = _scope(fn)
@@ -195,18 +206,18 @@ class Recorder:
         text = str(annotations) + "".join(f"{n} {method.cache_key}" for n, method in sorted(methods.items()))
         name = f"{kind.__module__}:{kind.__qualname__}:{hashlib.sha256(text.encode()).hexdigest()[:12]}"
         if name not in self._written:
-            self._written.add(name)
-            encode = self._encoder.encode
-            self._write(
-                records.Aggregate(
-                    id=name,
-                    module=kind.__module__,
-                    qualname=kind.__qualname__,
-                    annotations={n: encode(t) for n, t in annotations.items()},
-                    defaults={n: encode(v) for n, v in getattr(kind, "__aggregate_defaults__", {}).items()},
-                    methods={n: encode(method) for n, method in methods.items()},
+            with self._noting(name):
+                encode = self._encoder.encode
+                self._write(
+                    records.Aggregate(
+                        id=name,
+                        module=kind.__module__,
+                        qualname=kind.__qualname__,
+                        annotations={n: encode(t) for n, t in annotations.items()},
+                        defaults={n: encode(v) for n, v in getattr(kind, "__aggregate_defaults__", {}).items()},
+                        methods={n: encode(method) for n, method in methods.items()},
+                    )
                 )
-            )
         return name
 
 

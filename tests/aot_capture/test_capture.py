@@ -140,14 +140,17 @@ import triton, kernels
 kernels.scale[(1,)](kernels.X, kernels.X, 1024, BLOCK=64)
 import aot_capture.recorder
 def fail(*_): raise ValueError("planted")
-aot_capture.recorder.names_read = fail
+works, aot_capture.recorder.names_read = aot_capture.recorder.names_read, fail
 kernels.select[(1,)](kernels.Pair(kernels.X, 60), kernels.X, MODE=1, DTYPE=kernels.tl.float16, BLOCK=64)
+aot_capture.recorder.names_read = works
+kernels.select[(1,)](kernels.Pair(kernels.X, 60), kernels.X, MODE=2, DTYPE=kernels.tl.float16, BLOCK=64)
 print("went on")
 """
     capture, result = session.capture(script)
     assert result.stdout == "went on\n"
     assert [(each.name, each.reason) for each in capture.unrecorded] == [("select", "ValueError: planted")]
     assert "not recorded: select: ValueError: planted" in result.stderr
+    assert [kernel.name for kernel in capture.kernels] == ["scale", "select"]
 
 
 def test_a_triton_that_cannot_be_captured_is_imported(session: Session):
@@ -323,6 +326,9 @@ def test_other_tritons(session: Session, python: str, arch: str):
     (session.folder / "own-cache").rename(session.folder / "moved")
     result = session.aotbuild("run", "--no-compile", "--cache", "moved", *command)
     assert result.returncode == 0 and "0 would compile; from the cache: 4 kernels" in result.stderr, result.stderr
+    (session.folder / "empty").mkdir()
+    result = session.aotbuild("run", "--no-compile", "--warn", "--cache", "empty", *command)
+    assert result.returncode == 0 and "4 would compile" in result.stderr, result.stderr
     if not capture.installations[0].triton.startswith("3.4."):
         result = session.aotbuild("capture", "-o", "aggregates.jsonl", *command[:-1], "import aggregates")
         check_aggregate(read_capture(session.folder / "aggregates.jsonl"))

@@ -83,6 +83,16 @@ tuned.fn[(1,)](X, 5, BLOCK=8)
     assert "9 would compile" in result.stderr
 
 
+@pytest.mark.parametrize("arch", ["gfx942", "sm_90"])
+def test_what_would_compile_is_listed_without_compiling(shipped: Session, arch: str):
+    never = "import triton.compiler.code_generator; triton.compiler.code_generator.ast_to_ttir = None"
+    script = f"{never}; import kernels; kernels.launch_all({64 if arch == 'gfx942' else 32}); import aggregates"
+    command = ["run", "--no-compile", "--warn", "--arch", arch, "--", sys.executable, "-c"]
+    result = shipped.aotbuild(*command, script)
+    assert result.returncode == 0 and "5 would compile" in result.stderr, result.stderr
+    assert not [path for path in (shipped.folder / "own-cache").rglob("*") if path.is_file()]
+
+
 def test_a_miss_is_an_error_with_the_place_of_the_launch(shipped: Session, captured: Captured):
     (shipped.folder / "serve.py").write_text(
         "from kernels import *\n\nscale[(1,)](X, X, 1024, BLOCK=64, num_warps=8)\n"
