@@ -15,7 +15,7 @@ from zlib import crc32
 import msgspec
 import numpy as np
 
-from aot_runtime.contract.layout import packed_order, packing_order
+from aot_runtime.contract.layout import packing_order
 from aot_runtime.contract.records import Op, Tensor
 from aot_runtime.device.array import DeviceArray
 from aot_runtime.device.device import Device
@@ -251,14 +251,9 @@ class _Calls:
 
     def _upload(self, tensor: Tensor, value: np.ndarray[Any, Any], stream: Any) -> DeviceArray:
         order = packing_order(tensor, value.ndim, value.strides)
-        if (
-            tensor.pointer
-            and packed_order(value.shape, tuple(step // value.itemsize for step in value.strides)) is None
-        ):
-            raise ArgumentError(
-                f"{self.op.name}: argument '{tensor.name}' has gaps or repeated elements, and its copy on the device "
-                "would have none: the kernel's strides would be wrong; pass a packed array, or a device array"
-            )
+        if tensor.pointer and not value.transpose(order).flags.c_contiguous:
+            text = "has gaps or repeated elements, which a copy on the device would not have: pass a packed array"
+            raise ArgumentError(f"{self.op.name}: argument '{tensor.name}' {text}")
         try:
             if tensor.role == "output":
                 return self.device.empty(value.shape, value.dtype, order=order, stream=stream)

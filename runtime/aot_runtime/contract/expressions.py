@@ -87,10 +87,8 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "next_pow2": next_pow2,
 }
 _ARITY = {"abs": (1, 1), "cdiv": (2, 2), "max": (2, 8), "min": (2, 8), "next_pow2": (1, 1)}
-DIM_QUERIES = ("stride", "innermost")
-"""Queries about a dim of a tensor, their second argument."""
-POINTER_QUERIES = ("is_aligned", "fits_32_bits")
-"""Queries about the memory of a tensor; with `DIM_QUERIES`, those about its layout."""
+DIM_QUERIES, POINTER_QUERIES = ("stride", "innermost"), ("is_aligned", "fits_32_bits")
+"""Queries about the layout of a tensor: about a dim, their second argument; and about its memory."""
 _QUERIES = {"given": 1, "elsize": 1, **dict.fromkeys(DIM_QUERIES, 2), **dict.fromkeys(POINTER_QUERIES, 1)}
 _WARNED_OF = re.compile(r"\\|(?<![A-Za-z_\d])\d[\d_.]*[A-Za-z]")
 """An escape, or a letter right after a number: text that Python may warn of."""
@@ -141,8 +139,7 @@ class Expression(msgspec.Struct, frozen=True, eq=False):
     @property
     def laid_out(self) -> list[str]:
         """The tensors in layout queries, sorted."""
-        laid_out = (*DIM_QUERIES, *POINTER_QUERIES)
-        return sorted({str(subject) for function, subject, *_ in self.queries if function in laid_out})
+        return sorted({str(query[1]) for query in self.queries if query[0] in (*DIM_QUERIES, *POINTER_QUERIES)})
 
     def evaluate(self, env: Mapping[str, Any]) -> Any:
         """Return the value.

@@ -75,7 +75,15 @@ class Layout:
     @property
     def packed_order(self) -> Shape | None:
         """The dims from outermost to innermost if the array fills its memory without gaps or overlap, else None."""
-        return packed_order(self.shape, self.strides)
+        order = sorted(range(len(self.shape)), key=lambda dim: (-self.strides[dim], dim))
+        step = 1
+        if 0 in self.shape:
+            return tuple(range(len(self.shape)))
+        for dim in reversed(order):
+            if self.shape[dim] != 1 and self.strides[dim] != step:
+                return None
+            step *= self.shape[dim]
+        return tuple(order)
 
     @property
     def is_nested(self) -> bool:
@@ -84,19 +92,6 @@ class Layout:
 
     def __repr__(self) -> str:
         return f"{self.dtype}{list(self.shape)} strides {list(self.strides)}{'' if self.aligned else ' unaligned'}"
-
-
-def packed_order(shape: Shape, strides: Shape) -> Shape | None:
-    """Return the dims from outermost to innermost if these strides leave no gaps and no overlap, else None."""
-    order = sorted(range(len(shape)), key=lambda dim: (-strides[dim], dim))
-    step = 1
-    if 0 in shape:
-        return tuple(range(len(shape)))
-    for dim in reversed(order):
-        if shape[dim] != 1 and strides[dim] != step:
-            return None
-        step *= shape[dim]
-    return tuple(order)
 
 
 def aligned_elements(itemsize: int) -> int:
@@ -150,8 +145,8 @@ def packing_order(tensor: Tensor, rank: int, like: Shape = (), innermost: int | 
     """Return the order of dims (outermost first) in which an array for a tensor is packed.
 
     Contiguous dims are innermost; the others stay in place. If several dims may be the innermost, it is `innermost`,
-    else the one with the smallest stride in `like`. An array for a pointer keeps its order of dims.
-    Returns None if `rank` differs from the tensor's.
+    else the one with the smallest stride in `like`. An array for a pointer keeps its order of dims. Returns None if
+    `rank` differs from the tensor's.
     """
     if tensor.pointer:
         return tuple(sorted(range(rank), key=lambda dim: (-like[dim], dim))) if like else tuple(range(rank))

@@ -105,8 +105,7 @@ class Tensor(Record, frozen=True):
         range: least and largest allowed value, expressions of dims and scalars; empty: no limit.
         in_place: inputs that may be passed as this output: same address, shape and strides.
         zero: the output is packed, and is zeroed in stream order before the first launch.
-        pointer: the kernel computes all offsets from its own arguments. An array of any shape may be passed, and may
-            overlap others: of the memory that a call touches, nothing is known. It has no `shape`.
+        pointer: an array of any shape, which may overlap others: the kernel's own arguments say how it lies.
     """
 
     name: str
