@@ -8,6 +8,19 @@ from collections.abc import Callable
 from typing import Any
 
 
+class _Each:
+    """Our listeners and the program's as one; set again by a program that has read it, it is the program's alone."""
+
+    def __init__(self, ours: list[Callable[..., None]], theirs: Any) -> None:
+        self._ours, self.theirs = ours, theirs
+
+    def __call__(self, **event: Any) -> None:
+        for listener in self._ours:
+            listener(**event)
+        if self.theirs is not None:
+            self.theirs(**event)
+
+
 class _Chained:
     """The attribute `listener` of a group of knobs: ours are called, then the one that the program has set."""
 
@@ -15,20 +28,13 @@ class _Chained:
         self.ours: list[Callable[..., None]] = []
 
     def __get__(self, knobs: Any, owner: Any = None) -> Any:
-        if knobs is None:
-            return self
-        theirs = vars(knobs).get("listener")
-
-        def each(**event: Any) -> None:
-            for listener in self.ours:
-                listener(**event)
-            if theirs is not None:
-                theirs(**event)
-
-        return each
+        return self if knobs is None else _Each(self.ours, vars(knobs).get("listener"))
 
     def __set__(self, knobs: Any, listener: Any) -> None:
-        vars(knobs)["listener"] = listener
+        vars(knobs)["listener"] = listener.theirs if isinstance(listener, _Each) else listener
+
+    def __delete__(self, knobs: Any) -> None:
+        vars(knobs).pop("listener", None)
 
 
 def chain(knobs: Any, listener: Callable[..., None]) -> None:

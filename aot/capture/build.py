@@ -66,6 +66,7 @@ class CaptureRequest:
         headers: the folder of Python.h of the captured program's Python, for C launchers.
         sources: the folder of the program's files, for a capture without sources.
         ptxas: the ptxas of the captured program, if it was not Triton's own.
+        keep_going: leave out kernels that cannot be rebuilt. The build fails all the same, once the others are written.
         all_stages: ship the stages of compilation before the code objects, too.
         inductor: a file with what `torch.compiler.save_cache_artifacts` returned.
     """
@@ -86,6 +87,7 @@ class CaptureRequest:
     inductor: Path | None = None
     pack: bool = False
     wheel: bool = False
+    keep_going: bool = False
     signer: Signer | None = None
     dry_run: bool = False
     tracebacks: bool = False
@@ -245,7 +247,8 @@ def _build_target(plan: _Plan, target: Target, request: CaptureRequest, console:
     with _workers(plan, request, len(jobs)) as workers:
         results = _rebuilt(jobs, workers, request, console)
         _report_failures(name, jobs, results, len(captured), request)
-        if any(number < len(captured) for number in results.failures):
+        failed = any(number < len(captured) for number in results.failures)
+        if (failed and not request.keep_going) or not results.kernels:
             return False
         files = _files(plan, captured, target, results, workers, request, console)
     _write(plan, target, jobs, results, files, request, console, name)
@@ -253,7 +256,7 @@ def _build_target(plan: _Plan, target: Target, request: CaptureRequest, console:
     console.print(
         f"{results.compiled} compiled, {len(results.kernels) - results.compiled} from the cache, in {took:.1f} s"
     )
-    return True
+    return not failed
 
 
 def _workers(plan: _Plan, request: CaptureRequest, jobs: int) -> Workers:
@@ -304,7 +307,8 @@ def _report_failures(
     """Print the kernels that did not compile; neighbours alone are counted, since nobody has asked for one."""
     wrong = {number: failure for number, failure in results.failures.items() if number < captured}
     if wrong:
-        write(f"aotbuild: {name}: {counted(len(wrong), 'kernel')} cannot be rebuilt; nothing was written", err=True)
+        end = "left out" if request.keep_going else "nothing was written (--keep-going leaves them out)"
+        write(f"aotbuild: {name}: {counted(len(wrong), 'kernel')} cannot be rebuilt; {end}", err=True)
     for number, failure in wrong.items():
         write(f"  {_described(jobs[number].kernel)}", err=True)
         details = failure.traceback_text if request.tracebacks else ""
@@ -365,7 +369,7 @@ def _launchers(
         )
         return {}
     suffix = plan.installation.extension_suffix
-    headers = request.headers or (Path(plan.here["headers"]) if plan.here["extension_suffix"] == suffix else None)
+    headers = request.headers or _headers(plan)
     if headers is None or not (headers / "Python.h").is_file():
         console.print(
             f"note: Triton {plan.here['triton']} compiles launchers by a C compiler at the first launches: no "
@@ -388,6 +392,15 @@ def _launchers(
     if target.backend == HIP.name:
         console.print(f"note: {by_hand} is compiled by a C compiler at the first start: it names ROCm's library there")
     return _listed(made)
+
+
+def _headers(plan: _Plan) -> Path | None:
+    """Return the folder with the headers of the captured program's Python, if this machine has them."""
+    if plan.here["extension_suffix"] == plan.installation.extension_suffix:
+        return Path(plan.here["headers"])
+    name = "python" + ".".join(plan.installation.python.split(".")[:2])
+    places = (Path(prefix, "include", name) for prefix in ("/usr", "/usr/local"))
+    return next((place for place in places if (place / "Python.h").is_file()), None)
 
 
 def _write(

@@ -82,7 +82,8 @@ def made_environment(version: str, cache: Path, console: Console) -> Environment
     with FileLock(folder.parent / f"{folder.name}.lock"):
         if not (folder / _COMPLETE).is_file():
             console.print(f"making an environment with Triton {version}, once: {folder}")
-            _make(folder, version)
+            with console.status(f"pip install triton=={version}"):
+                _make(folder, version)
     return found
 
 

@@ -30,6 +30,7 @@ class CapturedOptions:
     inductor: Path | None
     all_stages: bool
     wheel: bool
+    keep_going: bool
     bundle: bool
 
     def check(self, has_captures: bool) -> None:
@@ -91,7 +92,8 @@ class CapturedOptions:
 
 _NAMES = {
     "triton": "triton", "python": "python", "headers": "python-headers", "sources": "sources", "ptxas": "ptxas",
-    "inductor": "inductor", "all_stages": "all-stages", "wheel": "wheel", "bundle": "bundle",
+    "inductor": "inductor", "all_stages": "all-stages", "wheel": "wheel", "keep_going": "keep-going",
+    "bundle": "bundle",
 }  # fmt: skip
 _OPTIONS = (
     click.option(
@@ -121,6 +123,10 @@ _OPTIONS = (
     click.option(
         "--wheel", is_flag=True,
         help="For a capture file: write a wheel, too, which `aotbuild install-cache NAME` installs from.",
+    ),
+    click.option(
+        "--keep-going", is_flag=True,
+        help="For a capture file: write the other kernels if some cannot be rebuilt. The exit status is 1.",
     ),
     click.option(
         "--all-stages", is_flag=True,

@@ -117,7 +117,11 @@ kernels.scale[(1,)](kernels.X, kernels.X, 1024, BLOCK=64)
 with triton.knobs.compilation.scope():
     triton.knobs.compilation.listener = None
     kernels.scale[(1,)](kernels.X, kernels.X, 7, BLOCK=64)
+saved = triton.knobs.compilation.listener
+triton.knobs.compilation.listener = None
+triton.knobs.compilation.listener = saved
 kernels.scale[(1,)](kernels.X, kernels.X, 1, BLOCK=64)
+del triton.knobs.compilation.listener
 print(heard)
 """
     capture, result = session.capture(script)

@@ -39,7 +39,7 @@ def _rebuilt(capture: Capture) -> RebuiltKernel:
 
 FAULTS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "an error that was only printed": (
-        lambda answer: answer.update(native="kernels.py:33:5: error: operand is wrong"), "kernels.py:33: operand is wrong"
+        lambda answer: answer.update(native="k.py:33:5: error: operand is wrong"), "k.py:33: operand is wrong"
     ),
     "another symbol": (lambda answer: answer.update(symbol="other"), "has no kernel 'other'"),
     "an argument less": (lambda answer: answer["arguments"].pop(), "which is not passed|has a value|is a pointer"),
