@@ -34,7 +34,7 @@ from aot.workers.pool import WarmPool, default_workers, remove_leftovers
 from aot.write.archives import archive_names, folder_aside, pack_bundles
 from aot.write.bundle_writer import write_bundle
 from aot.write.requirements import requirement_faults
-from aot.write.roles import check_roles, keys_at_fault
+from aot.write.roles import check_roles, keys_at_fault, with_pointer_roles
 from aot.write.vectors import CaseVectors, Computed, VectorCache, case_vectors, compute
 from aot_bundle.requirements import parse_requirements
 from aot_bundle.terminal import Console, text_block, write
@@ -115,6 +115,7 @@ def make(
         if outcome.failures:
             _print_failures(request, bundles, outcome)
             return None
+        bundles = [with_pointer_roles(bundle, outcome.kernels) for bundle in bundles]
         for bundle in bundles:
             check_roles(bundle, outcome.kernels)
         if faults := _requirement_faults(bundles, outcome, requirements):

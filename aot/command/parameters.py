@@ -57,6 +57,24 @@ class Archs(click.ParamType):
         return [CompletionItem(f"{done}{comma}{name}") for name in names if name.startswith(last.lower())]
 
 
+class OneArch(click.ParamType):
+    """A target."""
+
+    name = "arch"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Target:
+        if isinstance(value, Target):
+            return value
+        try:
+            return parse_arch(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        names = [*(target.arch for target in TARGETS), *(GPU_NAMES if incomplete else ())]
+        return [CompletionItem(name) for name in names if name.startswith(incomplete.lower())]
+
+
 def native_targets() -> tuple[Target, ...]:
     """Return the architectures of this machine's GPUs. Raises ValueError if code cannot be built for any."""
     from aot_runtime.device.registry import list_gpus

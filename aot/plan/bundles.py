@@ -239,7 +239,7 @@ def _read_kernel(manifest: Manifest, op: records.Op, index: int, target: Target,
     kernel = _inspected(manifest, op.name, index, inspect, launch.kernel, "kernel")
     functions = {
         value: _inspected(manifest, op.name, index, inspect, value, "bind", name)
-        for name, value in bound_functions(launch).items()
+        for value, name in bound_functions(launch).items()
     }
     binder = Binder(manifest, op, index, kernel.parameters, target.arch, kernel.is_gluon)
     binder.check()

@@ -6,7 +6,10 @@ that no kernel of a call can write.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
 
 from aot.compile.accesses import DESCRIBED, MAYBE, READ, UPDATE, WRITE
 from aot.compile.jobs import CompiledKernel
@@ -41,6 +44,21 @@ def check_roles(bundle: PlannedBundle, kernels: Kernels) -> None:
         raise ManifestError(faults)
 
 
+def with_pointer_roles(bundle: PlannedBundle, kernels: Kernels) -> PlannedBundle:
+    """Return the bundle with the role of each pointer: an inout if some kernel may write through it, else an input."""
+    ops = []
+    for op in bundle.ops:
+        written: set[str] = set()
+        for variant in _variants(bundle, op):
+            written |= {n for n, kinds in _accesses(variant, kernels).items() if kinds & {WRITE, UPDATE, MAYBE}}
+        tensors = tuple(
+            msgspec.structs.replace(tensor, role="inout") if tensor.pointer and tensor.name in written else tensor
+            for tensor in op.tensors
+        )
+        ops.append(msgspec.structs.replace(op, tensors=tensors))
+    return dataclasses.replace(bundle, ops=tuple(ops))
+
+
 def keys_at_fault(bundle: PlannedBundle, kernels: Kernels) -> set[str]:
     """Return the keys of the kernels of the ops for which `check_roles` finds a fault."""
     at_fault = [op for op in bundle.ops if any(_faults(op, _variants(bundle, op), kernels))]
@@ -55,13 +73,14 @@ def _faults(op: records.Op, variants: Iterable[PlannedVariant], kernels: Kernels
     calls: dict[object, list[PlannedVariant]] = {}
     inputs = {tensor.name for tensor in op.tensors if tensor.role == "input"}
     loose = {tensor.name for tensor in op.tensors if not tensor.align}
+    pointers = {tensor.name for tensor in op.tensors if tensor.pointer}
     for variant in variants:
         calls.setdefault((variant.spec.aligned, variant.spec.point), []).append(variant)
         for name, kinds in _accesses(variant, kernels).items():
             if name in inputs and kinds & {WRITE, UPDATE}:
                 yield name, f"kernel {_kernel(variant)} writes to '{name}', which is an input; is it `role: inout`?"
             is_anywhere = not variant.spec.aligned or name in loose
-            if DESCRIBED in kinds and is_anywhere and (text := _unaligned(variant, name)):
+            if DESCRIBED in kinds and is_anywhere and name not in pointers and (text := _unaligned(variant, name)):
                 yield name, text
     for launched in calls.values():
         for tensor in _written(op, launched):

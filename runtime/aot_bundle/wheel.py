@@ -97,7 +97,7 @@ def make_wheel(bundles: Iterable[Path], folder: Path, options: WheelOptions = Wh
     path = folder / f"{package}-{version}-{TAG}.whl"
     folder.mkdir(parents=True, exist_ok=True)
     with opened_aside(path) as file:
-        _zip(file, files, f"{info}/RECORD")
+        zip_wheel(file, files, f"{info}/RECORD")
     return path
 
 
@@ -199,7 +199,8 @@ def _entry_points(package: str, archives: Iterable[_Packed]) -> Iterator[str]:
             yield f"{index.name}.{index.target.arch} = {package}.{archive.stem}"
 
 
-def _zip(file: IO[bytes], files: Mapping[str, bytes | Content], record: str) -> None:
+def zip_wheel(file: IO[bytes], files: Mapping[str, bytes | Content], record: str) -> None:
+    """Write the files of a wheel, and the list of them. The bytes depend on the files and the version of zlib alone."""
     rows = []
     with zipfile.ZipFile(file, "w") as wheel:
         for name, content in files.items():

@@ -78,6 +78,8 @@ def _layout(
     device: tuple[str, int],
 ) -> Layout | None:  # fmt: skip
     shape = tuple(_extent(tensor, dim, was, names) for dim in range(len(tensor.shape)))
+    if tensor.pointer:
+        shape = () if was is None else was.shape
     dtype = names.get(tensor.dtype, tensor.dtype)
     stays = was is not None and (was.shape, was.dtype) == (shape, dtype) and innermost is None
     if was is not None and stays and not aligns:

@@ -80,13 +80,14 @@ def docstring(op: Op, built: Built | None = None) -> str:
 
 
 def _tensor(op: Op, tensor: Tensor, built: Built) -> str:
-    shape = ", ".join(dim.extent + ("|1" if dim.broadcast else "") for dim in tensor.shape)
+    dims = ", ".join(dim.extent + ("|1" if dim.broadcast else "") for dim in tensor.shape)
+    shape = "of any shape" if tensor.pointer else f"[{dims}]"
     there = built.get(tensor.dtype, (tensor.dtype,))
     allowed = " or ".join(dtype for dtype in op.dtypes.get(tensor.dtype, (tensor.dtype,)) if dtype in there)
     role = "optional" if tensor.optional else f"{tensor.role} when {tensor.when}" if tensor.when else tensor.role
     role += f" (may be {' or '.join(tensor.in_place)} itself)" if tensor.in_place else ""
     role += " (zeroed first, so packed)" * tensor.zero
-    return f"{tensor.name}: {allowed} [{shape}], {role}. {tensor.doc}"
+    return f"{tensor.name}: {allowed} {shape}, {role}. {tensor.doc}"
 
 
 def _scalar(scalar: Scalar) -> str:

@@ -258,6 +258,9 @@ class _Calls:
 
     def _upload(self, tensor: Tensor, value: np.ndarray[Any, Any], stream: Any) -> DeviceArray:
         order = packing_order(tensor, value.ndim, value.strides)
+        if tensor.pointer and not value.transpose(order).flags.c_contiguous:
+            text = "has gaps or repeated elements, which a copy on the device would not have: pass a packed array"
+            raise ArgumentError(f"{self.op.name}: argument '{tensor.name}' {text}")
         try:
             if tensor.role == "output":
                 return self.device.empty(value.shape, value.dtype, order=order, stream=stream)

@@ -5,6 +5,7 @@ The search makes thousands of trial plans, so the module is loaded only when the
 
 from __future__ import annotations
 
+import ast
 import os
 import shlex
 from collections.abc import Callable, Iterable, Iterator, Mapping
@@ -12,8 +13,9 @@ from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from aot_runtime.contract.expressions import evaluator
+from aot_runtime.contract.expressions import evaluator, parse
 from aot_runtime.contract.layout import Layout
+from aot_runtime.contract.partial_evaluation import partial_value
 from aot_runtime.contract.provenance import decode_provenance
 from aot_runtime.contract.records import INDEX, Index, Op
 from aot_runtime.errors import AotError
@@ -31,6 +33,8 @@ SHIPPED = "manifests"
 OUTPUT, BESIDE = "dist", "for-calls"
 """Output folders of aotbuild: the default one, and one for a bundle that must not replace another."""
 
+NEAREST = 3
+"""Configs that are listed when none serves a call."""
 LEVELS = 4
 """Parent folders of a bundle to search for its manifest."""
 
@@ -67,7 +71,8 @@ class Refusal:
         inputs = [tensor.name for tensor in op.tensors if tensor.name in given and tensor.role != "output"]
         asked = Asked(self.call.names, inputs, tuple(self.search.misaligned))
         return (
-            f"built: {listed}",
+            *self._unmet(),
+            *([f"built: {listed}"] if there else []),
             *(f"left out: {item.when}: {item.reason}" for item in op.denied if item.reason),
             *(f"advice: {line}" for line in advice(op, built, asked, self._fits, self._serves)),
         )
@@ -88,6 +93,17 @@ class Refusal:
             return ()  # the bundle has every variant of its manifest
         command = build_command(index.name, str(said.get("manifest", "")), place, index.target.arch)
         return build_lines(command, entry())
+
+    def _unmet(self) -> Iterator[str]:
+        """Yield the configs that are nearest to serving the call, of a launch of which none serves it."""
+        names = {**self.call.names, "aligned": False}
+        for launch in self.op.launches:
+            unmet = [(_parts_unmet(config.when, names), config.name) for config in launch.configs]
+            if all(parts for parts, _ in unmet):
+                for parts, name in sorted(unmet, key=lambda item: len(item[0]))[:NEAREST]:
+                    read = sorted({name for part in parts for name in parse(part).names if name in names})
+                    given = ", ".join(f"{name}={names[name]}" for name in read)
+                    yield f"{name} needs {' and '.join(parts)}{'; given: ' if given else ''}{given}"
 
     def _fits(self, names: Mapping[str, Any], may_be_aligned: bool) -> bool:
         op, choosing = self.op, self.choosing
@@ -112,6 +128,16 @@ class Refusal:
             return self.choosing.find(call, Search()) is not None
         except (AotError, ArithmeticError, TypeError):
             return False
+
+
+def _parts_unmet(condition: str, names: Mapping[str, Any]) -> list[str]:
+    """Return the parts of a condition, as `and` joins them, that do not hold."""
+    tree = parse(condition or "True").tree
+    parts = [
+        ast.unparse(part)
+        for part in (tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else [tree])
+    ]
+    return [part for part in parts if partial_value(parse(part), names) in (False, 0)]
 
 
 def build_lines(command: str, entry: Entry) -> tuple[str, ...]:

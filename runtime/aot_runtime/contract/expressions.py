@@ -8,6 +8,8 @@ and names, with these functions:
     elsize(t)         bytes per element of a tensor, or of a dtype variable
     stride(t, dim)    the stride of a tensor's dim, in elements; dim by name or by position
     innermost(t, dim) True if the dim is the tensor's innermost one
+    is_aligned(t)     True if the tensor's address is a multiple of 16
+    fits_32_bits(t)   True if all its bytes lie less than 2**31 bytes behind its address
 
 `and` and `or` give True or False.
 
@@ -36,7 +38,7 @@ from aot_runtime.errors import ExpressionError
 
 Value = int | float | bool | str
 
-MAX_LENGTH = 1000
+MAX_LENGTH = 4000
 MAX_EXPONENT = 16
 MAX_DEPTH = 64
 MAX_BITS = 1024
@@ -87,9 +89,9 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "next_pow2": next_pow2,
 }
 _ARITY = {"abs": (1, 1), "cdiv": (2, 2), "max": (2, 8), "min": (2, 8), "next_pow2": (1, 1)}
-_QUERIES = {"given": 1, "elsize": 1, "stride": 2, "innermost": 2}
-LAYOUT_QUERIES = ("stride", "innermost")
-"""Queries about the layout of a tensor; their second argument is a dim."""
+DIM_QUERIES, POINTER_QUERIES = ("stride", "innermost"), ("is_aligned", "fits_32_bits")
+"""Queries about the layout of a tensor: about a dim, their second argument; and about its memory."""
+_QUERIES = {"given": 1, "elsize": 1, **dict.fromkeys(DIM_QUERIES, 2), **dict.fromkeys(POINTER_QUERIES, 1)}
 _WARNED_OF = re.compile(r"\\|(?<![A-Za-z_\d])\d[\d_.]*[A-Za-z]")
 """An escape, or a letter right after a number: text that Python may warn of."""
 _FILTERS = threading.Lock()
@@ -106,7 +108,7 @@ class Expression(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         text: the expression in canonical spelling.
         names: the names it reads, except as arguments of queries.
-        queries: (function, argument, …) of each `given`, `elsize`, `stride` and `innermost`.
+        queries: (function, argument, …) of each question about a tensor, such as `given` and `stride`.
         tree: its syntax tree; do not modify it.
     """
 
@@ -129,14 +131,14 @@ class Expression(msgspec.Struct, frozen=True, eq=False):
     @property
     def laid_out(self) -> list[str]:
         """The tensors in layout queries, sorted."""
-        return sorted({str(subject) for function, subject, *_ in self.queries if function in LAYOUT_QUERIES})
+        return sorted({str(query[1]) for query in self.queries if query[0] in (*DIM_QUERIES, *POINTER_QUERIES)})
 
     def check_names(self, names: Mapping[str, type], tensors: Mapping[str, Any] | None = None) -> None:
         """Raise `ExpressionError` if a name is not in `names`, or a string is used other than in a comparison.
 
         Args:
             names: name → Python type of its value (`int`, `float`, `bool`, `str`).
-            tensors: names that `given`, `elsize` and `stride` may ask about.
+            tensors: names that queries may ask about.
         """
         for name in sorted(self.names):
             if name not in names:
@@ -210,7 +212,7 @@ def _check(node: ast.AST, depth: int = 0) -> None:
         case ast.Name(id=name):
             if name.startswith("_"):
                 raise ExpressionError(f"name '{name}' starts with an underscore")
-            if name in FUNCTIONS or name in _QUERIES:
+            if name in FUNCTIONS:
                 raise ExpressionError(f"'{name}' is a function; call it")
             return
         case ast.BinOp(op=op, left=left, right=right) if type(op) in BINARY:

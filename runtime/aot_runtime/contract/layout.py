@@ -14,6 +14,9 @@ Shape = tuple[int, ...]
 ALIGNMENT = 16
 """Bytes that addresses and strides must be multiples of to count as aligned: the widest load or store of a lane."""
 
+RANGE_32 = 2**31
+"""Reach of 32-bit offsets: in bytes for `tt.pointer_range`, in elements for kernels without 64-bit offsets."""
+
 
 class Layout:
     """dtype, shape, strides and alignment of an array on one device. Make one with `make_layout`.
@@ -62,6 +65,11 @@ class Layout:
         for extent in self.shape:
             size *= extent
         return size
+
+    @property
+    def fits_32_bits(self) -> bool:
+        """True if all bytes lie less than 2**31 bytes behind the address, as `tt.pointer_range` of 32 takes it."""
+        return self.low >= 0 and self.high * self.itemsize < RANGE_32
 
     @property
     def packed_order(self) -> Shape | None:
@@ -136,8 +144,11 @@ def packing_order(tensor: Tensor, rank: int, like: Shape = (), innermost: int | 
     """Return the order of dims (outermost first) in which an array for a tensor is packed.
 
     Contiguous dims are innermost; the others stay in place. If several dims may be the innermost, it is `innermost`,
-    else the one with the smallest stride in `like`. Returns None if `rank` differs from the tensor's.
+    else the one with the smallest stride in `like`. An array for a pointer keeps its order of dims. Returns None if
+    `rank` differs from the tensor's.
     """
+    if tensor.pointer:
+        return tuple(sorted(range(rank), key=lambda dim: (-like[dim], dim))) if like else tuple(range(rank))
     if rank != len(tensor.shape):
         return None
     last = tensor.contiguous

@@ -11,11 +11,15 @@ from typing import TYPE_CHECKING, Annotated, Literal
 import msgspec
 
 INDEX = "bundle.json"
-SIGNATURE = f"{INDEX}.sig"
-"""File in a bundle with the signature of its index by a key."""
-SIGSTORE = f"{INDEX}.sigstore.json"
-"""File in a bundle with the sigstore signature of its index, named as sigstore's tools name it."""
-SIGNATURES = (SIGNATURE, SIGSTORE)
+
+
+def signature_names(file: str) -> tuple[str, str]:
+    """Return the names of the files with a file's signature by a key, and by sigstore, as its tools name it."""
+    return f"{file}.sig", f"{file}.sigstore.json"
+
+
+SIGNATURE, SIGSTORE = SIGNATURES = signature_names(INDEX)
+"""Files in a bundle with the signatures of its index."""
 CODE_FOLDER, SELFTEST_FOLDER = "code", "selftest"
 TEXT_FILES = (
     "include/{name}.h", "include/{name}_variants.h", "src/{name}.c", "lib/cmake/{name}/{name}Config.cmake",
@@ -97,6 +101,7 @@ class Tensor(Record, frozen=True):
         range: least and largest allowed value, expressions of dims and scalars; empty: no limit.
         in_place: inputs that may be passed as this output: same address, shape and strides.
         zero: the output is packed, and is zeroed in stream order before the first launch.
+        pointer: an array of any shape, which may overlap others: the kernel's own arguments say how it lies.
     """
 
     name: str
@@ -113,6 +118,7 @@ class Tensor(Record, frozen=True):
     range: tuple[str, ...] = ()
     in_place: tuple[str, ...] = ()
     zero: bool = False
+    pointer: bool = False
     doc: str = ""
 
     @property

@@ -63,7 +63,7 @@ REFUSED = {
     "unknown function": ["__import__('os')", "open('x')"],
     "did you mean 'cdiv'": ["cdif(a, b)"],
     "starts with an underscore": ["__import__", "_x", query_name("given", "bias")],
-    "is a function; call it": ["min", "given"],
+    "is a function; call it": ["min", "cdiv"],
     "cdiv() takes 2 arguments": ["cdiv(a)"],
     "max() takes 2 to 8 arguments": ["max(a)", "max(*a, 1)"],
     "takes its arguments by position": ["cdiv(a, b=1)"],
@@ -74,7 +74,7 @@ REFUSED = {
     "an exponent is a literal number of at most 16": ["a ** b", "a ** 17", "a ** True", "9 ** 9 ** 9"],
     "a power of a power": ["(a ** 16) ** 16", "(a ** 16 * a) ** 16"],
     "cannot be parsed": ["'\ud800'"],
-    "at most 1000 are allowed": ["n" * (MAX_LENGTH + 1)],
+    "at most 4000 are allowed": ["n" * (MAX_LENGTH + 1)],
     "nested": ["+".join(["n"] * 480), "-" * 900 + "n", "not " * 240 + "n", "n if n else " * 80 + "n"],
 }
 
