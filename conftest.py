@@ -15,7 +15,7 @@ from pathlib import Path
 import pytest
 
 from aot_runtime.contract import records
-from aot_runtime.contract.index_file import encode_index
+from aot_runtime.contract.index_encoding import encode_index
 from tests.rocm.packages import SUITES
 from tests.rocm.session import inside_too, is_inside, run_inside
 from tests.support.hip_double.double import hip_double  # noqa: F401  (a fixture)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import sys
 from importlib.util import find_spec
 
@@ -17,6 +18,8 @@ def main() -> None:
     if missing:
         where = "" if sys.platform == "linux" else "; Triton has packages for Linux alone: build there, and run here"
         sys.exit(_told(f"building needs {', '.join(missing)}: pip install 'aotbuild[build]'{where}"))
+    # By default, cyclic garbage is looked for hundreds of times while packages are imported and manifests are planned.
+    gc.set_threshold(200_000, 30, 30)
     from aot.cli import main as command
 
     guard("aotbuild")

@@ -41,7 +41,7 @@ from aot_bundle.terminal import Console, text_block, write
 from aot_bundle.trust.signing import Signer
 from aot_runtime.contract.expressions import Expression
 from aot_runtime.errors import BundleError, DeviceError, ExpressionError
-from aot_runtime.texts import size_text
+from aot_runtime.formats import size_text
 
 from .progress import counted, progress
 from .shards import WHOLE, Shard, jobs_json
@@ -271,6 +271,8 @@ def plan_manifests(
     request: Request, manifests: Sequence[Manifest], filters: Filters, wanted: WantedCalls | None
 ) -> list[PlannedBundle]:
     """Plan every bundle of loaded manifests, for the targets of a request. Raises `ManifestError`."""
+    import triton  # noqa: F401  here, so that the processes forked off this one need not import it each
+
     with ExitStack() as stack:
         # One for each, since a file may ask once what it is built for.
         processes = {target.arch: stack.enter_context(ForkedProcess(request.timeout)) for target in request.targets}

@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 
 from aot.targets import TARGETS, Target, parse_arch
 from aot_runtime.contract.arch import GPU_NAMES
-from aot_runtime.texts import UNITS
+from aot_runtime.formats import UNITS
 
 if TYPE_CHECKING:
     from aot.shards import Shard

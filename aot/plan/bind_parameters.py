@@ -21,8 +21,9 @@ from aot.source.constants import Constant
 from aot.source.kernel_source import Parameter
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import DTYPES
-from aot_runtime.contract.expressions import UNKNOWN, Expression, nearest, parse, query_name
+from aot_runtime.contract.expressions import Expression, nearest, parse, query_name
 from aot_runtime.contract.layout import ALIGNMENT, aligned_elements, divisors
+from aot_runtime.contract.partial_evaluation import UNKNOWN
 
 from .bound_parameter import BoundParameter
 from .conditional_values import NULL

@@ -26,9 +26,7 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from queue import SimpleQueue
 from types import ModuleType
-from typing import IO, Any, TypeVar
-
-import pebble
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
 from aot.compile.compiler import compile_job
 from aot.compile.jobs import CompiledKernel, CompileJob
@@ -36,6 +34,9 @@ from aot.compile.settings import CompilerOutput
 from aot.errors import CompileError
 from aot.forked_process import TimeLimitError, WorkerDiedError, die_with, ending
 from aot_runtime.errors import AotError
+
+if TYPE_CHECKING:
+    import pebble
 
 T = TypeVar("T")
 
@@ -153,7 +154,10 @@ class WarmPool(Executor):
 
     def __init__(self, workers: int, timeout_s: float | None = None, jobs_per_worker: int = JOBS_PER_WORKER):
         """`timeout_s`: limit of one job, from when it starts; its future then raises `TimeLimitError`."""
+        import pebble  # it imports asyncio, and not every build compiles
+
         self.timeout_s = timeout_s
+        self._expired = pebble.ProcessExpired
         self._futures: dict[Future[Any], pebble.ProcessPool] = {}
         """Futures that are not settled, and the processes that they were given to."""
         remove_leftovers(Path(tempfile.gettempdir()))
@@ -239,7 +243,7 @@ class WarmPool(Executor):
         if not self._take(outer):
             return
         error = inner.exception()
-        if isinstance(error, pebble.ProcessExpired):
+        if isinstance(error, self._expired):
             outer.set_exception(WorkerDiedError(*self._obituary(error)))
         elif isinstance(error, TimeoutError):
             outer.set_exception(TimeLimitError(f"timed out after {self.timeout_s:g} s"))

@@ -15,6 +15,7 @@ from aot.plan.bundles import PlannedBundle, PlannedVariant
 from aot_runtime.contract import records
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.expressions import parse
+from aot_runtime.contract.partial_evaluation import partial_value
 
 Kernels = Mapping[str, CompiledKernel]
 Kinds = frozenset[str]
@@ -94,10 +95,13 @@ def _written(op: records.Op, launched: Iterable[PlannedVariant]) -> Iterator[rec
     """Return the outputs of a call that launches these variants; none if it may launch one that is not built."""
     known = dict(next(iter(launched)).spec.constants)
     built = {variant.spec.launch for variant in launched}
-    if all(i in built or parse(launch.when or "True").partial(known) is False for i, launch in enumerate(op.launches)):
+    if all(
+        i in built or partial_value(parse(launch.when or "True"), known) is False
+        for i, launch in enumerate(op.launches)
+    ):
         picked = {axis.pick: known[axis.name] for axis in op.axes if axis.rule == "equal" and axis.name in known}
         for tensor in op.tensors:
-            exists = picked.get(tensor.when, parse(tensor.when or "True").partial(known))
+            exists = picked.get(tensor.when, partial_value(parse(tensor.when or "True"), known))
             if tensor.role == "output" and exists is not False:
                 yield tensor
 

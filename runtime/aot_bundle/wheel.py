@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from aot_runtime.bundle.archive import Archive, Content
-from aot_runtime.bundle.files import Folder, Source, open_place
+from aot_runtime.bundle.files import SUFFIX, Folder, Source, open_place
 from aot_runtime.bundle.multi_archive import MultiArchive
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.contract.arch import BACKENDS
@@ -25,7 +25,7 @@ from aot_runtime.contract.names import is_version
 from aot_runtime.contract.records import Index
 from aot_runtime.contract.versions import local_part
 from aot_runtime.errors import BundleError
-from aot_runtime.installed import GROUP, SUFFIX
+from aot_runtime.installed import GROUP
 
 from .packing import opened_aside, packed_folder, spooled, whole_faults
 from .verification import verify_together

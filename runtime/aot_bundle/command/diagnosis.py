@@ -17,13 +17,13 @@ import msgspec
 from aot_bundle.gpu_settings import GpuSettings, gpu_settings, partition_mode, read
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.contract.arch import HIP
-from aot_runtime.device.drivers import EMULATOR, GPUS, open_driver
-from aot_runtime.device.drivers.base import DeviceProperties
+from aot_runtime.device.drivers import EMULATOR, GPUS, DeviceProperties, open_driver
 from aot_runtime.device.drivers.library import NAME, VARIABLE, loaded_libraries
 from aot_runtime.device.drivers.unseen import why_unseen
 from aot_runtime.device.registry import WITHOUT_A_GPU
 from aot_runtime.errors import AotError, DeviceError
-from aot_runtime.texts import ID_LENGTH, size_text
+from aot_runtime.formats import size_text
+from aot_runtime.texts import ID_LENGTH
 
 from .extras import extra_lines
 from .listing import find_bundles

@@ -21,16 +21,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from aot_emulator.machine.execution import Result, Turns
-from aot_emulator.machine.launch_options import Options
-from aot_emulator.progress import shown_progress
-from aot_runtime.errors import (
+from aot_emulator.errors import (  # fmt: skip
     EmulationError,
     InstructionBudgetError,
     MemoryAccessError,
     SanitizerError,
     UnsupportedInstructionError,
-)  # fmt: skip
+)
+from aot_emulator.machine.execution import Result, Turns
+from aot_emulator.machine.launch_options import Options
+from aot_emulator.progress import shown_progress
 
 from . import packets, protocol
 from .address_space import AddressSpace, Process

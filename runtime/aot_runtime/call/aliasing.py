@@ -13,8 +13,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from aot_runtime.contract.layout import Layout
-from aot_runtime.contract.overlap import Distances, Strided, is_nested
+from aot_runtime.contract.layout import Layout, is_nested
+from aot_runtime.contract.overlap import Distances, Strided
 from aot_runtime.contract.records import Op, Tensor
 from aot_runtime.errors import ArgumentError
 

@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from aot_runtime.contract.dtypes import DTYPES
-from aot_runtime.contract.evaluation import evaluator
-from aot_runtime.contract.expressions import query_name
+from aot_runtime.contract.expressions import evaluator, query_name
 from aot_runtime.contract.layout import (
     Layout,
     Shape,

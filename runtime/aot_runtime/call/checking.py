@@ -9,8 +9,7 @@ from typing import Any
 import msgspec
 
 from aot_runtime.contract.dtypes import DTYPES
-from aot_runtime.contract.evaluation import Evaluator, evaluator
-from aot_runtime.contract.expressions import parse, query_name
+from aot_runtime.contract.expressions import Evaluator, evaluator, parse, query_name
 from aot_runtime.contract.layout import Layout
 from aot_runtime.contract.names import DimSource, Scope, stride_position
 from aot_runtime.contract.records import Op, Scalar, Tensor

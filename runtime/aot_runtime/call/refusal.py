@@ -7,14 +7,15 @@ from __future__ import annotations
 
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from aot_runtime.contract.evaluation import evaluator
+from aot_runtime.contract.expressions import evaluator
 from aot_runtime.contract.layout import Layout
-from aot_runtime.contract.records import INDEX, Op
+from aot_runtime.contract.provenance import decode_provenance
+from aot_runtime.contract.records import INDEX, Index, Op
 from aot_runtime.errors import AotError
 
 from .advice import Asked, advice
@@ -70,6 +71,23 @@ class Refusal:
             *(f"left out: {item.when}: {item.reason}" for item in op.denied if item.reason),
             *(f"advice: {line}" for line in advice(op, built, asked, self._fits, self._serves)),
         )
+
+    def remedy(self, index: Index | None, place: Path | None, entry: Callable[[], Entry]) -> tuple[str, ...]:
+        """Return lines that say how to build the missing variant; none if that is not known to help.
+
+        Args:
+            index: the bundle's index, or None if unknown.
+            place: the bundle's path, or None if unknown.
+            entry: function that returns the call as an entry of a calls file.
+        """
+        if index is None or not self.search.may_be_had:
+            return ()
+        provenance = decode_provenance(index)
+        said = {} if provenance is None else provenance.build_definition.external_parameters
+        if said and not said.get("filter") and "for" not in said:
+            return ()  # the bundle has every variant of its manifest
+        command = build_command(index.name, str(said.get("manifest", "")), place, index.target.arch)
+        return build_lines(command, entry())
 
     def _fits(self, names: Mapping[str, Any], may_be_aligned: bool) -> bool:
         op, choosing = self.op, self.choosing

@@ -195,7 +195,7 @@ class Rules:
         kind = SCALAR_TYPES[scalar.type]
         try:
             number = float(value) if kind.low is None and not isinstance(value, str | bytes) else value.__index__()
-        except (TypeError, ValueError, AttributeError):
+        except (TypeError, ValueError, AttributeError, OverflowError):
             allowed = "a number" if kind.low is None else "an integer"
             raise self.error(f"argument '{scalar.name}' is {shown(value)}; {allowed} is allowed") from None
         low = max((limit for limit in (kind.low, scalar.min) if limit is not None), default=None)

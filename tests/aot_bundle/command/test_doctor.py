@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from aot_bundle import gpu_settings
 from aot_bundle.command import diagnosis, extras
 from aot_bundle.command.main import main
-from aot_runtime.device.drivers.base import DeviceProperties
+from aot_runtime.device.drivers import DeviceProperties
 from aot_runtime.errors import DeviceError
 from tests.support.hip_double.double import DoubleLibrary
 

@@ -13,6 +13,7 @@ import numpy as np
 import pytest
 
 from aot_emulator import ARCHS, Options
+from aot_emulator.errors import EmulationError, MemoryAccessError
 from aot_emulator.kfd import packets, protocol
 from aot_emulator.kfd.address_space import AddressSpace, Process
 from aot_emulator.kfd.gpu import Gpus
@@ -22,7 +23,7 @@ from aot_emulator.kfd.sdma import BOXES, Engine
 from aot_emulator.kfd.signals import value_of
 from aot_emulator.kfd.topology import write_machine
 from aot_runtime.device.drivers.unseen import gpus_of_linux
-from aot_runtime.errors import DeviceError, EmulationError, MemoryAccessError
+from aot_runtime.errors import DeviceError
 
 VA = 0x7F0000000000
 SIZE = 1 << 20

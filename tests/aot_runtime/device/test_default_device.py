@@ -10,7 +10,7 @@ import pytest
 
 from aot_runtime import ArchMismatchError, DeviceError, get_device, open_bundle
 from aot_runtime.device import registry
-from aot_runtime.device.drivers.base import DeviceProperties
+from aot_runtime.device.drivers import DeviceProperties
 from tests.support.hip_double.double import in_double
 
 X = np.ones((3, 5), np.float32)

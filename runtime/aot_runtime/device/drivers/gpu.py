@@ -13,11 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from aot_runtime.contract.records import TensorMap
 from aot_runtime.errors import DeviceError, DeviceMemoryError, DriverCallError
 
+from . import DeviceProperties, Outcome, handle_of
 from .api import HERE, INVALID_VALUE, GpuApi
-from .base import DeviceProperties, Outcome, PreparedLaunch, handle_of
 from .launch import KernelLaunch, LaunchFunction
 
 if TYPE_CHECKING:
+    from .protocol import PreparedLaunch
     from .staging import Staging
 
 # Values on which the two APIs agree.

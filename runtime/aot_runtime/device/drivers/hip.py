@@ -10,7 +10,7 @@ from typing import Any, ClassVar
 from aot_runtime.contract.arch import ARCHITECTURES, HIP, likely_dies
 from aot_runtime.errors import DeviceError, DriverCallError
 
-from .base import DeviceProperties, Outcome
+from . import DeviceProperties, Outcome
 from .current import Selector
 from .gpu import KEEP_EVERYTHING, GpuDriver
 from .hip_python import bind, import_binding, returns_structs
