@@ -40,12 +40,6 @@ pool at each synchronisation.
 T = TypeVar("T")
 
 
-def _call_in(process: int, function: Callable[[int], object], handle: int) -> None:
-    """Make a call unless this is a fork of the process: it may collect garbage, and HIP would abort it."""
-    if os.getpid() == process:
-        function(handle)
-
-
 class GpuDriver(GpuApi):
     """A `Driver` over a binding of HIP or CUDA.
 
@@ -61,8 +55,7 @@ class GpuDriver(GpuApi):
     """Programmatic dependent launch is available: a kernel may start before its predecessors have ended."""
     launch_end: ClassVar[int]
     lost_device: ClassVar[frozenset[int]] = frozenset()
-    unasked_of_capture: ClassVar[tuple[None, ...]] = ()
-    """Further arguments of the call that tells if a stream is being captured."""
+    unasked_of_capture: ClassVar[tuple[None, ...]] = ()  # further arguments of StreamIsCapturing
     relaxed_capture: Any
     """The binding's constant for the relaxed capture mode."""
 
@@ -115,9 +108,9 @@ class GpuDriver(GpuApi):
         return pool
 
     def _at_end(self, name: str, handle: int) -> None:
-        """Make a call when the driver object is finalised, except during the interpreter's exit."""
-        function = getattr(self._binding, self._full_name(name))
-        weakref.finalize(self, _call_in, os.getpid(), function, handle).atexit = False
+        """Make a call when the driver object is finalised, but neither in a fork nor during the interpreter's exit."""
+        function, process = getattr(self._binding, self._full_name(name)), os.getpid()
+        weakref.finalize(self, lambda: os.getpid() == process and function(handle)).atexit = False
 
     def allocate(self, device: int, nbytes: int, stream: int, made: Outcome = None) -> int:
         pool = self._pool(device)
@@ -314,22 +307,17 @@ class GpuDriver(GpuApi):
         return float(self._on(device, "EventElapsedTime", start, end))
 
     def _check_stream(self, device: int, stream: int) -> None:
-        """Raise `DriverCallError` if a stream was destroyed and calls on it do not fail by themselves.
-
-        Memory is released on streams of other libraries, which may be gone by then.
-        """
+        """Raise `DriverCallError` for a destroyed stream, foreign ones included, if other calls may crash."""
 
     def is_capturing(self, device: int, stream: int) -> bool:
         if not stream:
             return False
         found = ctypes.c_int()
         arguments = ctypes.c_void_p(stream), ctypes.byref(found), *self.unasked_of_capture
-        status = self._is_capturing(*arguments)
-        if status:  # also where no device is current in the thread
-            with self._current(device):
-                status = self._is_capturing(*arguments)
-        if status:
-            raise self._error("StreamIsCapturing", status)
+        if self._is_capturing(*arguments):
+            with self._current(device):  # there may be none in this thread
+                if status := self._is_capturing(*arguments):
+                    raise self._error("StreamIsCapturing", status)
         return found.value != 0
 
     def begin_capture(self, device: int, stream: int) -> None:

@@ -38,8 +38,7 @@ class HipDriver(GpuDriver):
         "MemFreeHost": "hipHostFree",
         "MemHostAlloc": "hipHostMalloc",
         "StreamCreate": "hipStreamCreateWithFlags",
-        # It looks for the handle among existing streams. HIP 7.2's hipStreamIsCapturing, as most of its calls, reads
-        # the memory of a destroyed stream, and may crash.
+        # Most calls of HIP 7.2 may crash for a destroyed stream. This one looks for it among existing streams.
         "StreamIsCapturing": "hipStreamGetCaptureInfo_v2",
     }
     unasked_of_capture = (None,) * 4
@@ -106,22 +105,15 @@ class HipDriver(GpuDriver):
         self.is_capturing(device, stream)
 
     def end_capture(self, device: int, stream: int, made: Outcome = None) -> int:
-        """End the capture of a stream. The stream can be used again also if its capture failed."""
+        """End the capture of a stream, which can be used again also if the capture failed."""
         try:
             return super().end_capture(device, stream, made)
         except DriverCallError:
             with suppress(DriverCallError):
-                self._restore(device, stream)
+                if self.is_capturing(device, stream):  # HIP 6.4 and 7.2 refuse work until another capture begins
+                    self.begin_capture(device, stream)
+                    self.destroy_graph(device, super().end_capture(device, stream))
             raise
-
-    def _restore(self, device: int, stream: int) -> None:
-        """Return a stream to normal use after its capture failed.
-
-        In HIP 6.4 and 7.2, such a stream refuses all work until another capture of it begins.
-        """
-        if self.is_capturing(device, stream):
-            self.begin_capture(device, stream)
-            self.destroy_graph(device, super().end_capture(device, stream))
 
     def _filled(self, name: str, struct: Any, argument: int) -> Any:
         if returns_structs(self._binding):
