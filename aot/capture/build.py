@@ -26,8 +26,9 @@ from aot_bundle.trust.signing import Signer
 from aot_capture.records import Capture, CaptureError, Installation, Kernel, read_capture
 from aot_runtime.contract.arch import CUDA, HIP
 from aot_runtime.errors import AotError
+from aot_runtime.formats import size_text
 from aot_runtime.regular_files import read_regular
-from aot_runtime.texts import escaped, size_text
+from aot_runtime.texts import escaped
 
 from . import shipped_cache
 from .environments import (

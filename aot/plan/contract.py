@@ -85,8 +85,10 @@ class _Contract:
             launches=self._launches(),
         )
         self._check_scopes(op)
-        excluded = (records.Denied(self._text(text, ("exclude", i)), "") for i, text in enumerate(spec.exclude))
-        return msgspec.structs.replace(op, denied=(*op.denied, *excluded))
+        excluded = [self._text(text, ("exclude", i)) for i, text in enumerate(spec.exclude)]
+        conditions = {"aligned": "aligned", "general": "not aligned"}
+        excluded += [text for name, text in conditions.items() if name not in spec.specialisations]
+        return msgspec.structs.replace(op, denied=(*op.denied, *(records.Denied(text, "") for text in excluded)))
 
     # Parts of a contract
 

@@ -80,7 +80,7 @@ class PlannerOnDemand(Planner):
     """A planner whose decisions are of compiled variants."""
 
     def __init__(self, planner: Planner, compiled: Callable[[records.Variant], records.Variant]):
-        self.op, self.static, self.choosing = planner.op, planner.static, planner.choosing
+        self.op, self.origin, self.static, self.choosing = planner.op, planner.origin, planner.static, planner.choosing
         self._planner, self._variant = planner, compiled
         self.entry, self.lay_out = planner.entry, planner.lay_out  # type: ignore[method-assign]
 

@@ -94,8 +94,12 @@ class ReferenceLaunches:
         assert launch.grid == (-(-a["rows"] // a_program), 1, 1)
         self._softmax(variant, a, a["rows"])
 
+    def softmax_part(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
+        """Leaves nothing: `softmax_long_rows` computes all."""
+        assert launch.grid[1] == a["parts"] > 1
+
     def softmax_long_rows(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
-        assert launch.grid[1:] == (1, 1)
+        assert launch.grid[1:] == (a["parts"], 1)
         self._softmax(variant, a, launch.grid[0])
 
     def _softmax(self, variant: Variant, a: dict[str, Any], rows: int) -> None:

@@ -151,6 +151,22 @@ class Choosing:
         values = dict(names)
         return self._pick_axes(values, []) is not None and self._choose_launches(values, Search(), {}) is not None
 
+    def is_second_choice(self, decision: Decision) -> bool:
+        """Return True if a build of the whole manifest may have variants that the call prefers to those it gets.
+
+        These are aligned variants in place of general ones, and variants of configs that were passed over.
+        """
+        tried = (choice for launch in decision.launches for choice in launch.tried)
+        passed_over = (choice.config for choice in tried if choice.holds and choice.variant is None)
+        if any(not self._is_left_out({**decision.names, **config.values}) for config in passed_over):
+            return True
+        if decision.aligned or decision.misaligned:
+            return False
+        names, search = {**decision.names, "aligned": True}, Search()
+        if self._pick_axes(names, search.tried) is None:
+            return True
+        return self._choose_launches(names, search, decision.layouts) is None and search.may_be_had
+
     def _pick_axes(self, names: dict[str, Any], tried: list[str]) -> tuple[AxisChoice, ...] | None:
         """Pick each axis's value into `names`. Return None, with the reason in `tried`, if an axis has no match."""
         choices = []

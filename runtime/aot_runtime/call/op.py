@@ -84,6 +84,7 @@ class _Calls:
             tuple(scalar.name for scalar in op.scalars if scalar.name not in planner.static),
         )
         self.plans: dict[Any, Callable[..., Any]] = {}
+        self.warned = False
         self.lock = threading.Lock()
         self.results: dict[tuple[str, ...], Any] = {}
         self.function = self._write()
@@ -180,6 +181,12 @@ class _Calls:
         note = None
         if recording is None:
             decision = self.decide(layouts, scalars)
+            if not self.warned and self.planner.choosing.is_second_choice(decision):
+                from .refusal import remedy, warn_of_second_choice
+
+                self.warned, origin = True, self.planner.origin
+                entry = partial(self.planner.entry, layouts, scalars, decision.names)
+                warn_of_second_choice(self.op.name, decision, remedy(origin.index, origin.place, entry))
         else:
             decision, note = recording.plan(self, layouts, scalars)
         given = frozenset(name for name, value in (*arrays.items(), *scalars.items()) if value is not None)

@@ -1,5 +1,7 @@
 """Explain a `NoVariantError`: the variants built, changes to the call that would help, and how to build the rest.
 
+Also the warning of a call that is served, but not by the variants that it prefers.
+
 The search makes thousands of trial plans, so the module is loaded only when the error is read.
 """
 
@@ -8,6 +10,7 @@ from __future__ import annotations
 import ast
 import os
 import shlex
+import warnings
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
@@ -19,11 +22,12 @@ from aot_runtime.contract.partial_evaluation import partial_value
 from aot_runtime.contract.provenance import decode_provenance
 from aot_runtime.contract.records import INDEX, Index, Op
 from aot_runtime.errors import AotError
+from aot_runtime.texts import escaped
 
 from .advice import Asked, advice
 from .changes import Arguments, Change
 from .checking import Call, Checking
-from .choosing import Choosing, Search
+from .choosing import Choosing, Decision, Search
 from .entries import Entry, entry_lines
 
 CALLS = "calls.yaml"
@@ -85,14 +89,7 @@ class Refusal:
             place: the bundle's path, or None if unknown.
             entry: function that returns the call as an entry of a calls file.
         """
-        if index is None or not self.search.may_be_had:
-            return ()
-        provenance = decode_provenance(index)
-        said = {} if provenance is None else provenance.build_definition.external_parameters
-        if said and not said.get("filter") and "for" not in said:
-            return ()  # the bundle has every variant of its manifest
-        command = build_command(index.name, str(said.get("manifest", "")), place, index.target.arch)
-        return build_lines(command, entry())
+        return remedy(index, place, entry) if self.search.may_be_had else ()
 
     def _unmet(self) -> Iterator[str]:
         """Yield the configs that are nearest to serving the call, of a launch of which none serves it."""
@@ -138,6 +135,34 @@ def _parts_unmet(condition: str, names: Mapping[str, Any]) -> list[str]:
         for part in (tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else [tree])
     ]
     return [part for part in parts if partial_value(parse(part), names) in (False, 0)]
+
+
+def remedy(index: Index | None, place: Path | None, entry: Callable[[], Entry]) -> tuple[str, ...]:
+    """Return lines that say how to build variants that a bundle lacks; none if it has all of its manifest's.
+
+    Args: see `Refusal.remedy`.
+    """
+    if index is None:
+        return ()
+    provenance = decode_provenance(index)
+    said = {} if provenance is None else provenance.build_definition.external_parameters
+    if said and not said.get("filter") and "for" not in said:
+        return ()
+    command = build_command(index.name, str(said.get("manifest", "")), place, index.target.arch)
+    return build_lines(command, entry())
+
+
+def warn_of_second_choice(op: str, decision: Decision, lines: tuple[str, ...]) -> None:
+    """Warn of a call that gets slower variants than a build of the whole manifest has.
+
+    Args:
+        lines: `remedy` of the call. Without any, there is nothing to warn of.
+    """
+    if lines:
+        got = ", ".join(launch.variant.symbol for launch in decision.launches)
+        first = f"{op}: a call is served by {got}: this bundle lacks the faster variants that it prefers"
+        text = "\n".join(map(escaped, (f"{first} (the op warns once)", *lines)))
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def build_lines(command: str, entry: Entry) -> tuple[str, ...]:

@@ -223,7 +223,7 @@ class Denied(Record, frozen=True):
 
     Attributes:
         when: condition that they meet.
-        reason: the manifest's reason; empty if it gives none, as for `exclude` and `include`.
+        reason: the manifest's reason; empty if it gives none, as for `exclude`, `include` and `specialisations`.
     """
 
     when: str
