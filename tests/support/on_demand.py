@@ -18,7 +18,7 @@ from aot.plan.bundles import PlannedBundle, PlannedVariant, plan_bundle
 from aot.targets import Target, parse_arch
 from aot.write.bundle_writer import make_kernargs, make_variant
 from aot_runtime import Bundle, Device
-from aot_runtime.call.decision import Decision
+from aot_runtime.call.choosing import Decision
 from aot_runtime.call.planner import Planner
 from aot_runtime.contract import records
 from aot_runtime.contract.index_file import FORMAT_VERSION, OLDEST_FORMAT

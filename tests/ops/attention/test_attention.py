@@ -144,7 +144,7 @@ def test_quantised_attention(attention_quantised: Bundle, case: Quantised):
     check(attention_quantised, quantised_call(attention_quantised, case))
 
 
-@pytest.mark.on("emulator", "hip")
+@pytest.mark.on("emulator", "rocm")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("case", "config"), (
     (Quantised("int8", lengths=(300, 90)), "long_small"), (Quantised("int8", head_dim=128, lengths=(270, 90)), "long"),

@@ -11,7 +11,7 @@ import pytest
 
 from aot_bundle.callspec import CallSpec, plan_call
 from aot_models.masks import parse_mask
-from aot_runtime.call.decision import Decision
+from aot_runtime.call.choosing import Decision
 from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.contract.records import Index
 from tests.ops.attention.calls import Call, check, launched

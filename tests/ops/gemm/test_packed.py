@@ -74,7 +74,7 @@ def test_act_order_of_int8(gemm: Bundle, m: int, zeros: bool):
     check_linear(gemm, matrix(rng, (m, 128), FP16), weights)
 
 
-@pytest.mark.on("emulator", "hip")
+@pytest.mark.on("emulator", "rocm")
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("bits", (4, 8))
 def test_large_tiles(gemm: Bundle, bits: int, monkeypatch: pytest.MonkeyPatch):

@@ -30,6 +30,7 @@ LAYOUTS = {
 @pytest.fixture(scope="module")
 def places(hip_double: DoubleLibrary, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """The paths of copies of the double by what they are laid out as; `root` is where they all lie."""
+    hip_double.only("only the double is copied")
     root = tmp_path_factory.mktemp("machine")
     for place in LAYOUTS.values():
         (root / place).parent.mkdir(parents=True)
