@@ -139,8 +139,8 @@ class Choosing:
         misaligned = search.misaligned = [*self.rules.misalignment(call.layouts, call.names)]
         for aligned in (False,) if misaligned else (True, False):
             names = {**call.names, "aligned": aligned}
-            axes = self._pick_axes(names, search.tried)
-            launches = None if axes is None else self._choose_launches(names, search, call.layouts)
+            axes = self.pick_axes(names, search.tried)
+            launches = None if axes is None else self.choose_launches(names, search, call.layouts)
             if axes is not None and launches is not None:
                 layouts = {name: layout for name, layout in call.layouts.items() if layout is not None}
                 return self._decision(names, tuple(search.misaligned), layouts, launches, axes)
@@ -149,25 +149,9 @@ class Choosing:
     def serves(self, names: Mapping[str, Any]) -> bool:
         """Return True if variants are built for these values of all names, including `aligned`."""
         values = dict(names)
-        return self._pick_axes(values, []) is not None and self._choose_launches(values, Search(), {}) is not None
+        return self.pick_axes(values, []) is not None and self.choose_launches(values, Search(), {}) is not None
 
-    def is_second_choice(self, decision: Decision) -> bool:
-        """Return True if a build of the whole manifest may have variants that the call prefers to those it gets.
-
-        These are aligned variants in place of general ones, and variants of configs that were passed over.
-        """
-        tried = (choice for launch in decision.launches for choice in launch.tried)
-        passed_over = (choice.config for choice in tried if choice.holds and choice.variant is None)
-        if any(not self._is_left_out({**decision.names, **config.values}) for config in passed_over):
-            return True
-        if decision.aligned or decision.misaligned:
-            return False
-        names, search = {**decision.names, "aligned": True}, Search()
-        if self._pick_axes(names, search.tried) is None:
-            return True
-        return self._choose_launches(names, search, decision.layouts) is None and search.may_be_had
-
-    def _pick_axes(self, names: dict[str, Any], tried: list[str]) -> tuple[AxisChoice, ...] | None:
+    def pick_axes(self, names: dict[str, Any], tried: list[str]) -> tuple[AxisChoice, ...] | None:
         """Pick each axis's value into `names`. Return None, with the reason in `tried`, if an axis has no match."""
         choices = []
         for axis, pick in self.axes:
@@ -181,7 +165,7 @@ class Choosing:
             names[axis.name] = value
         return tuple(choices)
 
-    def _choose_launches(
+    def choose_launches(
         self, names: Mapping[str, Any], search: Search, layouts: Mapping[str, Layout | None]
     ) -> tuple[LaunchDecision, ...] | None:
         """Choose a variant for each launch. Return None if one is not built, or needs a map of an unmappable tensor."""
@@ -195,7 +179,7 @@ class Choosing:
             if variant is None:
                 shown = ", ".join(f"{name}={names[name]}" for name in self.axis_names)
                 search.tried.append(f"{item.launch.kernel}[{shown}], aligned={names['aligned']}: not built")
-                search.may_be_had |= not self._is_left_out(names)
+                search.may_be_had |= not self.is_left_out(names)
                 return None
             if unmappable := self._unmappable(variant, layouts):
                 search.misaligned += unmappable
@@ -207,7 +191,7 @@ class Choosing:
             chosen.append(LaunchDecision(item.index, variant, grid, values, configs))
         return tuple(chosen)
 
-    def _is_left_out(self, names: Mapping[str, Any]) -> bool:
+    def is_left_out(self, names: Mapping[str, Any]) -> bool:
         """Return True if the manifest excludes these values, whatever the config."""
         for item in self.op.denied:
             with suppress(ExpressionError):  # the condition reads names that configs set

@@ -181,12 +181,13 @@ class _Calls:
         note = None
         if recording is None:
             decision = self.decide(layouts, scalars)
-            if not self.warned and self.planner.choosing.is_second_choice(decision):
-                from .refusal import remedy, warn_of_second_choice
+            passed_over = any(c.holds and c.variant is None for launch in decision.launches for c in launch.tried)
+            if not self.warned and (passed_over or not (decision.aligned or decision.misaligned)):
+                from .refusal import warned_of_second_choice
 
-                self.warned, origin = True, self.planner.origin
                 entry = partial(self.planner.entry, layouts, scalars, decision.names)
-                warn_of_second_choice(self.op.name, decision, remedy(origin.index, origin.place, entry))
+                origin, choosing = self.planner.origin, self.planner.choosing
+                self.warned = warned_of_second_choice(choosing, decision, origin.index, origin.place, entry)
         else:
             decision, note = recording.plan(self, layouts, scalars)
         given = frozenset(name for name, value in (*arrays.items(), *scalars.items()) if value is not None)

@@ -152,17 +152,34 @@ def remedy(index: Index | None, place: Path | None, entry: Callable[[], Entry]) 
     return build_lines(command, entry())
 
 
-def warn_of_second_choice(op: str, decision: Decision, lines: tuple[str, ...]) -> None:
-    """Warn of a call that gets slower variants than a build of the whole manifest has.
+def warned_of_second_choice(
+    choosing: Choosing, decision: Decision, index: Index | None, place: Path | None, entry: Callable[[], Entry]
+) -> bool:
+    """Warn of a call that gets slower variants than a build of the whole manifest has; return True if it does.
 
-    Args:
-        lines: `remedy` of the call. Without any, there is nothing to warn of.
+    Args: index, place, entry: see `Refusal.remedy`.
     """
+    lines = remedy(index, place, entry) if _is_second_choice(choosing, decision) else ()
     if lines:
         got = ", ".join(launch.variant.symbol for launch in decision.launches)
-        first = f"{op}: a call is served by {got}: this bundle lacks the faster variants that it prefers"
+        first = f"{choosing.op.name}: a call is served by {got}: this bundle lacks the faster variants that it prefers"
         text = "\n".join(map(escaped, (f"{first} (the op warns once)", *lines)))
         warnings.warn(text, RuntimeWarning, stacklevel=2)
+    return bool(lines)
+
+
+def _is_second_choice(choosing: Choosing, decision: Decision) -> bool:
+    """Return True if the manifest may have variants that the call prefers: aligned ones, or those of other configs."""
+    tried = (choice for launch in decision.launches for choice in launch.tried)
+    passed_over = (choice.config for choice in tried if choice.holds and choice.variant is None)
+    if any(not choosing.is_left_out({**decision.names, **config.values}) for config in passed_over):
+        return True
+    if decision.aligned or decision.misaligned:
+        return False
+    names, search = {**decision.names, "aligned": True}, Search()
+    if choosing.pick_axes(names, search.tried) is None:
+        return True
+    return choosing.choose_launches(names, search, decision.layouts) is None and search.may_be_had
 
 
 def build_lines(command: str, entry: Entry) -> tuple[str, ...]:
