@@ -98,7 +98,7 @@ def _remarks(found: Capture) -> list[str]:
     unknown = [kernel.name for kernel in found.kernels if not kernel.rederived]
     if unknown:
         lines.append(f"Triton's key cannot be derived for {', '.join(sorted(set(unknown)))}")
-    if any(kernel.target[0] == HIP for kernel in found.kernels):
+    if any(kernel.target[0] == HIP.name for kernel in found.kernels):
         for installed in found.installations:
             if installed.triton.startswith(("3.4.", "3.5.", "3.6.", "3.7.", "3.8.")):
                 lines.append(

@@ -37,7 +37,7 @@ def print_exports(settings: Mapping[str, str]) -> None:
 
 def triton_target(target: Target) -> str:
     """Return a target as `aot_capture.no_gpu` reads it."""
-    arch = target.arch.removeprefix("sm_") if target.backend == CUDA else target.arch
+    arch = target.arch.removeprefix("sm_") if target.backend == CUDA.name else target.arch
     return f"{target.backend}:{arch}:{target.warp_size}"
 
 
