@@ -195,7 +195,9 @@ def _compile_again(
     tell which is wrong."""
     keys = doubtful & {key for bundle in bundles for key in keys_at_fault(bundle, outcome.kernels)}
     if keys:
-        LOG.warning("%s: what it says of %s is doubtful; made again", cache.shared, counted(len(keys), "kernel"))
+        LOG.warning(
+            "%s: accesses of %s contradict the manifest; compiled again", cache.shared, counted(len(keys), "kernel")
+        )
         outcome.cached -= len(keys)
         jobs = {key: job for key, job in _jobs(bundles).items() if key in keys}
         _compile(request, bundles, console, cache, outcome, jobs)
@@ -417,7 +419,9 @@ def _write(
         place = f": {error.filename}" if error.filename else ""
         raise BuildError(f"bundle {bundle.folder_name} cannot be written: {error.strerror}{place}") from None
     except BundleError as error:
-        raise BuildError(f"bundle {bundle.folder_name} was not written, as no reader would take it: {error}") from None
+        raise BuildError(
+            f"bundle {bundle.folder_name} was not written, because readers would reject it: {error}"
+        ) from None
     console.print(
         f"{bundle.folder_name if request.pack else written.folder}: "
         f"{len(bundle.variants)} variants, {written.code_objects} code objects, "
@@ -430,4 +434,4 @@ def _cases(bundle: PlannedBundle) -> str:
     stated = sum(len(source.spec.selftest) for source in bundle.manifest.sources)
     left_out = stated - len(bundle.cases)
     text = f", {counted(len(bundle.cases), 'selftest case')}" if stated else ""
-    return f"{text} ({left_out} more need what is not built)" if left_out else text
+    return f"{text} ({left_out} more need variants that are not built)" if left_out else text

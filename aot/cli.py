@@ -316,9 +316,9 @@ def main(
     if neighbours and not calls:
         raise click.UsageError("--neighbours needs --for")
     if add and (not calls or pack):
-        raise click.UsageError("--add needs --for, and goes without --pack")
+        raise click.UsageError("--add needs --for, and excludes --pack")
     if dry_run and (shard or list_jobs):
-        raise click.UsageError("--dry-run goes without --shard and --list-jobs")
+        raise click.UsageError("--dry-run excludes --shard and --list-jobs")
     if compress and not pack:
         raise click.UsageError("--compress needs --pack")
     log_as_asked(verbose, quiet)

@@ -22,9 +22,9 @@ class Shard:
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise ValueError(f"{self}: there is at least one shard")
+            raise ValueError(f"{self}: the number of shards must be at least 1")
         if not 1 <= self.number <= self.count:
-            raise ValueError(f"there are shards 1/{self.count} to {self.count}/{self.count}, no {self}")
+            raise ValueError(f"no shard {self}; shards are 1/{self.count} to {self.count}/{self.count}")
 
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"

@@ -61,7 +61,7 @@ def integer(value: int) -> str:
 def number(value: float) -> str:
     """A C constant of type double."""
     if math.isnan(value):
-        raise ValueError("NaN is no constant of an index")
+        raise ValueError("NaN is not allowed as a constant of an index")
     return repr(value) if math.isfinite(value) else "HUGE_VAL" if value > 0 else "-HUGE_VAL"
 
 

@@ -148,7 +148,7 @@ class Cache(Generic[T]):
         try:
             value = msgspec.msgpack.decode(body, type=self._kind)
         except (msgspec.MsgspecError, ValueError, RecursionError, MemoryError) as error:
-            raise _RefusedError(f"holds something else than it should ({type(error).__name__})") from None
+            raise _RefusedError(f"holds unexpected content ({type(error).__name__})") from None
         for judge in judges:
             if reason := judge(key, value):
                 raise _RefusedError(reason)

@@ -108,7 +108,7 @@ class Refusals:
             level = logging.WARNING if number < told else logging.INFO
             LOG.log(level, "%s: entry %s %s; it is %s", self._cache, name, in_a_line(reason), cure)
         if len(new) > told:
-            LOG.warning("%s: %d more entries were refused, too; -v names them", self._cache, len(new) - told)
+            LOG.warning("%s: %d more entries were refused; -v lists them", self._cache, len(new) - told)
 
 
 class SharedCache:
@@ -187,7 +187,7 @@ class SharedCache:
         self._refusals.tell(refused, "left out")
         if faults := [fault.reason for fault in named.values() if not fault.of_entry]:
             self._writes = False
-            self._fail(f"cannot be written: {faults[0]}", "it is only read from here on")
+            self._fail(f"cannot be written: {faults[0]}", "the build will only read from it")
 
     def _run(
         self, function: Callable[[SharedSettings, Sequence[Any]], list[T]], batch: Sequence[Any]
@@ -213,7 +213,7 @@ class SharedCache:
         self._reads = self._writes = False
         self._pending.clear()
         self._process.close()
-        self._fail(reason, "the build goes on without it")
+        self._fail(reason, "the build continues without it")
 
     def _fail(self, reason: str, consequence: str) -> None:
         reason = in_a_line(reason)

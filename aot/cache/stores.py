@@ -98,7 +98,7 @@ class FolderStore:
         with os.fdopen(descriptor, "rb") as file:
             size = os.fstat(descriptor).st_size
             if size > most:
-                raise EntryError(f"it has {size} bytes; at most {most} are read")
+                raise EntryError(f"it has {size} bytes; the limit is {most}")
             if self._marks_use:
                 with suppress(OSError):  # a cache that is only read
                     os.utime(descriptor)
@@ -173,7 +173,7 @@ def _put(folder: OpenFolder, key: str, content: bytes) -> None:
         folder.write(key, [content])  # for whom the umask allows it
     except IsADirectoryError:
         if not folder.remove_empty(key):
-            raise InTheWayError(folder.path / key, "a folder with something in it") from None
+            raise InTheWayError(folder.path / key, "a folder that is not empty") from None
         folder.write(key, [content])
 
 
@@ -268,7 +268,7 @@ def open_store(url: str, readonly: bool = False) -> Store:
 def check_url(url: str) -> None:
     """Raise ValueError unless this is a path, or a URL that the installed packages can open."""
     if not url:
-        raise ValueError("is empty; a folder or a URL is needed")
+        raise ValueError("is empty; expected a folder or a URL")
     if _folder(url) is not None:
         return
     try:

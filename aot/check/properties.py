@@ -228,7 +228,7 @@ def _hint(op: Op, placed: Mapping[str, GuardedTensor]) -> str:
         if tensor.name in placed and tensor.role != "output" and not (tensor.range or tensor.offsets)
         if placed[tensor.name].array.dtype.kind in "iu" and placed[tensor.name].array.dtype.itemsize >= 4
     ]
-    return f"; the contract allows any numbers in {', '.join(free)}, `range` says which it means" if free else ""
+    return f"; the contract allows any values in {', '.join(free)}, `range` restricts them" if free else ""
 
 
 def _told(findings: Iterable[Finding], memory: str, decision: Decision) -> list[Finding]:

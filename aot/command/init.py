@@ -64,7 +64,7 @@ def init(kernels: tuple[tuple[Path, str], ...], output: Path | None, force: bool
     from aot_runtime.folders import write_file
 
     if output is not None and output.exists() and not force:
-        raise click.UsageError(f"{output} is there already; --force overwrites it")
+        raise click.UsageError(f"{output} already exists; --force overwrites it")
     folder = (output.parent if output is not None else Path()).resolve()
     root = _project_root([file.resolve() for file, _ in kernels], folder)
     drafts = []

@@ -65,7 +65,7 @@ def native_targets() -> tuple[Target, ...]:
     try:
         return tuple(Target(arch) for arch in dict.fromkeys(device.arch for device in list_gpus()))
     except DeviceError as error:
-        raise ValueError(f"'{NATIVE}' stands for the GPUs of this machine, and {error}") from None
+        raise ValueError(f"'{NATIVE}' means the GPUs of this machine, but {error}") from None
 
 
 def filters_of(texts: Iterable[str]) -> dict[str, frozenset[str]]:
@@ -118,7 +118,7 @@ class ShardNumber(click.ParamType):
             return value
         found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", str(value))
         if not found:
-            self.fail(f"'{value}' is not a shard; write NUMBER/COUNT, as 3/16", param, ctx)
+            self.fail(f"'{value}' is not a shard; write NUMBER/COUNT, such as 3/16", param, ctx)
         try:
             return Shard(int(found[1]), int(found[2]))
         except ValueError as error:

@@ -194,7 +194,7 @@ def _recipe(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFuncti
     digest = sources_hash(kernel, functions)
     if job.digest not in ("", digest):
         raise KernelFileError(
-            f"file {job.source}, or what {job.function!r} in it is made of, changed during the build; build again"
+            f"file {job.source}, or code that {job.function!r} uses, changed during the build; build again"
         )
     return JobKeys(target, job.line_info).recipe(job, digest)
 
@@ -211,7 +211,7 @@ def ast_source(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFun
     constexprs = {name for name, type_name in job.signature if type_name == "constexpr"}
     if constexprs != constants.keys():
         raise CompileError(
-            f"constexprs of {job.function!r} are {sorted(constexprs)}, but values are given for {sorted(constants)}"
+            f"constexprs of {job.function!r} are {sorted(constexprs)}, but the job has values for {sorted(constants)}"
         )
     taken = dict(run_time_arguments(job.signature))
     for hint, hinted in (("divisible_by_16", job.divisible_by_16), ("pointer_range_32", job.pointer_range_32)):
@@ -259,7 +259,7 @@ def _source_class(job: CompileJob, kernel: JITFunction) -> type[ASTSource]:
     wrong = [name for name in described if is_map(dict(job.signature)[name]) != kernel.is_gluon()]
     if wrong:
         raise CompileError(
-            f"{', '.join(wrong)}: a Gluon kernel takes a tensor descriptor of the host as a tensor map, which has a "
+            f"{', '.join(wrong)}: a Gluon kernel takes a host tensor descriptor as a tensor map, which has a "
             "layout, and a kernel of Triton takes pointers in its place, which have none"
         )
     if described and not kernel.is_gluon():
@@ -297,7 +297,7 @@ def _waits(module: Any, job: CompileJob) -> bool:
     module.walk(lambda operation: names.append(operation.get_name()))
     waits = any(name.endswith("grid_dependency_wait") for name in names)
     if dict(job.options).get("launch_pdl") and not waits:
-        raise CompileError("launch_pdl: the kernel does not wait for what precedes it: it has no gdc_wait")
+        raise CompileError("launch_pdl: the kernel never waits for preceding kernels: it has no gdc_wait")
     return waits
 
 
@@ -315,7 +315,7 @@ def _read_back(image: bytes, symbol: str) -> KernelMetadata:
     try:
         read = read_code_object(image)
         if read.undefined:
-            raise _WrongCodeError(f"{read.undefined[0]!r} is called, and nothing in the code object defines it")
+            raise _WrongCodeError(f"{read.undefined[0]!r} is called, but not defined in the code object")
         return read.kernel(symbol)
     except BundleError as error:
         raise CompileError(f"the code object that Triton made cannot be read back: {error}") from error
@@ -343,7 +343,7 @@ def _verify(
     )
     faults += more_faults
     if faults:
-        raise CompileError(f"kernel {kernel.symbol!r} is not what was asked for: {'; '.join(faults)}")
+        raise CompileError(f"kernel {kernel.symbol!r} does not match its job: {'; '.join(faults)}")
     # A cubin's static part is the system's own, beside what the limit is for.
     static = metadata.static_lds_bytes if target.backend == HIP.name else 0
     if kernel.lds_bytes + static > target.lds_bytes:

@@ -21,7 +21,7 @@ def add_grid(work: Workbench) -> None:
         if not text:
             text = _counted(work, axis)
             if extents or not text:
-                work.op.note("grid", str(axis), f"how many programs there are along axis {axis}")
+                work.op.note("grid", str(axis), f"the number of programs along axis {axis}")
         bare = ast.unparse(ast.parse(text or "1", mode="eval"))
         work.op.grid.append(int(bare) if bare.isdigit() else bare)
 

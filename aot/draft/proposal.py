@@ -74,7 +74,11 @@ def _require_whole_parts(work: Workbench) -> None:
                     rest = f"{size} % {ast.unparse(by)} == 0"
                     if size in op.dims() and rest not in op.require:
                         op.require.append(rest)
-                        op.note("require", rest, f"whether {rest}: {text} leaves out what is over")
+                        op.note(
+                            "require",
+                            rest,
+                            f"{rest}, unless the kernel computes the remainder, which {text} leaves out",
+                        )
 
 
 def _add_divisible(work: Workbench) -> None:
@@ -86,6 +90,6 @@ def _add_divisible(work: Workbench) -> None:
 
 def _note_launches(work: Workbench) -> None:
     if not work.launch.is_there:
-        work.op.note("kernel", "", "all that is not in the kernel's body, since its file does not launch it")
+        work.op.note("kernel", "", "everything that is not in the kernel's body, since its file does not launch it")
     elif work.launch.others:
         work.op.note("kernel", "", f"the file launches it {work.launch.others + 1} times; this is the first")

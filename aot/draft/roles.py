@@ -21,12 +21,12 @@ def role_of(work: Workbench, tensor: DraftTensor) -> str:
     if UPDATE in tensor.kinds and READ not in tensor.kinds and is_zeroed(work, tensor):
         return "output"
     if UPDATE in tensor.kinds:
-        work.op.note("tensors", name, "the kernel adds to it: pass zeros, or what is to be added to")
+        work.op.note("tensors", name, "the kernel adds to it: pass zeros, or the values to add to")
         return "inout"
     host = work.launch.tensor(tensor.parameter)
     if READ in tensor.kinds and host is not None and host.made:
         if host.made != ZEROS:
-            work.op.note("tensors", name, "the kernel reads it, too: whether it may do so only after it has written")
+            work.op.note("tensors", name, "the kernel also reads it: check that it reads only what it has written")
         return "output"
     is_scattered = any(atom.kind == values.LOADED for dim in tensor.dims for atom in dim.index.below)
     if READ in tensor.kinds or (is_scattered and not (host is not None and host.made)):
@@ -61,7 +61,7 @@ def add_presence(work: Workbench, tensor: DraftTensor, item: dict[str, Any]) -> 
         scalar = f"return_{clean(name).lower()}"
         work.op.scalars[scalar] = {"type": "flag", "default": False}
         item["when"] = scalar
-        work.op.note("tensors", name, f"when it is there; {scalar} is a flag that the caller sets")
+        work.op.note("tensors", name, f"when it exists; {scalar} is a flag that the caller sets")
 
 
 def condition(work: Workbench, text: str) -> str:
@@ -104,7 +104,7 @@ def give_dims_to_inputs(work: Workbench) -> None:
             item["shape"] = [_own_dim(work, name, i, dim, given) for i, dim in enumerate(item["shape"])]
             for key in ("when", "zero"):
                 item.pop(key, None)
-            work.op.note("tensors", name, "only this tensor has its extents, so the caller passes it")
+            work.op.note("tensors", name, "no other tensor has its extents, so the caller passes it")
 
 
 def _is_passed(name: str, tensor: dict[str, Any], output: dict[str, Any]) -> bool:

@@ -84,7 +84,7 @@ class Strides:
         tensors = likely or self.work.tensors[:1]
         if not tensors or not self.work.shapes[tensors[0].parameter]:
             return None
-        self.work.op.note("bind", name, f"which stride {name} is")
+        self.work.op.note("bind", name, f"the stride that {name} is")
         return max(tensors, key=lambda tensor: len(tensor.parameter)), 0
 
     def _bind_constant(self, name: str, inner: Sequence[str | int]) -> None:

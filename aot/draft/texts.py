@@ -58,7 +58,7 @@ def read_kernel(root: Path | str, path: str) -> KernelText:
         _collect(kernel, "", functions)
         module = modules.read(Path(root) / source).decode("utf-8", "replace")
         if (count := jit_names(ast.parse(module)).count(function)) > 1:
-            raise KernelFunctionError(f"file {source} has {count} functions that are called '{function}'")
+            raise KernelFunctionError(f"file {source} has {count} functions named '{function}'")
         autotuning = decorators_of(modules, source, function)
         return KernelText(function, source, kernel_parameters(kernel), autotuning, functions, module)
 

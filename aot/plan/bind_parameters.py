@@ -141,7 +141,7 @@ class Binder:
             key = "dims" if given.dims is not None else "operands"
             raise self._scope.error(
                 self._scope.place(parameter.name),
-                f"parameter '{parameter.name}' is not a tuple, so `{key}` mean nothing to it",
+                f"parameter '{parameter.name}' is not a tuple, so it has no `{key}`",
             )
         if given is not None and parameter.unpacked:
             message = f"parameter '{parameter.name}' {not_a_tuple(parameter)}"
@@ -190,8 +190,8 @@ class Binder:
                 raise without
             raise self._scope.error(
                 ("kernel",),
-                f"constexpr parameter '{name}' of the kernel is not bound: no axis, block or option of the config, or "
-                f"bind of that name"
+                f"constexpr parameter '{name}' of the kernel is not bound: no axis, block, option of the config or "
+                f"entry of `bind` has this name"
                 f"{nearest(name, [item for item in known if not item.startswith('_')])}",
             )
         if function := function_of(given):
@@ -268,8 +268,8 @@ class Binder:
         if kind is str:
             raise self._scope.error(
                 self._scope.place(name),
-                f"parameter '{name}': '{value.text}' is text, which a kernel cannot take at run time; make it a "
-                "constexpr, picked by it, or give its choices numbers",
+                f"parameter '{name}': '{value.text}' is text, which a kernel cannot take at run time; use a "
+                "constexpr that it picks, or give its choices numbers",
             )
         return {bool: "i1", int: "i64" if wide else "i32", float: "fp32"}[kind]
 
@@ -313,7 +313,7 @@ def _comma_hint(before: str, value: Any, key: str) -> str:
     """A hint for a `key` that is the rest of the expression before it, since YAML splits braces at commas."""
     if not (isinstance(value, str) and value.count("(") > value.count(")") and key.count(")") > key.count("(")):
         return ""
-    return f': between braces an expression with a comma is quoted: {before}: "{value}, {key}"'
+    return f': inside braces, quote an expression that contains a comma: {before}: "{value}, {key}"'
 
 
 def function_of(given: Any) -> str:

@@ -178,7 +178,8 @@ def _variants(source: OpSource, op: records.Op, target: Target) -> list[VariantS
         group = "dtypes" if axis in source.spec.dtypes else "constexprs"
         raise manifest.error(
             ("ops", name, group, axis),
-            f"op '{name}': no variant needs {axis} = {value}: every combination with it is excluded or never picked",
+            f"op '{name}': no variant needs {axis} = {value}: every combination with this value is excluded, or never "
+            "picked",
         )
     return [
         item for item in found.variants if all(value in source.only.get(axis, (value,)) for axis, value in item.point)

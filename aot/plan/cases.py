@@ -120,7 +120,7 @@ def _check_names_differ(manifest: Manifest, op: records.Op, specs: list[Selftest
     names = [_name(i, spec) for i, spec in enumerate(specs)]
     for i, name in enumerate(names):
         if name in names[:i]:
-            raise manifest.error(("ops", op.name, "selftest", i), f"op '{op.name}': another case is called '{name}'")
+            raise manifest.error(("ops", op.name, "selftest", i), f"op '{op.name}': another case has the name '{name}'")
 
 
 def _name(position: int, spec: SelftestSpec) -> str:
@@ -210,18 +210,18 @@ class _CasePlanner:
         optional = [tensor.name for tensor in inputs if tensor.optional]
         passed = [tensor.name for tensor in inputs if not tensor.optional or tensor.name in self.spec.given]
         groups: tuple[tuple[str, Iterable[str], list[str], str], ...] = (
-            ("call", call, [*dims, *self.op.dtypes, *scalars], "dim, dtype variable or scalar"),
-            ("given", self.spec.given, optional, "optional tensor"),
-            ("inputs", self.spec.inputs, passed, "input of this call"),
+            ("call", call, [*dims, *self.op.dtypes, *scalars], "a dim, dtype variable or scalar"),
+            ("given", self.spec.given, optional, "an optional tensor"),
+            ("inputs", self.spec.inputs, passed, "an input of this call"),
         )
         for group, names, known, what in groups:
             for at, name in enumerate(names):
                 if name not in known:
                     place = at if group == "given" else name
-                    raise self._error(f"'{name}' is no {what}{nearest(name, known)}", group, place)
+                    raise self._error(f"'{name}' is not {what}{nearest(name, known)}", group, place)
         for name in dims:
             if name in call and type(call[name]) is not int:
-                raise self._error(f"{name} is {call[name]!r}; an extent is a whole number", "call", name)
+                raise self._error(f"{name} is {call[name]!r}; an extent must be an integer", "call", name)
         return CallSpec(
             dims={name: int(call[name]) for name in dims if name in call},
             given=frozenset(self.spec.given),
@@ -279,7 +279,7 @@ class _CasePlanner:
                 self._check_integers(tensor, spec.range, "range")
         elif integer:
             ways = "say `{range: [low, high]}` or `{values: […]}`"
-            raise self._error(f"'{name}' is {tensor.dtype}, which has no normal random numbers: {ways}", "inputs", name)
+            raise self._error(f"'{name}' is {tensor.dtype}, which has no normal distribution: {ways}", "inputs", name)
         return tensor
 
     def _check_values(self, tensor: PlannedTensor, values: list[records.Value]) -> None:

@@ -60,14 +60,15 @@ def laid_configs(manifest: Manifest, op: str, arch: str) -> list[list[ConfigSpec
     names = [launch_name(launch) for launch in launches]
     if len(set(names)) != len(names):
         raise manifest.error(
-            ("ops", op, "launches"), f"op '{op}': two launches have one name ({', '.join(names)}); give them a `name`"
+            ("ops", op, "launches"),
+            f"op '{op}': two launches have the same name ({', '.join(names)}); give them a `name`",
         )
     for name, entries in overlay.items():
         if name not in names:
             raise file.error((*path, name), f"no launch '{name}' in op '{op}'{nearest(name, names)}")
         given = [entry.name for entry in entries if entry.name]
         if len(set(given)) != len(given):
-            raise file.error((*path, name), f"op '{op}': two configs have one name ({', '.join(given)})")
+            raise file.error((*path, name), f"op '{op}': two configs have the same name ({', '.join(given)})")
     return [
         overlay_configs(launch.configs or [ConfigSpec.model_validate({})], overlay.get(name, []))
         for name, launch in zip(names, launches, strict=True)

@@ -17,7 +17,7 @@ def constant_fault(value: Any) -> str:
     if isinstance(value, float) and math.isnan(value):
         return "is NaN"
     if isinstance(value, int) and value.bit_length() > 64:
-        return "is a number of over 64 bits"
+        return "is a number of more than 64 bits"
     return ""
 
 
@@ -32,10 +32,10 @@ def kind_fault(parameter: Parameter, constant: Constant) -> str:
     """The reason why a constexpr parameter with this default cannot have the constant; empty if it can."""
     default = parameter.default
     if isinstance(constant, Dtype) and isinstance(default, int | float):
-        return f"its default is {default!r}, so it is a number, and {constant!r} is none"
+        return f"its default is {default!r}, so it must be a number, not {constant!r}"
     if isinstance(default, Dtype) and isinstance(constant, bool | int | float | str):
         hint = f"; write {{dtype: {constant}}}" if constant in DTYPES else ""
-        return f"its default is {default!r}, and {constant!r} is not a dtype{hint}"
+        return f"its default is {default!r}, so it must be a dtype, not {constant!r}{hint}"
     return ""
 
 

@@ -91,9 +91,9 @@ class _Contract:
     def _tensor(self, name: str, spec: TensorSpec) -> records.Tensor:
         path: tuple[Key, ...] = ("tensors", name)
         if spec.when != "" and spec.role != "output":
-            raise self._error((*path, "when"), "only an output has `when`; an input may be `optional: true`")
+            raise self._error((*path, "when"), "only an output can have `when`; an input can be `optional: true`")
         if spec.optional and spec.role == "output":
-            raise self._error((*path, "optional"), "an output is not optional; say when it exists with `when`")
+            raise self._error((*path, "optional"), "an output cannot be optional; state with `when` when it exists")
         shape = tuple(self._dim(dim, (*path, "shape", i)) for i, dim in enumerate(spec.shape))
         return records.Tensor(
             name=name,
@@ -135,17 +135,17 @@ class _Contract:
             elif len(named) == 1:
                 positions.append(named[0])
             else:
-                raise self._error((*path, key, i), f"'{item}' names no single dim of {list(spec.shape)}")
+                raise self._error((*path, key, i), f"'{item}' is not a single dim of {list(spec.shape)}")
         if len(set(positions)) != len(positions):
-            raise self._error((*path, key), "a dim is named twice")
+            raise self._error((*path, key), "a dim is listed twice")
         return tuple(positions)
 
     def _scalar(self, name: str, spec: ScalarSpec) -> records.Scalar:
         path: tuple[Key, ...] = ("scalars", name)
         if bool(spec.values) != (spec.type == "choice"):
-            raise self._error(path, "`values` goes with `type: choice`, and only with it")
+            raise self._error(path, "`values` are for `type: choice`, which requires them")
         if spec.type in ("choice", "flag") and (spec.min is not None or spec.max is not None):
-            raise self._error(path, f"a {spec.type} has no min or max")
+            raise self._error(path, f"a {spec.type} cannot have min or max")
         if spec.type == "choice":
             default = "" if spec.default is None else repr(str(spec.default))
             if spec.default is not None and spec.default not in spec.values:
@@ -162,11 +162,12 @@ class _Contract:
         if rule == "equal" and text.split()[:1] in (["smallest"], ["largest"]):
             raise self._error(
                 (*path, "pick"),
-                f"'{text}': allowed are smallest >= E, smallest > E, largest <= E and largest < E, of an expression E",
+                f"'{text}': allowed are smallest >= E, smallest > E, largest <= E and largest < E, where E is an "
+                "expression",
             )
         kinds = {type(value) for value in spec.values}
         if len(kinds) > 1 or len(set(spec.values)) != len(spec.values):
-            raise self._error((*path, "values"), "values must be distinct and of one type")
+            raise self._error((*path, "values"), "values must be distinct and of the same type")
         if rule != "equal" and not kinds <= {int, float}:
             raise self._error((*path, "pick"), "smallest and largest need numbers as values")
         values = tuple(sorted(spec.values)) if rule != "equal" else tuple(spec.values)
@@ -191,11 +192,11 @@ class _Contract:
                 )
             if not last and not config.when:
                 raise self._config_error(
-                    index, config.name, f"config '{config.name}' has no `when`, so those after it are never used"
+                    index, config.name, f"config '{config.name}' has no `when`, so the configs after it are never used"
                 )
         names = [config.name for config in configs]
         if len(set(names)) != len(names):
-            raise self._error((*path, "configs"), f"two configs have one name ({', '.join(names)})")
+            raise self._error((*path, "configs"), f"two configs have the same name ({', '.join(names)})")
         when = self._text(spec.when, (*path, "when")) if spec.when != "" else ""
         grid_xyz = ([*grid, "1", "1"])[:3]
         return records.Launch(launch_name(spec), (grid_xyz[0], grid_xyz[1], grid_xyz[2]), configs, when)
@@ -265,7 +266,7 @@ class _Contract:
                 raise self._error(
                     ("tensors", tensor.name),
                     f"'{tensor.name}' may be absent, but no constexpr has `pick: {presence}`, "
-                    "so the kernel cannot know whether it is there",
+                    "so the kernel cannot know whether it is present",
                 )
             for dim in tensor.innermost[:-1]:
                 if innermost_of(tensor, dim) not in picks:

@@ -52,7 +52,7 @@ def descriptor(
             raise scope.error(scope.place(name), f"parameter '{name}', a tensor map of '{text}': {fault}")
     elif given.layout is not None:
         raise scope.error(
-            scope.place(name), f"parameter '{name}': a kernel of Triton knows no layout of what it gets pointers for"
+            scope.place(name), f"parameter '{name}': a Triton kernel takes pointers, for which it cannot have a layout"
         )
     return BoundParameter(
         name, descriptor_type(DTYPES[dtype].triton, block, layout), value=text, dtype=dtype,
@@ -76,15 +76,15 @@ def _descriptor_fault(
     if len(block) != rank:
         return f"its block has {len(block)} extents, but '{tensor.name}' has {rank} dims"
     if sorted(dims) != list(range(rank)):
-        return f"its dims are not those of '{tensor.name}', each once"
+        return f"its dims must be those of '{tensor.name}', each once"
     if wrong := [extent for extent in block if type(extent) is not int or extent < 1 or extent & (extent - 1)]:
-        return f"a block has extents that are powers of two, not {wrong[0]!r}"
+        return f"the extents of a block must be powers of two, not {wrong[0]!r}"
     last = dims[-1]
     innermost = known.get(query_name("innermost", tensor.name, str(last)), tensor.contiguous[-1:] == (last,))
     if not innermost or any(dim.broadcast for dim in tensor.shape):
-        return f"'{tensor.name}' needs a last dim that is contiguous, and no dim that is broadcast, for a descriptor"
+        return f"'{tensor.name}' needs a contiguous last dim and no broadcast dim for a descriptor"
     if (tensor.optional or tensor.when) and query_name("given", tensor.name) not in known:
-        return f"'{tensor.name}' is nullable, and there is no descriptor of nothing"
+        return f"'{tensor.name}' is nullable, but a descriptor needs a tensor"
     return ""
 
 

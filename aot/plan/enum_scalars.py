@@ -49,4 +49,6 @@ class _Numbers(ast.NodeTransformer):
             case ast.Call(args=[ast.Name(id=scalar)], keywords=[]) if scalar in self.numbers:
                 return ast.parse(number_of(scalar, self.numbers), mode="eval").body
         text = ast.unparse(node)
-        raise ExpressionError(f"{text}: number() takes a choice that has numbers{nearest(text[7:-1], self.numbers)}")
+        raise ExpressionError(
+            f"{text}: number() needs a choice whose values are numbers{nearest(text[7:-1], self.numbers)}"
+        )

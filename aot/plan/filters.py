@@ -30,7 +30,7 @@ def parse_filters(texts: Iterable[str]) -> dict[str, frozenset[str]]:
             axis, equals, values = item.partition("=")
             name, wanted = axis.strip(), frozenset(value.strip() for value in values.split("|"))
             if not equals or not name or "" in wanted:
-                raise ValueError(f"'{item}' is not axis=value; write e.g. 'head_dim=64|128,dtype=float16'")
+                raise ValueError(f"'{item}' is not axis=value; write, for example, 'head_dim=64|128,dtype=float16'")
             filters[name] = filters.get(name, frozenset()) | wanted
     return filters
 

@@ -94,7 +94,7 @@ class _Taking:
             axis = AxisSpec(values=[False, True], pick=value.text)
             return self._spec.model_copy(update={"constexprs": {**self._spec.constexprs, name: axis}})
         written = f"constexprs: {{{name}: {{values: [...], pick: {value.text!r}}}}}"
-        raise self._error(heuristic, f"has another value for each call. Say which are compiled: `{written}`")
+        raise self._error(heuristic, f"differs from call to call. List the values to compile: `{written}`")
 
     def _with_option(self, heuristic: Heuristic, value: Expression) -> OpSpec:
         try:
@@ -116,7 +116,7 @@ class _Taking:
         """The heuristic's expression with what each argument of the kernel is in the op."""
         function = heuristic.function
         if not function.expression:
-            raise self._error(heuristic, f"is not an expression: {function.reason}. Say what it is")
+            raise self._error(heuristic, f"is not an expression: {function.reason}. Bind it")
         try:
             tree = _Substitution(self, heuristic).visit(ast.parse(function.expression, mode="eval").body)
             return parse(ast.unparse(tree))
@@ -146,13 +146,13 @@ class _Taking:
         default = next((item for item in self._kernel.parameters if item.name == name and item.has_default), None)
         if default is not None and not isinstance(default.default, NotPlain | tuple):
             return _tree(NULL if default.default is None else literal(default.default))
-        raise self._error(heuristic, f"depends on {name}, and the op says nothing of that. Say what it is")
+        raise self._error(heuristic, f"depends on {name}, which the op does not define. Bind it")
 
     def constant(self, heuristic: Heuristic, name: str) -> ast.expr | None:
         """The value that all configs have for a name; None if no config has it."""
         values = {config.blocks[name] for config in (*self._configs, *self._laid) if name in config.blocks}
         if len(values) > 1 or (values and not all(name in config.blocks for config in self._configs)):
-            raise self._error(heuristic, f"depends on {name}, which differs by config. Say what it is")
+            raise self._error(heuristic, f"depends on {name}, which differs by config. Bind it")
         return _tree(literal(values.pop())) if values else None
 
     def is_there(self, tensor: str) -> bool:
@@ -187,7 +187,7 @@ class _Taking:
         place = f" ({file}:{function.line})" if function.file else ""
         where = ("ops", self._op, "launches", self._index, "kernel")
         text = " ".join(function.source.split())
-        bound = f": `bind: {{{heuristic.name}: ...}}`" if message.endswith("Say what it is") else ""
+        bound = f": `bind: {{{heuristic.name}: ...}}`" if message.endswith("Bind it") else ""
         return self._manifest.error(
             where, f"op '{self._op}': the heuristic {heuristic.name} = `{text}`{place} {message}{bound}"
         )

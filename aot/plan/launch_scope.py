@@ -56,7 +56,7 @@ class LaunchScope:
             if name.startswith(prefix) and name.removeprefix(prefix) in dims:
                 found.append(f"stride({tensor.name}, {name.removeprefix(prefix)})")
         if len(found) > 1:
-            raise self.error(("kernel",), f"kernel parameter '{name}' may be {' or '.join(found)}: say which in `bind`")
+            raise self.error(("kernel",), f"kernel parameter '{name}' may be {' or '.join(found)}: name one in `bind`")
         return found[0] if found else None
 
     @cached_property
@@ -138,7 +138,9 @@ class LaunchScope:
         self.check_names(value, name)
         constant = self.constant(value, name, known)
         if constant is UNKNOWN:
-            raise self.error(self.place(name), f"'{value.text}' is not known at build, but '{name}' is a constexpr")
+            raise self.error(
+                self.place(name), f"'{value.text}' is not known when a variant is built, but '{name}' is a constexpr"
+            )
         return constant
 
     def dtype(self, text: str, name: str, known: Mapping[str, Any]) -> Dtype:

@@ -30,7 +30,7 @@ def planned_layout(text: str, value_of: Callable[[str], Any], options: Mapping[s
         ) from None
     tree = _Options(options).visit(tree)
     if not isinstance(tree, ast.Call):
-        raise ValueError(f"'{text}' is not a layout; these are: {', '.join(LAYOUTS)}")
+        raise ValueError(f"'{text}' is not a layout; layouts are: {', '.join(LAYOUTS)}")
     return Layout(ast.unparse(_layout(tree, value_of)))
 
 
@@ -47,9 +47,9 @@ class _Options(ast.NodeTransformer):
 def _layout(call: ast.Call, value_of: Callable[[str], Any]) -> ast.expr:
     name = ast.unparse(call.func).rpartition(".")[2]
     if name not in LAYOUTS:
-        raise ValueError(f"'{name}' is not a layout of Gluon{nearest(name, LAYOUTS)}")
+        raise ValueError(f"'{name}' is not a Gluon layout{nearest(name, LAYOUTS)}")
     if any(isinstance(argument, ast.Starred) for argument in call.args) or not all(key.arg for key in call.keywords):
-        raise ValueError(f"the arguments of '{name}' are written out, with no *")
+        raise ValueError(f"the arguments of '{name}' must be written out, without *")
     return ast.Call(
         ast.Name(name),
         [_argument(argument, value_of) for argument in call.args],

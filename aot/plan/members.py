@@ -65,7 +65,7 @@ def member_values(
     if given is not None and target not in tensors:
         raise MemberError(
             f"parameter '{parameter.name}' is a tuple of {_fields(parameter)}, and '{target}' is not a tensor: bind it "
-            f"to a tensor, to a function, or its members by themselves"
+            f"to a tensor or a function, or bind its members one by one"
         )
     strides = _strides(parameter, tensors[target], dims, bind) if target in tensors else {}
     values: dict[str, Value] = {}
@@ -135,8 +135,9 @@ def _with_defaults(parameter: Parameter, values: dict[str, Value]) -> dict[str, 
         if member.name not in values:
             if not member.has_default:
                 raise MemberError(
-                    f"member '{member.field}' of parameter '{parameter.name}' is not bound: the op has nothing of that "
-                    f"name, and `bind` does not name '{member.name}'"
+                    f"member '{member.field}' of parameter '{parameter.name}' is not bound: the op has nothing with "
+                    "this "
+                    f"name, and `bind` does not list '{member.name}'"
                 )
             values[member.name] = _default(member)
     return {member.name: values[member.name] for member in parameter.members}
@@ -179,8 +180,8 @@ def _strides(
         )
         raise MemberError(
             f"member '{wrong.field}' of parameter '{parameter.name}' is not a stride of '{tensor.name}' "
-            f"[{', '.join(extents)}], and the strides {', '.join(names)} are not its dims in order: say which dims "
-            f"they are, `bind: {{{parameter.name}: {{dims: [...]}}}}`"
+            f"[{', '.join(extents)}], and the strides {', '.join(names)} are not its dims in order: list the "
+            f"dims, `bind: {{{parameter.name}: {{dims: [...]}}}}`"
         )
     return {
         member.name: "0" if dim == NO_DIM else f"stride({tensor.name}, {dim})"

@@ -131,7 +131,9 @@ class _Search:
         level = self._levels[depth]
         self._steps += 1
         if self._steps > MAX_STEPS:
-            raise TooManyPointsError(f"its axes have over {MAX_STEPS} combinations; it needs fewer, or more `exclude`")
+            raise TooManyPointsError(
+                f"its axes have more than {MAX_STEPS} combinations; use fewer values, or more `exclude`"
+            )
         known |= {answer.name: answer.value(known) for answer in level.answers}
         if not level.possible(known):
             return

@@ -99,7 +99,7 @@ class Closures:
             module.scope[name] = Missing(self._text(name, error), taken)
 
     def _text(self, name: str, error: BaseException) -> str:
-        return f"{name!r}, which is not there: {described(error)}{self._place(error.__traceback__)}"
+        return f"{name!r}, which is not available: {described(error)}{self._place(error.__traceback__)}"
 
     def _uses_of(self, read: Read, scope: dict[str, Any]) -> Iterator[_Use]:
         value = scope.get(read.path[0])
@@ -139,7 +139,7 @@ class Closures:
         first = next(index for index, (caller, _) in enumerate(steps) if caller is last)
         calls = ", ".join(f"{caller.__name__!r} at {self._where(caller, line)}" for caller, line in steps[first:])
         raise KernelFunctionError(
-            f"a jit function cannot call itself, directly or not, as calls are replaced by what they call: {calls}"
+            f"a jit function cannot call itself, directly or indirectly, because all calls are inlined: {calls}"
         )
 
     def _where(self, function: JITCallable, line: int) -> str:

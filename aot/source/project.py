@@ -157,7 +157,7 @@ class Project:
         with self._assumed_driver():
             found = self._defined(source, function)
         module = self._module(self.root / source)
-        with self._assumed_driver(), self._reported(source, f"what is around {function!r}"):
+        with self._assumed_driver(), self._reported(source, f"the decorators of {function!r}"):
             return module.tuned(function, found)
 
     def reference(self, source: str, function: str) -> Any:

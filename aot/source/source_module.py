@@ -167,7 +167,7 @@ class SourceModule:
             if is_interrupt(error) or isinstance(error, AttributeError):
                 raise
             why = f"{described(error)}{self._place(error.__traceback__)}"
-            raise AbsentError(f"'{self.module.__name__}.{name}', which is not there: {why}", error) from error
+            raise AbsentError(f"'{self.module.__name__}.{name}', which is not available: {why}", error) from error
 
     # Which statements are run
 

@@ -108,7 +108,7 @@ def test_what_is_listed():
         (["--timeout", "0"], "'--timeout'"),
         (["--archs", "gfx942"], "No such option"),
         *(
-            (["--filter", text], f"'{item}' is not axis=value; write e.g. 'head_dim=64|128,dtype=float16'")
+            (["--filter", text], f"'{item}' is not axis=value; write, for example, 'head_dim=64|128,dtype=float16'")
             for text, item in {"block": "block", "block=": "block=", "=3": "=3", "b=1,": "", "a=1||2": "a=1||2"}.items()
         ),
     ],

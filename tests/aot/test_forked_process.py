@@ -59,7 +59,7 @@ def test_files_and_references_that_raise(tmp_path: Path, line: str, said: str):
     needed = f"{NEEDS_TWO}def stop():\n    {line}\n\n\nTWO = stop()\n"
     reads, number = needed[: needed.index("* TWO")].count("\n") + 1, needed.count("\n") - 3
     in_kernel = project(tmp_path / "kernel", text, kernels=needed)
-    wrong = f"k.py:{reads}: 'scale_rows' reads 'TWO', which is not there: {said} (k.py:{number})"
+    wrong = f"k.py:{reads}: 'scale_rows' reads 'TWO', which is not available: {said} (k.py:{number})"
     assert refused(in_kernel) == f"{place}: op 'scale': {wrong}"
     place, text = unmarked(edit(SCALE_CASES, ("reference: r.py", "@reference: r.py")))
     in_file = project(tmp_path / "file", text, f"{line}\n{REFERENCE}")
@@ -77,7 +77,7 @@ def test_files_and_references_that_end_their_process(tmp_path: Path):
     (tmp_path / "b").mkdir()
     (tmp_path / "b/helper.py").write_text("def stop():\n    raise SystemExit(3)\n")
     helped = Project(tmp_path / "b", SCALE, f"import helper\nTWO = helper.stop()\n{NEEDS_TWO}")
-    assert refused(helped).endswith("'scale_rows' reads 'TWO', which is not there: SystemExit: 3 (helper.py:2)")
+    assert refused(helped).endswith("'scale_rows' reads 'TWO', which is not available: SystemExit: 3 (helper.py:2)")
     made = project(tmp_path / "c")
     assert made.build(*SMALL).exit_code == 0
     (tmp_path / "c/r.py").write_text(REFERENCE.replace("    return", "    while True: pass\n    return"))

@@ -79,7 +79,7 @@ def test_buckets_that_are_not_there_are_not_made(tmp_path: Path, server: S3Serve
         assert told.startswith(f"shared cache {url} cannot be written: ") and "bucket does not exist" in told
         assert build(machine(tmp_path, f"{len(url)}-reads"), "--shared-cache-readonly", url=url) == (8, 0)
         (told,) = warnings(caplog)
-        assert told == f"shared cache {url} cannot be used: it is not there; the build goes on without it"
+        assert told == f"shared cache {url} cannot be used: it is not there; the build continues without it"
     assert [path.rstrip("/") for path in server.files.ls("")] == ["team"]
 
 
@@ -109,7 +109,7 @@ def test_a_server_that_went_away(tmp_path: Path, server: S3Server, caplog: pytes
     assert build(machine(tmp_path, "first")) == (8, 0)
     assert time.monotonic() - started < 25
     (told,) = warnings(caplog)
-    assert told.startswith(f"shared cache {URL} ") and told.endswith("; the build goes on without it")
+    assert told.startswith(f"shared cache {URL} ") and told.endswith("; the build continues without it")
 
 
 def test_a_server_that_stops_while_a_build_runs(tmp_path: Path, server: S3Server, caplog: pytest.LogCaptureFixture):
@@ -126,7 +126,7 @@ def test_a_server_that_stops_while_a_build_runs(tmp_path: Path, server: S3Server
         assert build(made) == (8, 0)
     assert time.monotonic() - started < 25
     assert warnings(caplog) == [
-        f"shared cache {URL} did not answer within 15 s; the build goes on without it",
+        f"shared cache {URL} did not answer within 15 s; the build continues without it",
     ]
     assert figures(made.build()) == (0, 8)
 
@@ -141,7 +141,7 @@ def test_an_address_that_never_answers(
         started = time.monotonic()
         assert build(machine(tmp_path, "first")) == (8, 0)
     assert time.monotonic() - started < 25
-    assert warnings(caplog) == [f"shared cache {URL} did not answer within 15 s; the build goes on without it"]
+    assert warnings(caplog) == [f"shared cache {URL} did not answer within 15 s; the build continues without it"]
 
 
 @pytest.mark.parametrize("place", ["folder", "s3"])

@@ -95,8 +95,8 @@ def test_the_environment_says_what_the_options_say(
     ("options", "told"),
     [
         (("--shared-cache", "s4://x"), "s4://x cannot be opened: Protocol not known: s4"),
-        (("--shared-cache", ""), "is empty; a folder or a URL is needed"),
-        (("--shared-cache-key", "short"), "short has to hold 16 to 4096 bytes"),
+        (("--shared-cache", ""), "is empty; expected a folder or a URL"),
+        (("--shared-cache-key", "short"), "short must have 16 to 4096 bytes"),
         (("--shared-cache-key", "none"), "none cannot be read: No such file or directory"),
     ],
 )
@@ -136,7 +136,7 @@ def test_commands_of_the_cache_speak_of_the_shared_one(tmp_path: Path, shared: P
 @pytest.mark.parametrize(
     ("words", "status", "told"),
     [
-        (("prune", "--shared"), 2, "no shared cache: give --shared-cache, or set AOTBUILD_SHARED_CACHE"),
+        (("prune", "--shared"), 2, "no shared cache: pass --shared-cache, or set AOTBUILD_SHARED_CACHE"),
         (("push",), 2, "no shared cache:"),
         (("push", "--shared-cache", "x", "--shared-cache-readonly"), 2, "the shared cache is read-only"),
         (("prune", "--shared", "--shared-cache", "x", "--shared-cache-readonly"), 2, "the shared cache is read-only"),
@@ -173,6 +173,6 @@ def test_what_a_forger_says_of_accesses_ends_no_build(
         entry.write_bytes(sealed(entry.name, msgspec.msgpack.encode(kernel | {"accesses": accesses})))
     assert figures(second.build(*options)) == (2, 0)
     (told,) = warnings(caplog)
-    assert told == f"shared cache {shared}: what it says of 2 kernels is doubtful; made again"
+    assert told == f"shared cache {shared}: accesses of 2 kernels contradict the manifest; compiled again"
     assert contents(second.folder_of()) == contents(first.folder_of())
     assert figures(second.build(*SMALL)) == figures(third.build(*options)) == (0, 2) and len(warnings(caplog)) == 1

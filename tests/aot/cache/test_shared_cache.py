@@ -131,7 +131,7 @@ def test_many_damaged_entries_give_few_warnings(
     with SharedCache(settings) as shared:
         assert machine(shared).get_many(keys) == {}
     told = warnings(caplog)
-    assert len(told) == 4 and told[-1].endswith("7 more entries were refused, too; -v names them")
+    assert len(told) == 4 and told[-1].endswith("7 more entries were refused; -v lists them")
 
 
 def test_entries_that_are_no_files(
@@ -201,7 +201,7 @@ def test_one_that_is_only_read_is_not_written(
             cache = machine(shared)
             assert cache.get("ab" * 32) is None
             cache.put(*keyed(kernel))
-        told = "cannot be used: it is not there; the build goes on without it"
+        told = "cannot be used: it is not there; the build continues without it"
         assert warnings(caplog) == ([] if Path(settings.url).exists() else [f"shared cache {settings.url} {told}"])
         assert shared.written == 0 and not list(Path(settings.url).rglob("v*"))
         Path(settings.url).mkdir(exist_ok=True)
@@ -233,7 +233,7 @@ def test_a_store_that_cannot_be_used_costs_one_warning_and_little_time(
             assert cache.get(key) is None
             cache.put(key, own)
             assert cache.get(key) == own
-    assert warnings(caplog) == [f"shared cache {protocol}://x/y {told}; the build goes on without it"]
+    assert warnings(caplog) == [f"shared cache {protocol}://x/y {told}; the build continues without it"]
     assert time.monotonic() - started < 5
     with pytest.raises(CacheError) as raised, SharedCache(replace(settings, required=True), limit_s=limit_s) as shared:
         machine(shared).get("ab" * 32)
@@ -284,7 +284,7 @@ def test_a_slow_store_that_has_nothing_is_given_up(
     with SharedCache(SharedSettings("memory://x")) as shared:
         assert machine(shared).get_many(f"{number:064}" for number in range(20 * BATCH)) == {}
     assert clock.now == batches * batch_s <= 30 + 20 * BATCH * 0.05
-    given_up = f"is too slow: 0 entries read, 0 written in {clock.now:.0f} s; the build goes on without it"
+    given_up = f"is too slow: 0 entries read, 0 written in {clock.now:.0f} s; the build continues without it"
     assert warnings(caplog) == ([f"shared cache memory://x {given_up}"] if batches < 20 else [])
 
 
@@ -297,7 +297,7 @@ def test_one_that_is_full_is_still_read(machine: Machine, kernel: CompiledKernel
             cache.put(*keyed(kernel, number))
         assert cache.get("ab" * 32) is None
     fault = "cannot be written: OSError: [Errno 28] No space left on device"
-    assert warnings(caplog) == [f"shared cache full://x {fault}; it is only read from here on"]
+    assert warnings(caplog) == [f"shared cache full://x {fault}; the build will only read from it"]
     with pytest.raises(CacheError, match="No space left"), SharedCache(replace(settings, required=True)) as shared:
         machine(shared).put(*keyed(kernel))
 

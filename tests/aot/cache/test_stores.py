@@ -228,7 +228,7 @@ def test_what_is_in_the_way_of_an_entry(tmp_path: Path, kind: str):
     with pytest.raises(EntryError):
         store.read(NAME)
     if kind in ("full folder", "file above"):
-        with pytest.raises(EntryError, match=r"a (folder with something in it|file) is in its place"):
+        with pytest.raises(EntryError, match=r"a (folder that is not empty|file) is in its place"):
             store.write(NAME, b"x")
         return
     store.write(NAME, b"x")

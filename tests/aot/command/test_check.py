@@ -231,7 +231,7 @@ def test_roles_are_held_to_what_kernels_do(tmp_path: Path, kernel: str, op: str,
     ("words", "said"),
     [
         (("--op", "gater"), "did you mean 'gather'?"),
-        (("--arch", "sm_90"), "the emulator has no sm_90; it has gfx942"),
+        (("--arch", "sm_90"), "the emulator does not support sm_90; supported: gfx942"),
         (("--filter", "x"), "'x' is not axis=value"),
     ],
 )

@@ -143,7 +143,7 @@ def test_wrong_jobs(work: CompileJob, message: str):
         (
             "aot.compile.compiler.kernarg_layout",
             lambda signature, start=0: kernarg_layout(signature)[:-1],
-            r"'softmax' is not what was asked for: .*a pointer of 8 bytes at offset \d+, which is not passed",
+            r"'softmax' does not match its job: .*a pointer of 8 bytes at offset \d+, which is not passed",
         ),
     ],
 )
@@ -214,7 +214,7 @@ ASM, CALL = "inline_asm_elementwise", "outer(tl.load"
         (assembly("sm_90", "mov.b32 %r1, $1;", "=r,r"), ASM, "does not write its output .0, whose value is used"),
         (assembly("gfx942", "", "=v,v"), ASM, "does not write its output .0, whose value is used"),
         # Functions that nothing has: a linker for AMD leaves them to a loader.
-        (foreign("called", "gfx942", NAME="__ocml_nothere_f32"), CALL, "'__ocml_nothere_f32' is called, and nothing"),
+        (foreign("called", "gfx942", NAME="__ocml_nothere_f32"), CALL, "'__ocml_nothere_f32' is called, but not"),
         (foreign("called", "gfx942", NAME="llvm.nvvm.tanh.approx.f"), CALL, "'llvm.nvvm.tanh.approx.f' is called"),
         (foreign("called", "gfx942", NAME="__nv_tanhf"), CALL, "Implicit conversion of CUDA __nv_tanhf"),
         (foreign("called", "sm_90", NAME="__ocml_tanh_f32"), CALL, "Unresolved extern function '__ocml_tanh_f32'"),

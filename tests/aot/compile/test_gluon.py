@@ -83,14 +83,14 @@ def test_a_layout_that_the_manifest_gives(bundle: Bundle):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("BlockLayout([1])", "'BlockLayout' is not a layout of Gluon; did you mean 'BlockedLayout'?"),
+        ("BlockLayout([1])", "'BlockLayout' is not a Gluon layout; did you mean 'BlockedLayout'?"),
         ("SliceLayout(0, gl.Blocked([1]))", "gl.Blocked"),
-        ("[1]", "'[1]' is not a layout; these are: AutoLayout, "),
+        ("[1]", "'[1]' is not a layout; layouts are: AutoLayout, "),
         ("BlockedLayout([1], [lanes], [4], [0])", "'lanes' uses undefined name 'lanes'"),
-        ("BlockedLayout([n], [64], [4], [0])", "'n' is not known at build"),
-        ("BlockedLayout(*[1])", "the arguments of 'BlockedLayout' are written out"),
+        ("BlockedLayout([n], [64], [4], [0])", "'n' is not known when a variant is built"),
+        ("BlockedLayout(*[1])", "the arguments of 'BlockedLayout' must be written out"),
         ("BlockedLayout([1)", "'BlockedLayout([1)' is not a layout: write one as in Python"),
-        ("__import__('os').system('true')", "'system' is not a layout of Gluon"),
+        ("__import__('os').system('true')", "'system' is not a Gluon layout"),
     ],
 )
 def test_what_is_no_layout(tmp_path: Path, text: str, message: str):

@@ -57,10 +57,10 @@ def test_names_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("atention", "there is neither a file atention nor a shipped manifest 'atention'; did you mean 'attention'?"),
-        ("a/rows.yaml", "there is no manifest a/rows.yaml; the name of the one that is shipped is 'rows'"),
-        ("rows.yml", "there is no manifest rows.yml; the name of the one that is shipped is 'rows'"),
-        ("own/rows", "there is no manifest own/rows; the name of the one that is shipped is 'rows'"),
+        ("atention", "neither a file atention nor a shipped manifest 'atention' exists; did you mean 'attention'?"),
+        ("a/rows.yaml", "manifest a/rows.yaml does not exist; the shipped manifest is named 'rows'"),
+        ("rows.yml", "manifest rows.yml does not exist; the shipped manifest is named 'rows'"),
+        ("own/rows", "manifest own/rows does not exist; the shipped manifest is named 'rows'"),
         ("mine.yaml", "mine.yaml: cannot be read: No such file or directory"),
     ],
 )  # fmt: skip
@@ -75,7 +75,7 @@ def test_manifests_of_users_include_shipped_ones_by_name(tmp_path: Path):
     (source,) = load(tmp_path, INCLUDE).sources
     assert (source.name, source.manifest.root) == ("copy", ROOT)
     text = "bundle: tiny\ninclude:\n  @memry: {copy: {}}\n"
-    said = f"there is neither a file {tmp_path / 'memry'} nor a shipped manifest 'memry'; did you mean 'memory'?"
+    said = f"neither a file {tmp_path / 'memry'} nor a shipped manifest 'memry' exists; did you mean 'memory'?"
     check_fault(tmp_path, text, said, load)
 
 

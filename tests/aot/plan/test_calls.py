@@ -247,7 +247,7 @@ def test_calls_of_other_bundles(tmp_path: Path):
     with pytest.raises(ManifestError) as caught:
         check_entries(entries([calls_file(tmp_path, theirs)]), [manifest])
     where = tmp_path / "calls.yaml"
-    said = f"{tmp_path / 'm.yaml'}: --for: no call is of bundle 'tiny' in {where}; their calls are of theirs"
+    said = f"{tmp_path / 'm.yaml'}: --for: no call is for bundle 'tiny' in {where}; their calls are of theirs"
     assert caught.value.messages == (said,)
 
 

@@ -37,5 +37,5 @@ def test_number_of_what_has_none(tmp_path: Path, argument: str):
     text = edit(NUMBERED, ("mode: {", "other: {type: choice, values: [a]}\n      mode: {"),
                 ("require: [", f'require: [@"number({argument}) > 0", '))  # fmt: skip
     nearest = "; did you mean 'mode'?" if argument == "mod" else "; known: mode"
-    said = f"op 'scale': number({argument}): number() takes a choice that has numbers{nearest}"
+    said = f"op 'scale': number({argument}): number() needs a choice whose values are numbers{nearest}"
     check_fault(tmp_path, text, said)

@@ -88,11 +88,11 @@ BIND_FAULTS = r"""
 @x: {function: 'k.py:f'} -> X -> parameter 'x' is bound to 'k.py:f', but it is a tuple of ptr, stride_rows, stride_cols:
  one of function and operands is needed
 @x: rows -> X -> parameter 'x' is a tuple of ptr, stride_rows, stride_cols, and 'rows' is not a tensor: bind it to a
- tensor, to a function, or its members by themselves
+ tensor or a function, or bind its members one by one
 @x: {dims: [rows]} -> X -> parameter 'x': 1 dims for its 2 strides rows, cols
 @x.stride_cosl: 3 -> X -> kernel has no parameter 'x.stride_cosl'; did you mean 'x.stride_cols'?
 @x.stride_rows: 'stride(x, row)' -> X
- -> parameter 'x.stride_rows': stride(x, row): 'row' names no single dim of 'x' [rows, cols]
+ -> parameter 'x.stride_rows': stride(x, row): 'row' is not a single dim of 'x' [rows, cols]
 @x.stride_rows: 'k.py:f' -> X -> 'k.py:f' is a function, but 'x.stride_rows' is not a constexpr
 @mod: {function: 'k.py:f', operands: [fator]} -> mod: function operands
  -> parameter 'mod.operands.0': 'fator' uses undefined name 'fator'; did you mean 'factor'?
@@ -105,12 +105,12 @@ def test_binds_that_are_refused(tmp_path: Path, bind: str, parameter: str, messa
 
 
 FAULTS = """
-y: ptr stride_rows -> member 'ptr' of parameter 'y' is not bound: the op has nothing of that name, and `bind` does not
- name 'y.ptr'
+y: ptr stride_rows -> member 'ptr' of parameter 'y' is not bound: the op has nothing with this name, and `bind` does not
+ list 'y.ptr'
 x: ptr stride_cols stride_inner -> member 'stride_inner' of parameter 'x' is not a stride of 'x' [rows, cols], and the
- strides cols, inner are not its dims in order: say which dims they are, `bind: {x: {dims: [...]}}`
+ strides cols, inner are not its dims in order: list the dims, `bind: {x: {dims: [...]}}`
 x: ptr stride_batch stride_rows stride_cols -> member 'stride_batch' of parameter 'x' is not a stride of 'x' [rows,
- cols], and the strides batch, rows, cols are not its dims in order: say which dims they are, `bind: {x: {dims: [...]}}`
+ cols], and the strides batch, rows, cols are not its dims in order: list the dims, `bind: {x: {dims: [...]}}`
 """
 
 

@@ -137,11 +137,11 @@ def test_an_attribute_is_the_kernel_within_its_autotuner_and_heuristics(tmp_path
         assert tuner.fn.values["M"]({"N": 8}) == 4
         assert tuner.fn.fn is modules.load("k.py", "kernel")
         modules.load("bad.py", "kernel")
-        wrong = r"what is around 'kernel' in bad.py cannot be evaluated: .*No module named 'torch' \(bad.py:1\)"
+        wrong = r"the decorators of 'kernel' in bad.py cannot be evaluated: .*No module named 'torch' \(bad.py:1\)"
         with pytest.raises(CompileError, match=wrong):
             modules.attribute("bad.py", "kernel")
     autotuning = inspect_kernel(tmp_path, "bad.py:kernel").autotuning
-    assert autotuning.fault.startswith("what is around 'kernel' in bad.py") and not autotuning.configs
+    assert autotuning.fault.startswith("the decorators of 'kernel' in bad.py") and not autotuning.configs
 
 
 RAN = "def {0}(*functions):\n    pathlib.Path(__file__).with_name('ran').touch()\n    return functions[0]\n"
@@ -256,7 +256,7 @@ def test_the_modules_of_a_package_are_not_beside_each_other(tmp_path: Path):
         modules.check(modules.load("pkg/k.py", "kernel"))
 
 
-UNREADABLE = "KERNEL: 'kernel' reads 'VALUE', which is not there: "
+UNREADABLE = "KERNEL: 'kernel' reads 'VALUE', which is not available: "
 FAULTS = {
     "VALUE = torch.float16\n": UNREADABLE + "ModuleNotFoundError: No module named 'torch' (k.py:1)",
     "VALUE = tl.constexpr(7)\nVALUE = torch.float16\n": UNREADABLE
@@ -268,8 +268,8 @@ FAULTS = {
     "if torch.a:\n    @triton.jit\n    def kernel(x, N):\n        pass\n": "'kernel' in k.py cannot be evaluated: "
     "UndecidedError: 'kernel' is bound at k.py:6 and k.py:10, and the condition at k.py:8 cannot be evaluated: "
     "ModuleNotFoundError: No module named 'torch'",
-    "@triton.jit\ndef VALUE():\n    kernel(1)\n": "a jit function cannot call itself, directly or not, as calls are "
-    "replaced by what they call: 'kernel' at KERNEL, 'VALUE' at k.py:10",
+    "@triton.jit\ndef VALUE():\n    kernel(1)\n": "a jit function cannot call itself, directly or indirectly, because "
+    "all calls are inlined: 'kernel' at KERNEL, 'VALUE' at k.py:10",
     "def VALUE(:\n": "file k.py:8: SyntaxError: invalid syntax",
 }
 
@@ -365,9 +365,9 @@ def endless(x, N: tl.constexpr):
 
 @pytest.mark.parametrize(("n", "said"), [
     (0, ""),
-    (1, "k.py:19: 'torch', which is not there: ModuleNotFoundError: No module named 'torch' (k.py:1)\n    tl."),
-    (2, "k.py:21: 'helper.BAD', which is not there: ModuleNotFoundError: No module named 'torch' (helper.py:1)"),
-    (3, "a jit function cannot call itself, directly or not, as calls are replaced by what they call: "
+    (1, "k.py:19: 'torch', which is not available: ModuleNotFoundError: No module named 'torch' (k.py:1)\n    tl."),
+    (2, "k.py:21: 'helper.BAD', which is not available: ModuleNotFoundError: No module named 'torch' (helper.py:1)"),
+    (3, "a jit function cannot call itself, directly or indirectly, because all calls are inlined: "
      "'endless' at helper.py:12"),
 ])  # fmt: skip
 def test_what_only_some_variants_read_is_a_fault_of_theirs(tmp_path: Path, n: int, said: str):

@@ -130,7 +130,7 @@ def test_a_shortlist_says_what_it_is_for(modelled_run: Tuned):
     launches = "{double: [{name: base, blocks: {BLOCK: 512}}]}"
     before = f"tuning:\n  - arch: [gfx942]\n    {said}\n    launches: {launches}\n"
     tuned, _ = modelled_run.tuning.read_text(), modelled_run.tuning.write_text(before)
-    assert "base: stays as it is: 'base' was measured, which a model does not replace" in modelled_run.tune()
+    assert "base: unchanged: 'base' was measured, and a modelled time does not replace it" in modelled_run.tune()
     assert modelled_run.tuning.read_text() == before
     modelled_run.tuning.write_text(tuned)
 
@@ -156,8 +156,8 @@ def test_recorded_calls(modelled_run: Tuned):
 
 REFUSED = (
     (("--arch", "gfx1100"), 1, "the model of time has no constants for gfx1100; it has some for gfx942"),
-    (("--device", "emulator"), 1, "such times mean nothing, so they are written only where -o says"),
-    (("--device", "emulator:gfx90a"), 1, "gfx90a, and --arch is gfx942"),
+    (("--device", "emulator"), 1, "such times mean nothing, so they are written only to a file given with -o"),
+    (("--device", "emulator:gfx90a"), 1, "(gfx90a), but --arch is gfx942"),
     (("--group", "bass"), 1, "the space has no group 'bass' for gfx942; did you mean 'base'?"),
     (("--dim", "m=3"), 2, "the command line: double has no dim 'm'; known: n"),
     (("--dim", "n=3", "--for", "x.yaml"), 2, "--for excludes --dim"),

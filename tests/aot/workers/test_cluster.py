@@ -105,7 +105,9 @@ def test_another_compiler_is_refused():
     assert cluster_module._run_unpacked(lambda found: replace(found, root=""), job, (), toolchain) == replace(
         job, root=""
     )
-    with pytest.raises(Exception, match=f"^{socket.gethostname()} has another compiler than the machine that builds"):
+    with pytest.raises(
+        Exception, match=f"^{socket.gethostname()} has another compiler than the machine that runs the build"
+    ):
         cluster_module._run_unpacked(lambda _: None, job, (), {**toolchain, "compiler": ["3.8.0", ""]})
 
 

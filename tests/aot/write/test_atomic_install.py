@@ -123,7 +123,7 @@ def test_a_bundle_that_no_reader_takes_does_not_replace_one(project: Project, fo
     with mock.patch("aot.c.files.header_text", lambda index: "of another bundle"):
         result = project.build(*TWO)
     assert result.exit_code == 1 and contents(folder) == before and folder.exists() == older
-    said = "bundle tiny-gfx942 was not written, as no reader would take it: include/tiny.h belongs to "
+    said = "bundle tiny-gfx942 was not written, because readers would reject it: include/tiny.h belongs to "
     assert result.stderr.startswith(f"aotbuild: error: {said}")
 
 

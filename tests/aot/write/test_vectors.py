@@ -126,13 +126,16 @@ def test_rounding_keeps_more_than_the_dtype_has():
     [
         ("def scale():\n    def scale_same_dtype(): ...", "r.py has no function 'scale_same_dtype'"),
         ("import nowhere\nscale = scale_same_dtype = None", "file r.py cannot be imported: ModuleNotFoundError"),
-        (REFERENCE.replace("(x, factor)", "(y, factor)"), "does not fit the call: missing a required argument: 'y'"),
+        (REFERENCE.replace("(x, factor)", "(y, factor)"), "does not match the call: missing a required argument: 'y'"),
         (REFERENCE.replace("(x, factor)", "(x, factor, more)"), "missing a required argument: 'more'"),
         ("x[7]", "reference scale raised IndexError: "),
-        ("(x, x)", "reference scale gave shapes [[3, 7], [3, 7]]; the call writes out [3, 7]"),
-        ("x.T * factor", "gave shapes [[7, 3]]; the call writes "),
+        ("(x, x)", "reference scale gave shapes [[3, 7], [3, 7]]; the call needs out [3, 7]"),
+        ("x.T * factor", "gave shapes [[7, 3]]; the call needs "),
         ("x.__imul__(2) * factor", "output array is read-only"),
-        (REFERENCE.replace(".astype(x.dtype)", ".astype(x.dtype) / 0"), "references disagree on what is finite"),
+        (
+            REFERENCE.replace(".astype(x.dtype)", ".astype(x.dtype) / 0"),
+            "references disagree on which values are finite",
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
@@ -152,7 +155,7 @@ def test_a_faulty_reference(tmp_path: Path, reference: str, words: str):
         (
             "{name: small, call",
             "@{name: small, floor: 1, call",
-            "'out' could as well be 0: it is at most 1.82e-01, the bound ",
+            "'out' is too small to test: its values are at most 1.82e-01, the error bound ",
         ),
         ("call: {rows: 2, cols: 32", "@call: {rows: 60000, cols: 32", "bytes; at most 16777216 are allowed"),
     ],
@@ -249,7 +252,7 @@ def test_what_a_reference_imports_is_part_of_it(tmp_path: Path, line: str, file:
 def test_a_build_with_cases(tmp_path: Path):
     """A bundle that was there stays as it is where a reference is at fault."""
     made = project(tmp_path)
-    assert ", 1 selftest case (1 more need what is not built)" in made.build("--filter", "T=float16").stdout
+    assert ", 1 selftest case (1 more need variants that are not built)" in made.build("--filter", "T=float16").stdout
     assert ", 2 selftest cases" in made.build().stdout
     before = set((made.folder_of() / "selftest").iterdir())
     made.manifest.write_text(edit(SCALE_CASES, ("rows: 3", "rows: 4")))
@@ -262,7 +265,7 @@ def test_a_build_with_cases(tmp_path: Path):
     (tmp_path / "r.py").write_text("def scale(): ...\n\n\ndef scale_same_dtype(): ...\n")
     assert made.build("--dry-run").exit_code == 0, "planning makes no arrays"
     result = made.build()
-    assert result.exit_code == 2 and "does not fit the call" in result.stderr
+    assert result.exit_code == 2 and "does not match the call" in result.stderr
     assert contents(made.output) == files
 
 
