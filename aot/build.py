@@ -132,7 +132,7 @@ def make(
 
 
 def compile_all(request: Request, bundles: list[PlannedBundle], console: Console) -> Outcome:
-    """Compile what is planned and not in the cache; write no bundle. Raises as `make` does."""
+    """Compile planned variants that are not in the cache, without writing bundles. Raises as `make` does."""
     cache = _cache(request)
     with cache.shared or nullcontext():
         return _compiled(request, bundles, console, cache)
@@ -141,7 +141,7 @@ def compile_all(request: Request, bundles: list[PlannedBundle], console: Console
 def _compile_shard(
     request: Request, bundles: list[PlannedBundle], console: Console, shard: Shard
 ) -> Outcome | None:  # fmt: skip
-    """Compile the jobs of a shard into the cache; None if one failed, once that was reported."""
+    """Compile the jobs of a shard into the cache. Returns None if one failed, after the failure was reported."""
     cache, jobs = _cache(request), _jobs(bundles)
     part = shard.of(jobs)
     console.print(f"shard {shard}: {len(part)} of {counted(len(jobs), 'job')}")
@@ -191,8 +191,7 @@ def _compile_again(
     request: Request, bundles: list[PlannedBundle], console: Console, cache: CompileCache, outcome: Outcome,
     doubtful: set[str],
 ) -> None:  # fmt: skip
-    """Compile kernels from a shared cache again whose recorded accesses contradict the manifest: their code does not
-    tell which is wrong."""
+    """Recompile kernels from a shared cache whose recorded accesses contradict the manifest: either may be wrong."""
     keys = doubtful & {key for bundle in bundles for key in keys_at_fault(bundle, outcome.kernels)}
     if keys:
         LOG.warning(
@@ -371,7 +370,7 @@ def _print_counts(console: Console, bundles: list[PlannedBundle]) -> None:
 
 
 def _print_calls(console: Console, request: Request, bundles: list[PlannedBundle]) -> None:
-    """Print what `--for` leaves of each bundle; in a dry run or a log, also the variants of each call."""
+    """Print the number of variants that `--for` selects in each bundle; in a dry run or a log, also those of each call."""
     if not request.calls:
         return
     for bundle in bundles:

@@ -1,5 +1,7 @@
-"""Keep compiled kernels and selftest vectors, by hashes of everything that decides them: in a folder of this machine,
-and optionally in a cache that machines share."""
+"""Cache compiled kernels and selftest vectors in a local folder, and optionally in a shared cache.
+
+Keys are hashes of everything that determines an entry.
+"""
 
 from __future__ import annotations
 

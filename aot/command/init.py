@@ -44,7 +44,7 @@ def _kernels(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...])
     help="Time limit for each file that is run.",
 )
 def init(kernels: tuple[tuple[Path, str], ...], output: Path | None, force: bool, timeout: float) -> None:
-    """Write a manifest for Triton kernels, an op each, from their bodies and from how their files launch them.
+    """Write a manifest for Triton kernels, one op each, from their bodies and their launches in the same file.
 
     `# decide:` marks what a person must decide. docs/howto/own-kernel.md explains how to declare further assumptions of
     a

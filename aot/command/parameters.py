@@ -20,14 +20,14 @@ EXIT_FAILED, EXIT_USAGE = 1, 2
 TIMEOUT_S: float = 600
 """Default time limit of one variant, and of each file that is run."""
 NATIVE = "native"
-"""Stands for the architectures of this machine's GPUs."""
+"""Name for the architectures of this machine's GPUs."""
 
 _SIZES = {"": 1, "B": 1, **UNITS, "TiB": 1 << 40}
 _DAYS = {"h": 1 / 24, "d": 1, "w": 7}
 
 
 class ManifestPath(click.Path):
-    """A manifest: the path of one, or the name of one that is shipped, which completion in shells offers."""
+    """A manifest, by its path, or by the name of a shipped one, which shells complete."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from aot.manifest.shipped import shipped_manifests

@@ -117,7 +117,7 @@ def _compiled(job: CompileJob, died: bool = False) -> CompiledKernel:
 
 
 class _WrongCodeError(Exception):
-    """The compiler made code that does not do what the kernel says."""
+    """The compiled code does not do what the kernel's source says."""
 
 
 class _Watch:
@@ -125,7 +125,7 @@ class _Watch:
 
     Attributes:
         accesses: kinds of access, by pointer.
-        early: the kernel may begin before those that precede it have ended.
+        early: the kernel may begin before preceding kernels have ended.
     """
 
     def __init__(self, job: CompileJob, target: Target, output: CompilerOutput):
@@ -291,8 +291,9 @@ def _refuse_unlaunchable(options: Any) -> None:
 
 
 def _waits(module: Any, job: CompileJob) -> bool:
-    """Tell if a kernel waits for those that precede it, and so may begin before they end. Raises `CompileError` if it
-    is to begin early and does not wait."""
+    """Return True if a kernel waits for preceding kernels, so that it may begin before they end. Raises `CompileError`
+    if it should begin early but does not wait.
+    """
     names: list[str] = []
     module.walk(lambda operation: names.append(operation.get_name()))
     waits = any(name.endswith("grid_dependency_wait") for name in names)
@@ -324,7 +325,7 @@ def _read_back(image: bytes, symbol: str) -> KernelMetadata:
 def _verify(
     kernel: CompiledKernel, layout: tuple[KernargField, ...], target: Target, more_faults: Iterable[str]
 ) -> None:
-    """Raise `CompileError` unless the code object is what the job's signature and target make the runtime expect."""
+    """Raise `CompileError` unless the code object matches the job's signature and target, as the runtime relies on."""
     metadata = kernel.metadata
     faults = [
         f"{what} is {found}, not {expected}"
@@ -381,7 +382,7 @@ def map_faults(signature: Sequence[tuple[str, str]], described: Sequence[Mapping
 
 @dataclass(frozen=True)
 class _Expected:
-    """Kernargs that the code objects of some jobs take, and the names of the pointers among them."""
+    """Kernargs that a code object must take, and the names of the pointers among them."""
 
     layout: tuple[KernargField, ...]
     pointers: frozenset[str]

@@ -168,8 +168,10 @@ class WorkspaceSpec(Spec):
 
 
 class BindSpec(Spec):
-    """A kernel parameter's value, with its type where the default is not right; a tensor, with the dims whose strides a
-    parameter that is a tuple has; a dtype; a layout; or a function, with the operands that it is also called with."""
+    """The value of a kernel parameter: an expression or tensor, a dtype, a layout, or a function with its operands.
+
+    An expression may have a `type`. A tensor that is bound to a tuple may have `dims`, whose strides the tuple has.
+    """
 
     value: Expr | None = Field(None, description="Default where `dims` are given: the tensor of the parameter's name.")
     type: KernargTypeName | None = None
@@ -219,7 +221,7 @@ class MeasuredSpec(Spec):
 
 
 class ModelledSpec(Spec):
-    """Configs that nobody has timed: what they were chosen by instead."""
+    """Configs that were chosen by a model instead of measured times."""
 
     by: str = Field(description="What chose them: figures of the code objects, a model, or configs that they follow.")
     figure: str = Field("", description="What that said.")
@@ -227,7 +229,7 @@ class ModelledSpec(Spec):
 
 
 class ConfigSpec(Spec):
-    """A tuned choice of a launch."""
+    """A configuration of a launch: block sizes and compiler options."""
 
     name: str = Field("", description="What tuning files, `overrides` and `explain` call it; default: by its position.")
     when: Expr = Field("", description="The calls that it serves; of those before it, none did.")

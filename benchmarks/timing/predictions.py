@@ -137,9 +137,9 @@ def _shared(xcd: np.ndarray, loaded: Callable[[np.ndarray], float]) -> Sharing:
     those of one."""
     units = min(len(xcd), NUM_CUS)
     each = len(xcd) / units
-    by_die = [loaded(xcd == x) / each for x in range(NUM_XCDS)]
+    by_xcd = [loaded(xcd == x) / each for x in range(NUM_XCDS)]
     fullest = min(float(np.bincount(xcd).max()), -(-units // NUM_XCDS))
-    return Sharing(units, fullest, max(by_die), sum(by_die), loaded(xcd >= 0) / each)
+    return Sharing(units, fullest, max(by_xcd), sum(by_xcd), loaded(xcd >= 0) / each)
 
 
 @cache
@@ -189,8 +189,8 @@ def head_sharing(programs: int, blocks: int, resident: int, causal: bool) -> Sha
     head = place // blocks if causal else place // (HEADS * blocks) * HEADS + place % HEADS
     units = min(count, NUM_CUS)
     each = count / units
-    by_die = [len(np.unique(head[xcd == x])) / each for x in range(NUM_XCDS)]
-    return Sharing(units, -(-units // NUM_XCDS), max(by_die), sum(by_die), len(np.unique(head)) / each)
+    by_xcd = [len(np.unique(head[xcd == x])) / each for x in range(NUM_XCDS)]
+    return Sharing(units, -(-units // NUM_XCDS), max(by_xcd), sum(by_xcd), len(np.unique(head)) / each)
 
 
 class Model:

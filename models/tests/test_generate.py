@@ -41,7 +41,7 @@ def test_the_command_continues_texts(
     new = [[*row, end][: [*row, end].index(end)] for row in found.tolist()]
     assert written.out == "".join(f"{text}{tokens.decode(row)}\n" for text, row in zip(texts, new, strict=True))
     lines = written.err.splitlines()
-    assert lines[0] == "generation_config.json asks for num_beams 4, which is not supported and left out"
+    assert lines[0] == "generation_config.json asks for num_beams 4, which is not supported and was ignored"
     assert lines[1].startswith("memory: weights 0.") and " a cache of 64 tokens " in lines[1]
     assert lines[2].startswith(f"17 tokens of prompts, 0 of them shared; {sum(map(len, new))} new ones in ")
 

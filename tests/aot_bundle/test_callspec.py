@@ -27,7 +27,7 @@ def planned(index: records.Index, num_cus: int | None = 64, op: str = "reduce", 
     ("changes", "message"),
     [
         ({"dtypes": {}}, "reduce: the dtype of T is missing; allowed: float16, bfloat16"),
-        ({"dtypes": {"T": "float15"}}, "reduce: 'float15' is not a known dtype; did you mean 'float16'?"),
+        ({"dtypes": {"T": "float15"}}, "reduce: unknown dtype 'float15'; did you mean 'float16'?"),
         ({"dtypes": {"T": "bfloat16", "total": "float16"}, "shapes": {"total": (8,)}}, "argument 'total' is float16"),
         ({"dims": {"rows": 8}}, "reduce: the extent of cols, a dim of 'x', is missing"),
         ({"dims": {"rows": 8, "colls": 1}}, "reduce has no dim 'colls'; did you mean 'cols'?"),

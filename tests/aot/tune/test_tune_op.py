@@ -155,7 +155,7 @@ def test_recorded_calls(modelled_run: Tuned):
 
 
 REFUSED = (
-    (("--arch", "gfx1100"), 1, "the model of time has no constants for gfx1100; it has some for gfx942"),
+    (("--arch", "gfx1100"), 1, "the model of time does not support gfx1100; supported: gfx942"),
     (("--device", "emulator"), 1, "such times mean nothing, so they are written only to a file given with -o"),
     (("--device", "emulator:gfx90a"), 1, "(gfx90a), but --arch is gfx942"),
     (("--group", "bass"), 1, "the space has no group 'bass' for gfx942; did you mean 'base'?"),

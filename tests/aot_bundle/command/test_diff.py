@@ -113,7 +113,7 @@ def test_ops_and_variants_that_come_and_go(small_bundle: Path, tmp_path: Path):
     left = ops["affine"].removed[1].variants
     assert len(left) == 1 and "general" in left[0] and left[0] in lines
     gone = len(ops["affine"].removed[0].variants)
-    assert f"gone: {gone} variants of T=float16" in lines and "gone: 1 variant of values that both have" in lines
+    assert f"gone: {gone} variants of T=float16" in lines and "gone: 1 variant of values in both" in lines
     assert any(line.startswith("is gone, with ") for line in lines)
     assert any(line.startswith("case ") and line.endswith(" of ramp is gone") for line in lines)
     back = {op.op: op for op in compare(other, small_bundle).ops}

@@ -71,7 +71,7 @@ def test_the_library_and_each_device(machine: Path):
     (machine / MI300X.pci / "current_compute_partition").write_text("CPX\n")
     (machine / MI300X.pci / "current_memory_partition").write_text("NPS4\n")
     one = [
-        "    38 compute units, 1 die at 2100 MHz, 65536 bytes of LDS",
+        "    38 compute units, 1 XCD at 2100 MHz, 65536 bytes of LDS",
         "    24.0 GiB of memory at 1300 MHz",
         "    partition mode: compute CPX, memory NPS4 (0000:c1:00.0)",
     ]
@@ -120,7 +120,7 @@ def test_a_library_without_the_name_that_others_look_for(
 def finds_library(path: str) -> None:
     result = CliRunner().invoke(main, ["doctor"])
     assert f" hip: version 7.2.26015, {path} (in ROCM_PATH)" in f" {' '.join(result.output.split())}"
-    assert result.exit_code == 0 and "8 dies at 2100 MHz" in result.output, result.output
+    assert result.exit_code == 0 and "8 XCDs at 2100 MHz" in result.output, result.output
 
 
 def test_over_the_double(hip_double: DoubleLibrary):
@@ -232,7 +232,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(extras.metadata, "requires", missing)
     assert list(extras.extra_lines("builder", "aotbuild", "build")) == [
-        "builder: not known, as aotbuild is not installed as a package"
+        "builder: unknown, because aotbuild is not installed as a package"
     ]
 
 

@@ -59,7 +59,7 @@ def test_from_a_key_to_a_verified_bundle(files: tuple[Path, Path], small_copy: P
 def test_what_is_not_whole_is_not_signed(files: tuple[Path, Path], small_copy: Path):
     next((small_copy / "code").iterdir()).write_bytes(b"other")
     result = aotbundle("sign", small_copy, "--key", files[0])
-    assert result.exit_code == 1 and "not whole" in result.stderr and "was altered" in result.stderr
+    assert result.exit_code == 1 and "is damaged" in result.stderr and "was altered" in result.stderr
     assert not (small_copy / SIGNATURE).exists()
 
 

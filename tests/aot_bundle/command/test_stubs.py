@@ -51,7 +51,7 @@ def test_two_bundles_of_one_name_that_differ(rows_bundles: Path, tmp_path: Path)
             shutil.copytree(folder, tmp_path / "dist" / folder.name)
     edit_index(tmp_path / "dist/rows-sm_90", lambda index: index["ops"][0]["scalars"][0].pop("default"))
     result = aotbundle("stubs", tmp_path / "dist", "-o", tmp_path)
-    assert result.exit_code == 1 and "are both called 'rows', but their ops differ" in result.stderr
+    assert result.exit_code == 1 and "are both named 'rows', but their ops differ" in result.stderr
     assert not (tmp_path / "aot_bundles").exists()
 
 

@@ -49,7 +49,7 @@ def test_the_command(rows_bundle: Path, tmp_path: Path):
     timeline = tmp_path / "timeline.json"
     result = run(rows_bundle, *SOFTMAX, "--time", "--timeline", timeline)
     assert result.exit_code == 0, result.output
-    for part in ("us, modelled", "GB/s of device memory", "of 400 workgroups stands for all", "not measured",
+    for part in ("us, modelled", "GB/s of device memory", "of 400 workgroups represents all", "not measured",
                  "latency of loads", "instructions that wait longest", "s_waitcnt"):  # fmt: skip
         assert part in result.output
     assert max(map(len, result.output.splitlines())) <= 100
@@ -83,7 +83,7 @@ def test_the_data(rows_bundle: Path):
 
 
 @pytest.mark.parametrize("arguments, words", [
-    (("--timeline", "x.json"), "--timeline needs --time"), (("--time", "--by-instruction"), "give one of them"),
+    (("--timeline", "x.json"), "--timeline needs --time"), (("--time", "--by-instruction"), "exclude each other"),
 ])  # fmt: skip
 def test_options_that_do_not_go_together(rows_bundle: Path, arguments: tuple[str, ...], words: str):
     result = run(rows_bundle, *SOFTMAX, *arguments)
@@ -93,7 +93,7 @@ def test_options_that_do_not_go_together(rows_bundle: Path, arguments: tuple[str
 def test_a_kernel_with_an_instruction_that_has_no_cost(rows_bundle: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(costs, "is_transcendental", lambda instruction: False)
     result = run(rows_bundle, *SOFTMAX, "--time")
-    assert result.exit_code == 1 and "no cost for it on gfx942" in result.stderr
+    assert result.exit_code == 1 and "does not know its cost on gfx942" in result.stderr
     assert re.search(r"v_exp_f32 at pc 0x[0-9a-f]+ of softmax_rows", result.stderr), result.stderr
 
 
@@ -154,7 +154,7 @@ def test_keys_are_fetched_once_by_the_workgroups_that_share_them(flash: Path):
     apart = attention(flash, heads=64, heads_kv=64, seqlen_q=128)
     assert apart.sharing.distinct == pytest.approx(apart.sharing.units)
     together = attention(flash, heads=64, heads_kv=1, seqlen_q=128)
-    assert together.sharing.distinct == pytest.approx(1) and together.sharing.dies == pytest.approx(8)
+    assert together.sharing.distinct == pytest.approx(1) and together.sharing.sum_by_xcd == pytest.approx(8)
 
 
 @pytest.mark.slow

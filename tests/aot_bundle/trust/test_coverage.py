@@ -257,4 +257,4 @@ def test_bundles_of_one_architecture_are_compared_by_their_files(small_copy: Pat
     assert merge_bundles([small_copy, same], tmp_path / "a.aotb") == {"gfx942": small_copy}
     (Path(same) / "include/small.h").write_bytes((Path(same) / "include/small.h").read_bytes() + b"\n")
     result = aotbundle("merge", small_copy, same, "-o", tmp_path / "b.aotb")
-    assert result.exit_code == 1 and "are both for gfx942, and differ" in result.output
+    assert result.exit_code == 1 and "are both for gfx942, but differ" in result.output

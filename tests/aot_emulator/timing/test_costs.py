@@ -70,7 +70,7 @@ def test_passes_are_those_of_the_peak_rates(arch: str):
 
 def test_an_instruction_without_a_cost_is_refused_by_name():
     instruction = replace(decoded("v_add_f32 v0, v1, v2"), mnemonic="v_bogus_f32")
-    with pytest.raises(UnsupportedInstructionError, match=r"v_bogus_f32.*no cost for it on gfx942") as error:
+    with pytest.raises(UnsupportedInstructionError, match=r"v_bogus_f32.*does not know its cost on gfx942") as error:
         cost_of(instruction, machine_of("gfx942"))
     assert error.value.mnemonic == "v_bogus_f32"
     for name in ("s_bogus", "v_mfma_f32_64x64x1_f16"):
@@ -79,7 +79,7 @@ def test_an_instruction_without_a_cost_is_refused_by_name():
 
 
 def test_an_architecture_without_constants_is_refused():
-    with pytest.raises(DeviceError, match=r"no constants for gfx1100; it has some for gfx942, gfx90a, gfx950"):
+    with pytest.raises(DeviceError, match=r"does not support gfx1100; supported: gfx942, gfx90a, gfx950"):
         machine_of("gfx1100")
 
 

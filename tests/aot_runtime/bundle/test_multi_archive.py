@@ -137,9 +137,9 @@ def test_what_does_not_belong_together(whole: Files, rows_copy: Path, tmp_path: 
     own = inner(whole[AMD], tmp_path)
     used = next(name for name in own if name.startswith("selftest/"))
     for files, text in (
-        ({**whole, "selftest/0123456789abcdef.npz": b"x"}, "is stored for several architectures, and is of none"),
+        ({**whole, "selftest/0123456789abcdef.npz": b"x"}, "is stored for several architectures, but used by none"),
         ({**whole, used: own[used]}, f"gfx942: {used} is there twice"),
-        ({name: data for name, data in whole.items() if name != NVIDIA}, "several architectures, and is of gfx942"),
+        ({name: data for name, data in whole.items() if name != NVIDIA}, "several architectures, but used by gfx942"),
     ):
         assert any(text in fault for fault in faults(packed(path, files))), text
         assert open_bundle(path, "emulator").arch == "gfx942"  # none of it changes what the bundle says
