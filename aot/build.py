@@ -370,7 +370,7 @@ def _print_counts(console: Console, bundles: list[PlannedBundle]) -> None:
 
 
 def _print_calls(console: Console, request: Request, bundles: list[PlannedBundle]) -> None:
-    """Print the number of variants that `--for` selects in each bundle; in a dry run or a log, also those of each call."""
+    """Print the number of variants that `--for` selects in each bundle; in a dry run, also those of each call."""
     if not request.calls:
         return
     for bundle in bundles:

@@ -1,4 +1,4 @@
-"""Shards of a build's compile jobs, for Slurm arrays, make and matrices of CI; the list of jobs as JSON."""
+"""Shards of a build's compile jobs, for Slurm arrays, make and CI matrices, and the list of jobs as JSON."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class Shard:
         return f"{self.number}/{self.count}"
 
     def of(self, jobs: Mapping[str, T]) -> dict[str, T]:
-        """Every `count`-th job in the order of keys. Keys are hashes, so each shard has its part of the long jobs."""
+        """Return every `count`-th job in the order of keys. Keys are hashes, so long jobs spread over all shards."""
         return {key: jobs[key] for key in islice(sorted(jobs), self.number - 1, None, self.count)}
 
 

@@ -122,8 +122,8 @@ def _back_end_reason(error: Exception, evidence: Evidence) -> str:
 
 
 def _told(item: Diagnostic, foreign: Sequence[ForeignCode]) -> tuple[str, bool]:
-    """Return a diagnostic's text, and whether that names a place in the kernel: compilers do not know that of foreign
-    code.
+    """Return a diagnostic's text, and True if it names a place in the kernel. Compilers do not know the place of
+    foreign code.
     """
     code = next((code for code in foreign if code.is_of(item.message)), None)
     return _at(item.message, code) if code and not item.place else (str(item), bool(item.place))

@@ -110,7 +110,7 @@ class CompilerOutput:
 
     @classmethod
     def of_process(cls, folder: Path, pid: int | None) -> list[CompilerOutput]:
-        """Find the output of the compilation that a process died in, in its folder of temporary files."""
+        """Find the output of compilations that a process did not finish, in its folder of temporary files."""
         return [cls.within(path) for path in sorted(folder.glob(f"{_PREFIX}{pid}-*"))]
 
     def text(self) -> str:

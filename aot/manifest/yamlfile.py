@@ -212,7 +212,7 @@ class _Plain:
 
 
 class _Member(NamedTuple):
-    """A key of a mapping and its value, with a flag for keys merged by `<<`."""
+    """A key of a mapping and its value, and a flag for keys merged by `<<`."""
 
     key: Node
     value: Node

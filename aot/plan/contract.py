@@ -1,6 +1,6 @@
 """Make the contract of a manifest's op (`aot_runtime.contract.records.Op`): resolve names, check expressions.
 
-There is one contract per architecture: tuning files and `arch` in expressions make them differ.
+Contracts differ by architecture, through tuning files and `arch` in expressions.
 """
 
 from __future__ import annotations
@@ -30,10 +30,10 @@ _WITHOUT_STRIDES = ("tensors", "scalars", "require", "derived", "exclude", "over
 
 
 def build_contract(manifest: Manifest, op_name: str, arch: str, options: Iterable[str]) -> records.Op:
-    """The contract of one op for one architecture. Raises `ManifestError` at the first fault.
+    """Make the contract of an op for an architecture. Raises `ManifestError` at the first fault.
 
     Args:
-        options: names of compiler options, of any backend.
+        options: names of compiler options of all backends.
     """
     return _Contract(manifest, op_name, arch, frozenset(options)).build()
 
@@ -258,7 +258,7 @@ class _Contract:
                 )
 
     def _check_optionals(self, op: records.Op) -> None:
-        """A kernel must be able to know whether an optional tensor is there, and how it lies: axes are picked by it."""
+        """Check that axes tell a kernel which optional tensors are present, and which dim is innermost."""
         picks = {axis.pick for axis in op.axes if axis.rule == "equal"}
         for tensor in op.tensors:
             presence = presence_of(tensor)
@@ -304,17 +304,17 @@ class _Contract:
 
 
 def presence_of(tensor: records.Tensor) -> str:
-    """The condition under which a tensor is there, in canonical spelling; empty: always."""
+    """Return the condition under which a tensor is present, in canonical spelling; empty if it always is."""
     return presence(tensor.name, tensor.optional, tensor.when)
 
 
 def innermost_of(tensor: records.Tensor, dim: int) -> str:
-    """The condition under which a dim of a tensor is the innermost, in canonical spelling."""
+    """Return the condition under which a dim of a tensor is the innermost, in canonical spelling."""
     return parse(f"innermost({tensor.name}, {dim})").text
 
 
 def positional(value: Expression, tensors: Mapping[str, records.Tensor]) -> Expression:
-    """The same with each dim that `LAYOUT_QUERIES` ask about by position, as planners do."""
+    """Replace dims in arguments of `LAYOUT_QUERIES` by their positions, as planners expect."""
     text = value.text
     for function, name, *rest in value.queries:
         if function in LAYOUT_QUERIES and name in tensors:

@@ -1,4 +1,4 @@
-"""Bind parameters to tensors as descriptors, which the host makes.
+"""Bind parameters to tensors as descriptors made by the host.
 
 A Gluon kernel gets a tensor map, which has a layout and needs an aligned tensor; a Triton kernel gets pointers.
 """
@@ -62,7 +62,7 @@ def descriptor(
 
 
 def _dims(tensor: records.Tensor, given: BindSpec) -> tuple[int, ...]:
-    """The tensor's dims in the order of the descriptor's. Raises `ExpressionError` for one that the tensor lacks."""
+    """Return the tensor's dims in the descriptor's order. Raises `ExpressionError` for a dim that the tensor lacks."""
     if given.dims is None:
         return tuple(range(len(tensor.shape)))
     return tuple(stride_position(tensor, dim) for dim in given.dims)
@@ -71,7 +71,7 @@ def _dims(tensor: records.Tensor, given: BindSpec) -> tuple[int, ...]:
 def _descriptor_fault(
     tensor: records.Tensor, block: Sequence[Any], dims: Sequence[int], known: Mapping[str, Any]
 ) -> str:
-    """The reason why a tensor has no descriptor with blocks of these extents; empty if it has one."""
+    """Return why a tensor cannot have a descriptor with blocks of these extents; empty if it can."""
     rank = len(tensor.shape)
     if len(block) != rank:
         return f"its block has {len(block)} extents, but '{tensor.name}' has {rank} dims"
@@ -92,7 +92,7 @@ def _map_layout(
     scope: LaunchScope, name: str, given: BindSpec, block: Sequence[int], dtype: str, variant: VariantSpec,
     known: Mapping[str, Any],
 ) -> MapLayout:  # fmt: skip
-    """The layout that the manifest gives a tensor map, else the one with the widest pattern."""
+    """Return the layout that the manifest gives a tensor map, or else the one with the widest pattern."""
     bits = 8 * DTYPES[dtype].size
     if given.layout is None:
         return widest_layout(block, bits)

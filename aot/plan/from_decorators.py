@@ -1,8 +1,8 @@
 """Complete an op from its kernel's decorators, so that the manifest need not repeat them.
 
 The configs of `@triton.autotune` become available to `from_kernel`. A value of `@triton.heuristics` that the manifest
-does not give becomes what a person would write: an entry of `bind` if the point of a variant decides it, an axis if it
-is a condition, an option of each config if it is a constant.
+does not give becomes an entry of `bind` if the point of a variant decides it, an axis if it is a condition, and an
+option of each config if it is a constant.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ from .kinds import value_kind
 
 
 def with_kernels(manifest: Manifest, op: str, kernels: Sequence[KernelSource]) -> Manifest:
-    """The manifest with what the kernel of each launch of an op says of it. Raises `ManifestError`."""
+    """Return the manifest, with an op completed from the decorators of its kernels. Raises `ManifestError`."""
     spec = manifest.spec.ops[op]
     configs: dict[str, tuple[ConfigSpec, ...]] = {}
     for index, (launch, kernel) in enumerate(zip(spec.launches, kernels, strict=True)):
@@ -58,7 +58,7 @@ def _config(manifest: Manifest, op: str, index: int, number: int, config: TunedC
 
 
 class _Taking:
-    """Takes the heuristics of one launch's kernel into an op."""
+    """Adds the heuristics of one launch's kernel to an op."""
 
     def __init__(
         self,
@@ -113,7 +113,7 @@ class _Taking:
         return self._spec.model_copy(update={"launches": launches})
 
     def _value(self, heuristic: Heuristic) -> Expression:
-        """The heuristic's expression with what each argument of the kernel is in the op."""
+        """Return the heuristic's expression, with each argument of the kernel replaced by what it is in the op."""
         function = heuristic.function
         if not function.expression:
             raise self._error(heuristic, f"is not an expression: {function.reason}. Bind it")
@@ -149,14 +149,14 @@ class _Taking:
         raise self._error(heuristic, f"depends on {name}, which the op does not define. Bind it")
 
     def constant(self, heuristic: Heuristic, name: str) -> ast.expr | None:
-        """The value that all configs have for a name; None if no config has it."""
+        """Return the value that all configs have for a name; None if no config has it."""
         values = {config.blocks[name] for config in (*self._configs, *self._laid) if name in config.blocks}
         if len(values) > 1 or (values and not all(name in config.blocks for config in self._configs)):
             raise self._error(heuristic, f"depends on {name}, which differs by config. Bind it")
         return _tree(literal(values.pop())) if values else None
 
     def is_there(self, tensor: str) -> bool:
-        """Tell whether every call has an argument, as all have but optional tensors."""
+        """Return True if every call has the tensor: it is not optional."""
         spec = self._spec.tensors.get(tensor)
         return spec is None or (not spec.optional and spec.when == "")
 
@@ -194,7 +194,7 @@ class _Taking:
 
 
 class _Substitution(ast.NodeTransformer):
-    """Puts what arguments are in the op in their place."""
+    """Replaces names of arguments by what they are in the op."""
 
     def __init__(self, taking: _Taking, heuristic: Heuristic):
         self._taking, self._heuristic = taking, heuristic
@@ -203,7 +203,7 @@ class _Substitution(ast.NodeTransformer):
         return self._taking.meaning(self._heuristic, node.id)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        """Functions keep their names; of `null`, and of a tensor that is always there, `given` is known."""
+        """Keep names of functions, and evaluate `given` for `null` and for tensors that are always present."""
         assert isinstance(node.func, ast.Name)
         arguments = [self.visit(argument) for argument in node.args]
         if node.func.id == "given":
@@ -214,7 +214,7 @@ class _Substitution(ast.NodeTransformer):
 
 
 class _ConfigNames(ast.NodeTransformer):
-    """Puts the constants of configs in the place of their names, in what a parameter is bound to."""
+    """Replaces names of configs' constants by their values, in the binding of a parameter."""
 
     def __init__(self, taking: _Taking, heuristic: Heuristic):
         self._taking, self._heuristic = taking, heuristic

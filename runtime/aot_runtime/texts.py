@@ -11,7 +11,7 @@ ID_LENGTH = 12
 
 
 LONG_INTEGER = 128
-"""Most bits of an integer to show in digits."""
+"""Maximum number of bits of an integer to show in digits."""
 
 
 class _Shown(reprlib.Repr):
