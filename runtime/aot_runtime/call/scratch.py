@@ -37,7 +37,7 @@ def scratch_name(kernarg: str, number: int) -> str:
 
 
 def scratch_of(decision: Decision, numbers: Sequence[int], memory: DeviceMemory, namespace: dict[str, Any]) -> Scratch:
-    """Return the scratch memory of the launches with these numbers. Sizes are names, so one source serves all shapes."""
+    """Return the scratch memory of the launches with these numbers. Sizes are names, so one source serves all."""
     spaces = [space for space in _spaces(decision, numbers) if space[1]]
     if not spaces:
         return Scratch(frozenset())
