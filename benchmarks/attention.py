@@ -4,15 +4,14 @@
 
 `--float8 dist/attention_quantised-sm_90`, the bundle of manifests/attention_quantised.yaml, measures float8, too.
 
-All of them work on the same tensors, in device memory, outputs of ours given. Times are those of the device, between
-two events around as many calls as take about 20 ms; the backends take turns, round by round; medians are shown. A
-matrix product of M x N x K counts 2 M N K; a causal mask halves the work. Caches are not flushed between calls. The
-difference is the largest between our result and torch's first backend, both in their own dtype.
+All backends use the same tensors in device memory; our outputs are preallocated. Device times are measured between two
+events around about 20 ms of calls. The backends take turns, and medians are shown. A matrix product of M x N x K counts
+2 M N K; a causal mask halves the work. Caches are not flushed between calls. The difference is the largest between our
+result and that of torch's first backend.
 
-A shape with fewer heads of K and V than of Q (16/2), of sequences of different lengths (v: from half to one and a half
-times the given length, one behind the other), with a soft-cap of 50 (s) or with ALiBi (a) is also set beside the plain
-shape, as parts of its TFLOP/s. float8 is set beside ours of 16 bits; its numbers are the same, rounded to e4m3, with
-factors of 1.
+These shapes are also shown as fractions of the plain shape's TFLOP/s: fewer heads of K and V than of Q (16/2),
+concatenated sequences of different lengths (v: half to one and a half times the given length), a soft-cap of 50 (s),
+and ALiBi (a). float8 is compared with our 16-bit attention, for the same values rounded to e4m3 and scales of 1.
 """
 
 from __future__ import annotations

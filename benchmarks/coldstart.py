@@ -2,10 +2,10 @@
 
     aotbuild --arch sm_90 manifests/attention.yaml && python benchmarks/coldstart.py dist/attention-sm_90
 
-Each run is a process of its own (its script is in benchmarks/cold); the clock starts before the process does and stops
-when the result is in host memory. All ways take turns; one run of each beforehand fills the page cache and, where it
-is kept, Triton's cache. The least that any program can do, the driver's API through ctypes with the same code object,
-is the base of the ratios. Every result is checked.
+Each run is a separate process (scripts are in benchmarks/cold). The clock starts before the process does, and stops
+when the result is in host memory. All candidates take turns, after a warm-up run of each that fills the page cache and
+Triton's cache. Ratios are relative to the minimum: the driver's API through ctypes, with the same code object. Every
+result is checked.
 """
 
 from __future__ import annotations

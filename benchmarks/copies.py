@@ -1,14 +1,14 @@
-"""Cost of copies between numpy arrays and the device's memory, and whether they wait for the device's work.
+"""Cost of copies between numpy arrays and device memory, on an idle device and behind other work.
 
     python benchmarks/copies.py
     python benchmarks/copies.py cuda:0 --sizes 4KiB 1MiB --rounds 51
 
-Arrays on both sides are there beforehand; those of numpy are not pinned. "host" is the time until the call returns on
-an idle device, "done" that until the bytes are there, and GB/s follow from it. "behind work" is the time until a call
-returns that is given while the stream has milliseconds of work: a call that waits for no more than it must returns as
-on an idle device. All ways take turns, round by round; medians are shown, in microseconds. The ways to the device are
-checked with a source that is overwritten at once. torch and cupy are measured beside where they are installed, and
-beside them what one would write by hand: the API's copy of memory that is not pinned, and a wait for the stream.
+Arrays are allocated beforehand; numpy's are not pinned. "host" is the time until the call returns on an idle device,
+and "done" the time until the bytes have arrived, from which GB/s follow. "behind work" is the time until the call
+returns if the stream has milliseconds of work: a call that need not wait returns as on an idle device. All candidates
+take turns; medians are shown in microseconds. Copies to the device are checked by overwriting the source at once. torch
+and cupy are included if they are installed, and so is hand-written code: the API's copy of unpinned memory, and a wait
+for the stream.
 """
 
 from __future__ import annotations

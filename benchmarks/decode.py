@@ -2,12 +2,12 @@
 
     aotbuild --arch sm_90 manifests/decode.yaml && python benchmarks/decode.py dist/decode-sm_90
 
-One query token for each sequence. All work on the same tensors, in device memory, outputs of ours given. Times are
-those of the device, between two events around as many calls as take about 20 ms; all take turns, round by round;
-medians are shown. The bytes are those of K and V, each read once, of quantised caches with their factors, which int8
-has for each token, float8 for each head; a number behind a name is the size of blocks. A copy reads half of the bytes
-of 16 bits and writes half. Caches are not flushed between calls: shapes should be larger than the L2. The difference is
-the largest between our results and torch's, but for those of quantised caches.
+Each sequence has one query token. All candidates use the same tensors in device memory; our outputs are preallocated.
+Device times are measured between two events around about 20 ms of calls. All take turns, and medians are shown. Bytes
+are those of K and V, each read once, and of the scales of quantised caches (for each token with int8, for each head
+with float8). A number after a name is the block size. The copy reads half of the 16-bit bytes and writes half. Caches
+are not flushed between calls, so shapes should exceed the L2. The difference is the largest between our results and
+torch's, except for quantised caches.
 """
 
 from __future__ import annotations

@@ -2,8 +2,8 @@
 
     aotbundle emulate -- python -m tests.rocm run FOLDER python benchmarks/emulated_driver.py dist/first-gfx942
 
-where `python -m tests.rocm install FOLDER` has fetched AMD's HIP. A launch is one of attention of a single tile, which
-is waited for; the emulator's own driver runs the same code object in this process.
+where `python -m tests.rocm install FOLDER` has fetched AMD's HIP. A launch is attention with a single tile, including
+the wait for it. For comparison, the emulator's own driver runs the same code object in this process.
 """
 
 from __future__ import annotations

@@ -1,12 +1,12 @@
-"""Speed of the emulator: wavefronts' instructions a second, in each of its modes, and its start.
+"""Speed of the emulator: wave-instructions per second in each mode, and its start-up time.
 
     aotbuild --arch gfx942 manifests/attention.yaml benchmarks/emulated/manifest.yaml
     python benchmarks/emulator.py dist/attention-gfx942 dist/emulated-gfx942
 
 Each mode runs the same calls: a matrix product of float16 and causal attention of float16 [1, 4, 1024, 64]. All modes
-take turns, one round beforehand is thrown away, medians are shown; every result is compared with lockstep's. The start
-is that of a process of its own, from before it opens the bundle to the end of its first launch, of one workgroup or a
-few; starting Python and importing numpy come before.
+take turns after a warm-up round; medians are shown. Every result is compared with lockstep's. The start-up time is
+measured in a separate process, from before it opens the bundle to the end of its first launch of one or a few
+workgroups. It does not include starting Python and importing numpy.
 """
 
 from __future__ import annotations

@@ -14,9 +14,9 @@ Linear layers: activations [m, k] and weights [n, k], in device memory, outputs 
     int8_prepacked               linear_int8_prepacked, the same
     lora                         lora_linear, one adapter of rank 16, float16; torch.mm and two more for the adapter
 
-All that is compared works on the same tensors and is captured in graphs, so that the time of small products is that of
-the device: between two events around as many replays as take about 20 ms. A graph goes through several copies of the
-weights, more than caches hold. Ways take turns, round by round; medians are shown. A product counts 2 m n k.
+All candidates use the same tensors and are captured in graphs, so that device times are measured even for small
+products: between two events around about 20 ms of replays. A graph uses several copies of the weights, more than caches
+hold. Candidates take turns, and medians are shown. A product counts 2 m n k.
 """
 
 from __future__ import annotations

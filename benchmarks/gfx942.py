@@ -1,14 +1,14 @@
-"""Modelled times of our kernels for gfx942 beside those of peers: same compiler, same emulator, same model.
+"""Modelled times of our kernels for gfx942 beside those of peers, with the same compiler, emulator and model.
 
     python benchmarks/gfx942.py fetch PEERS
     python benchmarks/gfx942.py run PEERS --results gfx942.jsonl --only attention
     python benchmarks/gfx942.py table PEERS --results gfx942.jsonl
 
-The peers are ROCm's perf-kernels, AITER's kernels of Triton, and Triton's tutorials. Their files are not kept here:
-`fetch` writes them to a folder, each of the commit and with the hash that `benchmarks/peers/sources.yaml` has. They are
-adopted by the manifests beside it, with their publishers' own configs: of a list for an autotuner the one that the
-model takes for the fastest stands for it. No GPU is needed, and none is asked: docs/timing.md says what a modelled time
-is worth. A kernel takes seconds to minutes; what is known is kept in the file of results.
+The peers are ROCm's perf-kernels, AITER's kernels of Triton, and Triton's tutorials. Their files are not in this
+repository: `fetch` writes them to a folder, at the commits and with the hashes of `benchmarks/peers/sources.yaml`. The
+manifests beside it use them with their publishers' configs. Of an autotuner's list, the config that the model finds
+fastest is used. No GPU is needed; docs/timing.md says how far to trust modelled times. A kernel takes seconds to
+minutes. Results are kept in a file.
 """
 
 from __future__ import annotations

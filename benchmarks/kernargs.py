@@ -1,4 +1,4 @@
-"""A launch's kernarg segment, filled in from the bundle's index alone: what a program without the runtime would do."""
+"""Fill in a launch's kernarg segment from the bundle's index alone, as a program without the runtime would."""
 
 from __future__ import annotations
 

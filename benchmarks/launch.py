@@ -2,11 +2,11 @@
 
     aotbuild --arch sm_90 manifests/rows.yaml && python benchmarks/launch.py dist/rows-sm_90
 
-With `--decode`, a call of two launches and scratch memory as well: attention of a query over keys in four parts.
+`--decode` adds a call with two launches and scratch memory: attention of a query over keys in four parts.
 
-A round enqueues a number of calls, takes the time, and only then waits for the device: "host" is the time per call
-before that wait, "done" after it. A round is shorter than a device's queue, so that no call waits for a slot in it.
-All ways take turns, round by round. Each way's result is checked; peers that are not installed are left out.
+A round enqueues a number of calls and then waits for the device. "host" is the time per call before the wait, and
+"done" the time after it. A round is shorter than a device's queue, so that no call waits for a free slot. All
+candidates take turns, and their results are checked. Peers that are not installed are omitted.
 """
 
 from __future__ import annotations

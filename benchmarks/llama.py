@@ -2,13 +2,14 @@
 
     aotbuild --arch sm_90 manifests/llama.yaml && python benchmarks/llama.py dist/llama-sm_90
 
-All layers have the same random numbers, each of them its own memory on the device. Prompts are of random tokens, each
-token is the likeliest. `step` is the time of a token of all sequences, from a replayed graph, the mean of those between
-two waits; `host` what the host is busy with for it, the median; `op by op` is a step that is not replayed. Weights are
-those that a step reads, GB/s how fast it reads them if it did nothing else; TFLOP/s are those of the prompts in the
-linear layers. transformers reads the same checkpoint from a temporary folder, where it is installed, and generates by
-its own `generate`: its step is the time of long texts less that of texts of one token. The difference is the largest of
-our logits after the prompts from transformers', as a part of the largest logit.
+All layers have the same random weights, in separate device memory. Prompts are random tokens, and each new token is the
+likeliest. `step` is the time for one token of all sequences by a replayed graph, averaged between two waits. `host` is
+the median time that the host is busy with a step, and `op by op` a step without a graph. Weights are the bytes that a
+step reads, and GB/s the rate if it did nothing else. TFLOP/s are those of the prompts in the linear layers.
+
+transformers, if installed, reads the same checkpoint from a temporary folder and uses its own `generate`. Its step is
+the time of long texts minus that of texts of one token. The difference is the largest between our logits after the
+prompts and transformers', relative to the largest logit.
 """
 
 from __future__ import annotations

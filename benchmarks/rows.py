@@ -3,11 +3,10 @@
     aotbuild --arch sm_90 manifests/rows.yaml manifests/memory.yaml
     python benchmarks/rows.py dist/rows-sm_90 dist/memory-sm_90
 
-All work on the same tensors, in device memory, outputs of ours given. Times are those of the device, between two events
-around as many calls as take about 20 ms; all take turns, round by round; medians are shown. Bytes are those that must
-be read and written, each once; the copy moves as many. Matrices are larger than caches are. Below the table are
-geometric means over each op's widths and dtypes. The difference is the largest between our results and torch's eager
-ones.
+All candidates use the same tensors in device memory; our outputs are preallocated. Device times are measured between
+two events around about 20 ms of calls. All take turns, and medians are shown. Bytes are the minimum to read and write;
+the copy moves as many. Matrices are larger than the caches. Geometric means over each op's widths and dtypes follow the
+table. The difference is the largest between our results and torch's eager ones.
 """
 
 from __future__ import annotations

@@ -3,10 +3,10 @@
     python examples/fmha.py -b=1 -h=16 -s=4096 -d=128 -mask=2 -lse=1
     python examples/fmha.py -device=emulator -b=1 -h=2 -s=100 -d=64 -mask=b:30,4 -bias=a
 
-The bundles of manifests/attention.yaml, and for 8 bits of manifests/attention_quantised.yaml, are looked for in
--bundles. One line says what was run, its time and rate, and whether the result is right; the status is 1 if it is not.
-A rate counts 2 (d + d_v) operations for each key that a query sees. The runtime is all that this needs; checking takes
-the numpy references of this checkout's kernels, too, which the builder loads as it does for a build (without Triton).
+Bundles of manifests/attention.yaml, and for 8 bits of manifests/attention_quantised.yaml, are searched in -bundles. One
+line shows the call, its time and rate, and the check of the result. The exit status is 1 if the result is wrong. A rate
+counts 2 (d + d_v) operations for each key that a query sees. Only the runtime is needed. Checks also need the numpy
+references of this checkout's kernels, which the builder loads as in a build, without Triton.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The peers' files: fetched, never kept here; each is of a commit that is pinned, and has the hash that is."""
+"""Fetch the peers' files, which are not in this repository. Commits and hashes are pinned."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""HIP by ctypes, as far as these programs need it: memory with a matrix in it, and 16-bit values."""
+"""A minimal HIP binding by ctypes for these programs: device memory with a matrix, and 16-bit values."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bundles of just the variants of our products that are compared."""
+"""Build bundles with only the variants of our products that are compared."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
 """AMD's libraries of kernels, and llama.cpp, in a folder: Debian's packages, pinned in `hipblaslt.txt`, ….
 
-They are fetched as `tests.rocm` fetches HIP, which they are run with: by apt, from the archive that the machine's apt
-uses.
+Like HIP in `tests.rocm`, they are fetched by apt, from the archive that the machine's apt uses.
 """
 
 from __future__ import annotations

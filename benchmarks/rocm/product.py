@@ -1,8 +1,8 @@
-"""Compute a product by one library, in a process with a GPU: D = op(A) op(B), by columns as BLAS has it.
+"""Compute a product with one library on a GPU: D = op(A) op(B), column-major as in BLAS.
 
     python product.py hipblaslt|rocblas|BUNDLE TYPE OPS M N K [--check]
 
-It is checked against float64, or run on whatever memory holds: for a model of its time that is the same.
+It is checked against float64. Without --check, memory is uninitialised, which does not change the modelled time.
 """
 
 from __future__ import annotations

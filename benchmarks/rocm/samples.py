@@ -1,4 +1,4 @@
-"""Products drawn at random, which the libraries' own benchmark programs run and compare with a product on the host."""
+"""Random products, which the libraries' own benchmark programs run and compare with a product on the host."""
 
 from __future__ import annotations
 

@@ -1,7 +1,8 @@
-"""Times of published problems by the model, from traces of one workgroup, and the baselines beside it.
+"""Predict times of published problems with the model, from traces of one workgroup, and with baselines.
 
-A trace has few steps of the loop; a problem's own number of them follows from the period, as in `aot_emulator.timing`.
-Which loads workgroups share is computed from their tiles here, where `aotbundle profile --time` runs them all.
+A trace has a few steps of the loop, and is extended to a problem's number of steps by its period, as in
+`aot_emulator.timing`. The loads that workgroups share are computed from their tiles; `aotbundle profile --time` runs
+all workgroups instead.
 """
 
 from __future__ import annotations

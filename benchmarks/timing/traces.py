@@ -1,4 +1,4 @@
-"""Compiles a configuration of a kernel for gfx942, runs one workgroup on the emulator, and keeps what it executed.
+"""Compile a configuration of a kernel for gfx942, run one workgroup on the emulator, and keep its trace.
 
 Traces are kept as pickles in a folder: compiling and running one takes a second or two.
 """

@@ -1,4 +1,4 @@
-"""Holds the model of time to published winners and times of an MI300X.
+"""Compare the model of time with published winners and times of an MI300X.
 
     python benchmarks/timing/validate.py trace --data DATA --traces TRACES --seconds 1200
     python benchmarks/timing/validate.py fit --data DATA --traces TRACES
@@ -6,9 +6,9 @@
     python benchmarks/timing/validate.py ranks --data DATA --traces TRACES
 
 DATA is a folder with the tables `mi300x_timings.csv` and `mi300x_winners.csv`, TRACES one where traces are kept.
-`trace` compiles and runs configurations for so many seconds, winners first. `fit` chooses the constants that are marked
-as fitted in `aot_emulator/timing/constants.py`, by the keys that `held_out.txt` does not have, and prints them. `times`
-and `ranks` report the keys of `held_out.txt`, which was written before anything was fitted, beside baselines.
+`trace` compiles and runs configurations for the given seconds, winners first. `fit` chooses the constants that are
+marked as fitted in `aot_emulator/timing/constants.py`, by the keys that `held_out.txt` does not have, and prints them.
+`times` and `ranks` report the keys of `held_out.txt`, which was written before anything was fitted, beside baselines.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The command that continues texts."""
+"""The command `aot_models.generate`."""
 
 from __future__ import annotations
 

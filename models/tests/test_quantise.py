@@ -1,4 +1,4 @@
-"""Packed weights: the layout by hand, and how near what is packed is to what was."""
+"""Packed weights: their layout, compared with one written by hand, and their errors."""
 
 from __future__ import annotations
 

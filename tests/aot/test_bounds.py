@@ -1,4 +1,4 @@
-"""What a build is given may be of any size and kind: it ends with a clear error, and soon."""
+"""Inputs of any size and kind end a build quickly with a clear error."""
 
 import os
 import subprocess

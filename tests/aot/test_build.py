@@ -1,4 +1,4 @@
-"""Builds again, elsewhere, side by side, interrupted, killed."""
+"""Builds that are repeated, moved, concurrent, interrupted or killed."""
 
 import os
 import resource

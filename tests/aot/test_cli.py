@@ -1,4 +1,4 @@
-"""The `aotbuild` command: what it takes, what it prints, how it exits."""
+"""The `aotbuild` command: arguments, output and exit status."""
 
 import importlib.metadata
 import os

@@ -1,4 +1,4 @@
-"""Kernels that were not written for a manifest, from `bind` to what their gfx942 code computes."""
+"""Kernels that were not written for a manifest, from `bind` to the results of their gfx942 code."""
 
 from pathlib import Path
 

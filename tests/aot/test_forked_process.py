@@ -1,4 +1,4 @@
-"""Users' files that fail in any way when they are run: a build names file and line, and fails."""
+"""Users' files that fail in any way when they are run: the build fails and names file and line."""
 
 import os
 import sys

@@ -1,4 +1,4 @@
-"""Infinite numbers from the manifest to the call and back. That NaN is refused is tested with what else is."""
+"""Infinite numbers from the manifest to the call and back."""
 
 import json
 import math

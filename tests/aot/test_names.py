@@ -1,4 +1,4 @@
-"""Names that mean something to Python, or to generated code: each is refused where it is written, or works in a call.
+"""Names with a meaning in Python or in generated code: each is refused in the manifest, or works in a call.
 
 The names are those of Python and of the runtime's own functions and generated sources. Every op of one bundle has some
 of them in its roles, so that each name is in each role once; all ops share one kernel.

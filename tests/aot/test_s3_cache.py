@@ -1,4 +1,4 @@
-"""Builds with a shared cache on a server of S3, over HTTP: how often it is asked, and what its faults cost."""
+"""Builds with a shared cache on a server of S3, over HTTP: the number of requests, and the cost of failures."""
 
 from __future__ import annotations
 

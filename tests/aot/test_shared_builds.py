@@ -1,4 +1,4 @@
-"""Builds of several machines with one shared cache: what one compiled, no other compiles."""
+"""Builds of several machines with one shared cache: each kernel is compiled by only one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls described in words: what of them is refused, and how that is said."""
+"""Calls described without arrays: refused ones and their errors."""
 
 from __future__ import annotations
 

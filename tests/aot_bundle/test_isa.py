@@ -1,4 +1,4 @@
-"""Instructions, loops and widths of AMD code, and what is required of them."""
+"""Instructions, loops and access widths of AMD code, and requirements on them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""kpack archives: files written by hand from AMD's description are read, and no forged one does harm."""
+"""kpack archives: files written by hand from AMD's description are read, and forged ones are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything is printed by one module, line by line, and nothing that a terminal obeys."""
+"""All output goes through one module, line by line, without control sequences."""
 
 from __future__ import annotations
 

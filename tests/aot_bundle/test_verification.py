@@ -1,4 +1,4 @@
-"""`verify` finds what is wrong with a bundle: damaged files, and an index that its code objects disagree with."""
+"""`verify` finds damaged files, and code objects that disagree with the index."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The emulator's driver: what every driver must do, bad input, scheduling, and the two entries of a kernel."""
+"""The emulator's driver: the tests of all drivers, bad input, scheduling, and the two entry points of a kernel."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Errors cross processes whole."""
+"""Errors keep their attributes across processes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Folders that others may write to: nothing in them is reached through a link, whatever is done."""
+"""Folders that others may modify: no operation follows links in them."""
 
 from __future__ import annotations
 

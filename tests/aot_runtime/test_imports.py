@@ -1,4 +1,4 @@
-"""The runtime stands alone: nothing of the builder, of triton or of torch is there when it runs."""
+"""The runtime is independent: it imports nothing of the builder, Triton or torch."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Opening bundles: which one, what is checked when, and how code objects are loaded."""
+"""Opening bundles: selection, checks, and loading of code objects."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tests look at in a Markdown page: its code blocks with the comment before them, and its tables."""
+"""Parts of a Markdown page for tests: code blocks with their preceding comments, and tables."""
 
 from __future__ import annotations
 

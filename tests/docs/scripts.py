@@ -1,4 +1,4 @@
-"""To build bundles, and to run scripts as they are, with launches carried out by numpy references."""
+"""Build bundles, and run scripts unchanged with launches executed by numpy references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/attention.md: its masks are read as it says, its calls work, and a module of one's own is built as it says."""
+"""docs/attention.md: its masks, calls and custom module work as shown."""
 
 from __future__ import annotations
 

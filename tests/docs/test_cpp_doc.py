@@ -1,4 +1,4 @@
-"""docs/cpp.md, the C of docs/bundle.md, and the example program: they compile, run, and list what there is."""
+"""docs/cpp.md, the C of docs/bundle.md, and the example program: they compile and run; tables are complete."""
 
 from __future__ import annotations
 

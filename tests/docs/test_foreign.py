@@ -1,5 +1,6 @@
-"""The kernels of examples/foreign: their files stay as they are, manifests make ops of them, and the emulator computes
-with these what numpy does in float64."""
+"""The kernels of examples/foreign: their files are unchanged, manifests make ops of them, and the emulator's results
+agree with numpy in float64.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/start.md and docs/howto: their files build, their code runs on the emulator, and prints what they say."""
+"""docs/start.md and docs/howto: their files build, and their code runs on the emulator and prints the shown output."""
 
 from __future__ import annotations
 

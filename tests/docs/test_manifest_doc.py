@@ -1,4 +1,4 @@
-"""docs/manifest.md says of every key what the schema says, and its examples build."""
+"""docs/manifest.md agrees with the schema on every key, and its examples build."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The other pages: code in them runs, and their tables list what there is."""
+"""The other pages: their code runs, and their tables are complete."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Changelog and metadata of the packages, which strangers look for first."""
+"""Changelog and metadata of the packages."""
 
 from __future__ import annotations
 

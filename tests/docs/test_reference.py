@@ -1,4 +1,4 @@
-"""The pages of docs/reference name all that there is, and nothing else; their code runs."""
+"""The pages of docs/reference are complete, and their code runs."""
 
 from __future__ import annotations
 

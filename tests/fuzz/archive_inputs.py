@@ -1,5 +1,4 @@
-"""Archives that were never packed: of a seed, or of several for different architectures, with edits of their entries,
-of what is laid out, and of the bytes."""
+"""Mutated archives, made from one seed or several for different architectures by edits of entries, layout and bytes."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Handle an archive of any content: open it, handle each bundle in it as that of a folder, and pack intact ones again,
-to the same bytes."""
+"""Handle an archive of any content: open it, handle each bundle in it like a folder's, and pack intact ones again to
+the same bytes.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Bundles that were never built: seeds, and edits of their index, code objects, vectors and files."""
+"""Mutated bundles: seeds with edits of their index, code objects, vectors and files."""
 
 from __future__ import annotations
 

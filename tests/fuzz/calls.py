@@ -1,4 +1,4 @@
-"""Many calls over the double of libamdhip64, whose launches do nothing: whether anything grows.
+"""Many calls over the double of libamdhip64, whose launches do nothing, must not leak.
 
 Most calls repeat an earlier one. Between them are calls of new shapes, calls that are refused or that the driver fails,
 and arrays, views, streams, events and exports that are made and dropped. After a start in which caches fill, neither

@@ -1,4 +1,4 @@
-"""Calls files that may be anything: taken, and written with another call, or refused with `CallsFileError`."""
+"""Read calls files of any content: they are accepted and extended by another call, or refused with `CallsFileError`."""
 
 from __future__ import annotations
 

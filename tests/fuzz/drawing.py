@@ -1,4 +1,4 @@
-"""Draws edits: of trees whose values are numbers, names, expressions and the like, and of bytes."""
+"""Draw random edits of bytes, and of trees with numbers, names, expressions and similar values."""
 
 from __future__ import annotations
 

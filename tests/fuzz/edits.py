@@ -1,8 +1,8 @@
-"""Edits of an input, as plain data: what was tried can be kept, read, made smaller and tried again.
+"""Edits of an input as plain data, so that failures can be stored, read, shrunk and repeated.
 
-An edit of a tree is `[action, path, …]`: `set` a value, `drop` it, `rename` its key, `copy` there what is at another
-path, `repeat` an item so many times. An edit of bytes is `[action, start, …]`: `put` bytes (in hex) over what is there,
-`insert` bytes, `cut` up to an end, `repeat` up to an end so many times. What an earlier edit took away is passed over.
+An edit of a tree is `[action, path, …]`: `set` a value, `drop` it, `rename` its key, `copy` another path's value there,
+`repeat` an item a number of times. An edit of bytes is `[action, start, …]`: `put` bytes (in hex) over existing ones,
+`insert` bytes, `cut` up to an end, `repeat` a range a number of times. Edits of removed parts are skipped.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Places of the numbers of an ELF image: its header, tables, notes, descriptors of kernels, and their code."""
+"""Find the numeric fields of an ELF image: header, tables, notes, kernel descriptors and code."""
 
 from __future__ import annotations
 

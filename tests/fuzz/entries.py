@@ -1,6 +1,6 @@
-"""Entries of a cache that may be anything, under a digest that fits: each is refused, or as good as a right one.
+"""Read cache entries of any content with valid digests: each is refused, or as good as a genuine one.
 
-What is taken goes into a bundle, and a reader has to find no fault in that.
+Accepted entries are put into a bundle, in which a reader must find no fault.
 """
 
 from __future__ import annotations

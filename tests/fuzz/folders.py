@@ -1,5 +1,5 @@
-"""Folders that hold what nobody put there for good: links, pipes and folders in the place of entries of a cache and of
-files of a bundle, before something is done to them and while it is done. Nothing outside may change, or be read.
+"""Handle hostile folders: links, pipes and folders replace cache entries and files of a bundle, before and during an
+operation. Nothing outside may change or be read.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Manifests that may be anything, as far as `aotbuild --dry-run` goes: a plan, or `ManifestError`.
+"""Plan manifests of any content, as `aotbuild --dry-run` does. The result is a plan or `ManifestError`.
 
 Kernel files are those of the seeds, unedited: they are Python code, which a build runs.
 """

@@ -1,5 +1,7 @@
-"""Archives whose files have names that a folder may not be able to have together: they are opened, and made, exactly
-where a folder on any file system can have them, by a second reading of the names."""
+"""Open and make archives whose file names may collide.
+
+They are accepted exactly if the names can coexist in a folder on any file system, by an independent check.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Trust policies that may be anything: the same in a file and made in a program, they are refused or taken alike, and
-what is taken decides about signers as a second, slow reading of the same words does."""
+"""Read trust policies of any content, from a file and from a program.
+
+Both are accepted or refused alike, and accepted ones decide about signers like an independent, slow implementation.
+"""
 
 from __future__ import annotations
 

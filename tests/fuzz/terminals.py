@@ -1,6 +1,9 @@
-"""Texts that a terminal would obey, in all that the commands print of: indices, names of files, arguments, kpack
-archives, manifests and what compilers say. Each input is run by its command, beside a clean one that has a harmless
-letter in the place of each such character: nothing raw is printed, JSON stays JSON, and there are as many lines."""
+"""Print inputs with terminal control sequences.
+
+They occur in everything that the commands print: indices, file names, arguments, kpack archives, manifests and compiler
+output. Each command also runs on a clean input, with a letter in place of each control character. No raw character may
+be printed, JSON must stay valid, and the number of lines must be the same.
+"""
 
 from __future__ import annotations
 

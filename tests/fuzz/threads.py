@@ -1,7 +1,7 @@
 """Random steps of many threads on one device over the double of libamdhip64.
 
 A step makes calls, arrays, views, streams, events, exports, graphs or another open bundle, drops them, or gives memory
-back. No step may raise anything, and what is left when all is dropped is what was there before the first.
+back. No step may raise an exception, and no resource may be left once everything is dropped.
 """
 
 from __future__ import annotations

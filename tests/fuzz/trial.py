@@ -1,8 +1,8 @@
-"""Try many inputs in a forked process, each within its limits; the first that fails is made as small as it still fails.
+"""Try many inputs in a forked process, each within limits. The first failing one is shrunk.
 
-An input fails if it raises anything but the errors that its handler expects, takes too long or too much memory, ends
-its process, or does something that no input may (`watch`). `FUZZ_COUNT` and `FUZZ_SEED` in the environment replace the
-number of inputs of each test and their seed.
+An input fails if it raises an unexpected error, takes too much time or memory, ends its process, or does something
+forbidden (`watch`). `FUZZ_COUNT` and `FUZZ_SEED` in the environment replace the number of inputs of each test and their
+seed.
 """
 
 from __future__ import annotations

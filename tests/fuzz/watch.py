@@ -1,7 +1,7 @@
-"""Watches what a process does while it handles an input: it may read below one folder, and that is all.
+"""Watch a process while it handles an input: it may only read below one folder.
 
-Python's audit events tell: whatever starts a process, opens a connection, loads a library or writes a file ends the
-input with `ForbiddenError`, which is no `Exception`, so that no handler takes it for its own.
+By Python's audit events, starting a process, opening a connection, loading a library or writing a file raises
+`ForbiddenError`. It is not an `Exception`, so no handler catches it.
 """
 
 from __future__ import annotations

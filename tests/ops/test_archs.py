@@ -1,4 +1,4 @@
-"""Shipped kernels on the other architectures that the emulator has: some calls of each family, in one table."""
+"""Shipped kernels on the other emulated architectures: some calls of each family, in one table."""
 
 from __future__ import annotations
 

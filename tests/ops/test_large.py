@@ -1,4 +1,4 @@
-"""Calls that only a GPU makes in good time: long ones, those past 2 GiB, and tensors of torch."""
+"""Calls that are practical only on a GPU: long ones, tensors beyond 2 GiB, and torch's tensors."""
 
 from __future__ import annotations
 

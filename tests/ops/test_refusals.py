@@ -1,6 +1,6 @@
-"""Arguments that are refused for their values: indices that point outside, and sums that would not fit.
+"""Arguments refused for their values: indices out of range, and sums that would overflow.
 
-`aotbuild check` draws its calls from the contracts: one that lets through what its kernel cannot take fails there.
+`aotbuild check` draws calls from the contracts, so it fails for a contract that allows calls its kernel cannot handle.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""The shipped kernels use their tensors as their manifests say; `aotbuild` checks the same of what it compiles."""
+"""The shipped kernels use their tensors according to their roles, as `aotbuild` also checks."""
 
 from __future__ import annotations
 

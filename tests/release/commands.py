@@ -1,4 +1,4 @@
-"""Part `commands`: every command line that is shown is executed, in a copy of the checkout."""
+"""Part `commands`: execute every shown command line, in a copy of the checkout."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Exceptions from running commands as they are shown: a table, each entry with its reason. An entry that matches no
-command is a fault: it is outdated."""
+"""A table of command lines that are not run as shown, each with its reason. An entry that matches no command is an
+error.
+"""
 
 from __future__ import annotations
 

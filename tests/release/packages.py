@@ -1,4 +1,4 @@
-"""Part `packages`: what people do who have no checkout. From an empty environment to a result, by packages alone."""
+"""Part `packages`: from an empty environment to a result with packages only, without a checkout."""
 
 from __future__ import annotations
 
@@ -80,7 +80,8 @@ def packages(setting: Setting) -> Findings:
     """Build attention with the wheels of a release, as one signed file, and hold it to the checkout's, byte for byte.
 
     A wheel of it is opened by name where only the runtime is installed, on the double of libamdhip64, and called on
-    the emulator."""
+    the emulator.
+    """
     folder = setting.work / "packages"
     shutil.rmtree(folder, ignore_errors=True)
     release = make_release(setting, folder)

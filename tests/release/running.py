@@ -1,4 +1,4 @@
-"""Programs that the check runs, and what a part of it found."""
+"""Programs that the check runs, and findings of its parts."""
 
 from __future__ import annotations
 

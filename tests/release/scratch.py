@@ -1,4 +1,4 @@
-"""Copies of the checkout in which command lines are run: they may write what they like."""
+"""Copies of the checkout in which command lines are run and may write anything."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Parts `plan` and `targets`: every manifest planned for every architecture, and a little of each built for those that
-matter."""
+"""Parts `plan` and `targets`: every manifest planned for every architecture, and a part of each built for the supported
+ones.
+"""
 
 from __future__ import annotations
 

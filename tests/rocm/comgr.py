@@ -1,5 +1,7 @@
-"""AMD's code object manager (comgr) as a second reader of what is shipped: its word on each code object of a bundle is
-held to the index, by the comparison that `aotbundle verify` makes with the runtime's own reader.
+"""AMD's code object manager (comgr) as a second reader of code objects.
+
+Its metadata for each code object of a bundle is compared with the index, as `aotbundle verify` does with the runtime's
+own reader.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A program that AMD's code object manager (comgr) answers: what it says of code objects, a line of JSON for each file.
+"""Print what AMD's code object manager (comgr) says about code objects, a line of JSON for each file.
 
 It needs nothing but Python's standard library and libamd_comgr.so.3, so that it can run under the loader of another
 glibc. Constants and functions are those of comgr's public header, `amd_comgr.h` of version 3.

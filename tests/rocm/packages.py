@@ -1,8 +1,8 @@
 """Debian's packages of ROCm, fetched by apt from the archive that the machine's own apt uses.
 
-What is fetched is pinned, by version and hash, in a file for each release (`6.4.3.txt`: from sid; `7.2.4.txt`: from
-experimental), and kept in the user's cache, for both suites move on. A package whose pinned version is gone there and
-here is taken in the version that is there now, with a warning; apt checks that by the archive's signature.
+Versions and hashes are pinned in a file for each release (`6.4.3.txt`: from sid; `7.2.4.txt`: from experimental).
+Packages are kept in the user's cache, since both suites change. If a pinned version is in neither the archive nor the
+cache, the current one is used with a warning; apt checks it by the archive's signature.
 """
 
 from __future__ import annotations

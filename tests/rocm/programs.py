@@ -1,4 +1,4 @@
-"""Programs of tests, above the session's release of ROCm and GPUs of their own, by `aotbundle emulate`."""
+"""Run programs of tests with `aotbundle emulate`, on the session's release of ROCm and separate GPUs."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Kernels that begin before the launches ahead of them have ended: a chain of calls, each of what the one before has
-just written, gives with nothing between them what it gives with a wait after each."""
+"""Chains of calls for kernels that begin before earlier launches have ended.
+
+Each call reads what the one before has just written. The result must be the same as with a wait after each call.
+"""
 
 from __future__ import annotations
 

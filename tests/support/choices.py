@@ -1,4 +1,4 @@
-"""The configs that a call picks, and devices on which small calls pick those of large ones."""
+"""Configs that a call uses, and devices on which small calls use the configs of large ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tests of all GPU drivers, as functions of a driver with at least one device.
+"""Tests for all GPU drivers, as functions of a driver with at least one device.
 
 They run on real GPUs (`test_gpu.py`) and with the double of libamdhip64 (`test_hip.py`). `launch_contract` has the
 tests of launches.

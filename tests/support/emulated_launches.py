@@ -1,4 +1,4 @@
-"""Launches carried out by the emulator, over the double of libamdhip64: the very code object, from the very kernargs.
+"""Execute launches of the double of libamdhip64 on the emulator, with the same code object and kernargs.
 
 The emulator sees the double's allocations at their own addresses, and nothing else of the process.
 """

@@ -1,4 +1,4 @@
-"""File systems of fsspec whose places are out of order, each by the protocol that it is registered under."""
+"""Failing file systems for fsspec, each registered under its own protocol."""
 
 from __future__ import annotations
 

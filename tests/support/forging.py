@@ -1,4 +1,4 @@
-"""Bundles changed as a forger would: with an index whose hashes and id fit."""
+"""Change bundles as a forger would: with matching hashes and id in the index."""
 
 from __future__ import annotations
 

@@ -1,9 +1,9 @@
-"""Answers of libamdhip64, above all to calls that are wrong: facts that hold of AMD's library and of its double.
+"""Facts about libamdhip64, mainly about wrong calls, which hold for AMD's library and its double.
 
-A fact makes calls and says what each gives: a status, by its name without "hipError", and what it writes. Where HIP
-6.4.3 and 7.2.4 differ, it says both; the double is like 7.2.4. Some mistakes AMD's library lets pass, and the double
-refuses them, so that a test sees them: that is said as well. What crashes AMD's library (a stream that never was, say)
-is no fact.
+A fact makes calls and lists the expected results: the status, by its name without "hipError", and written values. If
+HIP 6.4.3 and 7.2.4 differ, it has both; the double behaves like 7.2.4. The double refuses some mistakes that AMD's
+library accepts, so that tests detect them; facts list these too. Calls that crash AMD's library, such as using a handle
+that never was a stream, are left out.
 """
 
 from __future__ import annotations

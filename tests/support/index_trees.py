@@ -1,6 +1,6 @@
-"""The tree of `bundle.json` as one would edit it: each variant with all of its fields by name, code objects by key.
+"""The tree of `bundle.json` in a form that is easy to edit: all fields of variants by name, and code objects by key.
 
-Nothing is checked on the way, so that what a forger writes arrives at the reader.
+Nothing is checked, so that forged values reach the reader.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Interrupts at each place of a run where Python lets one in: the start of a function, after a call, in a loop."""
+"""Interrupt a run at each point where Python allows it: the start of a function, after a call, in a loop."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiles variants of the shipped manifests for targets that need not be present, and reads what came out."""
+"""Compile variants of the shipped manifests for targets without a device, and read the code objects."""
 
 from __future__ import annotations
 

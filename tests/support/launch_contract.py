@@ -1,4 +1,4 @@
-"""Tests of the launches of all GPU drivers, as functions of a driver and a code object, as in `driver_contract`.
+"""Tests for launches of all GPU drivers, as functions of a driver and a code object, like `driver_contract`.
 
 The code object has the kernel `scale(float *out, const float *in, float factor, unsigned n)`: out[i] = in[i] * factor
 where i < n, in workgroups of 128.

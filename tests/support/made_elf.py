@@ -1,4 +1,4 @@
-"""ELF images made by hand, as a forger would: any headers over any bytes."""
+"""Make ELF images as a forger would, with any headers over any bytes."""
 
 from __future__ import annotations
 

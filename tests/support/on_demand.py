@@ -1,4 +1,4 @@
-"""Bundles of the shipped manifests whose variants are compiled as calls need them: a test pays for what it runs."""
+"""Bundles of the shipped manifests whose variants are compiled only when calls need them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Arrays on a device with poison around them: what reads or writes past their ends gives itself away."""
+"""Arrays on a device surrounded by poison, which exposes reads and writes past their ends."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Launches carried out by numpy references, over the double of libamdhip64, whose device memory is host memory.
+"""Execute launches of the double of libamdhip64 with numpy references. Its device memory is host memory.
 
-A launch is taken apart with what the code object itself says (its metadata's argument offsets) and what the index
-says (the order of the kernargs); both must agree, and the grid, block and LDS must be those of the variant.
+A launch is decoded with the code object's metadata (argument offsets) and the index (order of kernargs). Both must
+agree, and grid, block and LDS must be the variant's.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
-"""Bundles that are built once for all workers of a test session, out of a cache of compiled variants that is kept.
+"""Bundles built once for all workers of a test session, with a persistent cache of compiled variants.
 
-An entry of the cache has the hash of the kernel, the compiler and the options, and its folder that of the builder's own
-code: what an earlier session compiled is what this one would.
+Keys of the cache hash the kernel, the compiler and the options, and its folder's name hashes the builder's code. So
+entries of earlier sessions are still valid.
 """
 
 from __future__ import annotations

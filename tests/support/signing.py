@@ -1,4 +1,4 @@
-"""Signature files changed as a forger would, or as a signer who signs other things, too."""
+"""Change signature files as a forger would, or as a signer who also signs other things."""
 
 from __future__ import annotations
 

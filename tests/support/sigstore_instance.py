@@ -1,6 +1,6 @@
-"""A sigstore instance of a test's own, with no network: its authority, its two logs, and what it says of a signature.
+"""A sigstore instance for tests, without a network: its authority, its two logs, and its bundles for signatures.
 
-Each part can be made wrong by the test, as it would be by a thief, by another instance or by a clock.
+Tests can falsify each part, as a thief, another instance or a wrong clock would.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A sigstore instance that answers by HTTP, as the public one does, and a token that it takes."""
+"""A sigstore instance for tests over HTTP, like the public one, with a token that it accepts."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Wheels of bundles, put where Python looks for packages, as pip puts them there."""
+"""Install wheels of bundles as pip does."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Linear layers of random numbers in the published formats, with the names that published checkpoints have, and what
-they stand for."""
+"""Random linear layers in the published formats, under the names of published checkpoints, and their dequantised
+weights.
+"""
 
 from __future__ import annotations
 

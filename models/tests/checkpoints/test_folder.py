@@ -1,4 +1,4 @@
-"""Reading checkpoints: files and tensors that are not there, or are not what they should be."""
+"""Reading checkpoints with missing or wrong files and tensors."""
 
 from __future__ import annotations
 

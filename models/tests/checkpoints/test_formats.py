@@ -1,4 +1,4 @@
-"""Formats of linear layers on the host: what their tensors stand for, which layers have them, and what is refused."""
+"""Formats of linear layers on the host: decoding, the layers that use them, and refused ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear layers of every published format on the device, against float64 products of what their weights stand for."""
+"""Linear layers of every published format on the device, against float64 products of their dequantised weights."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Regular expressions of checkpoints: they match what Python's do, and take no longer than they are."""
+"""Regular expressions of checkpoints match the same as Python's, in time proportional to their length."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A model in numpy: its logits in float64, and as ops that round their results to a dtype give them."""
+"""A model in numpy: its logits in float64, and with the results of ops rounded to a dtype."""
 
 from __future__ import annotations
 

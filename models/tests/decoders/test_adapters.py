@@ -1,4 +1,4 @@
-"""Adapters in PEFT's format: what they add to logits, row by row, and what is refused."""
+"""Adapters in PEFT's format: their effect on logits, row by row, and refused ones."""
 
 from __future__ import annotations
 

@@ -1,5 +1,7 @@
-"""Checkpoints whose files may be anything, as far as it goes without a device: figures of a model and the tensors that
-it needs, or `CheckpointError`, `ChatError`, `OptionError`."""
+"""Read checkpoints of any content, as far as possible without a device.
+
+The result is the configuration of a model and its tensors, or `CheckpointError`, `ChatError` or `OptionError`.
+"""
 
 from __future__ import annotations
 

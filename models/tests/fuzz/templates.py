@@ -1,4 +1,6 @@
-"""Chat templates that may be any program of Jinja: a text, or `ChatError`, within their time and memory."""
+"""Run chat templates that may be any Jinja program. The result is a text or `ChatError`, within limits of time and
+memory.
+"""
 
 from __future__ import annotations
 

@@ -1,5 +1,4 @@
-"""A model whose next token is a function of the tokens that it finds in its cache: wherever a pass reads another token
-than the sequence's own, another token comes out."""
+"""A model whose next token is a function of the tokens in its cache, so a pass that reads a wrong token shows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Chats by the templates of checkpoints: their texts, where templates are, and what is said of those that fail."""
+"""Chats with the templates of checkpoints: texts, places of templates, and errors of failing ones."""
 
 from __future__ import annotations
 

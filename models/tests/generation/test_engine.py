@@ -1,4 +1,4 @@
-"""Steps on a device: requests that run together get what each gets alone, by the tokens that the reference draws."""
+"""Steps on a device: concurrent requests get the same tokens as alone, which are those of the reference."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Options of generation: their ranges and types, and what generation_config.json says of them."""
+"""Options of generation: ranges, types, and defaults from generation_config.json."""
 
 from __future__ import annotations
 

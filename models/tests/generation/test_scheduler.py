@@ -1,4 +1,4 @@
-"""Continuous batching: each request gets what it gets alone, whatever runs beside it, and blocks are accounted for."""
+"""Continuous batching: each request gets the same result as alone, and all blocks are accounted for."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Texts that come by tokens: whole characters only, and up to a stop string, however the tokens cut them."""
+"""Texts produced token by token: whole characters only, up to a stop string, however tokens split them."""
 
 from __future__ import annotations
 

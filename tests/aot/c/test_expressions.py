@@ -1,4 +1,4 @@
-"""Expressions in C against the runtime's evaluator: the shipped ones, and any that the language has."""
+"""Expressions in C against the runtime's evaluator: the shipped ones, and random ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The C header of a bundle's variants: it compiles as C and as C++, and says of each what the index says."""
+"""The C header of a bundle's variants compiles as C and C++, and agrees with the index."""
 
 import json
 import subprocess

@@ -1,4 +1,4 @@
-"""Entries of a cache that somebody made: whatever they hold, with a digest that fits, they are named and not used."""
+"""Forged cache entries with valid digests are reported and not used, whatever their content."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A shared cache behind the local one: what it gives is verified, and what is wrong with it stops nothing."""
+"""A shared cache behind the local one: its entries are verified, and its failures do not stop a build."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Places of caches: a folder and file systems of fsspec keep what they are given, and list and remove it."""
+"""Stores of caches: folders and fsspec's file systems keep, list and remove entries."""
 
 import http.server
 import os

@@ -1,4 +1,4 @@
-"""`aotbuild check`: faults that are planted in kernels and manifests are found and named, and what is right passes."""
+"""`aotbuild check` finds and names faults planted in kernels and manifests, and passes correct ones."""
 
 import json
 import re

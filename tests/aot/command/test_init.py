@@ -1,4 +1,4 @@
-"""`aotbuild init`: the manifest that it writes builds as it is, and what it builds computes the right numbers."""
+"""`aotbuild init` writes manifests that build unchanged and compute the right results."""
 
 import re
 from collections.abc import Callable

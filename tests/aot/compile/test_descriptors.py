@@ -1,4 +1,4 @@
-"""Tensor descriptors that the host makes, where the hardware has some of its own."""
+"""Host-made tensor descriptors, also on hardware with descriptors of its own."""
 
 import itertools
 import re

@@ -1,4 +1,4 @@
-"""Gluon kernels: built, run and held to their manifest as those of Triton are."""
+"""Gluon kernels are built, run and checked against their manifest like Triton kernels."""
 
 from __future__ import annotations
 

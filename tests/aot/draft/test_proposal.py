@@ -1,4 +1,4 @@
-"""What is proposed for a kernel: by its body, by how its file launches it, by its decorators."""
+"""Proposals for a kernel from its body, its launch and its decorators."""
 
 from functools import cache
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Drafts of kernels as they are published: what follows from their files is in them, and what does not is marked."""
+"""Drafts for kernels in published styles: facts from their files are used, and everything else is marked."""
 
 from functools import cache
 from pathlib import Path

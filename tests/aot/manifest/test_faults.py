@@ -1,4 +1,4 @@
-"""What is wrong with a manifest: each fault of its schema at its place, with what is allowed."""
+"""Faults of a manifest's schema are reported at their place, with the allowed values."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Manifests that come with aotbuild: by their names, from a checkout as from where it is installed."""
+"""Shipped manifests by their names, in a checkout and in an installation."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A manifest planned for an architecture: which variants are built, how they are bound, and what is at fault."""
+"""A manifest planned for an architecture: variants, bindings and faults."""
 
 from pathlib import Path
 

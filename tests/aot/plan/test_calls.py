@@ -1,4 +1,4 @@
-"""`--for`: a bundle of what calls get, what is said of calls that are wrong, and what is near to them."""
+"""`--for`: bundles for recorded calls, errors of wrong calls, and neighbouring variants."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Selftest cases, planned: which a bundle has, and every fault of one, before anything is compiled."""
+"""Planned selftest cases: those of a bundle, and every fault, before anything is compiled."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Choices with numbers: named once in `values`, asked for by `number`, and what a parameter or axis is bound to."""
+"""Choices with numbers: declared in `values`, read by `number`, and bound to parameters and axes."""
 
 from pathlib import Path
 

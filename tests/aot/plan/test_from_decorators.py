@@ -1,4 +1,4 @@
-"""What a kernel's decorators say, as the op that it makes: which configs there are, and what heuristics become."""
+"""Ops completed from a kernel's decorators: configs, and the results of heuristics."""
 
 import re
 from pathlib import Path

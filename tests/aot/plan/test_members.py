@@ -1,4 +1,4 @@
-"""Kernel parameters that are named tuples: what their members are bound to."""
+"""Bindings of members of kernel parameters that are named tuples."""
 
 from dataclasses import replace
 from pathlib import Path

@@ -1,4 +1,4 @@
-"""Kernel files as they are found: what a kernel needs of them is run, and the rest is not."""
+"""Kernel files in any style: only the statements that a kernel needs are run."""
 
 from pathlib import Path
 from types import SimpleNamespace

@@ -1,4 +1,4 @@
-"""Files of a project are read once: what is compiled and cached is what was hashed, or the build fails."""
+"""Files of a project are read once: the hashed source is the compiled and cached one, or the build fails."""
 
 import dataclasses
 from pathlib import Path

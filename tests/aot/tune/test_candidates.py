@@ -1,4 +1,4 @@
-"""Spaces: which candidates they stand for, and what is wrong with them."""
+"""Spaces: their candidates, and their faults."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`aotbuild tune` from end to end: by the model, and on the emulator as a device; ended runs, and what is refused."""
+"""`aotbuild tune` from end to end: with the model, and on the emulator as a device; interrupted runs, and errors."""
 
 from __future__ import annotations
 

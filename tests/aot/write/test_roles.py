@@ -1,4 +1,4 @@
-"""Kernels that use a tensor otherwise than its role says: found in Triton's IR, whatever way the pointer goes."""
+"""Kernels that use a tensor against its role are found in Triton's IR, whatever path the pointer takes."""
 
 from pathlib import Path
 

@@ -1,4 +1,4 @@
-"""Selftest vectors as the builder makes them: drawn, referred to numpy, bounded, written."""
+"""Selftest vectors in the builder: random inputs, numpy references, error bounds, files."""
 
 import dataclasses
 import hashlib

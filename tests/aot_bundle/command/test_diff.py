@@ -1,4 +1,4 @@
-"""`aotbundle diff`: what differs between two bundles is told, and nothing else."""
+"""`aotbundle diff` prints the differences between two bundles, and nothing else."""
 
 from __future__ import annotations
 

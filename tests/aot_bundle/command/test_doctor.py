@@ -1,4 +1,4 @@
-"""What `aotbundle doctor` says of the library, the devices and the extras; it fits a terminal of 80 columns."""
+"""`aotbundle doctor`: its report of the library, devices and extras, within 80 columns."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`aotbundle merge` and `split`: one file for several architectures, which everything takes that takes a bundle."""
+"""`aotbundle merge` and `split`: a file for several architectures, accepted wherever a bundle is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`aotbundle sbom`: bills of materials, held to CycloneDX's schema and to the files that there are."""
+"""`aotbundle sbom`: bills of materials, checked against CycloneDX's schema and the files."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`aotbundle keygen`, `sign`, and what `verify` says of signatures."""
+"""`aotbundle keygen` and `sign`, and `verify` on signatures."""
 
 from __future__ import annotations
 

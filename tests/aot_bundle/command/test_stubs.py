@@ -1,4 +1,4 @@
-"""`aotbundle stubs`: the package of types that it writes, and when it refuses to."""
+"""`aotbundle stubs`: the package of types that it writes, and errors."""
 
 from __future__ import annotations
 

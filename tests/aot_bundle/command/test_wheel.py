@@ -1,4 +1,4 @@
-"""`aotbundle wheel`: bundles that pip installs, and that are then opened by their names."""
+"""`aotbundle wheel`: bundles installed by pip and opened by name."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`aotbundle profile` on the shipped bundles: what it counts, what it prints, and what it refuses."""
+"""`aotbundle profile` on the shipped bundles: counts, output and errors."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`aotbundle profile --time` on shipped bundles: what it says, how it samples, and what it refuses."""
+"""`aotbundle profile --time` on shipped bundles: output, sampling and errors."""
 
 from __future__ import annotations
 

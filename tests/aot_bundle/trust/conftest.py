@@ -1,4 +1,4 @@
-"""Bundles that are signed, with a key and by an identity, and the policies that accept them."""
+"""Bundles signed with a key and by an identity, and the policies that accept them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is opened by a trust policy: the signer's bundle as it was signed, and no other, however well it is forged."""
+"""A trust policy accepts the signer's bundle as signed, and no other, however well it is forged."""
 
 from __future__ import annotations
 

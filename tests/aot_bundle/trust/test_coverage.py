@@ -1,4 +1,4 @@
-"""Every file of a signed bundle is covered by its signature, or is told by whatever checks it or passes it on."""
+"""Files of a signed bundle that its signature does not cover are reported by every command that checks or copies it."""
 
 from __future__ import annotations
 

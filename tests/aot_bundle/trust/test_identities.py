@@ -1,4 +1,4 @@
-"""Bundles that are signed with sigstore: opened offline where the policy's identity signed them, and else refused."""
+"""Bundles signed with sigstore open offline if an identity of the policy signed them, and are refused otherwise."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`aotbundle sign --sigstore`, with an instance of a test's own that is asked by HTTP, as the public one is."""
+"""`aotbundle sign --sigstore` with a test instance of sigstore, over HTTP."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""What instructions are decoded to, how they are written, and the counters of outstanding operations, against LLVM's
-assembler: above all what the decoder's tables leave out or get wrong."""
+"""Decoding, disassembly and wait counters of instructions against LLVM's assembler, mainly where the decoder's tables
+are incomplete or wrong.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instructions that do nothing here, and those that are refused as they are not implemented, or not known."""
+"""Instructions without effect, and instructions refused as not implemented or unknown."""
 
 from __future__ import annotations
 

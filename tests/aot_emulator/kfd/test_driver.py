@@ -1,4 +1,4 @@
-"""The emulated driver, used by its ioctls alone: a C program in ROCr's place, in the process that a shim is loaded to."""
+"""The emulated driver, used by ioctls only: a C program in place of ROCr, with the shim loaded."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The parts of the emulated driver by themselves: models, memory, packets, commands of SDMA rings, reports."""
+"""The parts of the emulated driver in isolation: models, memory, packets, commands of SDMA rings, reports."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Launches from dispatch packets: grids of any number of work-items, in three dims, with what a packet tells."""
+"""Launches from dispatch packets: grids of any number of work-items, in three dims, and the fields that kernels read."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
 """Triton kernels compiled for every AMD architecture and run on the emulator, against numpy in float64.
 
-All run in strict mode, which must have nothing to say.
+All run in strict mode, without findings.
 """
 
 from __future__ import annotations

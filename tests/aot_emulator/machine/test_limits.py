@@ -1,4 +1,6 @@
-"""What stops a launch by choice: kinds of faults, a time limit, hostcalls; and what a terminal shows of a long one."""
+"""Configurable limits of a launch (kinds of faults, a time limit, hostcalls), and the progress of a long one on a
+terminal.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Programs: what the loader makes of code objects, what ends a straight run, what only waits, barriers in two parts."""
+"""Programs: loading code objects, ends of basic blocks, instructions that only wait, split barriers."""
 
 from __future__ import annotations
 

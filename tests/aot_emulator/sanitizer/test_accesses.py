@@ -1,4 +1,4 @@
-"""Strict mode: accesses out of bounds or not aligned, and reads of what nothing has written."""
+"""Strict mode: accesses out of bounds or not aligned, and reads of uninitialised memory."""
 
 from __future__ import annotations
 

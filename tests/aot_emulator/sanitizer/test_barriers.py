@@ -1,4 +1,4 @@
-"""Strict mode: barriers; how it is switched on; budgets of instructions."""
+"""Strict mode: barriers, ways to enable it, and instruction budgets."""
 
 from __future__ import annotations
 

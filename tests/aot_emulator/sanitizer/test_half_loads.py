@@ -1,4 +1,4 @@
-"""Strict mode: halves of registers that a load of 16 bits leaves open."""
+"""Strict mode: halves of registers that a 16-bit load does not define."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strict mode: loads that go to LDS (gfx950)."""
+"""Strict mode: loads direct to LDS (gfx950)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What the checks notice when an instruction of a kernel is taken out: above all waits and barriers."""
+"""Findings of strict mode after removing single instructions of a kernel, mainly waits and barriers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Strict mode: races between wavefronts, and what orders them."""
+"""Strict mode: races between wavefronts, and operations that order accesses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tiles of fewer elements than a workgroup has lanes: Triton has several wavefronts load them, and one store them."""
+"""Tiles with fewer elements than a workgroup has lanes, which several wavefronts load and one stores."""
 
 from __future__ import annotations
 

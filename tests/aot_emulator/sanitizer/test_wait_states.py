@@ -1,4 +1,4 @@
-"""Strict mode of CDNA: instructions that the hardware does not hold up have the wait states between that they need."""
+"""Strict mode on CDNA: wait states between instructions for which the hardware does not stall."""
 
 from __future__ import annotations
 

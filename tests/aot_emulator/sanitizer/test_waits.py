@@ -1,4 +1,4 @@
-"""Strict mode: registers used before the loads that write them were waited for."""
+"""Strict mode: registers used before the wavefront has waited for the loads that write them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Replays by Python itself: numba would compile for seconds what takes less here. `test_numba` compares the two."""
+"""Replays run in Python: compiling with numba would take longer. `test_numba` compares both."""
 
 from __future__ import annotations
 

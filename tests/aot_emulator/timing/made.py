@@ -1,4 +1,4 @@
-"""Traces that were never executed: instructions by name, each with what it occupies."""
+"""Artificial traces: instructions by name, with the units that they occupy."""
 
 from __future__ import annotations
 

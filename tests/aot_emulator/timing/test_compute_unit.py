@@ -1,4 +1,4 @@
-"""The replay of made-up instructions: what each unit takes, and who waits for whom."""
+"""Replay of artificial traces: times of each unit, and waits."""
 
 from __future__ import annotations
 

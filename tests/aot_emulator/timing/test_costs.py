@@ -1,4 +1,4 @@
-"""Costs of instructions, and what is refused for want of one."""
+"""Costs of instructions, and errors for unknown costs."""
 
 from __future__ import annotations
 

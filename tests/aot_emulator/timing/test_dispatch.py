@@ -1,4 +1,4 @@
-"""Workgroups that differ, dealt to compute units: who gets what, and how those that are together share the time."""
+"""Dispatch of different workgroups to compute units, and their speed when they share one."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Workgroups dealt to compute units: rounds, the last one, and what they share."""
+"""Distribution of workgroups among compute units: rounds, the last round, and shared data."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Archives against damage and malice: one layout is read, and whatever is not that is a `BundleError`."""
+"""Damaged and malicious archives: only the canonical layout is read, everything else is a `BundleError`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Code objects that are compressed in an archive: who reads it sees the plain files, and no more than asked for."""
+"""Compressed code objects in an archive: readers see the plain files, and decompress only requested bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is read of a bundle is bounded: which files, how much of them, and the work that an image can ask for."""
+"""Bounds on reading a bundle: the files, their sizes, and the work that an image can cause."""
 
 from __future__ import annotations
 

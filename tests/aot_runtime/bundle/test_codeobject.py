@@ -1,4 +1,4 @@
-"""What is read of code objects is what LLVM and NVIDIA's tools say of them; what is none is refused."""
+"""Metadata of code objects agrees with LLVM's and NVIDIA's tools; other files are refused."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Files for several architectures against damage and malice: each fault is a `BundleError`, and `verify` finds it."""
+"""Damaged and malicious files for several architectures: each fault is a `BundleError`, and `verify` finds it."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The index and its files are checked when they are read: whatever is not sound is a `BundleError` that says what."""
+"""The index and its files are checked when they are read: each fault is a `BundleError` that describes it."""
 
 from __future__ import annotations
 

@@ -1,7 +1,6 @@
-"""The reader of indices against damage and malice: a `BundleError` or the same bundle, never anything else.
+"""Damaged and malicious indices give a `BundleError` or the same bundle, never anything else.
 
-What passes the reader also makes its planners: from there on a bad expression is a `BundleError`, and nothing that an
-index says is ever executed.
+Planners are made of every accepted index: a bad expression is a `BundleError`, and nothing in an index is executed.
 """
 
 from __future__ import annotations

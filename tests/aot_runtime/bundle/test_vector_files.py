@@ -1,4 +1,4 @@
-"""Selftest vectors may come from anywhere: what is malformed is a typed error, whatever the bytes."""
+"""Malformed selftest vectors are typed errors, whatever their bytes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The build that the error of a call advises is made as it is printed, and serves the call."""
+"""The build command in a call's error works as printed, and its bundle serves the call."""
 
 from __future__ import annotations
 

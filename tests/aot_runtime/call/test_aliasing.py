@@ -1,4 +1,4 @@
-"""What a call writes to shares no memory with its other arguments, unless the contract says so."""
+"""Written tensors of a call share no memory with other arguments, unless the contract allows it."""
 
 from __future__ import annotations
 

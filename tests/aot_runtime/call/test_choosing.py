@@ -1,4 +1,4 @@
-"""What a call gets: the values of axes, configs, grids, workspaces, and the aligned or the general specialisation."""
+"""Choices for a call: values of axes, configs, grids, workspaces, and the aligned or general specialisation."""
 
 from __future__ import annotations
 

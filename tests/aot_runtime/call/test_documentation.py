@@ -1,4 +1,4 @@
-"""Ops in words: signatures with their defaults, help in short lines, and representations."""
+"""Descriptions of ops: signatures with defaults, help in short lines, and representations."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is said of a call: why it gets its variants, with no device, and with arrays."""
+"""Explanations of a call's variants, without a device and with arrays."""
 
 from __future__ import annotations
 

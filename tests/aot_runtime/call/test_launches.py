@@ -1,4 +1,4 @@
-"""What reaches the library over the double: kernargs, grids, streams, workspaces, graphs; and what is given back."""
+"""Calls that reach the double of libamdhip64: kernargs, grids, streams, workspaces, graphs, and releases."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of ops over the double: arrays in and out, plans that are kept, and calls that are refused."""
+"""Calls of ops over the double: arrays in and out, cached plans, and refused calls."""
 
 from __future__ import annotations
 

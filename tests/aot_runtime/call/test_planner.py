@@ -1,4 +1,4 @@
-"""What a planner makes of a contract: which scalars decide, what may ask for strides, and names that are free."""
+"""Planners of contracts: scalars that decisions depend on, strides in expressions, and free names."""
 
 from __future__ import annotations
 

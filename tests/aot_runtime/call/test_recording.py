@@ -1,4 +1,4 @@
-"""Recordings: what is noted of a program's calls, what a recording costs, and the file that several processes write."""
+"""Recordings: entries of a program's calls, their cost, and a file shared by several processes."""
 
 from __future__ import annotations
 

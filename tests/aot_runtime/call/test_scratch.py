@@ -1,4 +1,4 @@
-"""Scratch memory of calls: workspaces, over the double of libamdhip64; what code asks for, over that of libcuda."""
+"""Scratch memory of calls: workspaces over the double of libamdhip64, scratch of code objects over that of libcuda."""
 
 from __future__ import annotations
 

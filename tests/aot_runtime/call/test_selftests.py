@@ -1,4 +1,4 @@
-"""The self-test on the emulator: bundles as they are built pass, and faults in code and in vectors are noticed."""
+"""The self-test on the emulator: built bundles pass, and faults in code and vectors are found."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Tensor maps from the call to the library: what they are made of, that they are kept, and where there are none."""
+"""Tensor maps from the call to the library: encoded values, caching, and calls without maps."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The table of architectures: its rows agree with themselves, and what differs by architecture is said nowhere else."""
+"""The table of architectures: its rows are consistent, and differences between architectures are nowhere else."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The expression language: what it takes, what it refuses, what it gives, and that no text harms whoever reads it."""
+"""The expression language: accepted and refused texts, values, and safety for any text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Names of dtypes and drivers are written in their tables; elsewhere, code uses the rows."""
+"""Names of dtypes and drivers occur only in their tables; other code uses the rows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Everything that the driver made is given back once nobody has it, wherever its owner dies or an interrupt comes."""
+"""Driver resources are released once their owners are gone, whatever thread drops them or interrupt occurs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What stands for something on a device is not there twice; and low memory leaves nothing half made."""
+"""Objects that own device resources cannot be copied, and low memory leaves no partial object behind."""
 
 from __future__ import annotations
 

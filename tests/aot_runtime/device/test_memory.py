@@ -1,4 +1,4 @@
-"""Memory in stream order, and the streams, events and graphs that it waits for, over the double of libamdhip64."""
+"""Stream-ordered memory, and the streams, events and graphs that it waits for, over the double of libamdhip64."""
 
 from __future__ import annotations
 

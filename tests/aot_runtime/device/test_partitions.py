@@ -1,4 +1,4 @@
-"""Compute units and XCDs are the device's own: a partition of a GPU, or another product, has others than the table."""
+"""Compute units and XCDs come from the device: partitions and other products differ from the table."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Policy files: what they say, and that nothing is opened by one that is wrong."""
+"""Policy files: their meaning, and refusal of invalid ones."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Calls of the attention ops: tensors in arrays that are NaN around them, how they are run, and what must come out.
+"""Calls of the attention ops: tensors surrounded by NaN, execution, and checks of results.
 
 The same calls run on the emulator and on GPUs.
 """

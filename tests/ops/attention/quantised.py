@@ -1,4 +1,4 @@
-"""Calls of the quantised attention ops: normal random values, quantised as a caller would, with a factor a head."""
+"""Calls of the quantised attention ops: random values, quantised as a caller would, with a scale for each head."""
 
 from __future__ import annotations
 

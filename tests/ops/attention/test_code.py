@@ -1,4 +1,4 @@
-"""The code of the attention kernels: on gfx942 the instructions it should have, on NVIDIA those of its matrix units."""
+"""The code of the attention kernels: the expected instructions on gfx942, and matrix instructions on NVIDIA."""
 
 from __future__ import annotations
 

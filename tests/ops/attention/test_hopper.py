@@ -1,5 +1,4 @@
-"""Kernels for Hopper: the calls that get them, tiles one after the other, transposed float8 values, sums
-that are rescaled."""
+"""Kernels for Hopper: calls that use them, several tiles per program, transposed float8 values, rescaled sums."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mask strings, what they let each query see, and the blocks of keys that kernels skip for them."""
+"""Mask strings, the keys that queries see with them, and the blocks of keys that kernels skip."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The code of the decoding kernels: on gfx942 the instructions it should have, and other targets get some."""
+"""The code of the decoding kernels: the expected instructions on gfx942, and builds for other targets."""
 
 from __future__ import annotations
 

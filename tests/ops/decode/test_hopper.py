@@ -1,4 +1,4 @@
-"""Decoding on Hopper: which calls its kernel takes, how keys are divided, and what only its loads could get wrong."""
+"""Decoding on Hopper: calls that use its kernel, division of keys, and faults that only its loads could have."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Matrix products are called with poison around all tensors, and held against the fp64 references."""
+"""Call matrix products with poison around all tensors, and compare them with the fp64 references."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The matrix product's code: on gfx942 the shipped configs compile to the instructions they should."""
+"""The code of matrix products: shipped configs for gfx942 compile to the expected instructions."""
 
 from __future__ import annotations
 

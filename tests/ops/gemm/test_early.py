@@ -1,4 +1,4 @@
-"""Products that begin before the launches ahead of them have ended."""
+"""Products that begin before earlier launches have ended."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products by specialised warps, which only Hopper has: their launches anywhere, their results on a GPU."""
+"""Warp-specialised products for Hopper: launches on any device, results on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products of 8 bits by the kernels for Hopper: which calls get them anywhere, their results on a GPU."""
+"""8-bit products for Hopper: the calls that use them on any device, results on a GPU."""
 
 from __future__ import annotations
 

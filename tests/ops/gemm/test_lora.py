@@ -1,4 +1,4 @@
-"""Low-rank adapters, one for all rows or one for each: in a layer, and added to what another op has made."""
+"""Low-rank adapters, one for all rows or one for each row: in a layer, and added to another op's result."""
 
 from __future__ import annotations
 

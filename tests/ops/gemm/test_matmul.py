@@ -1,4 +1,4 @@
-"""Matrix products of floats: one, in batches, and however the work is dealt to programs."""
+"""Matrix products of floats: single, batched, and with every schedule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Linear layers with prepacked weights of 4 and 8 bits, which only Hopper has: refusals anywhere, results on a GPU."""
+"""Linear layers with prepacked weights of 4 and 8 bits, for Hopper: refusals on any device, results on a GPU."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Products whose last tiles would not fill the device: a second launch takes them, in smaller ones."""
+"""Products whose last tiles would not fill the device: a second launch computes them in smaller tiles."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Copying, reading and writing memory, in arrays that begin and end anywhere."""
+"""Copying, reading and writing memory, in arrays with any alignment and size."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Mixtures of experts are called with poison around all tensors, and held against the fp64 references."""
+"""Call mixtures of experts with poison around all tensors, and compare them with the fp64 references."""
 
 from __future__ import annotations
 

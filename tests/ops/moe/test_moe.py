@@ -1,4 +1,4 @@
-"""Feed-forward networks of experts: blocks of assignments of every size, and experts that nobody or everybody has."""
+"""Mixtures of experts: blocks of assignments of every size, and experts chosen by no token or by all."""
 
 from __future__ import annotations
 

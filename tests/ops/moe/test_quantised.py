@@ -1,4 +1,4 @@
-"""Experts with weights of 8 and 4 bits: scales, zeros, groups, and what is quantised in between."""
+"""Experts with weights of 8 and 4 bits: scales, zeros, groups, and quantised intermediate results."""
 
 from __future__ import annotations
 

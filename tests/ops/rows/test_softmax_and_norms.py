@@ -1,4 +1,4 @@
-"""Softmax, and norms with all that they can do besides."""
+"""Softmax, and norms with all their options."""
 
 from __future__ import annotations
 

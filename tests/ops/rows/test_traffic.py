@@ -1,4 +1,4 @@
-"""Memory traffic of row-wise ops, which only the emulator tells."""
+"""Memory traffic of row-wise ops, counted by the emulator."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Verification of drafts: what is accepted, and that tokens keep their probabilities."""
+"""Verification of drafts: accepted tokens, and their unchanged probabilities."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A compile job as far as Triton's own IR: what tells which tensors a kernel accesses, in a hundredth of the time."""
+"""Compile jobs only to Triton's IR, which shows the accessed tensors in a hundredth of the time."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Expressions evaluated by the C that is written for them."""
+"""Evaluate expressions with their generated C code."""
 
 from __future__ import annotations
 

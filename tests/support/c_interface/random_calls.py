@@ -1,4 +1,4 @@
-"""Calls at random of any op: most keep its contract, and many of them break one rule of it."""
+"""Random calls of any op: most satisfy its contract, and many break a single rule."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The test double of libcuda for Python: to build it, to run code over it, and to look into it.
+"""The test double of libcuda in Python: build it, run code over it, and inspect it.
 
 cuda-bindings binds its library once in a process, so a test's body runs in a process of its own:
 

@@ -1,4 +1,4 @@
-"""Kernels given as assembly text: whole code objects, made with LLVM's assembler and linker, and run."""
+"""Assemble kernels to code objects with LLVM's assembler and linker, and run them."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Compiles Triton kernels and runs them on the emulator, with numpy arrays as arguments."""
+"""Compile Triton kernels and run them on the emulator, with numpy arrays as arguments."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Executes instructions given as assembly text, with LLVM's assembler for the encodings.
+"""Execute instructions given as assembly text, encoded by LLVM's assembler.
 
 A machine has 256 lanes whatever its arch: values of registers are given and read as arrays of 256, or [256, n].
 """

@@ -1,4 +1,4 @@
-"""Numbers to test instructions with, among them the edges of each type; and what is told apart when they are compared."""
+"""Test values for instructions, with the edge cases of each type, and their comparison."""
 
 from __future__ import annotations
 

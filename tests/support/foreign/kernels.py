@@ -1,4 +1,4 @@
-"""Kernels in the ways of those that are found elsewhere: what they take was not made for a manifest."""
+"""Kernels in styles found elsewhere, whose parameters were not designed for a manifest."""
 
 import triton
 import triton.language as tl

@@ -1,4 +1,4 @@
-"""The smallest ELF file that passes for an AMD GPU code object: it names kernels and has no code."""
+"""A minimal ELF file that is accepted as an AMD code object: it has names of kernels but no code."""
 
 from __future__ import annotations
 

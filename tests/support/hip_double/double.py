@@ -1,4 +1,4 @@
-"""The test double of libamdhip64 for Python: to build it, to run code over it, and to look into it.
+"""The test double of libamdhip64 in Python: build it, run code over it, and inspect it.
 
 hip-python binds its library once in a process, so a test's body runs in a process of its own; its parameters are
 fixtures:
@@ -10,9 +10,9 @@ fixtures:
         ...
         assert double.calls("hipModuleLaunchKernel") == 0
 
-Such a process is the fork of one that has imported hip-python and the test's module, and has called nothing of the
-library: imports are paid for once a session. `conftest.py` has the fixture `hip_double`, which builds the double.
-The environment that it reads is described in `amdhip64.c`.
+Such a process is forked from one that has imported hip-python and the test's module, but not called the library, so
+imports are done once per session. `conftest.py` has the fixture `hip_double`, which builds the double. The environment
+that it reads is described in `amdhip64.c`.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""A bundle of as many variants as large ones have, and one whose texts were forged, with their pages."""
+"""The pages of a bundle with many variants, and of one with forged texts."""
 
 from __future__ import annotations
 

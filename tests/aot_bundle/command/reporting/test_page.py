@@ -1,4 +1,4 @@
-"""The page of `aotbundle report` as text: what is in it, that it loads and runs nothing else, and what is refused."""
+"""The page of `aotbundle report` as text: its content, that it loads and runs nothing else, and refused inputs."""
 
 from __future__ import annotations
 

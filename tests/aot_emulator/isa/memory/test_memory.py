@@ -1,4 +1,4 @@
-"""Addresses and offsets of memory, scratch, LDS and flat addresses; scalar loads; what is refused."""
+"""Addresses and offsets of memory, scratch, LDS and flat accesses; scalar loads; refused accesses."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Comparisons, in each encoding; the masks of lanes that they write, and selection by one."""
+"""Comparisons in each encoding, the lane masks that they write, and selection by a mask."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Each instruction of the vector unit that takes numbers and gives one, on every instruction set that has it."""
+"""Vector instructions that map values to one value, on every instruction set that has them."""
 
 from __future__ import annotations
 

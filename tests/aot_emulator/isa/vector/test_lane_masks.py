@@ -1,4 +1,4 @@
-"""Instructions of the vector unit with a second result, or one mask of lanes more; any function of three bits."""
+"""Vector instructions with a second result or an additional lane mask; any function of three bits."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Moves between lanes, and to and from single lanes; DPP; the registers and halves that an instruction reaches."""
+"""Moves between lanes, and to and from single lanes; DPP; registers and halves accessed by an instruction."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What MODE and the modifiers of an encoding do to an instruction: signs, clamp, omod, halves of registers, SDWA."""
+"""Effects of MODE and of an encoding's modifiers: signs, clamp, omod, halves of registers, SDWA."""
 
 from __future__ import annotations
 

@@ -1,5 +1,6 @@
-"""Conversions of floats of 8 bits, which are those of the OCP but on gfx942, and of gfx950's scaled ones; gfx950's
-stochastic rounding to 16 bits."""
+"""Conversions of 8-bit floats (OCP's, except on gfx942), gfx950's scaled conversions, and its stochastic rounding to 16
+bits.
+"""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The facts about libamdhip64, held to AMD's own library (`--on rocm`) and, in any session, to the double of it."""
+"""Facts about libamdhip64, checked with AMD's own library (`--on rocm`) and always with its double."""
 
 from __future__ import annotations
 

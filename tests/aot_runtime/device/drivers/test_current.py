@@ -1,4 +1,4 @@
-"""The device that is current in the calling thread is the caller's: it is found again as it was left."""
+"""Calls preserve the current device of the calling thread."""
 
 from __future__ import annotations
 

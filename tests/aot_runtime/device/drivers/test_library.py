@@ -1,4 +1,4 @@
-"""Which libamdhip64 is used: copies of the double lie where ROCm, ROCm's wheels and torch have theirs."""
+"""Choice of libamdhip64, with copies of the double where ROCm, ROCm's wheels and torch have theirs."""
 
 from __future__ import annotations
 

@@ -1,7 +1,7 @@
-"""Copies between host and device, those behind other work through pinned memory, over the double of libamdhip64.
+"""Copies between host and device, through pinned memory if there is other work, over the double of libamdhip64.
 
-There, with HIP_DOUBLE_DEFERS, work is done when something waits for it and not before: a copy that reads its source
-late, or from a buffer that was used again, brings the wrong bytes.
+With HIP_DOUBLE_DEFERS, the double does work only when something waits for it. A copy that reads its source too late, or
+from a reused buffer, transfers wrong bytes.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Kernels that between them make Triton emit most of what it can."""
+"""Kernels that together make Triton emit most of its instructions."""
 
 import triton
 import triton.language as tl
