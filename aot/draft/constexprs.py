@@ -217,7 +217,7 @@ class Constexprs:
         return True
 
     def _only_guarded(self, name: str) -> DraftTensor | None:
-        """Return the input whose presence is all that a parameter decides."""
+        """Return the input whose presence is the only effect of a parameter."""
         guarded = self.work.guarded_by(Guard(name))
         return guarded[0] if len(guarded) == 1 and self._is_input(guarded[0]) else None
 

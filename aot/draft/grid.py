@@ -27,7 +27,7 @@ def add_grid(work: Workbench) -> None:
 
 
 def _counted(work: Workbench, axis: int) -> str:
-    """The product of what the dims that an axis of the grid goes over have, in blocks."""
+    """Return the product of the numbers of blocks of the dims that an axis of the grid covers."""
     if axis in work.found.persistent:
         return "num_cus"
     counts: dict[str, str] = {}

@@ -1,4 +1,4 @@
-"""The tensors of an op, put together from their shapes, dtypes and roles."""
+"""The tensors of an op, combined from shapes, dtypes and roles."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def add_tensors(work: Workbench, shapes: Shapes) -> None:
 
 
 def _dim(work: Workbench, tensor: DraftTensor, position: int) -> str | int:
-    """An extent as the op has it; a dim of its own where it is of something that the op does not have."""
+    """Return an extent in the op's names: a new dim if it depends on something that the op lacks."""
     shape = work.shapes[tensor.parameter]
     text = work.expression(shape[position], declared=False)
     if not text:
