@@ -68,7 +68,7 @@ class OpTables:
             ],
             "dtype_variable": self._variables(),
             "axis": self._axes(),
-            "named": [f"{{{string(name)}, {scope.slots[name]}}}" for name in op.divisible],
+            "divisible": self._divisible(),
             "workspace": self._workspaces(),
             "launch": self._launches(),
             "layout": self._layouts(),
@@ -140,6 +140,13 @@ class OpTables:
                 f"{inverse}, {integer(low)}, {integer(high)}}}"
             )
         return rows
+
+    def _divisible(self) -> list[str]:
+        return [
+            f"{{{self.scope.slots[item.dim]}, {item.elements}, "
+            f"{self._ends(f'sizes{i}', (self.positions[name] for name in item.tensors))}}}"
+            for i, item in enumerate(self.op.divisible)
+        ]
 
     def _scalars(self) -> list[str]:
         members = argument_names(self.op)

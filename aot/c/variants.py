@@ -87,9 +87,9 @@ Generated together with the bundle of id {index.id}.
 A variant NAME has a descriptor `NAME`, a kernarg struct `NAME_kernargs` and a launcher `NAME_launch`. Comments say
 which calls a variant serves, its grid and its arguments, as expressions of the op's dims and scalars; cdiv(a, b) is
 a / b rounded up. Addresses are device addresses; extents and strides are in elements, and a stride is 0 where the
-extent is 1. An `aligned` variant may be launched only where its tensors' addresses are multiples of 16 bytes, their
-strides and the extents that the op aligns multiples of 16, and no tensor reaches 2 GiB past its address or below it,
-but for those that the op calls large. The address of a tensor that a call does not have is 0.
+extent is 1. An `aligned` variant may be launched only where its tensors' addresses and strides are multiples of 16
+bytes, the extents that the op aligns are multiples of that many elements, and no tensor reaches 2 GiB past its address
+or below it, but for those that the op calls large. The address of a tensor that a call does not have is 0.
 
 {APIS[index.target.backend].use}"""
     return comment(text)

@@ -8,7 +8,7 @@ from typing import Any
 from aot_runtime.call.rules import pick_value
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.expressions import UNKNOWN, parse, query_name
-from aot_runtime.contract.layout import ALIGNMENT
+from aot_runtime.contract.layout import divisors
 from aot_runtime.contract.names import Scope, stride_position
 from aot_runtime.contract.records import Op
 from aot_runtime.errors import ExpressionError
@@ -29,7 +29,7 @@ class Constraints:
         self._defaults = [(item.name, parse(item.default)) for item in op.scalars if item.default]
         texts = {text for _, text, _ in self.scope.expressions(op)}
         self._innermost = {query for text in texts for query in parse(text).queries if query[0] == "innermost"}
-        self.divisible = frozenset(op.divisible) if point["aligned"] else frozenset()
+        self.divisors = divisors(op, point) if point["aligned"] else {}
 
     def answers(self, given: Iterable[str], innermost: Mapping[str, int]) -> dict[str, Any]:
         """Return the answers of `given`, `elsize` and `innermost`, for the tensors that are passed."""
@@ -57,7 +57,7 @@ class Constraints:
                     known[name] = value
             if any(item.partial(known) in (False, 0) for item in self._required):
                 return False
-            if any(known[name] % ALIGNMENT for name in self.divisible if name in known):
+            if any(known[name] % number for name, number in self.divisors.items() if name in known):
                 return False
             known |= self.point  # a pick may read the axes before it
             return all(self._picked(axis, pick.partial(known)) for axis, pick in self._picks)

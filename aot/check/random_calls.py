@@ -21,9 +21,9 @@ from aot_bundle.callspec import CallSpec, plan_call
 from aot_runtime.call.decision import Decision
 from aot_runtime.call.planner import Planner
 from aot_runtime.contract.arch import device_names
-from aot_runtime.contract.dtypes import FLAG_TYPES, SCALAR_TYPES
+from aot_runtime.contract.dtypes import DTYPES, FLAG_TYPES, SCALAR_TYPES
 from aot_runtime.contract.expressions import parse
-from aot_runtime.contract.layout import ALIGNMENT, Shape, packed_strides, packing_order
+from aot_runtime.contract.layout import Shape, aligned_elements, packed_strides, packing_order
 from aot_runtime.contract.names import Scope
 from aot_runtime.contract.records import Index, Op, Scalar, Tensor
 from aot_runtime.device.device import Device
@@ -241,7 +241,8 @@ class CallSampler:
             last = (call.innermost.get(tensor.name, tensor.innermost[0]),)
         outer = [dim for dim in range(len(shape)) if dim not in last]
         order = [outer[i] for i in rng.permutation(len(outer))] if gaps and rng.random() < 0.7 else outer
-        unit = ALIGNMENT if self.point["aligned"] and tensor.align else 1
+        itemsize = DTYPES[str(self.point.get(tensor.dtype, tensor.dtype))].size
+        unit = aligned_elements(itemsize) if self.point["aligned"] and tensor.align else 1
         strides = [0] * len(shape)
         step = 1
         for dim in (*reversed(last), *reversed(order)):

@@ -214,7 +214,8 @@ def ast_source(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFun
             f"constexprs of {job.function!r} are {sorted(constexprs)}, but the job has values for {sorted(constants)}"
         )
     taken = dict(run_time_arguments(job.signature))
-    for hint, hinted in (("divisible_by_16", job.divisible_by_16), ("pointer_range_32", job.pointer_range_32)):
+    promised = [name for name, _ in job.divisible]
+    for hint, hinted in (("divisible", promised), ("pointer_range_32", job.pointer_range_32)):
         if wrong := [name for name in hinted if name not in taken]:
             raise CompileError(f"{hint} of {job.function!r} names {wrong}, which are not run-time parameters")
     try:
@@ -276,8 +277,8 @@ def _source_class(job: CompileJob, kernel: JITFunction) -> type[ASTSource]:
 def _hints(job: CompileJob, target: Target) -> dict[str, list[tuple[str, int]]]:
     hints: dict[str, list[tuple[str, int]]] = {}
     order = argument_names(job).index
-    for name in sorted(job.divisible_by_16, key=order):
-        hints.setdefault(name, []).append(("tt.divisibility", 16))
+    for name, number in sorted(job.divisible, key=lambda item: order(item[0])):
+        hints.setdefault(name, []).append(("tt.divisibility", number))
     for name in sorted(job.pointer_range_32, key=order) if BACKENDS[target.backend].has_pointer_ranges else ():
         hints.setdefault(name, []).append(("tt.pointer_range", 32))
     return hints

@@ -35,7 +35,7 @@ class CompileJob:
         signature: (parameter, Triton type such as `*fp16`, `i32`, `fp32`, or `constexpr`), in parameter order. Here and
             below, a parameter that is a named tuple is its members, each by its path: `q.ptr`, `q.stride_heads`.
         constants: (parameter, value) of each constexpr parameter that is not a function.
-        divisible_by_16: parameters whose value is promised to be a multiple of 16.
+        divisible: (parameter, number that its value is promised to be a multiple of).
         pointer_range_32: pointers whose offsets are promised to fit 32 bits; without effect on NVIDIA.
         options: (name, value) of Triton's compiler options: `num_warps`, `num_stages`, `waves_per_eu`, …
         arch: bare name, e.g. `gfx942`.
@@ -52,7 +52,7 @@ class CompileJob:
     function: str
     signature: tuple[tuple[str, str], ...]
     constants: tuple[tuple[str, Constant], ...]
-    divisible_by_16: tuple[str, ...]
+    divisible: tuple[tuple[str, int], ...]
     pointer_range_32: tuple[str, ...]
     options: tuple[tuple[str, Constant], ...]
     arch: str

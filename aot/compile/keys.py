@@ -61,7 +61,7 @@ class JobKeys:
             "signature": job.signature,
             "constants": sorted(job.constants),
             "functions": sorted(job.functions),
-            "divisible_by_16": sorted(job.divisible_by_16),
+            "divisible": sorted(job.divisible),
             "pointer_range_32": sorted(job.pointer_range_32)
             if BACKENDS[self.target.backend].has_pointer_ranges
             else [],

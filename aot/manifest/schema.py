@@ -116,7 +116,7 @@ class TensorSpec(Spec):
     range: list[Expr] = Field([], max_length=2, description="Least and largest of its numbers, checked likewise.")
     in_place: list[Name] = Field([], description="Inputs that an output may be itself, element by element.")
     zero: bool = Field(False, description="An output that is zeroed, in stream order, before the first launch.")
-    align: bool = Field(True, description="Whether the aligned specialisation assumes 16-divisible strides of it.")
+    align: bool = Field(True, description="The aligned specialisation needs its address and strides aligned.")
     large: bool = Field(False, description="The aligned specialisation takes it beyond 2 GiB too: i64 strides.")
     doc: str = ""
 
@@ -338,7 +338,11 @@ class OpSpec(Spec):
     dtypes: dict[Name, Annotated[list[DtypeName], Field(min_length=1)]] = {}
     constexprs: dict[Name, AxisSpec] = Field({}, max_length=64)
     derived: dict[Name, Expr] = Field({}, description="Numbers that follow from dims and scalars.")
-    divisible: list[Name] = Field([], description="Dims that the aligned specialisation may assume divisible by 16.")
+    divisible: list[Name] | dict[Name, Literal["bytes"] | Annotated[int, Field(ge=1)]] = Field(
+        [],
+        description="Dims whose extents are multiples of 16 bytes (a list of them, or `bytes`) or of a number of "
+        "elements in calls of the aligned specialisation.",
+    )
     specialisations: list[Literal["aligned", "general"]] = ["aligned", "general"]
     exclude: list[Expr] = []
     overrides: list[OverrideSpec] = []

@@ -22,6 +22,7 @@ from aot.source.kernel_source import Parameter
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.expressions import UNKNOWN, Expression, nearest, parse, query_name
+from aot_runtime.contract.layout import ALIGNMENT, aligned_elements, divisors
 
 from .bound_parameter import BoundParameter
 from .conditional_values import NULL
@@ -232,16 +233,15 @@ class Binder:
             return BoundParameter(name, "constexpr", constant=None)
         if plain in spaces:
             dtype = str(known.get(spaces[plain].dtype, spaces[plain].dtype))
-            return BoundParameter(name, f"*{DTYPES[dtype].triton}", value=plain, dtype=dtype, divisible=True)
+            return BoundParameter(name, f"*{DTYPES[dtype].triton}", value=plain, dtype=dtype, divisible=ALIGNMENT)
         if plain in tensors:
             if known.get(query_name("given", plain)) is False:
                 return BoundParameter(name, "constexpr", constant=None)
             tensor = tensors[plain]
             dtype = str(known.get(tensor.dtype, tensor.dtype))
             pointer = f"*{DTYPES[dtype].triton}"
-            return BoundParameter(
-                name, pointer, value=plain, dtype=dtype, divisible=tensor.align, ranged=not tensor.large
-            )
+            divisible = ALIGNMENT if tensor.align else 1
+            return BoundParameter(name, pointer, value=plain, dtype=dtype, divisible=divisible, ranged=not tensor.large)
         self._scope.check_names(value, name)
         strides = [query for query in value.queries if query[0] == "stride"]
         if len(strides) == 1 and plain == parse(f"stride({strides[0][1]}, {strides[0][2]})").text:
@@ -255,9 +255,8 @@ class Binder:
                 return BoundParameter(name, forced, value=literal(constant))
             return BoundParameter(name, "constexpr", constant=constant)
         wide = any(self._wide(tensors[str(tensor)], variant) for _, tensor, *_ in strides)
-        return BoundParameter(
-            name, forced or self._type(value, name, wide), value=plain, divisible=plain in self.op.divisible
-        )
+        divisible = divisors(self.op, known).get(plain, 1)
+        return BoundParameter(name, forced or self._type(value, name, wide), value=plain, divisible=divisible)
 
     def _type(self, value: Expression, name: str, wide: bool) -> str:
         """Return the kernarg type of an expression: that of a scalar; for an integer, i64 if `wide`, else i32."""
@@ -292,7 +291,9 @@ class Binder:
             return BoundParameter(name, "constexpr", constant=1)
         value = parse(f"stride({tensor.name}, {position})").text
         type_name = forced or ("i64" if self._wide(tensor, variant) else "i32")
-        return BoundParameter(name, type_name, value=value, divisible=tensor.align and not innermost)
+        unit = aligned_elements(DTYPES[str(known.get(tensor.dtype, tensor.dtype))].size)
+        divisible = unit if tensor.align and not innermost else 1
+        return BoundParameter(name, type_name, value=value, divisible=divisible)
 
     @staticmethod
     def _wide(tensor: records.Tensor, variant: VariantSpec) -> bool:

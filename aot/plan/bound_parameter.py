@@ -11,6 +11,7 @@ from aot.manifest.loading import Manifest
 from aot.manifest.schema import LaunchSpec
 from aot.source.constants import Constant
 from aot.source.kernel_source import split_function
+from aot_runtime.contract.layout import ALIGNMENT
 from aot_runtime.contract.records import TensorMap
 
 from .variants import VariantSpec
@@ -26,12 +27,13 @@ class BoundParameter:
         constant: the value of a `constexpr`.
         value: the expression of the kernarg at a call, unless it is a `constexpr`; a pointer's tensor.
         dtype: the dtype of a pointer or a descriptor.
-        divisible: the value is a multiple of 16 in the aligned specialisation.
+        divisible: the number that the value is a multiple of in the aligned specialisation: bytes of a pointer,
+            elements of a stride or an extent; of a descriptor, the elements of its strides.
         ranged: all offsets from the pointer fit 32 bits in the aligned specialisation.
         function: the `path.py:function` of a `constexpr` that is a function.
         shape: expressions of the extents of a descriptor's tensor.
         pads_with_nan: a descriptor's loads beyond the ends of its tensor give NaN instead of zeros.
-        whole: positions of a descriptor's dims whose extents are multiples of 16 in the aligned specialisation.
+        whole: dim → the number of which a descriptor's extent is a multiple in the aligned specialisation.
         dims: dims of a descriptor's tensor in the descriptor's order, outermost first; `shape` and `whole` use it, too.
     """
 
@@ -40,7 +42,7 @@ class BoundParameter:
     constant: Constant = None
     value: str = ""
     dtype: str = ""
-    divisible: bool = False
+    divisible: int = 1
     ranged: bool = False
     function: str = ""
     shape: tuple[str, ...] = ()
@@ -74,7 +76,7 @@ def compile_job(
         signature=tuple((item.name, item.type) for item in bound),
         constants=tuple((item.name, item.constant) for item in bound if item.type == "constexpr" and not item.function),
         functions=tuple((item.name, item.function) for item in bound if item.function),
-        divisible_by_16=tuple(name for item in hints for name in _divisible(item)),
+        divisible=tuple(hint for item in hints for hint in _divisible(item) if hint[1] > 1),
         pointer_range_32=tuple(item.pointer for item in hints if item.ranged and not is_map(item.type)),
         options=variant.options,
         arch=arch,
@@ -82,14 +84,17 @@ def compile_job(
     )
 
 
-def _divisible(item: BoundParameter) -> Iterator[str]:
+def _divisible(item: BoundParameter) -> Iterator[tuple[str, int]]:
     if not is_descriptor(item.type):
-        yield from [item.name] * item.divisible
+        yield item.name, item.divisible
         return
     for field in () if is_map(item.type) else descriptor_fields(item.name, item.type):
-        is_aligned = field.kind in ("ptr", "stride") and item.divisible and not field.is_one
-        if is_aligned or (field.kind == "shape" and field.dim in item.whole):
-            yield field.name
+        if field.kind == "ptr" and item.divisible > 1:
+            yield field.name, ALIGNMENT
+        elif field.kind == "stride" and not field.is_one:
+            yield field.name, item.divisible
+        elif field.kind == "shape":
+            yield field.name, item.whole[field.dim]
 
 
 def kernarg_values(bound: tuple[BoundParameter, ...]) -> Iterator[tuple[str, str, str]]:

@@ -6,7 +6,7 @@ Contracts differ by architecture, through tuning files and `arch` in expressions
 from __future__ import annotations
 
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
@@ -17,6 +17,7 @@ from aot.manifest.schema import AxisSpec, ConfigSpec, LaunchSpec, OpSpec, Scalar
 from aot.manifest.yamlfile import Key, ManifestError
 from aot_runtime.contract import records
 from aot_runtime.contract.expressions import LAYOUT_QUERIES, Expression, nearest, parse
+from aot_runtime.contract.layout import ALIGNMENT
 from aot_runtime.contract.names import Scope, axis_rule, stride_position
 from aot_runtime.contract.validate import contract_faults, text_faults
 from aot_runtime.errors import ExpressionError
@@ -64,7 +65,7 @@ class _Contract:
                 for name, value in tuned_derived(self.manifest, self.name, self.arch).items()
             ),
             require=tuple(self._text(value, ("require", i)) for i, value in enumerate(spec.require)),
-            divisible=tuple(spec.divisible),
+            divisible=tuple(_divisible(spec, tensors)),
             workspace=tuple(
                 records.Workspace(
                     name,
@@ -321,3 +322,17 @@ def positional(value: Expression, tensors: Mapping[str, records.Tensor]) -> Expr
             position = stride_position(tensors[str(name)], rest[0])
             text = text.replace(f"{function}({name}, {rest[0]})", f"{function}({name}, {position})")
     return parse(text)
+
+
+def _divisible(spec: OpSpec, tensors: Iterable[records.Tensor]) -> Iterator[records.Divisible]:
+    listed = spec.divisible if isinstance(spec.divisible, dict) else dict.fromkeys(spec.divisible, "bytes")
+    for dim, number in listed.items():
+        sized = tuple(
+            tensor.name
+            for tensor in tensors
+            if tensor.is_required and tensor.align and dim in [item.extent for item in tensor.shape]
+        )
+        if isinstance(number, int):
+            yield records.Divisible(dim, number)
+        else:
+            yield records.Divisible(dim, 0, sized) if sized else records.Divisible(dim, ALIGNMENT)

@@ -14,6 +14,7 @@ from aot_runtime.contract import records
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.expressions import query_name
+from aot_runtime.contract.layout import aligned_elements, divisors
 from aot_runtime.contract.names import stride_position
 from aot_runtime.contract.tensor_maps import map_fault
 from aot_runtime.errors import ExpressionError
@@ -44,6 +45,7 @@ def descriptor(
         return BoundParameter(name, "constexpr", constant=None)
     dtype = str(known.get(tensor.dtype, tensor.dtype))
     shape = tuple(tensor.shape[dim].extent for dim in dims)
+    whole = divisors(op, known)
     layout = None
     if is_gluon:
         layout = _map_layout(scope, name, given, block, dtype, variant, known)
@@ -56,8 +58,8 @@ def descriptor(
         )
     return BoundParameter(
         name, descriptor_type(DTYPES[dtype].triton, block, layout), value=text, dtype=dtype,
-        divisible=tensor.align, ranged=not tensor.large, shape=shape, pads_with_nan=given.padding == "nan",
-        whole=tuple(i for i, extent in enumerate(shape) if extent in op.divisible), dims=dims,
+        divisible=aligned_elements(DTYPES[dtype].size) if tensor.align else 1, ranged=not tensor.large, shape=shape,
+        pads_with_nan=given.padding == "nan", whole=tuple(whole.get(extent, 1) for extent in shape), dims=dims,
     )  # fmt: skip
 
 

@@ -14,6 +14,24 @@ typedef struct aot_decision {
     aot_text tried; /* why no variant fits */
 } aot_decision;
 
+/* Elements in 16 bytes, at least 1. */
+static int64_t aot_unit(const aot_tensor *tensor)
+{
+    int64_t size = (int64_t)aot_itemsize(tensor->dtype);
+    return size < AOT_ALIGNMENT ? AOT_ALIGNMENT / size : 1;
+}
+
+/* The number that an extent is a multiple of in calls of the aligned variants. */
+static int64_t aot_divisor(const aot_plan *p, const aot_divisible *divisible)
+{
+    int64_t most = divisible->elements;
+    for (const signed char *at = divisible->tensors; *at >= 0; at++) {
+        int64_t unit = aot_unit(p->tensors[*at]);
+        if (unit > most) most = unit;
+    }
+    return most;
+}
+
 /* Whether the aligned specialisation may serve the call. */
 static bool aot_may_align(const aot_plan *p)
 {
@@ -26,10 +44,10 @@ static bool aot_may_align(const aot_plan *p)
         int innermost = aot_innermost(rule, tensor);
         if (tensor->address % AOT_ALIGNMENT != 0) return false;
         for (int dim = 0; dim < tensor->rank; dim++)
-            if (aot_kernel_stride(tensor, dim) % AOT_ALIGNMENT != 0 && dim != innermost) return false;
+            if (aot_kernel_stride(tensor, dim) % aot_unit(tensor) != 0 && dim != innermost) return false;
     }
     for (int i = 0; i < p->op->n_divisible; i++)
-        if (p->v[p->op->divisible[i].slot].i % AOT_ALIGNMENT != 0) return false;
+        if (p->v[p->op->divisible[i].slot].i % aot_divisor(p, &p->op->divisible[i]) != 0) return false;
     return true;
 }
 

@@ -78,6 +78,13 @@ typedef struct aot_named {
     int slot;
 } aot_named;
 
+/* A dim whose extent is a multiple of a number in calls of the aligned variants. */
+typedef struct aot_divisible {
+    int slot;
+    int64_t elements;           /* 0: of the elements in 16 bytes of each of the tensors */
+    const signed char *tensors; /* positions, -1 behind the last one */
+} aot_divisible;
+
 typedef struct aot_requirement {
     const char *text;
     aot_expression holds;
@@ -176,7 +183,7 @@ typedef struct aot_op {
     const aot_constant *constants;
     const aot_dtype_variable *variables;
     const aot_axis *axes;
-    const aot_named *divisible;
+    const aot_divisible *divisible;
     const aot_workspace *workspaces;
     const aot_launch *launches;
     const aot_layout *layouts;

@@ -7,10 +7,18 @@ from typing import Any
 
 import msgspec
 
+from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.evaluation import evaluator
 from aot_runtime.contract.expressions import query_name
-from aot_runtime.contract.layout import ALIGNMENT, Layout, Shape, make_layout, packed_strides, packing_order
-from aot_runtime.contract.names import Scope
+from aot_runtime.contract.layout import (
+    Layout,
+    Shape,
+    aligned_elements,
+    divisors,
+    make_layout,
+    packed_strides,
+    packing_order,
+)
 from aot_runtime.contract.records import Op, Tensor
 
 
@@ -20,7 +28,7 @@ class Change(msgspec.Struct, frozen=True):
     Attributes:
         subject, value: the argument and its new value, in words.
         names: new values of the call's names.
-        aligns: True if every address and stride becomes a multiple of 16.
+        aligns: True if every address and stride becomes a multiple of 16 bytes.
         innermost: tensor → position of the dim that gets stride 1.
     """
 
@@ -54,10 +62,10 @@ class Arguments(msgspec.Struct, frozen=True):
         scalars = {scalar.name: new[scalar.name] for scalar in op.scalars if scalar.name in new}
         names = {**self.names, **new}
         if aligns:
-            rounded = [name for name in op.divisible if name in Scope.of(op).dims]
-            names |= {name: -(-names[name] // ALIGNMENT) * ALIGNMENT for name in rounded}
-        for item in op.derived:
-            names[item.name] = evaluator(item.value)(names)
+            for dim, number in divisors(op, names).items():
+                names[dim] += -names[dim] % number
+        for value in op.derived:
+            names[value.name] = evaluator(value.value)(names)
         layouts = {}
         for tensor in op.tensors:
             was = self.layouts.get(tensor.name)
@@ -78,7 +86,8 @@ def _layout(
     if tensor.role == "output":
         return None
     order = packing_order(tensor, len(shape), () if was is None else was.strides, innermost)
-    strides = _aligned_strides(tensor, shape, order) if aligns else packed_strides(shape, order)
+    unit = aligned_elements(DTYPES[dtype].size)
+    strides = _aligned_strides(tensor, shape, order, unit) if aligns else packed_strides(shape, order)
     return make_layout(device, dtype, shape, strides, aligns or was is None or was.aligned)
 
 
@@ -89,12 +98,12 @@ def _extent(tensor: Tensor, position: int, was: Layout | None, names: Mapping[st
     return evaluator(dim.extent)(names)
 
 
-def _aligned_strides(tensor: Tensor, shape: Shape, order: Shape | None) -> Shape:
-    """Return strides that are multiples of 16, except along the innermost dim and dims that must be contiguous."""
+def _aligned_strides(tensor: Tensor, shape: Shape, order: Shape | None, unit: int) -> Shape:
+    """Return strides that are multiples of `unit`, except along the innermost dim and dims that must be contiguous."""
     strides, step = [0] * len(shape), 1
     for dim in reversed(order if order is not None else range(len(shape))):
         if step != 1 and dim not in tensor.contiguous:
-            step = -(-step // ALIGNMENT) * ALIGNMENT
+            step += -step % unit
         strides[dim] = step
         step *= shape[dim]
     return tuple(strides)

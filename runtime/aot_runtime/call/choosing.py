@@ -85,8 +85,7 @@ class Choosing:
 
         Aligned variants that take tensor maps need mappable tensors. The attempts are recorded in `search`.
         """
-        divisible = {name: call.names[name] for name in self.op.divisible}
-        misaligned = search.misaligned = [*self.rules.misalignment(call.layouts, divisible)]
+        misaligned = search.misaligned = [*self.rules.misalignment(call.layouts, call.names)]
         for aligned in (False,) if misaligned else (True, False):
             names = {**call.names, "aligned": aligned}
             axes = self._pick_axes(names, search.tried)

@@ -102,7 +102,7 @@ class Describing:
 
     def _specialised(self, name: str, layout: Layout) -> tuple[bool, bool]:
         """Return (aligned variants accept the tensor, aligned variants that map it accept it)."""
-        aligned = not self.rules.misalignment({name: layout}, {})
+        aligned = not any(self.rules.tensor_misalignment(name, layout))
         return aligned, aligned and (name not in self.mapped or not any(self.rules.unmappable(name, layout)))
 
     def _scalars(self, given: Mapping[str, Any], names: Mapping[str, Any]) -> dict[str, Any]:

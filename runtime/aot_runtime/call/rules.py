@@ -10,7 +10,15 @@ import numpy as np
 
 from aot_runtime.contract.arch import BACKENDS
 from aot_runtime.contract.dtypes import DTYPES, FLAG_TYPES, SCALAR_TYPES
-from aot_runtime.contract.layout import ALIGNMENT, Layout, innermost_dim, make_layout, packed_strides, packing_order
+from aot_runtime.contract.layout import (
+    ALIGNMENT,
+    Layout,
+    divisors,
+    innermost_dim,
+    make_layout,
+    packed_strides,
+    packing_order,
+)
 from aot_runtime.contract.records import Axis, Op, Scalar, Tensor, Value, Variant, Workspace
 from aot_runtime.errors import ArgumentError
 from aot_runtime.texts import shown
@@ -214,18 +222,24 @@ class Rules:
 
     # Specialisation and launch
 
-    def misalignment(self, layouts: Mapping[str, Layout | None], extents: Mapping[str, int]) -> tuple[str, ...]:
-        """Return the reasons why a call cannot use aligned variants. Tensor maps are checked per variant."""
+    def misalignment(self, layouts: Mapping[str, Layout | None], names: Mapping[str, Any]) -> tuple[str, ...]:
+        """Return the reasons why a call cannot use aligned variants. Tensor maps are checked per variant.
+
+        Args:
+            names: values of the op's dims and dtype variables.
+        """
         reasons: list[str] = []
         for name, layout in layouts.items():
             if layout is not None:
-                reasons += self._misaligned(self.tensors[name], layout)
-        for name, extent in extents.items():
-            if extent % ALIGNMENT:
-                reasons.append(f"{name} is {extent}, not a multiple of {ALIGNMENT}")
+                reasons += self.tensor_misalignment(name, layout)
+        for dim, number in divisors(self.op, names).items():
+            if names[dim] % number:
+                reasons.append(f"{dim} is {names[dim]}, not a multiple of {number}")
         return tuple(reasons)
 
-    def _misaligned(self, tensor: Tensor, layout: Layout) -> Iterable[str]:
+    def tensor_misalignment(self, name: str, layout: Layout) -> Iterable[str]:
+        """Yield the reasons why aligned variants do not accept a tensor."""
+        tensor = self.tensors[name]
         if not tensor.large and (layout.low < 0 or layout.high * layout.itemsize >= RANGE_32):
             yield f"'{tensor.name}' spans {(layout.high - layout.low) * layout.itemsize} bytes or has a negative stride"
         if not tensor.align:
@@ -234,8 +248,8 @@ class Rules:
         if not layout.aligned:
             yield f"the address of '{tensor.name}' is not a multiple of {ALIGNMENT}"
         for dim, stride in enumerate(layout.kernel_strides):
-            if stride % ALIGNMENT and dim != innermost:
-                yield f"stride {stride} of '{tensor.name}' in dim {dim} is not a multiple of {ALIGNMENT}"
+            if stride % layout.unit and dim != innermost:
+                yield f"stride {stride} of '{tensor.name}' in dim {dim} is not a multiple of {layout.unit}"
 
     def unmappable(self, name: str, layout: Layout) -> Iterable[str]:
         """Return the reasons why an argument cannot have a tensor map."""

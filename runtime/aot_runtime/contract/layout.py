@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import lru_cache
+from typing import Any
 
 from .dtypes import DTYPES
 from .overlap import is_nested
-from .records import Tensor
+from .records import Op, Tensor
 
 Shape = tuple[int, ...]
 
 ALIGNMENT = 16
-"""Bytes that a pointer must be aligned to, and elements that strides must be divisible by, to count as aligned."""
+"""Bytes that addresses and strides must be multiples of to count as aligned: the widest load or store of a lane."""
 
 
 class Layout:
@@ -50,6 +52,11 @@ class Layout:
         self.high = 0 if empty else sum(max(0, step) for step in reach) + 1
 
     @property
+    def unit(self) -> int:
+        """Number of elements in `ALIGNMENT` bytes."""
+        return aligned_elements(self.itemsize)
+
+    @property
     def size(self) -> int:
         """Number of elements."""
         size = 1
@@ -77,6 +84,21 @@ class Layout:
 
     def __repr__(self) -> str:
         return f"{self.dtype}{list(self.shape)} strides {list(self.strides)}{'' if self.aligned else ' unaligned'}"
+
+
+def aligned_elements(itemsize: int) -> int:
+    """Return the number of elements of `itemsize` bytes in `ALIGNMENT` bytes, at least 1."""
+    return max(1, ALIGNMENT // itemsize)
+
+
+def divisors(op: Op, names: Mapping[str, Any]) -> dict[str, int]:
+    """Return the numbers that extents of an op's dims are multiples of in aligned calls.
+
+    Args:
+        names: dtype variable → dtype.
+    """
+    units = {tensor.name: aligned_elements(DTYPES[names.get(tensor.dtype, tensor.dtype)].size) for tensor in op.tensors}
+    return {item.dim: item.elements or max(units[name] for name in item.tensors) for item in op.divisible}
 
 
 def make_layout(

@@ -95,7 +95,7 @@ class Tensor(Record, frozen=True):
         when: condition under which the output exists; empty: always.
         contiguous: positions of the dims that are packed without gaps, innermost last.
         innermost: alternative to `contiguous`: one of these dims has stride 1. New arrays take the first.
-        align: aligned variants require 16-byte alignment and strides divisible by 16 of this tensor.
+        align: aligned variants require an address and strides of this tensor that are multiples of 16 bytes.
         large: aligned variants accept this tensor at any size; its strides are 64 bits wide in them.
         offsets: constraint on the values of a tensor that holds where sequences begin and end.
         range: least and largest allowed value, expressions of dims and scalars; empty: no limit.
@@ -118,6 +118,11 @@ class Tensor(Record, frozen=True):
     in_place: tuple[str, ...] = ()
     zero: bool = False
     doc: str = ""
+
+    @property
+    def is_required(self) -> bool:
+        """True if every call has the tensor."""
+        return not self.optional and not self.when
 
 
 class Scalar(Record, frozen=True):
@@ -223,13 +228,26 @@ class Denied(Record, frozen=True):
     reason: str
 
 
+class Divisible(Record, frozen=True):
+    """A dim whose extent the aligned variants take to be a multiple of a number: see `layout.divisors`.
+
+    Attributes:
+        elements: the number; 0: the elements that 16 bytes hold of the tensor with the smallest ones in `tensors`.
+        tensors: names of tensors with that dim that every call has.
+    """
+
+    dim: str
+    elements: Int = 0
+    tensors: tuple[str, ...] = ()
+
+
 class Op(Record, frozen=True):
     """The contract of an op, by which calls are checked and dispatched.
 
     Attributes:
         dtypes: dtype variable → its dtypes.
         require: conditions on every call.
-        divisible: dims whose extent must be a multiple of 16 for the aligned variants.
+        divisible: dims whose extents must be multiples of a number for the aligned variants.
         wide_offsets: the kernel computes offsets in 64 bits, so tensors may exceed 2**31 elements.
     """
 
@@ -242,7 +260,7 @@ class Op(Record, frozen=True):
     axes: tuple[Axis, ...] = ()
     derived: tuple[Derived, ...] = ()
     require: tuple[str, ...] = ()
-    divisible: tuple[str, ...] = ()
+    divisible: tuple[Divisible, ...] = ()
     workspace: tuple[Workspace, ...] = ()
     denied: tuple[Denied, ...] = ()
     wide_offsets: bool = False

@@ -201,10 +201,18 @@ def _dtype_faults(op: Op) -> Iterator[Fault]:
 
 
 def _dim_faults(op: Op, dims: Mapping[str, DimSource]) -> Iterator[Fault]:
-    for key, names in (("dims", [dim.name for dim in op.dims]), ("divisible", list(op.divisible))):
+    for key, names in (("dims", [dim.name for dim in op.dims]), ("divisible", [item.dim for item in op.divisible])):
         for name in names:
             if name not in dims:
                 yield Fault((key, name), f"unknown dim '{name}'{nearest(name, dims.keys())}")
+    present = {tensor.name for tensor in op.tensors if tensor.is_required}
+    for item in op.divisible:
+        if item.elements < 0 or not (item.elements or item.tensors) or not present.issuperset(item.tensors):
+            text = (
+                f"{item.elements} elements, tensors {list(item.tensors)}; expected a positive number of elements, or "
+                f"tensors among those that every call has: {', '.join(sorted(present)) or 'none'}"
+            )
+            yield Fault(("divisible", item.dim), text)
 
 
 def _launch_faults(index: int, launch: Launch, taken: set[str]) -> Iterator[Fault]:

@@ -33,7 +33,7 @@ def test_a_kernel_compiles(arch: str):
 def test_options_and_hints_reach_the_code():
     changes: list[dict] = [
         {}, {"options": (("waves_per_eu", 2), ("enable_fp_fusion", False))}, {"pointer_range_32": ("x", "y")},
-        {"divisible_by_16": (), "pointer_range_32": ()},
+        {"divisible": (), "pointer_range_32": ()},
     ]  # fmt: skip
     kernels = [compile_job(jobs.softmax("gfx942", 1024, **change)) for change in changes]
     assert len({kernel.image for kernel in kernels}) == 4
@@ -115,7 +115,7 @@ def test_kernarg_layout():
         (jobs.softmax("sm_90", options=(("launch_pdl", True),)), "launch_pdl: .*no gdc_wait"),
         (jobs.softmax("gfx942", signature=jobs.SOFTMAX[:-1]), "the kernel's parameters are"),
         (jobs.softmax("gfx942", constants=()), r"constexprs of 'softmax' are \['BLOCK'\]"),
-        (jobs.softmax("gfx942", divisible_by_16=("BLOCK",)), r"divisible_by_16 of 'softmax' names \['BLOCK'\]"),
+        (jobs.softmax("gfx942", divisible=(("BLOCK", 16),)), r"divisible of 'softmax' names \['BLOCK'\]"),
         (jobs.softmax("gfx942", pointer_range_32=("z",)), r"pointer_range_32 of 'softmax' names \['z'\]"),
         (jobs.softmax("gfx942", signature=(("x", "fp8"), *jobs.SOFTMAX[1:])), "kernel argument type 'fp8'"),
     ],

@@ -35,8 +35,8 @@ def test_on_a_gpu_that_has_descriptors():
 def test_what_is_aligned_is_loaded_in_wide_pieces():
     """Of the last dim's stride it is known that it is 1, of pointers and other strides what the specialisation asks."""
     aligned, general = (variant.job for variant in variants("gfx942"))
-    assert aligned.divisible_by_16[:3] == ("a_desc.ptr", "a_desc.shape.1", "a_desc.stride.0")
-    assert general.divisible_by_16 == general.pointer_range_32 == ()
+    assert aligned.divisible[:3] == (("a_desc.ptr", 16), ("a_desc.shape.1", 8), ("a_desc.stride.0", 8))
+    assert general.divisible == general.pointer_range_32 == ()
     assert compile_job(aligned).metadata.code_bytes < compile_job(general).metadata.code_bytes * 0.6
 
 

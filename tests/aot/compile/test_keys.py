@@ -17,7 +17,8 @@ def test_the_key_covers_what_changes_the_code():
         jobs.softmax("sm_90"),
         jobs.softmax("gfx942", 512),
         jobs.softmax("gfx942", line_info=True),
-        jobs.softmax("gfx942", divisible_by_16=()),
+        jobs.softmax("gfx942", divisible=()),
+        jobs.softmax("gfx942", divisible=(("x", 16), ("y", 8))),
         jobs.softmax("gfx942", pointer_range_32=()),
         jobs.softmax("gfx942", options=(("num_warps", 8),)),
         jobs.softmax("gfx942", options=(("enable_fp_fusion", False),)),
@@ -37,7 +38,7 @@ def test_the_key_covers_what_changes_the_code():
 def test_the_key_does_not_cover_what_does_not():
     plain = key(jobs.softmax("gfx942"))
     assert key(jobs.softmax("gfx942", options=(("num_warps", 4),))) == plain, "a default, given"
-    assert key(jobs.softmax("gfx942", divisible_by_16=("y", "x"))) == plain, "another order"
+    assert key(jobs.softmax("gfx942", divisible=(("y", 16), ("x", 16)))) == plain, "another order"
     assert key(jobs.softmax("sm_90", pointer_range_32=())) == key(jobs.softmax("sm_90")), "no such hint on NVIDIA"
 
 

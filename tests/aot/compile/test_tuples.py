@@ -17,8 +17,9 @@ TYPES = {
 }  # fmt: skip
 CONSTANTS = {"a.stride_columns": 1, "out.stride_columns": 1, "BLOCK": 256}
 HINTED = ("a.ptr", "out.ptr", "mod.operands.0")
+DIVISIBLE = tuple((name, 16) for name in HINTED)
 NESTED = jobs.job(
-    "nested", "gfx942", tuple(TYPES.items()), CONSTANTS, source=SOURCE, divisible_by_16=HINTED, pointer_range_32=HINTED,
+    "nested", "gfx942", tuple(TYPES.items()), CONSTANTS, source=SOURCE, divisible=DIVISIBLE, pointer_range_32=HINTED,
     functions=(("mod.function", f"{SOURCE}:plus_table"),),
 )  # fmt: skip
 
@@ -27,7 +28,7 @@ def test_members_are_kernargs_and_their_hints_reach_the_code():
     layout = kernarg_layout(NESTED.signature)
     assert [field.name for field in layout[:2]] == ["a.ptr", "a.stride_rows"]
     kernel = compile_job(NESTED)  # it is held to the layout
-    bare = dataclasses.replace(NESTED, divisible_by_16=(), pointer_range_32=())
+    bare = dataclasses.replace(NESTED, divisible=(), pointer_range_32=())
     assert compile_job(bare).image != kernel.image and jobs.key(bare) != jobs.key(NESTED)
 
 
@@ -35,7 +36,7 @@ def test_an_absent_function_leaves_no_code():
     signature = tuple(item for item in NESTED.signature if not item[0].startswith("mod.operands"))
     constants = (*NESTED.constants, ("mod.function", None))
     absent = dataclasses.replace(
-        NESTED, signature=signature, constants=constants, functions=(), divisible_by_16=HINTED[:2], pointer_range_32=()
+        NESTED, signature=signature, constants=constants, functions=(), divisible=DIVISIBLE[:2], pointer_range_32=()
     )
     assert compile_job(absent).metadata.code_bytes < compile_job(NESTED).metadata.code_bytes
 

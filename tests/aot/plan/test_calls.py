@@ -253,7 +253,7 @@ def test_calls_of_other_bundles(tmp_path: Path):
 
 def test_the_command_says_what_each_call_gets(tmp_path: Path):
     project = Project(tmp_path)
-    text = "op: scale, shapes: {x: [2, 8]}, dtypes: {T: float32}, count: 7"
+    text = "op: scale, shapes: {x: [2, 7]}, dtypes: {T: float32}, count: 7"
     file = calls_file(tmp_path, text, "bundle: theirs, op: any").file.path
     result = project.build("--for", str(file), "--dry-run")
     assert result.output == (

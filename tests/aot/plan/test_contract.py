@@ -5,6 +5,7 @@ import pytest
 from aot.manifest.yamlfile import ManifestError
 from aot_runtime.call.planner import Planner
 from aot_runtime.contract import records
+from aot_runtime.contract.layout import divisors
 from aot_runtime.contract.names import Scope
 from tests.support.building.projects import EVERYTHING, SCALE, check_fault, check_row, contract, edit, rows
 
@@ -19,7 +20,9 @@ def test_a_contract_has_all_that_the_manifest_says(tmp_path: Path):
     assert op.scalars[1] == records.Scalar("return_top", "flag", "False")
     assert op.scalars[2] == records.Scalar("mode", "choice", "'fast'", ("fast", "exact"))
     assert op.dims == (records.DimLimit("cols", 1, 4096),)
-    assert (op.require, op.divisible, op.dtypes) == (("cols % 2 == 0",), ("cols",), {"T": ("float16", "float32")})
+    assert (op.require, op.dtypes) == (("cols % 2 == 0",), {"T": ("float16", "float32")})
+    assert op.divisible == (records.Divisible("cols", 0, ("x", "out")),), "not the optional tensors"
+    assert divisors(op, {"T": "float16"}) == {"cols": 8} and divisors(op, {"T": "float32"}) == {"cols": 4}
     assert op.derived == (records.Derived("chunks", "cdiv(cols, 16)"),)
     assert op.axes[0] == records.Axis("BLOCK", (16, 64), "cols", ">=")
     assert op.axes[1] == records.Axis("BIASED", (False, True), "given(bias)")

@@ -76,7 +76,7 @@ def test_a_function_and_what_it_captures(tmp_path: Path):
     job = bindings.job(X, MOD, "BLOCK", BIASED=True)
     assert [name for name, _ in job.signature] == [*(f"x.{field}" for field in X.split()[1:]), function.name,
                                                    *(item.name for item in operands), "BLOCK"]  # fmt: skip
-    assert job.divisible_by_16 == ("x.ptr", "x.stride_rows", "mod.operands.0", "mod.operands.1", "mod.operands.2")
+    assert [name for name, _ in job.divisible] == ["x.ptr", "x.stride_rows", *(f"mod.operands.{i}" for i in range(3))]
     assert job.constants == (("x.stride_cols", 1), ("BLOCK", 16))
     assert job.functions == (("mod.function", "kernels/mods.py:shifted"),)
     general = dict(bindings.job(X, MOD, "BLOCK", BIASED=True, aligned=False).signature)

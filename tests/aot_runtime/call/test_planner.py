@@ -57,7 +57,8 @@ def test_names_of_builtins_and_of_the_planner_are_free():
     """Contracts name their tensors and dims as they like."""
     space = (records.Workspace("space", ("rows",), "int8"),)
     for chosen in ("tuple", "list", "input", "len", "print", "int", "name", "layout", "isinstance", "dict", "range"):
-        named = planner(f"{chosen}: float32[rows, cols]; twice = rows * 2", divisible=("cols",), workspace=space)
+        cols, divisible = records.Divisible("cols", 16), (records.Divisible(chosen, 16),)
+        named = planner(f"{chosen}: float32[rows, cols]; twice = rows * 2", divisible=(cols,), workspace=space)
         assert decide(named, **{chosen: layout(2, 3)}).names["twice"] == 4
-        sized = planner(f"x: float32[{chosen}, rows]", divisible=(chosen,), workspace=space)
+        sized = planner(f"x: float32[{chosen}, rows]", divisible=divisible, workspace=space)
         assert decide(sized, x=layout(2, 3)).names[chosen] == 2

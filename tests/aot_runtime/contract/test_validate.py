@@ -8,6 +8,7 @@ import pytest
 
 from aot_runtime.contract import records
 from aot_runtime.contract.names import RESERVED, RESERVED_OPS
+from aot_runtime.contract.records import Divisible
 from aot_runtime.contract.validate import Fault, contract_faults, structure_faults
 from aot_runtime.errors import ExpressionError
 from tests.support.contracts import contract, launch, op, planner, tensor
@@ -113,7 +114,9 @@ def starts(into: str, longest: str = "", dtype: str = "int32") -> records.Op:
         (op(X, launches=(launch("1", configs=()),)), "launches.0", "has no configs"),
         (op(X, launches=(launch("1", kernel="k\nimport os"),)), "launches.0", "or no identifier as its name"),
         (op(X, launches=(launch("1", kernel="a.b"),)), "launches.0", "launch 'a.b' has no configs, or no identifier"),
-        (op(X, divisible=("depth",)), "divisible.depth", "unknown dim 'depth'; known: cols, rows"),
+        (op(X, divisible=(Divisible("depth", 16),)), "divisible.depth", "unknown dim 'depth'; known: cols, rows"),
+        (op(X, divisible=(Divisible("cols"),)), "divisible.cols", "expected a positive number of elements, or"),
+        (op(X, divisible=(Divisible("cols", 0, ("y",)),)), "divisible.cols", "0 elements, tensors ['y']"),
         (op(X, dims=(records.DimLimit("clos"),)), "dims.clos", "unknown dim 'clos'; did you mean 'cols'?"),
         (op(X, require=("later > 1",)), "require.0", "'later > 1' uses undefined name 'later'"),
         (op(tensor("x", "n", zero=True)), "tensors.x.zero", "only an output is zeroed before the launches; this is"),

@@ -74,7 +74,8 @@ def test_which_calls_of_float8_get_it(hopper: bool, dims: dict[str, int], call: 
     (True, HALF_VARLEN | {"bias_columns": 80}, {"given": ["bias"]}),
     (False, HALF_VARLEN | {"bias_columns": 81}, {"given": ["bias"]}),
     (False, HALF, {"innermost": {"v": 2}}), (False, HALF | {"seqlen_q": 64}, {}),
-    (False, HALF | {"head_dim_v": 40}, {}), (False, HALF, {"dtype": "float32"}), (False, HALF, {"unaligned": ["v"]}),
+    (True, HALF | {"head_dim_v": 40}, {}), (False, HALF | {"head_dim_v": 44}, {}),
+    (False, HALF, {"dtype": "float32"}), (False, HALF, {"unaligned": ["v"]}),
     (False, HALF | {"seqlen_k": 0}, {}), (False, HALF_VARLEN | {"tokens_k": 0}, {}),
     (True, HALF, {"strides": {"k": (10240, 0, 128, 1)}}), (False, HALF, {"strides": {"k": (20480, 10240, -128, 1)}}),
 ))  # fmt: skip
@@ -104,6 +105,7 @@ TILES = (
     Case("b:200,4", (128, 128), lengths=(330, 350), **MANY), Case("b", (256, 256), lengths=(290, 330), **MANY),
     Case("0", (192, 128), lengths=(270, 90), **MANY), Case("b", (96, 32), lengths=(300, 260), layout="bshd", **MANY),
     Case("b", lengths=(300, 60), scale=0.0, **MANY), Case("b:99,-1", (256, 256), "softcap", (300, 420), **MANY),
+    Case("b", (40, 40), lengths=(300, 333), **MANY), Case("0", (72, 104), lengths=(270, 190), **MANY),
     Case("b", (128, 128), "alibi", (300, 333), **MANY), Case("0", (80, 80), "alibi softcap", (300, 150), **MANY),
     Case("b:30,4", (64, 64), "softcap", (400, 390), scale=-1.0, magnitude=4.0, **MANY),
     Case("b", lengths=(400, 300), heads=(24, 4), mode="varlen"),

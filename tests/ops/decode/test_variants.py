@@ -60,7 +60,8 @@ def has_code_of_its_own(op: Op, call: CallSpec) -> bool:
         return head_dim % 32 == 0 and head_dim % (8 * groups) == 0
     if groups or e5m2:
         return head_dim in (64, 128, 256) and not (writes and e5m2)
-    return head_dim % 16 == 0
+    halves = call.dtypes.get("C", call.dtypes["T"]) in ("float16", "bfloat16")
+    return head_dim % (8 if halves and "head_dim" in call.dims else 16) == 0
 
 
 def test_every_call_has_code_of_its_alignment(decode: Bundle):

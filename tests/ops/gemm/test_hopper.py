@@ -70,7 +70,7 @@ def test_which_calls_are_served(hopper_bundle: Path):
     """Plain calls with operands by rows of k, and addresses and strides of 16 bytes."""
     gemm = open_bundle(hopper_bundle, "cuda")  # which has no other kernels
     a, w = gemm.device.empty((64, 128), "float16"), gemm.device.empty((256, 128), "float16")
-    for left, right in ((a, w.T), (a[::2], w[:240].T), (a[:, 8:72], w[:, :64].T)):
+    for left, right in ((a, w.T), (a[::2], w[:240].T), (a[:, 8:80], w[:232, :72].T)):
         for how in ({}, HOW):
             gemm.matmul(left, right, **how)
     others: list[tuple[Any, ...]] = [
@@ -91,7 +91,7 @@ SHAPES = ((1, 16, 16), (7, 240, 4096), (16, 4112, 1008), (30, 4240, 1008), (64, 
 
 
 @on_gpu
-@pytest.mark.parametrize("shape", SHAPES, ids=str)
+@pytest.mark.parametrize("shape", (*SHAPES, (300, 520, 200), (129, 264, 1000)), ids=str)
 @pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
 def test_ragged_shapes(gemm: Bundle, dtype: np.dtype, shape: tuple[int, int, int]):
     """Below a tile, above one, and several tiles a program; the same bits each time. float32 is multiplied as tf32."""

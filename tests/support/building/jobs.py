@@ -26,7 +26,7 @@ def job(function: str, arch: str, signature: tuple, constants: dict[str, Any], *
 
 
 def softmax(arch: str, block: int = 256, **fields: Any) -> CompileJob:
-    hinted = job("softmax", arch, SOFTMAX, {"BLOCK": block}, divisible_by_16=("x", "y"), pointer_range_32=("x",))
+    hinted = job("softmax", arch, SOFTMAX, {"BLOCK": block}, divisible=(("x", 16), ("y", 16)), pointer_range_32=("x",))
     return replace(hinted, **fields)
 
 

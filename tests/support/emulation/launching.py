@@ -51,7 +51,8 @@ def compile_kernel(
     pointers = tuple(name for name, kind in signature if kind.startswith("*"))
     full = signature + tuple((name, "constexpr") for name, _ in constants)
     source, wide = "kernels/triton_kernels.py", pointers if divisible else ()
-    job = CompileJob(str(Path(__file__).parent), source, function, full, constants, divisible, wide, options, arch)
+    whole = tuple((name, 16) for name in divisible)
+    job = CompileJob(str(Path(__file__).parent), source, function, full, constants, whole, wide, options, arch)
     return Kernel(compile_job(job), full, arch)
 
 
