@@ -33,7 +33,7 @@ class BoundParameter:
         function: the `path.py:function` of a `constexpr` that is a function.
         shape: expressions of the extents of a descriptor's tensor.
         pads_with_nan: a descriptor's loads beyond the ends of its tensor give NaN instead of zeros.
-        whole: dim → the number of which a descriptor's extent is a multiple in the aligned specialisation.
+        whole: for each dim of a descriptor, the number of which its extent is a multiple in the aligned specialisation.
         dims: dims of a descriptor's tensor in the descriptor's order, outermost first; `shape` and `whole` use it, too.
     """
 
