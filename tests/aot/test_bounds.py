@@ -25,7 +25,7 @@ from tests.support.building.projects import KERNELS, SCALE, edit, write_project
 
 
 def laughs(open_: str, close: str, key: str = "") -> str:
-    """A list, or mapping, of nine aliases to one of nine aliases, and so on: nine to the ninth in all."""
+    """Return a list, or mapping, of nine aliases to one of nine aliases, and so on: nine to the ninth in all."""
     lines = [f"a0: &a0 {open_}{key.format(0)}x{close}"]
     for i in range(1, 10):
         aliases = ", ".join(f"{key.format(k)}*a{i - 1}" for k in range(9))
@@ -168,7 +168,7 @@ def test_axes_of_too_many_combinations(tmp_path: Path):
 
 
 def test_outputs_of_many_conditions(tmp_path: Path):
-    """No axis says whether they are there, and their stub does not list all of what a call may return."""
+    """No axis says whether they are there, and the stub does not list every combination that a call may return."""
     line = "o{i}: {{shape: [rows, cols], dtype: T, role: output, when: f{i}, nullable: true}}"
     path = write_project(tmp_path, with_flags(24, tensors=line))
     bundle = plan_bundle(load_manifest(path), parse_arch("gfx942"), {}, False)
@@ -200,7 +200,7 @@ NUMBERS = {
 
 @pytest.mark.parametrize("old", NUMBERS, ids=range(len(NUMBERS)))
 def test_numbers_of_many_digits(tmp_path: Path, old: str):
-    """Whatever the outcome is, it is no traceback and no message of many pages."""
+    """The outcome is never a traceback, nor a message of many pages."""
     path = write_project(tmp_path, SCALE.replace(old, NUMBERS[old], 1))
     try:
         bundle = plan_bundle(load_manifest(path), parse_arch("gfx942"), {}, False)

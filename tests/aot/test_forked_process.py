@@ -39,7 +39,7 @@ def test_what_a_function_does_ends_its_process_alone():
 
 
 def refused(made: Project, *options: str) -> str:
-    """The one line that a build says; there is no bundle."""
+    """Return the one line that a build prints; it writes no bundle."""
     result = made.build(*SMALL, *options)
     assert result.exit_code == 2 and not made.folder_of().exists(), result.output
     (line,) = result.stderr.splitlines()
@@ -70,7 +70,7 @@ def test_files_and_references_that_raise(tmp_path: Path, line: str, said: str):
 
 
 def test_files_and_references_that_end_their_process(tmp_path: Path):
-    """Kernels need more than that limit."""
+    """Their kernels need more than the process's limit."""
     ending = NEEDS_TWO + "import os\nTWO = os._exit(0)\n"
     said = "op 'scale': file k.py: the process that ran it exited with code 0"
     assert refused(Project(tmp_path / "a", SCALE, ending)).endswith(said)

@@ -113,7 +113,7 @@ def test_a_server_that_went_away(tmp_path: Path, server: S3Server, caplog: pytes
 
 
 def test_a_server_that_stops_while_a_build_runs(tmp_path: Path, server: S3Server, caplog: pytest.LogCaptureFixture):
-    """It answers what is read, and nothing that is written: what is compiled is kept here."""
+    """The server answers reads only: what is compiled is kept on this machine."""
     made = machine(tmp_path, "first")
     from aot.workers.batch import compile_missing
 
@@ -146,7 +146,7 @@ def test_an_address_that_never_answers(
 
 @pytest.mark.parametrize("place", ["folder", "s3"])
 def test_two_processes_at_once(tmp_path: Path, server: S3Server, place: str, caplog: pytest.LogCaptureFixture):
-    """Both compile all, and write the same entries: whole ones, which a third machine takes."""
+    """Both compile everything and write the same whole entries, which a third machine takes."""
     url = URL if place == "s3" else str(tmp_path / "shared")
     both = [machine(tmp_path, name) for name in ("first", "second")]
     builds = [made.start("--shared-cache", url) for made in both]

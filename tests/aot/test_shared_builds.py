@@ -60,7 +60,7 @@ def test_a_cold_machine_compiles_nothing(tmp_path: Path, shared: Path, caplog: p
 
 
 def test_a_store_that_cannot_be_used_stops_no_build(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """Its folder is in none that is there, as where a disk is not mounted."""
+    """Its folder has no parent, as where a disk is not mounted."""
     place = tmp_path / "not" / "mounted"
     first = machine(tmp_path, "first")
     assert figures(first.build(*SMALL, "--shared-cache", str(place))) == (2, 0)
@@ -163,7 +163,7 @@ def test_commands_of_the_cache_that_fail(
 def test_what_a_forger_says_of_accesses_ends_no_build(
     tmp_path: Path, shared: Path, accesses: dict[str, str], caplog: pytest.LogCaptureFixture
 ):
-    """It cannot be told from the code: where it is a fault, the kernels are compiled again, and replaced."""
+    """The code does not show that it is false: where it is a fault, kernels are compiled again and replaced."""
     first, second, third = (machine(tmp_path, name) for name in ("first", "second", "third"))
     options = (*SMALL, "--shared-cache", str(shared))
     assert figures(first.build(*options)) == (2, 0)

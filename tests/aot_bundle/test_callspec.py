@@ -50,7 +50,7 @@ def test_a_refused_call(sample: records.Index, changes: dict[str, Any], message:
     ("extent", "shown"), [("'text'", "['text', 128]"), ("rows - 9", "[-1, 128]"), ("rows / 2", "[4.0, 128]")]
 )
 def test_a_shape_is_of_whole_numbers(sample: records.Index, extent: str, shown: str):
-    """Nothing says so of a contract: an extent is an expression as others are."""
+    """A contract does not demand it: an extent is an expression like others."""
     op = sample.ops[0]
     dims = (records.Dim("rows"), records.Dim("cols")), (records.Dim(extent), records.Dim("cols"))
     tensors = [

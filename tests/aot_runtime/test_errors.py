@@ -17,7 +17,7 @@ CLASSES = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if is
 
 
 def example(kind: type[AotError]) -> AotError:
-    """An error of a class, with something in each attribute."""
+    """Make an error of a class, with something in each attribute."""
     thread = Thread((1, 2, 3), 4, 5)
     if issubclass(kind, DriverCallError):
         return kind("hipMalloc", 2, "hipErrorOutOfMemory", "out of memory")

@@ -46,14 +46,14 @@ def _set(inner: Any, key: Any, value: Any) -> None:
 
 
 def at(tree: Tree, path: Path) -> Any:
-    """The value at a path. Raises LookupError or TypeError where there is none."""
+    """Return the value at a path. Raises LookupError or TypeError where there is none."""
     for step in path:
         tree = tree[step]
     return tree
 
 
 def places(tree: Tree, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Every value below a tree, with its path."""
+    """Return every value below a tree, with its path."""
     items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     for key, value in items:
         yield (*path, key), value
@@ -61,7 +61,7 @@ def places(tree: Tree, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple
 
 
 def edit_bytes(content: bytes, edit: Edit) -> bytes:
-    """Changed bytes."""
+    """Return the bytes after an edit."""
     action, start, value, *more = edit
     match action:
         case "put":

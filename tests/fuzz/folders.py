@@ -75,7 +75,7 @@ class Folders:
         }  # fmt: skip
 
     def strategy(self) -> st.SearchStrategy[Case]:
-        """Cases of all actions."""
+        """Generate cases of all actions."""
         kinds = st.sampled_from((*KINDS, "nothing"))
 
         def cases(name: str, paths: tuple[str, ...]) -> st.SearchStrategy[Case]:
@@ -87,7 +87,7 @@ class Folders:
         return st.one_of(*(cases(name, paths) for name, (paths, _) in self.actions.items()))
 
     def check(self, case: Case) -> str:
-        """Say what became of a case. Raises AssertionError for what must not happen."""
+        """Return what became of a case. Raises AssertionError for what must not happen."""
         _, action = self.actions[case.action]
         self._fill(case.action)
         for change in case.before:

@@ -24,11 +24,11 @@ _FORBIDDEN = frozenset(
 
 
 class ForbiddenError(BaseException):
-    """An input had something done that no input may."""
+    """Raised if an input causes an action that no input may cause."""
 
 
 class Watch:
-    """The hook of this process: there is one, for hooks cannot be taken away."""
+    """The audit hook of this process. There is only one, as hooks cannot be removed."""
 
     def __init__(self) -> None:
         self._allowed: tuple[str, ...] | None = None
@@ -38,7 +38,7 @@ class Watch:
 
     @contextmanager
     def over(self, *folders: Path) -> Iterator[None]:
-        """Allow reading below these folders, and what Python itself is made of, and nothing else."""
+        """Allow reading below these folders and from Python's own files, and nothing else."""
         self._allowed = tuple(map(str, folders))
         try:
             yield

@@ -25,7 +25,7 @@ def planned(manifest: str, arch: str) -> PlannedBundle:
 
 
 def sampled(bundle: PlannedBundle) -> PlannedBundle:
-    """The variants of each op at the first and at the last of its points."""
+    """Return the variants of each op at the first and at the last of its points."""
     by_point: dict[str, dict[object, list]] = {}
     for variant in bundle.variants:
         points = by_point.setdefault(variant.spec.op, {})

@@ -19,7 +19,8 @@ class Action(Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """For commands in which the pattern, a regular expression, is found. Entries apply in the order of the table."""
+    """A rule for commands in which the pattern, a regular expression, is found. Entries apply in the order of the
+    table."""
 
     pattern: str
     action: Action
@@ -120,6 +121,6 @@ def treat(command: str) -> Treated:
 
 
 def unused(commands: Iterable[str]) -> list[Rule]:
-    """The entries that are for none of these commands."""
+    """Return the entries that are for none of these commands."""
     used = frozenset().union(*(treat(command).used for command in commands))
     return [entry for entry in TABLE if entry not in used]

@@ -17,7 +17,7 @@ Layer = Callable[[DeviceArray], DeviceArray]
 
 
 def assert_links_wait(first: DeviceArray, layers: Sequence[Layer], stream: Any, times: int = 8) -> None:
-    """Raise AssertionError unless all chains of the layers, `times` one after the other, give the same bits."""
+    """Assert that all chains of the layers, `times` one after the other, give the same bits."""
 
     def run(between: Callable[[], None]) -> np.ndarray:
         x = first

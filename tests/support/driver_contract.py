@@ -20,7 +20,7 @@ MANY = 3 << 18  # bytes; not a power of two
 
 
 def large(driver: GpuDriver) -> int:
-    """Bytes that a GPU is busy with for a while: 256 MiB, and little where there is little."""
+    """Return bytes that keep a GPU busy for a while: 256 MiB, and little where there is little."""
     return min(256 << 20, driver.properties(0).memory_bytes >> 8)
 
 
@@ -106,7 +106,7 @@ def copies_and_fills_are_exact(driver: GpuDriver) -> None:
 
 
 def host_memory_may_be_reused_after_a_copy(driver: GpuDriver) -> None:
-    """Also page-locked memory, from which the device copies by itself."""
+    """This includes page-locked memory, from which the device copies by itself."""
     nbytes = large(driver) // 4
     allocate_host = {"hip": "hipHostMalloc", "cuda": "cuMemHostAlloc"}[driver.name]
     free_host = {"hip": "hipHostFree", "cuda": "cuMemFreeHost"}[driver.name]
@@ -205,7 +205,7 @@ def capture_records_and_replays(driver: GpuDriver) -> None:
 
 
 def memory_can_be_had_during_any_capture(driver: GpuDriver) -> None:
-    """Its own capture, and the strict one that another library, in this or another thread, may have begun."""
+    """Captures are the driver's own, and a strict one that another library may have begun in this or another thread."""
     relaxed = driver.relaxed_capture
     strict = type(relaxed)(0)
 

@@ -43,7 +43,7 @@ class EmulatedLaunches:
 
 
 def as_hip_copies(kernargs: bytes, metadata: Any) -> bytes:
-    """The arguments as a kernel gets them: HIP copies them one by one, and what lies between them is garbage."""
+    """Return the arguments as a kernel gets them: HIP copies them one by one, and what lies between them is garbage."""
     copied = bytearray(b"\x55" * len(kernargs))
     for arg in metadata.args:
         place = slice(arg.offset, min(arg.offset + arg.size, len(kernargs)))

@@ -73,6 +73,6 @@ class Crashing(_Faulty):
 
 
 def register() -> None:
-    """Have fsspec know them in this process, and in those that are forked off it."""
+    """Make fsspec know them in this process, and in those that are forked off it."""
     for kind in (Hanging, Unreachable, Denying, Full, Crashing):
         fsspec.register_implementation(kind.protocol, kind, clobber=True)

@@ -14,7 +14,7 @@ _LETS_IN = frozenset({"RESUME", "CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BAC
 
 
 class Interrupted(KeyboardInterrupt):
-    """An interrupt of a test's."""
+    """An interrupt raised by a test."""
 
 
 class _Interrupter:

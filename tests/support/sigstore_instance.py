@@ -59,7 +59,7 @@ def _canonical(value: Any) -> bytes:
 
 @dataclass(frozen=True)
 class Instance:
-    """Fulcio with its log of certificates, and Rekor."""
+    """An instance of Fulcio with its log of certificates, and of Rekor."""
 
     authority_key: ec.EllipticCurvePrivateKey = field(default_factory=new_key)
     certificates_key: ec.EllipticCurvePrivateKey = field(default_factory=new_key)
@@ -174,7 +174,7 @@ class Instance:
         payload_type: str = PAYLOAD_TYPE,
         **certificate: Any,
     ) -> dict[str, Any]:
-        """A sigstore file: a statement signed by whom `certificate` says, see the method of that name."""
+        """Return a sigstore file: a statement signed by whom `certificate` says, see the method of that name."""
         key = new_key()
         made = self.certificate(key.public_key(), **certificate)
         signature = _sign(key, signed_bytes(payload_type, payload))

@@ -77,7 +77,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serve(instance: Instance, status: int = 200) -> Iterator[dict[str, Any]]:
-    """Answer while the block runs; what clients are configured by."""
+    """Answer while the block runs; yield what configures clients."""
     handler = type("Handler", (_Handler,), {"instance": instance, "status": status})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = Thread(target=server.serve_forever, args=(0.02,), daemon=True)

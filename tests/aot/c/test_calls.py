@@ -49,7 +49,7 @@ def opened(library: Path, folder: Path, **options: Any) -> OpenedInC:
 
 
 def on_device(bundle: Bundle, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Arrays where the tests put them: as they lie on the host, transposed ones too."""
+    """Put arrays where the tests want them, laid out as on the host, transposed ones too."""
     orders = {
         name: tuple(np.argsort([-step for step in value.strides], kind="stable")) for name, value in arrays.items()
     }
@@ -61,7 +61,7 @@ def of(array: Any) -> Tensor:
 
 
 def given_outputs(bundle: Bundle, c: OpenedInC, op: str, tensors: dict[str, Tensor], scalars: Any, names: Any) -> Any:
-    """Arrays for the outputs that a call has by `_outputs`, by which they are allocated."""
+    """Allocate the outputs of a call as the C function `_outputs` lays them out."""
     args, _ = c.request(calling.OUTPUTS, op, tensors, scalars)
     laid = {name: getattr(args, name) for name in names}
     assert all(item.dtype and item.address == 0 for item in laid.values())
@@ -274,7 +274,8 @@ def test_scratch_memory_is_the_programs_if_it_wants(small_library: Path, small_b
 
 @in_double()
 def test_a_first_call_may_be_captured_into_a_graph(small_library: Path, small_bundle: Path):
-    """Its code object is loaded meanwhile. Scratch memory that the driver's pool does not give then is an error."""
+    """The first call loads a code object, even in a capture. Scratch memory that the driver's pool refuses then is an
+    error."""
     launches, bundle, c = EmulatedLaunches(Options()), open_bundle(small_bundle), opened(small_library, small_bundle)
     x, out, stream = bundle.device.array(X[:, :8]), bundle.device.empty((3, 8), np.float32), bundle.device.stream()
     bundle.device.synchronize()

@@ -50,7 +50,7 @@ Machine = Callable[[SharedCache], CompileCache]
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Since this was asked last."""
+    """Return the warnings since the last call."""
     found = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     caplog.clear()
     return found
@@ -107,7 +107,7 @@ def test_a_damaged_entry_is_refused_by_name_and_replaced(
 def test_swapped_and_misnamed_entries_are_refused(
     settings: SharedSettings, machine: Machine, kernel: CompiledKernel, caplog: pytest.LogCaptureFixture
 ):
-    """The second carries a digest that fits, and is made of something else than its name says."""
+    """The second entry has a digest that fits, but its content is not what its name says."""
     first, second, third = fill(settings, machine, kernel, 3)
     paths = [Path(settings.url) / "v2" / key[:2] / key for key in (first, second, third)]
     paths[0].write_bytes(paths[2].read_bytes())
@@ -137,7 +137,7 @@ def test_many_damaged_entries_give_few_warnings(
 def test_entries_that_are_no_files(
     settings: SharedSettings, machine: Machine, kernel: CompiledKernel, caplog: pytest.LogCaptureFixture
 ):
-    """They are refused, one by one, as long as others can be read."""
+    """Each is refused by itself, and the others are read."""
     first, second = fill(settings, machine, kernel, 2)
     path = Path(settings.url) / "v2" / first[:2] / first
     path.unlink()
@@ -241,7 +241,7 @@ def test_a_store_that_cannot_be_used_costs_one_warning_and_little_time(
 
 
 class Clock:
-    """Stands for the module `time` and for the process that speaks with a store: each batch takes it so long."""
+    """A `time` module and the process that talks to a store, in which each batch takes a given time."""
 
     def __init__(self, batch_s: float):
         self.now, self.batch_s = 0.0, batch_s
@@ -277,7 +277,7 @@ def test_a_slow_store_that_has_nothing_is_given_up(
     machine: Machine, kernel: CompiledKernel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
     batch_s: float, batches: int,
 ):  # fmt: skip
-    """To ask for 32 entries is worth 1.6 s of its time, so one that answers in 1.5 s may be asked for ever."""
+    """32 entries are worth 1.6 s of a store's time, so one that answers in 1.5 s may be asked forever."""
     clock = Clock(batch_s)
     monkeypatch.setattr(shared_cache, "time", clock)
     monkeypatch.setattr(shared_cache, "ForkedProcess", lambda limit_s: clock)

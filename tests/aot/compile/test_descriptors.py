@@ -24,7 +24,7 @@ def variants(arch: str) -> tuple[PlannedVariant, ...]:
 
 
 def test_on_a_gpu_that_has_descriptors():
-    """The kernel takes pointers there, too: it is held to that layout of its kernargs."""
+    """The kernel takes pointers there too, and its kernargs are held to that layout."""
     _, variant = variants("sm_90")
     assert dict(variant.job.signature)["a_desc"] == descriptor_type("fp16", (16, 32))
     kernel = compile_job(variant.job)
@@ -33,7 +33,7 @@ def test_on_a_gpu_that_has_descriptors():
 
 
 def test_what_is_aligned_is_loaded_in_wide_pieces():
-    """Of the last dim's stride it is known that it is 1, of pointers and other strides what the specialisation asks."""
+    """The last dim's stride is known to be 1; pointers and other strides are as the specialisation asks."""
     aligned, general = (variant.job for variant in variants("gfx942"))
     assert aligned.divisible[:3] == (("a_desc.ptr", 16), ("a_desc.shape.1", 8), ("a_desc.stride.0", 8))
     assert general.divisible == general.pointer_range_32 == ()
@@ -70,7 +70,7 @@ def test_what_takes_a_map_gets_no_pointer(tmp_path):
 
 
 def test_layouts_and_boxes_of_maps():
-    """As Triton has them."""
+    """They are those of Triton."""
     from triton.experimental.gluon import language as gl
 
     blocks = ([64, 64], [8, 32], [4, 256], [512, 128], [16, 16], [8, 8], [128], [1, 2, 64, 64])

@@ -76,7 +76,7 @@ def test_a_fault_has_its_place_and_says_what_is_allowed(tmp_path: Path, old: str
 
 
 def test_faults_come_together_in_the_order_of_the_file(tmp_path: Path):
-    """One each, also of a bind entry, though it may be many things."""
+    """Each fault is reported once, also one of a bind entry, which may be many things."""
     bind = "grid: [rows]\n        bind: {x: {valu: 3}, y: [[]], z: {value: 1, type: i23}}"
     changes = ("bundle: tiny", "bundle: 3"), ("factor: {type: fp32}", "factor: {}"), ("grid: [rows]", bind)
     with pytest.raises(ManifestError) as caught:

@@ -25,7 +25,7 @@ INCLUDE = "bundle: tiny\ninclude:\n  memory: {copy: {}}\n"
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a project with an environment in it, where aotbuild is installed as its wheel does it."""
+    """Return a project's folder with an environment in it, where aotbuild is installed from its wheel."""
     package = tmp_path / "project/.venv/site-packages/aot"
     for name in ("kernels", "manifests"):
         shutil.copytree(ROOT / name, package / "shipped" / name)
@@ -34,7 +34,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_wheel_has_all_that_is_built_from():
-    """Setuptools takes the files of the packages that are listed, `.py` of its own accord."""
+    """Setuptools takes the files of the listed packages, but of its own accord only `.py`."""
     found = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     packages = {path: ".".join(("aot.shipped", *path.relative_to(ROOT).parts[:-1])) for path in INPUTS}
     assert {name for name in found["packages"] if "shipped" in name} == {*packages.values()}
@@ -43,7 +43,7 @@ def test_the_wheel_has_all_that_is_built_from():
 
 
 def test_names_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A file of that very name is taken, a folder is not: many a project has one that is called so."""
+    """A file of that very name is taken; a folder is not, since many projects have one of that name."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows").mkdir()
     assert shipped.shipped_root() == ROOT and not {*shipped.shipped_manifests()} & {*SUBCOMMANDS}

@@ -80,7 +80,7 @@ def test_strides(tmp_path: Path, shape: str, types: list[str], divisible: list[i
 
 
 def test_a_compile_job(everything: Bindings):
-    """Only the aligned specialisation has hints; kernargs are what is no constant."""
+    """Only the aligned specialisation has hints; every parameter that is no constant is a kernarg."""
     names = ("x", "stride_x_rows", "stride_x_cols", "partial", "cols", "bias", "factor", "BLOCK")
     aligned, general = (everything.job(*names, aligned=aligned) for aligned in (True, False))
     assert aligned.divisible == (("x", 16), ("stride_x_rows", 8), ("partial", 16), ("cols", 8))
@@ -151,7 +151,7 @@ STRIDES = '"stride(x, rows) * 2"'
 
 @pytest.mark.parametrize(("blocks", "expected"), [("", 8), ("num_warps: 2, ", 2)])
 def test_a_parameter_that_is_called_as_an_option(tmp_path: Path, blocks: str, expected: int):
-    """It is the option, overrides included, but for what `blocks` or a default says; the option stays what it is."""
+    """It is bound to the option, overrides included, unless `blocks` or a default says otherwise."""
     text = edit(EVERYTHING, ("blocks: {WIDTH: 4}", f"blocks: {{{blocks}WIDTH: 4}}"))
     bindings = Bindings(tmp_path, text)
     parameters = (Parameter("num_warps", True), Parameter("num_stages", True, True, 5))
@@ -162,7 +162,7 @@ def test_a_parameter_that_is_called_as_an_option(tmp_path: Path, blocks: str, ex
 
 
 def test_elements_of_a_tuple(tmp_path: Path):
-    """Each is what a parameter would be that is bound to it; a default may be a tuple, too."""
+    """An element is bound as a separate parameter would be; a default may be a tuple, too."""
     bindings = Bindings(tmp_path, with_bind('p: [x, "stride(x, rows)", bias, 3, {value: rows, type: i64}]'))
     *found, default = bindings.bind("p", "SHAPE=(1, (2, None))")
     expected = (X, STRIDE, constant(None), constant(3), number("i64", "rows"))

@@ -24,7 +24,7 @@ def test_cases_whose_variants_are_not_built_are_left_out(tmp_path: Path):
 
 
 def test_a_call_that_depends_on_the_device(tmp_path: Path):
-    """A case is left out unless the variants for few and for many compute units are built."""
+    """It is left out unless the variants for few and for many compute units are both built."""
     pick = ("pick: smallest >= cols", "pick: 16 if num_cus < 200 else 32")
     manifest = project(tmp_path, edit(SCALE_CASES, pick, ("cols: 32", "cols: 16"))).manifest
     assert cases(manifest) == ["small", "case1"] and cases(manifest, block="16") == []

@@ -15,7 +15,7 @@ def tune(folder: Path, text: str) -> Path:
 
 
 def test_a_tuning_file_is_laid_over_the_manifest_for_its_architectures_alone(tmp_path: Path):
-    """Entries change what the manifest says of the config of their name, and others go in front."""
+    """Entries override the manifest's config of their name, and other configs go in front."""
     text = edit(EVERYTHING, ("{name: base, ", "{"))
     entries = """
       scale_rows:

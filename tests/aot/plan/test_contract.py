@@ -37,7 +37,7 @@ def test_a_contract_has_all_that_the_manifest_says(tmp_path: Path):
 
 
 def test_tensors_that_no_constexpr_tells_of_get_one(tmp_path: Path):
-    """Not so one that is nullable, nor one whose presence is that of another."""
+    """A nullable tensor gets none, nor one that is present exactly when another is."""
     text = edit(
         EVERYTHING, ("      BIASED: {values: [false, true], pick: given(bias)}\n", ""), ("TOP and BIASED", "HAS_BIAS"),
         ("      TOP: {values: [false, true], pick: return_top}\n", ""),
@@ -78,14 +78,14 @@ PLACES = {
 
 
 def check_expression(folder: Path, place: str, expression: str, message: str) -> None:
-    """EVERYTHING with an expression put somewhere has this fault there."""
+    """Assert that EVERYTHING, with an expression put at a place, has this fault there."""
     old, new = PLACES[place]
     check_fault(folder, edit(EVERYTHING, (old, new.format(expression))), f"op 'scale': {message}")
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_expressions_are_checked(tmp_path: Path, place: str):
-    """Their syntax, names and types."""
+    """Faults of syntax, of names and of types are found."""
     check_expression(tmp_path, place, "rows.shape", "'rows.shape': 'rows.shape' is not part of the expression language")
     name = "arch" if place in ("exclude", "overrides", "default") else "mode"
     said = f"'{name} + 1': text can only be compared with == and !=, not computed with"
@@ -141,7 +141,7 @@ def test_names_are_known_only_from_where_they_are_decided(tmp_path: Path, place:
 
 
 def test_canonical_spelling(tmp_path: Path):
-    """A planner reads `stride(x, 0)`; a dim's name in there would be its extent. Presence is compared as text."""
+    """A planner reads `stride(x, 0)`, where a dim's name would mean its extent. Presence is compared as text."""
     changes = (
         ("when: cols > 32", "when: 'stride(x, rows) + stride(x, cols) > 32'"),
         ("when: return_top", "when: return_top   and(rows>1)"),
@@ -254,7 +254,7 @@ def test_shapes_that_give_a_dim(tmp_path: Path):
 
 
 def test_a_plain_name_of_an_input_gives_a_dim(tmp_path: Path):
-    """Rather than an expression, or an output."""
+    """An expression or an output gives none."""
     text = edit(SCALE, ("      x: {", "      ends: {shape: [rows + 1], dtype: int32}\n      x: {"))
     assert Scope.of(contract(tmp_path, text)).dims["rows"].tensor == "x"
     with pytest.raises(ManifestError, match="tensor 'out': nothing gives the extent 'wide'"):
@@ -270,7 +270,7 @@ def test_contiguous_dims(tmp_path: Path):
 
 
 def test_pick_rules(tmp_path: Path):
-    """Values to be compared with are in order."""
+    """Values to compare with are in order."""
     for pick, expected in {
         "smallest >= cols + 1": ((16, 64), "cols + 1", ">="), "smallest>cols": ((16, 64), "cols", ">"),
         "largest <= cols": ((16, 64), "cols", "<="), "largest < cols": ((16, 64), "cols", "<"),
@@ -281,7 +281,8 @@ def test_pick_rules(tmp_path: Path):
 
 
 def test_what_may_be_left_out(tmp_path: Path):
-    """A choice's default: then it must be passed. Names of configs: they are numbered. Configs: there is one."""
+    """A choice's default may be left out, and then calls must pass it. So may the names of configs, which get numbers,
+    and configs, of which there is one then."""
     changes = (", default: fast}", "}"), ("name: wide, ", ""), ("name: base, ", "")
     op = contract(tmp_path, edit(EVERYTHING, *changes))
     assert op.scalars[2] == records.Scalar("mode", "choice", "", ("fast", "exact"))

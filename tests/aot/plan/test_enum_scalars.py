@@ -13,7 +13,7 @@ NUMBERED = edit(EVERYTHING, ("values: [fast, exact], default", "values: {fast: 0
 
 
 def numbers(expression: str) -> dict[str, int]:
-    """The value of an expression for each choice."""
+    """Return the value of an expression for each choice."""
     return {mode: parse(expression).evaluate({"mode": mode}) for mode in NUMBERS}
 
 

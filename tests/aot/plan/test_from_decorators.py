@@ -105,7 +105,7 @@ def _configs(bundle: PlannedBundle):
 
 
 def test_a_heuristic_of_what_is_bound_to_a_block(tmp_path: Path):
-    """`bind` may say that one block is as long as another, whose length the configs have."""
+    """`bind` may make one block as long as another whose length is in the configs."""
     changes = [("bind: {", "bind: {BLOCK: 2 * SIZE, "), ("from kernel", "[{blocks: {SIZE: 16, HALF: 1}}]")]
     kernels = edit(KERNELS, ("BLOCK: tl.constexpr,", "BLOCK: tl.constexpr, SIZE: tl.constexpr,"))
     bundle = planned(tmp_path, edit(MANIFEST, *changes), kernels)

@@ -22,13 +22,13 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Bindings:
 
 
 def given(bound: list[BoundParameter]) -> dict[str, Any]:
-    """Member, without its parameter → the expression or the constant that it is."""
+    """Return member, without its parameter → the expression or constant bound to it."""
     return {item.name.partition(".")[2]: item.constant if item.type == "constexpr" else item.value for item in bound}
 
 
 @pytest.mark.parametrize("point", [{"BIASED": True}, {"BIASED": False}, {"TOP": True}, {"aligned": False, "BLOCK": 64}])
 def test_the_members_of_a_tensor_are_those_of_separate_parameters(everything: Bindings, point: dict[str, Any]):
-    """For every tensor, whether it is there or not."""
+    """This holds for every tensor, whether or not it is present."""
     for name, dims in (("x", ("rows", "cols")), ("bias", ("0", "cols")), ("out", ("rows", "1")), ("top", ("rows",))):
         fields = ("ptr", *(f"stride_{dim}" for dim in dims))
         separate = everything.bind(name, *(f"stride_{name}_{dim}" for dim in dims), **point)

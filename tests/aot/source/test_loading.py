@@ -35,7 +35,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 def value(folder: Path, files: dict[str, str], name: str = "VALUE", source: str = "k.py") -> Any:
-    """A global that a kernel of these files reads."""
+    """Return a global that a kernel of these files reads."""
     write(folder, files)
     found = load_kernel(folder, source, "kernel").get_capture_scope()[name]
     return getattr(found, "value", found)
@@ -148,7 +148,7 @@ RAN = "def {0}(*functions):\n    pathlib.Path(__file__).with_name('ran').touch()
 
 
 def test_what_a_kernel_does_not_depend_on_is_not_run(tmp_path: Path):
-    """Benchmarks at module level, and wrappers of kernels; here and in what is imported."""
+    """That covers benchmarks at module level and wrappers of kernels, both here and in imported files."""
     ran = f"{RAN.format('benchmark')}{RAN.format('wrapped')}benchmark(1)\nvalues = []\nvalues.append(benchmark(2))\n"
     kernel = KERNEL.replace("@", "@wrapped\n@").replace("(x,", "(x, values,")
     text = f"{HEAD}import pathlib\n{ran}{{}}{kernel}"
@@ -159,7 +159,7 @@ def test_what_a_kernel_does_not_depend_on_is_not_run(tmp_path: Path):
 
 
 def test_kernels_of_a_file_are_the_same_in_whatever_order_they_are_loaded(tmp_path: Path):
-    """Each has what names meant at its place, also where they have been bound again since."""
+    """A kernel sees what names meant at its place, even where they are bound again later."""
     kernel = "@triton.autotune(SIZES, key=[])\n" + KERNEL.strip() + "\n"
     sizes = "SIZES = [triton.Config({{'N': {}}})]\n"
     parts = [f"{sizes.format(n)}{kernel.replace('kernel', name)}" for n, name in ((16, "first"), (32, "second"))]
@@ -222,7 +222,7 @@ PACKAGE = {
     ("import pkg.helper as h", "h.add"),
 ])  # fmt: skip
 def test_packages_run_what_is_asked_of_them(tmp_path: Path, root: str, line: str, name: str):
-    """Whichever folder the root is: dotted names begin above the topmost package."""
+    """The root may be any folder: dotted names begin above the topmost package."""
     folder = tmp_path / "project"
     write(folder, {**PACKAGE, "pkg/ops/k.py": PACKAGE["pkg/ops/k.py"].format(line, name)})
     base = (folder / root).resolve()
@@ -371,7 +371,7 @@ def endless(x, N: tl.constexpr):
      "'endless' at helper.py:12"),
 ])  # fmt: skip
 def test_what_only_some_variants_read_is_a_fault_of_theirs(tmp_path: Path, n: int, said: str):
-    """Annotations and defaults of torch are a fault of none."""
+    """Annotations and defaults of torch are no fault of any variant."""
     write(tmp_path, {"k.py": COMPILED, "helper.py": HELPER})
     assert not inspect_kernel(tmp_path, "k.py:kernel").fault
     signature = (("x", "*fp32"), ("N", "constexpr"), ("y", "constexpr"), ("z", "constexpr"))

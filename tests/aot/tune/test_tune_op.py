@@ -90,7 +90,7 @@ class Tuned(Project):
 
 @pytest.fixture(scope="module")
 def modelled_run(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
-    """A run that was ended as the second time was modelled, and went on."""
+    """Return the state of a run that was stopped while the second candidate was modelled, and continued."""
     project = Tuned(tmp_path_factory.mktemp("tuned"))
     whole = model_timer._Worker.time
     calls = iter(range(9))
@@ -145,7 +145,7 @@ def test_on_a_device_a_wrong_candidate_is_named_and_dropped(tmp_path: Path):
 
 
 def test_recorded_calls(modelled_run: Tuned):
-    """The op's calls, whichever bundle made them; one that stands there twice is compared once."""
+    """The op's calls are used, whichever bundle made them; one that is recorded twice is compared once."""
     calls = modelled_run.folder / "calls.yaml"
     entry = "  - {bundle: other, op: double, dims: {n: 7}, count: 3}\n"
     calls.write_text(f"calls:\n{entry}{entry}  - {{op: triple}}\n  - {{op: double, dims: {{n: 70}}, arch: [sm_90]}}\n")
@@ -194,7 +194,7 @@ def test_a_killed_run_goes_on(tmp_path: Path):
 
 @pytest.mark.slow
 def test_on_the_double_of_a_gpu(hip_double: DoubleLibrary, tmp_path: Path):
-    """Through hip-python, whose launches are done as late as they may be."""
+    """Launches go through hip-python and are carried out as late as they may be."""
     project = Tuned(tmp_path, WRONG)
     hip_double.run(tune_over_double, project.words("--device", "hip", "--rounds", "1"))
     assert [entry["fault"] for entry in project.times].count("computes another out") == 2
@@ -202,7 +202,7 @@ def test_on_the_double_of_a_gpu(hip_double: DoubleLibrary, tmp_path: Path):
 
 
 def tune_over_double(words: list[str]) -> None:
-    """The command in this process, with launches on the emulator."""
+    """Run the command in this process, with launches on the emulator."""
     from aot.cli import main
     from tests.support.emulated_launches import EmulatedLaunches
 

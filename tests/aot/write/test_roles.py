@@ -69,7 +69,7 @@ UNSET = (
 
 
 def write(folder: Path, body: str, x="input", out="output", second: str = "", more: str = "") -> Path:
-    """A project whose kernel has this body; the manifest's path."""
+    """Write a project whose kernel has this body; return the manifest's path."""
     lines = "".join(f"    {line}\n" for line in body.splitlines())
     manifest = MANIFEST.format(x=x, out=out, more=more)
     return write_project(folder, manifest, HEAD.format(second=second or "tl.store(out, 0.0)") + lines)
@@ -146,7 +146,7 @@ def test_a_store_into_an_input(tmp_path, way, arch):
 
 
 def test_descriptors_of_what_may_lie_anywhere(tmp_path: Path):
-    """The hardware of sm_90 wants multiples of 16 bytes; elsewhere descriptors become pointers."""
+    """sm_90's hardware wants multiples of 16 bytes; elsewhere descriptors become pointers."""
     body = "tl.store(out + i, tl.make_tensor_descriptor({}, [n], [1], [16]).load([one * 16]), mask=mask)"
     wrong = "kernel 'work' in k.py makes a tensor descriptor of 'x', whose address and strides must be multiples of "
     wrong += "16 bytes on sm_90; only the aligned specialisation requires that, for tensors without `align: false`: "

@@ -26,7 +26,7 @@ LONG = "a reason that is so long that it takes more than one line of a terminal,
 
 
 class Devices:
-    """A driver that shows certain devices, which may be lost."""
+    """A driver that shows certain devices, which may get lost."""
 
     def __init__(self, *devices: DeviceProperties | Exception):
         self.devices = devices
@@ -54,7 +54,7 @@ def section(lines: list[str], title: str) -> list[str]:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A machine with partitions of an MI300X; the folder is its /sys/bus/pci/devices."""
+    """Make a machine with partitions of an MI300X; the folder is its /sys/bus/pci/devices."""
 
     def opened(name: str) -> Devices:
         if name == "cuda":
@@ -90,7 +90,7 @@ def test_a_system_that_does_not_tell_the_partition_mode(machine: Path):
 
 
 def test_a_library_that_the_main_thread_has_to_load(machine: Path, monkeypatch: pytest.MonkeyPatch):
-    """Only of release 6.4."""
+    """Only release 6.4 has to be loaded by the main thread."""
     words = "call get_device('hip') in the main thread"
     assert words not in " ".join(" ".join(doctor()).split())
     older = msgspec.structs.replace(MI300X, driver_version="6.4.43484")
@@ -142,7 +142,7 @@ PLAIN = DeviceProperties("Instinct", "gfx942", 304, 64, 65536, 192 << 30, "7.0.1
 
 
 def doctor_with(patch: pytest.MonkeyPatch, hip: Devices | Exception, *bundles: Path) -> Result:
-    """Run the command where HIP's driver is `hip`, or cannot be opened, and there is no other."""
+    """Run the command with `hip` as HIP's driver, or as the error of opening it; there is no other driver."""
 
     def opened(name: str) -> Devices:
         if name != "hip" or isinstance(hip, Exception):
@@ -195,7 +195,7 @@ REQUIRES = [
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Versions of installed packages by name, which a test may change."""
+    """Return versions of installed packages by name, which a test may change."""
     versions = {"tinygrad": "0.14.0", "triton": "3.9.0", "rich": "15.0.0", "coverage": "7.1", "matplotlib": "3.11"}
 
     def version(package: str) -> str:

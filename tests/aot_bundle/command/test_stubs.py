@@ -17,7 +17,7 @@ from tests.support.forging import edit_index
 
 
 def test_a_module_for_each_bundle(small_bundle: Path, rows_bundles: Path, tmp_path: Path):
-    """Those that are there stay; of two architectures, the first is taken."""
+    """Modules that are there stay; of two architectures, the first is taken."""
     package = tmp_path / "types/aot_bundles"
     for bundles, name in ((small_bundle, "small"), (rows_bundles, "rows")):
         result = aotbundle("stubs", bundles, "-o", tmp_path / "types")

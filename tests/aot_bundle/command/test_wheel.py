@@ -54,7 +54,8 @@ def versioned(folder: Path, version: str) -> Path:
 
 
 def test_what_is_in_a_wheel(rows_bundles: Path, tmp_path: Path):
-    """By the rules of wheels: names, hashes of all files, tags; and the same bytes, from a folder and from its file."""
+    """Names, tags and the hashes of all files follow the rules of wheels; a folder and its one file give the same
+    bytes."""
     pack_bundle(rows_bundles / "rows-sm_90", tmp_path / "rows.aotb")
     result = aotbundle("wheel", tmp_path / "rows.aotb", "-o", tmp_path / "one", "--license", "MIT OR Apache-2.0")
     wheel = tmp_path / "one/aotbundle_rows_sm_90-0.1.0-py3-none-any.whl"
@@ -91,7 +92,7 @@ def metadata_of(folder: Path, package: str) -> str:
 
 
 def test_compressed_code_needs_the_extra_that_reads_it(rows_bundles: Path, tmp_path: Path):
-    """Also where one of several architectures in a file has it."""
+    """This also holds if only one of several architectures in a file has it."""
     pytest.importorskip("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd")
     pack_bundle(rows_bundles / "rows-gfx942", tmp_path / "rows-gfx942.aotb", compress=True)
     both = [rows_bundles / f"rows-{arch}" for arch in ("gfx942", "sm_90")]
@@ -103,7 +104,7 @@ def test_compressed_code_needs_the_extra_that_reads_it(rows_bundles: Path, tmp_p
 
 
 def test_an_installed_bundle_is_opened_by_its_name(rows_bundle: Path, site: Site):
-    """A folder of that name is no bundle; a bundle of that name in the working folder is opened before."""
+    """A folder of that name is no bundle. A bundle of that name in the working folder is opened first."""
     site.install(rows_bundle)
     Path("rows").mkdir()
     rows = open_bundle("rows", "emulator", version=">=0.1")
@@ -266,7 +267,7 @@ def test_entry_points_are_those_that_python_finds(tmp_path: Path):
 
 
 def test_names_are_looked_up_without_the_packages_of_importlib(rows_bundle: Path, site: Site):
-    """Whose import takes longer than opening a bundle."""
+    """Importing those takes longer than opening a bundle."""
     site.install(rows_bundle)
     script = (
         "import sys; from aot_runtime.installed import installed_bundles\n"

@@ -57,7 +57,8 @@ def test_the_command(rows_bundle: Path, tmp_path: Path):
 
 
 def _check_timeline(found: dict[str, Any]) -> None:
-    """Each wavefront does one thing at a time, all of them the same instructions, in the order of the code's flow."""
+    """Assert that each wavefront does one thing at a time, and that all execute the same instructions, in the code's
+    order."""
     assert found["otherData"] == {"measured": False, "arch": "gfx942"}
     events = [event for event in found["traceEvents"] if event["ph"] == "X"]
     threads = {event["tid"] for event in events}
@@ -113,7 +114,7 @@ def test_chosen_workgroups():
 
 
 def test_short_launches_are_run_whole_where_another_one_follows(rows_bundle: Path, monkeypatch: pytest.MonkeyPatch):
-    """A device holds 2432 of 2600 rows at a time; a long launch runs only these."""
+    """A device holds 2432 of 2600 rows at a time; a long launch runs only as many."""
     call = CallSpec({"x": (2600, 1024)}, dtypes={"T": "float16"})
     for most, are_left in ((sampling.MOST_OF_A_SHORT_LAUNCH, False), (100, True)):
         monkeypatch.setattr(sampling, "MOST_OF_A_SHORT_LAUNCH", most)
@@ -130,7 +131,7 @@ def test_short_launches_are_run_whole_where_another_one_follows(rows_bundle: Pat
 
 @pytest.mark.slow
 def test_samples_stand_for_all(flash: Path, monkeypatch: pytest.MonkeyPatch):
-    """Causal attention, whose workgroups differ: 16 of 64 sampled, and all of them."""
+    """Workgroups of causal attention differ: results of 16 sampled of 64 are compared with those of all."""
     sampled = attention(flash, causal=True, heads=16, heads_kv=16)
     monkeypatch.setattr(sampling, "MORE_SAMPLES", 1000)
     whole = attention(flash, causal=True, heads=16, heads_kv=16)

@@ -27,7 +27,7 @@ SIZE = 1 << 20
 
 @pytest.fixture
 def memory() -> AddressSpace:
-    """A device's memory at `VA`."""
+    """Return a device's memory at `VA`."""
     space = AddressSpace(Process(os.getpid()), [mmap.mmap(-1, SIZE)])
     space.map(VA, SIZE, 0, 0)
     return space

@@ -45,7 +45,7 @@ def test_what_counts_and_what_is_waited_for():
 
 @pytest.mark.parametrize("arch", CONSTANTS)
 def test_passes_are_those_of_the_peak_rates(arch: str):
-    """LLVM's passes against the data sheets' rates: two sources that know nothing of each other.
+    """LLVM's passes agree with the data sheets' rates, two independent sources.
 
     Instructions of 4 x 4 blocks do not reach the peak.
     """

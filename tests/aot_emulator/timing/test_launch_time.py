@@ -18,7 +18,8 @@ CUS, NUM_XCDS = 304, 8
 
 @dataclass(frozen=True)
 class Fixed:
-    """A workgroup that takes so many cycles alone, and twice that beside another; half of it in the matrix pipe."""
+    """A workgroup that takes so many cycles alone, and twice as many beside another; half of them are in the matrix
+    pipe."""
 
     number: int
     cycles: float
@@ -71,7 +72,7 @@ def test_workgroups_that_differ_go_to_what_is_free_first():
 
 
 def test_kinds_say_what_each_workgroup_is_like():
-    """The long ones have odd numbers, and with them the odd XCDs, which no other XCD relieves."""
+    """Long workgroups have odd numbers, so they go to odd XCDs, which no other XCD relieves."""
     samples, plan = [Fixed(0, 1000), Fixed(0, 5000)], Plan(608, 1, CUS, NUM_XCDS)
     found = time_launch(MACHINE, plan, samples, unshared(CUS, NUM_XCDS), kinds=np.arange(608) % 2)
     assert found.seconds == pytest.approx(10000e-9) and found.shares["occupancy"] == pytest.approx(0.4)

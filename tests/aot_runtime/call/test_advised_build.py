@@ -22,7 +22,7 @@ from tests.support.on_demand import key_of
 
 
 def remedy(error: NoVariantError) -> tuple[list[str], str]:
-    """The command that the error prints, and the calls file."""
+    """Return the command that the error prints, and the calls file."""
     match = re.search(r"`(aotbuild [^`]*)`, with this in calls\.yaml:\n(.*)\Z", str(error), re.DOTALL)
     assert match, str(error)
     return shlex.split(match[1]), textwrap.dedent(match[2]) + "\n"
@@ -39,7 +39,7 @@ def remedy(error: NoVariantError) -> tuple[list[str], str]:
 def test_the_command_adds_to_the_bundle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, working: str, output: str, command: str
 ):
-    """As it is printed, with the entry in a file of its own. What was there stays, and serves what it served."""
+    """The command runs as printed, with the entry in a file of its own. What was served before still is."""
     project = Project(tmp_path, SCALE)
     project.output = tmp_path / output
     project.build("--filter", "T=float16,BLOCK=32")

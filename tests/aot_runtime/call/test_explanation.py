@@ -119,7 +119,7 @@ def explained_with(index: records.Index, op: str, *arguments: Any, **keywords: A
 
 
 def with_tensors(index: records.Index, *tensors: records.Tensor) -> records.Index:
-    """The index with other tensors of `reduce`."""
+    """Return the index with other tensors of `reduce`."""
     op = msgspec.structs.replace(index.ops[0], tensors=tensors)
     return msgspec.structs.replace(index, ops=(op, *index.ops[1:]))
 

@@ -159,7 +159,7 @@ environments = st.fixed_dictionaries({name: st.integers(-50, 50) for name in NAM
 
 
 def outcome(compute: Any) -> Any:
-    """The value, or that there is none."""
+    """Return the value, or that there is none."""
     try:
         return compute()
     except (ExpressionError, ArithmeticError):

@@ -28,7 +28,7 @@ OTHER_MEANINGS = {
 
 
 def literals(path: Path) -> set[str]:
-    """Names of dtypes and drivers that are text in a file's code; docstrings are not."""
+    """Return the names of dtypes and drivers that a file's code has as text; docstrings are left out."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     documents = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     texts = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node not in documents)

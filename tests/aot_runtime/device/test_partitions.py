@@ -48,7 +48,7 @@ def test_a_device_says_what_it_has(hip_double: DoubleLibrary, environment: dict[
 
 
 def without_the_attribute() -> None:
-    """As hip-python 6 is."""
+    """Ask a binding without the attribute, as hip-python 6 has it, for the XCDs."""
     driver = HipDriver()
     driver._binding = Older(driver._binding)
     assert driver.properties(0).num_xcds == 6

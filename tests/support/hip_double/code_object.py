@@ -11,7 +11,7 @@ _HEADER, _SECTION, _SYMBOL = struct.Struct("<16sHHIQQQIHHHHHH"), struct.Struct("
 
 
 def code_object(arch: str, *kernels: str) -> bytes:
-    """A code object for `arch` whose kernels are `kernels`."""
+    """Return a code object for `arch` whose kernels are `kernels`."""
     names, symbols = b"\0", [_SYMBOL.pack(0, 0, 0, 0, 0, 0)]
     for kernel in kernels:
         symbols.append(_SYMBOL.pack(len(names), 0x11, 3, 1, 0, 64))  # a global object: the kernel's descriptor

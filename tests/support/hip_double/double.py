@@ -45,7 +45,7 @@ ILLEGAL_ADDRESS, LAUNCH_FAILURE = 700, 719
 
 
 def build(directory: Path) -> Path:
-    """Compile the double into `directory/lib`, laid out as ROCm is; returns the library's path."""
+    """Build the double into `directory/lib`, laid out as ROCm is; return the library's path."""
     library = directory / "lib" / "libamdhip64.so"
     library.parent.mkdir(parents=True, exist_ok=True)
     flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-shared", "-fPIC", "-pthread"]
@@ -82,7 +82,7 @@ class DoubleLibrary:
         return _printed(*pickle.load(self._server.stdout))
 
     def run_text(self, source: str, **environment: object) -> str:
-        """As `run`, for source text and in a fresh interpreter, with nothing imported."""
+        """Do as `run`, for source text and in a fresh interpreter with nothing imported."""
         return self._run([sys.executable, "-c", source], b"", environment)
 
     def _run(self, command: list[str], given: bytes, environment: dict[str, object]) -> str:
@@ -91,7 +91,7 @@ class DoubleLibrary:
         return _printed(child.returncode, child.stdout.decode(), child.stderr.decode())
 
     def run_fresh(self, body: Callable[..., None], *arguments: Any, **environment: object) -> str:
-        """As `run`, but in a fresh interpreter, which has no libamdhip64 yet. The arguments are literals."""
+        """Do as `run`, but in a fresh interpreter, which has no libamdhip64 yet. The arguments are literals."""
         source = f"from {body.__module__} import {body.__name__} as body; body(*{arguments!r})"
         return self.run_text(source, **environment)
 
@@ -103,12 +103,12 @@ class DoubleLibrary:
         return subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def close(self) -> None:
-        """End the process that is forked."""
+        """End the forked process."""
         if "_server" in vars(self):
             self._server.communicate()
 
     def environment(self, extra: dict[str, object]) -> dict[str, str]:
-        """The variables of a process whose libamdhip64 it is."""
+        """Return the variables of a process whose libamdhip64 it is."""
         # hip-python 10 asks ROCM_PATH; before, the dynamic loader alone decided.
         where = {"ROCM_PATH": self.path.parent.parent, "LD_LIBRARY_PATH": self.path.parent}
         path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
@@ -178,7 +178,7 @@ def _imported(source: str, name: str) -> Any:
 
 @pytest.fixture(scope="session")
 def hip_double(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DoubleLibrary]:
-    """The double, built once a session."""
+    """Build the double once a session."""
     pytest.importorskip("hip", reason="hip-python is not installed", exc_type=ImportError)
     if shutil.which("cc") is None:
         pytest.skip("no C compiler (cc) to build the double of libamdhip64 with")
@@ -188,7 +188,8 @@ def hip_double(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DoubleLibra
 
 
 def in_double(**environment: object) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Make a function, whose parameters are fixtures, a test that runs over the double, in a process of its own."""
+    """Turn a function, whose parameters are fixtures, into a test that runs over the double, in a process of its
+    own."""
 
     def decorate(body: Callable[..., None]) -> Callable[..., None]:
         names = inspect.signature(body).parameters
@@ -239,7 +240,7 @@ class Double:
         self._callback: Any = None
 
     def read_environment(self) -> None:
-        """Be what the environment now says; only before the first call of the library."""
+        """Take over what the environment now says; only before the first call of the library."""
         self._library.hip_double_read_environment()
 
     def fail(self, function: str, status: int, count: int = 1) -> None:
@@ -262,23 +263,23 @@ class Double:
         return count
 
     def allocated(self, device: int = 0) -> int:
-        """Bytes of a device that are allocated."""
+        """Return how many bytes of a device are allocated."""
         return self._library.hip_double_allocated(device)
 
     def kept(self, device: int = 0) -> int:
-        """Bytes of a device that its memory pools keep, though nothing uses them."""
+        """Return how many bytes of a device its memory pools keep unused."""
         return self._library.hip_double_kept(device)
 
     def dead_bytes(self) -> int:
-        """Bytes that the double itself keeps for objects that died, so that their handles are never used again."""
+        """Return the bytes that the double keeps for objects that died, so that their handles are never used again."""
         return self._library.hip_double_dead_bytes()
 
     def release_threshold(self, device: int = 0) -> int:
-        """The release threshold of a device's newest memory pool, in bytes."""
+        """Return the release threshold of a device's newest memory pool, in bytes."""
         return self._library.hip_double_release_threshold(device)
 
     def allocations(self, device: int) -> list[tuple[int, int]]:
-        """(address, bytes) of a device's allocations. Only during a launch's callback."""
+        """Return (address, bytes) of a device's allocations. Only during a launch's callback."""
         found, size = [], ctypes.c_size_t()
         while address := self._library.hip_double_allocation(device, len(found), ctypes.byref(size)):
             found.append((address, size.value))

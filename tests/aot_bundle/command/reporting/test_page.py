@@ -145,7 +145,7 @@ def test_the_same_bundle_gives_the_same_page(sample_folder: Path, tmp_path: Path
 
 
 def test_what_other_commands_print_is_read(rows_bundle: Path, tmp_path: Path):
-    """The real reports of both commands, and the columns of the code."""
+    """The test reads the real reports of both commands, and the columns of the code."""
     files = {}
     for name, arguments in {
         "selftest": ("--device", "emulator"),

@@ -19,7 +19,7 @@ FUNCTIONS = re.compile(r"X\((hip[A-Z]\w+)\)")
 
 
 def check(path: str, *names: str) -> set[str]:
-    """Hold a library to facts: the functions that were called."""
+    """Hold a library to facts; return the functions that were called."""
     hip = Hip(ctypes.CDLL(path))
     for name in names:
         before = len(hip.differences)
@@ -34,7 +34,7 @@ def check_double(*names: str) -> None:
 
 
 def test_the_double(hip_double: DoubleLibrary):
-    """Each function that it has is in a fact."""
+    """Each function that the double has is in a fact."""
     for arch in ("gfx942", "gfx1100"):
         scale_code(arch)
     called = set(hip_double.run(check_double, *FACTS, HIP_DOUBLE_DEVICES=2).split())
