@@ -74,20 +74,20 @@ class Shape:
 
     @property
     def lengths(self) -> list[int]:
-        """Lengths of the sequences."""
+        """Return the lengths of the sequences."""
         if not self.varlen:
             return [self.seqlen] * self.batch
         return np.linspace(self.seqlen / 2, self.seqlen * 3 / 2, self.batch).astype(int).tolist()
 
     def extents(self, heads: int) -> tuple[int, ...]:
-        """Shape of a tensor with this many heads."""
+        """Return the shape of a tensor with this many heads."""
         if self.varlen:
             return sum(self.lengths), heads, self.head_dim
         return self.batch, heads, self.seqlen, self.head_dim
 
     @property
     def flops(self) -> float:
-        """Operations of the two matrix products."""
+        """Return the number of operations of the two matrix products."""
         return 4 * self.heads * self.head_dim * sum(n * n for n in self.lengths) / (2 if self.causal else 1)
 
 
@@ -146,7 +146,7 @@ def report(bundle: Bundle, shapes: list[Shape], dtype: str, rounds: int, float8:
 
 
 def _cells(rate: dict[str, float], name: str, one: str, other: str) -> tuple[str, str]:
-    """The rate of `name`, and that of `one` as parts of that of `other`; dashes where it was not measured."""
+    """Format the rate of `name`, and that of `one` relative to `other`; dashes where it was not measured."""
     return (f"{rate[name]:.0f}", f"{rate[one] / rate[other]:.2f}") if name in rate else ("-", "-")
 
 
@@ -165,7 +165,7 @@ def our_call(bundle: Bundle, shape: Shape, inputs: Inputs) -> Callable[[], Any]:
 
 
 def float8_call(bundle: Bundle, shape: Shape, inputs: Inputs) -> Callable[[], Any]:
-    """The call in e4m3, from another bundle."""
+    """Return the call in e4m3, from another bundle."""
     from aot_runtime.contract.dtypes import numpy_dtype
 
     device, float8 = bundle.device, numpy_dtype("float8_e4m3fn")
@@ -201,7 +201,7 @@ def make_inputs(bundle: Bundle, shape: Shape, dtype: str, torch: Any) -> Inputs:
 
 
 def torch_backends(torch: Any) -> dict[str, Callable[..., Any]]:
-    """torch's backends that have fused kernels, as functions of q, k, v and causal."""
+    """Return torch's backends that have fused kernels, as functions of q, k, v and causal."""
     if torch is None:
         return {}
     from torch.nn.attention import SDPBackend, sdpa_kernel

@@ -96,7 +96,7 @@ def report(bundle: Bundle, torch: Any, options: argparse.Namespace) -> str:
 def paged_way(
     bundle: Bundle, torch: Any, shape: Shape, size: int, q: Any, k: Any, v: Any, out: Any
 ) -> Callable[[], Any]:  # fmt: skip
-    """The op over k and v [batch, keys, heads, head_dim] in blocks of a size."""
+    """Return the op over k and v [batch, keys, heads, head_dim] in blocks of a size."""
     per_sequence = shape.keys // size
     order = torch.randperm(shape.batch * per_sequence)
     caches = [x.unflatten(1, (per_sequence, size)).flatten(0, 1)[order.cuda()] for x in (k, v)]

@@ -60,7 +60,7 @@ class Workload:
 
 
 class WrongResultError(Exception):
-    """A mode gave something else than lockstep."""
+    """Raised if a mode's result differs from lockstep's."""
 
 
 def main() -> None:
@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def report(workloads: list[Workload], rounds: int) -> str:
-    """A table of every workload in every mode. Raises `WrongResultError`."""
+    """Return a table of every workload in every mode. Raises `WrongResultError`."""
     rows = []
     for workload in workloads:
         check(workload)
@@ -120,7 +120,7 @@ def attention(folder: Path, modes: list[str], seqlen: int) -> Workload:
 
 
 def on_emulator(folder: Path, mode: str) -> Bundle:
-    """A bundle on an emulator of its own."""
+    """Open a bundle on an emulator of its own."""
     index = read_index(folder)
     driver = EmulatorDriver(MODES[mode])
     return Bundle(folder, index, Device(driver, device_for_arch(driver, index.target.arch)))
@@ -131,7 +131,7 @@ def drivers_of(bundles: dict[str, Bundle]) -> dict[str, EmulatorDriver]:
 
 
 def start(folder: Path, rounds: int) -> str:
-    """A table of the phases of a start, in milliseconds."""
+    """Return a table of the phases of a start, in milliseconds."""
     begun = time.perf_counter()
     found = [
         subprocess.run([sys.executable, "-c", START, str(folder)], capture_output=True, text=True, check=True).stdout

@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def seconds_to_line(arguments: list[str]) -> float:
-    """From the start of a Python process to its first line."""
+    """Return the seconds from the start of a Python process to its first line."""
     start = time.perf_counter()
     with subprocess.Popen(
         [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

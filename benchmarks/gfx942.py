@@ -86,7 +86,7 @@ Ways = dict[str, list[Call]]
 
 
 def modelled(options: argparse.Namespace) -> Iterator[tuple[Case, dict[str, Modelled]]]:
-    """The cases that are asked for, with the best of each way's configs."""
+    """Return the cases that are asked for, with the best of each way's configs."""
     wanted = [case for case in cases() if all(text in f"{case.group}: {case.name}" for text in options.only)]
     if not wanted:
         sys.exit(f"gfx942.py: no case has {' and '.join(options.only)} in its group or name")
@@ -113,7 +113,7 @@ def with_lists_alone(case: Case) -> Case:
 
 
 def narrowed(case: Case, ranked: Mapping[tuple[str, str], tuple[int, ...]]) -> Case:
-    """The case, with those configs of each way's list that stand for its kind."""
+    """Return the case with those configs of each way's list that stand for its kind."""
     ways = (
         replace(way, configs=ranked.get((case.kind, way.who), way.configs)) if way.configs else way for way in case.ways
     )
@@ -188,7 +188,7 @@ def _size(nbytes: float) -> str:
 
 
 def summary(found: Sequence[tuple[Case, dict[str, Modelled]]]) -> str:
-    """A row of each case, and the geometric mean of the best peer's time over ours, by group and of all."""
+    """Return a row of each case, and the geometric mean of the best peer's time over ours, by group and of all."""
     lines = ["| Case | ours, µs | rate | matrix pipes | slots/MFMA, ours and theirs | best peer | its µs | over ours |",
              "|---|---|---|---|---|---|---|---|"]  # fmt: skip
     ratios: dict[str, list[float]] = {}

@@ -185,7 +185,7 @@ class Layer:
 def random_weights(
     bundle: Bundle, kind: str, name: str, shape: tuple[int, int, int], dtype: np.dtype
 ) -> dict[str, np.ndarray]:
-    """The arguments of a kind's op for a matrix of the experts; products are of about 1."""
+    """Make random arguments of a kind's op for one matrix of the experts; products are about 1."""
     rng, (experts, rows, columns) = np.random.default_rng(0), shape
     if kind == "int4":
         groups = (experts, columns // GROUP, rows)

@@ -116,7 +116,7 @@ def report(
     rows: Bundle, memory: Bundle, torch: Any, ops: Sequence[str], shapes: Sequence[tuple[str, int]], nbytes: int,
     rounds: int, compiled: bool,
 ) -> str:  # fmt: skip
-    """The table of all ops and shapes (dtype, width), and the means below it."""
+    """Return the table of all ops and shapes (dtype, width), and the means below it."""
     peers = ["torch", "compiled"] if compiled else ["torch"]
     lines, shares = [], {name: [] for name in ops}
     for name in ops:
@@ -138,7 +138,7 @@ def report(
 def measure(
     rows: Bundle, memory: Bundle, torch: Any, name: str, inputs: Inputs, moved: int, rounds: int, compiled: bool
 ) -> tuple[dict[str, float], str]:
-    """(GB/s of each way, the largest difference of our result from torch's)."""
+    """Return (GB/s of each way, the largest difference of our result from torch's)."""
     op = OPS[name]
     theirs = partial(op.theirs, torch)
     ways = {"ours": op.ours(rows, inputs), "torch": partial(theirs, inputs.tensors)}
@@ -157,7 +157,7 @@ def measure(
 
 
 def make_inputs(bundle: Bundle, torch: Any, dtype: str, cols: int, nbytes: int) -> Inputs:
-    """`sum` starts as y: of it ours makes sums with x, again and again."""
+    """Make the inputs. `sum` starts as y: ours adds x to it again and again."""
     generator = torch.Generator("cuda").manual_seed(0)
     kind = getattr(torch, dtype)
     new = partial(torch.randn, device="cuda", dtype=kind, generator=generator)

@@ -16,7 +16,7 @@ RAW = "https://raw.githubusercontent.com"
 
 
 class SourceError(Exception):
-    """A file of a peer is not there, or is another one than what was pinned."""
+    """Raised if a peer's file is missing, or is not the pinned one."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def fetch(folder: Path, clones: Mapping[str, Path]) -> int:
 
 
 def check(folder: Path) -> None:
-    """Raises `SourceError` unless every file is there, as it was pinned."""
+    """Raise `SourceError` unless every file is there, as it was pinned."""
     for source in sources():
         place = source.within(folder)
         if not place.is_file():

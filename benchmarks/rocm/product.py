@@ -37,12 +37,12 @@ class Product:
         self.d = self.hip.empty(self.m * self.n * TYPES[self.kind].itemsize)
 
     def stored(self) -> list[tuple[int, int]]:
-        """Rows and columns of A and B as they lie in memory."""
+        """Return rows and columns of A and B as they lie in memory."""
         a, b = (self.m, self.k), (self.k, self.n)
         return [a if self.ops[0] == "N" else a[::-1], b if self.ops[1] == "N" else b[::-1]]
 
     def operands(self) -> list[Array]:
-        """op(A) and op(B), float64."""
+        """Return op(A) and op(B), float64."""
         found = (decoded(matrix, self.kind) for matrix in self.host)
         return [matrix.T if op == "N" else matrix for matrix, op in zip(found, self.ops, strict=True)]
 

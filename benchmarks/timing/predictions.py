@@ -145,7 +145,7 @@ def _shared(xcd: np.ndarray, loaded: Callable[[np.ndarray], float]) -> Sharing:
 
 @cache
 def routed(tokens: int, experts: int, each: int) -> tuple[int, ...]:
-    """Tokens of each expert, of which each token has so many at random: the same ones each time."""
+    """Return the tokens of each expert if each token has so many experts at random, the same ones each time."""
     chosen = np.argsort(np.random.default_rng(tokens).random((tokens, experts)), 1)[:, :each]
     return tuple(np.bincount(chosen.ravel(), minlength=experts).tolist())
 
@@ -173,7 +173,7 @@ def expert_sharing(of_each: tuple[int, ...], n: int, config: Experts, group: int
 
 
 def blocks_of(of_each: tuple[int, ...], bm: int) -> tuple[np.ndarray, np.ndarray]:
-    """(expert, tokens) of each block of `bm` rows."""
+    """Return (expert, tokens) of each block of `bm` rows."""
     counts = np.array([-(-tokens // bm) for tokens in of_each])
     filled = [min(bm, tokens - first) for tokens in of_each for first in range(0, tokens, bm)]
     return np.repeat(np.arange(len(of_each)), counts), np.array(filled)
@@ -288,13 +288,13 @@ def _unmasked(config: Attention, block: int, sk: int) -> int:
 
 
 def both_products(key: Key) -> tuple[tuple[int, int], ...]:
-    """(n, k) of the two products of experts."""
+    """Return (n, k) of the two products of experts."""
     _, between, hidden, *_ = key.shape
     return (2 * between, hidden), (hidden, between)
 
 
 def matrix_waves(key: Key, config: Config, ghz: float, launch_us: float) -> float:
-    """A baseline: matrix pipes at a fixed clock, whole waves of tiles."""
+    """Predict by a baseline: matrix pipes at a fixed clock, whole waves of tiles."""
     if isinstance(config, Experts):
         blocks = len(blocks_of(routed(key.shape[0], *key.shape[3:]), config.bm)[1])
         return sum(
@@ -318,7 +318,7 @@ def _waves(tiles: int, work: float, ghz: float, launch_us: float) -> float:
 
 
 def resources(key: Key, traced: Traced, machine: Machine, group: int) -> float:
-    """A baseline for products: the same counts and shares, each resource by itself and the longest taken."""
+    """Predict by a baseline for products: the same counts and shares, where the slowest single resource decides."""
     config = traced.config
     assert isinstance(config, Product)
     m, n, k = key.shape

@@ -142,7 +142,7 @@ def run(options: argparse.Namespace) -> None:
     checkpoint = Checkpoint(options.checkpoint)
     model_context = config_of(checkpoint).context
     if options.window > model_context:
-        raise ValueError(f"window is {options.window}; the context has {model_context}")
+        raise ValueError(f"window is {options.window}; at most the model's context, {model_context}, is allowed")
     tokens = Tokens(options.checkpoint).encode(options.text.read_text(encoding="utf-8"))
     stride = max(options.window // 2, 1) if options.stride is None else options.stride
     count = len(list(windows(len(tokens), options.window, stride)))
