@@ -246,7 +246,8 @@ def prepack(weights: Packed) -> Prepacked:
     if dtype not in (np.uint8, np.int8) or weights.w.shape != (n, k * bits // 8):
         found = f"w is {_described(weights.w)}"
         raise ValueError(
-            f"{found}; it has to be uint8 [{n}, k / 2] for 4 bits or int8 [{n}, k] for 8, where k = groups * group_size = {k}"
+            f"{found}; it has to be uint8 [{n}, k / 2] for 4 bits or int8 [{n}, k] for 8, "
+            f"where k = groups * group_size = {k}"
         )
     if weights.zeros is not None:
         _check("zeros", weights.zeros, (groups, n), weights.w.dtype.name)

@@ -242,7 +242,7 @@ def test_act_order_and_codes_of_other_dtypes_are_not_prepacked():
     with pytest.raises(ValueError, match="act-order"):
         prepack(replace(weights, order=np.arange(64, dtype=np.int32)[::-1]))
     for w in (weights.w.astype(np.int16), weights.w[:, :16], weights.w.view(np.int8)):
-        with pytest.raises(ValueError, match="of 8 int8"):
+        with pytest.raises(ValueError, match="has to be uint8"):
             prepack(replace(weights, w=w))
 
 

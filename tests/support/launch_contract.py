@@ -47,7 +47,7 @@ def a_launch_computes(driver: GpuDriver, image: bytes) -> None:
 
 
 def kernargs_are_copied_by_run(driver: GpuDriver, image: bytes) -> None:
-    """Many launches are made at once, and each one's kernargs overwrite the last one's."""
+    """Many launches are made at once, and each overwrites the kernargs of the one before."""
     count = 500
     with allocated(driver, 4) as source, allocated(driver, 4 * count) as out:
         to_device(driver, source, np.ones(1, np.float32))
