@@ -120,8 +120,8 @@ def _by_position(parameter: Parameter, given: list[Expr | BindSpec | None]) -> d
 def _of_function(parameter: Parameter, given: BindSpec) -> dict[str, Value]:
     if [member.field for member in parameter.members] != [FUNCTION, OPERANDS]:
         raise MemberError(
-            f"parameter '{parameter.name}' is bound to '{given.function}', but it is a tuple of {_fields(parameter)}: "
-            f"one of {FUNCTION} and {OPERANDS} is needed"
+            f"parameter '{parameter.name}' is bound to '{given.function}', which only a tuple of {FUNCTION} and "
+            f"{OPERANDS} can take; it is a tuple of {_fields(parameter)}"
         )
     function, operands = parameter.members
     return {function.name: str(given.function), operands.name: tuple(given.operands)}

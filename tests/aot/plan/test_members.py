@@ -85,8 +85,8 @@ def test_a_function_and_what_it_captures(tmp_path: Path):
 
 # An entry of `bind`, with an @ where the fault is; the kernel's parameter; what is said.
 BIND_FAULTS = r"""
-@x: {function: 'k.py:f'} -> X -> parameter 'x' is bound to 'k.py:f', but it is a tuple of ptr, stride_rows, stride_cols:
- one of function and operands is needed
+@x: {function: 'k.py:f'} -> X -> parameter 'x' is bound to 'k.py:f', which only a tuple of function and operands can
+ take; it is a tuple of ptr, stride_rows, stride_cols
 @x: rows -> X -> parameter 'x' is a tuple of ptr, stride_rows, stride_cols, and 'rows' is not a tensor: bind it to a
  tensor or a function, or bind its members one by one
 @x: {dims: [rows]} -> X -> parameter 'x': 1 dims for its 2 strides rows, cols
