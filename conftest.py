@@ -7,7 +7,6 @@ import gc
 import importlib
 import os
 import shutil
-import tempfile
 import time
 from collections.abc import Generator
 from contextlib import suppress
@@ -16,11 +15,12 @@ from pathlib import Path
 import pytest
 
 from aot_runtime.contract import records
-from aot_runtime.contract.index_file import encode_index
+from aot_runtime.contract.index_encoding import encode_index
 from tests.rocm.packages import SUITES
-from tests.rocm.session import is_inside, run_inside
+from tests.rocm.session import inside_too, is_inside, run_inside
 from tests.support.hip_double.double import hip_double  # noqa: F401  (a fixture)
-from tests.support.op_bundles import DEVICES, OpBundles, run_over_double
+from tests.support.hip_kernels import scale_code
+from tests.support.op_bundles import DEVICES, OpBundles
 from tests.support.sample_index import sample_index
 from tests.support.session_builds import build_once
 
@@ -28,9 +28,9 @@ from tests.support.session_builds import build_once
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption(
         "--on", choices=DEVICES, default="emulator",
-        help="what the tests of ops run on: the emulator (default), hip-python over the double of libamdhip64, AMD's "
-        "own libamdhip64 over the emulated driver, or the GPU of this machine, with bundles from AOTBUILD_TEST_BUNDLES "
-        "(default: dist)",
+        help="what the tests of ops, and those over the double of libamdhip64, run on: the emulator and the double "
+        "(default), AMD's own libamdhip64 over the emulated driver, or the GPU of this machine, with bundles from "
+        "AOTBUILD_TEST_BUNDLES (default: dist)",
     )  # fmt: skip
     parser.addoption(
         "--rocm", choices=list(SUITES), default="6.4.3", help="the release of HIP that --on rocm fetches and runs on"
@@ -49,11 +49,10 @@ def pytest_cmdline_main(config: pytest.Config) -> int | None:
 
 def pytest_configure(config: pytest.Config) -> None:
     os.environ.pop("AOTBUILD_SHARED_CACHE", None)  # a developer's: tests have caches of their own
-    if config.getoption("--on") == "hip":
-        config.stash[_LAUNCHES] = run_over_double(Path(tempfile.mkdtemp(prefix="rocm-")))
+    if is_inside() and config.getoption("tx", None):
+        config.option.tx = inside_too(config.option.tx)
 
 
-_LAUNCHES = pytest.StashKey[object]()
 _BEGAN = time.monotonic()
 
 
@@ -98,6 +97,8 @@ _RARELY = 5000, 10, 20
 @pytest.hookimpl(tryfirst=True)  # before pytest deselects what is slow
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
     _skip_other_devices(items, config.getoption("--on"))
+    if config.getoption("--on") == "rocm":
+        _keep(config, items, {item for item in items if _is_of_a_device(item)})
     if config.getoption("--on") != "gpu":
         _sample(items)
     if (count := config.getoption("--each")) is not None:
@@ -111,6 +112,18 @@ def _skip_other_devices(items: list[pytest.Item], device: str) -> None:
         if marker is not None and device not in marker.args:
             reason = f"runs with --on {' or '.join(marker.args)}"
             item.add_marker(pytest.mark.skip(reason=reason))
+
+
+def _is_of_a_device(item: pytest.Item) -> bool:
+    """Tell if a test can run on different devices."""
+    fixtures = getattr(item, "fixturenames", ())
+    return item.get_closest_marker("on") is not None or "hip_double" in fixtures or "op_bundles" in fixtures
+
+
+def _keep(config: pytest.Config, items: list[pytest.Item], kept: set[pytest.Item]) -> None:
+    """Deselect all other items."""
+    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
+    items[:] = [item for item in items if item in kept]
 
 
 def _sample(items: list[pytest.Item]) -> None:
@@ -142,9 +155,7 @@ def _keep_of_each_module(config: pytest.Config, items: list[pytest.Item], count:
     for item in items:
         if not item.get_closest_marker("slow") and not item.get_closest_marker("skip"):
             modules.setdefault(item.path, []).append(item)
-    kept = {item for found in modules.values() for item in _evenly_spread(found, count)}
-    config.hook.pytest_deselected(items=[item for item in items if item not in kept])
-    items[:] = [item for item in items if item in kept]
+    _keep(config, items, {item for found in modules.values() for item in _evenly_spread(found, count)})
 
 
 @pytest.fixture(scope="session")
@@ -183,6 +194,12 @@ def maps_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def small_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The gfx942 bundle of small.yaml: it has a bit of everything."""
     return build_once(tmp_path_factory, "tests/support/small/small.yaml") / "small-gfx942"
+
+
+@pytest.fixture(scope="session")
+def scale_image() -> bytes:
+    """The code object of `scale_code` for gfx942."""
+    return scale_code("gfx942")
 
 
 @pytest.fixture

@@ -34,14 +34,14 @@ from aot.workers.pool import WarmPool, default_workers, remove_leftovers
 from aot.write.archives import archive_names, folder_aside, pack_bundles
 from aot.write.bundle_writer import write_bundle
 from aot.write.requirements import requirement_faults
-from aot.write.roles import check_roles, keys_at_fault
+from aot.write.roles import check_roles, keys_at_fault, with_pointer_roles
 from aot.write.vectors import CaseVectors, Computed, VectorCache, case_vectors, compute
 from aot_bundle.requirements import parse_requirements
 from aot_bundle.terminal import Console, text_block, write
 from aot_bundle.trust.signing import Signer
 from aot_runtime.contract.expressions import Expression
 from aot_runtime.errors import BundleError, DeviceError, ExpressionError
-from aot_runtime.texts import size_text
+from aot_runtime.formats import size_text
 
 from .progress import counted, progress
 from .shards import WHOLE, Shard, jobs_json
@@ -115,6 +115,7 @@ def make(
         if outcome.failures:
             _print_failures(request, bundles, outcome)
             return None
+        bundles = [with_pointer_roles(bundle, outcome.kernels) for bundle in bundles]
         for bundle in bundles:
             check_roles(bundle, outcome.kernels)
         if faults := _requirement_faults(bundles, outcome, requirements):
@@ -272,6 +273,8 @@ def plan_manifests(
     request: Request, manifests: Sequence[Manifest], filters: Filters, wanted: WantedCalls | None
 ) -> list[PlannedBundle]:
     """Plan every bundle of loaded manifests, for the targets of a request. Raises `ManifestError`."""
+    import triton  # noqa: F401  here, so that the processes forked off this one need not import it each
+
     with ExitStack() as stack:
         # One for each, since a file may ask once what it is built for.
         processes = {target.arch: stack.enter_context(ForkedProcess(request.timeout)) for target in request.targets}

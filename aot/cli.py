@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import signal
 import sys
 import threading
@@ -20,6 +21,7 @@ from aot_runtime.contract.arch import GPU_NAMES
 
 from . import __version__
 from .command.caches import cache_options
+from .command.captured import CAPTURED_SUFFIX, CapturedOptions, captured_options
 from .command.logs import log_as_asked
 from .command.parameters import (
     EXIT_FAILED,
@@ -41,8 +43,11 @@ if TYPE_CHECKING:
 
 SUBCOMMANDS = {
     "cache": ("cache", "List or prune what earlier builds compiled."),
+    "capture": ("capture", "Note the Triton kernels that a program compiles."),
     "check": ("check", "Check ops by random calls on the emulator."),
     "init": ("init", "Write a manifest for Triton kernels, an op each, from their bodies and their launches."),
+    "install-cache": ("install_cache", "Install a shipped cache of a captured program where Triton looks for it."),
+    "run": ("run", "Run a program and prove that it compiles no Triton kernel."),
     "tune": ("tune", "Find the best configs of OP among the candidates of its space."),
 }
 
@@ -55,6 +60,9 @@ Examples:
   aotbuild --arch gfx942,sm_90 --pack manifests/first.yaml
   aotbuild --arch gfx942 --dry-run manifests/*.yaml
   aotbuild --arch gfx942 --require 'spills == 0' manifests/memory.yaml
+  aotbuild --arch sm_90 kernels.jsonl
+  aotbuild --arch sm_90 --triton 3.6.0 --pack kernels.jsonl
+  aotbuild install-cache kernels-sm_90-cache.aotc
   aotbuild init examples/foreign/kernels.py:add_kernel
   aotbuild check manifests/first.yaml
   aotbuild tune softmax --arch gfx942 --dry-run
@@ -260,6 +268,7 @@ def _compresses(_: click.Context, __: click.Parameter, compress: bool) -> bool:
     callback=_compresses,
     help="With --pack, compress the code objects, as `aotbundle merge` does. Needs the extra zstd.",
 )
+@captured_options
 @click.option("--dry-run", is_flag=True, help="Print how many variants there are per op; compile nothing.")
 @click.option(
     "--list-archs",
@@ -300,12 +309,13 @@ def main(
     scheduler: str | None, filters: dict[str, frozenset[str]], calls: tuple[Path, ...], neighbours: bool,
     add: bool, requirements: tuple[str, ...], signer: Signer | None, pack: bool, compress: bool, dry_run: bool,
     timeout: float, shard: Shard | None, list_jobs: bool, caches: CacheSettings, line_info: bool, verbose: int,
-    quiet: bool,
+    quiet: bool, captured: CapturedOptions,
 ) -> None:  # fmt: skip
     """Compile every kernel variant that MANIFESTS list into bundles of code objects. Needs no GPU.
 
     A manifest is given by its path, or by the name of a shipped one (see --list-manifests). A file of that name takes
-    precedence.
+    precedence. A manifest whose name ends in .jsonl is a capture file of a Triton program, as `aotbuild capture` writes
+    it: its kernels are built as the program's Triton takes them from its cache (see `aotbuild install-cache`).
     """
     from aot.cache.layered_cache import CacheError
     from aot.manifest.yamlfile import ManifestError
@@ -313,14 +323,19 @@ def main(
     from .build import Request, build
     from .errors import BuildError
 
-    if neighbours and not calls:
-        raise click.UsageError("--neighbours needs --for")
+    captures = tuple(path for path in manifests if path.suffix == CAPTURED_SUFFIX)
+    manifests = tuple(path for path in manifests if path not in captures)
+    if neighbours and not (calls or captures):
+        raise click.UsageError("--neighbours needs --for, or a capture file")
     if add and (not calls or pack):
         raise click.UsageError("--add needs --for, and excludes --pack")
     if dry_run and (shard or list_jobs):
         raise click.UsageError("--dry-run excludes --shard and --list-jobs")
     if compress and not pack:
         raise click.UsageError("--compress needs --pack")
+    captured.check(bool(captures))
+    if captures and (scheduler or shard or list_jobs or add):
+        raise click.UsageError("--scheduler, --shard, --list-jobs and --add go without capture files")
     log_as_asked(verbose, quiet)
     request = Request(
         manifests=manifests, targets=tuple(dict.fromkeys(target for group in targets for target in group)),
@@ -331,7 +346,10 @@ def main(
     )  # fmt: skip
     try:
         with _ended_by_sigterm():
-            sys.exit(build(request))
+            status = captured.build(captures, request) if captures else 0
+            manifests += captured.manifests(captures, output, quiet)
+            request = dataclasses.replace(request, manifests=manifests)
+            sys.exit(max(status, build(request)) if manifests else status)
     except ManifestError as error:
         for message in error.messages:
             write_error("aotbuild", message)

@@ -34,8 +34,7 @@ class ForkedProcess:
     """A fork of this process that runs functions which execute users' files, one at a time.
 
     It starts at the first `run` and keeps what it imports. After it had to be killed, the next `run` forks another. A
-    fork
-    takes milliseconds, since Triton is imported already. The process never outlives this one.
+    fork takes milliseconds if Triton is imported already. The process never outlives this one.
     """
 
     def __init__(self, limit_s: float | None = None):

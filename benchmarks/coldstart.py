@@ -29,7 +29,7 @@ from measure import ROOT, machine, median, table, versions
 from aot_bundle.callspec import CallSpec, plan_call
 from aot_runtime import AotError
 from aot_runtime.bundle.reading import read_index
-from aot_runtime.call.decision import LaunchDecision
+from aot_runtime.call.choosing import LaunchDecision
 from aot_runtime.call.planner import op_planner
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.records import Index

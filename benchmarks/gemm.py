@@ -31,7 +31,7 @@ from pathlib import Path
 from typing import Any
 
 from measure import table
-from on_gpu import device_times, heading, max_difference, require_torch, working
+from on_gpu import device_times, heading, max_difference, our_graph, peer_graph, require_torch, working
 
 from aot_models.quantise import PREPACKED_ORDERS, TILE
 from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
@@ -169,9 +169,9 @@ def captured(bundle: Bundle, torch: Any, kind: str, shape: Shape, options: dict[
     peers = working(shape, {"torch": cases[0].peer})
     cases[0].ours(**options)
     difference = max_difference(cases[0].out, cases[0].peer() if peers else None)
-    graphs = {"ours": our_graph(bundle, cases, options)}
+    graphs = {"ours": our_graph(bundle, [partial(case.ours, **options) for case in cases])}
     if peers:
-        graphs["torch"] = peer_graph(torch, cases)
+        graphs["torch"] = peer_graph(torch, [case.peer for case in cases])
     return graphs, difference
 
 
@@ -180,30 +180,6 @@ def cases_of(bundle: Bundle, torch: Any, kind: str, shape: Shape) -> list[Case]:
     maker = MAKERS[kind]
     copies = max(1, min(64, CACHED // max(1, shape.n * shape.k * maker.bits // 8)))
     return [maker.make(bundle, torch, shape) for _ in range(copies)]
-
-
-def our_graph(bundle: Bundle, cases: list[Case], options: dict[str, Any]) -> tuple[Callable[[], Any], int]:
-    """Return a function that replays our products in a graph, and their number."""
-    stream = bundle.device.stream()
-    for case in cases:  # loads code and makes workspaces
-        case.ours(stream=stream, **options)
-    stream.synchronize()
-    with bundle.device.capture(stream) as graph:
-        for case in cases:
-            case.ours(stream=stream, **options)
-    return partial(_replay, partial(graph.launch, None), cases), len(cases)
-
-
-def peer_graph(torch: Any, cases: list[Case]) -> tuple[Callable[[], Any], int]:
-    """Return a function that replays the peer's products in a graph, and their number."""
-    graph = torch.cuda.CUDAGraph()
-    with torch.cuda.graph(graph):
-        kept = [case.peer() for case in cases]
-    return partial(_replay, graph.replay, [cases, kept]), len(cases)
-
-
-def _replay(launch: Callable[[], Any], kept: list[Any]) -> None:
-    launch()
 
 
 # Kinds
@@ -267,11 +243,16 @@ def int4(bundle: Bundle, torch: Any, shape: Shape) -> Case:
     x = _random(torch, (shape.m, shape.k), torch.float16)
     packed = torch.randint(0, 256, (shape.n, shape.k // 2), dtype=torch.uint8, device="cuda")
     scales = torch.rand((shape.k // 128, shape.n), device="cuda").half() / 64
-    codes = torch.stack([packed & 15, packed >> 4], -1).reshape(shape.n, shape.k).half() - 8
-    w = codes * scales.t().repeat_interleave(128, 1)
+    w = int4_weights(torch, packed, scales)
     out = torch.empty((shape.m, shape.n), dtype=torch.float16, device="cuda")
     a, b, factors, e = _wrapped(bundle, torch, x, packed, scales, out)
     return Case(partial(bundle.linear_int4, a, b, factors, e=e, group_size=128), partial(torch.mm, x, w.t()), e)
+
+
+def int4_weights(torch: Any, packed: Any, scales: Any) -> Any:
+    """Return the weights [n, k] of linear_int4's operands w and scales."""
+    codes = torch.stack([packed & 15, packed >> 4], -1).flatten(1).to(scales.dtype) - 8
+    return codes * scales.t().repeat_interleave(codes.shape[1] // len(scales), 1)
 
 
 def prepacked(bits: int, bundle: Bundle, torch: Any, shape: Shape) -> Case:
@@ -280,17 +261,23 @@ def prepacked(bits: int, bundle: Bundle, torch: Any, shape: Shape) -> Case:
     x = _random(torch, (m, k), torch.float16)
     words = torch.randint(-(2**31), 2**31, (n // TILE, k * bits // 16, 32), dtype=torch.int32, device="cuda")
     scales = (torch.rand((k // 128, n // TILE, TILE), device="cuda") / 64).half()
+    w = prepacked_weights(torch, words, scales, bits)
+    a, b, factors, e = _wrapped(bundle, torch, x, words, scales, torch.empty((m, n), dtype=x.dtype, device="cuda"))
+    call = partial(getattr(bundle, f"linear_int{bits}_prepacked"), a, b, factors, e=e, group_size=128)
+    return Case(call, partial(torch.mm, x, w.t()), e)
+
+
+def prepacked_weights(torch: Any, words: Any, scales: Any, bits: int) -> Any:
+    """Return the weights [n, k] of the operands w and scales of an op of prepacked weights."""
     most = (1 << bits) - 1
+    n, k = TILE * len(words), words.shape[1] * 16 // bits
     codes = torch.stack([(words.flatten() >> at & most).to(torch.uint8) for at in range(0, 32, bits)], -1)
     order = PREPACKED_ORDERS[bits]
     extents = (n // TILE, 4, 2, 8, k // TILE, 2, 2, 2, 4, 2)
     codes = codes.reshape([extents[i] for i in order])
     codes = codes.permute(*sorted(range(10), key=order.__getitem__)).reshape(n, k)
     by_output = scales.reshape(-1, n // TILE, 8, 8).transpose(2, 3).reshape(-1, n)
-    w = (codes.half() - (1 << bits - 1)) * by_output.t().repeat_interleave(128, 1)
-    a, b, factors, e = _wrapped(bundle, torch, x, words, scales, torch.empty((m, n), dtype=x.dtype, device="cuda"))
-    call = partial(getattr(bundle, f"linear_int{bits}_prepacked"), a, b, factors, e=e, group_size=128)
-    return Case(call, partial(torch.mm, x, w.t()), e)
+    return (codes.to(scales.dtype) - (1 << bits - 1)) * by_output.t().repeat_interleave(k // len(scales), 1)
 
 
 def lora(bundle: Bundle, torch: Any, shape: Shape) -> Case:

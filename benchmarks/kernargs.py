@@ -5,7 +5,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Mapping
 
-from aot_runtime.call.decision import LaunchDecision
+from aot_runtime.call.choosing import LaunchDecision
 from aot_runtime.contract.dtypes import SCALAR_TYPES
 
 

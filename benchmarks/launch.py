@@ -28,7 +28,7 @@ from measure import ROOT, interleaved, median, table
 from on_gpu import heading
 
 from aot_runtime import AotError, Bundle, DeviceArray, open_bundle
-from aot_runtime.call.decision import LaunchDecision
+from aot_runtime.call.choosing import LaunchDecision
 
 COLS = 256
 BASE = "raw ctypes loop"

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,3 +71,27 @@ def device_times(bundle: Bundle, ways: Mapping[str, Callable[[], Any]], rounds: 
     """Return the device seconds of a call of each way: medians of rounds in which all take turns."""
     with no_collections():
         return {name: median(taken) for name, taken in device_rounds(bundle.device, ways, rounds).items()}
+
+
+def our_graph(bundle: Bundle, calls: Sequence[Callable[..., Any]]) -> tuple[Callable[[], Any], int]:
+    """Capture our calls, which take a `stream`, in a graph. Returns a function that replays it, and their number."""
+    stream = bundle.device.stream()
+    for call in calls:  # loads code and makes workspaces
+        call(stream=stream)
+    stream.synchronize()
+    with bundle.device.capture(stream) as graph:
+        for call in calls:
+            call(stream=stream)
+    return partial(_replay, partial(graph.launch, None), calls), len(calls)
+
+
+def peer_graph(torch: Any, calls: Sequence[Callable[[], Any]]) -> tuple[Callable[[], Any], int]:
+    """Capture torch's calls in a graph. Returns a function that replays it, and their number."""
+    graph = torch.cuda.CUDAGraph()
+    with torch.cuda.graph(graph):
+        kept = [call() for call in calls]
+    return partial(_replay, graph.replay, [calls, kept]), len(calls)
+
+
+def _replay(launch: Callable[[], Any], kept: Sequence[Any]) -> None:
+    launch()

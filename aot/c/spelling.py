@@ -9,7 +9,7 @@ from collections.abc import Container
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import FLOAT32, FLOAT64, SCALAR_TYPES
 from aot_runtime.contract.variant_names import identifier
-from aot_runtime.texts import printable
+from aot_runtime.formats import printable
 
 # What a kernel's parameter may be named like, and a member of a struct may not: keywords of C11 and C++17, types that
 # the struct has, macros of the included headers and of compilers.

@@ -112,7 +112,7 @@ class OpTables:
             flags = ", ".join(map(_bool, given))
             rows.append(
                 f"{{{string(tensor.name)}, {string(shape_text(tensor))}, {string(', '.join(allowed))}, {bits}u, "
-                f"{variable}, {like}, {_ROLES[tensor.role]}, {flags}, {len(tensor.shape)}, "
+                f"{variable}, {like}, {_ROLES[tensor.role]}, {flags}, {-1 if tensor.pointer else len(tensor.shape)}, "
                 f"{self._array('aot_extent', f'extents{i}', self._extents(tensor))}, "
                 f"{self._ends(f'contiguous{i}', tensor.contiguous)}, {self._ends(f'innermost{i}', tensor.innermost)}, "
                 f"UINT64_C({in_place}), {string(tensor.when)}, {self._optional(tensor.when)}}}"
@@ -287,6 +287,8 @@ def _bool(value: bool) -> str:
 
 def shape_text(tensor: records.Tensor) -> str:
     """Return a tensor's shape as shown in messages and comments."""
+    if tensor.pointer:
+        return "of any shape"
     return "[" + ", ".join(dim.extent + ("|1" if dim.broadcast else "") for dim in tensor.shape) + "]"
 
 

@@ -33,8 +33,8 @@ class _RefusedError(Exception):
     """An entry is refused, for the reason given."""
 
 
-COMPILED, VECTORS = "v2", "vectors-v1"
-"""Folders of compiled kernels and of selftest vectors in a cache. Renamed when the encoding changes."""
+COMPILED, VECTORS, CAPTURED = "v2", "vectors-v1", "captured-v1"
+"""Folders in a cache: compiled kernels, selftest vectors, captured kernels. Renamed when the encoding changes."""
 
 
 def default_cache_dir() -> Path:

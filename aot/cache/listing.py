@@ -8,11 +8,11 @@ from dataclasses import dataclass, replace
 
 from aot.errors import described
 
-from .layered_cache import COMPILED, VECTORS, default_cache_dir, sealed, unsealed
+from .layered_cache import CAPTURED, COMPILED, VECTORS, default_cache_dir, sealed, unsealed
 from .shared_cache import CacheError, CacheSettings, SharedCache, SharedSettings
 from .stores import FolderStore, Store, StoredFile, open_store, shown
 
-KINDS = {COMPILED: "kernels", VECTORS: "selftest vectors"}
+KINDS = {COMPILED: "kernels", VECTORS: "selftest vectors", CAPTURED: "captured kernels"}
 """Folder of the cache → what its entries are."""
 STALE = "of older versions"
 

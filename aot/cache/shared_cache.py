@@ -21,7 +21,7 @@ from typing import Any, TypeVar
 from aot.errors import described
 from aot.forked_process import ForkedProcess, TimeLimitError
 from aot_runtime.errors import AotError
-from aot_runtime.texts import printable
+from aot_runtime.formats import printable
 
 from .stores import EntryError, Store, open_store, shown
 

@@ -21,7 +21,7 @@ from aot_runtime.folders import ASIDE, InTheWayError, OpenFolder, opened_folder
 
 MAX_ENTRY_BYTES = 1 << 28
 """Largest entry that is read; selftest vectors are the largest."""
-_KIND = re.compile(r"v\d+|vectors-v\d+")
+_KIND = re.compile(r"v\d+|vectors-v\d+|captured-v\d+")
 """Names of folders of entries, for any version of the builder."""
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
 """The other parts of an entry's name. Files that are still being written have other names."""

@@ -18,7 +18,7 @@ from aot.manifest.loading import Manifest
 from aot.plan.bundles import PlannedBundle
 from aot.plan.cases import Recipe, planning_index
 from aot.plan.variants import VariantSpec
-from aot_runtime.call.decision import Decision
+from aot_runtime.call.choosing import Decision
 from aot_runtime.call.planner import op_planner
 from aot_runtime.contract.records import Op, Variant
 from aot_runtime.device.device import Device

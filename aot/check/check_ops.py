@@ -9,6 +9,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 
 from aot.build import Request, make, plan
+from aot.errors import BuildError
 from aot.forked_process import ForkedProcess
 from aot.plan.bundles import PlannedBundle
 from aot.plan.cases import Recipe
@@ -63,6 +64,10 @@ def check(request: CheckRequest, tell: Tell) -> list[OpReport] | None:
     quiet = request.build.quiet
     console = Console(err=True, quiet=quiet)
     bundles = plan(request.build)
+    for op in (op for bundle in bundles for op in bundle.ops):
+        if pointers := [tensor.name for tensor in op.tensors if tensor.pointer]:
+            listed = ", ".join(pointers)
+            raise BuildError(f"op '{op.name}' takes pointers ({listed}): no manifest says how far it reads")
     reports: list[OpReport] = []
     with tempfile.TemporaryDirectory(prefix="aotbuild-check-") as folder:
         build = replace(request.build, output=Path(folder))

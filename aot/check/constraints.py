@@ -7,9 +7,10 @@ from typing import Any
 
 from aot_runtime.call.rules import pick_value
 from aot_runtime.contract.dtypes import DTYPES
-from aot_runtime.contract.expressions import UNKNOWN, parse, query_name
+from aot_runtime.contract.expressions import parse, query_name
 from aot_runtime.contract.layout import divisors
 from aot_runtime.contract.names import Scope, stride_position
+from aot_runtime.contract.partial_evaluation import UNKNOWN, partial_value
 from aot_runtime.contract.records import Op
 from aot_runtime.errors import ExpressionError
 
@@ -52,15 +53,15 @@ class Constraints:
         known: dict[str, Any] = {**names}
         try:
             for name, expression in (*self._defaults, *self._derived):
-                value = UNKNOWN if name in known else expression.partial(known)
+                value = UNKNOWN if name in known else partial_value(expression, known)
                 if value is not UNKNOWN:
                     known[name] = value
-            if any(item.partial(known) in (False, 0) for item in self._required):
+            if any(partial_value(item, known) in (False, 0) for item in self._required):
                 return False
             if any(known[name] % number for name, number in self.divisors.items() if name in known):
                 return False
             known |= self.point  # a pick may read the axes before it
-            return all(self._picked(axis, pick.partial(known)) for axis, pick in self._picks)
+            return all(self._picked(axis, partial_value(pick, known)) for axis, pick in self._picks)
         except ExpressionError:
             return False
 

@@ -7,10 +7,10 @@ from typing import Any
 
 from aot_bundle.callspec import CallSpec
 from aot_bundle.terminal import text_block
-from aot_runtime.call.decision import Decision
+from aot_runtime.call.choosing import Decision
 from aot_runtime.contract.names import axis_names
 from aot_runtime.contract.records import Op
-from aot_runtime.texts import axis_values_text
+from aot_runtime.formats import axis_values_text
 
 PACKED, STRIDED = "packed", "strided"
 """The two layouts of a call's tensors in memory."""

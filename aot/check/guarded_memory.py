@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from aot_emulator.errors import SanitizerError
 from aot_emulator.state.device_memory import Memory
 from aot_runtime.contract.layout import Layout, make_layout
 from aot_runtime.device.array import DeviceArray
 from aot_runtime.device.device import Device
-from aot_runtime.errors import SanitizerError
 
 Array = np.ndarray[Any, Any]
 _NEAR = 1 << 19

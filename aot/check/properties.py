@@ -24,13 +24,14 @@ from aot.plan.cases import Recipe
 from aot.write.vectors import CaseError, Expectation, NoBoundError, draw_input
 from aot_bundle.callspec import parse_scalar
 from aot_emulator.driver import EmulatorDriver
+from aot_emulator.errors import EmulationError, InstructionBudgetError, SanitizerError
 from aot_emulator.machine.launch_options import Options, Order
 from aot_runtime.bundle.vector_files import deviation
-from aot_runtime.call.decision import Decision
+from aot_runtime.call.choosing import Decision
 from aot_runtime.contract.dtypes import numpy_dtype
 from aot_runtime.contract.layout import Layout, make_layout
 from aot_runtime.contract.records import Op
-from aot_runtime.errors import AotError, EmulationError, InstructionBudgetError, SanitizerError
+from aot_runtime.errors import AotError
 from aot_runtime.opening import Bundle
 
 from .call_selection import PlannedCheck

@@ -18,7 +18,7 @@ from typing import Any
 import numpy as np
 
 from aot_bundle.callspec import CallSpec, plan_call
-from aot_runtime.call.decision import Decision
+from aot_runtime.call.choosing import Decision
 from aot_runtime.call.planner import Planner
 from aot_runtime.contract.arch import device_names
 from aot_runtime.contract.dtypes import DTYPES, FLAG_TYPES, SCALAR_TYPES

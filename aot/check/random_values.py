@@ -10,9 +10,9 @@ import numpy as np
 from aot.manifest.loading import Manifest
 from aot.manifest.schema import InputSpec
 from aot.plan.cases import PlannedScalar, PlannedTensor, Recipe
-from aot_runtime.call.decision import Decision
+from aot_runtime.call.choosing import Decision
 from aot_runtime.contract.dtypes import INDEX_DTYPES, numpy_dtype
-from aot_runtime.contract.evaluation import evaluator
+from aot_runtime.contract.expressions import evaluator
 from aot_runtime.contract.records import Op, Tensor, Value
 
 from .random_calls import RandomCall

@@ -91,7 +91,7 @@ def _counts(listed: CacheListing) -> dict[str, Any]:
 
 def _table(data: dict[str, Any]) -> list[str]:
     from aot_bundle.text_table import table_lines
-    from aot_runtime.texts import size_text
+    from aot_runtime.formats import size_text
 
     if not data["kinds"]:
         return [f"{data['path']} is empty"]
@@ -124,7 +124,7 @@ def prune(
       aotbuild cache prune --shared --shared-cache /mnt/team/aotbuild --unused-for 90d
     """
     from aot.cache.listing import list_local, list_shared, select_entries
-    from aot_runtime.texts import size_text
+    from aot_runtime.formats import size_text
 
     horizon = None if unused_for is None else time.time() - unused_for * _DAY_S
     if shared and _shared(caches).readonly and not dry_run:

@@ -11,7 +11,7 @@ from click.shell_completion import CompletionItem
 
 from aot.targets import TARGETS, Target, parse_arch
 from aot_runtime.contract.arch import GPU_NAMES
-from aot_runtime.texts import UNITS
+from aot_runtime.formats import UNITS
 
 if TYPE_CHECKING:
     from aot.shards import Shard
@@ -55,6 +55,24 @@ class Archs(click.ParamType):
         done, comma, last = incomplete.rpartition(",")
         names = [*(target.arch for target in TARGETS), NATIVE, *(GPU_NAMES if last else ())]
         return [CompletionItem(f"{done}{comma}{name}") for name in names if name.startswith(last.lower())]
+
+
+class OneArch(click.ParamType):
+    """A target."""
+
+    name = "arch"
+
+    def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Target:
+        if isinstance(value, Target):
+            return value
+        try:
+            return parse_arch(str(value))
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
+
+    def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
+        names = [*(target.arch for target in TARGETS), *(GPU_NAMES if incomplete else ())]
+        return [CompletionItem(name) for name in names if name.startswith(incomplete.lower())]
 
 
 def native_targets() -> tuple[Target, ...]:

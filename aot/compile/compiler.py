@@ -8,7 +8,7 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, TypeVar
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 from warnings import catch_warnings as recorded_warnings
 from warnings import simplefilter
 
@@ -80,7 +80,7 @@ def _compiled(job: CompileJob, died: bool = False) -> CompiledKernel:
                 if died:
                     watch.compile_with_lines(compile_source)
                 compiled, warned = watch.compile(compile_source)
-            metadata = _read_back(compiled.kernel, compiled.metadata.name)
+            metadata = read_back(compiled.kernel, compiled.metadata.name)
         except BaseException as error:  # a function that is run at compile time may as well exit
             if is_interrupt(error) or isinstance(error, CompileError):
                 raise
@@ -112,11 +112,11 @@ def _compiled(job: CompileJob, died: bool = False) -> CompiledKernel:
         warnings=warned,
     )
     layout = kernarg_layout(job.signature, ARCHITECTURES[target.arch].kernarg_start)
-    _verify(result, layout, target, map_faults(job.signature, getattr(built, "tensordesc_meta", None) or ()))
+    verify_code(result, layout, target, map_faults(job.signature, getattr(built, "tensordesc_meta", None) or ()))
     return result
 
 
-class _WrongCodeError(Exception):
+class WrongCodeError(Exception):
     """The compiled code does not do what the kernel's source says."""
 
 
@@ -138,26 +138,26 @@ class _Watch:
         self._listing = self._printed = ""
 
     def see_module(self, module: Any) -> None:
-        """Read the module in Triton's dialects. Raises `CompileError`, or `_WrongCodeError` for bad foreign code."""
+        """Read the module in Triton's dialects. Raises `CompileError`, or `WrongCodeError` for bad foreign code."""
         self.early = _waits(module, self._job)
         self.accesses.update(pointer_accesses(module, argument_names(self._job)))
         self._foreign = foreign_code(module, self._target.backend)
         self._output.about.write_text("\n".join([self._kernel, *map(str, self._foreign)]))
         if wrong := [code.fault for code in self._foreign if code.fault]:
-            raise _WrongCodeError(wrong[0])
+            raise WrongCodeError(wrong[0])
 
     def see_assembly(self, assembly: str) -> None:
         self._listing = assembly
 
     def compile(self, compile_source: Callable[[], T]) -> tuple[T, tuple[str, ...]]:
         """Compile; return Triton's result and the warnings. An error that was printed counts even if code was made.
-        Raises `_WrongCodeError`, and whatever Triton raises."""
+        Raises `WrongCodeError`, and whatever Triton raises."""
         with recorded_warnings(record=True) as told:
             simplefilter("always")
             compiled = compile_source()
         found = diagnostics(self._output.of_compilers(), self._listing)
         if errors(found):
-            raise _WrongCodeError
+            raise WrongCodeError
         said = dict.fromkeys([*(str(item.message) for item in told), *warnings(found)])
         return compiled, tuple(f"{self._kernel}: {text}" for text in said)
 
@@ -312,21 +312,42 @@ def _circle(error: CompileError, circle: str) -> CompileError:
 # Its output
 
 
-def _read_back(image: bytes, symbol: str) -> KernelMetadata:
-    """Read a code object's kernel. Raises `CompileError`, and `_WrongCodeError` if a called function is missing."""
+def read_back(image: bytes, symbol: str) -> KernelMetadata:
+    """Read a code object's kernel. Raises `CompileError`, and `WrongCodeError` if a called function is missing."""
     try:
         read = read_code_object(image)
         if read.undefined:
-            raise _WrongCodeError(f"{read.undefined[0]!r} is called, but not defined in the code object")
+            raise WrongCodeError(f"{read.undefined[0]!r} is called, and nothing in the code object defines it")
         return read.kernel(symbol)
     except BundleError as error:
         raise CompileError(f"the code object that Triton made cannot be read back: {error}") from error
 
 
-def _verify(
-    kernel: CompiledKernel, layout: tuple[KernargField, ...], target: Target, more_faults: Iterable[str]
-) -> None:
-    """Raise `CompileError` unless the code object matches the job's signature and target, as the runtime relies on."""
+class Code(Protocol):
+    """A code object that was read back, with what the compiler says of its launch."""
+
+    @property
+    def image(self) -> bytes: ...
+    @property
+    def symbol(self) -> str: ...
+    @property
+    def lds_bytes(self) -> int: ...
+    @property
+    def num_warps(self) -> int: ...
+    @property
+    def warp_size(self) -> int: ...
+    @property
+    def metadata(self) -> KernelMetadata: ...
+
+
+def verify_code(
+    kernel: Code, layout: tuple[KernargField, ...] | None, target: Target, more_faults: Iterable[str] = ()
+) -> None:  # fmt: skip
+    """Raise `CompileError` unless a code object is what its signature and its target make a launch expect.
+
+    Args:
+        layout: of its kernargs; None: not compared.
+    """
     metadata = kernel.metadata
     faults = [
         f"{what} is {found}, not {expected}"
@@ -336,13 +357,14 @@ def _verify(
         )
         if found != expected
     ]
-    faults += signature_faults(
-        metadata,
-        layout,
-        kernarg_bytes=kernarg_bytes(layout),
-        num_warps=kernel.num_warps,
-        warp_size=target.warp_size,
-    )
+    if layout is not None:
+        faults += signature_faults(
+            metadata,
+            layout,
+            kernarg_bytes=kernarg_bytes(layout),
+            num_warps=kernel.num_warps,
+            warp_size=target.warp_size,
+        )
     faults += more_faults
     if faults:
         raise CompileError(f"kernel {kernel.symbol!r} does not match its job: {'; '.join(faults)}")
@@ -414,7 +436,7 @@ class KernelReader:
             ):
                 if not is_right:
                     return f"has {what} that its code or its job does not have"
-            _verify(kernel, expected.layout, target, ())
+            verify_code(kernel, expected.layout, target)
         except (BundleError, CompileError) as error:
             return f"is not what was asked for: {error}"
         return ""

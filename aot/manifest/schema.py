@@ -100,7 +100,9 @@ class OffsetsSpec(Spec):
 class TensorSpec(Spec):
     """A tensor argument of an op."""
 
-    shape: list[str | int] = Field(description="Dims: a name, a constant, `dim|1` (broadcast) or an expression.")
+    shape: list[str | int] = Field(
+        [], description="Dims: a name, a constant, `dim|1` (broadcast) or an expression. Of a `pointer` there is none."
+    )
     dtype: str = Field(description="A dtype, or a dtype variable of `dtypes`.")
     role: Literal["input", "output", "inout"] = "input"
     optional: bool = Field(False, description="An input that the caller may leave out; ask with given(name).")
@@ -118,7 +120,17 @@ class TensorSpec(Spec):
     zero: bool = Field(False, description="An output that is zeroed, in stream order, before the first launch.")
     align: bool = Field(True, description="The aligned specialisation needs its address and strides aligned.")
     large: bool = Field(False, description="The aligned specialisation takes it beyond 2 GiB too: i64 strides.")
+    pointer: bool = Field(
+        False,
+        description="An array of any shape, which may overlap others: the kernel's own arguments say how it lies.",
+    )
     doc: str = ""
+
+    @model_validator(mode="after")
+    def _shape_or_pointer(self) -> TensorSpec:
+        if not self.pointer and "shape" not in self.model_fields_set:
+            raise ValueError("a tensor has a `shape`, unless it is a `pointer`")
+        return self
 
 
 class ScalarSpec(Spec):
@@ -237,6 +249,14 @@ class ConfigSpec(Spec):
         None, ge=0, description="The config of the kernel's `@triton.autotune` that this one is, by position from 0."
     )
     blocks: dict[Name, Value] = Field({}, description="Constexpr parameters of the kernel: its blocks and the like.")
+    signature: dict[str, str] = Field(
+        {},
+        description="Parameter → its type, and what the code takes for granted, as Triton writes it: `i32:16`, "
+        "`*fp16:16:32bits`. The config serves calls whose arguments are so.",
+    )
+    constants: dict[str, Value | BindSpec | list[Value | BindSpec | None] | None] = Field(
+        {}, description="Parameter → its value in the code. The config serves calls whose arguments are so."
+    )
     options: dict[str, Option] = Field({}, description="Compiler options.")
     measured: MeasuredSpec | None = Field(None, description="Of this config, in place of what its entry says.")
     modelled: ModelledSpec | None = Field(None, description="Of this config, in place of what its entry says.")

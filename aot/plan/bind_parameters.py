@@ -15,23 +15,25 @@ from functools import cached_property
 from typing import Any
 
 from aot.manifest.loading import Manifest
-from aot.manifest.schema import BindSpec, Expr, LaunchSpec, is_function
+from aot.manifest.schema import BindSpec, ConfigSpec, Expr, LaunchSpec, is_function
 from aot.manifest.yamlfile import ManifestError
 from aot.source.constants import Constant
 from aot.source.kernel_source import Parameter
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import DTYPES
-from aot_runtime.contract.expressions import UNKNOWN, Expression, nearest, parse, query_name
+from aot_runtime.contract.expressions import Expression, nearest, parse, query_name
 from aot_runtime.contract.layout import ALIGNMENT, aligned_elements, divisors
+from aot_runtime.contract.partial_evaluation import UNKNOWN
 
 from .bound_parameter import BoundParameter
 from .conditional_values import NULL
-from .configs import config_error
+from .configs import config_error, launch_configs
 from .constants import is_plain, kind_fault, literal
 from .descriptors import descriptor
 from .kinds import value_kind
 from .launch_scope import LaunchScope
 from .members import Absent, MemberError, Value, as_value, is_member, length_fault, member_values, not_a_tuple
+from .specialisations import parameter_type
 from .variants import VariantSpec
 
 
@@ -68,6 +70,19 @@ class Binder:
                         f"config '{config.name}': '{key}' is not a constexpr parameter of '{self._scope.launch.kernel}'"
                         f"{nearest(key, constexprs)}",
                     )
+        for entry in self._entries:
+            for key in (*entry.signature, *entry.constants):
+                if key not in names and key.rpartition(".")[0] not in names:
+                    raise self._entry_error(entry, key, f"kernel has no parameter '{key}'{nearest(key, names)}")
+
+    @cached_property
+    def _entries(self) -> list[ConfigSpec]:
+        return launch_configs(self.manifest, self.op.name, self.arch)[self.index]
+
+    def _entry_error(self, entry: ConfigSpec, parameter: str, text: str) -> ManifestError:
+        key = "constants" if parameter in entry.constants else "signature"
+        message = f"config '{entry.name}': {text}"
+        return config_error(self.manifest, self.op.name, self.arch, self.index, entry.name, key, message)
 
     @cached_property
     def _scope(self) -> LaunchScope:
@@ -108,12 +123,39 @@ class Binder:
     def _bind_part(
         self, part: Parameter, value: Value | None, variant: VariantSpec, known: Mapping[str, Any]
     ) -> Iterator[BoundParameter]:
-        if isinstance(value, Absent):
+        entry = self._entries[variant.config]
+        if part.name in entry.constants:
+            yield self._bind_constant(part, entry.constants[part.name], variant, known)
+        elif part.name in entry.signature:
+            given = None if isinstance(value, Absent | tuple) else value
+            yield self._typed(self._bind(part, given, variant, known), entry)
+        elif isinstance(value, Absent):
             yield BoundParameter(part.name, "constexpr", constant=value.constant)
         elif isinstance(value, tuple):
             yield from self._bind_tuple(part, value, variant, known)
         else:
             yield self._bind(part, value, variant, known)
+
+    def _bind_constant(
+        self, part: Parameter, value: Any, variant: VariantSpec, known: Mapping[str, Any]
+    ) -> BoundParameter:
+        """Bind a parameter to a constant of the variant's config, which is a value and not an expression."""
+        if isinstance(value, list):
+            items = [self._bind_constant(part, item, variant, known) for item in value]
+            return BoundParameter(part.name, "constexpr", constant=tuple(item.constant for item in items))
+        if isinstance(value, BindSpec):
+            return self._bind_constexpr(part, value, variant, known)
+        return BoundParameter(part.name, "constexpr", constant=value)
+
+    def _typed(self, bound: BoundParameter, entry: ConfigSpec) -> BoundParameter:
+        """Give a run-time parameter the type and the hints of a signature."""
+        wanted = parameter_type(entry.signature[bound.name])
+        if bound.dtype and bound.type != wanted.type:
+            raise self._entry_error(entry, bound.name, f"'{bound.name}' is {bound.type}, not {wanted.type}")
+        if isinstance(bound.constant, bool | int | float):  # a number that the manifest binds to a run-time parameter
+            bound = dataclasses.replace(bound, constant=None, value=literal(bound.constant))
+        divisible = ALIGNMENT if wanted.divisible else 1
+        return dataclasses.replace(bound, type=wanted.type, divisible=divisible, ranged=wanted.ranged, specialised=True)
 
     def _bind_tuple(
         self, part: Parameter, values: tuple[Value, ...], variant: VariantSpec, known: Mapping[str, Any]
@@ -324,5 +366,6 @@ def function_of(given: Any) -> str:
 
 
 def bound_functions(launch: LaunchSpec) -> dict[str, str]:
-    """Return the functions that a launch's parameters are bound to, by parameter."""
-    return {name: function_of(given) for name, given in launch.bind.items() if function_of(given)}
+    """The functions that a launch's parameters are bound to → one of these parameters."""
+    named = [*launch.bind.items(), *(item for config in launch.configs for item in config.constants.items())]
+    return {function_of(given): name for name, given in named if function_of(given)}

@@ -34,6 +34,7 @@ class BoundParameter:
         shape: expressions of the extents of a descriptor's tensor.
         pads_with_nan: a descriptor's loads beyond the ends of its tensor give NaN instead of zeros.
         whole: for each dim of a descriptor, the number of which its extent is a multiple in the aligned specialisation.
+        specialised: a config's signature says what the code takes for granted; it holds in every specialisation.
         dims: dims of a descriptor's tensor in the descriptor's order, outermost first; `shape` and `whole` use it, too.
     """
 
@@ -49,6 +50,7 @@ class BoundParameter:
     pads_with_nan: bool = False
     whole: tuple[int, ...] = ()
     dims: tuple[int, ...] = ()
+    specialised: bool = False
 
     @property
     def pointer(self) -> str:
@@ -68,7 +70,7 @@ def compile_job(
 ) -> CompileJob:
     """Return the compile job of a bound variant."""
     source, function = split_function(launch.kernel)
-    hints = bound if variant.aligned else ()
+    hints = tuple(item for item in bound if variant.aligned or item.specialised)
     return CompileJob(
         root=str(manifest.root),
         source=source,

@@ -107,7 +107,7 @@ def plan_bundle(
     read = cache(lambda root, path: inspect(root, path, target.arch))
     for declared in manifest.sources:
         source = _with_kernels(declared, read)
-        op = _restricted(build_contract(source.manifest, source.name, target.arch, _all_option_names()), source.only)
+        op = _restricted(build_contract(source.manifest, source.name, target.arch, all_option_names()), source.only)
         every = _variants(source, op, target)
         own = {item for item in every if present is not None and key_of(op, item) in present.labels}
         there.update(key_of(op, item) for item in own)
@@ -216,7 +216,8 @@ def _bind_op(
 
 
 @lru_cache(maxsize=1)
-def _all_option_names() -> frozenset[str]:
+def all_option_names() -> frozenset[str]:
+    """Return the names of the compiler options of all backends."""
     by_backend = {target.backend: target for target in TARGETS}
     return frozenset().union(*map(option_names, by_backend.values()))
 
@@ -239,7 +240,7 @@ def _read_kernel(manifest: Manifest, op: records.Op, index: int, target: Target,
     kernel = _inspected(manifest, op.name, index, inspect, launch.kernel, "kernel")
     functions = {
         value: _inspected(manifest, op.name, index, inspect, value, "bind", name)
-        for name, value in bound_functions(launch).items()
+        for value, name in bound_functions(launch).items()
     }
     binder = Binder(manifest, op, index, kernel.parameters, target.arch, kernel.is_gluon)
     binder.check()

@@ -9,7 +9,8 @@ import ast
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from aot_runtime.contract.expressions import UNKNOWN, Expression, parse
+from aot_runtime.contract.expressions import Expression, parse
+from aot_runtime.contract.partial_evaluation import UNKNOWN, partial_value
 
 NULL = "null"
 """Spelling of None as a branch."""
@@ -29,7 +30,7 @@ def chosen(value: Expression, known: Mapping[str, Any]) -> Expression:
     """Return the branch that a variant takes, as far as the known values decide. Raises `ExpressionError`."""
     tree = value.tree
     while isinstance(tree, ast.IfExp):
-        holds = parse(ast.unparse(tree.test)).partial(known)
+        holds = partial_value(parse(ast.unparse(tree.test)), known)
         if holds is UNKNOWN:
             break
         tree = tree.body if holds else tree.orelse

@@ -16,7 +16,7 @@ from aot.manifest.optional_tensor_axes import op_axes, presence
 from aot.manifest.schema import AxisSpec, ConfigSpec, LaunchSpec, OpSpec, ScalarSpec, TensorSpec
 from aot.manifest.yamlfile import Key, ManifestError
 from aot_runtime.contract import records
-from aot_runtime.contract.expressions import LAYOUT_QUERIES, Expression, nearest, parse
+from aot_runtime.contract.expressions import DIM_QUERIES, Expression, nearest, parse
 from aot_runtime.contract.layout import ALIGNMENT
 from aot_runtime.contract.names import Scope, axis_rule, stride_position
 from aot_runtime.contract.validate import contract_faults, text_faults
@@ -25,6 +25,7 @@ from aot_runtime.errors import ExpressionError
 from .configs import config_error, derived_error, launch_configs, launch_name, tuned_derived
 from .enum_scalars import choice_numbers, number_of, with_numbers
 from .kinds import value_kind
+from .specialisations import condition, is_specialised
 
 _WITHOUT_STRIDES = ("tensors", "scalars", "require", "derived", "exclude", "overrides")
 """Parts of an op whose expressions are evaluated before the strides of a call are known."""
@@ -84,8 +85,10 @@ class _Contract:
             launches=self._launches(),
         )
         self._check_scopes(op)
-        excluded = (records.Denied(self._text(text, ("exclude", i)), "") for i, text in enumerate(spec.exclude))
-        return msgspec.structs.replace(op, denied=(*op.denied, *excluded))
+        excluded = [self._text(text, ("exclude", i)) for i, text in enumerate(spec.exclude)]
+        conditions = {"aligned": "aligned", "general": "not aligned"}
+        excluded += [text for name, text in conditions.items() if name not in spec.specialisations]
+        return msgspec.structs.replace(op, denied=(*op.denied, *(records.Denied(text, "") for text in excluded)))
 
     # Parts of a contract
 
@@ -111,6 +114,7 @@ class _Contract:
             range=tuple(self._text(bound, (*path, "range", i)) for i, bound in enumerate(spec.range)),
             in_place=tuple(spec.in_place),
             zero=spec.zero,
+            pointer=spec.pointer,
             doc=spec.doc,
         )
 
@@ -187,7 +191,7 @@ class _Contract:
         configs = tuple(self._config(index, entry) for entry in entries)
         for i, config in enumerate(configs):
             last = i == len(configs) - 1
-            if last and config.when:
+            if last and config.when and not is_specialised(entries[i]):
                 raise self._config_error(
                     index, config.name, f"the last config ('{config.name}') must serve every call: it has no `when`"
                 )
@@ -204,15 +208,15 @@ class _Contract:
 
     def _config(self, index: int, entry: ConfigSpec) -> records.Config:
         try:
-            when = with_numbers(str(entry.when), self.numbers)
-            condition = positional(parse(when), self.tensors).text if when else ""
-        except ExpressionError as error:
+            when = condition(entry, self.spec.launches[index], self.spec, self.tensors)
+            served = positional(parse(with_numbers(when, self.numbers)), self.tensors).text if when else ""
+        except (ExpressionError, ValueError) as error:
             raise self._config_error(index, entry.name, str(error)) from None
         for key in entry.options:
             if key not in self.options:
                 message = f"config '{entry.name}': unknown compiler option '{key}'{nearest(key, self.options)}"
                 raise self._config_error(index, entry.name, message, key)
-        return records.Config(entry.name, dict(entry.blocks), dict(entry.options), condition)
+        return records.Config(entry.name, dict(entry.blocks), dict(entry.options), served)
 
     # Checks
 
@@ -315,10 +319,10 @@ def innermost_of(tensor: records.Tensor, dim: int) -> str:
 
 
 def positional(value: Expression, tensors: Mapping[str, records.Tensor]) -> Expression:
-    """Replace dims in arguments of `LAYOUT_QUERIES` by their positions, as planners expect."""
+    """The same with each dim that `DIM_QUERIES` ask about by position, as planners do."""
     text = value.text
     for function, name, *rest in value.queries:
-        if function in LAYOUT_QUERIES and name in tensors:
+        if function in DIM_QUERIES and name in tensors:
             position = stride_position(tensors[str(name)], rest[0])
             text = text.replace(f"{function}({name}, {rest[0]})", f"{function}({name}, {position})")
     return parse(text)

@@ -10,6 +10,7 @@ from typing import Any
 from aot.manifest.yamlfile import ManifestError
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.contract import records
+from aot_runtime.contract.index_encoding import encode_json
 from aot_runtime.errors import BundleError
 
 from .variants import VariantSpec
@@ -64,4 +65,4 @@ def _key(op: records.Op, launch: int, config: int, aligned: bool, point: Mapping
     """Return a key with the config's content, since its position may change; `repr` distinguishes True from 1."""
     made = op.launches[launch]
     values = repr(sorted(point.items()))
-    return op.name, launch, made.kernel, records.encode_json(made.configs[config]), aligned, values
+    return op.name, launch, made.kernel, encode_json(made.configs[config]), aligned, values

@@ -20,6 +20,7 @@ from aot.source.autotuning import Heuristic, Other, TunedConfig
 from aot.source.kernel_source import KernelSource, NotPlain
 from aot_runtime.contract.arch import EXPRESSION_NAMES
 from aot_runtime.contract.expressions import Expression, parse
+from aot_runtime.contract.partial_evaluation import partial_value
 from aot_runtime.errors import ExpressionError
 
 from .conditional_values import NULL
@@ -98,7 +99,7 @@ class _Taking:
 
     def _with_option(self, heuristic: Heuristic, value: Expression) -> OpSpec:
         try:
-            constant = value.partial({})
+            constant = partial_value(value, {})
         except ExpressionError as error:
             raise self._error(heuristic, str(error)) from None
         if not isinstance(constant, bool | int | float | str):

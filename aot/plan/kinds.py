@@ -31,7 +31,11 @@ def _kind(node: ast.AST, names: Mapping[str, type]) -> type:
             return type(value)
         case ast.Name(id=name):
             return names[name]
-        case ast.Compare() | ast.UnaryOp(op=ast.Not()) | ast.Call(func=ast.Name(id="given" | "innermost")):
+        case (
+            ast.Compare()
+            | ast.UnaryOp(op=ast.Not())
+            | ast.Call(func=ast.Name(id="given" | "innermost" | "is_aligned" | "fits_32_bits"))
+        ):
             return bool
         case ast.Call(func=ast.Name(id="cdiv" | "next_pow2" | "elsize" | "stride")):
             return int

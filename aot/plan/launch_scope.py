@@ -14,8 +14,9 @@ from aot.source.constants import Dtype, Layout
 from aot_runtime.contract import records
 from aot_runtime.contract.arch import EXPRESSION_NAMES
 from aot_runtime.contract.dtypes import DTYPES
-from aot_runtime.contract.expressions import UNKNOWN, Expression, nearest, parse
+from aot_runtime.contract.expressions import Expression, nearest, parse
 from aot_runtime.contract.names import Scope, config_names
+from aot_runtime.contract.partial_evaluation import UNKNOWN, partial_value
 from aot_runtime.errors import ExpressionError
 
 from .conditional_values import NULL, chosen, tests
@@ -125,7 +126,7 @@ class LaunchScope:
     def constant(self, value: Expression, name: str, known: Mapping[str, Any]) -> Any:
         """Return the value if the point of a variant decides it, else `UNKNOWN`."""
         try:
-            constant = value.partial(known)
+            constant = partial_value(value, known)
         except ExpressionError as error:
             raise self.error(self.place(name), f"parameter '{name}': {error}") from None
         if fault := constant_fault(constant):

@@ -11,7 +11,8 @@ from aot_runtime.call.rules import pick_value
 from aot_runtime.contract import records
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.dtypes import DTYPES
-from aot_runtime.contract.expressions import UNKNOWN, parse, query_name
+from aot_runtime.contract.expressions import parse, query_name
+from aot_runtime.contract.partial_evaluation import UNKNOWN, partial_value
 from aot_runtime.errors import AotError, ExpressionError
 
 from .contract import innermost_of, presence_of
@@ -91,7 +92,7 @@ class _Condition:
         """Return the value if `known` decides it, else `UNKNOWN`. Raises `ExpressionError`."""
         key = tuple([known.get(name, UNKNOWN) for name in self.reads])
         if key not in self._values:
-            self._values[key] = self._expression.partial(known)
+            self._values[key] = partial_value(self._expression, known)
         return self._values[key]
 
 

@@ -117,7 +117,17 @@ def _translated(node: ast.Lambda | ast.FunctionDef, scope: Callable[[str], Any])
             raise UntranslatableError("it is more than a single `return`")
         body = statements[0].value
     assert isinstance(body, ast.expr)
-    return ast.unparse(_Translation(parameters[0], scope).of(body))
+    return translated(body, parameters[0], scope)
+
+
+def translated(body: ast.expr, arguments: str, scope: Callable[[str], Any]) -> str:
+    """Translate a Python expression to the language of manifests. Raises `UntranslatableError`.
+
+    Args:
+        arguments: name of the dict of arguments.
+        scope: look-up of other names; None for unknown ones.
+    """
+    return ast.unparse(_Translation(arguments, scope).of(body))
 
 
 def _is_text(node: ast.stmt) -> bool:

@@ -15,6 +15,7 @@ from aot.manifest.yamlfile import Key, ManifestError
 from aot.plan.configs import laid_configs, launch_name
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.expressions import nearest, parse
+from aot_runtime.contract.partial_evaluation import evaluate
 from aot_runtime.errors import ExpressionError
 
 SCALAR = "tuning_candidate"
@@ -161,7 +162,7 @@ class _Reader:
 
     def _holds(self, path: tuple[Key, ...], index: int, constraint: Any, env: Mapping[str, Any]) -> bool:
         try:
-            return bool(constraint.evaluate(env))
+            return bool(evaluate(constraint, env))
         except ExpressionError as error:
             raise self._error((*path, "constraints", index), str(error)) from None
 

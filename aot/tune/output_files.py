@@ -85,6 +85,8 @@ def _config(choice: Choice, subject: Subject, planned: PlannedTuning, timer: Tim
         from_kernel=group.base.from_kernel if group.base else None,
         blocks=dict(best.candidate.blocks),
         options=dict(best.candidate.options),
+        signature={},
+        constants={},
         measured=origin if isinstance(origin, MeasuredSpec) else None,
         modelled=None if isinstance(origin, MeasuredSpec) else origin,
     )

@@ -10,8 +10,7 @@ from ruamel.yaml.nodes import MappingNode, Node, SequenceNode
 
 from aot.manifest.loading import Tuning
 from aot.manifest.schema import ConfigSpec
-
-from .yaml_text import flow, flow_mapping, given
+from aot.manifest.yaml_text import flow, flow_mapping, given
 
 HEAD = "# yaml-language-server: $schema={schema}\n"
 BY = "aotbuild tune"

@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from aot.manifest.schema import ModelledSpec
+from aot.manifest.yaml_text import flow, flow_mapping, given
 
 from .best_configs import Choice, shortlisted
 from .calls import TunedCall
 from .candidates import Candidate
-from .yaml_text import flow, flow_mapping, given
 
 _OF_CALL = ("shapes", "dims", "given", "dtypes", "strides", "innermost", "unaligned", "scalars")
 

@@ -26,18 +26,18 @@ from multiprocessing.context import SpawnContext, SpawnProcess
 from pathlib import Path
 from queue import SimpleQueue
 from types import ModuleType
-from typing import IO, Any, TypeVar
+from typing import IO, TYPE_CHECKING, Any, TypeVar
 
-import pebble
-
-from aot.compile.compiler import compile_job
-from aot.compile.jobs import CompiledKernel, CompileJob
 from aot.compile.settings import CompilerOutput
 from aot.errors import CompileError
 from aot.forked_process import TimeLimitError, WorkerDiedError, die_with, ending
 from aot_runtime.errors import AotError
 
+if TYPE_CHECKING:
+    import pebble
+
 T = TypeVar("T")
+Job = TypeVar("Job")
 
 WORKER_MEMORY_BYTES = 3 << 29
 """Memory that a worker is assumed to need: 1.5 GiB, five times the largest use seen with attention kernels."""
@@ -58,12 +58,12 @@ class CompileFailure:
 
 
 def run_jobs(
-    jobs: Iterable[CompileJob],
+    jobs: Iterable[Job],
     executor: Executor,
-    work: Callable[[CompileJob], CompiledKernel] = compile_job,
-    again: Callable[[CompileJob], CompiledKernel] | None = None,
+    work: Callable[[Job], T],
+    again: Callable[[Job], T] | None = None,
     at_once: int | None = None,
-) -> Iterator[tuple[CompileJob, CompiledKernel | CompileFailure]]:
+) -> Iterator[tuple[Job, T | CompileFailure]]:
     """Run `work` on every job, and yield each job with its result as it completes.
 
     A failure never stops the other jobs. A job whose process died is run once more, by `again` if that is given,
@@ -71,10 +71,10 @@ def run_jobs(
     `at_once` limits the jobs that the executor has at a time.
     """
     waiting = iter(jobs)
-    finished: SimpleQueue[Future[CompiledKernel]] = SimpleQueue()
-    running: dict[Future[CompiledKernel], tuple[CompileJob, int]] = {}
+    finished: SimpleQueue[Future[T]] = SimpleQueue()
+    running: dict[Future[T], tuple[Job, int]] = {}
 
-    def submit(job: CompileJob, attempt: int) -> None:
+    def submit(job: Job, attempt: int) -> None:
         future = _submit(executor, work if attempt == 1 else again or work, job)
         running[future] = job, attempt
         future.add_done_callback(finished.put)
@@ -97,7 +97,7 @@ def run_jobs(
             future.cancel()
 
 
-def _submit(executor: Executor, work: Callable[[CompileJob], T], job: CompileJob) -> Future[T]:
+def _submit(executor: Executor, work: Callable[[Job], T], job: Job) -> Future[T]:
     try:
         return executor.submit(work, job)
     except (BrokenExecutor, AotError) as error:
@@ -153,7 +153,10 @@ class WarmPool(Executor):
 
     def __init__(self, workers: int, timeout_s: float | None = None, jobs_per_worker: int = JOBS_PER_WORKER):
         """`timeout_s`: limit of one job, from when it starts; its future then raises `TimeLimitError`."""
+        import pebble  # it imports asyncio, and not every build compiles
+
         self.timeout_s = timeout_s
+        self._expired = pebble.ProcessExpired
         self._futures: dict[Future[Any], pebble.ProcessPool] = {}
         """Futures that are not settled, and the processes that they were given to."""
         remove_leftovers(Path(tempfile.gettempdir()))
@@ -239,7 +242,7 @@ class WarmPool(Executor):
         if not self._take(outer):
             return
         error = inner.exception()
-        if isinstance(error, pebble.ProcessExpired):
+        if isinstance(error, self._expired):
             outer.set_exception(WorkerDiedError(*self._obituary(error)))
         elif isinstance(error, TimeoutError):
             outer.set_exception(TimeLimitError(f"timed out after {self.timeout_s:g} s"))

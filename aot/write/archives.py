@@ -8,8 +8,8 @@ from pathlib import Path
 
 from aot.plan.bundles import PlannedBundle
 from aot_bundle.packing import merge_bundles
+from aot_runtime.bundle.files import SUFFIX
 from aot_runtime.folders import opened_folder
-from aot_runtime.installed import SUFFIX
 
 
 def archive_names(bundles: Sequence[PlannedBundle]) -> list[str]:

@@ -20,8 +20,10 @@ from aot_bundle.stub import stub_text
 from aot_runtime.bundle.reading import bundle_id
 from aot_runtime.contract import records
 from aot_runtime.contract.arch import ARCHITECTURES, BACKENDS
-from aot_runtime.contract.index_file import FORMAT_VERSION, OLDEST_FORMAT, encode_index
+from aot_runtime.contract.index_encoding import encode_index
+from aot_runtime.contract.index_file import FORMAT_VERSION, OLDEST_FORMAT
 from aot_runtime.contract.occupancy import occupancy
+from aot_runtime.contract.provenance import encode_provenance
 
 from .atomic_install import install_bundle
 from .provenance import make_provenance
@@ -54,7 +56,7 @@ def make_index(
     index = records.Index(
         FORMAT_VERSION, OLDEST_FORMAT, "0" * 64, bundle.manifest.spec.bundle, target, toolchain, bundle.ops,
         tuple(variants), dict(sorted(blobs.items())), tuple(item.case for item in vectors),
-        version=bundle.manifest.spec.version or "", provenance=make_provenance(bundle, compilers),
+        version=bundle.manifest.spec.version or "", provenance=encode_provenance(make_provenance(bundle, compilers)),
     )  # fmt: skip
     files |= {item.case.vectors.file: item.content for item in vectors}
     return msgspec.structs.replace(index, id=bundle_id(encode_index(index))), files

@@ -6,7 +6,10 @@ that no kernel of a call can write.
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Iterable, Iterator, Mapping
+
+import msgspec
 
 from aot.compile.accesses import DESCRIBED, MAYBE, READ, UPDATE, WRITE
 from aot.compile.jobs import CompiledKernel
@@ -15,6 +18,7 @@ from aot.plan.bundles import PlannedBundle, PlannedVariant
 from aot_runtime.contract import records
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.expressions import parse
+from aot_runtime.contract.partial_evaluation import partial_value
 
 Kernels = Mapping[str, CompiledKernel]
 Kinds = frozenset[str]
@@ -40,6 +44,21 @@ def check_roles(bundle: PlannedBundle, kernels: Kernels) -> None:
         raise ManifestError(faults)
 
 
+def with_pointer_roles(bundle: PlannedBundle, kernels: Kernels) -> PlannedBundle:
+    """Return the bundle with the role of each pointer: an inout if some kernel may write through it, else an input."""
+    ops = []
+    for op in bundle.ops:
+        written: set[str] = set()
+        for variant in _variants(bundle, op):
+            written |= {n for n, kinds in _accesses(variant, kernels).items() if kinds & {WRITE, UPDATE, MAYBE}}
+        tensors = tuple(
+            msgspec.structs.replace(tensor, role="inout") if tensor.pointer and tensor.name in written else tensor
+            for tensor in op.tensors
+        )
+        ops.append(msgspec.structs.replace(op, tensors=tensors))
+    return dataclasses.replace(bundle, ops=tuple(ops))
+
+
 def keys_at_fault(bundle: PlannedBundle, kernels: Kernels) -> set[str]:
     """Return the keys of the kernels of the ops for which `check_roles` finds a fault."""
     at_fault = [op for op in bundle.ops if any(_faults(op, _variants(bundle, op), kernels))]
@@ -54,13 +73,14 @@ def _faults(op: records.Op, variants: Iterable[PlannedVariant], kernels: Kernels
     calls: dict[object, list[PlannedVariant]] = {}
     inputs = {tensor.name for tensor in op.tensors if tensor.role == "input"}
     loose = {tensor.name for tensor in op.tensors if not tensor.align}
+    pointers = {tensor.name for tensor in op.tensors if tensor.pointer}
     for variant in variants:
         calls.setdefault((variant.spec.aligned, variant.spec.point), []).append(variant)
         for name, kinds in _accesses(variant, kernels).items():
             if name in inputs and kinds & {WRITE, UPDATE}:
                 yield name, f"kernel {_kernel(variant)} writes to '{name}', which is an input; is it `role: inout`?"
             is_anywhere = not variant.spec.aligned or name in loose
-            if DESCRIBED in kinds and is_anywhere and (text := _unaligned(variant, name)):
+            if DESCRIBED in kinds and is_anywhere and name not in pointers and (text := _unaligned(variant, name)):
                 yield name, text
     for launched in calls.values():
         for tensor in _written(op, launched):
@@ -94,10 +114,13 @@ def _written(op: records.Op, launched: Iterable[PlannedVariant]) -> Iterator[rec
     """Return the outputs of a call that launches these variants; none if it may launch one that is not built."""
     known = dict(next(iter(launched)).spec.constants)
     built = {variant.spec.launch for variant in launched}
-    if all(i in built or parse(launch.when or "True").partial(known) is False for i, launch in enumerate(op.launches)):
+    if all(
+        i in built or partial_value(parse(launch.when or "True"), known) is False
+        for i, launch in enumerate(op.launches)
+    ):
         picked = {axis.pick: known[axis.name] for axis in op.axes if axis.rule == "equal" and axis.name in known}
         for tensor in op.tensors:
-            exists = picked.get(tensor.when, parse(tensor.when or "True").partial(known))
+            exists = picked.get(tensor.when, partial_value(parse(tensor.when or "True"), known))
             if tensor.role == "output" and exists is not False:
                 yield tensor
 

@@ -19,7 +19,7 @@ from aot_bundle.callspec import CallSpec, plan_call
 from aot_bundle.profile.profile_call import MadeCall, make_call, open_for
 from aot_emulator import EmulatorDriver
 from aot_emulator.timing.sampling import Sampled, SamplingRunner
-from aot_runtime.call.decision import Decision
+from aot_runtime.call.choosing import Decision
 from aot_runtime.call.planner import Planner
 from aot_runtime.errors import AotError
 from aot_runtime.opening import Bundle

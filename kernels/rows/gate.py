@@ -12,17 +12,25 @@ SQRT_8_OVER_PI: tl.constexpr = tl.constexpr(1.5957691216057308)
 """2 * sqrt(2 / pi)"""
 
 
+ALIGNED: tl.constexpr = tl.constexpr(8)
+"""Columns of a row that lie next to each other in a tile, at least."""
+
+
 @triton.jit
-def gate_rows(gate: Matrix, up: Matrix, out: Matrix, cols, BLOCK: tl.constexpr, ACTIVATION: tl.constexpr):
-    """out = ACTIVATION(gate) * up, in fp32. Grid: (rows, cdiv(cols, BLOCK)).
+def gate_rows(
+    gate: Matrix, up: Matrix, out: Matrix, rows, cols, log2_width, BLOCK: tl.constexpr, ACTIVATION: tl.constexpr
+):
+    """out = ACTIVATION(gate) * up, in fp32. Grid: (cdiv(rows, BLOCK // width), cdiv(cols, width)).
 
     gate, up, out: [rows, cols] of one dtype, columns contiguous. ACTIVATION: silu, gelu (of the error function) or
-    gelu_tanh (its usual approximation).
+    gelu_tanh (its usual approximation). A tile has BLOCK elements: `width` columns, 8 at least, of as many rows as fit.
     """
     await_earlier_launches()
-    row = tl.program_id(0)
-    columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
-    inside = columns < cols
+    place = tl.arange(0, BLOCK)
+    row = tl.program_id(0) * (BLOCK >> log2_width) + tl.max_constancy(place >> log2_width, ALIGNED)
+    column = place & ((1 << log2_width) - 1)
+    columns = (tl.program_id(1) << log2_width) + tl.max_contiguous(tl.multiple_of(column, ALIGNED), ALIGNED)
+    inside = (row < rows) & (columns < cols)
     x = tl.load(gate.ptr + row * gate.stride_rows + columns, mask=inside, other=0.0).to(tl.float32)
     y = tl.load(up.ptr + row * up.stride_rows + columns, mask=inside, other=0.0).to(tl.float32)
     if ACTIVATION == "silu":

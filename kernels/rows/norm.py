@@ -6,6 +6,7 @@ import triton.language as tl
 from kernels.common.pdl import await_earlier_launches
 from kernels.common.rounding import scale_of
 from kernels.common.tensors import Matrix, given
+from kernels.rows.parts import MOST_PARTS, load_pairs, share_of, store_pair
 from kernels.rows.quantise import quantise
 
 
@@ -59,36 +60,29 @@ def norm_rows(
 def norm_long_rows(
     x: Matrix, weight, residual: Matrix, out: Matrix, cols, eps, zero_centred,
     STEP: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SUBTRACT_MEAN: tl.constexpr,
-    bias=None, row_scales=None, LARGEST: tl.constexpr = 0.0,
+    bias=None, row_scales=None, LARGEST: tl.constexpr = 0.0, pairs=None, parts=1,
 ):  # fmt: skip
-    """`norm_rows` of rows that do not fit in registers, STEP columns at a time. Grid: (rows,).
+    """`norm_rows` of rows that do not fit in registers, STEP columns at a time. Grid: (rows, parts).
 
+    A program writes a part of a row; several are for results that are not quantised, and `norm_part` has run before.
     The sum with the residual is recomputed in each pass and written in the last one, so no pass waits for a write.
     """
     row = tl.program_id(0)
     block = tl.arange(0, STEP)
-    # Each lane keeps a mean and a sum of squared deviations from it (Welford); they are joined at the end (Chan).
-    lane_mean = tl.zeros([STEP], tl.float32)
-    lane_squares = tl.zeros([STEP], tl.float32)
-    count = 0.0
-    for start in range(0, cols, STEP):
-        columns = start + block
-        inside = columns < cols
-        values, added = _load(x, residual, row, columns, inside, HAS_RESIDUAL)
-        values = _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL, False)
-        count += 1.0
-        if SUBTRACT_MEAN:
-            delta = tl.where(inside, values - lane_mean, 0.0)
-            lane_mean += delta * (1.0 / count)
-            lane_squares += delta * (values - lane_mean)
+    first, end = 0, cols
+    if pairs is not None:
+        share = share_of(cols, parts, STEP)
+        first = tl.program_id(1) * share
+        end = tl.minimum(first + share, cols)
+        if parts > 1:
+            means, squared = load_pairs(pairs, row, parts, 0.0)
+            counts = tl.minimum(tl.maximum(cols - tl.arange(0, MOST_PARTS) * share, 0), share)
+            mean, squares = _join(means, squared, counts, cols)
         else:
-            lane_squares += values * values
-    mean = 0.0
-    if SUBTRACT_MEAN:
-        lane_count = (cols - block + STEP - 1) // STEP
-        mean = tl.sum(lane_mean * lane_count, 0) / cols
-        lane_squares += lane_count * (lane_mean - mean) * (lane_mean - mean)
-    rstd = tl.rsqrt(tl.sum(lane_squares, 0) / cols + eps)
+            mean, squares = _mean_and_squares(x, residual, row, 0, cols, STEP, HAS_RESIDUAL, SUBTRACT_MEAN)
+    else:
+        mean, squares = _mean_and_squares(x, residual, row, 0, cols, STEP, HAS_RESIDUAL, SUBTRACT_MEAN)
+    rstd = tl.rsqrt(squares / cols + eps)
 
     if row_scales is not None:
         lane_max = tl.zeros([STEP], tl.float32)
@@ -101,7 +95,7 @@ def norm_long_rows(
             lane_max = tl.maximum(lane_max, tl.where(inside, tl.abs((values - mean) * rstd * gain + shift), 0.0))
         scale = scale_of(tl.max(lane_max, 0), LARGEST)
         tl.store(row_scales + row, scale)
-    for start in range(0, cols, STEP):
+    for start in range(first, end, STEP):
         columns = start + block
         inside = columns < cols
         values, added = _load(x, residual, row, columns, inside, HAS_RESIDUAL)
@@ -111,6 +105,60 @@ def norm_long_rows(
         if row_scales is not None:
             values = quantise(values, scale, out.ptr.dtype.element_ty, LARGEST)
         tl.store(out.ptr + row * out.stride_rows + columns, values.to(out.ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def norm_part(
+    x: Matrix, residual: Matrix, pairs, cols, parts,
+    STEP: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SUBTRACT_MEAN: tl.constexpr,
+):  # fmt: skip
+    """Keep the mean of a part of a row and the sum of its squared deviations from it, for `norm_long_rows`.
+
+    Grid: (rows, parts). pairs: fp32 [rows, parts, 2].
+    """
+    row, part = tl.program_id(0), tl.program_id(1)
+    share = share_of(cols, parts, STEP)
+    first = part * share
+    end = tl.minimum(first + share, cols)
+    mean, squares = _mean_and_squares(x, residual, row, first, end, STEP, HAS_RESIDUAL, SUBTRACT_MEAN)
+    store_pair(pairs, row, part, parts, mean, squares)
+
+
+@triton.jit
+def _mean_and_squares(
+    x, residual, row, begin, end, STEP: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SUBTRACT_MEAN: tl.constexpr
+):
+    """Return the mean of some columns and the sum of squared deviations from it; without SUBTRACT_MEAN, from 0."""
+    block = tl.arange(0, STEP)
+    # Each lane keeps a mean and a sum of squared deviations from it (Welford).
+    lane_mean = tl.zeros([STEP], tl.float32)
+    lane_squares = tl.zeros([STEP], tl.float32)
+    count = 0.0
+    for start in range(begin, end, STEP):
+        columns = start + block
+        inside = columns < end
+        values, added = _load(x, residual, row, columns, inside, HAS_RESIDUAL)
+        values = _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL, False)
+        count += 1.0
+        if SUBTRACT_MEAN:
+            delta = tl.where(inside, values - lane_mean, 0.0)
+            lane_mean += delta * (1.0 / count)
+            lane_squares += delta * (values - lane_mean)
+        else:
+            lane_squares += values * values
+    mean = 0.0
+    squares = tl.sum(lane_squares, 0)
+    if SUBTRACT_MEAN:
+        size = tl.maximum(end - begin, 0)
+        mean, squares = _join(lane_mean, lane_squares, tl.maximum(size - block + STEP - 1, 0) // STEP, size)
+    return mean, squares
+
+
+@triton.jit
+def _join(means, squares, counts, size):
+    """Join means and squared deviations of parts of these counts, `size` in all (Chan)."""
+    mean = tl.sum(means * counts, 0) / tl.maximum(size, 1)
+    return mean, tl.sum(squares + counts * (means - mean) * (means - mean), 0)
 
 
 @triton.jit

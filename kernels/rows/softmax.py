@@ -5,6 +5,7 @@ import triton.language as tl
 
 from kernels.common.softmax import LOG2_E
 from kernels.common.tensors import Matrix, given
+from kernels.rows.parts import load_pairs, share_of, store_pair
 
 
 @triton.jit
@@ -40,32 +41,69 @@ def softmax_rows(
 
 
 @triton.jit
-def softmax_long_rows(x: Matrix, mask: Matrix, out: Matrix, cols, scale, STEP: tl.constexpr, HAS_MASK: tl.constexpr):
-    """`softmax_rows` of rows that do not fit in registers, STEP columns at a time: x is read twice. Grid: (rows,)."""
+def softmax_long_rows(
+    x: Matrix, mask: Matrix, out: Matrix, pairs, cols, parts, scale, STEP: tl.constexpr, HAS_MASK: tl.constexpr
+):
+    """`softmax_rows` of rows that do not fit in registers, STEP columns at a time: x is read twice.
+
+    Grid: (rows, parts). A program writes a part of a row. With several parts, `softmax_part` has read x once before.
+    """
     row = tl.program_id(0)
-    source = x.ptr + row * x.stride_rows
+    share = share_of(cols, parts, STEP)
+    begin = tl.program_id(1) * share
     target = out.ptr + row * out.stride_rows
-    block = tl.arange(0, STEP)
-    # Each lane of a step keeps a maximum and a sum of its own: no reduction, hence no barrier, in the loop.
-    lane_max = tl.full([STEP], float("-inf"), tl.float32)
-    lane_sum = tl.zeros([STEP], tl.float32)
-    for start in range(0, cols, STEP):
-        columns = start + block
-        inside = columns < cols
-        scores = _scores(tl.load(source + columns, mask=inside, other=0.0), mask, row, columns, inside, scale, HAS_MASK)
-        new_max = tl.maximum(lane_max, scores)
-        # A lane that has seen nothing but -inf: -inf - -inf is not a number.
-        origin = tl.where(new_max == float("-inf"), 0.0, new_max)
-        lane_sum = lane_sum * _exp(lane_max - origin) + _exp(scores - origin)
-        lane_max = new_max
-    row_max = tl.max(lane_max, 0)
-    factor = 1.0 / tl.sum(lane_sum * _exp(lane_max - row_max), 0)
-    for start in range(0, cols, STEP):
-        columns = start + block
+    source = x.ptr + row * x.stride_rows
+    if parts > 1:
+        maxima, sums = load_pairs(pairs, row, parts, float("-inf"))
+        row_max = tl.max(maxima, 0)
+        row_sum = tl.sum(sums * _exp(maxima - row_max), 0)
+    else:
+        row_max, row_sum = _max_and_sum(source, mask, row, 0, cols, scale, STEP, HAS_MASK)
+    factor = 1.0 / row_sum
+    for start in range(begin, tl.minimum(begin + share, cols), STEP):
+        columns = start + tl.arange(0, STEP)
         inside = columns < cols
         scores = _scores(tl.load(source + columns, mask=inside, other=0.0), mask, row, columns, inside, scale, HAS_MASK)
         p = _exp(scores - row_max) * factor
         tl.store(target + columns, p.to(target.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def softmax_part(x: Matrix, mask: Matrix, pairs, cols, parts, scale, STEP: tl.constexpr, HAS_MASK: tl.constexpr):
+    """Keep the maximum of a part of a row, and the sum of its exponentials, for `softmax_long_rows`.
+
+    Grid: (rows, parts). pairs: fp32 [rows, parts, 2].
+    """
+    row, part = tl.program_id(0), tl.program_id(1)
+    share = share_of(cols, parts, STEP)
+    begin = part * share
+    source = x.ptr + row * x.stride_rows
+    most, total = _max_and_sum(source, mask, row, begin, tl.minimum(begin + share, cols), scale, STEP, HAS_MASK)
+    store_pair(pairs, row, part, parts, most, total)
+
+
+@triton.jit
+def _max_and_sum(source, mask, row, begin, end, scale, STEP: tl.constexpr, HAS_MASK: tl.constexpr):
+    """Return the maximum of the scores of some columns, and the sum of the exponentials of their distances from it."""
+    # Each lane of a step keeps a maximum and a sum of its own: no reduction, hence no barrier, in the loop.
+    lane_max = tl.full([STEP], float("-inf"), tl.float32)
+    lane_sum = tl.zeros([STEP], tl.float32)
+    for start in range(begin, end, STEP):
+        columns = start + tl.arange(0, STEP)
+        inside = columns < end
+        scores = _scores(tl.load(source + columns, mask=inside, other=0.0), mask, row, columns, inside, scale, HAS_MASK)
+        new_max = tl.maximum(lane_max, scores)
+        origin = _finite(new_max)
+        lane_sum = lane_sum * _exp(lane_max - origin) + _exp(scores - origin)
+        lane_max = new_max
+    most = tl.max(lane_max, 0)
+    return most, tl.sum(lane_sum * _exp(lane_max - _finite(most)), 0)
+
+
+@triton.jit
+def _finite(x):
+    """Return 0 in place of -inf, the maximum where nothing but -inf was seen: -inf - -inf is not a number."""
+    return tl.where(x == float("-inf"), 0.0, x)
 
 
 @triton.jit

@@ -35,7 +35,7 @@ from aot_models.generation.prompts import SAMPLING, Prompts, Tokens
 from aot_models.generation.sampler import check_penalty_ops
 from aot_models.generation.scheduler import Request, Running, Scheduler, check_request
 from aot_runtime import AotError, open_bundle
-from aot_runtime.texts import printable
+from aot_runtime.formats import printable
 
 
 def main(arguments: Sequence[str] | None = None) -> None:

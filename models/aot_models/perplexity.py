@@ -29,7 +29,7 @@ from aot_models.generation.memory import Load, plan
 from aot_models.generation.options import demand
 from aot_models.generation.prompts import Tokens
 from aot_runtime import AotError, DeviceArray, open_bundle
-from aot_runtime.texts import printable
+from aot_runtime.formats import printable
 
 ROWS = 256
 """Rows of logits that are computed at once."""

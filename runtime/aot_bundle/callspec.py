@@ -7,13 +7,14 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Any
 
-from aot_runtime.call.decision import Decision
+from aot_runtime.call.choosing import Decision
 from aot_runtime.call.planner import Planner
 from aot_runtime.contract import expressions
 from aot_runtime.contract.arch import device_names, usual_cus
 from aot_runtime.contract.dtypes import DTYPES, FLAG_TYPES, FLOAT_TYPES
 from aot_runtime.contract.layout import Layout, Shape, make_layout, packed_strides, packing_order
 from aot_runtime.contract.names import Scope
+from aot_runtime.contract.partial_evaluation import evaluate
 from aot_runtime.contract.records import Index, Op, Scalar, Tensor, Value
 from aot_runtime.errors import ArgumentError, ExpressionError
 from aot_runtime.texts import shown
@@ -161,7 +162,7 @@ def _derived_shapes(
 def _add_values(env: dict[str, Any], named: Iterable[tuple[str, str]]) -> None:
     for name, text in named:
         with suppress(ExpressionError):
-            env[name] = expressions.parse(text).evaluate(env)
+            env[name] = evaluate(expressions.parse(text), env)
 
 
 def _shape(op: Op, tensor: Tensor, env: Mapping[str, Any]) -> Shape:
@@ -169,7 +170,7 @@ def _shape(op: Op, tensor: Tensor, env: Mapping[str, Any]) -> Shape:
         if name not in env and name in Scope.of(op).dims:
             raise UnsaidError(f"{op.name}: the extent of {name}, a dim of '{tensor.name}', is missing", "dim", name)
     try:
-        shape = tuple(expressions.parse(dim.extent).evaluate(env) for dim in tensor.shape)
+        shape = tuple(evaluate(expressions.parse(dim.extent), env) for dim in tensor.shape)
     except ExpressionError as error:
         raise ArgumentError(f"{op.name}: the shape of '{tensor.name}' does not follow from the dims: {error}") from None
     if not all(isinstance(extent, int) and extent >= 0 for extent in shape):

@@ -16,13 +16,12 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from aot_runtime.bundle.archive import CHUNK_BYTES, Archive, Content, Files, parts
-from aot_runtime.bundle.files import Folder, Merged, Source, open_place, source_of, unreadable
+from aot_runtime.bundle.files import SUFFIX, Folder, Merged, Source, open_place, source_of, unreadable
 from aot_runtime.bundle.multi_archive import MultiArchive, Part, multi_files, part_name
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.contract.records import INDEX, Index
 from aot_runtime.errors import BundleError
 from aot_runtime.folders import FOR_ALL, opened_folder
-from aot_runtime.installed import SUFFIX
 
 from .coverage import MAX_DETACHED_BYTES, claimed_faults, detached_files, generated_files, listed_files, most_bytes
 from .verification import mixture, verify_bundle, verify_together

@@ -11,9 +11,10 @@ import msgspec
 from aot_runtime.contract.arch import HIP
 from aot_runtime.contract.expressions import Expression, parse
 from aot_runtime.contract.names import axis_names
+from aot_runtime.contract.partial_evaluation import evaluate
 from aot_runtime.contract.records import Index, Op, Value, Variant
 from aot_runtime.errors import BundleError
-from aot_runtime.texts import axis_values_text, cut
+from aot_runtime.formats import axis_values_text, cut
 
 from .isa import CodeFacts, code_facts, read_instructions
 
@@ -82,7 +83,7 @@ def unmet_requirements(index: Index, requirements: Sequence[Expression], code: C
             values = _values(ops[variant.op], variant)
             if requirement.names & _OF_CODE.keys():
                 values |= _code_values(code.facts(variant))
-            if not requirement.evaluate(values):
+            if not evaluate(requirement, values):
                 yield Unmet(variant, requirement.text, {name: values[name] for name in sorted(requirement.names)})
 
 

@@ -23,7 +23,7 @@ from aot_runtime.call.documentation import built_dtypes, bundle_title, docstring
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import FLAG_TYPES, FLOAT_TYPES
 from aot_runtime.contract.names import RESERVED_OPS, TYPE_NAME, TYPE_OPS
-from aot_runtime.texts import printable
+from aot_runtime.formats import printable
 
 WIDTH = 120
 MAX_FLAGS = 2

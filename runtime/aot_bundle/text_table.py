@@ -9,7 +9,7 @@ import textwrap
 import unicodedata
 from collections.abc import Collection, Iterable, Iterator, Sequence
 
-from aot_runtime.texts import cut
+from aot_runtime.formats import cut
 
 UNLIMITED = 100_000
 """Width of output that is not a terminal, where lines are not wrapped."""

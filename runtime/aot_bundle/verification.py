@@ -15,7 +15,8 @@ from aot_runtime.bundle.vector_files import read_vectors
 from aot_runtime.contract.records import INDEX, SELFTEST_FOLDER, SIGNATURES, Index, Variant
 from aot_runtime.contract.validate import expression_faults
 from aot_runtime.errors import BundleError
-from aot_runtime.texts import cut, shown
+from aot_runtime.formats import cut
+from aot_runtime.texts import shown
 
 from .coverage import MAX_DETACHED_BYTES, MAX_TEXT_BYTES, detached_files, generated_files, listed_files, stray_files
 from .signature import signature_faults

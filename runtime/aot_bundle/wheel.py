@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import IO
 
 from aot_runtime.bundle.archive import Archive, Content
-from aot_runtime.bundle.files import Folder, Source, open_place
+from aot_runtime.bundle.files import SUFFIX, Folder, Source, open_place
 from aot_runtime.bundle.multi_archive import MultiArchive
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.contract.arch import BACKENDS
@@ -25,7 +25,7 @@ from aot_runtime.contract.names import is_version
 from aot_runtime.contract.records import Index
 from aot_runtime.contract.versions import local_part
 from aot_runtime.errors import BundleError
-from aot_runtime.installed import GROUP, SUFFIX
+from aot_runtime.installed import GROUP
 
 from .packing import opened_aside, packed_folder, spooled, whole_faults
 from .verification import verify_together
@@ -97,7 +97,7 @@ def make_wheel(bundles: Iterable[Path], folder: Path, options: WheelOptions = Wh
     path = folder / f"{package}-{version}-{TAG}.whl"
     folder.mkdir(parents=True, exist_ok=True)
     with opened_aside(path) as file:
-        _zip(file, files, f"{info}/RECORD")
+        zip_wheel(file, files, f"{info}/RECORD")
     return path
 
 
@@ -203,7 +203,8 @@ def _entry_points(package: str, archives: Iterable[_Packed]) -> Iterator[str]:
             yield f"{index.name}.{index.target.arch} = {package}.{archive.stem}"
 
 
-def _zip(file: IO[bytes], files: Mapping[str, bytes | Content], record: str) -> None:
+def zip_wheel(file: IO[bytes], files: Mapping[str, bytes | Content], record: str) -> None:
+    """Write the files of a wheel, and the list of them. The bytes depend on the files and the version of zlib alone."""
     rows = []
     with zipfile.ZipFile(file, "w") as wheel:
         for name, content in files.items():

@@ -16,6 +16,7 @@ import numpy as np
 
 from aot_emulator import statuses
 from aot_emulator.captures import Captures, Work
+from aot_emulator.errors import MemoryAccessError
 from aot_emulator.isa.archs import ARCHS, Arch
 from aot_emulator.machine.launch_options import Options, options_of_environment
 from aot_emulator.machine.launch_records import Launch
@@ -26,8 +27,8 @@ from aot_emulator.state.device_memory import Memory
 from aot_emulator.statuses import call_error
 from aot_emulator.watched_launch import run_launch
 from aot_runtime.contract.records import TensorMap
-from aot_runtime.device.drivers.base import EMULATOR, DeviceProperties, Outcome
-from aot_runtime.errors import BundleError, DeviceError, DeviceMemoryError, MemoryAccessError
+from aot_runtime.device.drivers import EMULATOR, DeviceProperties, Outcome
+from aot_runtime.errors import BundleError, DeviceError, DeviceMemoryError
 
 Runner = Callable[[Launch, Memory, Options], Statistics]
 _MEMORY_BYTES = 64 << 30

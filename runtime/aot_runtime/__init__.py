@@ -32,7 +32,7 @@ if TYPE_CHECKING:
         NoVectorsError,
         TrustError,
         VersionMismatchError,
-    )
+    )  # fmt: skip
     from .opening import Bundle, OpenBundle, open_bundle
     from .trust.policy import TrustedIdentity, TrustedKey, TrustPolicy
 
@@ -40,34 +40,11 @@ __version__ = "0.1.0"
 """Version of `aotbuild`: builder, runtime and emulator are released together."""
 
 __all__ = [
-    "AotError",
-    "ArchMismatchError",
-    "ArgumentError",
-    "Bundle",
-    "BundleError",
-    "CallsFileError",
-    "CaptureError",
-    "Device",
-    "DeviceArray",
-    "DeviceError",
-    "DeviceMemoryError",
-    "DriverCallError",
-    "Event",
-    "Graph",
-    "NoVariantError",
-    "NoVectorsError",
-    "OpenBundle",
-    "Recording",
-    "Stream",
-    "TrustError",
-    "TrustPolicy",
-    "TrustedIdentity",
-    "TrustedKey",
-    "VersionMismatchError",
-    "get_device",
-    "open_bundle",
-    "record",
-]
+    "AotError", "ArchMismatchError", "ArgumentError", "Bundle", "BundleError", "CallsFileError", "CaptureError",
+    "Device", "DeviceArray", "DeviceError", "DeviceMemoryError", "DriverCallError", "Event", "Graph",
+    "NoVariantError", "NoVectorsError", "OpenBundle", "Recording", "Stream", "TrustError", "TrustPolicy",
+    "TrustedIdentity", "TrustedKey", "VersionMismatchError", "get_device", "open_bundle", "record",
+]  # fmt: skip
 
 _HOMES = {
     "Bundle": "opening",

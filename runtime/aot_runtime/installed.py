@@ -13,13 +13,12 @@ import sys
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
+from aot_runtime.bundle.files import SUFFIX
 from aot_runtime.regular_files import open_regular
 
 GROUP = "aotbuild.bundles"
-SUFFIX = ".aotb"
 _GROUP = GROUP.encode()
 _MAX_BYTES = 1 << 16
-_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")
 _ENTRY = re.compile(r"([A-Za-z][A-Za-z0-9_]*)\.([A-Za-z0-9_]+)\s*=\s*([A-Za-z_]\w*(?:\.[A-Za-z_]\w*)*)")
 
 
@@ -38,23 +37,6 @@ class Installed(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.name} for {self.arch} ({self.distribution})"
-
-
-def is_name(path: object) -> bool:
-    """Return True if `path` may be a bundle's name: a string such as `rows`, with no bundle at that path.
-
-    A folder of that name only counts as a path if it is a bundle or contains one.
-    """
-    if not isinstance(path, str) or not _NAME.fullmatch(path) or os.path.isfile(path):  # noqa: PTH113
-        return False
-    try:
-        inside = os.listdir(path)  # noqa: PTH208
-    except OSError:
-        return True
-    return not any(
-        item == "bundle.json" or item.endswith(SUFFIX) or os.path.lexists(f"{path}/{item}/bundle.json")
-        for item in inside
-    )
 
 
 def installed_bundles(name: str | None = None, folders: Iterable[str] | None = None) -> list[Installed]:

@@ -10,8 +10,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
 from aot_runtime.bundle.files import Place, source_of
-from aot_runtime.bundle.reading import read_blob
-from aot_runtime.call.documentation import bundle_help, bundle_html, bundle_title
+from aot_runtime.bundle.reading import read_blob, read_index
+from aot_runtime.call.documentation import bundle_help, bundle_title
 from aot_runtime.call.op import build_op
 from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.call.recorder import RECORD_VARIABLE
@@ -22,8 +22,8 @@ from aot_runtime.device.device import Device
 from aot_runtime.device.identity import Shared
 from aot_runtime.errors import ArgumentError
 from aot_runtime.logs import log
-from aot_runtime.selection import select_bundle
-from aot_runtime.trust.reader import index_reader
+from aot_runtime.selection import Reader, select_bundle
+from aot_runtime.trust import VARIABLE as TRUST_VARIABLE
 
 if TYPE_CHECKING:
     from aot_runtime.call.selftests import Report
@@ -106,7 +106,7 @@ def open_bundle(
     """
     opened = _opened_class(type)
     source, index, chosen = select_bundle(
-        path, device, index_reader(trust), name=getattr(type, TYPE_NAME, None), version=version, id=id
+        path, device, _reader(trust), name=getattr(type, TYPE_NAME, None), version=version, id=id
     )
     if check_contents is None:
         check_contents = os.environ.get(CHECK_VARIABLE, "") not in ("", "0")
@@ -117,6 +117,14 @@ def open_bundle(
 
         record_by_environment()
     return opened(source, index, chosen, check_contents)
+
+
+def _reader(trust: TrustPolicy | str | Path | None) -> Reader:
+    if trust is None and TRUST_VARIABLE not in os.environ:
+        return read_index
+    from aot_runtime.trust.reader import index_reader
+
+    return index_reader(trust)
 
 
 @cache
@@ -168,6 +176,8 @@ class OpenBundle(Shared):
         return f"<bundle {bundle_title(self.index)} on {self.device}: {', '.join(self.ops)}>"
 
     def _repr_html_(self) -> str:
+        from aot_runtime.call.display import bundle_html
+
         return bundle_html(self.index, str(self.device))
 
     @property

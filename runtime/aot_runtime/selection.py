@@ -7,14 +7,18 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
-from aot_runtime.bundle.files import Merged, Place, Source, bundles_in, open_place, source_of
+from aot_runtime.bundle.files import SUFFIX, Merged, Place, Source, open_place, source_of
 from aot_runtime.contract.records import INDEX, Index
 from aot_runtime.device.device import Device
 from aot_runtime.device.registry import find_device
 from aot_runtime.errors import ArchMismatchError, ArgumentError, BundleError, VersionMismatchError
-from aot_runtime.installed import Installed, installed_bundles, is_name
+
+if TYPE_CHECKING:
+    from aot_runtime.installed import Installed
+
+_NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")
 
 Reader = Callable[[Place], Index]
 """Function that reads a bundle's index, and verifies its signature if a trust policy is set."""
@@ -88,9 +92,27 @@ def select_bundle(
     return *found[0], chosen
 
 
+def is_name(path: object) -> bool:
+    """Return True if `path` may be a bundle's name: a string such as `rows`, with no bundle at that path.
+
+    A folder of that name only counts as a path if it is a bundle or contains one.
+    """
+    if not isinstance(path, str) or not _NAME.fullmatch(path) or os.path.isfile(path):  # noqa: PTH113
+        return False
+    try:
+        inside = os.listdir(path)  # noqa: PTH208
+    except OSError:
+        return True
+    return not any(
+        item == INDEX or item.endswith(SUFFIX) or os.path.lexists(f"{path}/{item}/{INDEX}") for item in inside
+    )
+
+
 def _choice(path: str | Path, read: Reader) -> Choice:
     folder = Path(path)
     if is_name(path):
+        from aot_runtime.installed import installed_bundles
+
         if installed := installed_bundles(str(path)):
             wheel = wheel_name(str(path), "{arch}")
             candidates = [
@@ -110,6 +132,8 @@ def _choice(path: str | Path, read: Reader) -> Choice:
 
 def _choice_in_folder(folder: Path, read: Reader) -> Choice:
     """Collect the folder's distinct bundles: a bundle and an archive of it count once."""
+    from aot_runtime.bundle.search import bundles_in
+
     found: dict[str, Candidate] = {}
     for path in bundles_in(folder):
         source = source_of(path)
@@ -185,6 +209,8 @@ def wheel_name(name: str, arch: str) -> str:
 
 
 def _missing(name: str) -> BundleError:
+    from aot_runtime.installed import installed_bundles
+
     installed = ", ".join(map(str, installed_bundles())) or "none"
     return BundleError(
         f"no bundle is called '{name}': no file, folder or installed bundle has this name; installed: {installed}. "

@@ -122,6 +122,18 @@ def test_builds_of_one_bundle_take_turns_and_of_others_go_on(tmp_path: Path):
     assert len(project.bundle().variants) == 2
 
 
+def test_builds_at_once_share_a_cache(tmp_path: Path):
+    """Each is whole and the same, whoever compiled what."""
+    projects = [Project(tmp_path / name) for name in "abc"]
+    for project in projects:
+        project.cache = tmp_path / "cache"
+    ends = [finish(process) for process in [project.start(*SMALL, "--jobs", "1") for project in projects]]
+    assert all((code, err, sum(figures(out))) == (0, "", 2) for code, out, err in ends), ends
+    first, *others = (contents(project.folder_of()) for project in projects)
+    assert all(other == first for other in others)
+    assert figures(projects[0].build(*SMALL, "-o", str(tmp_path / "again"))) == (0, 2)
+
+
 def test_the_exit_status_and_the_streams_of_the_real_command(tmp_path: Path):
     project = Project(tmp_path, "ops: 3\n")
     code, out, err = finish(project.start())

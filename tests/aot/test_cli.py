@@ -11,6 +11,7 @@ from click.testing import CliRunner, Result
 
 from aot.cli import main
 from aot.targets import TARGETS
+from aot_runtime.contract.provenance import decode_provenance
 from aot_runtime.trust.checking import read_trusted_index
 from aot_runtime.trust.keys import generate_key
 from aot_runtime.trust.policy import TrustedKey, TrustPolicy
@@ -209,7 +210,8 @@ def test_what_cannot_be_added_to_is_left_as_it_is(project: Project):
     result = project.build(*add)
     assert figures(result) == (1, 4)
     assert "tiny-gfx942: 1 call, for which, with what is there, 5 of 8 variants are built" in result.stdout
-    assert project.bundle().provenance.build_definition.external_parameters["add"] is True
+    provenance = decode_provenance(project.bundle())
+    assert provenance and provenance.build_definition.external_parameters["add"] is True
 
 
 # Requirements

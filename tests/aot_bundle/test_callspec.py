@@ -10,7 +10,7 @@ import msgspec
 import pytest
 
 from aot_bundle.callspec import CallSpec, plan_call
-from aot_runtime.call.decision import Decision
+from aot_runtime.call.choosing import Decision
 from aot_runtime.call.planner import op_planner
 from aot_runtime.contract import records
 from aot_runtime.errors import ArgumentError

@@ -9,7 +9,7 @@ import pytest
 from aot_bundle import gpu_settings
 from aot_bundle.command import diagnosis
 from aot_bundle.gpu_settings import Clock, GpuSettings
-from aot_runtime.device.drivers.base import DeviceProperties
+from aot_runtime.device.drivers import DeviceProperties
 from aot_runtime.errors import DeviceError
 from tests.support.command import aotbundle
 

@@ -12,7 +12,8 @@ from tests.support.driver_contract import CHECKS
 pytest.importorskip("triton", reason="compiling kernels needs the extra `build`")
 
 from aot_emulator import ARCHS, EmulatorDriver, Options, Order
-from aot_runtime.errors import DriverCallError, EmulationError
+from aot_emulator.errors import EmulationError
+from aot_runtime.errors import DriverCallError
 from tests.support.emulation.assembled import POINTER, data, in_words_of, link, run
 from tests.support.emulation.launching import compile_kernel, launch
 from tests.support.emulation.machine import assemble

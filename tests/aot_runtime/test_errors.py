@@ -10,10 +10,20 @@ from multiprocessing import get_context
 
 import pytest
 
+import aot_emulator.errors
+from aot_emulator.errors import EmulationError, MemoryAccessError, SanitizerError, Thread
 from aot_runtime import errors
-from aot_runtime.errors import AotError, DriverCallError, EmulationError, MemoryAccessError, SanitizerError, Thread
+from aot_runtime.errors import AotError, DriverCallError
 
-CLASSES = [kind for _, kind in inspect.getmembers(errors, inspect.isclass) if issubclass(kind, AotError)]
+CLASSES = sorted(
+    {
+        kind
+        for module in (errors, aot_emulator.errors)
+        for _, kind in inspect.getmembers(module, inspect.isclass)
+        if issubclass(kind, AotError)
+    },
+    key=lambda kind: kind.__name__,
+)
 
 
 def example(kind: type[AotError]) -> AotError:

@@ -46,7 +46,7 @@ def test_the_version_has_one_place():
 @pytest.mark.parametrize(
     ("project", "folders"),
     [
-        (".", ("aot", "runtime/aot_bundle", "runtime/aot_emulator")),
+        (".", ("aot", "aot_capture", "runtime/aot_bundle", "runtime/aot_emulator")),
         ("runtime", ("aot_runtime",)),
         ("models", ("aot_models",)),
     ],

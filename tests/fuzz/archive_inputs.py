@@ -12,9 +12,9 @@ from dataclasses import dataclass
 from typing import Any
 
 from aot_runtime.bundle.archive import Entry, directory, header, in_order, parts
+from aot_runtime.bundle.files import SUFFIX
 from aot_runtime.bundle.multi_archive import multi_files
 from aot_runtime.errors import BundleError
-from aot_runtime.installed import SUFFIX
 
 from .bundle_inputs import Seed, seed_names
 from .drawing import Draw

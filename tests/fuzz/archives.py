@@ -13,9 +13,10 @@ from pathlib import Path
 from aot_bundle.command.listing import list_bundle, listing_data
 from aot_bundle.verification import verify_bundle, verify_together
 from aot_runtime.bundle.archive import Archive
-from aot_runtime.bundle.files import bundles_at, open_place, source_of
+from aot_runtime.bundle.files import open_place, source_of
 from aot_runtime.bundle.multi_archive import MultiArchive, Part
 from aot_runtime.bundle.reading import read_index
+from aot_runtime.bundle.search import bundles_at
 from aot_runtime.errors import BundleError
 
 from .archive_inputs import ArchiveInput, ArchiveInputs, data_of, packed_again

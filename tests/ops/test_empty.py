@@ -16,7 +16,7 @@ from aot.targets import parse_arch
 from aot_bundle.callspec import CallSpec, plan_call
 from aot_emulator import EmulatorDriver
 from aot_runtime import ArgumentError
-from aot_runtime.call.decision import Decision
+from aot_runtime.call.choosing import Decision
 from aot_runtime.call.planner import op_planner
 from aot_runtime.contract.names import Scope
 from aot_runtime.contract.records import Index, Op

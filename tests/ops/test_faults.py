@@ -12,8 +12,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from aot_emulator.errors import EmulationError
 from aot_runtime import Bundle
-from aot_runtime.errors import EmulationError
 from tests.ops.attention import calls
 from tests.ops.attention.cases import Case, make_call
 from tests.ops.attention.quantised import Quantised

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shlex
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -38,6 +39,12 @@ def run_inside(release: str, arguments: Sequence[str]) -> int:
     except (Unavailable, DeviceError) as error:
         print(f"tests with --on rocm are skipped: {error}", file=sys.stderr)
         return 0
+
+
+def inside_too(workers: Sequence[str]) -> list[str]:
+    """Have xdist's workers, given by their execnet specifications, started as this session was."""
+    python = shlex.join(inside().python(executable=_PYTHON))
+    return [f"{worker}//python={python}" for worker in workers]
 
 
 def inside() -> Rocm:

@@ -100,7 +100,7 @@ def test_selftests_of_a_bundle(device: str, arch: str, tmp_path_factory: pytest.
         pytest.skip("this HIP does not know it")
     folder = build_once(tmp_path_factory, "manifests/first.yaml", {arch: ""})
     done = emulate(script(SELFTEST, folder / f"first-{arch}"), "-d", device)
-    assert done.status == 0 and "the only case passes" in done.output, done.output + done.errors
+    assert done.status == 0 and re.search("cases? pass(es)?$", done.output), done.output + done.errors
 
 
 def test_a_cold_start(tmp_path_factory: pytest.TempPathFactory, tmp_path: Path):

@@ -94,11 +94,11 @@ ON_TORCH = """
 """
 
 
-def run(device: str, kernel: str, program: str, tmp_path: Path) -> Done:
+def run(device: str, kernel: str, program: str, tmp_path: Path, **more: str) -> Done:
     """Run a program that imports kernels from `kernel`, in strict mode."""
     (tmp_path / "kernel.py").write_text(kernel)
     (tmp_path / "libamdhip64.so").symlink_to(inside().hip)  # which hipGetProcAddress looks for
-    variables = {"TRITON_LIBHIP_PATH": str(inside().hip), "TRITON_CACHE_DIR": str(tmp_path / "cache")}
+    variables = {"TRITON_LIBHIP_PATH": str(inside().hip), "TRITON_CACHE_DIR": str(tmp_path / "cache"), **more}
     command = script(DRIVER + program, tmp_path, inside().hip, more=(tmp_path,))
     return emulate(command, "-d", device, "--strict", **variables)
 

@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aot_runtime.call.decision import Decision
+from aot_runtime.call.choosing import Decision
 from aot_runtime.call.planner import Origin, Planner
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import SCALAR_TYPES
@@ -109,7 +109,9 @@ def planner(made: records.Op | str, args: str = "", **fields: Any) -> Planner:
     keep = {"keep": fields.pop("keep")} if "keep" in fields else {}
     if isinstance(made, str):
         made = contract(made, **fields)
-    return Planner(made, variants(made, args, **keep), "hip", Origin(bundle))
+    target = records.Target("gfx942", "hip", 64)
+    index = records.Index(1, 1, "", bundle, target, {}, (made,), (), {}) if bundle else None
+    return Planner(made, variants(made, args, **keep), "hip", Origin(index))
 
 
 def layout(

@@ -16,6 +16,8 @@ from .hip_kernels import scale_code
 
 _NOWHERE = 0x123456789000
 """An address at which nothing is, and a handle that nothing has."""
+_NOTHING = None, None, None, None
+"""Answers of hipStreamGetCaptureInfo_v2 that are not asked for."""
 _GLOBAL, _THREAD_LOCAL, _RELAXED = range(3)
 
 
@@ -240,6 +242,16 @@ def attributes_of_pools(hip: Hip) -> None:
     hip.gives("Success", "hipMemPoolDestroy", pool)
 
 
+def memory_of_a_pool_in_a_capture(hip: Hip) -> None:
+    """It is of the graph in AMD's library, as in CUDA; the double does not model that."""
+    pool, stream, made, graph = _pool(hip), hip.stream(1), Cell(), Cell()
+    hip.gives("Success", "hipStreamBeginCapture", stream, _RELAXED)
+    hip.gives("Success", "hipMallocFromPoolAsync", made, 4096, pool, stream, double="StreamCaptureUnsupported")
+    hip.gives("Success", "hipFreeAsync", made.value, stream, double="InvalidValue")
+    hip.gives("Success", "hipStreamEndCapture", stream, graph, double="StreamCaptureInvalidated")
+    hip.gives("Success", "hipStreamDestroy", stream)
+
+
 def memory_of_pools(hip: Hip) -> None:
     pool, address, keep = _pool(hip), Cell(5), Cell(2**64 - 1)
     hip.gives("Success", "hipMemPoolSetAttribute", pool, 4, keep)
@@ -412,6 +424,14 @@ def streams(hip: Hip) -> None:
     hip.gives("Success", "hipStreamDestroy", stream)
 
 
+def streams_that_are_gone(hip: Hip) -> None:
+    """Only few calls say so in 7.2, in which most others may crash."""
+    stream, status = hip.stream(), Cell()
+    hip.gives("Success", "hipStreamDestroy", stream)
+    for handle in (stream, _NOWHERE):
+        hip.gives("ContextIsDestroyed", "hipStreamGetCaptureInfo_v2", handle, status, *_NOTHING)
+
+
 def streams_destroyed_in_use(hip: Hip) -> None:
     stream, size = hip.stream(), 1 << 20
     device, host = hip.memory(size), (ctypes.c_ubyte * size)()
@@ -479,11 +499,11 @@ def beginning_and_ending_captures(hip: Hip) -> None:
     hip.gives("IllegalState", "hipStreamEndCapture", stream, graph)
     hip.gives("IllegalState", "hipStreamEndCapture", 0, graph)
     hip.gives("IllegalState", "hipStreamEndCapture", stream, None, old="InvalidValue")
-    hip.gives("InvalidValue", "hipStreamIsCapturing", stream, None)
-    hip.gives("Success", "hipStreamIsCapturing", 0, status)
+    hip.gives("InvalidValue", "hipStreamGetCaptureInfo_v2", stream, None, *_NOTHING)
+    hip.gives("Success", "hipStreamGetCaptureInfo_v2", 0, status, *_NOTHING)
     hip.gives("Success", "hipStreamBeginCapture", stream, _RELAXED)
     hip.gives("IllegalState", "hipStreamBeginCapture", stream, _RELAXED)
-    hip.gives("Success", "hipStreamIsCapturing", stream, status)
+    hip.gives("Success", "hipStreamGetCaptureInfo_v2", stream, status, *_NOTHING)
     hip.same("capturing", status.value, 1)
     hip.gives("Success", "hipStreamEndCapture", stream, graph)
     hip.gives("Success", "hipGraphDestroy", graph.value)
@@ -498,6 +518,25 @@ def modes_of_capture(hip: Hip) -> None:
     hip.gives("Success", "hipThreadExchangeStreamCaptureMode", mode)
     hip.same("the mode before", mode.value, _RELAXED)
     hip.gives("InvalidValue", "hipThreadExchangeStreamCaptureMode", Cell(7))
+
+
+def captures_that_fail(hip: Hip) -> None:
+    """Their stream takes no work until its next capture. To end one twice crashes AMD's library."""
+    stream, graph, status, device = hip.stream(1), Cell(), Cell(), hip.memory()
+    hip.gives("Success", "hipStreamBeginCapture", stream, _RELAXED)
+    hip.gives("StreamCaptureUnsupported", "hipStreamSynchronize", stream)
+    hip.gives("StreamCaptureInvalidated", "hipStreamEndCapture", stream, graph)
+    hip.gives("Success", "hipStreamGetCaptureInfo_v2", stream, status, *_NOTHING)
+    hip.same("capturing", status.value, 2)
+    hip.gives("StreamCaptureInvalidated", "hipMemsetD8Async", device, 1, 16, stream)
+    hip.gives("StreamCaptureUnsupported", "hipStreamSynchronize", stream)
+    hip.gives("Success", "hipStreamBeginCapture", stream, _RELAXED)
+    hip.gives("Success", "hipStreamEndCapture", stream, graph)
+    hip.gives("Success", "hipStreamGetCaptureInfo_v2", stream, status, *_NOTHING)
+    hip.same("capturing", status.value, 0)
+    hip.gives("Success", "hipStreamSynchronize", stream)
+    hip.gives("Success", "hipGraphDestroy", graph.value)
+    hip.gives("Success", "hipStreamDestroy", stream)
 
 
 _BREAKS = "StreamCaptureUnsupported", "StreamCaptureInvalidated"
@@ -591,11 +630,11 @@ def graphs(hip: Hip) -> None:
 FACTS: dict[str, Callable[[Hip], None]] = {
     fact.__name__: fact
     for fact in (
-        versions, statuses, devices, the_last_error, properties, memory, memory_of_the_host,
-        memory_freed_wrongly, making_pools, attributes_of_pools, memory_of_pools, pools_and_other_memory,
+        versions, statuses, devices, the_last_error, properties, memory, memory_of_the_host, memory_freed_wrongly,
+        making_pools, attributes_of_pools, memory_of_a_pool_in_a_capture, memory_of_pools, pools_and_other_memory,
         a_pool_of_another_device, copies, pointers, modules, launches, arguments_of_launches,
-        functions_and_streams_of_another_device, streams, streams_destroyed_in_use, events, times_between_events,
-        events_of_another_device, beginning_and_ending_captures, modes_of_capture, calls_in_a_capture,
-        the_default_stream_in_a_capture, events_of_captures, graphs,
+        functions_and_streams_of_another_device, streams, streams_that_are_gone, streams_destroyed_in_use, events,
+        times_between_events, events_of_another_device, beginning_and_ending_captures, captures_that_fail,
+        modes_of_capture, calls_in_a_capture, the_default_stream_in_a_capture, events_of_captures, graphs,
     )
 }  # fmt: skip

@@ -13,8 +13,8 @@ from concurrent.futures import ThreadPoolExecutor
 import numpy as np
 import pytest
 
-from aot_runtime.device.drivers.base import PreparedLaunch
 from aot_runtime.device.drivers.gpu import GpuDriver
+from aot_runtime.device.drivers.protocol import PreparedLaunch
 from aot_runtime.errors import DriverCallError
 
 from .driver_contract import allocated, from_device, new_stream, to_device

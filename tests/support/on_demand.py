@@ -18,7 +18,7 @@ from aot.plan.bundles import PlannedBundle, PlannedVariant, plan_bundle
 from aot.targets import Target, parse_arch
 from aot.write.bundle_writer import make_kernargs, make_variant
 from aot_runtime import Bundle, Device
-from aot_runtime.call.decision import Decision
+from aot_runtime.call.choosing import Decision
 from aot_runtime.call.planner import Planner
 from aot_runtime.contract import records
 from aot_runtime.contract.index_file import FORMAT_VERSION, OLDEST_FORMAT
@@ -80,7 +80,7 @@ class PlannerOnDemand(Planner):
     """A planner whose decisions are of compiled variants."""
 
     def __init__(self, planner: Planner, compiled: Callable[[records.Variant], records.Variant]):
-        self.op, self.static, self.choosing = planner.op, planner.static, planner.choosing
+        self.op, self.origin, self.static, self.choosing = planner.op, planner.origin, planner.static, planner.choosing
         self._planner, self._variant = planner, compiled
         self.entry, self.lay_out = planner.entry, planner.lay_out  # type: ignore[method-assign]
 

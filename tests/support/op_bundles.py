@@ -1,9 +1,8 @@
 """Bundles of the shipped manifests on the device that `pytest --on` names: the tests of ops are the same on each.
 
-emulator: the gfx942 code objects in strict mode, each compiled when a call needs it. hip: the same ones, launched
-through hip-python over the double of libamdhip64. rocm: the same ones, launched through AMD's own libamdhip64 and ROCr,
-which run on an emulated MI300X (`tests.rocm`). gpu: bundles that were built for the GPU of this machine, here or
-elsewhere; `AOTBUILD_TEST_BUNDLES` names their folder (default: `dist`).
+emulator: the gfx942 code objects in strict mode, each compiled when a call needs it. rocm: the same ones, launched
+through hip-python and AMD's own libamdhip64 and ROCr, which run on an emulated MI300X (`tests.rocm`). gpu: bundles that
+were built for the GPU of this machine, here or elsewhere; `AOTBUILD_TEST_BUNDLES` names their folder (default: `dist`).
 """
 
 from __future__ import annotations
@@ -16,9 +15,8 @@ import pytest
 
 from aot_runtime import Bundle, Device, get_device, open_bundle
 from aot_runtime.errors import DeviceError
-from tests.support.hip_double.double import build
 
-DEVICES = ("emulator", "hip", "gpu", "rocm")
+DEVICES = ("emulator", "gpu", "rocm")
 
 
 @dataclass
@@ -70,17 +68,6 @@ class OpBundles:
 
 def _real_device(on: str) -> Device:
     try:
-        return get_device("hip:0" if on in ("hip", "rocm") else None)
+        return get_device("hip:0" if on == "rocm" else None)
     except DeviceError as error:
         pytest.skip(f"no GPU: {str(error).splitlines()[0]}")
-
-
-def run_over_double(folder: Path) -> object:
-    """Make the double of libamdhip64, built in `folder`, this process's HIP; returns what has to be kept alive.
-
-    It has to come before the first import of hip-python, which loads its library once.
-    """
-    from tests.support.emulated_launches import EmulatedLaunches
-
-    os.environ["ROCM_PATH"] = str(build(folder).parent.parent)
-    return EmulatedLaunches(keep=False)

@@ -8,7 +8,8 @@ import msgspec
 
 from aot_runtime.bundle.reading import bundle_id
 from aot_runtime.contract import records
-from aot_runtime.contract.index_file import FORMAT_VERSION, OLDEST_FORMAT, encode_index
+from aot_runtime.contract.index_encoding import encode_index
+from aot_runtime.contract.index_file import FORMAT_VERSION, OLDEST_FORMAT
 
 REDUCE_CONFIGS = (
     records.Config("long", {"BLOCK": 128}, {"num_warps": 8}, when="cols > 1024 and not WEIGHTED"),

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 
-PACKAGES = ("aot", "runtime/aot_runtime", "runtime/aot_bundle", "runtime/aot_emulator")
+PACKAGES = ("aot", "aot_capture", "runtime/aot_runtime", "runtime/aot_bundle", "runtime/aot_emulator")
 
 
 def sources(root: Path, folders: tuple[str, ...] = PACKAGES, suffix: str = ".py") -> Iterator[Path]:

@@ -263,11 +263,11 @@ static bool aot_require_apart(aot_plan *p)
 {
     const aot_tensor_rule *rules = p->op->tensors;
     for (int i = 0; i < p->op->n_tensors; i++) {
-        if (rules[i].role == AOT_INPUT || p->tensors[i] == NULL) continue;
+        if (rules[i].role == AOT_INPUT || rules[i].rank < 0 || p->tensors[i] == NULL) continue;
         for (int other = 0; other < p->op->n_tensors; other++) {
             bool was_seen = other < i && rules[other].role != AOT_INPUT;
             bool in_place = rules[i].in_place >> other & 1 || rules[other].in_place >> i & 1;
-            if (other == i || was_seen || p->tensors[other] == NULL) continue;
+            if (other == i || was_seen || rules[other].rank < 0 || p->tensors[other] == NULL) continue;
             if (in_place && aot_is_same(p->tensors[i], p->tensors[other])) continue;
             if (!aot_may_overlap(p->tensors[i], p->tensors[other])) continue;
             return AOT_REFUSE(p, "arguments '%s' and '%s' may overlap in memory, and '%s' is written to; pass an array "

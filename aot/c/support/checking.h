@@ -220,12 +220,21 @@ static bool aot_measure(aot_plan *p, int index)
            AOT_REFUSE(p, "argument '%s' has elements, but its address is 0", name);
 }
 
+/* Whether all bytes of a tensor lie less than 2**31 bytes behind its address. */
+static bool aot_fits_32_bits(const aot_plan *p, int index)
+{
+    return p->low[index] >= 0 && p->high[index] * aot_itemsize(p->tensors[index]->dtype) < AOT_RANGE_32;
+}
+
 /* Rank, dtype, contiguity; the elements of a tensor that is written to do not share memory. */
 static bool aot_check_form(aot_plan *p, int index)
 {
     const aot_tensor_rule *rule = &p->op->tensors[index];
     const aot_tensor *tensor = p->tensors[index];
-    if (tensor->rank != rule->rank) {
+    if (rule->rank < 0 && (tensor->rank < 0 || tensor->rank > AOT_MAX_RANK))
+        return AOT_REFUSE(p, "argument '%s' has %d dims; at most %d are allowed", rule->name, (int)tensor->rank,
+                          AOT_MAX_RANK);
+    if (rule->rank >= 0 && tensor->rank != rule->rank) {
         int shown = tensor->rank < 0 || tensor->rank > AOT_MAX_RANK ? 0 : tensor->rank;
         return AOT_REFUSE(p, "argument '%s' has %d dims %s; it takes %d: %s", rule->name, (int)tensor->rank,
                           aot_list(tensor->shape, shown).content, rule->rank, rule->shape);
@@ -234,7 +243,7 @@ static bool aot_check_form(aot_plan *p, int index)
         return AOT_REFUSE(p, "argument '%s' is %s; allowed: %s", rule->name, aot_dtype_name(tensor->dtype),
                           rule->dtypes);
     if (!aot_measure(p, index) || !aot_check_contiguity(p, rule, tensor)) return false;
-    if (rule->role != AOT_INPUT && !aot_is_nested(tensor))
+    if (rule->role != AOT_INPUT && rule->rank >= 0 && !aot_is_nested(tensor))
         return AOT_REFUSE(p, "argument '%s' is written to, but may overlap itself: strides %s for shape %s are not "
                           "nested; pass a contiguous array", rule->name,
                           aot_list(tensor->strides, tensor->rank).content,
@@ -284,6 +293,12 @@ static void aot_answer(aot_plan *p, bool of_output)
         case AOT_INNERMOST:
             p->v[query->slot] = aot_b(tensor != NULL &&
                                       aot_innermost(&p->op->tensors[query->tensor], tensor) == query->position);
+            break;
+        case AOT_IS_ALIGNED:
+            p->v[query->slot] = aot_b(tensor != NULL && tensor->address % AOT_ALIGNMENT == 0);
+            break;
+        case AOT_FITS_32_BITS:
+            p->v[query->slot] = aot_b(tensor != NULL && aot_fits_32_bits(p, query->tensor));
             break;
         }
     }

@@ -39,7 +39,7 @@ static bool aot_may_align(const aot_plan *p)
         const aot_tensor_rule *rule = &p->op->tensors[i];
         const aot_tensor *tensor = p->tensors[i];
         if (tensor == NULL) continue;
-        if (!rule->large && (p->low[i] < 0 || p->high[i] * aot_itemsize(tensor->dtype) >= AOT_RANGE_32)) return false;
+        if (!rule->large && !aot_fits_32_bits(p, i)) return false;
         if (!rule->align) continue;
         int innermost = aot_innermost(rule, tensor);
         if (tensor->address % AOT_ALIGNMENT != 0) return false;

@@ -15,7 +15,7 @@ typedef struct aot_tensor_rule {
     int variable, like;                /* its dtype variable, and the first required input of that; -1: none */
     aot_role role;
     bool optional, align, large, zero;
-    int rank;
+    int rank; /* -1: any, of a pointer */
     const aot_extent *extents;
     const signed char *contiguous, *innermost; /* positions, -1 behind the last one */
     uint64_t in_place;                         /* tensors that it may be itself, a bit each */
@@ -30,7 +30,9 @@ typedef struct aot_dim_rule {
     int64_t low, high;
 } aot_dim_rule;
 
-typedef enum aot_query_kind { AOT_GIVEN, AOT_ELSIZE, AOT_STRIDE, AOT_INNERMOST } aot_query_kind;
+typedef enum aot_query_kind {
+    AOT_GIVEN, AOT_ELSIZE, AOT_STRIDE, AOT_INNERMOST, AOT_IS_ALIGNED, AOT_FITS_32_BITS
+} aot_query_kind;
 
 typedef struct aot_query {
     aot_query_kind kind;

@@ -11,7 +11,7 @@ from aot_bundle.event_timing import device_rounds
 from aot_runtime.call.selftests import head_text
 from aot_runtime.contract.dtypes import INT32
 from aot_runtime.errors import ArgumentError, DeviceMemoryError
-from aot_runtime.texts import UNITS
+from aot_runtime.formats import UNITS
 
 if TYPE_CHECKING:
     from aot_runtime.opening import Bundle

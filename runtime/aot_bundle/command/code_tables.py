@@ -14,8 +14,10 @@ from aot_bundle.requirements import Code, Unmet, variant_text
 from aot_bundle.text_table import table_lines
 from aot_runtime.bundle.files import source_of
 from aot_runtime.bundle.reading import read_blob
-from aot_runtime.contract.records import Index, spelled
-from aot_runtime.texts import ID_LENGTH, axis_values_text
+from aot_runtime.contract.index_encoding import spelled
+from aot_runtime.contract.records import Index
+from aot_runtime.formats import axis_values_text
+from aot_runtime.texts import ID_LENGTH
 
 from .variants import VariantRow, variant_rows
 

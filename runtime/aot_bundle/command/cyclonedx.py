@@ -20,7 +20,7 @@ from aot_runtime.bundle.reading import read_index_bytes
 from aot_runtime.contract.provenance import SOURCE_CLOSURE
 from aot_runtime.contract.records import INDEX, Index
 
-from .origin import PYPI, Origin, find_origin
+from .origin import PYPI, Origin, origin_of
 
 _DIGITS = re.compile(r"[0-9a-f]{64}")
 _PACKAGE_URL = re.compile(r"pkg:[a-z]+/[A-Za-z0-9._-]+@[A-Za-z0-9.+!_-]+")
@@ -93,7 +93,7 @@ class Bill(_Part, frozen=True):
 
 def bill_of(source: Source, index: Index) -> str:
     """Return the bill of a bundle as text. Raises `BundleError` if a file cannot be read."""
-    origin = find_origin(index.provenance) if index.provenance else None
+    origin = origin_of(index)
     shipped = [_index(source), *_code(index), *_vectors(index), *_generated(source, index)]
     used = [*_sources(origin), *_packages(origin)] if origin else []
     components = {component.ref: component for component in (*shipped, *used)}

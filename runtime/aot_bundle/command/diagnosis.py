@@ -6,7 +6,7 @@ import os
 import platform
 import sys
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -17,13 +17,13 @@ import msgspec
 from aot_bundle.gpu_settings import GpuSettings, gpu_settings, partition_mode, read
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.contract.arch import HIP
-from aot_runtime.device.drivers import EMULATOR, GPUS, open_driver
-from aot_runtime.device.drivers.base import DeviceProperties
+from aot_runtime.device.drivers import EMULATOR, GPUS, DeviceProperties, open_driver
 from aot_runtime.device.drivers.library import NAME, VARIABLE, loaded_libraries
 from aot_runtime.device.drivers.unseen import why_unseen
 from aot_runtime.device.registry import WITHOUT_A_GPU
 from aot_runtime.errors import AotError, DeviceError
-from aot_runtime.texts import ID_LENGTH, size_text
+from aot_runtime.formats import size_text
+from aot_runtime.texts import ID_LENGTH
 
 from .extras import extra_lines
 from .listing import find_bundles
@@ -205,12 +205,19 @@ def _advice(drivers: list[FoundDriver]) -> Iterator[str]:
         yield "no permission for /dev/kfd: add the user to the groups render and video"
     if "HSA_OVERRIDE_GFX_VERSION" in os.environ:
         yield "HSA_OVERRIDE_GFX_VERSION is set: devices may report a wrong architecture"
-    if any(driver.name == HIP.name and _loads_in_main(driver) for driver in drivers):
+    if _is_release(drivers, "7.2."):
+        yield (
+            "libamdhip64 7.2 may crash if a thread destroys a stream while another allocates memory: in programs with "
+            "several threads, create streams once and keep them"
+        )
+    if _is_release(drivers, "6.4."):
         yield (
             "libamdhip64 6.4 crashes at exit if it was not loaded by the main thread: call get_device('hip') in "
             "the main thread before other threads open bundles"
         )
 
 
-def _loads_in_main(driver: FoundDriver) -> bool:
-    return any(device.driver_version.startswith("6.4.") for device in driver.devices)
+def _is_release(drivers: Iterable[FoundDriver], start: str) -> bool:
+    """Tell if HIP's version has a certain start."""
+    devices = (device for driver in drivers if driver.name == HIP.name for device in driver.devices)
+    return any(device.driver_version.startswith(start) for device in devices)

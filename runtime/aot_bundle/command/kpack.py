@@ -40,7 +40,7 @@ def write(bundle: Path, output: Path, uncompressed: bool) -> None:
       aotbundle kpack write dist/rows-gfx942 -o rows_gfx942.kpack --uncompressed
     """
     from aot_bundle.kpack_writing import write_kpack
-    from aot_runtime.texts import size_text
+    from aot_runtime.formats import size_text
 
     try:
         size = write_kpack(bundle, output, not uncompressed)
@@ -91,7 +91,7 @@ def extract(archive: Path, name: str, output: Path, arch: str) -> None:
     """
     from aot_bundle.kpack import open_kpack
     from aot_bundle.packing import write_aside
-    from aot_runtime.texts import size_text
+    from aot_runtime.formats import size_text
 
     with open_kpack(archive) as opened:
         code = opened.read(name, arch)

@@ -7,7 +7,7 @@ from typing import Any
 
 from aot_bundle.kpack import Kpack
 from aot_bundle.text_table import table_lines
-from aot_runtime.texts import size_text
+from aot_runtime.formats import size_text
 
 
 def kpack_lines(archive: Kpack, width: int) -> Iterator[str]:

@@ -22,7 +22,7 @@ class LazyCommands(Mapping[str, click.Command]):
 
     def __getitem__(self, name: str) -> click.Command:
         module, _ = self.table[name]
-        command: click.Command = getattr(import_module(f"{self._package}.{module}"), name)
+        command: click.Command = getattr(import_module(f"{self._package}.{module}"), name.replace("-", "_"))
         return command
 
     def __iter__(self) -> Iterator[str]:

@@ -8,11 +8,12 @@ from pathlib import Path
 from typing import Any
 
 from aot_bundle.text_table import table_lines
-from aot_runtime.bundle.files import bundles_at
 from aot_runtime.bundle.reading import read_index
+from aot_runtime.bundle.search import bundles_at
 from aot_runtime.contract.records import Index, Variant
 from aot_runtime.errors import BundleError
-from aot_runtime.texts import ID_LENGTH, size_text
+from aot_runtime.formats import size_text
+from aot_runtime.texts import ID_LENGTH
 
 
 @dataclass(frozen=True)

@@ -30,7 +30,7 @@ def merge(paths: tuple[Path, ...], output: Path, compress: bool) -> None:
       aotbundle show first.aotb/gfx942
     """
     from aot_bundle.packing import merge_bundles
-    from aot_runtime.texts import size_text
+    from aot_runtime.formats import size_text
 
     from .listing import find_bundles
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from aot_runtime.contract.provenance import SOURCE_CLOSURE, Provenance, Resource
+from aot_runtime.contract.provenance import SOURCE_CLOSURE, Provenance, Resource, decode_provenance
 from aot_runtime.contract.records import Index
 from aot_runtime.errors import TrustError
 from aot_runtime.texts import escaped
@@ -44,6 +44,12 @@ class Origin:
     def compilers(self) -> list[str]:
         """Names and versions of the compilers, such as `triton 3.9.0`."""
         return [package.uri.removeprefix(PYPI).replace("@", " ") for package in self.packages]
+
+
+def origin_of(index: Index) -> Origin | None:
+    """Return the origin of a bundle, or None if it was not recorded. Raises `BundleError` if it is malformed."""
+    provenance = decode_provenance(index)
+    return None if provenance is None else find_origin(provenance)
 
 
 def find_origin(provenance: Provenance) -> Origin:
@@ -85,9 +91,9 @@ def signature_of(bundle: Path, policy: TrustPolicy | None) -> SignatureState:
 
 def origin_lines(index: Index, signature: SignatureState) -> list[str]:
     """Format provenance and signature in a line each."""
-    if index.provenance is None:
+    origin = origin_of(index)
+    if origin is None:
         return ["provenance: not recorded", escaped(f"signature: {signature.text}")]
-    origin = find_origin(index.provenance)
     made = f"{origin.manifest}, with {len(origin.files)} files and {len(origin.kernels)} kernels as sources"
     tools = ", ".join([*origin.tools, *origin.compilers])
     return [escaped(f"provenance: {made}; {tools}"), escaped(f"signature: {signature.text}")]

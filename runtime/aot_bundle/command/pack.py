@@ -32,8 +32,8 @@ def pack(bundle: Path, output: Path | None, compress: bool) -> None:
       aotbundle pack dist/rows-gfx942 --compress -o rows.aotb
     """
     from aot_bundle.packing import pack_bundle
-    from aot_runtime.installed import SUFFIX
-    from aot_runtime.texts import size_text
+    from aot_runtime.bundle.files import SUFFIX
+    from aot_runtime.formats import size_text
 
     folder = bundle.absolute()
     archive = output or folder.with_name(folder.name + SUFFIX)

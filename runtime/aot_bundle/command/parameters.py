@@ -31,7 +31,8 @@ class BundlePath(click.Path):
 
     def convert(self, value: Any, param: click.Parameter | None, ctx: click.Context | None) -> Any:
         """Resolve a name to a path. Raises `BadParameter` if several bundles match and the device does not decide."""
-        from aot_runtime.installed import installed_bundles, is_name
+        from aot_runtime.installed import installed_bundles
+        from aot_runtime.selection import is_name
 
         if self._by_device and is_name(value):
             return value

@@ -8,7 +8,8 @@ from pathlib import Path
 from aot_bundle.text_table import table_lines
 from aot_runtime.call.documentation import bundle_title
 from aot_runtime.contract.records import Index
-from aot_runtime.texts import ID_LENGTH, axis_values_text, cut, size_text
+from aot_runtime.formats import axis_values_text, cut, size_text
+from aot_runtime.texts import ID_LENGTH
 
 from .variants import VariantRow
 

@@ -9,8 +9,10 @@ from typing import Any
 import msgspec
 
 from aot_runtime.contract.expressions import nearest
+from aot_runtime.contract.index_encoding import spelled
 from aot_runtime.contract.names import axis_names
-from aot_runtime.contract.records import Index, Op, Value, Variant, spelled
+from aot_runtime.contract.provenance import decode_provenance
+from aot_runtime.contract.records import Index, Op, Value, Variant
 from aot_runtime.errors import ArgumentError
 
 
@@ -102,7 +104,7 @@ def bundle_data(index: Index, rows: Iterable[VariantRow]) -> dict[str, Any]:
         "backend": index.target.backend,
         "format": index.format,
         "toolchain": index.toolchain,
-        "provenance": _plain(index.provenance),
+        "provenance": _plain(decode_provenance(index)),
         "variants": (_plain(asdict(row)) for row in rows),
         "selftest": _plain(index.selftest),
     }

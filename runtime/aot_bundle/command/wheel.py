@@ -37,7 +37,7 @@ def wheel(bundles: tuple[Path, ...], output: Path, name: str | None, version: st
       aotbundle wheel dist/rows-gfx942 dist/memory-gfx942 --name team-kernels --license MIT
     """
     from aot_bundle.wheel import WheelOptions, make_wheel
-    from aot_runtime.texts import size_text
+    from aot_runtime.formats import size_text
 
     try:
         path = make_wheel(bundles, output, WheelOptions(name, version, license_))

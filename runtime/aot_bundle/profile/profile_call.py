@@ -22,7 +22,7 @@ from aot_emulator.machine.launch_options import Options
 from aot_emulator.profile.counters import Statistics
 from aot_emulator.profile.peaks import Bounds, lower_bounds
 from aot_emulator.state.arrays import Array
-from aot_runtime.call.decision import Decision, LaunchDecision
+from aot_runtime.call.choosing import Decision, LaunchDecision
 from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.contract.dtypes import numpy_dtype
 from aot_runtime.contract.expressions import nearest
@@ -31,7 +31,7 @@ from aot_runtime.contract.records import Op
 from aot_runtime.device.array import DeviceArray
 from aot_runtime.device.device import Device
 from aot_runtime.device.drivers import device_for_arch
-from aot_runtime.device.drivers.base import Driver
+from aot_runtime.device.drivers.protocol import Driver
 from aot_runtime.errors import ArgumentError
 from aot_runtime.opening import Bundle
 from aot_runtime.regular_files import open_regular

@@ -11,7 +11,7 @@ from aot_emulator.isa.disassembly import disassemble
 from aot_emulator.profile.counters import InstructionCount, LoopCount, Summary
 from aot_emulator.profile.peaks import ridge
 from aot_emulator.profile.traffic import AccessCount
-from aot_runtime.texts import axis_values_text, size_text
+from aot_runtime.formats import axis_values_text, size_text
 
 from .profile_call import LaunchProfile, Profile, TensorTraffic
 

@@ -17,8 +17,8 @@ from aot_emulator.profile.counters import Statistics
 from aot_emulator.state.device_memory import Memory
 from aot_emulator.timing.constants import machine_of
 from aot_emulator.timing.sampling import Sampled, SamplingRunner
-from aot_runtime.call.decision import LaunchDecision
-from aot_runtime.device.drivers.base import Driver
+from aot_runtime.call.choosing import LaunchDecision
+from aot_runtime.device.drivers.protocol import Driver
 from aot_runtime.opening import Bundle
 
 

@@ -10,7 +10,7 @@ import numpy as np
 from aot_bundle.text_table import table_lines
 from aot_emulator.timing.compute_unit import REASONS
 from aot_emulator.timing.sampling import Sampled
-from aot_runtime.texts import axis_values_text
+from aot_runtime.formats import axis_values_text
 
 from .time_call import TimedCall, TimedLaunch
 

@@ -78,6 +78,10 @@ def sign_bundle(place: Path, key: SigningKey, signed_on: datetime) -> None:
     Raises `BundleError` if the bundle has faults, `OSError` if the signature cannot be written.
     """
     source = source_of(place)
-    payload = bundle_statement(source, signed_on)
-    signature = Signature(key_id(key.public), key.sign(signed_bytes(PAYLOAD_TYPE, payload)))
-    put_file(source, SIGNATURE, encode_envelope(Envelope(PAYLOAD_TYPE, payload, (signature,))))
+    put_file(source, SIGNATURE, signature_file(bundle_statement(source, signed_on), key))
+
+
+def signature_file(statement: bytes, key: SigningKey) -> bytes:
+    """Return the content of the file with a key's signature over a statement."""
+    signature = Signature(key_id(key.public), key.sign(signed_bytes(PAYLOAD_TYPE, statement)))
+    return encode_envelope(Envelope(PAYLOAD_TYPE, statement, (signature,)))

@@ -12,7 +12,8 @@ from dataclasses import field as dataclass_field
 from functools import cache, cached_property
 from typing import Any
 
-from aot_runtime.errors import DeviceError, UnsupportedInstructionError
+from aot_emulator.errors import UnsupportedInstructionError
+from aot_runtime.errors import DeviceError
 
 from . import gfx90a
 from .archs import Arch

@@ -11,9 +11,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from aot_emulator.errors import MemoryAccessError
 from aot_emulator.state.arrays import Array
 from aot_emulator.state.device_memory import Allocation, Memory
-from aot_runtime.errors import MemoryAccessError
 
 _OWN = 1 << 60
 """Start of the emulator's own address range, above all addresses of a program; unused so far."""

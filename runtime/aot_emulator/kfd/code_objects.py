@@ -12,13 +12,14 @@ import struct
 from collections.abc import Iterator
 from pathlib import Path
 
+from aot_emulator.errors import EmulationError, MemoryAccessError
 from aot_emulator.isa.archs import Arch
 from aot_emulator.machine.loader import Descriptor, Kernel, Module
 from aot_runtime.bundle.codeobject import read_loaded_image
 from aot_runtime.bundle.elf_header import read_arch
 from aot_runtime.bundle.kernel_metadata import KernelMetadata
 from aot_runtime.bundle.line_table import LineTable
-from aot_runtime.errors import BundleError, EmulationError, MemoryAccessError
+from aot_runtime.errors import BundleError
 
 from .address_space import AddressSpace, Process
 

@@ -2,7 +2,7 @@
 
 The packets of a queue are processed in order. Queues take turns of one packet or a few milliseconds of a kernel, so
 that a kernel can wait for another queue or for the program. A barrier packet that waits for signals blocks only its own
-queue. Before a packet starts, all messages that the program sent before ringing the doorbell are processed.
+queue. Before a packet starts, all messages that the program sent before writing it are processed.
 
 A fault stops the GPUs, prints a line to standard error, and is reported to ROCr by driver events. An unmapped access is
 a memory exception, an endless kernel a device hang, and anything else a queue exception. ROCr and HIP then report the
@@ -21,16 +21,16 @@ from dataclasses import dataclass, field
 
 import numpy as np
 
-from aot_emulator.machine.execution import Result, Turns
-from aot_emulator.machine.launch_options import Options
-from aot_emulator.progress import shown_progress
-from aot_runtime.errors import (
+from aot_emulator.errors import (  # fmt: skip
     EmulationError,
     InstructionBudgetError,
     MemoryAccessError,
     SanitizerError,
     UnsupportedInstructionError,
-)  # fmt: skip
+)
+from aot_emulator.machine.execution import Result, Turns
+from aot_emulator.machine.launch_options import Options
+from aot_emulator.progress import shown_progress
 
 from . import packets, protocol
 from .address_space import AddressSpace, Process
@@ -228,12 +228,12 @@ class Gpus:
             if bell < 0 or (queue.index > bell and queue.index >= memory.word(queue.write_pointer)):
                 yield False
                 continue
-            self._listen()
             address = queue.ring + queue.index * packets.PACKET_BYTES % queue.nbytes
             raw = memory.read(address, packets.PACKET_BYTES)
             if packets.packet_type(raw) == packets.INVALID:
                 yield False
                 continue
+            self._listen()  # after the packet was seen: it may use memory that was mapped just before it was written
             started = clock()
             yield from self._packet(queue, address, raw)
             memory.put_word(address, packets.INVALID, "<H")
@@ -275,10 +275,10 @@ class Gpus:
         """Process the commands of an SDMA ring up to its doorbell, stopping at a poll that has to wait."""
         memory = queue.device.memory
         while True:
-            before = queue.index
-            if queue.index < self._bell(queue):
+            before, bell = queue.index, self._bell(queue)
+            if before < bell:
                 self._listen()
-            while queue.index < self._bell(queue):
+            while queue.index < bell:
                 at = queue.index % queue.nbytes
                 raw = memory.read(queue.ring + at, min(64, queue.nbytes - at))
                 size = queue.device.engine.do(raw)

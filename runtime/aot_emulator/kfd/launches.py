@@ -8,6 +8,7 @@ from __future__ import annotations
 import math
 from dataclasses import dataclass
 
+from aot_emulator.errors import EmulationError
 from aot_emulator.machine.execution import Turns, finish
 from aot_emulator.machine.launch_options import Options
 from aot_emulator.machine.launch_records import Launch, Packet
@@ -15,7 +16,6 @@ from aot_emulator.machine.loader import Kernel
 from aot_emulator.profile.counters import Statistics
 from aot_emulator.state.device_memory import Memory
 from aot_emulator.watched_launch import run_launch_in_turns
-from aot_runtime.errors import EmulationError
 
 from .packets import DispatchPacket
 

@@ -4,14 +4,31 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, replace
+from typing import NamedTuple
 
 from aot_emulator.isa.archs import ARCHS, Arch
 from aot_runtime.contract.arch import arch_of
 from aot_runtime.errors import DeviceError
 
 GIB = 1 << 30
-_FAMILIES = {"gfx90a": 141, "gfx942": 141, "gfx950": 141, "gfx1100": 145, "gfx1151": 150, "gfx1201": 152}
-_SHADER_ARRAYS = {"gfx90a": 4, "gfx942": 4, "gfx950": 4, "gfx1100": 12, "gfx1151": 4, "gfx1201": 8}
+
+
+class _OfArch(NamedTuple):
+    """Properties of the GPUs of an architecture. default: the GPU that its name stands for."""
+
+    family: int
+    shader_arrays: int
+    default: str
+
+
+_ARCHS = {
+    "gfx90a": _OfArch(141, 4, "mi210"),
+    "gfx942": _OfArch(141, 4, "mi300x"),
+    "gfx950": _OfArch(141, 4, "mi355x"),
+    "gfx1100": _OfArch(145, 12, "rx7900xtx"),
+    "gfx1151": _OfArch(150, 4, "8060s"),
+    "gfx1201": _OfArch(152, 8, "rx9070xt"),
+}
 
 
 @dataclass(frozen=True)
@@ -25,7 +42,8 @@ class Model:
         memory_bytes: size of device memory.
         pci_id: PCI device id.
         memory_mhz, memory_bits: clock and bus width of device memory.
-        l2_kib, l3_kib: size of an XCD's L2, and of the last-level cache; 0: none.
+        l2_kib, l3_kib: size of an XCD's L2, and of the last-level cache; 0: none, or unknown (AMD
+            does not publish those of the 8060S, and others disagree).
     """
 
     arch: Arch
@@ -46,12 +64,12 @@ class Model:
     @property
     def family(self) -> int:
         """AMDGPU_FAMILY_* of libdrm's amdgpu_drm.h."""
-        return _FAMILIES[self.arch.name]
+        return _ARCHS[self.arch.name].family
 
     @property
     def shader_arrays(self) -> int:
         """Shader arrays per XCD."""
-        return _SHADER_ARRAYS[self.arch.name]
+        return _ARCHS[self.arch.name].shader_arrays
 
     def partition(self, num_xcds: int) -> Model:
         """Return a partition with a number of XCDs and a proportional share of compute units and memory."""
@@ -73,17 +91,13 @@ _WHOLE: Mapping[str, Model] = {
     "mi350x": _model("gfx950", "AMD Instinct MI350X", 256, 8, 288 * GIB, 0x75A0, 2000, 8192, 4096, 262144),
     "mi355x": _model("gfx950", "AMD Instinct MI355X", 256, 8, 288 * GIB, 0x75A3, 2000, 8192, 4096, 262144),
     "rx7900xtx": _model("gfx1100", "AMD Radeon RX 7900 XTX", 96, 1, 24 * GIB, 0x744C, 1249, 384, 6144, 98304),
-    "8060s": _model("gfx1151", "AMD Radeon 8060S", 40, 1, 96 * GIB, 0x1586, 1000, 256, 2048, 32768),
+    "8060s": _model("gfx1151", "AMD Radeon 8060S", 40, 1, 96 * GIB, 0x1586, 1000, 256, 0),
     "rx9070xt": _model("gfx1201", "AMD Radeon RX 9070 XT", 64, 1, 16 * GIB, 0x7550, 1259, 256, 8192, 65536),
 }
 _MODES: Mapping[int, Mapping[str, int]] = {
     8: {"dpx": 2, "qpx": 4, "cpx": 8}, 6: {"tpx": 3, "cpx": 6}, 4: {"cpx": 4},
 }  # fmt: skip
 """Compute partition modes by number of XCDs, with the number of partitions in each."""
-_BY_ARCH = {
-    "gfx90a": "mi210", "gfx942": "mi300x", "gfx950": "mi355x", "gfx1100": "rx7900xtx", "gfx1151": "8060s",
-    "gfx1201": "rx9070xt",
-}  # fmt: skip
 
 MODELS: Mapping[str, Model] = dict(_WHOLE) | {
     f"{name}-{mode}": model.partition(model.num_xcds // parts)
@@ -102,6 +116,6 @@ def find_model(name: str) -> Model:
     if key in MODELS:
         return MODELS[key]
     arch = arch_of(name)
-    if arch in _BY_ARCH:
-        return MODELS[_BY_ARCH[arch]]
-    raise DeviceError(f"unknown GPU {name!r}; emulated GPUs: {', '.join([*MODELS, *_BY_ARCH])}")
+    if arch in _ARCHS:
+        return MODELS[_ARCHS[arch].default]
+    raise DeviceError(f"unknown GPU {name!r}; emulated GPUs: {', '.join([*MODELS, *_ARCHS])}")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from aot_runtime.errors import EmulationError
+from aot_emulator.errors import EmulationError
 
 from .address_space import AddressSpace
 from .signals import value_of

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 
 from aot_emulator.profile.counters import Statistics
-from aot_runtime.texts import cut, size_text
+from aot_runtime.formats import cut, size_text
 
 _HEADINGS = ("kernel", "launches", "workgroups", "wave-instructions", "matrix flops", "bytes read", "written")
 

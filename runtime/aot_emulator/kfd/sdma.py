@@ -11,7 +11,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from aot_runtime.errors import EmulationError
+from aot_emulator.errors import EmulationError
 
 from .address_space import AddressSpace
 

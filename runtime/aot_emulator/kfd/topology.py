@@ -61,7 +61,7 @@ def _write_gpu(node: Path, index: int, models: Sequence[Model]) -> None:
     model = models[index]
     arch, clock = model.arch, round(model.arch.peaks.clock / 1e6)
     arrays = model.shader_arrays * model.num_xcds
-    caches = [(1, 32), (2, model.l2_kib), *([(3, model.l3_kib)] if model.l3_kib else [])]
+    caches = [(level, kib) for level, kib in ((1, 32), (2, model.l2_kib), (3, model.l3_kib)) if kib]
     peers = [other for other in range(len(models)) if other != index]
     near = [other for other in peers if model.is_cdna and models[other].arch == arch]
     far = [other for other in peers if other not in near]

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Literal, Protocol
 
 import numpy as np
 
+from aot_emulator.errors import EmulationError
 from aot_emulator.isa.archs import Arch, Isa
 from aot_emulator.isa.decoding import decode
 from aot_emulator.isa.memory.buffer import scratch_resource
@@ -24,7 +25,7 @@ from aot_emulator.state.wavefronts import EXEC, TTMP0, Batch
 from aot_runtime.bundle.codeobject import KernelMetadata, read_code_object, read_loaded_image
 from aot_runtime.bundle.elf import Segment
 from aot_runtime.bundle.line_table import LineTable, read_line_table
-from aot_runtime.errors import BundleError, EmulationError
+from aot_runtime.errors import BundleError
 
 from .program import Program
 

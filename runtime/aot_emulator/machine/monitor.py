@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from typing import Protocol
 
+from aot_emulator.errors import EmulationError, Thread
 from aot_emulator.isa.decoding import Instruction
 from aot_emulator.state.access import Access, Touch
 from aot_emulator.state.arrays import Array
 from aot_emulator.state.wavefronts import Wavefronts
-from aot_runtime.errors import EmulationError, Thread
 
 
 class BatchView(Protocol):

@@ -9,6 +9,7 @@ from typing import Literal
 
 import numpy as np
 
+from aot_emulator.errors import EmulationError, UnsupportedInstructionError
 from aot_emulator.isa.archs import Arch
 from aot_emulator.isa.classes import has_no_effect
 from aot_emulator.isa.decoding import Instruction
@@ -22,7 +23,6 @@ from aot_emulator.isa.vector import dual_issue as dual
 from aot_emulator.isa.vector import packed_math as packed
 from aot_emulator.state.arrays import Array
 from aot_emulator.state.wavefronts import EXEC, M0, VCC, Wavefronts
-from aot_runtime.errors import EmulationError, UnsupportedInstructionError
 
 _INTERRUPT, _DEALLOCATE_REGISTERS = 1, 3
 """s_sendmsg messages: interrupt the host; deallocate the wavefront's VGPRs."""

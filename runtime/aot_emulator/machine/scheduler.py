@@ -6,12 +6,12 @@ import time
 
 import numpy as np
 
+from aot_emulator.errors import EmulationError, InstructionBudgetError, MemoryAccessError, Thread
 from aot_emulator.isa.decoding import Instruction
 from aot_emulator.isa.disassembly import disassemble
 from aot_emulator.state.access import Access, Touch
 from aot_emulator.state.arrays import Array
 from aot_emulator.state.wavefronts import Batch, Wavefronts
-from aot_runtime.errors import EmulationError, InstructionBudgetError, MemoryAccessError, Thread
 
 from .launch_options import Order
 from .launch_records import RunningLaunch, coordinates

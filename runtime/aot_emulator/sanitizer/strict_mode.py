@@ -19,6 +19,7 @@ from typing import Any
 
 import numpy as np
 
+from aot_emulator.errors import MemoryAccessError, SanitizerError
 from aot_emulator.isa.decoding import Instruction
 from aot_emulator.isa.disassembly import disassemble
 from aot_emulator.isa.wait_counters import is_coherent
@@ -28,7 +29,6 @@ from aot_emulator.state.access import Touch
 from aot_emulator.state.arrays import Array
 from aot_emulator.state.device_memory import gather, scatter
 from aot_emulator.state.wavefronts import Wavefronts
-from aot_runtime.errors import MemoryAccessError, SanitizerError
 
 from .half_loads import HalfLoads
 from .races import Accesses, HappensBefore, Races

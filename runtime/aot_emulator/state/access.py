@@ -12,7 +12,7 @@ from typing import Any, Literal
 
 import numpy as np
 
-from aot_runtime.errors import MemoryAccessError
+from aot_emulator.errors import MemoryAccessError
 
 from .arrays import Array
 from .device_memory import POISON, Allocation, Memory, gather, scatter

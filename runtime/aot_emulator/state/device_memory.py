@@ -13,8 +13,8 @@ from typing import Any
 
 import numpy as np
 
+from aot_emulator.errors import MemoryAccessError
 from aot_emulator.state.arrays import Array
-from aot_runtime.errors import MemoryAccessError
 
 POISON = 0xFF
 """Fill byte of new memory. It is NaN in every float dtype, which exposes uses of uninitialised memory."""

@@ -7,12 +7,12 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from enum import IntEnum
 
+from aot_emulator.errors import UnsupportedInstructionError
 from aot_emulator.isa.classes import is_conversion, is_transcendental, kind_of, matrix_passes, takes_only_issue
 from aot_emulator.isa.decoding import Instruction
 from aot_emulator.isa.disassembly import operands_of
 from aot_emulator.isa.operands import VGPR
 from aot_emulator.isa.wait_counters import counted_by, waited_for
-from aot_runtime.errors import UnsupportedInstructionError
 
 from .constants import Machine
 

@@ -6,13 +6,14 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 from functools import partial
 
+from aot_emulator.errors import InstructionBudgetError
 from aot_emulator.machine.execution import execute
 from aot_emulator.machine.launch_options import Options
 from aot_emulator.machine.launch_records import Launch
 from aot_emulator.profile.counters import Statistics
 from aot_emulator.state.device_memory import Memory
 from aot_runtime.contract.occupancy import occupancy
-from aot_runtime.errors import DeviceError, InstructionBudgetError
+from aot_runtime.errors import DeviceError
 
 from .compute_unit import Workgroup
 from .constants import Machine, compute_units, machine_of

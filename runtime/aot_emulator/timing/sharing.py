@@ -14,6 +14,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from aot_emulator.errors import EmulationError
 from aot_emulator.isa.classes import kind_of
 from aot_emulator.isa.decoding import Instruction
 from aot_emulator.isa.operands import Step
@@ -26,7 +27,6 @@ from aot_emulator.state.access import Touch
 from aot_emulator.state.arrays import Array
 from aot_emulator.state.device_memory import Memory
 from aot_emulator.state.wavefronts import Wavefronts
-from aot_runtime.errors import EmulationError
 
 from .constants import compute_units
 from .costs import Unit

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from aot_emulator.errors import UnsupportedInstructionError
 from aot_emulator.isa.decoding import Instruction
 from aot_emulator.isa.disassembly import disassemble
 from aot_emulator.machine.execution import execute
@@ -19,7 +20,6 @@ from aot_emulator.state.access import Action, Space
 from aot_emulator.state.arrays import Array
 from aot_emulator.state.device_memory import Memory
 from aot_emulator.state.wavefronts import Wavefronts
-from aot_runtime.errors import UnsupportedInstructionError
 
 from .constants import Machine
 from .costs import Cost, Unit, cost_of

@@ -16,11 +16,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Protocol, runtime_checkable
 
-from aot_runtime.contract.records import INDEX
 from aot_runtime.errors import BundleError
-from aot_runtime.installed import SUFFIX
-from aot_runtime.regular_files import read_regular
 
+SUFFIX = ".aotb"
+"""Suffix of archives."""
 ARCHIVE_MAGIC = b"PK\x03\x04"
 _HAS_FOLDERS = os.open in os.supports_dir_fd
 """True if files can be opened relative to a folder's descriptor.
@@ -95,8 +94,8 @@ def open_place(path: Path) -> Source | Merged:
 
     A bundle within such a file has a path such as `rows.aotb/gfx942`. Raises `BundleError` for a malformed archive.
     """
-    is_file = _is_archive(path)
-    if not is_file and not _is_archive(path.parent):
+    is_file = is_archive(path)
+    if not is_file and not is_archive(path.parent):
         return Folder(path)
     from .archive import Archive  # not needed for a bundle in a folder
     from .multi_archive import MultiArchive, is_multi
@@ -113,32 +112,12 @@ def open_place(path: Path) -> Source | Merged:
     return MultiArchive(archive) if is_file else MultiArchive(archive).part(path.name)
 
 
-def bundles_at(path: Path) -> list[Path]:
-    """Return the bundles at a path: a single bundle, or all bundles in a folder or file."""
-    if os.path.lexists(path / INDEX) or _is_archive(path.parent):
-        return [path]
-    return _bundles_of(path) if path.is_file() else bundles_in(path)
-
-
-def bundles_in(folder: Path) -> list[Path]:
-    """Return the bundles in a folder, those in subfolders first."""
-    folders = sorted(index.parent for index in folder.glob(f"*/{INDEX}"))
-    files = sorted(path for path in folder.glob(f"*{SUFFIX}") if path.is_file())
-    return [*folders, *(bundle for path in files for bundle in _bundles_of(path))]
-
-
-def _bundles_of(path: Path) -> list[Path]:
-    """Return the bundles in a file, or the file itself if it is malformed, to raise when it is read."""
-    try:
-        found = open_place(path)
-    except BundleError:
-        return [path]
-    return [path / arch for arch in found.archs] if isinstance(found, Merged) else [path]
-
-
-def _is_archive(path: Path) -> bool:
+def is_archive(path: Path) -> bool:
+    """Return True for an archive, by the start of its content."""
     if not path.is_file():
         return False
+    from aot_runtime.regular_files import read_regular
+
     return read_regular(path, len(ARCHIVE_MAGIC)).startswith(ARCHIVE_MAGIC)
 
 
@@ -159,29 +138,9 @@ class Folder:
 
     def names(self, folder: str = "") -> list[str]:
         """See `Source`. Lists everything but folders, at any depth, and unreadable folders. Links are not followed."""
-        from aot_runtime.folders import opened_folder  # not needed to open a bundle
+        from .search import names_in  # not needed to open a bundle
 
-        found: list[str] = []
-        folders = [folder]
-        try:
-            with opened_folder(self.path) as top:
-                while folders:
-                    place = folders.pop()
-                    try:
-                        with top.below(place) as opened:
-                            for name in opened.names():
-                                status = opened.status(name)
-                                is_folder = status is not None and stat.S_ISDIR(status.st_mode)
-                                (folders if is_folder else found).append(f"{place}/{name}" if place else name)
-                    except FileNotFoundError:
-                        continue
-                    except OSError:
-                        found.append(place or ".")
-        except FileNotFoundError:
-            return []
-        except OSError:
-            return ["."]
-        return sorted(found)
+        return names_in(self.path, folder)
 
     def writable_by_all(self, names: Iterable[str]) -> Iterator[str]:
         """See `Source`."""

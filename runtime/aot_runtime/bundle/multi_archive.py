@@ -14,9 +14,9 @@ from pathlib import Path
 
 from aot_runtime.contract.records import INDEX, SELFTEST_FOLDER
 from aot_runtime.errors import ArchMismatchError, BundleError
-from aot_runtime.installed import SUFFIX
 
 from .archive import Archive, Content, Files, parts
+from .files import SUFFIX
 
 _PART = re.compile(rf"(\w+)\{SUFFIX}")
 _SHARED = f"{SELFTEST_FOLDER}/"

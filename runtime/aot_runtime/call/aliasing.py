@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from aot_runtime.contract.layout import Layout
-from aot_runtime.contract.overlap import Distances, Strided, is_nested
+from aot_runtime.contract.layout import Layout, is_nested
+from aot_runtime.contract.overlap import Distances, Strided
 from aot_runtime.contract.records import Op, Tensor
 from aot_runtime.errors import ArgumentError
 
@@ -57,7 +57,8 @@ def overlap_lines(op: Op, layouts: Mapping[str, Layout], given: frozenset[str], 
         namespace: globals of the lines, which are extended.
     """
     lines = []
-    places = {name: _of_layout(layout) for name, layout in layouts.items() if name in given}
+    pointers = {tensor.name for tensor in op.tensors if tensor.pointer}  # a kernel's own arguments say how they lie
+    places = {name: _of_layout(layout) for name, layout in layouts.items() if name in given - pointers}
     for tensor, pairs in _pairs(op, places):
         conditions = []
         for pair in pairs:

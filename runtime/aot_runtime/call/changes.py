@@ -8,8 +8,7 @@ from typing import Any
 import msgspec
 
 from aot_runtime.contract.dtypes import DTYPES
-from aot_runtime.contract.evaluation import evaluator
-from aot_runtime.contract.expressions import query_name
+from aot_runtime.contract.expressions import evaluator, query_name
 from aot_runtime.contract.layout import (
     Layout,
     Shape,
@@ -79,6 +78,8 @@ def _layout(
     device: tuple[str, int],
 ) -> Layout | None:  # fmt: skip
     shape = tuple(_extent(tensor, dim, was, names) for dim in range(len(tensor.shape)))
+    if tensor.pointer:
+        shape = () if was is None else was.shape
     dtype = names.get(tensor.dtype, tensor.dtype)
     stays = was is not None and (was.shape, was.dtype) == (shape, dtype) and innermost is None
     if was is not None and stays and not aligns:

@@ -9,8 +9,14 @@ from typing import Any
 import msgspec
 
 from aot_runtime.contract.dtypes import DTYPES
-from aot_runtime.contract.evaluation import Evaluator, evaluator
-from aot_runtime.contract.expressions import parse, query_name
+from aot_runtime.contract.expressions import (
+    DIM_QUERIES,
+    POINTER_QUERIES,
+    Evaluator,
+    evaluator,
+    parse,
+    query_name,
+)
 from aot_runtime.contract.layout import Layout
 from aot_runtime.contract.names import DimSource, Scope, stride_position
 from aot_runtime.contract.records import Op, Scalar, Tensor
@@ -68,7 +74,7 @@ class Checking:
                 self.variables[tensor.dtype].append(tensor.name)
         self.given = [(query_name(*query), str(query[1])) for query in queries if query[0] == "given"]
         self.sizes = [(query_name(*query), self._dtype_of(str(query[1]))) for query in queries if query[0] == "elsize"]
-        layout_queries = [query for query in queries if query[0] in ("stride", "innermost")]
+        layout_queries = [query for query in queries if query[0] in (*DIM_QUERIES, *POINTER_QUERIES)]
         self.input_queries = [self._query(query) for query in layout_queries if not self._of_output(query)]
         self.output_queries = [self._query(query) for query in layout_queries if self._of_output(query)]
         limits = {limit.name: (limit.min, limit.max) for limit in op.dims}
@@ -104,9 +110,9 @@ class Checking:
         return self.scope.subjects[str(query[1])].role == "output"
 
     def _query(self, query: Query) -> tuple[str, str, str, int]:
-        function, subject, dim = query
+        function, subject, *dim = query
         tensor = self.scope.subjects[str(subject)]
-        return query_name(*query), str(function), tensor.name, stride_position(tensor, dim)
+        return query_name(*query), str(function), tensor.name, stride_position(tensor, dim[0]) if dim else 0
 
     def _is_source(self, tensor: Tensor, position: int) -> bool:
         source = self.scope.dims.get(tensor.shape[position].extent)
@@ -161,13 +167,17 @@ class Checking:
         self._answer(self.input_queries, call)
 
     def _answer(self, queries: Iterable[tuple[str, str, str, int]], call: Call) -> None:
-        """Answer stride queries (0 along an extent of 1, as kernels see it) and innermost queries."""
+        """Answer queries about layouts. The stride along an extent of 1 is 0, as kernels see it."""
         for key, function, name, position in queries:
             layout = call.layouts[name]
             if function == "stride":
                 call.names[key] = 0 if layout is None else layout.kernel_strides[position]
-            else:
+            elif function == "innermost":
                 call.names[key] = layout is not None and self.rules.innermost(name, layout) == position
+            elif function == "is_aligned":
+                call.names[key] = layout is not None and layout.aligned
+            else:
+                call.names[key] = layout is not None and layout.fits_32_bits
 
     def _find_dims(self, call: Call) -> None:
         """Compute each dim from its source tensor and check its limits; 0 if the tensor is absent."""

@@ -8,17 +8,68 @@ from typing import Any
 
 import msgspec
 
-from aot_runtime.contract.evaluation import Evaluator, evaluator
+from aot_runtime.contract.expressions import Evaluator, evaluator
 from aot_runtime.contract.layout import Layout
 from aot_runtime.contract.names import axis_names, config_names
-from aot_runtime.contract.records import Axis, Launch, Op, Value, Variant
+from aot_runtime.contract.records import Axis, Config, Launch, Op, Value, Variant
 from aot_runtime.errors import ExpressionError
 
 from .checking import Call
-from .decision import AxisChoice, ConfigChoice, Decision, LaunchDecision
 from .rules import Rules, pick_value
 
 Table = Mapping[tuple[Any, ...], Variant]
+
+
+class AxisChoice(msgspec.Struct, frozen=True):
+    """The choice of an axis value: `value` is picked by the axis's rule for `wanted`; None if no value matches."""
+
+    axis: Axis
+    wanted: Any
+    value: Value | None
+
+
+class ConfigChoice(msgspec.Struct, frozen=True):
+    """A config that was tried: whether its condition holds, and its variant, or None if it is not built."""
+
+    number: int
+    config: Config
+    holds: bool
+    variant: Variant | None
+
+
+class LaunchDecision(msgspec.Struct, frozen=True):
+    """A launch of a call: its variant, its grid, and the value of every kernarg expression.
+
+    `tried` lists the configs up to and including the chosen one.
+    """
+
+    index: int
+    variant: Variant
+    grid: tuple[int, int, int]
+    values: Mapping[str, Any]
+    tried: tuple[ConfigChoice, ...] = ()
+
+
+class Decision(msgspec.Struct, frozen=True):
+    """The plan of a call.
+
+    Attributes:
+        names: values of all names: dims, scalars, dtype variables, derived values, axes.
+        aligned: True if aligned variants are launched.
+        misaligned: the reasons why the call is not aligned.
+        layouts: layouts of all present tensors, including outputs to allocate.
+        workspaces: (name, bytes, zeroed) of each workspace.
+        launches: the launches, in order.
+        axes: the choice of each axis value.
+    """
+
+    names: Mapping[str, Any]
+    aligned: bool
+    misaligned: tuple[str, ...]
+    layouts: Mapping[str, Layout]
+    workspaces: tuple[tuple[str, int, bool], ...]
+    launches: tuple[LaunchDecision, ...]
+    axes: tuple[AxisChoice, ...] = ()
 
 
 class _Launch(msgspec.Struct, frozen=True):
@@ -99,6 +150,22 @@ class Choosing:
         """Return True if variants are built for these values of all names, including `aligned`."""
         values = dict(names)
         return self._pick_axes(values, []) is not None and self._choose_launches(values, Search(), {}) is not None
+
+    def is_second_choice(self, decision: Decision) -> bool:
+        """Return True if a build of the whole manifest may have variants that the call prefers to those it gets.
+
+        These are aligned variants in place of general ones, and variants of configs that were passed over.
+        """
+        tried = (choice for launch in decision.launches for choice in launch.tried)
+        passed_over = (choice.config for choice in tried if choice.holds and choice.variant is None)
+        if any(not self._is_left_out({**decision.names, **config.values}) for config in passed_over):
+            return True
+        if decision.aligned or decision.misaligned:
+            return False
+        names, search = {**decision.names, "aligned": True}, Search()
+        if self._pick_axes(names, search.tried) is None:
+            return True
+        return self._choose_launches(names, search, decision.layouts) is None and search.may_be_had
 
     def _pick_axes(self, names: dict[str, Any], tried: list[str]) -> tuple[AxisChoice, ...] | None:
         """Pick each axis's value into `names`. Return None, with the reason in `tried`, if an axis has no match."""

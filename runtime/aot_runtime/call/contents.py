@@ -9,6 +9,7 @@ import numpy as np
 
 from aot_runtime.contract.expressions import parse
 from aot_runtime.contract.names import Scope
+from aot_runtime.contract.partial_evaluation import evaluate
 from aot_runtime.contract.records import Op, Tensor
 from aot_runtime.device.array import DeviceArray
 from aot_runtime.errors import ArgumentError
@@ -65,7 +66,7 @@ class Contents:
                 names[name] = scalars[name]
             else:
                 names[name] = self._value(self._defaults[name], arrays, scalars)
-        return expression.evaluate(names)
+        return evaluate(expression, names)
 
     def _check_range(
         self, tensor: Tensor, values: np.ndarray[Any, Any], arrays: Mapping[str, Any], scalars: Mapping[str, Any]

@@ -1,4 +1,4 @@
-"""Describe ops and bundles: signatures, docstrings, and `repr` in text and HTML."""
+"""Describe ops and bundles: signatures and docstrings."""
 
 from __future__ import annotations
 
@@ -8,12 +8,10 @@ from collections.abc import Collection, Iterable, Iterator, Mapping
 from aot_runtime.contract.records import Index, Op, Scalar, Tensor, Variant
 from aot_runtime.texts import ID_LENGTH
 
-from .arguments import Argument, arguments, default_value, parameter_texts
+from .arguments import Argument, arguments, default_value
 
 WIDTH = 84
 """Columns of a docstring: 88 minus the indentation that `help` adds."""
-SHORT = 60
-"""Columns of a call in a `repr`; longer ones are cut off."""
 INDENT = "    "
 
 
@@ -41,21 +39,6 @@ def _parameter(argument: Argument) -> inspect.Parameter:
     kind = inspect.Parameter.KEYWORD_ONLY if argument.by_name else inspect.Parameter.POSITIONAL_OR_KEYWORD
     default = default_value(argument) if argument.default else inspect.Parameter.empty
     return inspect.Parameter(argument.name, kind, default=default)
-
-
-def call_text(op: Op, width: int = SHORT) -> str:
-    """Return an abbreviated call: `softmax(x, mask=None, *, out=None, …)`."""
-    text = f"{op.name}("
-    for number, part in enumerate(parameter_texts(op, _short)):
-        separator = ", " if number else ""
-        if len(text) + len(separator) + len(part) > width:
-            return f"{text}{separator}…)"
-        text += separator + part
-    return f"{text})"
-
-
-def _short(argument: Argument) -> str:
-    return f"{argument.name}={default_value(argument)!r}" if argument.default else argument.name
 
 
 def summary(op: Op) -> str:
@@ -97,13 +80,14 @@ def docstring(op: Op, built: Built | None = None) -> str:
 
 
 def _tensor(op: Op, tensor: Tensor, built: Built) -> str:
-    shape = ", ".join(dim.extent + ("|1" if dim.broadcast else "") for dim in tensor.shape)
+    dims = ", ".join(dim.extent + ("|1" if dim.broadcast else "") for dim in tensor.shape)
+    shape = "of any shape" if tensor.pointer else f"[{dims}]"
     there = built.get(tensor.dtype, (tensor.dtype,))
     allowed = " or ".join(dtype for dtype in op.dtypes.get(tensor.dtype, (tensor.dtype,)) if dtype in there)
     role = "optional" if tensor.optional else f"{tensor.role} when {tensor.when}" if tensor.when else tensor.role
     role += f" (may be {' or '.join(tensor.in_place)} itself)" if tensor.in_place else ""
     role += " (zeroed first, so packed)" * tensor.zero
-    return f"{tensor.name}: {allowed} [{shape}], {role}. {tensor.doc}"
+    return f"{tensor.name}: {allowed} {shape}, {role}. {tensor.doc}"
 
 
 def _scalar(scalar: Scalar) -> str:
@@ -120,15 +104,6 @@ def wrapped(text: str, first: str = "", rest: str = "") -> Iterator[str]:
             line, start = rest, True
         line, start = (line + word if start else f"{line} {word}"), False
     yield line
-
-
-def html(op: Op, built: Built | None = None) -> str:
-    """Return an op's signature and docstring as HTML, for notebooks."""
-    from html import escape
-
-    return (
-        f"<pre><b>{op.name}</b>{escape(str(call_signature(op)), False)}\n\n{escape(docstring(op, built), False)}</pre>"
-    )
 
 
 # Bundles
@@ -155,16 +130,3 @@ def bundle_help(index: Index, place: str) -> str:
             "results; help(type(bundle)) lists further methods.",
         ]
     )
-
-
-def bundle_html(index: Index, device: str) -> str:
-    """Return a table of a bundle's ops as HTML, for notebooks."""
-    from html import escape
-
-    rows = "".join(
-        f"<tr><td style='text-align: left'><code>{escape(call_text(op))}</code></td>"
-        f"<td style='text-align: left'>{escape(summary(op))}</td></tr>"
-        for op in index.ops
-    )
-    title = f"Bundle {bundle_title(index)} on {device}, id {index.id[:ID_LENGTH]}"
-    return f"<p>{escape(title)}</p><table><tr><th>Op</th><th></th></tr>{rows}</table>"

@@ -12,25 +12,15 @@ import numpy as np
 from aot_runtime.contract import expressions
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.dtypes import dtype_name
+from aot_runtime.contract.index_encoding import spelled
 from aot_runtime.contract.layout import Layout, make_layout, packed_strides, packing_order
 from aot_runtime.contract.names import Scope
-from aot_runtime.contract.records import (
-    POINTER,
-    PROFILE_SCRATCH,
-    Blob,
-    Config,
-    Kernarg,
-    Launch,
-    Op,
-    Tensor,
-    Variant,
-    spelled,
-)
+from aot_runtime.contract.records import POINTER, PROFILE_SCRATCH, Blob, Config, Kernarg, Launch, Op, Tensor, Variant
 from aot_runtime.device.array import DeviceArray
 from aot_runtime.device.device import Device
 from aot_runtime.texts import escaped
 
-from .decision import AxisChoice, ConfigChoice, Decision, LaunchDecision
+from .choosing import AxisChoice, ConfigChoice, Decision, LaunchDecision
 from .planner import Planner
 
 _RULES = {">=": "the smallest that is >=", ">": "the smallest that is >", "<=": "the largest that is <=",

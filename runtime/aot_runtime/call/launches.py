@@ -6,9 +6,11 @@ launches. Everything else was decided during planning. Tensor maps, which depend
 
 from __future__ import annotations
 
+import linecache
 import struct
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
+from types import CodeType
 from typing import Any, NamedTuple, Protocol, TypeAlias
 from zlib import crc32
 
@@ -30,9 +32,7 @@ from aot_runtime.device.device import Device
 from aot_runtime.device.memory import Allocation
 from aot_runtime.errors import ArgumentError
 
-from .aliasing import overlap_lines
-from .decision import Decision
-from .generated import define
+from .choosing import Decision
 from .scratch import Scratch, scratch_name, scratch_of
 
 MAX_MAPS = 256
@@ -116,7 +116,10 @@ def _prologue(op: Op, decision: Decision, given: frozenset[str], namespace: dict
         "        _stream = _handle(_stream)",
         f"        _note(_stream, ({''.join(f'{name}, ' for name in present)}))",
     ]
-    lines += overlap_lines(op, decision.layouts, given, namespace)
+    if any(tensor.role != "input" and tensor.name in given for tensor in op.tensors):
+        from .aliasing import overlap_lines  # only a written tensor of the caller's can overlap another
+
+        lines += overlap_lines(op, decision.layouts, given, namespace)
     for tensor in op.tensors:
         layout = decision.layouts.get(tensor.name)
         if layout is None:
@@ -299,3 +302,23 @@ def host_copy(target: np.ndarray[Any, Any], source: Any, stream: Any) -> None:
 def layout_of(array: Any) -> Layout | None:
     """Return the layout of an array, or None for an absent one."""
     return None if array is None else array.layout
+
+
+# Generated source. Only the path of a repeated call is generated: equivalent closures take more than twice as long.
+
+
+def define(function: str, source: str, filename: str, names: Mapping[str, Any]) -> Callable[..., Any]:
+    """Return the named function that `source` defines, with `names` as its only globals, and no builtins.
+
+    The source is registered with `linecache`, so tracebacks and debuggers show it.
+    """
+    namespace = {"__builtins__": {}, **names}
+    exec(_compiled(source, filename), namespace)
+    defined: Callable[..., Any] = namespace[function]
+    return defined
+
+
+@lru_cache(maxsize=1024)
+def _compiled(source: str, filename: str) -> CodeType:
+    linecache.cache[filename] = (len(source), None, source.splitlines(keepends=True), filename)
+    return compile(source, filename, "exec")

@@ -23,12 +23,10 @@ from aot_runtime.device.identity import Shared
 from aot_runtime.errors import ArgumentError, CaptureError
 from aot_runtime.logs import log
 
-from .aliasing import require_apart_on_host
 from .arguments import alias, parameter_texts
-from .decision import Decision
-from .documentation import built_dtypes, call_signature, call_text, docstring, html
-from .generated import define
-from .launches import CallShape, LoadFunction, build_run, host_copy, layout_of
+from .choosing import Decision
+from .documentation import Built, built_dtypes, call_signature, docstring
+from .launches import CallShape, LoadFunction, build_run, define, host_copy, layout_of
 from .planner import Planner
 from .recorder import current, watch
 
@@ -65,6 +63,8 @@ class BundleOp(Shared):
         self._method = MethodType(function, self)
 
     def __repr__(self) -> str:
+        from .display import call_text
+
         return f"<op {call_text(self._op)} of {self._bundle}>"
 
     def __getattr__(self, name: str) -> Any:
@@ -84,6 +84,7 @@ class _Calls:
             tuple(scalar.name for scalar in op.scalars if scalar.name not in planner.static),
         )
         self.plans: dict[Any, Callable[..., Any]] = {}
+        self.warned = False
         self.lock = threading.Lock()
         self.results: dict[tuple[str, ...], Any] = {}
         self.function = self._write()
@@ -110,7 +111,7 @@ class _Calls:
         built = built_dtypes(op, self.planner.choosing.table.values())
         function.__doc__, function.__signature__ = docstring(op, built), call_signature(op, "_op")
         function.__module__ = "aot_runtime"
-        function._repr_html_ = partial(html, op, built)
+        function._repr_html_ = partial(_html, op, built)
         function.source = source
         function.planner = self.planner
         function.decide = self.decide
@@ -125,7 +126,7 @@ class _Calls:
         on_host = self._all_numpy(tensors)
         self._hold_uncaptured(tensors, handle)
         arrays = {name: self._to_device(name, value, stream) for name, value in tensors.items()}
-        require_apart_on_host(self.op, tensors)
+        self._require_apart(tensors)
         self._check_device(arrays)
         try:
             run = self._plan(arrays, scalars)
@@ -136,6 +137,13 @@ class _Calls:
             raise self._misfit(error) from None
         self._write_back(tensors, arrays, stream)
         return self._hand_back(result, tensors, stream, on_host)
+
+    def _require_apart(self, tensors: Mapping[str, Any]) -> None:
+        """Check that numpy arrays to which results are copied back overlap no other."""
+        if any(tensor.role != "input" and isinstance(tensors[tensor.name], np.ndarray) for tensor in self.op.tensors):
+            from .aliasing import require_apart_on_host
+
+            require_apart_on_host(self.op, tensors)
 
     def _handle(self, stream: Any) -> int:
         try:
@@ -173,6 +181,12 @@ class _Calls:
         note = None
         if recording is None:
             decision = self.decide(layouts, scalars)
+            if not self.warned and self.planner.choosing.is_second_choice(decision):
+                from .refusal import remedy, warn_of_second_choice
+
+                self.warned, origin = True, self.planner.origin
+                entry = partial(self.planner.entry, layouts, scalars, decision.names)
+                warn_of_second_choice(self.op.name, decision, remedy(origin.index, origin.place, entry))
         else:
             decision, note = recording.plan(self, layouts, scalars)
         given = frozenset(name for name, value in (*arrays.items(), *scalars.items()) if value is not None)
@@ -251,6 +265,9 @@ class _Calls:
 
     def _upload(self, tensor: Tensor, value: np.ndarray[Any, Any], stream: Any) -> DeviceArray:
         order = packing_order(tensor, value.ndim, value.strides)
+        if tensor.pointer and not value.transpose(order).flags.c_contiguous:
+            text = "has gaps or repeated elements, which a copy on the device would not have: pass a packed array"
+            raise ArgumentError(f"{self.op.name}: argument '{tensor.name}' {text}")
         try:
             if tensor.role == "output":
                 return self.device.empty(value.shape, value.dtype, order=order, stream=stream)
@@ -285,6 +302,12 @@ class _Calls:
             return None
         given = [t.name for t in self.op.tensors if t.role == "output" and tensors[t.name] is not None]
         return one(given[0] if given else "", result)
+
+
+def _html(op: Op, built: Built) -> str:
+    from .display import html
+
+    return html(op, built)
 
 
 def _is_masked(value: Any) -> bool:

@@ -8,9 +8,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import cached_property
+from functools import cached_property, partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
+
+import msgspec
 
 from aot_runtime.contract.arch import device_names
 from aot_runtime.contract.expressions import nearest, parse
@@ -21,28 +23,28 @@ from aot_runtime.contract.validate import expression_faults, kernarg_texts, requ
 from aot_runtime.errors import ArgumentError, BundleError, ExpressionError, NoVariantError
 
 from .checking import Checking
-from .choosing import Choosing, Search
-from .decision import Decision
+from .choosing import Choosing, Decision, Search
 from .rules import Rules
 
 if TYPE_CHECKING:
     from .entries import Describing, Entry
 
 
-class Origin(NamedTuple):
+class Origin(msgspec.Struct, frozen=True):
     """The bundle of an op, for errors that say how to build missing variants.
 
     Attributes:
-        bundle: its name, or "" if unknown.
-        manifest: the path of its manifest, from its provenance, or "" if unknown.
+        index: its index, or None if unknown.
         place: its path, or None if unknown.
-        is_complete: True if it has every variant of its manifest.
     """
 
-    bundle: str = ""
-    manifest: str = ""
+    index: Index | None = None
     place: Path | None = None
-    is_complete: bool = False
+
+    @property
+    def bundle(self) -> str:
+        """The bundle's name, or "" if unknown."""
+        return self.index.name if self.index else ""
 
 
 class Planner:
@@ -111,14 +113,11 @@ class Planner:
                 return found
 
         def explain() -> tuple[tuple[str, ...], tuple[str, ...]]:
-            from .refusal import Refusal, build_command, build_lines  # loaded when somebody reads the error
+            from .refusal import Refusal  # loaded when somebody reads the error
 
             refusal = Refusal(self.op, self.checking, self.choosing, layouts, scalars, call, search, device, hardware)
-            origin = self.origin
-            if not origin.bundle or not search.may_be_had or origin.is_complete:
-                return refusal.lines(), ()
-            command = build_command(origin.bundle, origin.manifest, origin.place, arch)
-            return refusal.lines(), build_lines(command, self.entry(layouts, scalars, call.names))
+            entry = partial(self.entry, layouts, scalars, call.names)
+            return refusal.lines(), refusal.remedy(self.origin.index, self.origin.place, entry)
 
         first = f"{self.op.name}: no variant of this bundle fits the call:"
         raise NoVariantError(first, *search.tried, explain=explain)
@@ -166,9 +165,7 @@ def op_planner(index: Index, name: str, place: Path | None = None) -> Planner:
     if name not in ops:
         raise ArgumentError(f"bundle '{index.name}' has no op '{name}'{nearest(name, tuple(ops))}")
     variants = (variant for variant in index.variants if variant.op == name)
-    said = {} if index.provenance is None else index.provenance.build_definition.external_parameters
-    manifest, whole = str(said.get("manifest", "")), bool(said) and not said.get("filter") and "for" not in said
     try:
-        return Planner(ops[name], variants, index.target.backend, Origin(index.name, manifest, place, whole))
+        return Planner(ops[name], variants, index.target.backend, Origin(index, place))
     except ExpressionError as error:
         raise BundleError(f"bundle '{index.name}', {error}") from None

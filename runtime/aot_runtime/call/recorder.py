@@ -3,71 +3,35 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Mapping
-from typing import Any, Protocol
+from typing import Any
 from weakref import WeakSet
-
-from aot_runtime.errors import ArgumentError
 
 RECORD_VARIABLE = "AOTBUILD_RECORD"
 """Environment variable that names the calls file to record to."""
 
-
-class Recorder(Protocol):
-    """A recording.
-
-    Attributes:
-        launch: True if calls are also launched.
-    """
-
-    launch: bool
-
-    def plan(self, caller: Any, layouts: Mapping[str, Any], scalars: Mapping[str, Any]) -> tuple[Any, Any]:
-        """Return the decision on a new call and a note that counts it. See `recording.Recording`."""
-
-
-class Planned(Protocol):
-    """An op that caches plans."""
-
-    def forget(self) -> None:
-        """Drop all plans."""
-
-
 _lock = threading.Lock()
-_now: Recorder | None = None
+_now: Any = None
 _watched: WeakSet[Any] = WeakSet()
 
 
-def current() -> Recorder | None:
-    """Return the active recording, or None."""
+def current() -> Any:
+    """Return the active `Recording`, or None."""
     return _now
 
 
-def watch(op: Planned) -> None:
-    """Register an op to drop its plans whenever a recording begins or ends."""
+def watch(op: Any) -> None:
+    """Register an op, whose method `forget` is to drop its plans whenever a recording begins or ends."""
     with _lock:
         _watched.add(op)
 
 
-def begin(recording: Recorder) -> None:
-    """Activate a recording. Raises `ArgumentError` if another one is active."""
+def swap(old: Any, new: Any) -> bool:
+    """Replace the recording `old`, or None, by another and drop all plans. Returns False if `old` is not active."""
     global _now
     with _lock:
-        if _now is not None:
-            raise ArgumentError(f"{_now} runs already; close it first")
-        _now = recording
-        ops = [*_watched]
-    for op in ops:
-        op.forget()
-
-
-def end(recording: Recorder) -> bool:
-    """End a recording. Returns False if it was not active."""
-    global _now
-    with _lock:
-        if _now is not recording:
+        if _now is not old:
             return False
-        _now = None
+        _now = new
         ops = [*_watched]
     for op in ops:
         op.forget()

@@ -14,13 +14,13 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-from aot_runtime.errors import NoVariantError
+from aot_runtime.errors import ArgumentError, NoVariantError
 from aot_runtime.texts import escaped
 
-from .recorder import RECORD_VARIABLE, begin, current, end
+from .recorder import RECORD_VARIABLE, current, swap
 
 if TYPE_CHECKING:
-    from .decision import Decision
+    from .choosing import Decision
     from .entries import Entry
     from .planner import Planner
 
@@ -109,7 +109,7 @@ class Recording:
 
         A forked child process writes nothing.
         """
-        if not end(self) or os.getpid() != self._process:
+        if not swap(self, None) or os.getpid() != self._process:
             return
         atexit.unregister(self.close)
         from .calls_file import merge
@@ -152,7 +152,8 @@ def record(path: str | os.PathLike[str], *, launch: bool = True) -> Recording:
     chosen = Path(path).absolute()
     check(chosen)
     recording = Recording(chosen, launch)
-    begin(recording)
+    if not swap(None, recording):
+        raise ArgumentError(f"{current()} runs already; close it first")
     atexit.register(recording.close)
     return recording
 

@@ -1,26 +1,33 @@
 """Explain a `NoVariantError`: the variants built, changes to the call that would help, and how to build the rest.
 
+Also the warning of a call that is served, but not by the variants that it prefers.
+
 The search makes thousands of trial plans, so the module is loaded only when the error is read.
 """
 
 from __future__ import annotations
 
+import ast
 import os
 import shlex
-from collections.abc import Iterable, Iterator, Mapping
+import warnings
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path, PurePosixPath
 from typing import Any
 
-from aot_runtime.contract.evaluation import evaluator
+from aot_runtime.contract.expressions import evaluator, parse
 from aot_runtime.contract.layout import Layout
-from aot_runtime.contract.records import INDEX, Op
+from aot_runtime.contract.partial_evaluation import partial_value
+from aot_runtime.contract.provenance import decode_provenance
+from aot_runtime.contract.records import INDEX, Index, Op
 from aot_runtime.errors import AotError
+from aot_runtime.texts import escaped
 
 from .advice import Asked, advice
 from .changes import Arguments, Change
 from .checking import Call, Checking
-from .choosing import Choosing, Search
+from .choosing import Choosing, Decision, Search
 from .entries import Entry, entry_lines
 
 CALLS = "calls.yaml"
@@ -30,6 +37,8 @@ SHIPPED = "manifests"
 OUTPUT, BESIDE = "dist", "for-calls"
 """Output folders of aotbuild: the default one, and one for a bundle that must not replace another."""
 
+NEAREST = 3
+"""Configs that are listed when none serves a call."""
 LEVELS = 4
 """Parent folders of a bundle to search for its manifest."""
 
@@ -66,10 +75,32 @@ class Refusal:
         inputs = [tensor.name for tensor in op.tensors if tensor.name in given and tensor.role != "output"]
         asked = Asked(self.call.names, inputs, tuple(self.search.misaligned))
         return (
-            f"built: {listed}",
+            *self._unmet(),
+            *([f"built: {listed}"] if there else []),
             *(f"left out: {item.when}: {item.reason}" for item in op.denied if item.reason),
             *(f"advice: {line}" for line in advice(op, built, asked, self._fits, self._serves)),
         )
+
+    def remedy(self, index: Index | None, place: Path | None, entry: Callable[[], Entry]) -> tuple[str, ...]:
+        """Return lines that say how to build the missing variant; none if that is not known to help.
+
+        Args:
+            index: the bundle's index, or None if unknown.
+            place: the bundle's path, or None if unknown.
+            entry: function that returns the call as an entry of a calls file.
+        """
+        return remedy(index, place, entry) if self.search.may_be_had else ()
+
+    def _unmet(self) -> Iterator[str]:
+        """Yield the configs that are nearest to serving the call, of a launch of which none serves it."""
+        names = {**self.call.names, "aligned": False}
+        for launch in self.op.launches:
+            unmet = [(_parts_unmet(config.when, names), config.name) for config in launch.configs]
+            if all(parts for parts, _ in unmet):
+                for parts, name in sorted(unmet, key=lambda item: len(item[0]))[:NEAREST]:
+                    read = sorted({name for part in parts for name in parse(part).names if name in names})
+                    given = ", ".join(f"{name}={names[name]}" for name in read)
+                    yield f"{name} needs {' and '.join(parts)}{'; given: ' if given else ''}{given}"
 
     def _fits(self, names: Mapping[str, Any], may_be_aligned: bool) -> bool:
         op, choosing = self.op, self.choosing
@@ -94,6 +125,44 @@ class Refusal:
             return self.choosing.find(call, Search()) is not None
         except (AotError, ArithmeticError, TypeError):
             return False
+
+
+def _parts_unmet(condition: str, names: Mapping[str, Any]) -> list[str]:
+    """Return the parts of a condition, as `and` joins them, that do not hold."""
+    tree = parse(condition or "True").tree
+    parts = [
+        ast.unparse(part)
+        for part in (tree.values if isinstance(tree, ast.BoolOp) and isinstance(tree.op, ast.And) else [tree])
+    ]
+    return [part for part in parts if partial_value(parse(part), names) in (False, 0)]
+
+
+def remedy(index: Index | None, place: Path | None, entry: Callable[[], Entry]) -> tuple[str, ...]:
+    """Return lines that say how to build variants that a bundle lacks; none if it has all of its manifest's.
+
+    Args: see `Refusal.remedy`.
+    """
+    if index is None:
+        return ()
+    provenance = decode_provenance(index)
+    said = {} if provenance is None else provenance.build_definition.external_parameters
+    if said and not said.get("filter") and "for" not in said:
+        return ()
+    command = build_command(index.name, str(said.get("manifest", "")), place, index.target.arch)
+    return build_lines(command, entry())
+
+
+def warn_of_second_choice(op: str, decision: Decision, lines: tuple[str, ...]) -> None:
+    """Warn of a call that gets slower variants than a build of the whole manifest has.
+
+    Args:
+        lines: `remedy` of the call. Without any, there is nothing to warn of.
+    """
+    if lines:
+        got = ", ".join(launch.variant.symbol for launch in decision.launches)
+        first = f"{op}: a call is served by {got}: this bundle lacks the faster variants that it prefers"
+        text = "\n".join(map(escaped, (f"{first} (the op warns once)", *lines)))
+        warnings.warn(text, RuntimeWarning, stacklevel=2)
 
 
 def build_lines(command: str, entry: Entry) -> tuple[str, ...]:

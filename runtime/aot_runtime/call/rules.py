@@ -12,6 +12,7 @@ from aot_runtime.contract.arch import BACKENDS
 from aot_runtime.contract.dtypes import DTYPES, FLAG_TYPES, SCALAR_TYPES
 from aot_runtime.contract.layout import (
     ALIGNMENT,
+    RANGE_32,
     Layout,
     divisors,
     innermost_dim,
@@ -22,9 +23,6 @@ from aot_runtime.contract.layout import (
 from aot_runtime.contract.records import Axis, Op, Scalar, Tensor, Value, Variant, Workspace
 from aot_runtime.errors import ArgumentError
 from aot_runtime.texts import shown
-
-RANGE_32 = 2**31
-"""Reach of 32-bit offsets: in bytes for `tt.pointer_range`, in elements for kernels without 64-bit offsets."""
 
 
 def pick_value(axis: Axis, wanted: Any) -> Value | None:
@@ -71,7 +69,7 @@ class Rules:
     def form(self, name: str, layout: Layout) -> None:
         """Check rank, dtype and contiguity. Written tensors must also be writeable and must not overlap themselves."""
         tensor = self.tensors[name]
-        if len(layout.shape) != len(tensor.shape):
+        if len(layout.shape) != len(tensor.shape) and not tensor.pointer:
             raise self.error(
                 f"argument '{name}' has {len(layout.shape)} dims {list(layout.shape)}; "
                 f"it takes {len(tensor.shape)}: {_dims(tensor)}"
@@ -82,7 +80,7 @@ class Rules:
         self._contiguity(tensor, layout)
         if tensor.role != "input" and not layout.writeable:
             raise self.error(f"argument '{name}' is written to, but is read-only")
-        if tensor.role != "input" and not layout.is_nested:
+        if tensor.role != "input" and not tensor.pointer and not layout.is_nested:
             raise self.error(self_overlap(name, layout.shape, layout.strides))
         if tensor.zero and layout.packed_order is None:
             raise self.error(
@@ -195,7 +193,7 @@ class Rules:
         kind = SCALAR_TYPES[scalar.type]
         try:
             number = float(value) if kind.low is None and not isinstance(value, str | bytes) else value.__index__()
-        except (TypeError, ValueError, AttributeError):
+        except (TypeError, ValueError, AttributeError, OverflowError):
             allowed = "a number" if kind.low is None else "an integer"
             raise self.error(f"argument '{scalar.name}' is {shown(value)}; {allowed} is allowed") from None
         low = max((limit for limit in (kind.low, scalar.min) if limit is not None), default=None)
@@ -240,7 +238,7 @@ class Rules:
     def tensor_misalignment(self, name: str, layout: Layout) -> Iterable[str]:
         """Yield the reasons why aligned variants do not accept a tensor."""
         tensor = self.tensors[name]
-        if not tensor.large and (layout.low < 0 or layout.high * layout.itemsize >= RANGE_32):
+        if not tensor.large and not layout.fits_32_bits:
             yield f"'{tensor.name}' spans {(layout.high - layout.low) * layout.itemsize} bytes or has a negative stride"
         if not tensor.align:
             return

@@ -12,7 +12,7 @@ from typing import Any, NamedTuple
 from aot_runtime.contract.records import GLOBAL_SCRATCH, PROFILE_SCRATCH
 from aot_runtime.device.memory import DeviceMemory, rounded
 
-from .decision import Decision
+from .choosing import Decision
 
 
 class Scratch(NamedTuple):

@@ -23,9 +23,10 @@ from aot_runtime.contract.records import Case, Index, Op, Variant
 from aot_runtime.device.array import DeviceArray
 from aot_runtime.device.device import Device
 from aot_runtime.errors import AotError, NoVectorsError
-from aot_runtime.texts import ID_LENGTH, axis_values_text
+from aot_runtime.formats import axis_values_text
+from aot_runtime.texts import ID_LENGTH
 
-from .decision import Decision
+from .choosing import Decision
 from .planner import op_planner
 
 GUARD_BYTES = 256

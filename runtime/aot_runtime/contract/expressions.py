@@ -8,6 +8,8 @@ and names, with these functions:
     elsize(t)         bytes per element of a tensor, or of a dtype variable
     stride(t, dim)    the stride of a tensor's dim, in elements; dim by name or by position
     innermost(t, dim) True if the dim is the tensor's innermost one
+    is_aligned(t)     True if the tensor's address is a multiple of 16
+    fits_32_bits(t)   True if all its bytes lie less than 2**31 bytes behind its address
 
 `and` and `or` give True or False.
 
@@ -26,6 +28,8 @@ import warnings
 from collections.abc import Callable, Collection, Mapping
 from functools import lru_cache
 from itertools import islice
+from operator import itemgetter
+from types import CodeType
 from typing import Any
 
 import msgspec
@@ -34,7 +38,7 @@ from aot_runtime.errors import ExpressionError
 
 Value = int | float | bool | str
 
-MAX_LENGTH = 1000
+MAX_LENGTH = 4000
 MAX_EXPONENT = 16
 MAX_DEPTH = 64
 MAX_BITS = 1024
@@ -43,7 +47,7 @@ NAME_BITS = 64
 _CANDIDATES, _LISTED, _LONGEST = 200, 20, 64
 """Limits of `nearest`: names to compare with, names to list, and the length of a name that is compared."""
 
-_BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
+BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Add: operator.add,
     ast.Sub: operator.sub,
     ast.Mult: operator.mul,
@@ -52,7 +56,7 @@ _BINARY: dict[type[ast.AST], Callable[[Any, Any], Any]] = {
     ast.Mod: operator.mod,
     ast.Pow: operator.pow,
 }
-_COMPARE: dict[type[ast.AST], Callable[[Any, Any], bool]] = {
+COMPARE: dict[type[ast.AST], Callable[[Any, Any], bool]] = {
     ast.Eq: operator.eq,
     ast.NotEq: operator.ne,
     ast.Lt: operator.lt,
@@ -60,7 +64,7 @@ _COMPARE: dict[type[ast.AST], Callable[[Any, Any], bool]] = {
     ast.Gt: operator.gt,
     ast.GtE: operator.ge,
 }
-_UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
+UNARY: dict[type[ast.AST], Callable[[Any], Any]] = {
     ast.USub: operator.neg,
     ast.UAdd: operator.pos,
     ast.Not: operator.not_,
@@ -85,22 +89,12 @@ FUNCTIONS: Mapping[str, Callable[..., Any]] = {
     "next_pow2": next_pow2,
 }
 _ARITY = {"abs": (1, 1), "cdiv": (2, 2), "max": (2, 8), "min": (2, 8), "next_pow2": (1, 1)}
-_QUERIES = {"given": 1, "elsize": 1, "stride": 2, "innermost": 2}
-LAYOUT_QUERIES = ("stride", "innermost")
-"""Queries about the layout of a tensor; their second argument is a dim."""
+DIM_QUERIES, POINTER_QUERIES = ("stride", "innermost"), ("is_aligned", "fits_32_bits")
+"""Queries about the layout of a tensor: about a dim, their second argument; and about its memory."""
+_QUERIES = {"given": 1, "elsize": 1, **dict.fromkeys(DIM_QUERIES, 2), **dict.fromkeys(POINTER_QUERIES, 1)}
 _WARNED_OF = re.compile(r"\\|(?<![A-Za-z_\d])\d[\d_.]*[A-Za-z]")
 """An escape, or a letter right after a number: text that Python may warn of."""
 _FILTERS = threading.Lock()
-
-
-class _Unknown:
-    """The type of `UNKNOWN`, the value of names that have none yet; see `Expression.partial`."""
-
-    def __repr__(self) -> str:
-        return "UNKNOWN"
-
-
-UNKNOWN = _Unknown()
 
 
 def query_name(function: str | int, *arguments: str | int) -> str:
@@ -114,7 +108,7 @@ class Expression(msgspec.Struct, frozen=True, eq=False):
     Attributes:
         text: the expression in canonical spelling.
         names: the names it reads, except as arguments of queries.
-        queries: (function, argument, …) of each `given`, `elsize`, `stride` and `innermost`.
+        queries: (function, argument, …) of each question about a tensor, such as `given` and `stride`.
         tree: its syntax tree; do not modify it.
     """
 
@@ -131,42 +125,20 @@ class Expression(msgspec.Struct, frozen=True, eq=False):
 
     @property
     def reads(self) -> frozenset[str]:
-        """The names that `evaluate` needs values of: plain names and query names."""
+        """The names that an evaluation needs values of: plain names and query names."""
         return self.names | {query_name(*map(str, query)) for query in self.queries}
 
     @property
     def laid_out(self) -> list[str]:
         """The tensors in layout queries, sorted."""
-        return sorted({str(subject) for function, subject, *_ in self.queries if function in LAYOUT_QUERIES})
-
-    def evaluate(self, env: Mapping[str, Any]) -> Any:
-        """Return the value.
-
-        Args:
-            env: values of `reads`.
-
-        Raises:
-            ExpressionError: a value is missing, or the arithmetic fails.
-        """
-        value = self.partial(env)
-        if value is UNKNOWN:
-            missing = ", ".join(sorted(name for name in self.reads if name not in env))
-            raise ExpressionError(f"'{self.text}' needs {missing}, which has no value here")
-        return value
-
-    def partial(self, env: Mapping[str, Any]) -> Any:
-        """Return the value if `env` determines it, else `UNKNOWN`. `False and x` is False without a value of x."""
-        try:
-            return _evaluate(self.tree, env)
-        except (ArithmeticError, TypeError) as error:
-            raise ExpressionError(f"'{self.text}' cannot be evaluated: {error}") from None
+        return sorted({str(query[1]) for query in self.queries if query[0] in (*DIM_QUERIES, *POINTER_QUERIES)})
 
     def check_names(self, names: Mapping[str, type], tensors: Mapping[str, Any] | None = None) -> None:
         """Raise `ExpressionError` if a name is not in `names`, or a string is used other than in a comparison.
 
         Args:
             names: name → Python type of its value (`int`, `float`, `bool`, `str`).
-            tensors: names that `given`, `elsize` and `stride` may ask about.
+            tensors: names that queries may ask about.
         """
         for name in sorted(self.names):
             if name not in names:
@@ -240,18 +212,18 @@ def _check(node: ast.AST, depth: int = 0) -> None:
         case ast.Name(id=name):
             if name.startswith("_"):
                 raise ExpressionError(f"name '{name}' starts with an underscore")
-            if name in FUNCTIONS or name in _QUERIES:
+            if name in FUNCTIONS:
                 raise ExpressionError(f"'{name}' is a function; call it")
             return
-        case ast.BinOp(op=op, left=left, right=right) if type(op) in _BINARY:
+        case ast.BinOp(op=op, left=left, right=right) if type(op) in BINARY:
             if isinstance(op, ast.Pow):
                 _check_exponent(left, right)
             children = [left, right]
-        case ast.UnaryOp(op=op, operand=operand) if type(op) in _UNARY:
+        case ast.UnaryOp(op=op, operand=operand) if type(op) in UNARY:
             children = [operand]
         case ast.BoolOp(values=values):
             children = list(values)
-        case ast.Compare(left=left, ops=ops, comparators=comparators) if all(type(op) in _COMPARE for op in ops):
+        case ast.Compare(left=left, ops=ops, comparators=comparators) if all(type(op) in COMPARE for op in ops):
             children = [left, *comparators]
         case ast.IfExp(test=test, body=body, orelse=orelse):
             children = [test, body, orelse]
@@ -261,14 +233,14 @@ def _check(node: ast.AST, depth: int = 0) -> None:
                 raise ExpressionError(f"{name}() takes {low if low == high else f'{low} to {high}'} arguments")
             children = list(args)
         case ast.Call(func=ast.Name(id=name), args=args, keywords=[]) if name in _QUERIES:
-            _query(node)
+            query_parts(node)
             return
         case ast.Call(func=ast.Name(id=name)) if name in FUNCTIONS or name in _QUERIES:
             raise ExpressionError(f"{name}() takes its arguments by position")
         case ast.Call(func=ast.Name(id=name)):
             raise ExpressionError(f"unknown function '{name}'{nearest(name, [*FUNCTIONS, *_QUERIES])}")
         case _:
-            raise ExpressionError(f"{_describe(node)} is not part of the expression language")
+            raise ExpressionError(f"{describe(node)} is not part of the expression language")
     for child in children:
         _check(child, depth + 1)
 
@@ -283,7 +255,7 @@ def _check_exponent(base: ast.expr, exponent: ast.expr) -> None:
         raise ExpressionError("a power of a power is not allowed")
 
 
-def _query(node: ast.AST) -> tuple[str | int, ...]:
+def query_parts(node: ast.AST) -> tuple[str | int, ...]:
     assert isinstance(node, ast.Call) and isinstance(node.func, ast.Name)
     function = node.func.id
     parts: list[str | int] = []
@@ -303,7 +275,7 @@ def _query(node: ast.AST) -> tuple[str | int, ...]:
 def query_of(node: ast.AST) -> str | None:
     """Return the `query_name` of a node of a checked expression; None if it is not a query."""
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id in _QUERIES:
-        return query_name(*_query(node))
+        return query_name(*query_parts(node))
     return None
 
 
@@ -327,7 +299,7 @@ def integer_bits(node: ast.AST) -> int:
 def _collect(node: ast.AST, names: set[str], queries: set[tuple[str | int, ...]]) -> None:
     if isinstance(node, ast.Call) and isinstance(node.func, ast.Name):
         if node.func.id in _QUERIES:
-            queries.add(_query(node))
+            queries.add(query_parts(node))
             return
         for argument in node.args:
             _collect(argument, names, queries)
@@ -362,63 +334,70 @@ def _check_strings(node: ast.AST, names: Mapping[str, type], text: str, allowed:
             _check_strings(child, names, text, inside)
 
 
-def _describe(node: ast.AST) -> str:
+def describe(node: ast.AST) -> str:
     try:
         return f"'{ast.unparse(node)}'"
     except Exception:
         return type(node).__name__
 
 
-def _evaluate(node: ast.AST, env: Mapping[str, Any]) -> Any:
-    match node:
-        case ast.Constant(value=value):
-            return value
+# Evaluation: expressions compiled to Python functions, each when it is first evaluated.
+
+Evaluator = Callable[[Mapping[str, Any]], Any]
+"""A function from the values of an expression's names (queries under their `query_name`) to its value."""
+
+_GLOBALS: dict[str, Any] = {"__builtins__": {}, **FUNCTIONS}
+
+
+@lru_cache(maxsize=1 << 14)
+def evaluator(text: str) -> Evaluator:
+    """Return the function that evaluates an expression. Raises `ExpressionError` if `text` is not an expression.
+
+    The function raises ArithmeticError or TypeError if the expression has no value.
+    """
+    tree = parse(text).tree
+    query = query_of(tree)
+    if query is not None:
+        return itemgetter(query)
+    match tree:
         case ast.Name(id=name):
-            return env.get(name, UNKNOWN)
-        case ast.BoolOp(op=op, values=values):
-            return _bool_op(isinstance(op, ast.Or), values, env)
-        case ast.IfExp(test=test, body=body, orelse=orelse):
-            condition = _evaluate(test, env)
-            if condition is not UNKNOWN:
-                return _evaluate(body if condition else orelse, env)
-            return UNKNOWN
-        case ast.Compare(left=left, ops=ops, comparators=comparators):
-            return _compare(left, ops, comparators, env)
-        case ast.BinOp(op=op, left=left, right=right):
-            return _apply(_BINARY[type(op)], [left, right], env)
-        case ast.UnaryOp(op=op, operand=operand):
-            return _apply(_UNARY[type(op)], [operand], env)
-        case ast.Call(func=ast.Name(id=name), args=args) if name in FUNCTIONS:
-            return _apply(FUNCTIONS[name], args, env)
-        case ast.Call():
-            return env.get(query_name(*_query(node)), UNKNOWN)
-    raise ExpressionError(f"{_describe(node)} is not part of the expression language")
+            return itemgetter(name)
+        case ast.Constant(value=value):
+            return lambda names: value
+    return _Compiled(text)
 
 
-def _apply(function: Callable[..., Any], nodes: list[ast.expr], env: Mapping[str, Any]) -> Any:
-    values = [_evaluate(node, env) for node in nodes]
-    return UNKNOWN if any(value is UNKNOWN for value in values) else function(*values)
+class _Compiled:
+    __slots__ = ("code", "text")
+
+    def __init__(self, text: str):
+        self.text = text
+        self.code: CodeType | None = None
+
+    def __call__(self, names: Mapping[str, Any]) -> Any:
+        if self.code is None:
+            self.code = compile(python_tree(self.text), f"<aot_runtime expression: {self.text}>", "eval")
+        return eval(self.code, _GLOBALS, names)
 
 
-def _bool_op(is_or: bool, nodes: list[ast.expr], env: Mapping[str, Any]) -> Any:
-    unknown = False
-    for node in nodes:
-        value = _evaluate(node, env)
-        if value is UNKNOWN:
-            unknown = True
-        elif bool(value) == is_or:
-            return is_or
-    return UNKNOWN if unknown else not is_or
+def python_tree(text: str) -> ast.Expression:
+    """Return the Python syntax tree of a checked expression, ready to be compiled."""
+    return ast.fix_missing_locations(_ToPython().visit(ast.parse(parse(text).text, mode="eval")))
 
 
-def _compare(left: ast.expr, ops: list[ast.cmpop], rest: list[ast.expr], env: Mapping[str, Any]) -> Any:
-    previous = _evaluate(left, env)
-    unknown = False
-    for op, node in zip(ops, rest, strict=True):
-        value = _evaluate(node, env)
-        if previous is UNKNOWN or value is UNKNOWN:
-            unknown = True
-        elif not _COMPARE[type(op)](previous, value):
-            return False
-        previous = value
-    return UNKNOWN if unknown else True
+class _ToPython(ast.NodeTransformer):
+    """Translate the differences from Python: queries become names, `and` and `or` give True or False."""
+
+    def visit_BoolOp(self, node: ast.BoolOp) -> ast.AST:
+        self.generic_visit(node)
+        if all(isinstance(value, ast.Compare) or _is_not(value) for value in node.values):
+            return node
+        return ast.UnaryOp(ast.Not(), ast.UnaryOp(ast.Not(), node))
+
+    def visit_Call(self, node: ast.Call) -> ast.AST:
+        name = query_of(node)
+        return self.generic_visit(node) if name is None else ast.Name(name, ast.Load())
+
+
+def _is_not(node: ast.AST) -> bool:
+    return isinstance(node, ast.UnaryOp) and isinstance(node.op, ast.Not)

@@ -1,4 +1,4 @@
-"""Encode and decode `bundle.json`, the index in normalised form.
+"""`bundle.json`, the index in normalised form, and how to decode it. `index_encoding` encodes it.
 
 Variants differ in a few values. What they share is in tables, to which they refer by position: kernargs, layouts of
 kernarg segments (lists of kernargs), kernels and code objects. Frequent records are encoded as lists of their fields;
@@ -18,11 +18,11 @@ from aot_runtime.errors import BundleError
 
 from .arch import BACKENDS
 from .names import axis_names
-from .provenance import Provenance
 from .records import (
     CODE_FOLDER,
     HASH_LENGTH,
     INDEX,
+    NO_PROVENANCE,
     Blob,
     Case,
     Index,
@@ -36,8 +36,6 @@ from .records import (
     Target,
     Value,
     Variant,
-    encode_json,
-    numbers,
 )
 
 FORMAT_VERSION = 2
@@ -112,7 +110,7 @@ class IndexFile(Record, frozen=True):
     variants: Annotated[tuple[VariantRow, ...], msgspec.Meta(max_length=MAX_VARIANTS)]
     selftest: tuple[Case, ...] = ()
     version: str = ""
-    provenance: Provenance | None = None
+    provenance: msgspec.Raw = NO_PROVENANCE
 
 
 class _Version(msgspec.Struct, frozen=True):
@@ -120,35 +118,8 @@ class _Version(msgspec.Struct, frozen=True):
     format: Int = 0
 
 
-_IN_TABLES = ("variants", "blobs")
-_OF_KERNELS = [name for name in Kernel.__struct_fields__ if name != "kernargs"]
-_OF_ROWS = [name for name in VariantRow.__struct_fields__ if name in ("aligned", "config", "lds_bytes", "resources")]
-
-
-def encode_index(index: Index) -> bytes:
-    """Encode an index as canonical JSON: equal indexes give equal bytes."""
-    code = {key: position for position, key in enumerate(index.blobs)}
-    kernargs: dict[Kernarg, int] = {}
-    layouts: dict[tuple[int, ...], int] = {}
-    kernels: dict[bytes, int] = {}
-    table: list[Kernel] = []
-    rows = []
-    for variant in index.variants:
-        layout = tuple(kernargs.setdefault(arg, len(kernargs)) for arg in variant.kernargs)
-        shared = {name: getattr(variant, name) for name in _OF_KERNELS}
-        kernel = Kernel(kernargs=layouts.setdefault(layout, len(layouts)), **shared)
-        position = kernels.setdefault(encode_json(kernel), len(kernels))
-        if position == len(table):
-            table.append(kernel)
-        values = tuple(value for _, value in sorted(variant.axis_values.items()))
-        own = {name: getattr(variant, name) for name in _OF_ROWS}
-        rows.append(VariantRow(kernel=position, axis_values=values, code=code[variant.code], **own))
-    said = {name: getattr(index, name) for name in Index.__struct_fields__ if name not in _IN_TABLES}
-    blobs = tuple(CodeObject(blob.sha256, blob.size) for blob in index.blobs.values())
-    return encode_json(
-        IndexFile(kernargs=tuple(kernargs), layouts=tuple(layouts), kernels=tuple(table), code=blobs,
-                  variants=tuple(rows), **said)
-    )  # fmt: skip
+IN_TABLES = ("variants", "blobs")
+"""Fields of `Index` that are tables in the file."""
 
 
 def decode_index(data: bytes) -> Index:
@@ -167,6 +138,8 @@ def decode_index(data: bytes) -> Index:
             )
         file = msgspec.json.decode(data, type=IndexFile)
         if b'"float"' in data:
+            from .index_encoding import numbers
+
             file = numbers(file)
     except (msgspec.MsgspecError, RecursionError, UnicodeDecodeError) as error:
         raise BundleError(f"{INDEX} is not a bundle index: {error}") from None
@@ -185,7 +158,7 @@ def _resolved(file: IndexFile) -> Index:
     if len(blobs) != len(keys):
         raise BundleError("two code objects have one name")
     layouts = [tuple(_at(file.kernargs, position, "kernarg") for position in layout) for layout in file.layouts]
-    said = {name: getattr(file, name) for name in Index.__struct_fields__ if name not in _IN_TABLES}
+    said = {name: getattr(file, name) for name in Index.__struct_fields__ if name not in IN_TABLES}
     return Index(variants=tuple(_variants(file, layouts, keys)), blobs=blobs, **said)
 
 

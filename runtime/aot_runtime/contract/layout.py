@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
 from .dtypes import DTYPES
-from .overlap import is_nested
 from .records import Op, Tensor
 
 Shape = tuple[int, ...]
 
 ALIGNMENT = 16
 """Bytes that addresses and strides must be multiples of to count as aligned: the widest load or store of a lane."""
+
+RANGE_32 = 2**31
+"""Reach of 32-bit offsets: in bytes for `tt.pointer_range`, in elements for kernels without 64-bit offsets."""
 
 
 class Layout:
@@ -65,6 +67,11 @@ class Layout:
         return size
 
     @property
+    def fits_32_bits(self) -> bool:
+        """True if all bytes lie less than 2**31 bytes behind the address, as `tt.pointer_range` of 32 takes it."""
+        return self.low >= 0 and self.high * self.itemsize < RANGE_32
+
+    @property
     def packed_order(self) -> Shape | None:
         """The dims from outermost to innermost if the array fills its memory without gaps or overlap, else None."""
         order = sorted(range(len(self.shape)), key=lambda dim: (-self.strides[dim], dim))
@@ -79,7 +86,7 @@ class Layout:
 
     @property
     def is_nested(self) -> bool:
-        """True if no two elements share memory, by the rule of `overlap.is_nested`."""
+        """True if no two elements share memory, by the rule of `is_nested`."""
         return is_nested(self.shape, self.strides)
 
     def __repr__(self) -> str:
@@ -137,8 +144,11 @@ def packing_order(tensor: Tensor, rank: int, like: Shape = (), innermost: int | 
     """Return the order of dims (outermost first) in which an array for a tensor is packed.
 
     Contiguous dims are innermost; the others stay in place. If several dims may be the innermost, it is `innermost`,
-    else the one with the smallest stride in `like`. Returns None if `rank` differs from the tensor's.
+    else the one with the smallest stride in `like`. An array for a pointer keeps its order of dims. Returns None if
+    `rank` differs from the tensor's.
     """
+    if tensor.pointer:
+        return tuple(sorted(range(rank), key=lambda dim: (-like[dim], dim))) if like else tuple(range(rank))
     if rank != len(tensor.shape):
         return None
     last = tensor.contiguous
@@ -147,3 +157,20 @@ def packing_order(tensor: Tensor, rank: int, like: Shape = (), innermost: int | 
     elif tensor.innermost:
         last = (min(tensor.innermost, key=lambda dim: abs(like[dim])) if like else tensor.innermost[0],)
     return contiguous_order(rank, last)
+
+
+def is_nested(shape: Sequence[int], strides: Sequence[int], itemsize: int = 1) -> bool:
+    """Return True if each stride is larger than the reach of all smaller ones, so that no two elements share memory.
+
+    Slices, transposes and reshapes of packed arrays are nested. Shape (2, 3) with strides (3, 2) is not, though its
+    elements are distinct: the test is conservative.
+
+    Args:
+        itemsize: size of an element, in the unit of the strides.
+    """
+    reach = 0
+    for step, extent in sorted((abs(step), extent) for step, extent in zip(strides, shape, strict=True) if extent != 1):
+        if step < reach + itemsize:
+            return 0 in shape
+        reach += step * (extent - 1)
+    return True

@@ -26,9 +26,9 @@ Names = dict[str, type]
 Known = Mapping[str, type]
 """The names that an expression may read, with their types."""
 
-RESERVED = frozenset(
-    {"num_cus", "aligned", "stream", "extent", *EXPRESSION_NAMES, *expressions.FUNCTIONS, *expressions._QUERIES}
-) | frozenset(keyword.kwlist)
+RESERVED = frozenset({"num_cus", "aligned", "stream", "extent", *EXPRESSION_NAMES, *expressions.FUNCTIONS}) | frozenset(
+    keyword.kwlist
+)
 RESERVED_OPS = frozenset(
     {"arch", "device", "explain", "id", "index", "load", "name", "ops", "path", "preload", "selftest", "version"}
 )
@@ -154,7 +154,7 @@ class Scope(msgspec.Struct, frozen=True):
     def check_queries(self, expression: expressions.Expression) -> None:
         """Raise `ExpressionError` if a layout query is not a single dim of its tensor."""
         for function, subject, *rest in expression.queries:
-            if function in expressions.LAYOUT_QUERIES:
+            if function in expressions.DIM_QUERIES:
                 stride_position(self.subjects[str(subject)], rest[0])
 
     def expressions(self, op: Op) -> Iterator[tuple[Path, str, Known]]:

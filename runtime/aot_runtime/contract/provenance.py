@@ -7,6 +7,10 @@ from __future__ import annotations
 
 import msgspec
 
+from aot_runtime.errors import BundleError
+
+from .records import INDEX, NO_PROVENANCE, Index
+
 PREDICATE_TYPE = "https://slsa.dev/provenance/v1"
 BUILD_TYPE = "urn:aotbuild:build:1"
 BUILDER = "urn:aotbuild:builder"
@@ -62,3 +66,18 @@ class Provenance(_Part, frozen=True):
 
     build_definition: BuildDefinition
     run_details: RunDetails
+
+
+def decode_provenance(index: Index) -> Provenance | None:
+    """Return a bundle's provenance, or None if it was not recorded. Raises `BundleError` if it is malformed."""
+    if not bytes(index.provenance):
+        return None
+    try:
+        return msgspec.json.decode(index.provenance, type=Provenance)
+    except msgspec.MsgspecError as error:
+        raise BundleError(f"the provenance in {INDEX} is malformed: {error}") from None
+
+
+def encode_provenance(provenance: Provenance | None) -> msgspec.Raw:
+    """Return a provenance as canonical JSON, for `Index.provenance`."""
+    return NO_PROVENANCE if provenance is None else msgspec.Raw(msgspec.json.encode(provenance, order="deterministic"))

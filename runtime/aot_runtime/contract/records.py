@@ -6,20 +6,20 @@ index as `bundle.json`.
 
 from __future__ import annotations
 
-import math
-from collections.abc import Callable
-from typing import TYPE_CHECKING, Annotated, Any, Literal
+from typing import TYPE_CHECKING, Annotated, Literal
 
 import msgspec
 
-from .provenance import Provenance
-
 INDEX = "bundle.json"
-SIGNATURE = f"{INDEX}.sig"
-"""File in a bundle with the signature of its index by a key."""
-SIGSTORE = f"{INDEX}.sigstore.json"
-"""File in a bundle with the sigstore signature of its index, named as sigstore's tools name it."""
-SIGNATURES = (SIGNATURE, SIGSTORE)
+
+
+def signature_names(file: str) -> tuple[str, str]:
+    """Return the names of the files with a file's signature by a key, and by sigstore, as its tools name it."""
+    return f"{file}.sig", f"{file}.sigstore.json"
+
+
+SIGNATURE, SIGSTORE = SIGNATURES = signature_names(INDEX)
+"""Files in a bundle with the signatures of its index."""
 CODE_FOLDER, SELFTEST_FOLDER = "code", "selftest"
 TEXT_FILES = (
     "include/{name}.h", "include/{name}_variants.h", "src/{name}.c", "lib/cmake/{name}/{name}Config.cmake",
@@ -50,7 +50,7 @@ Value = bool | Int | float | str
 if TYPE_CHECKING:
     StoredValue = Value
     _Limit = float | None
-else:  # as in a file; `numbers` replaces each `Infinity` by its float
+else:  # as in a file; `index_encoding.numbers` replaces each `Infinity` by its float
     StoredValue = Value | Infinity
     _Limit = float | None | Infinity
 
@@ -101,6 +101,7 @@ class Tensor(Record, frozen=True):
         range: least and largest allowed value, expressions of dims and scalars; empty: no limit.
         in_place: inputs that may be passed as this output: same address, shape and strides.
         zero: the output is packed, and is zeroed in stream order before the first launch.
+        pointer: an array of any shape, which may overlap others: the kernel's own arguments say how it lies.
     """
 
     name: str
@@ -117,6 +118,7 @@ class Tensor(Record, frozen=True):
     range: tuple[str, ...] = ()
     in_place: tuple[str, ...] = ()
     zero: bool = False
+    pointer: bool = False
     doc: str = ""
 
     @property
@@ -221,7 +223,7 @@ class Denied(Record, frozen=True):
 
     Attributes:
         when: condition that they meet.
-        reason: the manifest's reason; empty if it gives none, as for `exclude` and `include`.
+        reason: the manifest's reason; empty if it gives none, as for `exclude`, `include` and `specialisations`.
     """
 
     when: str
@@ -403,6 +405,9 @@ class Target(Record, frozen=True):
     warp_size: Int
 
 
+NO_PROVENANCE = msgspec.Raw()
+
+
 class Index(Record, frozen=True):
     """The index of a bundle.
 
@@ -412,7 +417,7 @@ class Index(Record, frozen=True):
         toolchain: component → version.
         blobs: code objects by key.
         version: the manifest's version; empty if it has none.
-        provenance: inputs of the build; None if they were not recorded.
+        provenance: JSON of the inputs of the build, see `provenance`; empty if they were not recorded.
     """
 
     format: Int
@@ -426,51 +431,4 @@ class Index(Record, frozen=True):
     blobs: dict[str, Blob]
     selftest: tuple[Case, ...] = ()
     version: str = ""
-    provenance: Provenance | None = None
-
-
-def encode_json(value: Any) -> bytes:
-    """Encode records or plain data as canonical JSON, infinite floats as `Infinity`. Raises ValueError for NaN."""
-    plain = msgspec.json.encode(value, order="deterministic")  # non-finite floats become null
-    return msgspec.json.encode(spelled(value), order="deterministic") if b"null" in plain else plain
-
-
-def spelled(value: Any) -> Any:
-    """Replace each infinite float of records or plain data by an `Infinity`. Raises ValueError for NaN."""
-    return _mapped(value, _spelled_float)
-
-
-def _spelled_float(value: Any) -> Any:
-    if not isinstance(value, float) or math.isfinite(value):
-        return value
-    if math.isnan(value):
-        raise ValueError("NaN cannot be in an index")
-    return Infinity("inf" if value > 0 else "-inf")
-
-
-def numbers(value: Any) -> Any:
-    """Replace each `Infinity` in records or plain data by its float."""
-    return _mapped(value, _number)
-
-
-def _number(value: Any) -> Any:
-    return float(value.float) if isinstance(value, Infinity) else value
-
-
-def _mapped(value: Any, leaf: Callable[[Any], Any]) -> Any:
-    """Apply `leaf` to all values that are not containers.
-
-    Unchanged parts are returned as the same objects, since `omit_defaults` compares by identity.
-    """
-    match value:
-        case dict():
-            items = {key: _mapped(item, leaf) for key, item in value.items()}
-            return items if any(items[key] is not value[key] for key in items) else value
-        case list() | tuple():
-            members = tuple(_mapped(item, leaf) for item in value)
-            return members if any(new is not old for new, old in zip(members, value, strict=True)) else value
-        case Record():
-            fields = tuple(getattr(value, name) for name in value.__struct_fields__)
-            changed = _mapped(fields, leaf)
-            return value if changed is fields else type(value)(*changed)
-    return leaf(value)
+    provenance: msgspec.Raw = NO_PROVENANCE

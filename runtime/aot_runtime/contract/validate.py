@@ -121,6 +121,8 @@ def _tensor_faults(op: Op, tensor: Tensor, inputs: Mapping[str, Tensor]) -> Iter
             yield Fault((*path, key), f"dims {list(positions)} are not the tensor's")
     if tensor.contiguous and tensor.innermost:
         yield Fault((*path, "innermost"), "a tensor has `contiguous` or `innermost` dims, not both")
+    if tensor.pointer and (tensor.shape or tensor.role == "output"):
+        yield Fault((*path, "pointer"), "a pointer has no shape, and is an input or an inout")
     if tensor.zero and tensor.role != "output":
         yield Fault((*path, "zero"), f"only an output is zeroed before the launches; this is an {tensor.role}")
     elif tensor.zero and tensor.in_place:

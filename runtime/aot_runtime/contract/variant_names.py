@@ -12,6 +12,7 @@ from typing import Any
 
 from . import records
 from .dtypes import DTYPES
+from .index_encoding import encode_json
 from .names import axis_names
 
 HASH_LENGTH = 12
@@ -28,7 +29,7 @@ def identifier(*parts: str) -> str:
 
 def digest(key: Any, length: int) -> str:
     """Return the first `length` hex digits of the SHA-256 of plain data."""
-    return hashlib.sha256(records.encode_json(key)).hexdigest()[:length]
+    return hashlib.sha256(encode_json(key)).hexdigest()[:length]
 
 
 def prefix_of(index: records.Index) -> str:

@@ -5,14 +5,17 @@ from __future__ import annotations
 import contextlib
 import threading
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from aot_runtime.contract.records import Variant
 from aot_runtime.errors import DeviceError, DriverCallError
 from aot_runtime.logs import log
 
-from .drivers.base import handle_of
+from .drivers import handle_of
 from .holdings import Holding
-from .streams import StreamDevice
+
+if TYPE_CHECKING:
+    from .protocol import DeviceLike
 
 
 class Code:
@@ -29,7 +32,7 @@ class Code:
         streams: streams that kernels were launched on, besides the default stream.
     """
 
-    def __init__(self, device: StreamDevice, read: Callable[[str], bytes], path: Callable[[str], object]):
+    def __init__(self, device: DeviceLike, read: Callable[[str], bytes], path: Callable[[str], object]):
         self.streams: set[int] = set()
         self._device, self._read, self._path = device, read, path
         self._lock = threading.RLock()
@@ -69,7 +72,7 @@ class Code:
 class _Module:
     """The owner of one code object."""
 
-    def __init__(self, device: StreamDevice, image: bytes, streams: set[int]):
+    def __init__(self, device: DeviceLike, image: bytes, streams: set[int]):
         holding = device.holdings.hold(_ModuleHolding, self)
         holding.owner_device, holding.streams = device, streams
         self.handle = device.driver.load_module(device.index, image, device.holdings.add(holding))
@@ -77,7 +80,7 @@ class _Module:
 
 class _ModuleHolding(Holding):
     __slots__ = ("owner_device", "streams")
-    owner_device: StreamDevice
+    owner_device: DeviceLike
     streams: set[int]
 
     def give_back(self) -> None:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
@@ -15,14 +15,15 @@ from aot_runtime.errors import ArgumentError, CaptureError
 from aot_runtime.texts import shown
 
 from .array import DeviceArray
-from .drivers.base import DeviceProperties, Driver
+from .drivers import DeviceProperties
 from .holdings import Holdings
 from .identity import Shared
 from .memory import DeviceMemory, MemoryStats
-from .streams import Event, Stream, StreamLike, foreign_handle
 
 if TYPE_CHECKING:
+    from .drivers.protocol import Driver
     from .graph import Graph
+    from .streams import Event, Stream, StreamLike
 
 
 class Device(Shared):
@@ -131,10 +132,14 @@ class Device(Shared):
 
     def stream(self) -> Stream:
         """Return a new stream."""
+        from .streams import Stream
+
         return Stream(self)
 
     def event(self, stream: StreamLike | None = None) -> Event:
         """Return a new event recorded on a stream."""
+        from .streams import Event
+
         return Event(self, stream)
 
     def synchronize(self, stream: StreamLike | None = None) -> None:
@@ -164,11 +169,18 @@ class Device(Shared):
         """Return the handle of a stream: a `Stream`, an integer, None (the default stream), or a foreign stream."""
         if stream is None:
             return 0
-        if isinstance(stream, Stream):
+        kind, foreign_handle = self._streams
+        if isinstance(stream, kind):
             if stream.device is not self:
                 raise ArgumentError(f"the stream belongs to {stream.device}, the arrays are on {self}")
             return stream.handle
         return foreign_handle(stream)
+
+    @cached_property
+    def _streams(self) -> tuple[type[Stream], Callable[[Any], int]]:
+        from .streams import Stream, foreign_handle
+
+        return Stream, foreign_handle
 
     # Host memory
 

@@ -1,54 +1,25 @@
-"""Export a `DeviceArray` by DLPack: its own memory, or a copy if requested or needed."""
+"""Export a `DeviceArray`: by DLPack its own memory, or a copy if requested or needed; by `__cuda_array_interface__`."""
 
 from __future__ import annotations
 
-from typing import Any, Protocol
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
-
-from aot_runtime.contract.layout import Layout
+from aot_runtime.contract.dtypes import numpy_dtype
 
 from .dlpack import CPU, VERSION, Exchanged, export_capsule
-from .drivers.base import Driver
-from .memory import DeviceMemory
+
+if TYPE_CHECKING:
+    from .protocol import ArrayLike
 
 
-class ExportDevice(Protocol):
-    """The interface that an export needs of an array's device."""
-
-    driver: Driver
-    index: int
-    memory: DeviceMemory
-
-    def array(self, host: Any) -> Exportable:
-        """Copy a numpy array to the device, packed."""
-
-    def handle(self, stream: Any) -> int:
-        """Return the handle of a stream. Raises `ArgumentError`."""
-
-
-class Exportable(Protocol):
-    """The interface that an export needs of an array. See `DeviceArray`."""
-
-    ptr: int
-    layout: Layout
-
-    @property
-    def device(self) -> ExportDevice:
-        """The array's device."""
-
-    def numpy(self) -> np.ndarray[Any, Any]:
-        """Return a copy in host memory."""
-
-
-def dlpack_device(array: Exportable) -> tuple[int, int]:
+def dlpack_device(array: ArrayLike) -> tuple[int, int]:
     """Return DLPack's (device type, device id) of a default export. Emulated memory is exported to the CPU."""
     kind = array.device.driver.dlpack_device
     return CPU if kind is None else (kind, array.device.index)
 
 
 def export_array(
-    array: Exportable,
+    array: ArrayLike,
     stream: int | None,
     max_version: tuple[int, int] | None,
     dl_device: tuple[int, int] | None,
@@ -78,7 +49,23 @@ def export_array(
     return export_capsule(own, versioned, copied=bool(copy))
 
 
-def _host_copy(array: Exportable) -> Exchanged:
+def _host_copy(array: ArrayLike) -> Exchanged:
     host = array.numpy()
     strides = tuple(stride // host.itemsize for stride in host.strides)
     return Exchanged(host.__array_interface__["data"][0], array.layout.dtype, host.shape, strides, host, CPU)
+
+
+def array_interface(array: ArrayLike) -> dict[str, Any]:
+    """Return the value of `__cuda_array_interface__`, version 3. Raises AttributeError if the array has none."""
+    layout, dtype = array.layout, numpy_dtype(array.layout.dtype)
+    if array.device.driver.dlpack_device is None:
+        raise AttributeError(f"{array.device} has no GPU memory; use __dlpack__ or numpy(), which copy")
+    if dtype.isbuiltin != 1:  # an ml_dtypes dtype, whose type string is misleading
+        raise AttributeError(f"__cuda_array_interface__ does not support {layout.dtype}; use __dlpack__")
+    return {
+        "shape": layout.shape,
+        "typestr": dtype.str,
+        "data": (array.ptr, not layout.writeable),
+        "strides": tuple(stride * layout.itemsize for stride in layout.strides),
+        "version": 3,
+    }

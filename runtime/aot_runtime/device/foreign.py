@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from contextlib import contextmanager
 from types import SimpleNamespace
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -13,11 +13,14 @@ from aot_runtime.contract.dtypes import DTYPES, numpy_dtype
 from aot_runtime.contract.layout import ALIGNMENT, make_layout, packed_strides
 from aot_runtime.errors import AotError, ArgumentError, DriverCallError
 
-from .array import ArrayDevice, DeviceArray
+from .array import DeviceArray
 from .dlpack import HOST_DEVICES, VERSION, import_capsule
 
+if TYPE_CHECKING:
+    from .protocol import DeviceLike
 
-def wrap_foreign(device: ArrayDevice, foreign: Any) -> DeviceArray:
+
+def wrap_foreign(device: DeviceLike, foreign: Any) -> DeviceArray:
     """Return a `DeviceArray` over another library's array. Raises `ArgumentError` if it is not on this device."""
     if isinstance(foreign, DeviceArray) and foreign.layout.device == device.key:
         return foreign
@@ -25,7 +28,7 @@ def wrap_foreign(device: ArrayDevice, foreign: Any) -> DeviceArray:
         return _wrapped(device, foreign)
 
 
-def _wrapped(device: ArrayDevice, foreign: Any) -> DeviceArray:
+def _wrapped(device: DeviceLike, foreign: Any) -> DeviceArray:
     if hasattr(foreign, "__dlpack__") and hasattr(foreign, "__dlpack_device__"):
         return _from_dlpack(device, foreign)
     interface = getattr(foreign, "__cuda_array_interface__", None)
@@ -56,7 +59,7 @@ def host_array(foreign: Any) -> np.ndarray[Any, Any] | None:
     return np.asarray(SimpleNamespace(__array_interface__=memory, owner=taken.owner)).view(numpy_dtype(taken.dtype))
 
 
-def _from_dlpack(device: ArrayDevice, foreign: Any) -> DeviceArray:
+def _from_dlpack(device: DeviceLike, foreign: Any) -> DeviceArray:
     where = _device_of(foreign)
     if where[0] in HOST_DEVICES:
         raise ArgumentError(f"the array is in host memory, not on {device}; Device.array makes a copy of it")
@@ -96,7 +99,7 @@ def _library_errors(foreign: Any) -> Iterator[None]:
         raise ArgumentError(f"{type(foreign).__name__} cannot be imported: {reason}") from error
 
 
-def _from_interface(device: ArrayDevice, foreign: Any, interface: dict[str, Any]) -> DeviceArray:
+def _from_interface(device: DeviceLike, foreign: Any, interface: dict[str, Any]) -> DeviceArray:
     dtype = np.dtype(interface["typestr"])
     name = dtype.name
     if name not in DTYPES or not dtype.isnative:

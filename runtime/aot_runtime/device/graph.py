@@ -2,13 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from aot_runtime.errors import CaptureError, DeviceError
 
-from .drivers.base import handle_of
+from .drivers import handle_of
 from .identity import OneOfAKind
-from .streams import StreamDevice, StreamLike
+from .streams import StreamLike
+
+if TYPE_CHECKING:
+    from .protocol import DeviceLike
 
 
 class Graph(OneOfAKind):
@@ -18,7 +21,7 @@ class Graph(OneOfAKind):
     change between replays. The graph owns the workspaces of its calls and keeps their code loaded.
     """
 
-    def __init__(self, device: StreamDevice, stream: int):
+    def __init__(self, device: DeviceLike, stream: int):
         self.device = device
         self.handle = 0
         self.is_over = self._is_ending = False
@@ -85,6 +88,6 @@ class _Workspace:
 
     __slots__ = ("__weakref__", "address")
 
-    def __init__(self, device: StreamDevice, nbytes: int):
+    def __init__(self, device: DeviceLike, nbytes: int):
         made = device.holdings.hold_handle(self, device.driver.free_now)
         self.address = device.driver.allocate_now(device.index, nbytes, made)

@@ -22,7 +22,7 @@ from weakref import ref
 from aot_runtime.errors import DeviceError
 from aot_runtime.logs import log
 
-from .drivers.base import handle_of
+from .drivers import handle_of
 
 _H = TypeVar("_H", bound="Holding")
 

@@ -14,14 +14,17 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from typing import NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple, Protocol
 from weakref import WeakSet
 
 from aot_runtime.errors import CaptureError, DeviceError, DeviceMemoryError, DriverCallError
 from aot_runtime.logs import log
 
-from .drivers.base import Driver, handle_of
+from .drivers import handle_of
 from .holdings import Holding, Holdings
+
+if TYPE_CHECKING:
+    from .drivers.protocol import Driver
 
 GRANULE = 512
 """Sizes are rounded up to this many bytes."""

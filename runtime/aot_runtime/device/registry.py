@@ -5,13 +5,16 @@ from __future__ import annotations
 import threading
 from collections.abc import Collection, Iterable
 from functools import cache
+from typing import TYPE_CHECKING
 
 from aot_runtime.contract.arch import arch_of
 from aot_runtime.errors import ArchMismatchError, DeviceError
 
 from .device import Device
 from .drivers import EMULATOR, GPUS, device_for_arch, driver_for_arch, open_driver
-from .drivers.base import Driver
+
+if TYPE_CHECKING:
+    from .drivers.protocol import Driver
 
 _REGISTRY_LOCK = threading.Lock()
 WITHOUT_A_GPU = "without a GPU, the device 'emulator' runs bundles for AMD GPUs (pip install 'aotbuild[emulator]')"

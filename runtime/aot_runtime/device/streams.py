@@ -2,27 +2,15 @@
 
 from __future__ import annotations
 
-from typing import Any, NoReturn, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
 from aot_runtime.errors import ArgumentError
 from aot_runtime.texts import shown
 
-from .drivers.base import Driver
-from .holdings import Holdings
 from .identity import OneOfAKind
-from .memory import DeviceMemory
 
-
-class StreamDevice(Protocol):
-    """The interface that streams, events and graphs need of their device."""
-
-    driver: Driver
-    index: int
-    memory: DeviceMemory
-    holdings: Holdings
-
-    def handle(self, stream: Any) -> int:
-        """Return the handle of a stream."""
+if TYPE_CHECKING:
+    from .protocol import DeviceLike
 
 
 class SupportsCudaStream(Protocol):
@@ -43,7 +31,7 @@ class SupportsCudaStreamHandle(Protocol):
 class Stream(OneOfAKind):
     """A queue of work on a device, ordered with the default stream. It is destroyed with its object."""
 
-    def __init__(self, device: StreamDevice):
+    def __init__(self, device: DeviceLike):
         self.device = device
         holding = device.memory.hold_stream(self)
         with device.holdings.lock:  # `settle` must not destroy an older stream with the same handle meanwhile
@@ -122,7 +110,7 @@ def _handle_said(stream: Any) -> tuple[Any, Any]:
 class Event(OneOfAKind):
     """A point in a stream's work, recorded when the object is created."""
 
-    def __init__(self, device: StreamDevice, stream: StreamLike | None = None):
+    def __init__(self, device: DeviceLike, stream: StreamLike | None = None):
         self.device = device
         made = device.holdings.hold_handle(self, device.driver.destroy_event)
         self.handle = device.driver.create_event(device.index, made)

@@ -17,7 +17,7 @@ from aot_runtime.bundle.statement import (
     read_signature_file,
     signed_bytes,
 )
-from aot_runtime.contract.records import INDEX, SIGNATURE, SIGSTORE, Index
+from aot_runtime.contract.records import INDEX, Index, signature_names
 from aot_runtime.errors import TrustError
 
 from .identities import verify_identity
@@ -47,58 +47,65 @@ def read_trusted_index(place: Place, policy: TrustPolicy) -> Index:
     return index
 
 
-def check_signature(source: Source, data: bytes, policy: TrustPolicy) -> Signed:
+def check_signature(source: Source, data: bytes, policy: TrustPolicy, file: str = INDEX) -> Signed:
     """Return the first signature that a policy accepts.
+
+    Args:
+        data: content of the signed file.
+        file: its name, with which those of its signatures begin.
 
     Raises `TrustError` if none is accepted, with the reason of the first one.
     """
     refused: list[TrustError] = []
     for check in (_by_key, _by_identity):
         try:
-            signed = check(source, policy, data)
+            signed = check(source, policy, data, file)
         except TrustError as error:
             refused.append(error)
             continue
         if signed is not None:
             return signed
     if not refused:
-        raise TrustError(f"bundle {source.path} is not signed: it has no {SIGNATURE}, and no {SIGSTORE}", "unsigned")
+        names = " and no ".join(signature_names(file))
+        raise TrustError(f"{source.path} is not signed: it has no {names}", "unsigned")
     faults = "; and ".join(map(str, refused))
-    raise TrustError(f"bundle {source.path} is not trusted: {faults}", refused[0].reason)
+    raise TrustError(f"{source.path} is not trusted: {faults}", refused[0].reason)
 
 
-def _by_key(source: Source, policy: TrustPolicy, data: bytes) -> Signed | None:
-    content = read_signature_file(source, SIGNATURE)
+def _by_key(source: Source, policy: TrustPolicy, data: bytes, file: str) -> Signed | None:
+    name, _ = signature_names(file)
+    content = read_signature_file(source, name)
     if content is None:
         return None
-    envelope = decode_envelope(content, source.path / SIGNATURE)
+    envelope = decode_envelope(content, source.path / name)
     key = policy.find_key(envelope.signature.keyid)
     if not is_signed_by(key.public, envelope.signature.sig, signed_bytes(envelope.payload_type, envelope.payload)):
-        raise TrustError(f"the signature in {SIGNATURE} is not one of {key} over this statement", "signature")
-    statement = decode_statement(envelope.payload, source.path / SIGNATURE)
-    check_digest(data, statement, SIGNATURE)
+        raise TrustError(f"the signature in {name} is not one of {key} over this statement", "signature")
+    statement = decode_statement(envelope.payload, source.path / name)
+    check_digest(data, statement, name, file)
     policy.accept(key, statement.predicate)
-    return Signed(SIGNATURE, statement, key)
+    return Signed(name, statement, key)
 
 
-def _by_identity(source: Source, policy: TrustPolicy, data: bytes) -> Signed | None:
-    content = read_signature_file(source, SIGSTORE)
+def _by_identity(source: Source, policy: TrustPolicy, data: bytes, file: str) -> Signed | None:
+    _, name = signature_names(file)
+    content = read_signature_file(source, name)
     if content is None:
         return None
-    found = verify_identity(content, source.path / SIGSTORE, policy)
-    statement = decode_statement(found.payload, source.path / SIGSTORE)
-    check_digest(data, statement, SIGSTORE)
+    found = verify_identity(content, source.path / name, policy)
+    statement = decode_statement(found.payload, source.path / name)
+    check_digest(data, statement, name, file)
     policy.accept(found.identity, statement.predicate, found.issued)
-    return Signed(SIGSTORE, statement, found.identity)
+    return Signed(name, statement, found.identity)
 
 
-def check_digest(data: bytes, statement: Statement, file: str) -> None:
-    """Check that a statement has the digest of these index bytes. Raises `TrustError`."""
-    said, found = statement.digests.get(INDEX, ""), hashlib.sha256(data).hexdigest()
+def check_digest(data: bytes, statement: Statement, signature: str, file: str = INDEX) -> None:
+    """Check that a statement has the digest of a file's content, by default the index's. Raises `TrustError`."""
+    said, found = statement.digests.get(file, ""), hashlib.sha256(data).hexdigest()
     if said != found:
         raise TrustError(
-            f"{file} is about another {INDEX}, of sha256 {said[:12]}, while this one's is {found[:12]}: "
-            "the bundle was altered, or the signature is another's",
+            f"{signature} is about another {file}, of sha256 {said[:12]}, while this one's is {found[:12]}: "
+            f"{'the bundle' if file == INDEX else file} was altered, or the signature is another's",
             "altered",
         )
 

@@ -15,11 +15,10 @@ from aot_runtime.bundle.reading import read_index
 from aot_runtime.contract.records import Index
 from aot_runtime.errors import TrustError
 
+from . import VARIABLE
+
 if TYPE_CHECKING:
     from .policy import TrustPolicy
-
-VARIABLE = "AOTBUNDLE_TRUST"
-"""Environment variable: path of the default policy file."""
 
 
 def index_reader(trust: TrustPolicy | str | os.PathLike[str] | None = None) -> Callable[[Place], Index]:

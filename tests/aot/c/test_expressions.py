@@ -11,10 +11,9 @@ from typing import Any
 import pytest
 
 from aot.manifest.loading import load_manifest
-from aot.plan.bundles import _all_option_names
+from aot.plan.bundles import all_option_names
 from aot.plan.contract import build_contract
-from aot_runtime.contract.evaluation import evaluator
-from aot_runtime.contract.expressions import FUNCTIONS, parse, query_name
+from aot_runtime.contract.expressions import FUNCTIONS, evaluator, parse, query_name
 from aot_runtime.contract.names import Scope
 from aot_runtime.errors import ExpressionError
 from tests.support.c_interface.evaluating import EvaluatedInC, FaultError
@@ -93,7 +92,7 @@ def shipped(*manifests: str) -> dict[str, dict[str, type]]:
     found: dict[str, dict[str, type]] = {}
     for manifest in manifests:
         for source in load_manifest(ROOT / f"manifests/{manifest}.yaml").sources:
-            op = build_contract(source.manifest, source.name, "gfx942", _all_option_names())
+            op = build_contract(source.manifest, source.name, "gfx942", all_option_names())
             for _, text, known in Scope.of(op).expressions(op):
                 read = parse(text)
                 queries = {

@@ -138,6 +138,7 @@ def test_two_bundles_of_two_architectures_in_one_program(tmp_path: Path):
 
 
 def test_a_program_by_pkg_config(hip_double: DoubleLibrary, tmp_path: Path):
+    hip_double.only("the program is run by the system's dynamic loader")
     if shutil.which("pkg-config") is None:
         pytest.skip("no pkg-config")
     write(tmp_path / "built", sample_index())
@@ -157,6 +158,7 @@ def test_a_program_by_pkg_config(hip_double: DoubleLibrary, tmp_path: Path):
 @pytest.mark.parametrize(("languages", "suffix"), [pytest.param("C", "c", marks=pytest.mark.slow), ("CXX", "cpp")])
 def test_a_program_by_cmake(hip_double: DoubleLibrary, tmp_path: Path, languages: str, suffix: str):
     """The program looks the driver up, or links it; a project of C++ alone compiles the source as C++."""
+    hip_double.only("the program is run by the system's dynamic loader")
     if shutil.which("cmake") is None:
         pytest.skip("no cmake")
     write(tmp_path / "built", sample_index())

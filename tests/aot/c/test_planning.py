@@ -16,7 +16,7 @@ from aot.manifest.loading import load_manifest
 from aot.plan.bundles import plan_bundle
 from aot.targets import parse_arch
 from aot_runtime.bundle.reading import read_index
-from aot_runtime.call.decision import Decision, LaunchDecision
+from aot_runtime.call.choosing import Decision, LaunchDecision
 from aot_runtime.call.launches import kernarg_image
 from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.contract.records import Blob, Index, Op

@@ -18,7 +18,7 @@ pick: return_top -> @pck: return_top, pick: return_top -> unknown key 'pck'; did
 BLOCK == 64, options: { -> BLOCK == 64, @option: {}, options: { -> unknown key 'option'; did you mean 'options'?
 - kernel: k.py:scale_rows\n        grid: [rows]\n -> - @kernel: k.py:scale_rows\n
  -> S.launches.0: the key 'grid' is missing
-top: {shape: [rows], dtype -> @top: {dtype -> S.tensors.top: the key 'shape' is missing
+top: {shape: [rows], dtype -> @top: {dtype -> S.tensors.top: a tensor has a `shape`, unless it is a `pointer`
 dtype: float32, role -> @dtype: 32, role -> S.tensors.top.dtype: expected text (given: 32)
 role: output, when -> @role: outptu, when
  -> S.tensors.top.role: Input should be 'input', 'output' or 'inout' (given: 'outptu')

@@ -44,8 +44,8 @@ FAULTS = """
 {@scale_row: []} -> no launch 'scale_row' in op 'scale'; did you mean 'scale_rows'?
 {scale_rows: [{blocks: {@WIDTH: [4]}}]} -> tuning.0.launches.scale_rows.0.blocks.WIDTH: expected true or false or a
  whole number or a number or text (given: a list)
-{scale_rows: [{name: base, @BLOCK: 4}]} -> unknown key 'BLOCK'; known: blocks, from_kernel, measured, modelled, name,
- options, when
+{scale_rows: [{name: base, @BLOCK: 4}]} -> unknown key 'BLOCK'; known: blocks, constants, from_kernel, measured,
+ modelled, name, options, signature, when
 {scale_rows: [{name: base, options: {@num_warp: 4}}]}
  -> op 'scale': config 'base': unknown compiler option 'num_warp'; did you mean 'num_warps'?
 {scale_rows: [{name: base, @when: rows >, blocks: {WIDTH: 1}}]}

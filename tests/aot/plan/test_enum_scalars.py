@@ -5,6 +5,7 @@ from pathlib import Path
 import pytest
 
 from aot_runtime.contract.expressions import parse
+from aot_runtime.contract.partial_evaluation import evaluate
 from tests.support.building.bindings import Bindings, with_bind
 from tests.support.building.projects import EVERYTHING, check_fault, contract, edit
 
@@ -14,7 +15,7 @@ NUMBERED = edit(EVERYTHING, ("values: [fast, exact], default", "values: {fast: 0
 
 def numbers(expression: str) -> dict[str, int]:
     """Return the value of an expression for each choice."""
-    return {mode: parse(expression).evaluate({"mode": mode}) for mode in NUMBERS}
+    return {mode: evaluate(parse(expression), {"mode": mode}) for mode in NUMBERS}
 
 
 def test_names_and_numbers_of_a_choice(tmp_path: Path):

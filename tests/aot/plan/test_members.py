@@ -72,7 +72,7 @@ def test_a_function_and_what_it_captures(tmp_path: Path):
         ("mod.operands.2", "i32", "cols"),
         ("mod.operands.3", "fp32", "factor"),
     ]
-    assert bound_functions(bindings.launch) == {"mod": "kernels/mods.py:shifted"}
+    assert bound_functions(bindings.launch) == {"kernels/mods.py:shifted": "mod"}
     job = bindings.job(X, MOD, "BLOCK", BIASED=True)
     assert [name for name, _ in job.signature] == [*(f"x.{field}" for field in X.split()[1:]), function.name,
                                                    *(item.name for item in operands), "BLOCK"]  # fmt: skip

@@ -206,6 +206,6 @@ def tune_over_double(words: list[str]) -> None:
     from aot.cli import main
     from tests.support.emulated_launches import EmulatedLaunches
 
-    launches = EmulatedLaunches(keep=False)  # it holds the callback
+    launches = EmulatedLaunches()  # it holds the callback
     main([*words, "--margin", "0"], standalone_mode=False)
     del launches

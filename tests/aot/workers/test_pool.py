@@ -50,7 +50,7 @@ def test_results_come_as_they_complete_and_a_failure_stops_nothing(tmp_path: Pat
     with WarmPool(2) as pool:
         go = tmp_path / "go"
         found = results(pool, f"until:{go}", "echo:a", "fail:no registers", "raise:oops", f"touch:{go}")
-        built = dict(run_jobs(kernels, pool))
+        built = dict(run_jobs(kernels, pool, compile_job))
     assert [verb.partition(":")[0] for verb, _ in found][:3] == ["echo", "fail", "raise"]
     by_verb = {verb.partition(":")[0]: result for verb, result in found}
     assert by_verb["fail"] == CompileFailure("no registers", "Traceback of no registers")
@@ -64,7 +64,7 @@ def test_any_executor_will_do(executor: type[ThreadPoolExecutor] | type[ProcessP
     """In threads, compiles take turns, since Triton's settings belong to the process."""
     work = [jobs.softmax(arch, block) for arch in ("gfx942", "sm_90") for block in (64, 128)]
     with executor(2) as pool:
-        found = dict(run_jobs(work, pool))
+        found = dict(run_jobs(work, pool, compile_job))
     assert [type(found[job]) for job in work] == [CompiledKernel] * 4
     assert all(found[job].metadata.symbol == "softmax" for job in work)
 
@@ -88,7 +88,7 @@ def test_a_crash_is_retried_once(tmp_path: Path):
     doomed = jobs.softmax("sm_100", options=(("ptx_version", 80),))
     with WarmPool(1) as pool:
         found = dict(results(pool, f"crash_once:{once}", f"die:{always}", "echo:fine"))
-        ((_, failure),) = run_jobs([doomed], pool)
+        ((_, failure),) = run_jobs([doomed], pool, compile_job)
     killed = CompileFailure("the compiler process was killed by SIGKILL")
     assert found == {"echo:fine": "fine", f"crash_once:{once}": "second", f"die:{always}": killed}
     assert always.read_text() == "xx"

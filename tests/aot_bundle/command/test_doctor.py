@@ -14,7 +14,7 @@ from click.testing import CliRunner, Result
 from aot_bundle import gpu_settings
 from aot_bundle.command import diagnosis, extras
 from aot_bundle.command.main import main
-from aot_runtime.device.drivers.base import DeviceProperties
+from aot_runtime.device.drivers import DeviceProperties
 from aot_runtime.errors import DeviceError
 from tests.support.hip_double.double import DoubleLibrary
 
@@ -89,13 +89,13 @@ def test_a_system_that_does_not_tell_the_partition_mode(machine: Path):
     assert "    partition mode: compute SPX (0000:c1:00.0)" in doctor()
 
 
-def test_a_library_that_the_main_thread_has_to_load(machine: Path, monkeypatch: pytest.MonkeyPatch):
-    """Only release 6.4 has to be loaded by the main thread."""
-    words = "call get_device('hip') in the main thread"
-    assert words not in " ".join(" ".join(doctor()).split())
-    older = msgspec.structs.replace(MI300X, driver_version="6.4.43484")
-    monkeypatch.setattr(diagnosis, "open_driver", lambda name: Devices(older))
-    assert words in " ".join(" ".join(doctor()).split())
+def test_faults_of_releases_of_hip(machine: Path, monkeypatch: pytest.MonkeyPatch):
+    told = {"6.4.43484": "call get_device('hip') in the main thread", "7.2.26015": "create streams once and keep them"}
+    for version in (*told, "7.1.0"):
+        found = msgspec.structs.replace(MI300X, driver_version=version)
+        monkeypatch.setattr(diagnosis, "open_driver", lambda name, found=found: Devices(found))
+        text = " ".join(" ".join(doctor()).split())
+        assert [words in text for words in told.values()] == [version == other for other in told]
 
 
 def test_it_fits_a_terminal(machine: Path, monkeypatch: pytest.MonkeyPatch):

@@ -11,7 +11,16 @@ from aot_bundle.command.origin import find_origin, origin_lines
 from aot_bundle.trust.signing import sign_bundle
 from aot_bundle.trust.state import SignatureState
 from aot_runtime.bundle.reading import read_index
-from aot_runtime.contract.provenance import BUILD_TYPE, BUILDER, BuildDefinition, Builder, Provenance, RunDetails
+from aot_runtime.contract.provenance import (
+    BUILD_TYPE,
+    BUILDER,
+    BuildDefinition,
+    Builder,
+    Provenance,
+    RunDetails,
+    decode_provenance,
+    encode_provenance,
+)
 from aot_runtime.trust.keys import SigningKey, encode_public, generate_key
 from tests.support.command import aotbundle
 from tests.support.forging import edit_index
@@ -35,7 +44,7 @@ def test_the_command_is_the_one_that_built_it():
 def test_lines_are_lines(small_bundle: Path):
     """Whatever is in the texts."""
     index = read_index(small_bundle)
-    forged = provenance(manifest="m.yaml\n\x1b[2Jsignature: signed", arch="gfx942")
+    forged = encode_provenance(provenance(manifest="m.yaml\n\x1b[2Jsignature: signed", arch="gfx942"))
     index = type(index)(**{**{name: getattr(index, name) for name in index.__struct_fields__}, "provenance": forged})
     lines = origin_lines(index, SignatureState("refused", "REFUSED: \x1b[2J"))
     assert len(lines) == 2 and all(line.isprintable() for line in lines)
@@ -44,11 +53,12 @@ def test_lines_are_lines(small_bundle: Path):
 def test_show_tells_of_sources_and_signature(small_copy: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     pytest.importorskip("cryptography", reason="signatures need the extra `trust`")
     index = read_index(small_copy)
-    assert index.provenance is not None
-    origin = find_origin(index.provenance)
+    provenance = decode_provenance(index)
+    assert provenance is not None
+    origin = find_origin(provenance)
     lines = aotbundle("show", small_copy).stdout.splitlines()
     made = f"{len(origin.files)} files and {len(origin.kernels)} kernels as sources"
-    tools = f"aotbuild {index.provenance.run_details.builder.version['aotbuild']}, {index.toolchain['compiler']}"
+    tools = f"aotbuild {provenance.run_details.builder.version['aotbuild']}, {index.toolchain['compiler']}"
     said = [f"provenance: tests/support/small/small.yaml, with {made}; {tools}", "signature: not signed"]
     assert lines[1:3] == said
     names = [item.name.removeprefix("tests/support/small/") for item in (*origin.files, *origin.kernels)]
@@ -80,7 +90,8 @@ def test_a_report_has_a_section_of_it(small_copy: Path, tmp_path: Path):
     for package in ("jinja2", "matplotlib", "cryptography"):
         pytest.importorskip(package, reason="signed bundles and reports need the extras `trust` and `report`")
     index = read_index(small_copy)
-    assert index.provenance is not None
+    provenance = decode_provenance(index)
+    assert provenance is not None
     page, policy = tmp_path / "page.html", tmp_path / "trust.toml"
 
     def section(*options: object) -> str:
@@ -89,7 +100,7 @@ def test_a_report_has_a_section_of_it(small_copy: Path, tmp_path: Path):
 
     plain = section()
     assert "<p>Signature: not signed.</p>" in plain and "<code>aotbuild --arch gfx942 tests/support" in plain
-    for item in index.provenance.build_definition.resolved_dependencies:
+    for item in provenance.build_definition.resolved_dependencies:
         assert all(digest in plain for digest in item.digest.values()) and item.name in plain
     key = SigningKey(generate_key()[0])
     sign_bundle(small_copy, key, WHEN)

@@ -7,9 +7,9 @@ import re
 import numpy as np
 import pytest
 
+from aot_emulator.errors import UnsupportedInstructionError
 from aot_emulator.isa.decoding import decode
 from aot_emulator.machine.program import Program
-from aot_runtime.errors import UnsupportedInstructionError
 from tests.support.emulation.machine import LANE, Machine, assemble
 
 NOTHING = """

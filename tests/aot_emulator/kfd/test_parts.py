@@ -5,21 +5,25 @@ from __future__ import annotations
 import ctypes
 import mmap
 import os
+import socket
 import struct
 from pathlib import Path
 
 import numpy as np
 import pytest
 
-from aot_emulator import ARCHS
-from aot_emulator.kfd import packets
+from aot_emulator import ARCHS, Options
+from aot_emulator.errors import EmulationError, MemoryAccessError
+from aot_emulator.kfd import packets, protocol
 from aot_emulator.kfd.address_space import AddressSpace, Process
+from aot_emulator.kfd.gpu import Gpus
 from aot_emulator.kfd.models import MODELS, find_model
 from aot_emulator.kfd.protocol import MESSAGE_BYTES, Message, Operation
 from aot_emulator.kfd.sdma import BOXES, Engine
+from aot_emulator.kfd.signals import value_of
 from aot_emulator.kfd.topology import write_machine
 from aot_runtime.device.drivers.unseen import gpus_of_linux
-from aot_runtime.errors import DeviceError, EmulationError, MemoryAccessError
+from aot_runtime.errors import DeviceError
 
 VA = 0x7F0000000000
 SIZE = 1 << 20
@@ -74,6 +78,47 @@ def test_messages_are_read_as_they_are_written():
     assert Message.read(told.packed()) == told and len(told.packed()) == MESSAGE_BYTES
     with pytest.raises(ValueError, match="a message has 64 bytes, got 3"):
         Message.read(b"abc")
+
+
+class Program:
+    """A program with one GPU, as the GPU process sees it: it has mapped SIZE bytes at VA, where its queue's ring is."""
+
+    def __init__(self) -> None:
+        self.said: list[str] = []
+        self._end, theirs = socket.socketpair(socket.AF_UNIX, socket.SOCK_SEQPACKET)
+        files = [os.memfd_create(name) for name in ("shared", "memory")]
+        for file, nbytes in zip(files, (protocol.SHARED_BYTES, protocol.MEMORY_BYTES), strict=True):
+            os.truncate(file, nbytes)
+        socket.send_fds(self._end, [Message(Operation.HELLO, 1, (os.getpid(),)).packed()], files)
+        self.gpus = Gpus(theirs, [find_model("mi300x")], Options(), self.said.append)
+        self.memory = self.gpus._devices[0].memory
+        self.tell(Operation.MAP, VA, SIZE, 0, 0)
+        self.tell(Operation.CREATE_QUEUE, 2 << 32, VA, 4096, VA + 8192, VA + 8200, 0, 0)
+        self.gpus._listen()
+        self.gpus._doorbells[0] = 0
+        for packet in range(64):
+            self.memory.put_word(VA + 64 * packet, packets.INVALID, "<H")
+
+    def tell(self, operation: Operation, *values: int) -> None:
+        self._end.send(Message(operation, 0, values).packed())
+
+
+def test_what_was_mapped_before_a_packet_was_written_is_there_for_it(monkeypatch: pytest.MonkeyPatch):
+    """Also if the program does both while the GPU process looks at the queue."""
+    program, signal = Program(), VA + 2 * SIZE
+    read = AddressSpace.read
+
+    def write_meanwhile(self: AddressSpace, address: int, nbytes: int) -> bytes:
+        if address == VA and nbytes == 64:
+            program.tell(Operation.MAP, signal, 4096, SIZE, 0)
+            self.put(VA, barrier(packets.BARRIER_AND, [])[:56] + struct.pack("<Q", signal))
+            monkeypatch.undo()
+        return read(self, address, nbytes)
+
+    monkeypatch.setattr(AddressSpace, "read", write_meanwhile)
+    (queue,) = program.gpus._queues.values()
+    assert program.gpus._advance(queue) and not program.said
+    assert value_of(program.memory, signal) == -1
 
 
 # Memory

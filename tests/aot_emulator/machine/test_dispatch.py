@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 
 from aot_emulator import ARCHS, Options, Order
+from aot_emulator.errors import EmulationError
 from aot_emulator.kfd.launches import Place, run_dispatch
 from aot_emulator.kfd.packets import DispatchPacket
 from aot_emulator.kfd.timed import Copies
 from aot_emulator.machine.loader import Module
 from aot_emulator.state.device_memory import Memory
-from aot_runtime.errors import EmulationError
 from tests.support.emulation.assembled import POINTER, data, link, link_several
 from tests.support.hip_kernels import places_code, spill_code
 

@@ -12,9 +12,10 @@ import numpy as np
 import pytest
 
 from aot_emulator import EmulatorDriver, Options
+from aot_emulator.errors import EmulationError, InstructionBudgetError, MemoryAccessError, SanitizerError
 from aot_emulator.machine.launch_options import FAULTS
 from aot_emulator.progress import TerminalProgress
-from aot_runtime.errors import DeviceError, EmulationError, InstructionBudgetError, MemoryAccessError, SanitizerError
+from aot_runtime.errors import DeviceError
 from tests.support.emulation.assembled import POINTER, WAVE, data, run
 from tests.support.emulation.launching import compile_kernel, launch
 

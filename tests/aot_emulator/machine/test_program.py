@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from aot_emulator.errors import EmulationError, UnsupportedInstructionError
 from aot_emulator.isa.decoding import decode
 from aot_emulator.isa.operands import Registers
 from aot_emulator.machine.launch_records import Launch
@@ -13,7 +14,6 @@ from aot_emulator.machine.program import Program
 from aot_emulator.state.device_memory import Memory
 from aot_emulator.state.float_mode import FloatMode
 from aot_emulator.state.wavefronts import Batch
-from aot_runtime.errors import EmulationError, UnsupportedInstructionError
 from tests.support.emulation.assembled import POINTER, data, link, run
 from tests.support.emulation.machine import ACCUMULATION, Machine, assemble, every_rdna, every_width
 from tests.support.emulation.values import arch_of

@@ -7,8 +7,8 @@ import re
 import numpy as np
 import pytest
 
+from aot_emulator.errors import MemoryAccessError, SanitizerError, Thread
 from aot_emulator.state.device_memory import Memory
-from aot_runtime.errors import MemoryAccessError, SanitizerError, Thread
 from tests.support.emulation.assembled import POINTER, RESOURCE, WAVE, data, fault, run
 from tests.support.emulation.machine import every_isa, every_rdna
 

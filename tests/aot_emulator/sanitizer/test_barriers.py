@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from aot_emulator import EmulatorDriver, Options, Order
-from aot_runtime.errors import InstructionBudgetError, SanitizerError
+from aot_emulator.errors import InstructionBudgetError, SanitizerError
 from tests.support.emulation.assembled import ORDERS, POINTER, WAVE, fault, launch, run
 
 FORK = WAVE + "s_cmp_eq_u32 s6, {}\ns_cbranch_scc1 .Lother\ns_barrier\n{}\n.Lother:\n{}\n.Lend_:\n"

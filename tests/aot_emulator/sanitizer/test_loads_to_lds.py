@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aot_emulator import Order
-from aot_runtime.errors import SanitizerError
+from aot_emulator.errors import SanitizerError
 from tests.support.emulation import assembled
 from tests.support.emulation.assembled import ORDERS, POINTER, WAVE, data
 

@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 
 from aot_emulator import EmulatorDriver, Options, Order
-from aot_runtime.errors import Thread
+from aot_emulator.errors import Thread
 from tests.support.emulation.assembled import ORDERS, POINTER, WAVE, data, fault, launch, run
 from tests.support.emulation.machine import every_rdna
 

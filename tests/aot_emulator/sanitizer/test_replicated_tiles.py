@@ -8,7 +8,7 @@ import pytest
 pytest.importorskip("triton", reason="compiling kernels needs the extra `build`")
 
 from aot_emulator import Options, Order
-from aot_runtime.errors import SanitizerError
+from aot_emulator.errors import SanitizerError
 from tests.support.emulation.assembled import ORDERS
 from tests.support.emulation.launching import run
 

@@ -9,12 +9,13 @@ from enum import Enum
 import pytest
 import tinygrad.runtime.autogen.amd.cdna.enum as cdna
 
+from aot_emulator.errors import UnsupportedInstructionError
 from aot_emulator.isa.archs import ARCHS
 from aot_emulator.isa.matrix.matrix_op import matrix_ops
 from aot_emulator.profile.counters import matrix_flops
 from aot_emulator.timing.constants import CONSTANTS, Machine, machine_of
 from aot_emulator.timing.costs import ISSUE, Cost, Unit, cost_of
-from aot_runtime.errors import DeviceError, UnsupportedInstructionError
+from aot_runtime.errors import DeviceError
 from tests.support.emulation.machine import decoded
 
 

@@ -19,7 +19,7 @@ from aot_runtime.bundle import files, reading
 from aot_runtime.bundle.codeobject import read_code_object, read_loaded_image
 from aot_runtime.bundle.files import source_of
 from aot_runtime.bundle.reading import read_checked, read_index
-from aot_runtime.contract.index_file import encode_index
+from aot_runtime.contract.index_encoding import encode_index
 from aot_runtime.contract.records import Blob
 from tests.support.forging import adopt_files, edit_index
 from tests.support.made_elf import FUNC, KERNEL, NOTE, STRTAB, MadeElf, hsaco, metadata_note

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from aot_emulator import EmulatorDriver, Options
+from aot_emulator.errors import EmulationError
 from aot_runtime.bundle.codeobject import read_code_object
 from aot_runtime.bundle.elf import Elf
 from aot_runtime.bundle.line_table import LineTable, read_line_table
-from aot_runtime.errors import EmulationError
 from tests.support.building.builds import Project
 from tests.support.building.projects import KERNELS
 

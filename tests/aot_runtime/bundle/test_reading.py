@@ -11,7 +11,8 @@ import pytest
 
 from aot_runtime import BundleError
 from aot_runtime.bundle.reading import bundle_id, read_index
-from aot_runtime.contract.index_file import decode_index, encode_index
+from aot_runtime.contract.index_encoding import encode_index
+from aot_runtime.contract.index_file import decode_index
 from tests.support.forging import edit_index
 from tests.support.sample_index import sample_index
 

@@ -17,7 +17,8 @@ from hypothesis import strategies as st
 from aot_runtime import BundleError
 from aot_runtime.bundle.reading import bundle_id, read_index
 from aot_runtime.call.planner import op_planner
-from aot_runtime.contract.index_file import Kernel, decode_index, encode_index
+from aot_runtime.contract.index_encoding import encode_index
+from aot_runtime.contract.index_file import Kernel, decode_index
 from aot_runtime.contract.records import Index, Kernarg
 from tests.support.fuzzing import fuzz
 from tests.support.sample_index import sample_index

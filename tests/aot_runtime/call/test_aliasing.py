@@ -13,7 +13,7 @@ import pytest
 
 from aot_runtime import ArgumentError, Bundle, DeviceArray, open_bundle
 from aot_runtime.call.aliasing import overlap_lines
-from aot_runtime.call.generated import define
+from aot_runtime.call.launches import define
 from aot_runtime.contract.layout import make_layout
 from aot_runtime.contract.records import Dim, Index, Op, Tensor
 from aot_runtime.contract.validate import structure_faults

@@ -17,15 +17,13 @@ from aot.manifest.loading import load_manifest
 from aot.plan.contract import build_contract
 from aot.targets import parse_arch
 from aot_runtime import open_bundle
+from aot_runtime.call.display import bundle_html, call_text, html
 from aot_runtime.call.documentation import (
     WIDTH,
     built_dtypes,
     bundle_help,
-    bundle_html,
     call_signature,
-    call_text,
     docstring,
-    html,
 )
 from aot_runtime.contract import records
 from tests.support.contracts import op, planner, tensor

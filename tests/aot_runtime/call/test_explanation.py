@@ -16,7 +16,7 @@ from aot_runtime.call.op import build_op
 from aot_runtime.call.planner import op_planner
 from aot_runtime.contract import records
 from aot_runtime.device.device import Device
-from aot_runtime.device.drivers.base import DeviceProperties
+from aot_runtime.device.drivers import DeviceProperties
 from aot_runtime.errors import ArgumentError
 
 CALL = CallSpec(dims={"rows": 8, "cols": 128}, dtypes={"T": "float16"}, scalars={"seed": "1"})

@@ -63,7 +63,7 @@ def test_what_is_launched(small_bundle: Path):
         assert launches.last.variant.aligned == (view.ptr % 16 == 0 and view.layout.strides[0] > 0)
 
 
-@in_double()
+@in_double(only="no references are computed over it")
 def test_the_record_itself_notices_a_wrong_launch(small_bundle: Path):
     """The references are no rubber stamp: a launch that differs from the index in one byte fails."""
     small, launches = open_over_double(small_bundle)
@@ -146,11 +146,12 @@ def test_a_captured_sequence_is_replayed(small_bundle: Path):
     x, y = device.array(normal(4, 200)), device.empty((4, 200), "float32")
     total = device.empty(4, "float32")
     small.affine(x, scale=1.0, out=y)  # one plan is known, the other is made during the capture, and its code loaded
-    count, memory, ran = launches.count, double.alive("memory"), len(launches.launches)
+    total.fill(0xFF)
+    count, memory = launches.count, double.alive("memory")
     with device.capture(stream) as graph:
         small.affine(x, scale=3.0, out=y, stream=stream)
         small.row_sums(y, total=total, offset=5, stream=stream)
-    assert launches.count == count + 3 and len(launches.launches) == ran, "recorded, not run"
+    assert launches.count == count + 3 and np.isnan(total.numpy()).all(), "recorded, not run"
     assert double.alive("memory") == memory + 1, "the graph's workspace"
     for seed in (1, 2, 3):
         fresh = np.random.default_rng(seed).standard_normal((4, 200)).astype(np.float32)
@@ -160,7 +161,6 @@ def test_a_captured_sequence_is_replayed(small_bundle: Path):
     small.affine(x, scale=7.0, out=y)  # the same plan, outside: the graph keeps its own arguments
     graph.launch()
     np.testing.assert_allclose(total.numpy(), 3 * fresh.sum(axis=1) + 5, rtol=1e-3, atol=1e-3)
-    assert len(launches.launches) == ran + 4 * 3 + 1
     del graph
     gc.collect()
     assert double.alive("memory") == memory and double.alive("executable") == 0

@@ -13,7 +13,7 @@ from tests.support.sources import sources
 TABLES = {
     "runtime/aot_runtime/contract/dtypes.py": {*DTYPES},
     "runtime/aot_runtime/contract/arch.py": {"hip", "cuda"},
-    "runtime/aot_runtime/device/drivers/base.py": {"emulator"},
+    "runtime/aot_runtime/device/drivers/__init__.py": {"emulator"},
 }
 OTHER_MEANINGS = {
     "aot/c/apis.py": {"hip"},  # a package of CMake

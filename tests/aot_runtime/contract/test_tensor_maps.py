@@ -13,7 +13,7 @@ from aot_runtime.bundle.reading import bundle_id, read_index
 from aot_runtime.call.choosing import mapped_tensors
 from aot_runtime.call.planner import Planner
 from aot_runtime.contract import records
-from aot_runtime.contract.index_file import encode_index
+from aot_runtime.contract.index_encoding import encode_index
 from aot_runtime.contract.layout import Layout, make_layout
 from aot_runtime.contract.records import TensorMap
 from aot_runtime.contract.tensor_maps import Mapped, mapped, unmappable

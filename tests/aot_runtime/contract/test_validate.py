@@ -37,7 +37,7 @@ NAMED: dict[str, Callable[[str], records.Op]] = {
     "config": lambda name: config({name: 1}),
 }
 NO_NAMES = ["x):\n import os", "x\n", "", "x y", "x;y", "x=1", "x.y", "*x", "9x", "_x", "x__y", "x_", "__class__"]
-NO_NAMES += ["lambda", "None", "True", "import", "stream", "num_cus", "arch", "aligned", "min", "given", "extent"]
+NO_NAMES += ["lambda", "None", "True", "import", "stream", "num_cus", "arch", "aligned", "min", "max", "extent"]
 NO_NAMES += ["\uff58", "\ufb01"]
 
 

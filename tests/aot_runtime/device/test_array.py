@@ -17,7 +17,8 @@ from hypothesis.extra.numpy import array_shapes, basic_indices
 from aot_runtime import ArgumentError, get_device
 from aot_runtime.contract.dtypes import DTYPES, numpy_dtype
 from aot_runtime.contract.layout import make_layout, packed_strides
-from aot_runtime.device.array import DeviceArray, _reshape
+from aot_runtime.device.array import DeviceArray
+from aot_runtime.device.views import _reshaped_strides
 from tests.support.hip_double.double import Double, in_double
 
 shapes = array_shapes(min_dims=0, max_dims=4, min_side=0, max_side=5)
@@ -102,7 +103,7 @@ def test_a_view_of_another_shape_is_there_where_numpy_has_one():
         for shape in factorisations(base.size):
             for wanted in (shape, (1, *shape), (*shape[:1], 1, *shape[1:], 1)):
                 theirs = base.reshape(wanted)
-                found = _reshape(layout, wanted)
+                found = _reshaped_strides(layout, wanted)
                 assert (found is not None) == np.shares_memory(theirs, base), (base.shape, base.strides, wanted)
                 for extent, ours, stride in zip(wanted, found or (), theirs.strides, strict=found is not None):
                     assert extent == 1 or ours * base.itemsize == stride, (base.shape, base.strides, wanted)

@@ -10,7 +10,7 @@ import pytest
 
 from aot_runtime import ArchMismatchError, DeviceError, get_device, open_bundle
 from aot_runtime.device import registry
-from aot_runtime.device.drivers.base import DeviceProperties
+from aot_runtime.device.drivers import DeviceProperties
 from tests.support.hip_double.double import in_double
 
 X = np.ones((3, 5), np.float32)
@@ -105,6 +105,7 @@ def test_devices_of_all_drivers_are_listed(machine: dict[str, Fake | DeviceError
         get_device("hip", arch="gfx942")
 
 
+@pytest.mark.on("emulator")  # with AMD's libraries, the system shows GPUs, which the error speaks of
 def test_where_there_is_none_at_all(machine: dict[str, Fake | DeviceError]):
     machine["hip"] = Fake("hip")
     for arch in (None, "gfx942", "sm_90"):

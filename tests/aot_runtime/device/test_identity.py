@@ -15,7 +15,6 @@ from aot_runtime import ArgumentError, Bundle, CaptureError, DriverCallError, ge
 from aot_runtime.device import memory
 from aot_runtime.device.drivers.gpu import GpuDriver
 from aot_runtime.device.drivers.hip import HipDriver
-from tests.support.hip_double.code_object import code_object
 from tests.support.hip_double.double import Double, in_double
 from tests.support.reference_launches import open_over_double
 
@@ -128,11 +127,11 @@ def test_memory_that_cannot_be_kept_track_of_is_not_taken():
 
 
 @in_double()
-def test_a_module_whose_image_cannot_be_kept_is_unloaded():
+def test_a_module_whose_image_cannot_be_kept_is_unloaded(scale_image: bytes):
     double, driver = Double(), HipDriver()
     driver._images = type("Full", (dict,), {"__setitem__": no_memory})()
     with pytest.raises(MemoryError):
-        driver.load_module(0, code_object("gfx942", "scale"))
+        driver.load_module(0, scale_image)
     assert double.alive("module") == 0
 
 

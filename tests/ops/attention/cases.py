@@ -69,6 +69,18 @@ EDGES = (
 )  # fmt: skip
 """Calls at the ends of what an axis may be."""
 
+FEW = (
+    Case("b", (128, 128), lengths=(5, 700), heads=(4, 2)), Case("0", lengths=(1, 513), heads=(4, 1), dtype="bfloat16"),
+    Case("b", (40, 40), lengths=(64, 300), heads=(2, 2), dtype="bfloat16"), Case("b", lengths=(1, 1000), layout="bshd"),
+)  # fmt: skip
+"""Calls of few queries, whose keys are shared by several programs."""
+
+PACKED = (
+    Case("0", (80, 80), lengths=(20, 600), heads=(4, 2), return_lse=False), Case("0", (256, 256), lengths=(3, 520)),
+    Case("0", lengths=(64, 513), heads=(3, 3), dtype="bfloat16"),
+)  # fmt: skip
+"""The same without a mask, where each query counts as a head if nothing lies between heads."""
+
 WIDE = (
     Case("b", (256, 256), lengths=(150, 120), dtype="bfloat16"), Case("0", (192, 192), lengths=(100, 130)),
     Case("t:30,10", (256, 256), lengths=(130, 200), mode="varlen"), Case("b", (255, 256), "softcap", (130, 90)),

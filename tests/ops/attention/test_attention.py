@@ -10,8 +10,8 @@ import pytest
 from aot_runtime import Bundle
 from kernels.attention import reference
 from kernels.tolerance import assert_close
-from tests.ops.attention.calls import FLOORS, Array, Call, Placed, check, expected, launched, placed, run
-from tests.ops.attention.cases import EDGES, SCHEDULES, SINGLE, WIDE, Case, make_call, pairwise, rows_first
+from tests.ops.attention.calls import FLOORS, Array, Call, Placed, check, expected, launched, packed, placed, run
+from tests.ops.attention.cases import EDGES, FEW, PACKED, SCHEDULES, SINGLE, WIDE, Case, make_call, pairwise, rows_first
 from tests.ops.attention.latent import CASES as LATENT
 from tests.ops.attention.latent import LONG, Latent
 from tests.ops.attention.latent import make_call as latent_call
@@ -31,6 +31,21 @@ def test_every_two_features(attention: Bundle, case: Case):
 @pytest.mark.parametrize("case", EDGES, ids=str)
 def test_ends_of_what_is_allowed(attention: Bundle, case: Case):
     check(attention, make_call(case))
+
+
+@pytest.mark.sampled(7)
+@pytest.mark.parametrize(("case", "is_packed"), [*((c, False) for c in FEW), *((c, True) for c in PACKED)], ids=str)
+def test_keys_of_few_queries_are_split(attention: Bundle, case: Case, is_packed: bool):
+    call = packed(make_call(case)) if is_packed else make_call(case)
+    assert [item.symbol.partition("__")[0] for item in launched(attention, call)] == ["decode_split", "merge_parts"]
+    check(attention, call)
+
+
+def test_few_queries_with_gaps_between_heads(attention: Bundle):
+    """Without a mask, strides do not let each query count as a head."""
+    call = make_call(PACKED[0])
+    assert len(launched(attention, call)) == 1
+    check(attention, call)
 
 
 @pytest.mark.sampled(1)
@@ -129,7 +144,7 @@ def test_quantised_attention(attention_quantised: Bundle, case: Quantised):
     check(attention_quantised, quantised_call(attention_quantised, case))
 
 
-@pytest.mark.on("emulator", "hip")
+@pytest.mark.on("emulator", "rocm")
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize(("case", "config"), (
     (Quantised("int8", lengths=(300, 90)), "long_small"), (Quantised("int8", head_dim=128, lengths=(270, 90)), "long"),

@@ -102,7 +102,7 @@ def test_gfx942_latent_attention_loads_wide_and_does_not_spill(latent: int):
     pytest.param("sm_90", {"HOPPER": True}, "wgmma.mma_async", "cp.async.bulk.tensor", 227, marks=pytest.mark.slow),
 ))  # fmt: skip
 def test_compiles_for_nvidia(arch: str, point: dict[str, Any], product: str, copy: str, shared_kib: int):
-    point = {"HEAD_DIM": 128, "T": "float16", "PERSISTENT": False} | PLAIN | CAUSAL | point
+    point = {"HEAD_DIM": 128, "T": "float16", "PERSISTENT": False, "SPLIT": False} | PLAIN | CAUSAL | point
     compiled = compile_variant(variants(arch, "attention", "flash_attention", **point)[-1])
     assert product in compiled.asm["ptx"] and copy in compiled.asm["ptx"]
     assert compiled.metadata.shared <= shared_kib * 1024

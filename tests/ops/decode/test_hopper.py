@@ -11,7 +11,7 @@ import pytest
 
 from aot_bundle.callspec import CallSpec, plan_call
 from aot_runtime import Bundle, DeviceArray
-from aot_runtime.call.decision import Decision
+from aot_runtime.call.choosing import Decision
 from aot_runtime.call.planner import op_planner
 from aot_runtime.contract.records import Index
 from kernels.decode.reference import quantise_int4

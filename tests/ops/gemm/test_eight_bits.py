@@ -83,7 +83,7 @@ def test_block_scaled_matmul(gemm: Bundle, shape: tuple[int, int, int], kind: st
     )  # fmt: skip
 
 
-@pytest.mark.on("emulator", "hip")
+@pytest.mark.on("emulator", "rocm")
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("kind", ("int8", "e4m3"))
 @pytest.mark.parametrize(("op", "cus", "config"), (

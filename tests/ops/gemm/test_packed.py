@@ -10,16 +10,19 @@ import pytest
 from aot_models.quantise import Packed, pack_int4, to_int4, to_int8, to_nf4
 from aot_runtime import Bundle
 from tests.ops.gemm.checking import check, matrix
-from tests.support.choices import with_few_units
+from tests.support.choices import configs, with_few_units
 from tests.support.dtypes import FP16
 
 pytestmark = pytest.mark.sampled(2)
 
 
+def weights_op(weights: Packed) -> str:
+    return "linear_int8" if weights.w.dtype == np.int8 else "linear_int4"
+
+
 def check_linear(gemm: Bundle, x: np.ndarray, weights: Packed, bias: np.ndarray | None = None, splits: int = 0) -> None:
-    op = "linear_int8" if weights.w.dtype == np.int8 else "linear_int4"
     given = {name: value for name, value in weights.arguments().items() if value is not None}
-    check(gemm, op, FP16, {"splits": splits}, x=x, **given, bias=bias)
+    check(gemm, weights_op(weights), FP16, {"splits": splits}, x=x, **given, bias=bias)
 
 
 @pytest.mark.sampled(3)
@@ -71,7 +74,7 @@ def test_act_order_of_int8(gemm: Bundle, m: int, zeros: bool):
     check_linear(gemm, matrix(rng, (m, 128), FP16), weights)
 
 
-@pytest.mark.on("emulator", "hip")
+@pytest.mark.on("emulator", "rocm")
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("bits", (4, 8))
 def test_large_tiles(gemm: Bundle, bits: int, monkeypatch: pytest.MonkeyPatch):
@@ -80,3 +83,19 @@ def test_large_tiles(gemm: Bundle, bits: int, monkeypatch: pytest.MonkeyPatch):
     rng = np.random.default_rng(3)
     weights = (to_int4 if bits == 4 else to_int8)(rng.standard_normal((144, 224)), 32)
     check_linear(gemm, matrix(rng, (300, 224), FP16), weights, matrix(rng, (144,), FP16))
+
+
+@pytest.mark.on("emulator", "hip")
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize(("m", "num_cus", "tile"), ((40, 8, "middle"), (200, 2, "wide")))
+@pytest.mark.parametrize("bits", (4, 8))
+def test_parts_of_k_for_many_rows(
+    gemm: Bundle, bits: int, m: int, num_cus: int, tile: str, monkeypatch: pytest.MonkeyPatch
+):
+    """k is cut where tiles of many rows do not fill the device."""
+    with_few_units(gemm, monkeypatch, num_cus)
+    rng = np.random.default_rng(3)
+    x, weights = matrix(rng, (m, 544), FP16), (to_int4 if bits == 4 else to_int8)(rng.standard_normal((80, 544)), 32)
+    given = {name: value for name, value in weights.arguments().items() if value is not None}
+    assert configs(gemm, weights_op(weights), x=x, **given) == [tile, "base"]
+    check_linear(gemm, x, weights, matrix(rng, (80,), FP16))

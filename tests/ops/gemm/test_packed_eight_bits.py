@@ -48,7 +48,7 @@ def test_groups(gemm: Bundle, n: int, k: int, size: int, kind: str, zeros: bool,
     check(gemm, OP, dtype, {"splits": splits}, **arguments(gemm, m, n, k, size, kind, dtype, zeros))
 
 
-@pytest.mark.on("emulator", "hip")
+@pytest.mark.on("emulator", "rocm")
 @pytest.mark.sampled(0)
 @pytest.mark.parametrize("kind, zeros", (("int8", True), ("e4m3", False)))
 @pytest.mark.parametrize("m, n", ((130, 144), (300, 128)))

@@ -11,7 +11,7 @@ import pytest
 
 from aot_bundle.callspec import CallSpec, plan_call
 from aot_runtime import Bundle
-from aot_runtime.call.decision import Decision
+from aot_runtime.call.choosing import Decision
 from aot_runtime.call.planner import Planner
 from tests.ops.gemm.checking import check, matrix, on_device
 from tests.support.choices import configs, with_few_units

@@ -9,6 +9,7 @@ from aot_runtime import Bundle
 from kernels.rows import reference
 from kernels.tolerance import assert_close
 from tests.ops.rows.checking import CALLS, EPS, NORMS, check, given, normal
+from tests.support.choices import configs, with_few_units
 from tests.support.dtypes import BF16, FP16, FP32, eight_bits
 from tests.support.poison import poisoned
 
@@ -55,6 +56,26 @@ def test_softmax_scaled_and_masked(rows: Bundle, shared: bool, cols: int, scale:
     if not shared:
         mask[3] = False
     check(rows, "softmax", x=normal(rng, (6, cols), FP32, 2), mask=mask, scale=scale)
+
+
+@pytest.mark.on("emulator", "hip")
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("op, vectors", CALLS)
+@pytest.mark.parametrize("count, parts", ((1, 8), (2, 4), (3, 1)))
+def test_parts_of_long_rows(
+    rows: Bundle, op: str, vectors: str, count: int, parts: int, monkeypatch: pytest.MonkeyPatch
+):
+    """Nine steps are shared by eight parts, three of which are empty, by four, and by none; one part is hidden."""
+    with_few_units(rows, monkeypatch, 8)
+    rng, shape = np.random.default_rng(count), (count, 70000)
+    options = given(rng, op, vectors, shape, FP32)
+    if op == "softmax":
+        options["mask"] = np.ones(shape, bool)
+        options["mask"][:, :20000] = False
+    else:
+        options["residual"] = normal(rng, shape, FP32)
+    assert len(configs(rows, op, **options)) == (1 if parts == 1 else 2)
+    check(rows, op, **options)
 
 
 @pytest.mark.parametrize("op, vectors", CALLS[1:])
@@ -161,7 +182,7 @@ def test_every_variant_of_softmax():
 
     bundle, seen = on_demand("rows", "op=softmax"), set()
     for dtype in (FP16, BF16, FP32):
-        for cols in (256, 1024, 4096, 16384, 20000, 250, 1001, 4001, 16001, 20001):
+        for cols in (16, 128, 256, 1024, 2048, 4096, 8192, 16384, 20000, 40000, 17, 250, 1001, 20001):
             x = normal(np.random.default_rng(cols), (3, cols), dtype, 4)
             decision = bundle.softmax.decide({"x": poisoned(bundle, x).layout}, {})
             seen |= {key_of(launch.variant) for launch in decision.launches}

@@ -12,6 +12,7 @@ from aot_runtime.contract.dtypes import DTYPES
 from aot_runtime.contract.expressions import parse, query_name
 from aot_runtime.contract.layout import Layout, make_layout, packed_strides, packing_order
 from aot_runtime.contract.names import Scope
+from aot_runtime.contract.partial_evaluation import evaluate
 from aot_runtime.contract.records import Op, Scalar, Target, Tensor
 from aot_runtime.errors import AotError
 
@@ -54,11 +55,11 @@ class RandomCalls:
         names |= {query_name("elsize", variable): DTYPES[names[variable]].size for variable in op.dtypes}
         try:
             for scalar in op.scalars:
-                default = parse(scalar.default).evaluate(names) if scalar.default else 0
+                default = evaluate(parse(scalar.default), names) if scalar.default else 0
                 names[scalar.name] = default if scalars[scalar.name] is None else scalars[scalar.name]
             for item in op.derived:
-                names[item.name] = parse(item.value).evaluate(names)
-            absent = {t.name for t in op.tensors if t.when and not parse(t.when).evaluate(names)}
+                names[item.name] = evaluate(parse(item.value), names)
+            absent = {t.name for t in op.tensors if t.when and not evaluate(parse(t.when), names)}
             kept = [t for t in op.tensors if t.name in present - absent or self.random.random() < 0.01]
             layouts = {tensor.name: self._layout(tensor, names) for tensor in kept}
         except AotError:
@@ -92,7 +93,7 @@ class RandomCalls:
 
     def _layout(self, tensor: Tensor, names: Mapping[str, Any]) -> Layout:
         draw = self.random.random
-        shape = [1 if dim.broadcast and draw() < 0.3 else parse(dim.extent).evaluate(names) for dim in tensor.shape]
+        shape = [1 if dim.broadcast and draw() < 0.3 else evaluate(parse(dim.extent), names) for dim in tensor.shape]
         dtype = names.get(tensor.dtype, tensor.dtype)
         if draw() < 0.01:
             dtype = self.random.choice(tuple(DTYPES))

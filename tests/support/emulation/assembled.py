@@ -13,7 +13,7 @@ import numpy as np
 import pytest
 
 from aot_emulator import ARCHS, EmulatorDriver, Options, Order, Statistics
-from aot_runtime.errors import MemoryAccessError, SanitizerError
+from aot_emulator.errors import MemoryAccessError, SanitizerError
 from tests.support.emulation.machine import features, translated
 from tests.support.emulation.values import arch_of
 

@@ -10,12 +10,13 @@ from typing import Any
 import numpy as np
 
 from aot_emulator import EmulatorDriver, Options
+from aot_emulator.errors import SanitizerError
 from aot_emulator.isa.decoding import Instruction
 from aot_emulator.isa.disassembly import disassemble
 from aot_runtime import open_bundle
 from aot_runtime.bundle.codeobject import read_loaded_image
 from aot_runtime.device.device import Device
-from aot_runtime.errors import AotError, SanitizerError
+from aot_runtime.errors import AotError
 from tests.support.emulation.launching import compile_kernel, launch
 
 _NOP = b"\x00\x00\x80\xbf"

@@ -24,6 +24,8 @@
 #include <string.h>
 #include <time.h>
 
+#include "common.h"
+
 /* ---- Statuses ---------------------------------------------------------------------------------------------- */
 
 #define STATUSES(X)                                                     \
@@ -75,49 +77,7 @@ const char *hipGetErrorString(hipError_t status) {
   return "unknown error";
 }
 
-/* ---- Functions: counts and injected failures ---------------------------------------------------------------- */
-
-#define FUNCTIONS(X)                                                                                             \
-  X(hipGetDeviceCount) X(hipGetDevice) X(hipSetDevice) X(hipGetDevicePropertiesR0600) X(hipDeviceGetAttribute)   \
-  X(hipRuntimeGetVersion) X(hipGetLastError) X(hipMalloc) X(hipFree) X(hipHostMalloc) X(hipHostFree)   \
-  X(hipMemPoolCreate) X(hipMemPoolDestroy) X(hipMemPoolSetAttribute) X(hipMemPoolGetAttribute) X(hipMemPoolTrimTo) \
-  X(hipMemGetInfo)                                                                                               \
-  X(hipMallocFromPoolAsync) X(hipFreeAsync)                                                                      \
-  X(hipMemcpyHtoDAsync) X(hipMemcpyDtoHAsync) X(hipMemsetD8Async)                                                \
-  X(hipPointerGetAttributes) X(hipModuleLoadData) X(hipModuleUnload) X(hipModuleGetFunction)                     \
-  X(hipModuleLaunchKernel) X(hipStreamCreateWithFlags) X(hipStreamDestroy) X(hipStreamSynchronize)               \
-  X(hipStreamQuery)                                                                                              \
-  X(hipStreamWaitEvent) X(hipStreamIsCapturing) X(hipStreamBeginCapture)                   \
-  X(hipStreamEndCapture) X(hipThreadExchangeStreamCaptureMode) X(hipEventCreateWithFlags) X(hipEventDestroy)     \
-  X(hipEventRecord) X(hipEventSynchronize) X(hipEventElapsedTime) X(hipGraphInstantiateWithFlags)                \
-  X(hipGraphDestroy) X(hipGraphExecDestroy) X(hipGraphLaunch)
-
-enum {
-#define X(function) F_##function,
-  FUNCTIONS(X)
-#undef X
-  FUNCTION_COUNT
-};
-
-static struct {
-  const char *name;
-  long calls, failures_left; /* failures_left < 0: every call fails */
-  hipError_t failure;
-} functions[] = {
-#define X(function) {.name = #function},
-    FUNCTIONS(X)
-#undef X
-};
-
-static pthread_mutex_t books = PTHREAD_MUTEX_INITIALIZER;
-
-static hipError_t enter(int function) {
-  pthread_mutex_lock(&books);
-  functions[function].calls++;
-  if (functions[function].failures_left == 0) return hipSuccess;
-  if (functions[function].failures_left > 0) functions[function].failures_left--;
-  return functions[function].failure;
-}
+/* ---- Calls -------------------------------------------------------------------------------------------------- */
 
 static void leave(int *held) {
   (void)held;
@@ -139,30 +99,6 @@ static hipError_t failed(hipError_t status) { return last_error = status; }
   do {                           \
     if (!(condition)) return failed(status); \
   } while (0)
-
-static int function_named(const char *name) {
-  for (int i = 0; i < FUNCTION_COUNT; i++)
-    if (!strcmp(functions[i].name, name)) return i;
-  return -1;
-}
-
-/* Make the next `count` calls of a function return `status` and do nothing else; count -1: every call from now on.
- * Returns 0, or -1 for a function that the double does not have. */
-int hip_double_fail(const char *name, int status, int count) {
-  const int function = function_named(name);
-  if (function < 0) return -1;
-  pthread_mutex_lock(&books);
-  functions[function].failure = status;
-  functions[function].failures_left = count;
-  pthread_mutex_unlock(&books);
-  return 0;
-}
-
-/* How often a function was called, failed calls included; -1 for a function that the double does not have. */
-long hip_double_calls(const char *name) {
-  const int function = function_named(name);
-  return function < 0 ? -1 : functions[function].calls;
-}
 
 /* ---- Objects ------------------------------------------------------------------------------------------------ */
 
@@ -332,6 +268,7 @@ hipError_t hipGetDevice(int *device) {
 
 hipError_t hipSetDevice(int device) {
   ENTER(hipSetDevice);
+  CHECK(device_count, hipErrorNoDevice);
   CHECK(device >= 0 && device < device_count, hipErrorInvalidDevice);
   current_device = device;
   return hipSuccess;
@@ -368,6 +305,7 @@ hipError_t hipDeviceGetAttribute(int *value, int attribute, int device) {
   enum { MEMORY_POOLS_SUPPORTED = 88, NUMBER_OF_XCCS = 10018 };
   ENTER(hipDeviceGetAttribute);
   CHECK(value, hipErrorInvalidValue);
+  CHECK(device_count, hipErrorNoDevice);
   CHECK(device >= 0 && device < device_count, hipErrorInvalidDevice);
   CHECK(attribute == MEMORY_POOLS_SUPPORTED || (attribute == NUMBER_OF_XCCS && dies), hipErrorInvalidValue);
   *value = attribute == NUMBER_OF_XCCS ? dies : has_pools;
@@ -430,7 +368,8 @@ static hipError_t resolve(void *handle, struct target *target) {
     if (unresolved) return unresolved;                           \
   } while (0)
 
-static int is_captured(struct target target) { return target.stream && target.stream->owner; }
+/* It is so until its next capture if one of it has failed. */
+static int is_captured(struct target target) { return target.stream && (target.stream->owner || target.stream->invalidated); }
 
 /* The default stream waits for the blocking streams of its device, so it cannot be used while one is captured: the call
  * fails, and the capture with it. */
@@ -772,22 +711,6 @@ static int matches_device(unsigned machine) {
   return 0;
 }
 
-static size_t larger(size_t a, size_t b) { return a > b ? a : b; }
-
-/* The API is not told an image's size: it is where the last of what the ELF headers speak of ends. */
-static size_t image_size(const unsigned char *image) {
-  const Elf64_Ehdr *header = (const Elf64_Ehdr *)image;
-  const Elf64_Phdr *segments = (const Elf64_Phdr *)(image + header->e_phoff);
-  const Elf64_Shdr *sections = (const Elf64_Shdr *)(image + header->e_shoff);
-  size_t end = sizeof *header;
-  end = larger(end, header->e_phoff + header->e_phnum * sizeof *segments);
-  end = larger(end, header->e_shoff + header->e_shnum * sizeof *sections);
-  for (int i = 0; i < header->e_phnum; i++) end = larger(end, segments[i].p_offset + segments[i].p_filesz);
-  for (int i = 0; i < header->e_shnum; i++)
-    if (sections[i].sh_type != SHT_NOBITS) end = larger(end, sections[i].sh_offset + sections[i].sh_size);
-  return end;
-}
-
 static uint64_t checksum(const unsigned char *bytes, size_t size) {
   uint64_t sum = 14695981039346656037u; /* FNV-1a */
   for (size_t i = 0; i < size; i++) sum = (sum ^ bytes[i]) * 1099511628211u;
@@ -878,9 +801,6 @@ struct node {
   uint64_t number;
 };
 
-typedef int (*on_launch)(const void *image, size_t image_size, const char *kernel, unsigned grid_x, unsigned grid_y,
-                         unsigned grid_z, unsigned block_x, unsigned block_y, unsigned block_z, unsigned lds_bytes,
-                         const void *kernargs, size_t kernarg_size, int device, void *stream);
 static on_launch launch_callback;
 
 /* Have launches call a function, in the launching thread, which returns a status; NULL: launches do nothing. */
@@ -1039,9 +959,11 @@ hipError_t hipModuleLaunchKernel(void *function, unsigned grid_x, unsigned grid_
 
 /* ---- Capture and graphs ------------------------------------------------------------------------------------- */
 
-hipError_t hipStreamIsCapturing(void *handle, int *status) {
+hipError_t hipStreamGetCaptureInfo_v2(void *handle, int *status, void *id, void *graph, void *dependencies,
+                                      void *dependency_count) {
   enum { NONE, ACTIVE, INVALIDATED };
-  ENTER(hipStreamIsCapturing);
+  ENTER(hipStreamGetCaptureInfo_v2);
+  CHECK(!id && !graph && !dependencies && !dependency_count, hipErrorNotSupported);
   CHECK(status, hipErrorInvalidValue);
   RESOLVE(handle, target);
   *status = !is_captured(target) ? NONE : target.stream->invalidated ? INVALIDATED : ACTIVE;
@@ -1053,7 +975,7 @@ hipError_t hipStreamBeginCapture(void *handle, int mode) {
   RESOLVE(handle, target);
   CHECK(target.stream, hipErrorStreamCaptureUnsupported);
   CHECK(mode >= CAPTURE_GLOBAL && mode <= CAPTURE_RELAXED, hipErrorInvalidValue);
-  CHECK(!is_captured(target), hipErrorIllegalState);
+  CHECK(!target.stream->owner, hipErrorIllegalState);
   target.stream->owner = new_object(GRAPH, target.device);
   target.stream->mode = mode;
   target.stream->invalidated = 0;
@@ -1072,7 +994,7 @@ static void delete_graph(struct object *graph) {
 hipError_t hipStreamEndCapture(void *handle, void **graph) {
   ENTER(hipStreamEndCapture);
   RESOLVE(handle, target);
-  CHECK(is_captured(target), hipErrorIllegalState);
+  CHECK(target.stream && target.stream->owner, hipErrorIllegalState);
   struct object *captured = target.stream->owner;
   target.stream->owner = NULL;
   *graph = NULL;

@@ -1,4 +1,4 @@
-"""The test double of libamdhip64 in Python: build it, run code over it, and inspect it.
+"""A libamdhip64 that tests look into: the double of it or, with `--on rocm`, AMD's own, whose calls are watched.
 
 hip-python binds its library once in a process, so a test's body runs in a process of its own; its parameters are
 fixtures:
@@ -12,7 +12,8 @@ fixtures:
 
 Such a process is forked from one that has imported hip-python and the test's module, but not called the library, so
 imports are done once per session. `conftest.py` has the fixture `hip_double`, which builds the double. The environment
-that it reads is described in `amdhip64.c`.
+that it reads is described in `amdhip64.c`. AMD's library has the GPUs of the session: tests that ask for others are
+skipped there, and so are those marked `@in_double(only="why")`.
 """
 
 from __future__ import annotations
@@ -28,7 +29,7 @@ import signal
 import subprocess
 import sys
 import traceback
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
@@ -37,8 +38,13 @@ from typing import Any
 
 import pytest
 
-_SOURCE = Path(__file__).with_name("amdhip64.c")
+from aot_runtime.device.drivers.library import VARIABLE
+from tests.rocm.session import inside, is_inside
+
+_FOLDER = Path(__file__).parent
 _TIMEOUT_S = 120
+_DEVICES = "HIP_DOUBLE_DEVICES"
+_SESSIONS_DEVICES = 2
 
 ILLEGAL_ADDRESS, LAUNCH_FAILURE = 700, 719
 """Statuses that a launch's callback may give."""
@@ -46,18 +52,45 @@ ILLEGAL_ADDRESS, LAUNCH_FAILURE = 700, 719
 
 def build(directory: Path) -> Path:
     """Build the double into `directory/lib`, laid out as ROCm is; return the library's path."""
+    return _compile(directory, "amdhip64.c")
+
+
+def build_watched(directory: Path, original: Path) -> Path:
+    """As `build`, for the library that watches the calls of another one.
+
+    It has the other's name for the dynamic loader, which therefore finds the other one by its path alone.
+    """
+    directory.mkdir(parents=True, exist_ok=True)
+    link = directory / "original.so"
+    subprocess.run(["cc", "-shared", "-xc", "/dev/null", "-o", str(link)], check=True)  # no name to be found by
+    options = [f'-DLIBRARY="{link}"', f"-Wl,-soname,{original.name},--no-as-needed", str(link)]
+    library = _compile(directory, "watched.c", *options)
+    link.unlink()
+    link.symlink_to(original)
+    return library
+
+
+def _compile(directory: Path, source: str, *options: str) -> Path:
     library = directory / "lib" / "libamdhip64.so"
     library.parent.mkdir(parents=True, exist_ok=True)
     flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-g", "-shared", "-fPIC", "-pthread"]
-    subprocess.run(["cc", *flags, str(_SOURCE), "-o", str(library)], check=True)
+    subprocess.run(["cc", *flags, str(_FOLDER / source), *options, "-o", str(library)], check=True)
     return library
 
 
 @dataclass(frozen=True)
 class DoubleLibrary:
-    """A built double, which child processes take for their libamdhip64."""
+    """A built library, which child processes take for their libamdhip64."""
 
     path: Path
+    python: tuple[str, ...] = (sys.executable,)
+    """The command that runs Python over it."""
+    is_double: bool = True
+
+    def only(self, why: str) -> None:
+        """Skip a test if this is AMD's library."""
+        if not self.is_double:
+            pytest.skip(why)
 
     def run(self, body: Callable[..., None], *arguments: Any, **environment: object) -> str:
         """Run `body`, a module's function, in a process of its own; returns what it printed.
@@ -72,10 +105,10 @@ class DoubleLibrary:
             AssertionError: the child failed or crashed; with what it wrote.
         """
         body = getattr(body, "body", body)
-        variables = {name: str(value) for name, value in environment.items()}
+        variables = self._settings(environment)
         request = (body.__code__.co_filename, body.__module__, body.__qualname__, arguments, variables)
         if not all(name.startswith("HIP_DOUBLE_") for name in environment):
-            return self._run([sys.executable, __file__, "once"], pickle.dumps(request), environment)
+            return self._run([__file__, "once"], pickle.dumps(request), environment)
         assert self._server.stdin and self._server.stdout
         pickle.dump(request, self._server.stdin)
         self._server.stdin.flush()
@@ -83,10 +116,10 @@ class DoubleLibrary:
 
     def run_text(self, source: str, **environment: object) -> str:
         """Do as `run`, for source text and in a fresh interpreter with nothing imported."""
-        return self._run([sys.executable, "-c", source], b"", environment)
+        return self._run(["-c", source], b"", environment)
 
-    def _run(self, command: list[str], given: bytes, environment: dict[str, object]) -> str:
-        variables = self.environment(environment)
+    def _run(self, arguments: list[str], given: bytes, environment: dict[str, object]) -> str:
+        variables, command = self.environment(environment), [*self.python, *arguments]
         child = subprocess.run(command, input=given, env=variables, capture_output=True, timeout=_TIMEOUT_S)
         return _printed(child.returncode, child.stdout.decode(), child.stderr.decode())
 
@@ -97,10 +130,9 @@ class DoubleLibrary:
 
     @cached_property
     def _server(self) -> subprocess.Popen[bytes]:
-        command = [sys.executable, __file__]
         # A thread of numpy's would not live on in the forks.
         variables = self.environment({"OPENBLAS_NUM_THREADS": 1})
-        return subprocess.Popen(command, env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
+        return subprocess.Popen([*self.python, __file__], env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def close(self) -> None:
         """End the forked process."""
@@ -110,9 +142,21 @@ class DoubleLibrary:
     def environment(self, extra: dict[str, object]) -> dict[str, str]:
         """Return the variables of a process whose libamdhip64 it is."""
         # hip-python 10 asks ROCM_PATH; before, the dynamic loader alone decided.
-        where = {"ROCM_PATH": self.path.parent.parent, "LD_LIBRARY_PATH": self.path.parent}
-        path = {"PYTHONPATH": os.pathsep.join(filter(None, sys.path))}
-        return os.environ | {name: str(value) for name, value in (where | path | extra).items()}
+        where: dict[str, object] = {"ROCM_PATH": self.path.parent.parent, "LD_LIBRARY_PATH": self.path.parent}
+        if not self.is_double:
+            where[VARIABLE] = self.path  # of the two that such a process has
+        where["PYTHONPATH"] = os.pathsep.join(filter(None, sys.path))
+        return os.environ | {name: str(value) for name, value in where.items()} | self._settings(extra)
+
+    def _settings(self, environment: Mapping[str, object]) -> dict[str, str]:
+        """A child's variables, with those of the double as AMD's library knows them. Skips what only the double has."""
+        variables = {name: str(value) for name, value in environment.items()}
+        if self.is_double:
+            return variables
+        count = int(variables.pop(_DEVICES, 1))
+        if count > _SESSIONS_DEVICES or any(name.startswith("HIP_DOUBLE_") for name in variables):
+            pytest.skip(f"GPUs that the double alone has: {environment}")
+        return variables | {"HIP_VISIBLE_DEVICES": ",".join(map(str, range(count))) or "-1"}
 
 
 def _printed(status: int, stdout: str, stderr: str) -> str:
@@ -145,7 +189,7 @@ def _serve() -> None:
             signal.alarm(_TIMEOUT_S)
             *call, environment = rest
             os.environ |= environment
-            Double().read_environment()
+            Double().read_environment()  # the main thread loads it: else HIP 6.4.3 crashes at the end
             return _run_body(source, module, *call)
         status = os.waitstatus_to_exitcode(os.waitpid(process, 0)[1])
         pickle.dump((status, *map(_read_all, outputs)), replies)
@@ -178,23 +222,37 @@ def _imported(source: str, name: str) -> Any:
 
 @pytest.fixture(scope="session")
 def hip_double(tmp_path_factory: pytest.TempPathFactory) -> Iterator[DoubleLibrary]:
-    """Build the double once a session."""
+    """The double or, in a session above AMD's libraries, theirs, watched. Built once a session."""
     pytest.importorskip("hip", reason="hip-python is not installed", exc_type=ImportError)
     if shutil.which("cc") is None:
         pytest.skip("no C compiler (cc) to build the double of libamdhip64 with")
-    library = DoubleLibrary(build(tmp_path_factory.mktemp("rocm")))
+    library = _library(tmp_path_factory.mktemp("rocm"))
     yield library
     library.close()
 
 
-def in_double(**environment: object) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """Turn a function, whose parameters are fixtures, into a test that runs over the double, in a process of its
-    own."""
+def _library(folder: Path) -> DoubleLibrary:
+    if not is_inside():
+        return DoubleLibrary(build(folder))
+    rocm = inside()
+    python = rocm.python(executable=Path(sys.executable))
+    return DoubleLibrary(build_watched(folder, rocm.hip), tuple(python), is_double=False)
+
+
+def in_double(only: str = "", **environment: object) -> Callable[[Callable[..., None]], Callable[..., None]]:
+    """Make a function, whose parameters are fixtures, a test that runs over the double, in a process of its own.
+
+    Args:
+        only: why it does not run over AMD's library.
+        environment: the double's settings.
+    """
 
     def decorate(body: Callable[..., None]) -> Callable[..., None]:
         names = inspect.signature(body).parameters
 
         def test(hip_double: DoubleLibrary, **fixtures: Any) -> None:
+            if only:
+                hip_double.only(only)
             hip_double.run(body, *(fixtures[name] for name in names), **environment)
 
         parameters = [inspect.Parameter("hip_double", inspect.Parameter.POSITIONAL_OR_KEYWORD), *names.values()]
@@ -227,17 +285,21 @@ _CALLBACK = ctypes.CFUNCTYPE(
 
 
 class Double:
-    """The double that this process runs over."""
+    """The libamdhip64 that this process runs over: the double, or AMD's."""
 
     def __init__(self) -> None:
         self._library = ctypes.CDLL(f"{os.environ['ROCM_PATH']}/lib/libamdhip64.so")
         self._library.hip_double_calls.restype = self._library.hip_double_alive.restype = ctypes.c_long
         self._library.hip_double_allocated.restype = self._library.hip_double_kept.restype = ctypes.c_size_t
-        self._library.hip_double_dead_bytes.restype = ctypes.c_size_t
         self._library.hip_double_release_threshold.restype = ctypes.c_uint64
-        self._library.hip_double_allocation.restype = ctypes.c_void_p
-        self._library.hip_double_allocation.argtypes = [ctypes.c_int, ctypes.c_size_t, ctypes.POINTER(ctypes.c_size_t)]
         self._callback: Any = None
+        self.is_double = hasattr(self._library, "hip_double_allocation")
+        """Or it is AMD's, which knows neither `allocations` nor `dead_bytes`."""
+        if self.is_double:
+            self._library.hip_double_dead_bytes.restype = ctypes.c_size_t
+            self._library.hip_double_allocation.restype = ctypes.c_void_p
+            place = ctypes.POINTER(ctypes.c_size_t)
+            self._library.hip_double_allocation.argtypes = [ctypes.c_int, ctypes.c_size_t, place]
 
     def read_environment(self) -> None:
         """Take over what the environment now says; only before the first call of the library."""

@@ -12,8 +12,9 @@ from aot_bundle.isa import read_instructions
 from aot_runtime.bundle.files import Source, source_of
 from aot_runtime.bundle.reading import read_blob, read_index
 from aot_runtime.contract.arch import HIP
-from aot_runtime.contract.provenance import Provenance, Resource
-from aot_runtime.contract.records import Index, Variant, encode_json
+from aot_runtime.contract.index_encoding import encode_json
+from aot_runtime.contract.provenance import Provenance, Resource, decode_provenance
+from aot_runtime.contract.records import Index, Variant
 from aot_runtime.errors import BundleError
 
 from .changes import Change, mapping_changes, record_changes, short
@@ -119,7 +120,7 @@ def compare_indexes(places: tuple[Source, Source], indexes: tuple[Index, Index],
         sides[0], sides[1],
         tuple(mapping_changes(_title(old), _title(new))),
         tuple(_toolchain(old, new)),
-        tuple(mapping_changes(_provenance(old.provenance), _provenance(new.provenance))),
+        tuple(mapping_changes(_provenance(decode_provenance(old)), _provenance(decode_provenance(new)))),
         tuple(_ops(old, new, readers)),
         tuple(_cases(old, new)),
         tuple(_figures(old, new)),

@@ -20,7 +20,7 @@ from aot_runtime.contract.records import (
     Tensor,
     Workspace,
 )
-from aot_runtime.texts import cut
+from aot_runtime.formats import cut
 
 MOST_LETTERS = 200
 """Most characters of a value to show, since texts of a bundle may be of any length."""

@@ -6,7 +6,8 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import asdict
 from typing import Any
 
-from aot_runtime.texts import ID_LENGTH, size_text
+from aot_runtime.formats import size_text
+from aot_runtime.texts import ID_LENGTH
 
 from .bundles import Differences, Figure, OpDifference, Pairs, Side
 from .changes import Change, short

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 from aot_bundle.command.variants import VariantRow, variant_rows
 from aot_bundle.isa import Instruction
 from aot_runtime.contract.records import Index, Variant
-from aot_runtime.texts import axis_values_text
+from aot_runtime.formats import axis_values_text
 
 from .changes import Change, mapping_changes, short, value_text
 

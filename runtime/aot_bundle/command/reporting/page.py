@@ -28,7 +28,7 @@ from aot_bundle.command.comparing.text import (
     side_text,
 )
 from aot_bundle.command.listing import Listed
-from aot_bundle.command.origin import find_origin
+from aot_bundle.command.origin import origin_of
 from aot_bundle.command.variants import VariantRow
 from aot_bundle.isa import CodeFacts
 from aot_bundle.trust.state import SignatureState
@@ -36,7 +36,7 @@ from aot_runtime.call.documentation import built_dtypes, bundle_title, call_sign
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.names import axis_names
 from aot_runtime.contract.records import Index, Op
-from aot_runtime.texts import axis_values_text, size_text
+from aot_runtime.formats import axis_values_text, size_text
 
 from . import drawing
 from .given import Modelled, Profiled, ProfiledLaunch, Tested
@@ -77,7 +77,7 @@ def report_page(material: Material) -> str:
         style=Markup(style), script=Markup(script),
         title=bundle_title(material.index), index=material.index, listed=material.listed,
         ops=[_op(material.index, op) for op in material.index.ops],
-        origin=material.index.provenance and find_origin(material.index.provenance), signature=material.signature,
+        origin=origin_of(material.index), signature=material.signature,
         charts=[_chart(measure) for measure in measures(material.rows)],
         variants=variants_data(material.index, material.rows, material.code),
         spilling=sum(row.spills for row in material.rows),

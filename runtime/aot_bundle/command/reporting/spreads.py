@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 from aot_bundle.command.variants import VariantRow
-from aot_runtime.texts import size_text
+from aot_runtime.formats import size_text
 
 MOST_GROUPS = 24
 """Most groups by op, kernel and config. With more, variants are grouped by op."""

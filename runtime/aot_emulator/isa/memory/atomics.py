@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from aot_emulator.errors import MemoryAccessError
 from aot_emulator.isa.floats import conversions, formats, minmax
 from aot_emulator.isa.wait_counters import Isa
 from aot_emulator.state.access import Place
 from aot_emulator.state.arrays import Array
-from aot_runtime.errors import MemoryAccessError
 
 _DTYPES = {kind: np.dtype(f"{kind[0]}{int(kind[1:]) // 8}") for kind in ("u32", "i32", "f32", "u64", "i64", "f64")}
 

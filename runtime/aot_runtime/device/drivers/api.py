@@ -13,7 +13,7 @@ from typing import Any, ClassVar, TypeVar
 
 from aot_runtime.errors import DeviceError, DeviceMemoryError, DriverCallError
 
-from .base import Outcome
+from . import Outcome
 from .current import Current, Selector
 
 # Statuses on which HIP and CUDA agree.

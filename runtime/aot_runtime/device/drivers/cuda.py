@@ -10,7 +10,7 @@ from aot_runtime.contract.arch import CUDA
 from aot_runtime.contract.records import TensorMap
 from aot_runtime.errors import DeviceError
 
-from .base import DeviceProperties
+from . import DeviceProperties
 from .current import Selector
 from .gpu import KEEP_EVERYTHING, GpuDriver
 from .tensor_maps import encode_tensor_map

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import os
 import weakref
 from abc import abstractmethod
 from collections.abc import Callable, Iterator
@@ -12,11 +13,12 @@ from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 from aot_runtime.contract.records import TensorMap
 from aot_runtime.errors import DeviceError, DeviceMemoryError, DriverCallError
 
+from . import DeviceProperties, Outcome, handle_of
 from .api import HERE, INVALID_VALUE, GpuApi
-from .base import DeviceProperties, Outcome, PreparedLaunch, handle_of
 from .launch import KernelLaunch, LaunchFunction
 
 if TYPE_CHECKING:
+    from .protocol import PreparedLaunch
     from .staging import Staging
 
 # Values on which the two APIs agree.
@@ -48,11 +50,12 @@ class GpuDriver(GpuApi):
     exact_allocations = False
     is_emulated = False
     launch_call: str = "LaunchKernel"
+    """Name of the call that launches a kernel: this one, or `LaunchKernelEx`."""
     launches_early: bool = False
     """Programmatic dependent launch is available: a kernel may start before its predecessors have ended."""
-    """Name of the call that launches a kernel: this one, or `LaunchKernelEx`."""
     launch_end: ClassVar[int]
     lost_device: ClassVar[frozenset[int]] = frozenset()
+    unasked_of_capture: ClassVar[tuple[None, ...]] = ()  # further arguments of StreamIsCapturing
     relaxed_capture: Any
     """The binding's constant for the relaxed capture mode."""
 
@@ -105,8 +108,9 @@ class GpuDriver(GpuApi):
         return pool
 
     def _at_end(self, name: str, handle: int) -> None:
-        """Make a call when the driver object is finalised, except during the interpreter's exit."""
-        weakref.finalize(self, getattr(self._binding, self._full_name(name)), handle).atexit = False
+        """Make a call when the driver object is finalised, but neither in a fork nor during the interpreter's exit."""
+        function, process = getattr(self._binding, self._full_name(name)), os.getpid()
+        weakref.finalize(self, lambda: os.getpid() == process and function(handle)).atexit = False
 
     def allocate(self, device: int, nbytes: int, stream: int, made: Outcome = None) -> int:
         pool = self._pool(device)
@@ -118,6 +122,7 @@ class GpuDriver(GpuApi):
 
     def free(self, device: int, address: int, stream: int, gone: Outcome = None) -> None:
         if self._pool(device):
+            self._check_stream(device, stream)
             self._give_back(device, "MemFreeAsync", address, stream, gone=gone)
         else:
             self.synchronize(device, stream)
@@ -287,6 +292,7 @@ class GpuDriver(GpuApi):
         self._give_back(device, "EventDestroy", event, gone=gone)
 
     def record_event(self, device: int, event: int, stream: int) -> None:
+        self._check_stream(device, stream)
         self._on(device, "EventRecord", event, stream)
 
     def synchronize_event(self, device: int, event: int) -> None:
@@ -294,18 +300,25 @@ class GpuDriver(GpuApi):
             self._call("EventSynchronize", event)
 
     def wait_event(self, device: int, stream: int, event: int) -> None:
+        self._check_stream(device, stream)
         self._on(device, "StreamWaitEvent", stream, event, 0)
 
     def elapsed_ms(self, device: int, start: int, end: int) -> float:
         return float(self._on(device, "EventElapsedTime", start, end))
 
+    def _check_stream(self, device: int, stream: int) -> None:
+        """Raise `DriverCallError` for a destroyed stream, foreign ones included, if other calls may crash."""
+
     def is_capturing(self, device: int, stream: int) -> bool:
         if not stream:
             return False
         found = ctypes.c_int()
-        if not self._is_capturing(ctypes.c_void_p(stream), ctypes.byref(found)):
-            return found.value != 0
-        return int(self._on(device, "StreamIsCapturing", stream)) != 0  # it fails with a device current, too
+        arguments = ctypes.c_void_p(stream), ctypes.byref(found), *self.unasked_of_capture
+        if self._is_capturing(*arguments):
+            with self._current(device):  # there may be none in this thread
+                if status := self._is_capturing(*arguments):
+                    raise self._error("StreamIsCapturing", status)
+        return found.value != 0
 
     def begin_capture(self, device: int, stream: int) -> None:
         self._on(device, "StreamBeginCapture", stream, self.relaxed_capture)

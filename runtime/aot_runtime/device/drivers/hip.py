@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import ctypes
 import os
+from contextlib import suppress
 from typing import Any, ClassVar
 
 from aot_runtime.contract.arch import ARCHITECTURES, HIP, likely_num_xcds
-from aot_runtime.errors import DeviceError
+from aot_runtime.errors import DeviceError, DriverCallError
 
-from .base import DeviceProperties, Outcome
+from . import DeviceProperties, Outcome
 from .current import Selector
 from .gpu import KEEP_EVERYTHING, GpuDriver
 from .hip_python import bind, import_binding, returns_structs
@@ -37,7 +38,10 @@ class HipDriver(GpuDriver):
         "MemFreeHost": "hipHostFree",
         "MemHostAlloc": "hipHostMalloc",
         "StreamCreate": "hipStreamCreateWithFlags",
+        # Most calls of HIP 7.2 may crash for a destroyed stream. This one looks for it among existing streams.
+        "StreamIsCapturing": "hipStreamGetCaptureInfo_v2",
     }
+    unasked_of_capture = (None,) * 4
     launch_end = 3
     first_is_current = True
 
@@ -96,6 +100,20 @@ class HipDriver(GpuDriver):
         """Unload a code object. Its functions become invalid."""
         super().unload_module(device, module, gone)
         self._images.pop(module, None)
+
+    def _check_stream(self, device: int, stream: int) -> None:
+        self.is_capturing(device, stream)
+
+    def end_capture(self, device: int, stream: int, made: Outcome = None) -> int:
+        """End the capture of a stream, which can be used again also if the capture failed."""
+        try:
+            return super().end_capture(device, stream, made)
+        except DriverCallError:
+            with suppress(DriverCallError):
+                if self.is_capturing(device, stream):  # HIP 6.4 and 7.2 refuse work until another capture begins
+                    self.begin_capture(device, stream)
+                    self.destroy_graph(device, super().end_capture(device, stream))
+            raise
 
     def _filled(self, name: str, struct: Any, argument: int) -> Any:
         if returns_structs(self._binding):

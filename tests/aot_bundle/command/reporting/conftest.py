@@ -11,7 +11,7 @@ import pytest
 
 from aot_runtime.bundle.reading import bundle_id
 from aot_runtime.contract import records
-from aot_runtime.contract.index_file import encode_index
+from aot_runtime.contract.index_encoding import encode_index
 from tests.support.command import aotbundle
 from tests.support.forging import edit_index
 

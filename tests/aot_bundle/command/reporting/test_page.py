@@ -20,6 +20,7 @@ from aot_bundle.command.reporting.given import read_profiled
 from aot_bundle.packing import merge_bundles
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.contract import records
+from aot_runtime.contract.provenance import decode_provenance
 from docs._site.loads import foreign_loads
 from tests.aot_bundle.command.reporting.conftest import FORGED, profile_data, selftest_data, time_data, write_page
 from tests.support.colours import contrast
@@ -166,7 +167,7 @@ def test_what_other_commands_print_is_read(rows_bundle: Path, tmp_path: Path):
     assert launch["memory_bytes"] == 2 * 4 * 512 * 2 and f'<td class="number">{launch["memory_bytes"]:,}</td>' in text
     assert all(f'<td class="number">{count:,}</td>' in text for count in launch["classes"].values())
     assert [title for title, _ in Elements(page).data["columns"]][-3:] == ["Loop", "Load bits", "Matrix"]
-    provenance = read_index(rows_bundle).provenance
+    provenance = decode_provenance(read_index(rows_bundle))
     assert provenance is not None and "<p>Signature: not signed.</p>" in text
     for item in provenance.build_definition.resolved_dependencies:
         assert all(f"<code>{digest}</code>" in text for digest in item.digest.values()) and item.name in text

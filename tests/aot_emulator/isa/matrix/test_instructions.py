@@ -9,8 +9,8 @@ import numpy as np
 import pytest
 
 from aot_emulator import Arithmetic
+from aot_emulator.errors import UnsupportedInstructionError
 from aot_emulator.isa.matrix import matrix_op, matrix_product
-from aot_runtime.errors import UnsupportedInstructionError
 from tests.support.emulation.machine import DEFAULT_MODE
 from tests.support.emulation.naive_matrix import (
     EVERY,

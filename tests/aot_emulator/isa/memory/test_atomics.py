@@ -9,8 +9,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+from aot_emulator.errors import MemoryAccessError
 from aot_emulator.isa.memory.atomics import LDS_ATOMICS, MEMORY_ATOMICS
-from aot_runtime.errors import MemoryAccessError
 from tests.support.emulation.machine import DEFAULT_MODE, LANE, RDNA, RETURN, Machine, block, every_isa, is_rdna
 from tests.support.emulation.values import arch_of, s
 

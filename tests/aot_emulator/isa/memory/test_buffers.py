@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from aot_runtime.errors import MemoryAccessError, UnsupportedInstructionError
+from aot_emulator.errors import MemoryAccessError, UnsupportedInstructionError
 from tests.support.emulation.machine import LANE, OLD, Machine, every_isa, every_rdna
 from tests.support.emulation.values import integers
 

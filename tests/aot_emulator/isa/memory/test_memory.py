@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from aot_emulator.errors import MemoryAccessError, UnsupportedInstructionError
 from aot_emulator.isa.memory.buffer import scratch_resource
-from aot_runtime.errors import MemoryAccessError, UnsupportedInstructionError
 from tests.support.emulation.machine import ACTIVE, LANE, OLD, RDNA, Machine, block, every_isa, every_rdna, is_rdna
 from tests.support.emulation.values import WAVE64, integers
 

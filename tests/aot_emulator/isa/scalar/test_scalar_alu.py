@@ -7,9 +7,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
+from aot_emulator.errors import UnsupportedInstructionError
 from aot_emulator.isa.scalar.scalar_alu import SOP1, SOP2, SOPC
 from aot_emulator.isa.scalar.scalar_floats import _OPS
-from aot_runtime.errors import UnsupportedInstructionError
 from tests.support.emulation import values
 from tests.support.emulation.machine import DEFAULT_MODE, RDNA, Machine, block, every_isa, every_rdna, is_rdna
 from tests.support.emulation.values import ORDERS, bits_of, integers, mnemonics, s

@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from aot_runtime.errors import UnsupportedInstructionError
+from aot_emulator.errors import UnsupportedInstructionError
 from tests.support.emulation.machine import ACTIVE, LANE, OLD, RDNA, WAVE64, Machine, every_isa, every_width, is_rdna
 from tests.support.emulation.values import assert_same, edge_floats, integers, mnemonics
 

@@ -16,11 +16,9 @@ from aot_runtime import DriverCallError, get_device
 from aot_runtime.device.drivers.current import Selector
 from aot_runtime.device.drivers.hip import HipDriver
 from aot_runtime.device.drivers.launch import KernelLaunch, LaunchFunction
-from tests.support.hip_double.code_object import code_object
 from tests.support.hip_double.double import Double, in_double
 from tests.support.reference_launches import open_over_double
 
-IMAGE = code_object("gfx942", "scale")
 X = np.ones((3, 5), np.float32)
 NOT_INITIALISED, INVALID_CONTEXT = 3, 201
 WANTED = 0x7F0000001000
@@ -36,7 +34,7 @@ def current() -> int:
     return found.value
 
 
-def work(driver: HipDriver, device: int) -> dict[str, Callable[[], object]]:
+def work(driver: HipDriver, device: int, image: bytes) -> dict[str, Callable[[], object]]:
     """Call each of a driver's methods once, in a valid order."""
     made: dict[str, int] = {}
     host = np.zeros(64, np.uint8)
@@ -53,7 +51,7 @@ def work(driver: HipDriver, device: int) -> dict[str, Callable[[], object]]:
         "free": lambda: driver.free(device, made["address"], 0),
         "allocate_now": lambda: make("now", driver.allocate_now(device, 64)),
         "free_now": lambda: driver.free_now(device, made["now"]),
-        "load_module": lambda: make("module", driver.load_module(device, IMAGE)),
+        "load_module": lambda: make("module", driver.load_module(device, image)),
         "get_function": lambda: make("function", driver.get_function(device, made["module"], "scale", 0)),
         "run": lambda: driver.prepare(device, made["function"], (1, 1, 1), 64, 0, bytes(8)).run(0),
         "unload_module": lambda: driver.unload_module(device, made["module"]),
@@ -76,26 +74,26 @@ def work(driver: HipDriver, device: int) -> dict[str, Callable[[], object]]:
 
 
 @in_double(HIP_DOUBLE_DEVICES=3)
-def test_every_call_leaves_the_current_device():
+def test_every_call_leaves_the_current_device(scale_image: bytes):
     driver = HipDriver()
     for device in range(3):
         for other in range(3):
             library().hipSetDevice(other)
-            for name, call in work(driver, device).items():
+            for name, call in work(driver, device, scale_image).items():
                 call()
                 assert current() == other, f"{name} on device {device}"
 
 
 @in_double(HIP_DOUBLE_DEVICES=2)
-def test_so_does_one_that_fails():
+def test_so_does_one_that_fails(scale_image: bytes):
     double, driver = Double(), HipDriver()
     library().hipSetDevice(1)
-    function = driver.get_function(0, driver.load_module(0, IMAGE), "scale", 0)
+    function = driver.get_function(0, driver.load_module(0, scale_image), "scale", 0)
     launch = driver.prepare(0, function, (1, 1, 1), 64, 0, bytes(8))
     for name, call in {
         "hipMallocFromPoolAsync": lambda: driver.allocate(0, 64, 0),
         "hipMalloc": lambda: driver.allocate_now(0, 64),
-        "hipModuleLoadData": lambda: driver.load_module(0, IMAGE),
+        "hipModuleLoadData": lambda: driver.load_module(0, scale_image),
         "hipModuleLaunchKernel": lambda: launch.run(0),
         "hipStreamCreateWithFlags": lambda: driver.create_stream(0),
     }.items():
@@ -106,11 +104,11 @@ def test_so_does_one_that_fails():
 
 
 @in_double(HIP_DOUBLE_DEVICES=1)
-def test_a_single_device_is_never_asked_for():
+def test_a_single_device_is_never_asked_for(scale_image: bytes):
     """It is always current, so calls need not ask for it."""
     double, driver = Double(), HipDriver()
     before = double.calls("hipSetDevice"), double.calls("hipGetDevice")
-    for call in work(driver, 0).values():
+    for call in work(driver, 0, scale_image).values():
         call()
     assert (double.calls("hipSetDevice"), double.calls("hipGetDevice")) == before
     with pytest.raises(DriverCallError, match="hipErrorInvalidDevice"):

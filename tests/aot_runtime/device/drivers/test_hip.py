@@ -15,10 +15,7 @@ from aot_runtime.device.drivers import available_drivers, driver_for_arch, open_
 from aot_runtime.device.drivers.hip import HipDriver
 from aot_runtime.errors import DeviceError, DeviceMemoryError, DriverCallError
 from tests.support.driver_contract import CHECKS
-from tests.support.hip_double.code_object import code_object
 from tests.support.hip_double.double import Double, DoubleLibrary, in_double
-
-IMAGE = code_object("gfx942", "scale", "add")
 
 
 def check_contract(name: str) -> None:
@@ -59,7 +56,7 @@ def test_no_device():
     assert HipDriver().device_count() == 0
     with pytest.raises(DriverCallError) as raised:
         HipDriver().allocate(0, 16, 0)
-    assert raised.value.code == "hipErrorInvalidDevice"
+    assert raised.value.code == "hipErrorNoDevice"
     assert "hip" not in available_drivers()
     with pytest.raises(DeviceError, match=r"no usable GPU\n  hip: the driver is installed and sees no GPU"):
         get_device()
@@ -76,11 +73,16 @@ def test_drivers_are_found():
         open_driver("opencl")
     with pytest.raises(DeviceError, match=r"'spirv'.*gfx942"):
         driver_for_arch("spirv")
+
+
+@in_double(only="it has the function")
+def test_a_function_that_the_library_lacks():
     with pytest.raises(DeviceError, match=r"hipDeviceReset cannot be called through .*hip"):
         HipDriver()._call("DeviceReset")
 
 
 def test_no_library_and_no_binding(hip_double: DoubleLibrary, tmp_path):
+    hip_double.only("it is named to each process")
     printed = hip_double.run_text(
         """
 import sys
@@ -133,6 +135,18 @@ def test_each_device_and_driver_has_a_pool_that_dies_with_the_driver():
     assert double.alive("pool") == 0
 
 
+@in_double()
+def test_a_fork_leaves_a_drivers_pool_alone():
+    """HIP aborts a fork of its process that calls it."""
+    double, driver = Double(), HipDriver()
+    driver.free(0, driver.allocate(0, 16, 0), 0)
+    if (child := os.fork()) == 0:
+        del driver
+        gc.collect()
+        os._exit(double.calls("hipMemPoolDestroy"))
+    assert os.waitpid(child, 0)[1] == 0
+
+
 @in_double(HIP_DOUBLE_POOLS=0)
 def test_without_pools_a_free_waits_for_the_stream():
     double, driver = Double(), HipDriver()
@@ -156,7 +170,7 @@ def test_pinned_memory_is_host_memory():
 
 
 @in_double(HIP_DOUBLE_MEMORY=4 << 20)
-def test_memory_that_the_pool_keeps_is_given_up_for_what_is_not_of_the_pool():
+def test_memory_that_the_pool_keeps_is_given_up_for_what_is_not_of_the_pool(scale_image: bytes):
     double, driver = Double(), HipDriver()
 
     def used_and_freed() -> None:
@@ -176,21 +190,21 @@ def test_memory_that_the_pool_keeps_is_given_up_for_what_is_not_of_the_pool():
     driver.free_now(0, address)
     used_and_freed()
     double.fail("hipModuleLoadData", 2)
-    driver.load_module(0, IMAGE)
+    driver.load_module(0, scale_image)
     assert double.kept() == 0 and double.calls("hipModuleLoadData") == 2
 
 
 @in_double()
-def test_null_handles_are_errors_whatever_the_status():
+def test_null_handles_are_errors_whatever_the_status(scale_image: bytes):
     double, driver = Double(), HipDriver()
-    module = driver.load_module(0, IMAGE)
+    module = driver.load_module(0, scale_image)
     with (
         mock.patch.object(driver._binding, "hipModuleGetFunction", return_value=(0, None)),
         pytest.raises(DriverCallError, match=r"hipModuleGetFunction .*null handle"),
     ):
         driver.get_function(0, module, "scale", 0)
     for call, act in {
-        "hipModuleLoadData": lambda: driver.load_module(0, IMAGE),
+        "hipModuleLoadData": lambda: driver.load_module(0, scale_image),
         "hipStreamCreateWithFlags": lambda: driver.create_stream(0),
     }.items():
         with (
@@ -203,12 +217,12 @@ def test_null_handles_are_errors_whatever_the_status():
 
 
 @in_double()
-def test_the_image_lives_as_long_as_its_module():
-    """HIP does not copy it; the double checks it again."""
+def test_the_image_lives_as_long_as_its_module(scale_image: bytes):
+    """HIP need not copy it; the double checks it again."""
     driver = HipDriver()
-    module = driver.load_module(0, bytes(bytearray(IMAGE)))
+    module = driver.load_module(0, bytes(bytearray(scale_image)))
     gc.collect()
-    _overwritten = [bytes([byte]) * len(IMAGE) for byte in range(64)]
+    _overwritten = [bytes([byte]) * len(scale_image) for byte in range(64)]
     driver.get_function(0, module, "scale", 0)
     driver.unload_module(0, module)
     assert not driver._images

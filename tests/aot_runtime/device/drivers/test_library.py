@@ -30,6 +30,7 @@ LAYOUTS = {
 @pytest.fixture(scope="module")
 def places(hip_double: DoubleLibrary, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """Return the paths of copies of the double by their layout; all lie in `root`."""
+    hip_double.only("only the double is copied")
     root = tmp_path_factory.mktemp("machine")
     for place in LAYOUTS.values():
         (root / place).parent.mkdir(parents=True)

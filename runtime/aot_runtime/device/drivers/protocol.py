@@ -2,50 +2,17 @@
 
 Handles (modules, functions, streams, events, graphs) and device addresses are integers. Stream 0 is the device's
 default stream. A driver has no policy: its callers choose devices and streams, own objects and free memory.
+
+Only type checkers import this module.
 """
 
 from __future__ import annotations
 
-from typing import Any, Protocol, TypeAlias
-
-import msgspec
+from typing import Protocol
 
 from aot_runtime.contract.records import TensorMap
 
-EMULATOR = "emulator"
-"""The driver whose devices are emulated: one for each emulated architecture, named like it."""
-Outcome: TypeAlias = "list[Any] | None"
-"""A list to which a call appends its result, or None; see `Driver`."""
-
-
-def handle_of(outcome: list[Any]) -> int:
-    """Return the handle or address in an outcome, which may be a `c_void_p`; 0 if the call failed or was not made."""
-    made = outcome[0] if outcome else 0
-    return made if isinstance(made, int) else made.value or 0
-
-
-class DeviceProperties(msgspec.Struct, frozen=True):
-    """Properties of a device, for dispatch and diagnostics."""
-
-    name: str
-    arch: str
-    """Bare name of the architecture as in `--arch`: `gfx942`, `sm_90`."""
-    num_cus: int
-    """Compute units (AMD) or streaming multiprocessors (NVIDIA) of this device or partition."""
-    warp_size: int
-    lds_bytes: int
-    """Maximum LDS (shared memory) of a workgroup, with opt-in."""
-    memory_bytes: int
-    driver_version: str
-    num_xcds: int | None = None
-    """XCDs of this device or partition, to which workgroups are dealt in turn; None: as many as a whole GPU has."""
-    library: str = ""
-    """Path of the API's library and the rule that chose it; empty if there is no choice."""
-    clock: float = 0
-    """Highest clock of the compute units, Hz; 0 if unknown."""
-    memory_clock: float = 0
-    pci: str = ""
-    """PCI address as in Linux, `0000:c1:00.0`; empty if unknown. Partitions of a GPU share it."""
+from . import DeviceProperties, Outcome
 
 
 class PreparedLaunch(Protocol):
