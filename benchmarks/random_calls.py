@@ -40,7 +40,7 @@ from rows import OPS as ROW_OPS
 
 from aot_bundle.callspec import CallSpec, parse_scalar, plan_call
 from aot_runtime import AotError, Bundle, open_bundle
-from aot_runtime.call.decision import Decision
+from aot_runtime.call.choosing import Decision
 from aot_runtime.contract.dtypes import DTYPES
 
 Rng = np.random.Generator

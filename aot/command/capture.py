@@ -13,6 +13,7 @@ from aot.command.parameters import EXIT_FAILED, OneArch
 from aot.command.programs import print_exports, run_program, triton_target
 from aot.targets import Target
 from aot_bundle.terminal import write, write_error
+from aot_runtime.contract.arch import HIP
 
 if TYPE_CHECKING:
     from aot_capture.records import Capture
@@ -97,7 +98,7 @@ def _remarks(found: Capture) -> list[str]:
     unknown = [kernel.name for kernel in found.kernels if not kernel.rederived]
     if unknown:
         lines.append(f"Triton's key cannot be derived for {', '.join(sorted(set(unknown)))}")
-    if any(kernel.target[0] == "hip" for kernel in found.kernels):
+    if any(kernel.target[0] == HIP.name for kernel in found.kernels):
         for installed in found.installations:
             if installed.triton.startswith(("3.4.", "3.5.", "3.6.", "3.7.", "3.8.")):
                 lines.append(

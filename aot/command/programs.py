@@ -16,6 +16,7 @@ import click
 import aot_capture
 from aot.targets import Target
 from aot_bundle.terminal import write
+from aot_runtime.contract.arch import CUDA
 
 SITE = Path(aot_capture.__file__).parent / "site"
 _FORWARDED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
@@ -36,7 +37,7 @@ def print_exports(settings: Mapping[str, str]) -> None:
 
 def triton_target(target: Target) -> str:
     """Return a target as `aot_capture.no_gpu` reads it."""
-    arch = target.arch.removeprefix("sm_") if target.backend == "cuda" else target.arch
+    arch = target.arch.removeprefix("sm_") if target.backend == CUDA.name else target.arch
     return f"{target.backend}:{arch}:{target.warp_size}"
 
 
