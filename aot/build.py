@@ -133,7 +133,7 @@ def make(
 
 
 def compile_all(request: Request, bundles: list[PlannedBundle], console: Console) -> Outcome:
-    """Compile what is planned and not in the cache; write no bundle. Raises as `make` does."""
+    """Compile planned variants that are not in the cache, without writing bundles. Raises as `make` does."""
     cache = _cache(request)
     with cache.shared or nullcontext():
         return _compiled(request, bundles, console, cache)
@@ -142,7 +142,7 @@ def compile_all(request: Request, bundles: list[PlannedBundle], console: Console
 def _compile_shard(
     request: Request, bundles: list[PlannedBundle], console: Console, shard: Shard
 ) -> Outcome | None:  # fmt: skip
-    """Compile the jobs of a shard into the cache; None if one failed, once that was reported."""
+    """Compile the jobs of a shard into the cache. Returns None if one failed, after the failure was reported."""
     cache, jobs = _cache(request), _jobs(bundles)
     part = shard.of(jobs)
     console.print(f"shard {shard}: {len(part)} of {counted(len(jobs), 'job')}")
@@ -192,11 +192,12 @@ def _compile_again(
     request: Request, bundles: list[PlannedBundle], console: Console, cache: CompileCache, outcome: Outcome,
     doubtful: set[str],
 ) -> None:  # fmt: skip
-    """Compile kernels from a shared cache again whose recorded accesses contradict the manifest: their code does not
-    tell which is wrong."""
+    """Recompile kernels from a shared cache whose recorded accesses contradict the manifest: either may be wrong."""
     keys = doubtful & {key for bundle in bundles for key in keys_at_fault(bundle, outcome.kernels)}
     if keys:
-        LOG.warning("%s: what it says of %s is doubtful; made again", cache.shared, counted(len(keys), "kernel"))
+        LOG.warning(
+            "%s: accesses of %s contradict the manifest; compiled again", cache.shared, counted(len(keys), "kernel")
+        )
         outcome.cached -= len(keys)
         jobs = {key: job for key, job in _jobs(bundles).items() if key in keys}
         _compile(request, bundles, console, cache, outcome, jobs)
@@ -372,7 +373,7 @@ def _print_counts(console: Console, bundles: list[PlannedBundle]) -> None:
 
 
 def _print_calls(console: Console, request: Request, bundles: list[PlannedBundle]) -> None:
-    """Print what `--for` leaves of each bundle; in a dry run or a log, also the variants of each call."""
+    """Print the number of variants that `--for` selects in each bundle; in a dry run, also those of each call."""
     if not request.calls:
         return
     for bundle in bundles:
@@ -420,7 +421,9 @@ def _write(
         place = f": {error.filename}" if error.filename else ""
         raise BuildError(f"bundle {bundle.folder_name} cannot be written: {error.strerror}{place}") from None
     except BundleError as error:
-        raise BuildError(f"bundle {bundle.folder_name} was not written, as no reader would take it: {error}") from None
+        raise BuildError(
+            f"bundle {bundle.folder_name} was not written, because readers would reject it: {error}"
+        ) from None
     console.print(
         f"{bundle.folder_name if request.pack else written.folder}: "
         f"{len(bundle.variants)} variants, {written.code_objects} code objects, "
@@ -433,4 +436,4 @@ def _cases(bundle: PlannedBundle) -> str:
     stated = sum(len(source.spec.selftest) for source in bundle.manifest.sources)
     left_out = stated - len(bundle.cases)
     text = f", {counted(len(bundle.cases), 'selftest case')}" if stated else ""
-    return f"{text} ({left_out} more need what is not built)" if left_out else text
+    return f"{text} ({left_out} more need variants that are not built)" if left_out else text

@@ -328,9 +328,9 @@ def main(
     if neighbours and not (calls or captures):
         raise click.UsageError("--neighbours needs --for, or a capture file")
     if add and (not calls or pack):
-        raise click.UsageError("--add needs --for, and goes without --pack")
+        raise click.UsageError("--add needs --for, and excludes --pack")
     if dry_run and (shard or list_jobs):
-        raise click.UsageError("--dry-run goes without --shard and --list-jobs")
+        raise click.UsageError("--dry-run excludes --shard and --list-jobs")
     if compress and not pack:
         raise click.UsageError("--compress needs --pack")
     captured.check(bool(captures))

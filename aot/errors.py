@@ -9,15 +9,15 @@ from aot_runtime.texts import escaped
 
 
 class BuildError(AotError):
-    """A build cannot go on: the output cannot be written, or a cluster cannot be used."""
+    """A build cannot continue: the output cannot be written, or a cluster cannot be used."""
 
 
 class CompileError(AotError):
     """A kernel cannot be built.
 
     Attributes:
-        reason: what is wrong, in a few lines, with the offending line of the kernel where there is one.
-        traceback_text: the full Python traceback of the cause; empty where the reason says it all.
+        reason: description of the fault in a few lines, with the offending line of the kernel if there is one.
+        traceback_text: the full Python traceback of the cause; empty if the reason is sufficient.
     """
 
     def __init__(self, reason: str, traceback_text: str = ""):
@@ -33,7 +33,7 @@ class CompileError(AotError):
 
 
 class KernelFileError(CompileError):
-    """A kernel file is missing, cannot be run as far as its kernel needs it, or changed during the build."""
+    """A kernel file is missing, changed during the build, or failed in statements that its kernel needs."""
 
 
 class KernelFunctionError(CompileError):
@@ -41,7 +41,7 @@ class KernelFunctionError(CompileError):
 
 
 def described(error: BaseException) -> str:
-    """An exception in one line."""
+    """Describe an exception in one line."""
     return ": ".join(filter(None, [type(error).__name__, str(error)]))
 
 

@@ -31,7 +31,7 @@ class TimeLimitError(AotError):
 
 
 class ForkedProcess:
-    """A process forked off this one, in which functions run that execute users' files, one at a time.
+    """A fork of this process that runs functions which execute users' files, one at a time.
 
     It starts at the first `run` and keeps what it imports. After it had to be killed, the next `run` forks another. A
     fork takes milliseconds if Triton is imported already. The process never outlives this one.
@@ -114,8 +114,9 @@ def ending(code: int | None) -> str:
 
 
 def die_with(lifeline: int) -> None:
-    """End this process's group when nobody has the other end of a pipe open any more. The kernel does so, in Python, in
-    LLVM or while a process waits for ptxas.
+    """Kill this process's group once the other end of a pipe is closed.
+
+    The operating system does so, whatever runs: Python, LLVM, or a process that waits for ptxas.
 
     Args:
         lifeline: the reading end of the pipe. It stays open.

@@ -1,4 +1,4 @@
-"""Shards of a build's compile jobs, for Slurm arrays, make and matrices of CI; the list of jobs as JSON."""
+"""Shards of a build's compile jobs, for Slurm arrays, make and CI matrices, and the list of jobs as JSON."""
 
 from __future__ import annotations
 
@@ -22,15 +22,15 @@ class Shard:
 
     def __post_init__(self) -> None:
         if self.count < 1:
-            raise ValueError(f"{self}: there is at least one shard")
+            raise ValueError(f"{self}: the number of shards must be at least 1")
         if not 1 <= self.number <= self.count:
-            raise ValueError(f"there are shards 1/{self.count} to {self.count}/{self.count}, no {self}")
+            raise ValueError(f"no shard {self}; shards are 1/{self.count} to {self.count}/{self.count}")
 
     def __str__(self) -> str:
         return f"{self.number}/{self.count}"
 
     def of(self, jobs: Mapping[str, T]) -> dict[str, T]:
-        """Every `count`-th job in the order of keys. Keys are hashes, so each shard has its part of the long jobs."""
+        """Return every `count`-th job in the order of keys. Keys are hashes, so long jobs spread over all shards."""
         return {key: jobs[key] for key in islice(sorted(jobs), self.number - 1, None, self.count)}
 
 

@@ -69,7 +69,7 @@ def _refusal(arch: str) -> str:
     if bare != arch and bare in ARCHITECTURES:
         return f"architecture {arch!r}: feature flags are not part of the name; use {bare!r}"
     if arch.endswith("-generic"):
-        return f"architecture {arch!r}: generic targets are not compiled by Triton; allowed: {_allowed()}"
+        return f"architecture {arch!r}: Triton does not compile for generic targets; allowed: {_allowed()}"
     if arch[-1:] in ("a", "f") and arch[:-1] in ARCHITECTURES:
         return f"architecture {arch!r}: the accelerated features are always on; use {arch[:-1]!r}"
     known = [*ARCHITECTURES, *GPU_NAMES]

@@ -4,15 +4,14 @@
 
 `--float8 dist/attention_quantised-sm_90`, the bundle of manifests/attention_quantised.yaml, measures float8, too.
 
-All of them work on the same tensors, in device memory, outputs of ours given. Times are those of the device, between
-two events around as many calls as take about 20 ms; the backends take turns, round by round; medians are shown. A
-matrix product of M x N x K counts 2 M N K; a causal mask halves the work. Caches are not flushed between calls. The
-difference is the largest between our result and torch's first backend, both in their own dtype.
+All backends use the same tensors in device memory; our outputs are preallocated. Device times are measured between two
+events around about 20 ms of calls. The backends take turns, and medians are shown. A matrix product of M x N x K counts
+2 M N K; a causal mask halves the work. Caches are not flushed between calls. The difference is the largest between our
+result and that of torch's first backend.
 
-A shape with fewer heads of K and V than of Q (16/2), of sequences of different lengths (v: from half to one and a half
-times the given length, one behind the other), with a soft-cap of 50 (s) or with ALiBi (a) is also set beside the plain
-shape, as parts of its TFLOP/s. float8 is set beside ours of 16 bits; its numbers are the same, rounded to e4m3, with
-factors of 1.
+These shapes are also shown as fractions of the plain shape's TFLOP/s: fewer heads of K and V than of Q (16/2),
+concatenated sequences of different lengths (v: half to one and a half times the given length), a soft-cap of 50 (s),
+and ALiBi (a). float8 is compared with our 16-bit attention, for the same values rounded to e4m3 and scales of 1.
 """
 
 from __future__ import annotations
@@ -75,20 +74,20 @@ class Shape:
 
     @property
     def lengths(self) -> list[int]:
-        """Lengths of the sequences."""
+        """Return the lengths of the sequences."""
         if not self.varlen:
             return [self.seqlen] * self.batch
         return np.linspace(self.seqlen / 2, self.seqlen * 3 / 2, self.batch).astype(int).tolist()
 
     def extents(self, heads: int) -> tuple[int, ...]:
-        """Shape of a tensor with this many heads."""
+        """Return the shape of a tensor with this many heads."""
         if self.varlen:
             return sum(self.lengths), heads, self.head_dim
         return self.batch, heads, self.seqlen, self.head_dim
 
     @property
     def flops(self) -> float:
-        """Operations of the two matrix products."""
+        """Return the number of operations of the two matrix products."""
         return 4 * self.heads * self.head_dim * sum(n * n for n in self.lengths) / (2 if self.causal else 1)
 
 
@@ -147,7 +146,7 @@ def report(bundle: Bundle, shapes: list[Shape], dtype: str, rounds: int, float8:
 
 
 def _cells(rate: dict[str, float], name: str, one: str, other: str) -> tuple[str, str]:
-    """The rate of `name`, and that of `one` as parts of that of `other`; dashes where it was not measured."""
+    """Format the rate of `name`, and that of `one` relative to `other`; dashes where it was not measured."""
     return (f"{rate[name]:.0f}", f"{rate[one] / rate[other]:.2f}") if name in rate else ("-", "-")
 
 
@@ -166,7 +165,7 @@ def our_call(bundle: Bundle, shape: Shape, inputs: Inputs) -> Callable[[], Any]:
 
 
 def float8_call(bundle: Bundle, shape: Shape, inputs: Inputs) -> Callable[[], Any]:
-    """The call in e4m3, from another bundle."""
+    """Return the call in e4m3, from another bundle."""
     from aot_runtime.contract.dtypes import numpy_dtype
 
     device, float8 = bundle.device, numpy_dtype("float8_e4m3fn")
@@ -202,7 +201,7 @@ def make_inputs(bundle: Bundle, shape: Shape, dtype: str, torch: Any) -> Inputs:
 
 
 def torch_backends(torch: Any) -> dict[str, Callable[..., Any]]:
-    """torch's backends that have fused kernels, as functions of q, k, v and causal."""
+    """Return torch's backends that have fused kernels, as functions of q, k, v and causal."""
     if torch is None:
         return {}
     from torch.nn.attention import SDPBackend, sdpa_kernel

@@ -2,10 +2,10 @@
 
     aotbuild --arch sm_90 manifests/decode.yaml && python benchmarks/chunks.py dist/decode-sm_90
 
-Each sequence's last queries see the keys up to their own places; blocks are in a random order. torch's attention sees
-contiguous keys of the same lengths, all of them, by cuDNN. Operations are those of what is seen. Times are those of the
-device, medians of rounds in which all take turns. The difference is the largest between our results for the first block
-size and the others, of the same keys.
+Each sequence's last queries see the keys up to their own positions; blocks are in random order. torch's attention
+(cuDNN) sees all keys, contiguous and of the same lengths. Only visible keys count as operations. Device times are
+medians of rounds in which all take turns. The difference is the largest between our results for the first and the other
+block sizes.
 """
 
 from __future__ import annotations
@@ -96,7 +96,7 @@ def report(bundle: Bundle, torch: Any, options: argparse.Namespace) -> str:
 def paged_way(
     bundle: Bundle, torch: Any, shape: Shape, size: int, q: Any, k: Any, v: Any, out: Any
 ) -> Callable[[], Any]:  # fmt: skip
-    """The op over k and v [batch, keys, heads, head_dim] in blocks of a size."""
+    """Return the op over k and v [batch, keys, heads, head_dim] in blocks of a size."""
     per_sequence = shape.keys // size
     order = torch.randperm(shape.batch * per_sequence)
     caches = [x.unflatten(1, (per_sequence, size)).flatten(0, 1)[order.cuda()] for x in (k, v)]

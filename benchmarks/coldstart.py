@@ -2,10 +2,10 @@
 
     aotbuild --arch sm_90 manifests/attention.yaml && python benchmarks/coldstart.py dist/attention-sm_90
 
-Each run is a process of its own (its script is in benchmarks/cold); the clock starts before the process does and stops
-when the result is in host memory. All ways take turns; one run of each beforehand fills the page cache and, where it
-is kept, Triton's cache. The least that any program can do, the driver's API through ctypes with the same code object,
-is the base of the ratios. Every result is checked.
+Each run is a separate process (scripts are in benchmarks/cold). The clock starts before the process does, and stops
+when the result is in host memory. All candidates take turns, after a warm-up run of each that fills the page cache and
+Triton's cache. Ratios are relative to the minimum: the driver's API through ctypes, with the same code object. Every
+result is checked.
 """
 
 from __future__ import annotations
@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def ways_of(bundle: Path, folder: Path) -> list[Way]:
-    """Every way, with what its script needs to know. Raises `AotError` for a bundle that is none."""
+    """Return every way, with what its script needs to know. Raises `AotError` for what is no bundle."""
     index = read_index(bundle)
     batch, heads, seqlen, head_dim = SHAPE
     dims = {"batch": batch, "heads": heads, "heads_kv": heads, "seqlen_q": seqlen, "seqlen_k": seqlen,
@@ -116,7 +116,7 @@ def raw_arguments(index: Index, bundle: Path, launch: LaunchDecision, grid: str)
 
 
 def jit_settings(index: Index, launch: LaunchDecision) -> dict[str, object]:
-    """The constexprs and options of the bundle's variant, as the JIT takes them."""
+    """Return the constexprs and options of the bundle's variant, as the JIT takes them."""
     (op,) = (op for op in index.ops if op.name == launch.variant.op)
     config = op.launches[launch.index].configs[launch.variant.config]
     read = ("HEAD_DIM", "HEAD_DIM_V", "PADDED", "BOUND_LEFT", "BOUND_RIGHT")  # by the kernel, of all axes
@@ -128,7 +128,7 @@ def jit_settings(index: Index, launch: LaunchDecision) -> dict[str, object]:
 
 
 def write_data(folder: Path) -> np.ndarray:
-    """Write q, k and v; returns what attention makes of them."""
+    """Write q, k and v; return their attention."""
     rng = np.random.default_rng(0)
     q, k, v = arrays = [rng.standard_normal(SHAPE, np.float32).astype(np.float16) for _ in range(3)]
     for name, array in zip("qkv", arrays, strict=True):
@@ -159,7 +159,7 @@ def run(way: Way, folder: Path, expected: np.ndarray) -> Run:
 
 
 def report(ways: dict[str, Callable[[], Run]], runs: int) -> str:
-    """Medians of every way that works; says why of those that do not. All ways take turns."""
+    """Print medians of every way that works, and why others do not. All ways take turns."""
     found: dict[str, list[Run]] = {}
     for name, way in ways.items():
         try:

@@ -1,14 +1,14 @@
-"""Cost of copies between numpy arrays and the device's memory, and whether they wait for the device's work.
+"""Cost of copies between numpy arrays and device memory, on an idle device and behind other work.
 
     python benchmarks/copies.py
     python benchmarks/copies.py cuda:0 --sizes 4KiB 1MiB --rounds 51
 
-Arrays on both sides are there beforehand; those of numpy are not pinned. "host" is the time until the call returns on
-an idle device, "done" that until the bytes are there, and GB/s follow from it. "behind work" is the time until a call
-returns that is given while the stream has milliseconds of work: a call that waits for no more than it must returns as
-on an idle device. All ways take turns, round by round; medians are shown, in microseconds. The ways to the device are
-checked with a source that is overwritten at once. torch and cupy are measured beside where they are installed, and
-beside them what one would write by hand: the API's copy of memory that is not pinned, and a wait for the stream.
+Arrays are allocated beforehand; numpy's are not pinned. "host" is the time until the call returns on an idle device,
+and "done" the time until the bytes have arrived, from which GB/s follow. "behind work" is the time until the call
+returns if the stream has milliseconds of work: a call that need not wait returns as on an idle device. All candidates
+take turns; medians are shown in microseconds. Copies to the device are checked by overwriting the source at once. torch
+and cupy are included if they are installed, and so is hand-written code: the API's copy of unpinned memory, and a wait
+for the stream.
 """
 
 from __future__ import annotations
@@ -88,13 +88,13 @@ def size_text(nbytes: int) -> str:
 
 
 def report(device: Device, sizes: list[int], rounds: int) -> str:
-    """The table of all sizes, ways and directions."""
+    """Return the table of all sizes, ways and directions."""
     rows = [row for nbytes in sizes for row in measure(Setting.of(device, nbytes), rounds)]
     return table(("us per copy", "host", "done", "GB/s", "behind work"), rows)
 
 
 def measure(setting: Setting, rounds: int) -> Iterator[list[str]]:
-    """A row for each direction and way."""
+    """Return a row for each direction and way."""
     ways = list(available_ways(setting))
     for direction, copy_of in (("to device", lambda way: way.bring), ("to numpy", lambda way: way.take)):
         host: dict[str, list[float]] = {way.name: [] for way in ways}
@@ -113,7 +113,8 @@ def measure(setting: Setting, rounds: int) -> Iterator[list[str]]:
 
 
 def one_round(setting: Setting, copy: Callable[[], Any], host: list[float], behind: list[float]) -> float:
-    """Seconds until the bytes are there; those until the call returns go to `host`, and to `behind` those with work."""
+    """Return the seconds until the bytes are there. `host` gets those until the call returns, and `behind` those with
+    work before the copy."""
     for times, fills in ((behind, WORK_FILLS), (host, 0)):
         setting.device.synchronize()
         for _ in range(fills):
@@ -126,7 +127,7 @@ def one_round(setting: Setting, copy: Callable[[], Any], host: list[float], behi
 
 
 def available_ways(setting: Setting) -> Iterator[Way]:
-    """Every way that works here and copies the right bytes; says why of those that do not."""
+    """Return every way that works here and copies the right bytes; print why others do not."""
     for make in (with_aot_runtime, by_hand, with_torch, with_cupy):
         try:
             way = make(setting)
@@ -138,7 +139,7 @@ def available_ways(setting: Setting) -> Iterator[Way]:
 
 
 def check(setting: Setting, way: Way) -> None:
-    """Raises `SystemExit` where other bytes arrive than were in the source when the copy was asked for."""
+    """Raise `SystemExit` unless the bytes arrive that were in the source when the copy was asked for."""
     for byte in (17, 18):
         setting.device.synchronize()
         setting.work.fill(0)
@@ -158,7 +159,7 @@ def with_aot_runtime(setting: Setting) -> Way:
 
 
 def by_hand(setting: Setting) -> Way:
-    """The API's copy of memory that is not pinned, and a wait."""
+    """Copy memory that is not pinned by the API's function, and wait."""
     driver, stream = setting.device.driver, 0
     address, nbytes = setting.array.ptr, setting.source.nbytes
     source, target = setting.source.ctypes.data, setting.target.ctypes.data

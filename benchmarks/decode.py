@@ -2,12 +2,12 @@
 
     aotbuild --arch sm_90 manifests/decode.yaml && python benchmarks/decode.py dist/decode-sm_90
 
-One query token for each sequence. All work on the same tensors, in device memory, outputs of ours given. Times are
-those of the device, between two events around as many calls as take about 20 ms; all take turns, round by round;
-medians are shown. The bytes are those of K and V, each read once, of quantised caches with their factors, which int8
-has for each token, float8 for each head; a number behind a name is the size of blocks. A copy reads half of the bytes
-of 16 bits and writes half. Caches are not flushed between calls: shapes should be larger than the L2. The difference is
-the largest between our results and torch's, but for those of quantised caches.
+Each sequence has one query token. All candidates use the same tensors in device memory; our outputs are preallocated.
+Device times are measured between two events around about 20 ms of calls. All take turns, and medians are shown. Bytes
+are those of K and V, each read once, and of the scales of quantised caches (for each token with int8, for each head
+with float8). A number after a name is the block size. The copy reads half of the 16-bit bytes and writes half. Caches
+are not flushed between calls, so shapes should exceed the L2. The difference is the largest between our results and
+torch's, except for quantised caches.
 """
 
 from __future__ import annotations
@@ -49,12 +49,13 @@ class Shape:
 
     @property
     def nbytes(self) -> int:
-        """Bytes of K and V."""
+        """Return the number of bytes of K and V."""
         return 4 * self.batch * self.heads_kv * self.seqlen * self.head_dim
 
     @property
     def quantised_nbytes(self) -> dict[str, int]:
-        """Bytes of K and V in 8 and 4 bits, by dtype: with 4 bytes of factors for a row, or none."""
+        """Return the number of bytes of K and V in 8 and 4 bits, by dtype: with 4 bytes of factors for a row, or
+        none."""
         rows = 2 * self.batch * self.heads_kv * self.seqlen
         row = {"int8": self.head_dim + 4, "float8": self.head_dim, "int4": self.head_dim // 2 + 4}
         return {name: rows * nbytes for name, nbytes in row.items()}
@@ -124,7 +125,8 @@ def make_inputs(bundle: Bundle, torch: Any, shape: Shape, dtype: str) -> Inputs:
 
 
 def our_ways(bundle: Bundle, torch: Any, inputs: Inputs, shape: Shape) -> dict[str, Callable[[], Any]]:
-    """Caches of 16 bits: contiguous, in listed blocks (all of them), and paged in a random order."""
+    """Return our ways over caches of 16 bits: contiguous, in listed blocks (all of them), and paged in a random
+    order."""
     blocks = -(-shape.seqlen // 128)
     none, every, count = (
         bundle.device.array(np.array(x, np.int32)) for x in ([[0]], [[list(range(blocks))]], [[blocks]])
@@ -153,7 +155,7 @@ def our_ways(bundle: Bundle, torch: Any, inputs: Inputs, shape: Shape) -> dict[s
 
 
 def quantised_ways(bundle: Bundle, torch: Any, inputs: Inputs, shape: Shape) -> dict[str, Callable[[], Any]]:
-    """The caches in 8 and 4 bits, contiguous and, by a shuffled table, in blocks of 16."""
+    """Return our ways over caches in 8 and 4 bits: contiguous, and in blocks of 16 by a shuffled table."""
     per_sequence = shape.seqlen // 16
     tables = bundle.device.array(torch.randperm(shape.batch * per_sequence).reshape(shape.batch, -1).int().numpy())
     starts = bundle.device.array(np.arange(shape.batch + 1, dtype=np.int32))
@@ -176,7 +178,7 @@ def quantised_ways(bundle: Bundle, torch: Any, inputs: Inputs, shape: Shape) -> 
 
 
 def bytes_of(bundle: Bundle, torch: Any, inputs: Inputs, name: str) -> dict[str, DeviceArray]:
-    """A cache [batch, tokens, heads, head_dim] of int8, or of float8, and its factors."""
+    """Return a cache [batch, tokens, heads, head_dim] of int8, or of float8, and its factors."""
     dtype, largest, dims = (torch.int8, 127, 3) if name == "int8" else (torch.float8_e4m3fn, 448, (0, 1, 3))
     found = {}
     for key, tensor in zip("kv", inputs.tensors[1:], strict=True):
@@ -190,7 +192,7 @@ def bytes_of(bundle: Bundle, torch: Any, inputs: Inputs, name: str) -> dict[str,
 
 
 def nibbles_of(bundle: Bundle, inputs: Inputs, shape: Shape) -> dict[str, DeviceArray]:
-    """A cache [batch, tokens, heads, head_dim // 2] that `append_kv_int4` wrote, with one group a row."""
+    """Return a cache [batch, tokens, heads, head_dim // 2] that `append_kv_int4` wrote, with one group a row."""
     tokens, rows = shape.batch * shape.seqlen, (shape.batch, shape.seqlen, shape.heads_kv)
     new = [x.transpose(0, 2, 1, 3).reshape(tokens, shape.heads_kv, shape.head_dim) for x in inputs.arrays[1:]]
     caches = [bundle.device.empty((*rows, shape.head_dim // 2), np.uint8) for _ in new]
@@ -201,7 +203,8 @@ def nibbles_of(bundle: Bundle, inputs: Inputs, shape: Shape) -> dict[str, Device
 
 
 def peers(torch: Any, inputs: Inputs, flex: bool) -> dict[str, Callable[[], Any]]:
-    """torch's fused attention, and flex attention, whose kernel for few queries is compiled at the first call."""
+    """Return torch's fused attention, and flex attention, whose kernel for few queries is compiled at the first
+    call."""
     attention = torch.nn.functional.scaled_dot_product_attention
     ways = {"torch SDPA": partial(attention, *inputs.tensors, enable_gqa=True)}
     if flex:

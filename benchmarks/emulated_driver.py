@@ -2,8 +2,8 @@
 
     aotbundle emulate -- python -m tests.rocm run FOLDER python benchmarks/emulated_driver.py dist/first-gfx942
 
-where `python -m tests.rocm install FOLDER` has fetched AMD's HIP. A launch is one of attention of a single tile, which
-is waited for; the emulator's own driver runs the same code object in this process.
+where `python -m tests.rocm install FOLDER` has fetched AMD's HIP. A launch is attention with a single tile, including
+the wait for it. For comparison, the emulator's own driver runs the same code object in this process.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ def main() -> None:
 
 
 def launch(bundle: Path, device: str, runs: int) -> float:
-    """The time of a launch, seconds."""
+    """Return the time of a launch in seconds."""
     opened = open_bundle(bundle, device)
     rng = np.random.default_rng(0)
     given = [opened.device.array(rng.standard_normal((1, 1, 16, 64)).astype(np.float16)) for _ in range(3)]
@@ -48,7 +48,7 @@ def launch(bundle: Path, device: str, runs: int) -> float:
 
 
 def copies(runs: int) -> dict[str, float]:
-    """The times of copies to and from the device, seconds."""
+    """Return the times of copies to and from the device in seconds."""
     driver, host = get_device("hip").driver, np.zeros(_MIB, np.uint8)
     address = driver.allocate_now(0, _MIB)
     return {
@@ -58,7 +58,7 @@ def copies(runs: int) -> dict[str, float]:
 
 
 def fastest(run: Callable[[], None], runs: int) -> float:
-    """The shortest time of some runs, seconds."""
+    """Return the shortest time of some runs in seconds."""
     run()
     times = []
     for _ in range(runs):

@@ -1,12 +1,12 @@
-"""Speed of the emulator: wavefronts' instructions a second, in each of its modes, and its start.
+"""Speed of the emulator: wave-instructions per second in each mode, and its start-up time.
 
     aotbuild --arch gfx942 manifests/attention.yaml benchmarks/emulated/manifest.yaml
     python benchmarks/emulator.py dist/attention-gfx942 dist/emulated-gfx942
 
 Each mode runs the same calls: a matrix product of float16 and causal attention of float16 [1, 4, 1024, 64]. All modes
-take turns, one round beforehand is thrown away, medians are shown; every result is compared with lockstep's. The start
-is that of a process of its own, from before it opens the bundle to the end of its first launch, of one workgroup or a
-few; starting Python and importing numpy come before.
+take turns after a warm-up round; medians are shown. Every result is compared with lockstep's. The start-up time is
+measured in a separate process, from before it opens the bundle to the end of its first launch of one or a few
+workgroups. It does not include starting Python and importing numpy.
 """
 
 from __future__ import annotations
@@ -60,7 +60,7 @@ class Workload:
 
 
 class WrongResultError(Exception):
-    """A mode gave something else than lockstep."""
+    """Raised if a mode's result differs from lockstep's."""
 
 
 def main() -> None:
@@ -83,7 +83,7 @@ def main() -> None:
 
 
 def report(workloads: list[Workload], rounds: int) -> str:
-    """A table of every workload in every mode. Raises `WrongResultError`."""
+    """Return a table of every workload in every mode. Raises `WrongResultError`."""
     rows = []
     for workload in workloads:
         check(workload)
@@ -120,7 +120,7 @@ def attention(folder: Path, modes: list[str], seqlen: int) -> Workload:
 
 
 def on_emulator(folder: Path, mode: str) -> Bundle:
-    """A bundle on an emulator of its own."""
+    """Open a bundle on an emulator of its own."""
     index = read_index(folder)
     driver = EmulatorDriver(MODES[mode])
     return Bundle(folder, index, Device(driver, device_for_arch(driver, index.target.arch)))
@@ -131,7 +131,7 @@ def drivers_of(bundles: dict[str, Bundle]) -> dict[str, EmulatorDriver]:
 
 
 def start(folder: Path, rounds: int) -> str:
-    """A table of the phases of a start, in milliseconds."""
+    """Return a table of the phases of a start, in milliseconds."""
     begun = time.perf_counter()
     found = [
         subprocess.run([sys.executable, "-c", START, str(folder)], capture_output=True, text=True, check=True).stdout

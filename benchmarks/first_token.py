@@ -2,9 +2,9 @@
 
     aotbuild --arch sm_90 manifests/llama.yaml && python benchmarks/first_token.py dist/llama-sm_90
 
-A checkpoint of random numbers is written to a temporary folder; so its files are warm. Each process reads it, continues
-a short text by one token and prints that: `aot_models.generate`, and transformers, where it is installed. Processes
-take turns, after one of each that is thrown away; shown are medians, from the start of a process to its line.
+A random checkpoint is written to a temporary folder, so its files are in the page cache. Each process reads it,
+continues a short text by one token, and prints it: `aot_models.generate`, and transformers if it is installed.
+Processes take turns after a warm-up of each. Medians are shown, from the start of a process to its output.
 """
 
 from __future__ import annotations
@@ -63,7 +63,7 @@ def main() -> None:
 
 
 def seconds_to_line(arguments: list[str]) -> float:
-    """From the start of a Python process to its first line."""
+    """Return the seconds from the start of a Python process to its first line."""
     start = time.perf_counter()
     with subprocess.Popen(
         [sys.executable, *arguments], stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True

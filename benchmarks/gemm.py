@@ -14,9 +14,9 @@ Linear layers: activations [m, k] and weights [n, k], in device memory, outputs 
     int8_prepacked               linear_int8_prepacked, the same
     lora                         lora_linear, one adapter of rank 16, float16; torch.mm and two more for the adapter
 
-All that is compared works on the same tensors and is captured in graphs, so that the time of small products is that of
-the device: between two events around as many replays as take about 20 ms. A graph goes through several copies of the
-weights, more than caches hold. Ways take turns, round by round; medians are shown. A product counts 2 m n k.
+All candidates use the same tensors and are captured in graphs, so that device times are measured even for small
+products: between two events around about 20 ms of replays. A graph uses several copies of the weights, more than caches
+hold. Candidates take turns, and medians are shown. A product counts 2 m n k.
 """
 
 from __future__ import annotations
@@ -124,14 +124,14 @@ Seconds = dict[str, float]
 def measured(
     bundle: Bundle, torch: Any, kind: str, shape: Shape, options: dict[str, Any], rounds: int
 ) -> tuple[Seconds, str]:
-    """Medians, and the difference of the results."""
+    """Return medians, and the difference of the results."""
     graphs, difference = captured(bundle, torch, kind, shape, options)
     times = device_times(bundle, {name: way for name, (way, _) in graphs.items()}, rounds)
     return {name: taken / graphs[name][1] for name, taken in times.items()}, difference
 
 
 def report(kind: str, found: Mapping[Shape, tuple[Seconds, str]]) -> str:
-    """A kind's products beside torch's."""
+    """Return the table of a kind's products beside torch's."""
     rows, ratios = [], []
     for shape, (seconds, difference) in found.items():
         ours, peer = seconds["ours"], seconds.get("torch", math.nan)
@@ -148,7 +148,7 @@ def report(kind: str, found: Mapping[Shape, tuple[Seconds, str]]) -> str:
 
 
 def beside_float16(found: Mapping[str, Mapping[Shape, tuple[Seconds, str]]]) -> str:
-    """Speed of the products of other kinds over those of float16, ours and torch's."""
+    """Return the speed of other kinds of products relative to float16, ours and torch's."""
     rows = []
     for kind, shapes in found.items():
         for shape in shapes if kind != "float16" else ():
@@ -163,7 +163,8 @@ Graphs = Mapping[str, tuple[Callable[[], Any], int]]
 
 
 def captured(bundle: Bundle, torch: Any, kind: str, shape: Shape, options: dict[str, Any]) -> tuple[Graphs, str]:
-    """Ours and the peer's products with several weights, as graphs; and the difference of the first ones' results."""
+    """Return our and the peer's products with several weights, as graphs; and the difference of the first ones'
+    results."""
     cases = cases_of(bundle, torch, kind, shape)
     peers = working(shape, {"torch": cases[0].peer})
     cases[0].ours(**options)
@@ -175,7 +176,7 @@ def captured(bundle: Bundle, torch: Any, kind: str, shape: Shape, options: dict[
 
 
 def cases_of(bundle: Bundle, torch: Any, kind: str, shape: Shape) -> list[Case]:
-    """Products with different weights, as many as caches do not hold."""
+    """Make products with different weights, more than the caches hold."""
     maker = MAKERS[kind]
     copies = max(1, min(64, CACHED // max(1, shape.n * shape.k * maker.bits // 8)))
     return [maker.make(bundle, torch, shape) for _ in range(copies)]
@@ -219,7 +220,7 @@ def float8(fast: bool, bundle: Bundle, torch: Any, shape: Shape) -> Case:
 
 
 def block8(bundle: Bundle, torch: Any, shape: Shape) -> Case:
-    """Scales lie as torch wants them: those of rows of x next to each other, those of weights along k."""
+    """Make scales as torch wants them: those of rows of x next to each other, those of weights along k."""
     x, w, out = _float8_operands(torch, shape)
     inner, outer = -(-shape.k // 128), -(-shape.n // 128)
     scale_a, scale_b = _scales(torch, inner, shape.m).t(), _scales(torch, outer, inner).t()
@@ -238,7 +239,7 @@ def _scales(torch: Any, *shape: int) -> Any:
 
 
 def int4(bundle: Bundle, torch: Any, shape: Shape) -> Case:
-    """The peer's weights are those that the codes stand for."""
+    """Make weights in codes; the peer's weights are the values of the codes."""
     x = _random(torch, (shape.m, shape.k), torch.float16)
     packed = torch.randint(0, 256, (shape.n, shape.k // 2), dtype=torch.uint8, device="cuda")
     scales = torch.rand((shape.k // 128, shape.n), device="cuda").half() / 64
@@ -255,7 +256,7 @@ def int4_weights(torch: Any, packed: Any, scales: Any) -> Any:
 
 
 def prepacked(bits: int, bundle: Bundle, torch: Any, shape: Shape) -> Case:
-    """The peer's weights are those that the words stand for."""
+    """Make prepacked weights; the peer's weights are the values of the words."""
     m, n, k = shape.m, shape.n, shape.k
     x = _random(torch, (m, k), torch.float16)
     words = torch.randint(-(2**31), 2**31, (n // TILE, k * bits // 16, 32), dtype=torch.int32, device="cuda")

@@ -1,14 +1,14 @@
-"""Modelled times of our kernels for gfx942 beside those of peers: same compiler, same emulator, same model.
+"""Modelled times of our kernels for gfx942 beside those of peers, with the same compiler, emulator and model.
 
     python benchmarks/gfx942.py fetch PEERS
     python benchmarks/gfx942.py run PEERS --results gfx942.jsonl --only attention
     python benchmarks/gfx942.py table PEERS --results gfx942.jsonl
 
-The peers are ROCm's perf-kernels, AITER's kernels of Triton, and Triton's tutorials. Their files are not kept here:
-`fetch` writes them to a folder, each of the commit and with the hash that `benchmarks/peers/sources.yaml` has. They are
-adopted by the manifests beside it, with their publishers' own configs: of a list for an autotuner the one that the
-model takes for the fastest stands for it. No GPU is needed, and none is asked: docs/timing.md says what a modelled time
-is worth. A kernel takes seconds to minutes; what is known is kept in the file of results.
+The peers are ROCm's perf-kernels, AITER's kernels of Triton, and Triton's tutorials. Their files are not in this
+repository: `fetch` writes them to a folder, at the commits and with the hashes of `benchmarks/peers/sources.yaml`. The
+manifests beside it use them with their publishers' configs. Of an autotuner's list, the config that the model finds
+fastest is used. No GPU is needed; docs/timing.md says how far to trust modelled times. A kernel takes seconds to
+minutes. Results are kept in a file.
 """
 
 from __future__ import annotations
@@ -86,7 +86,7 @@ Ways = dict[str, list[Call]]
 
 
 def modelled(options: argparse.Namespace) -> Iterator[tuple[Case, dict[str, Modelled]]]:
-    """The cases that are asked for, with the best of each way's configs."""
+    """Return the cases that are asked for, with the best of each way's configs."""
     wanted = [case for case in cases() if all(text in f"{case.group}: {case.name}" for text in options.only)]
     if not wanted:
         sys.exit(f"gfx942.py: no case has {' and '.join(options.only)} in its group or name")
@@ -113,7 +113,7 @@ def with_lists_alone(case: Case) -> Case:
 
 
 def narrowed(case: Case, ranked: Mapping[tuple[str, str], tuple[int, ...]]) -> Case:
-    """The case, with those configs of each way's list that stand for its kind."""
+    """Return the case with those configs of each way's list that stand for its kind."""
     ways = (
         replace(way, configs=ranked.get((case.kind, way.who), way.configs)) if way.configs else way for way in case.ways
     )
@@ -188,7 +188,7 @@ def _size(nbytes: float) -> str:
 
 
 def summary(found: Sequence[tuple[Case, dict[str, Modelled]]]) -> str:
-    """A row of each case, and the geometric mean of the best peer's time over ours, by group and of all."""
+    """Return a row of each case, and the geometric mean of the best peer's time over ours, by group and of all."""
     lines = ["| Case | ours, µs | rate | matrix pipes | slots/MFMA, ours and theirs | best peer | its µs | over ours |",
              "|---|---|---|---|---|---|---|---|"]  # fmt: skip
     ratios: dict[str, list[float]] = {}

@@ -1,4 +1,4 @@
-"""A launch's kernarg segment, filled in from the bundle's index alone: what a program without the runtime would do."""
+"""Fill in a launch's kernarg segment from the bundle's index alone, as a program without the runtime would."""
 
 from __future__ import annotations
 
@@ -10,8 +10,8 @@ from aot_runtime.contract.dtypes import SCALAR_TYPES
 
 
 def kernarg_segment(launch: LaunchDecision, addresses: Mapping[str, int]) -> bytes:
-    """The segment with every value of a launch and the addresses of its tensors; of a kernel that needs no scratch and
-    takes no tensor maps."""
+    """Return the segment with every value of a launch and the addresses of its tensors, for a kernel without scratch
+    and tensor maps."""
     variant = launch.variant
     assert all(arg.map is None for arg in variant.kernargs), "the kernel takes tensor maps"
     assert not variant.global_scratch.bytes and not variant.profile_scratch.bytes, "the kernel needs scratch memory"

@@ -2,11 +2,11 @@
 
     aotbuild --arch sm_90 manifests/rows.yaml && python benchmarks/launch.py dist/rows-sm_90
 
-With `--decode`, a call of two launches and scratch memory as well: attention of a query over keys in four parts.
+`--decode` adds a call with two launches and scratch memory: attention of a query over keys in four parts.
 
-A round enqueues a number of calls, takes the time, and only then waits for the device: "host" is the time per call
-before that wait, "done" after it. A round is shorter than a device's queue, so that no call waits for a slot in it.
-All ways take turns, round by round. Each way's result is checked; peers that are not installed are left out.
+A round enqueues a number of calls and then waits for the device. "host" is the time per call before the wait, and
+"done" the time after it. A round is shorter than a device's queue, so that no call waits for a free slot. All
+candidates take turns, and their results are checked. Peers that are not installed are omitted.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ class Setting:
         return p / p.sum()
 
     def way(self, name: str, call: Callable[[], Any]) -> Way:
-        """A way that writes to `out`, which is poisoned first."""
+        """Return a way that writes to `out`, which is poisoned first."""
         self.out.fill(0xFF)
         return Way(name, call, self.out.numpy, self.softmax)
 
@@ -106,7 +106,7 @@ def report(bundle: Bundle, found: Iterator[Way], calls: int, rounds: int) -> str
     host: dict[str, list[float]] = {name: [] for name in ways}
 
     def one_round(name: str) -> float:
-        """Seconds per call until the device is done; those before the wait go to `host`."""
+        """Return the seconds per call until the device is done; `host` gets those before the wait."""
         call, synchronize = ways[name].call, bundle.device.synchronize
         synchronize()
         start = time.perf_counter()
@@ -130,7 +130,7 @@ def report(bundle: Bundle, found: Iterator[Way], calls: int, rounds: int) -> str
 
 
 def available_ways(setting: Setting) -> Iterator[Way]:
-    """Every way that works here; says why of those that do not."""
+    """Return every way that works here; print why others do not."""
     for make in (with_out, allocating, prepared, raw_ctypes, triton_jit, torch_add, cupy_raw_kernel, cupy_function):
         name = make.__name__
         try:
@@ -162,7 +162,7 @@ def allocating(setting: Setting) -> Way:
 
 
 def prepared(setting: Setting) -> Way:
-    """The driver's own launch, with no dispatch and no packing."""
+    """Launch by the driver's own call, with no dispatch and no packing."""
     device, variant = setting.bundle.device, setting.launch.variant
     launch = device.driver.prepare(
         device.index, setting.bundle.load(variant), setting.launch.grid, setting.threads, variant.lds_bytes,
@@ -172,14 +172,14 @@ def prepared(setting: Setting) -> Way:
 
 
 def raw_ctypes(setting: Setting) -> Way:
-    """Hand-written launch: the API's function through ctypes, with all arguments made beforehand."""
+    """Launch by hand: the API's function through ctypes, with all arguments made beforehand."""
     return setting.way(BASE, raw_launches(setting.bundle, [setting.launch], [setting.kernargs]))
 
 
 def raw_launches(
     bundle: Bundle, launches: Sequence[LaunchDecision], segments: Sequence[bytes], *needed: object
 ) -> Callable[[], None]:
-    """needed: what the calls' addresses are of."""
+    """Return the calls as raw launches. needed: owners of the memory that the calls' addresses point to."""
     name, library, end = {
         "cuda": ("cuLaunchKernel", "libcuda.so", 0),
         "hip": ("hipModuleLaunchKernel", "libamdhip64.so", 3),
@@ -207,7 +207,7 @@ def raw_launches(
 
 
 def several_launches(bundle: Bundle) -> Iterator[Way]:
-    """The ways of one call that is two launches."""
+    """Return the ways of one call that is two launches."""
     rng, device = np.random.default_rng(0), bundle.device
     shapes = {"q": (1, 8, 1, 128), "k": (1, 1, 1024, 128), "v": (1, 1, 1024, 128)}
     host = {name: rng.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
@@ -238,7 +238,7 @@ def several_launches(bundle: Bundle) -> Iterator[Way]:
 
 
 def loaded_library(name: str) -> str:
-    """The path of a library that this process has loaded."""
+    """Return the path of a library that this process has loaded."""
     lines = Path("/proc/self/maps").read_text().splitlines()
     return next(path for path in (line.split()[-1] for line in lines) if Path(path).name.startswith(name))
 
@@ -247,7 +247,7 @@ def loaded_library(name: str) -> str:
 
 
 def triton_jit(setting: Setting) -> Way:
-    """Triton's JIT launching the same kernel."""
+    """Launch the same kernel by Triton's JIT."""
     torch = _torch()
     sys.path.insert(0, str(ROOT))  # the kernel imports others
     spec = importlib.util.spec_from_file_location("softmax_kernel", ROOT / "kernels/rows/softmax.py")
@@ -273,7 +273,7 @@ def torch_add(setting: Setting) -> Way:
 
 
 def cupy_raw_kernel(setting: Setting) -> Way:
-    """Launch of the same code object as a `RawKernel`."""
+    """Launch the same code object as a `RawKernel`."""
     import cupy
 
     module = cupy.RawModule(path=str(setting.code_object))
@@ -281,7 +281,7 @@ def cupy_raw_kernel(setting: Setting) -> Way:
 
 
 def cupy_function(setting: Setting) -> Way:
-    """Launch of the same code object as a `cupy.cuda.Function`, which a `RawKernel` wraps."""
+    """Launch the same code object as a `cupy.cuda.Function`, which a `RawKernel` wraps."""
     import cupy
 
     module = cupy.cuda.Module()

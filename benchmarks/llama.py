@@ -2,13 +2,14 @@
 
     aotbuild --arch sm_90 manifests/llama.yaml && python benchmarks/llama.py dist/llama-sm_90
 
-All layers have the same random numbers, each of them its own memory on the device. Prompts are of random tokens, each
-token is the likeliest. `step` is the time of a token of all sequences, from a replayed graph, the mean of those between
-two waits; `host` what the host is busy with for it, the median; `op by op` is a step that is not replayed. Weights are
-those that a step reads, GB/s how fast it reads them if it did nothing else; TFLOP/s are those of the prompts in the
-linear layers. transformers reads the same checkpoint from a temporary folder, where it is installed, and generates by
-its own `generate`: its step is the time of long texts less that of texts of one token. The difference is the largest of
-our logits after the prompts from transformers', as a part of the largest logit.
+All layers have the same random weights, in separate device memory. Prompts are random tokens, and each new token is the
+likeliest. `step` is the time for one token of all sequences by a replayed graph, averaged between two waits. `host` is
+the median time that the host is busy with a step, and `op by op` a step without a graph. Weights are the bytes that a
+step reads, and GB/s the rate if it did nothing else. TFLOP/s are those of the prompts in the linear layers.
+
+transformers, if installed, reads the same checkpoint from a temporary folder and uses its own `generate`. Its step is
+the time of long texts minus that of texts of one token. The difference is the largest between our logits after the
+prompts and transformers', relative to the largest logit.
 """
 
 from __future__ import annotations
@@ -88,7 +89,7 @@ def main() -> None:
 
 
 def checkpoints(options: argparse.Namespace) -> Iterator[tuple[str, Checkpoint, Stored]]:
-    """Models that are measured, by name, with their configuration."""
+    """Return the models to measure by name, with their configuration."""
     for name, change in {"dense": {}, **({} if options.no_gptq else {"GPTQ": GPTQ})}.items():
         found = settings(options.size, options.family, torch_dtype=options.dtype, **change)
         tensors = random_tensors(found, alike=True)
@@ -96,7 +97,7 @@ def checkpoints(options: argparse.Namespace) -> Iterator[tuple[str, Checkpoint, 
 
 
 def report(bundle: Bundle | Recorder, options: argparse.Namespace) -> Iterator[str]:
-    """Lines of a table, as they are measured."""
+    """Yield lines of a table as they are measured."""
     headings = ("tokens/s", "step ms", "host ms", "op by op ms", "weights GB/s", "prefill ms", "TFLOP/s", "difference")
     yield line("", headings)
     for name, checkpoint, stored in checkpoints(options):
@@ -138,12 +139,13 @@ def decoder(bundle: Any, checkpoint: Checkpoint, options: argparse.Namespace) ->
 
 
 def weight_bytes(checkpoint: Checkpoint, model: Decoder) -> int:
-    """Bytes that a step reads: all but the table of embeddings, unless that is the last layer, too."""
+    """Return the bytes that a step reads: all but the table of embeddings, unless that is the last layer, too."""
     return checkpoint.nbytes if model.config.tied else checkpoint.nbytes - model.table.nbytes
 
 
 def prompt_operations(model: Decoder, batch: int, length: int) -> int:
-    """Operations of a prompt; the last layer runs for its last token only. Each token has its own experts."""
+    """Return the operations of a prompt; the last layer runs for its last token only. Each token has its own
+    experts."""
     config, shapes = model.config, model.config.linears()
     experts = config.experts
     total = 0
@@ -159,7 +161,7 @@ def random_prompts(model: Decoder, batch: int, length: int) -> list[list[int]]:
 
 
 def ours(model: Decoder, prompts: Sequence[Sequence[int]], count: int) -> Times:
-    """After a first reading of the prompts, which loads code and fills the memory pool."""
+    """Measure our model, after a first pass over the prompts that loads code and fills the memory pool."""
     engine = engine_for(model, prompts, count)
     step, _ = begun(prompts, Limits(1, logprobs=0))
     logits = np.stack(list(engine.run(step).logits.values()))
@@ -190,7 +192,7 @@ def engine_for(model: Decoder, prompts: Sequence[Sequence[int]], count: int) -> 
 
 
 def begun(prompts: Sequence[Sequence[int]], limits: Limits) -> tuple[Step, Scheduler]:
-    """The step that reads all prompts at once, into blocks that nothing is known of."""
+    """Return the step that reads all prompts at once, into new blocks."""
     tokens, length = sum(map(len, prompts)), len(prompts[0]) + limits.tokens
     pool = BlockPool(len(prompts) * blocks_for(length, BLOCK_SIZE))
     scheduler = Scheduler(pool, BLOCK_SIZE, len(prompts), tokens, limits.tokens, length)
@@ -202,7 +204,7 @@ def begun(prompts: Sequence[Sequence[int]], limits: Limits) -> tuple[Step, Sched
 
 
 def decoding(engine: Engine, scheduler: Scheduler, step: Step, tokens: Sequence[Sequence[int]]) -> Batch:
-    """The sequences after their prompts, a token of each at a step."""
+    """Return the sequences after their prompts, one token of each per step."""
     sequences = [sequence for sequence, _ in scheduler.done(step, tokens)]
     batch = engine.batch(len(sequences))
     batch.load(sequences, [len(sequence.tokens) for sequence in sequences])
@@ -233,8 +235,8 @@ class Recorder:
 def by_op(
     recorder: Recorder, model: Decoder, prompts: Sequence[Sequence[int]], options: argparse.Namespace
 ) -> Iterator[str]:
-    """Device time of the calls of each op and shape in prompts and in a step: of a graph of just these, all layers' one
-    after the other."""
+    """Return the device time of the calls of each op and shape in prompts and in a step: of a graph of just these, all
+    layers' one after the other."""
     engine = engine_for(model, prompts, options.tokens)
     step, scheduler = begun(prompts, Limits(options.tokens))
     recorder.calls.clear()
@@ -255,7 +257,7 @@ def shares(recorder: Recorder, part: str, rounds: int) -> Iterator[str]:
 
 
 def graph_seconds(bundle: Bundle, calls: Sequence[Callable[[], object]], rounds: int) -> float:
-    """Device time of calls that are replayed together. They name the stream that they are captured on."""
+    """Return the device time of calls that are replayed together. They name the stream that they are captured on."""
     stream = calls[0].keywords["stream"]
     with bundle.device.capture(stream) as graph:
         for call in calls:
@@ -268,7 +270,7 @@ def graph_seconds(bundle: Bundle, calls: Sequence[Callable[[], object]], rounds:
 
 
 def import_transformers(stored: Stored, dtype: str) -> tuple[Any, Any] | None:
-    """(torch, transformers' model on the GPU); None where they are not installed, or see no GPU."""
+    """Return (torch, transformers' model on the GPU), or None where they are not installed, or see no GPU."""
     torch = import_torch()
     if torch is None:
         return None
@@ -284,7 +286,7 @@ def import_transformers(stored: Stored, dtype: str) -> tuple[Any, Any] | None:
 
 
 def theirs(torch: Any, model: Any, prompts: Sequence[Sequence[int]], count: int) -> Times:
-    """transformers' `generate`."""
+    """Measure transformers' `generate`."""
     ids = torch.tensor(prompts, device="cuda")
 
     def generate(new: int) -> None:

@@ -3,12 +3,11 @@
     aotbuild --arch sm_90 manifests/decode.yaml && python benchmarks/mla.py decode dist/decode-sm_90
     aotbuild --arch sm_90 manifests/attention.yaml && python benchmarks/mla.py prefill dist/attention-sm_90
 
-Rows of the cache are of 512 latent and 64 rotated elements, in blocks in a random order. The bytes of
-decoding are those of the cache, read once; a copy reads half of as many and writes half. Caches are not flushed between
-calls. torch has no latent attention: for prompts it makes each head's keys and values, of 192 and 128 elements, and
-takes its attention to these. Operations are counted as our op does them, with the projections absorbed; a causal mask
-halves them. Times are those of the device, medians of rounds in which all take turns. The difference is the largest
-from torch's result, of decoding in float32.
+Rows of the cache have 512 latent and 64 rotated elements, in blocks in random order. The bytes of decoding are those of
+the cache, read once; the copy reads half as many and writes half. Caches are not flushed between calls. torch has no
+latent attention: for prompts, it computes each head's keys and values, of 192 and 128 elements, and uses its own
+attention. Operations are those of our op, with absorbed projections; a causal mask halves them. Device times are
+medians of rounds in which all take turns. The difference is the largest from torch's result, for decoding in float32.
 """
 
 from __future__ import annotations

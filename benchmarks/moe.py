@@ -1,17 +1,17 @@
-"""Times of a mixture of experts' layer on this GPU, beside torch and what reading its weights once takes.
+"""Times of a mixture-of-experts layer on this GPU, beside torch and the time to read its weights once.
 
     aotbuild --arch sm_90 manifests/moe.yaml && python benchmarks/moe.py dist/moe-sm_90
 
-The default shape is that of Qwen3-30B-A3B: 128 experts, 8 of them a token, hidden 2048, intermediate 768; bfloat16. The
-routers are random. Calls are captured in graphs, and ways take turns; medians are shown. Bytes are those of the experts
-that have tokens, each read once; a product counts 2 m n k. The peer is a loop over these experts in torch, captured:
-two products, the activation and the weighted addition of each, with the tokens of each expert known beforehand. Its
-weights are of 16 bits, whatever --kind is; only where ours are, too, is its result compared.
+The default shape is that of Qwen3-30B-A3B in bfloat16: 128 experts, 8 for each token, hidden 2048, intermediate 768.
+Routing is random. Calls are captured in graphs and take turns; medians are shown. Bytes are those of the experts with
+tokens, each read once; a product counts 2 m n k. The peer is a captured loop over these experts in torch, with the
+tokens of each expert known beforehand: two products, the activation and the weighted addition. Its weights always have
+16 bits, and its result is compared only if ours do too.
 
---adopted takes a bundle of a kernel from elsewhere that has the contract of examples/foreign/fused_moe.yaml, such as
-that of vLLM's fused_moe.py: two products of 16 bits, in that manifest --dtype float16. They alone are timed, with the
-order of the tokens known beforehand, without the activation between them and the sum after them. --adopted-rows are
-those of a block of it, for each number of tokens, where its contract leaves them open.
+--adopted takes a bundle of a foreign kernel with the contract of examples/foreign/fused_moe.yaml, such as vLLM's
+fused_moe.py (with --dtype float16). Only its two 16-bit products are timed, with the order of the tokens known
+beforehand, and without the activation and the final sum. --adopted-rows are the rows of its blocks for each number of
+tokens, if its contract leaves them open.
 """
 
 from __future__ import annotations
@@ -185,7 +185,7 @@ class Layer:
 def random_weights(
     bundle: Bundle, kind: str, name: str, shape: tuple[int, int, int], dtype: np.dtype
 ) -> dict[str, np.ndarray]:
-    """The arguments of a kind's op for a matrix of the experts; products are of about 1."""
+    """Make random arguments of a kind's op for one matrix of the experts; products are about 1."""
     rng, (experts, rows, columns) = np.random.default_rng(0), shape
     if kind == "int4":
         groups = (experts, columns // GROUP, rows)

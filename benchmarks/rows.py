@@ -3,11 +3,10 @@
     aotbuild --arch sm_90 manifests/rows.yaml manifests/memory.yaml
     python benchmarks/rows.py dist/rows-sm_90 dist/memory-sm_90
 
-All work on the same tensors, in device memory, outputs of ours given. Times are those of the device, between two events
-around as many calls as take about 20 ms; all take turns, round by round; medians are shown. Bytes are those that must
-be read and written, each once; the copy moves as many. Matrices are larger than caches are. Below the table are
-geometric means over each op's widths and dtypes. The difference is the largest between our results and torch's eager
-ones.
+All candidates use the same tensors in device memory; our outputs are preallocated. Device times are measured between
+two events around about 20 ms of calls. All take turns, and medians are shown. Bytes are the minimum to read and write;
+the copy moves as many. Matrices are larger than the caches. Geometric means over each op's widths and dtypes follow the
+table. The difference is the largest between our results and torch's eager ones.
 """
 
 from __future__ import annotations
@@ -117,7 +116,7 @@ def report(
     rows: Bundle, memory: Bundle, torch: Any, ops: Sequence[str], shapes: Sequence[tuple[str, int]], nbytes: int,
     rounds: int, compiled: bool,
 ) -> str:  # fmt: skip
-    """The table of all ops and shapes (dtype, width), and the means below it."""
+    """Return the table of all ops and shapes (dtype, width), and the means below it."""
     peers = ["torch", "compiled"] if compiled else ["torch"]
     lines, shares = [], {name: [] for name in ops}
     for name in ops:
@@ -139,7 +138,7 @@ def report(
 def measure(
     rows: Bundle, memory: Bundle, torch: Any, name: str, inputs: Inputs, moved: int, rounds: int, compiled: bool
 ) -> tuple[dict[str, float], str]:
-    """(GB/s of each way, the largest difference of our result from torch's)."""
+    """Return (GB/s of each way, the largest difference of our result from torch's)."""
     op = OPS[name]
     theirs = partial(op.theirs, torch)
     ways = {"ours": op.ours(rows, inputs), "torch": partial(theirs, inputs.tensors)}
@@ -158,7 +157,7 @@ def measure(
 
 
 def make_inputs(bundle: Bundle, torch: Any, dtype: str, cols: int, nbytes: int) -> Inputs:
-    """`sum` starts as y: of it ours makes sums with x, again and again."""
+    """Make the inputs. `sum` starts as y: ours adds x to it again and again."""
     generator = torch.Generator("cuda").manual_seed(0)
     kind = getattr(torch, dtype)
     new = partial(torch.randn, device="cuda", dtype=kind, generator=generator)

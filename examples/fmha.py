@@ -3,10 +3,10 @@
     python examples/fmha.py -b=1 -h=16 -s=4096 -d=128 -mask=2 -lse=1
     python examples/fmha.py -device=emulator -b=1 -h=2 -s=100 -d=64 -mask=b:30,4 -bias=a
 
-The bundles of manifests/attention.yaml, and for 8 bits of manifests/attention_quantised.yaml, are looked for in
--bundles. One line says what was run, its time and rate, and whether the result is right; the status is 1 if it is not.
-A rate counts 2 (d + d_v) operations for each key that a query sees. The runtime is all that this needs; checking takes
-the numpy references of this checkout's kernels, too, which the builder loads as it does for a build (without Triton).
+Bundles of manifests/attention.yaml, and for 8 bits of manifests/attention_quantised.yaml, are searched in -bundles. One
+line shows the call, its time and rate, and the check of the result. The exit status is 1 if the result is wrong. A rate
+counts 2 (d + d_v) operations for each key that a query sees. Only the runtime is needed. Checks also need the numpy
+references of this checkout's kernels, which the builder loads as in a build, without Triton.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ class Call:
 
 
 def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
-    """The options. Those that make no sense together end the program with a message."""
+    """Parse the options. Contradictory ones end the program with a message."""
     parser = argparse.ArgumentParser(
         description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter, add_help=False, allow_abbrev=False
     )
@@ -120,7 +120,7 @@ def parse(arguments: Sequence[str] | None = None) -> argparse.Namespace:
 
 
 def contradiction(options: argparse.Namespace) -> str:
-    """What is wrong with the options, in words; empty: nothing."""
+    """Return what is wrong with the options, in words; empty: nothing."""
     try:
         mask = parse_mask(options.mask)
     except ValueError as error:
@@ -135,7 +135,7 @@ def contradiction(options: argparse.Namespace) -> str:
 
 
 def make_call(options: argparse.Namespace, arch: str) -> Call:
-    """Inputs as the options say, NaN where outputs are to be."""
+    """Make inputs as the options say, and NaN where outputs are to be."""
     rng = np.random.default_rng(options.seed)
     lengths_q, lengths_k = (sequence_lengths(rng, options, longest) for longest in (options.s, options.s_k))
     batch = 1 if options.mode else options.b
@@ -182,7 +182,7 @@ def make_call(options: argparse.Namespace, arch: str) -> Call:
 
 
 def quantised_dtype(precision: str, arch: str) -> np.dtype[Any]:
-    """int8, or the float8 that an arch has: e4m3 for fp8, e5m2 for bf8."""
+    """Return int8, or the float8 that an arch has: e4m3 for fp8, e5m2 for bf8."""
     if precision == "int8":
         return np.dtype(np.int8)
     kind = {"fp8": "float8_e4m3fn", "bf8": "float8_e5m2"}[precision]
@@ -192,21 +192,22 @@ def quantised_dtype(precision: str, arch: str) -> np.dtype[Any]:
 
 
 def sequence_lengths(rng: np.random.Generator, options: argparse.Namespace, longest: int) -> list[int]:
-    """A batch's lengths: all the same, or in group mode from half of that to all of it."""
+    """Return a batch's lengths: all the same, or in group mode from half of that to all of it."""
     if not options.mode:
         return [longest] * options.b
     return rng.integers((longest + 1) // 2, longest, options.b, endpoint=True).tolist()
 
 
 def random(rng: np.random.Generator, shape: tuple[int, ...], init: int) -> Array:
-    """Numbers as -init has them, float64."""
+    """Draw numbers as -init has them, float64."""
     if init == 0:
         return rng.integers(-2, 2, shape, endpoint=True).astype(np.float64)
     return np.sin(np.arange(np.prod(shape)) * 0.1).reshape(shape) if init == 2 else rng.standard_normal(shape)
 
 
 def placed(values: Array, heads_first: int, group: int, columns: bool = False) -> Strided:
-    """values [batch, heads, rows, columns] as they lie in memory; of group mode without a batch, and rows first."""
+    """Return values [batch, heads, rows, columns] as they lie in memory; in group mode without a batch, and rows
+    first."""
     layout = (
         ((0, 1, 3, 2) if heads_first else (0, 3, 1, 2)) if columns else ((0, 1, 2, 3) if heads_first else (0, 2, 1, 3))
     )
@@ -216,7 +217,7 @@ def placed(values: Array, heads_first: int, group: int, columns: bool = False) -
 
 
 def run(bundle: Bundle, call: Call, repeat: int) -> tuple[dict[str, Array], float | None]:
-    """(outputs, milliseconds of a call on the device); None: it was not timed."""
+    """Return (outputs, milliseconds of a call on the device, or None if it was not timed)."""
     device = bundle.device
     wholes = {name: device.array(item.whole) for name, item in (call.inputs | call.outputs).items()}
     tensors = {name: item.of(wholes[name]) for name, item in (call.inputs | call.outputs).items()}
@@ -235,7 +236,7 @@ def run(bundle: Bundle, call: Call, repeat: int) -> tuple[dict[str, Array], floa
 
 
 def check(bundle: Bundle, call: Call, results: dict[str, Array]) -> str:
-    """What is wrong with the outputs, by the numpy reference that the op names; empty: nothing."""
+    """Return what is wrong with the outputs, by the numpy reference that the op names; empty: nothing."""
     from aot.source.project import project
 
     inputs = {name: item.values for name, item in call.inputs.items()}
@@ -259,7 +260,7 @@ def check(bundle: Bundle, call: Call, results: dict[str, Array]) -> str:
 
 
 def operations(options: argparse.Namespace, call: Call) -> float:
-    """Of both products, for the keys that queries see."""
+    """Return the operations of both products, for the keys that queries see."""
     if options.mode:
         cu_q, cu_k = (call.inputs[f"cu_seqlens_{name}"].values for name in "qk")
         lengths = list(zip(np.diff(cu_q), np.diff(cu_k), strict=True))
@@ -274,7 +275,7 @@ def seen_keys(
     seqlen_q: int, seqlen_k: int, *, causal: bool = False, window_left: int = -1, window_right: int = -1,
     mask_align: str = "bottom_right",
 ) -> int:  # fmt: skip
-    """The number of pairs of a query and a key that it sees."""
+    """Return the number of pairs of a query and a key that it sees."""
     diagonal = np.arange(seqlen_q) + (seqlen_k - seqlen_q if mask_align == "bottom_right" else 0)
     window_right = 0 if causal else window_right
     first, last = np.zeros(seqlen_q, np.int64), np.full(seqlen_q, seqlen_k - 1)

@@ -1,4 +1,6 @@
-"""The C header of a bundle's ops: a struct of arguments and a function for each, and how the bundle is opened."""
+"""Write the C header of a bundle's ops: a struct of arguments and a function for each, and a function to open the
+bundle.
+"""
 
 from __future__ import annotations
 
@@ -16,12 +18,12 @@ from .support import types_text
 from .tables import shape_text
 
 MAX_RANK = 8
-"""Dims of an `aot_tensor`."""
+"""Maximum number of dims of an `aot_tensor`."""
 _WIDTH = 116
 
 
 def header_text(index: records.Index) -> str:
-    """The C header of a bundle; valid as C11 and as C++17.
+    """Return the C header of a bundle, valid as C11 and C++17.
 
     Args:
         index: with its `id` filled in, which the header repeats.
@@ -57,12 +59,12 @@ _END_C = "\n#ifdef __cplusplus\n}\n#endif\n"
 
 
 def dispatched_ops(index: records.Index) -> list[records.Op]:
-    """The ops that the C dispatcher serves."""
+    """Return the ops that the C dispatcher supports."""
     return [op for op in index.ops if not undispatchable(op)]
 
 
 def undispatchable(op: records.Op) -> str:
-    """The reason why an op has no function in C; empty if it has one."""
+    """Return why an op has no function in C; empty if it has one."""
     if any(len(tensor.shape) > MAX_RANK for tensor in op.tensors):
         return f"it has a tensor of more than {MAX_RANK} dims"
     if len(op.tensors) > 63:
@@ -73,7 +75,7 @@ def undispatchable(op: records.Op) -> str:
 
 
 def signature(op: records.Op) -> str:
-    """16 hex digits that change with the arguments' struct, and with what it means."""
+    """Return 16 hex digits that change with the arguments' struct and its meaning."""
     tensors = [tensor.name for tensor in op.tensors]
     return digest([op.name, tensors, [(s.name, _member_type(s), list(s.choices)) for s in op.scalars]], 16)
 
@@ -138,7 +140,7 @@ static inline aot_status {name}_explain(aot_bundle *bundle, const {name}_args *a
 
 
 def _member_type(scalar: records.Scalar) -> str:
-    """The type of a scalar in the arguments' struct; empty for a choice, which has an enum of its own."""
+    """Return the type of a scalar in the arguments' struct; empty for a choice, which has its own enum."""
     if scalar.type == "choice":
         return ""
     return "aot_float" if scalar.type in FLOAT_TYPES else "aot_flag" if scalar.type in FLAG_TYPES else "aot_int"

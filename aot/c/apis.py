@@ -1,4 +1,4 @@
-"""The two GPU APIs as C and C++ programs see them."""
+"""The two GPU APIs in C and C++ programs."""
 
 from __future__ import annotations
 
@@ -10,14 +10,14 @@ from aot_runtime.contract.arch import CUDA, HIP
 
 @dataclass(frozen=True)
 class Api:
-    """The names by which an API launches kernels, and those by which programs are built with it.
+    """Names of an API for launches, and for building programs with it.
 
     Attributes:
-        macro: the prefix of the constants that a launch's extra arguments begin with.
+        macro: prefix of the constants in a launch's extra arguments.
         launch: the function that launches a kernel.
         cmake_package, cmake_target: the CMake package of the driver, and its target.
         library: the driver's library.
-        use: how a program loads and gets a kernel.
+        use: the calls with which a program loads a kernel.
     """
 
     name: str
@@ -54,4 +54,4 @@ APIS: Mapping[str, Api] = {
         ),
     )
 }  # fmt: skip
-"""By the name of the backend."""
+"""APIs by name of the backend."""

@@ -1,4 +1,4 @@
-"""The contract's dtypes in C: numbers, enumerators and rows, all written from the one table of dtypes."""
+"""The contract's dtypes in C: numbers, enumerators and rows, generated from the table of dtypes."""
 
 from __future__ import annotations
 
@@ -9,13 +9,13 @@ from aot_runtime.contract.dtypes import DTYPES, SCALAR_TYPES
 from .spelling import string
 
 ABSENT = "absent"
-"""The text for the dtype of a tensor that a call does not have, whose number is 0."""
+"""Text for the dtype of an absent tensor, whose number is 0."""
 DTYPE_NUMBERS: Mapping[str, int] = {name: number for number, name in enumerate(DTYPES, 1)}
 """The values of `aot_dtype`."""
 
 
 def enumerator(name: str) -> str:
-    """The C constant of a dtype or of a scalar type."""
+    """Return the C constant of a dtype or scalar type."""
     return f"AOT_{name.upper()}"
 
 
@@ -50,4 +50,4 @@ INCLUDES = {
     "scalar_enumerators": _scalar_enumerators,
     "scalar_types": _scalar_types,
 }
-"""The parts of the support code that are generated, by the names that it includes them by."""
+"""Generated parts of the support code, by the names under which they are included."""

@@ -1,8 +1,8 @@
-"""Expressions of a contract as functions in C, over the values that `support/values.h` defines.
+"""Translate a contract's expressions to C functions over the values of `support/values.h`.
 
-A function computes what the runtime's evaluator does, for integers of 64 bits: where one on the way needs more, and
-where Python would raise, the evaluation has a fault and no value. Text is only compared, so that a text is its position
-in one table.
+A function computes the same as the runtime's evaluator, in 64-bit integers. If an intermediate value needs more bits,
+or Python would raise an exception, the evaluation records a fault instead of a value. Texts are only compared, so each
+is represented by its position in a table.
 """
 
 from __future__ import annotations
@@ -28,42 +28,42 @@ _COMPARE: Mapping[type[ast.AST], str] = {
 }  # fmt: skip
 
 Codes = Mapping[str, str]
-"""Name, or `query_name` of a query → the C expression of its value."""
+"""Name, or `query_name` of a query → C expression of its value."""
 
 
 class Texts:
-    """The table of all texts that values may be. The dtypes come first, each at its number in `aot_dtype`."""
+    """The table of all texts of values. Dtypes come first, each at its number in `aot_dtype`."""
 
     def __init__(self) -> None:
         self._positions = {name: i for i, name in enumerate((ABSENT, *DTYPE_NUMBERS))}
 
     def position(self, text: str) -> int:
-        """The position of a text, which is added if it is new."""
+        """Return the position of a text, adding it if it is new."""
         return self._positions.setdefault(text, len(self._positions))
 
     def text(self, position: int) -> str:
-        """The text at a position."""
+        """Return the text at a position."""
         return list(self._positions)[position]
 
     @property
     def lines(self) -> Iterable[str]:
-        """The table."""
+        """Return the table as C source."""
         yield "static const char *const aot_texts[] = {"
         yield from (f"    {string(text)}," for text in self._positions)
         yield "};"
 
 
 class Functions:
-    """The functions of a bundle's expressions; equal ones are one."""
+    """The functions of a bundle's expressions. Equal expressions share a function."""
 
     def __init__(self, texts: Texts):
         self.texts = texts
         self.chains = 0
-        """Temporary values that an expression may need."""
+        """Maximum number of temporary values in an expression."""
         self._names: dict[tuple[str, str], str] = {}
 
     def function(self, text: str, codes: Codes) -> str:
-        """The name of the function that evaluates an expression, from now on."""
+        """Return the name of the function that evaluates an expression, adding it if it is new."""
         tree = parse(text).tree
         writer = _Writer(self.texts, codes)
         key = (writer.value(tree), parse(text).text)
@@ -71,11 +71,11 @@ class Functions:
         return self._names.setdefault(key, f"aot_x{len(self._names)}")
 
     def optional(self, text: str, codes: Codes) -> str:
-        """The same; NULL for an empty text."""
+        """Like `function`, but NULL for an empty text."""
         return self.function(text, codes) if text else "NULL"
 
     def constant(self, value: records.Value) -> str:
-        """A value as an initialiser."""
+        """Return the C initialiser of a value."""
         match value:
             case bool():
                 return f"{{AOT_KIND_BOOL, {int(value)}, 0.0}}"
@@ -87,7 +87,7 @@ class Functions:
 
     @property
     def lines(self) -> Iterable[str]:
-        """The functions, each with its expression."""
+        """Return the functions as C source, each with its expression in a comment."""
         for (body, text), name in self._names.items():
             unused = "" if re.search(r"\be\b", body) else "(void)e; "
             yield f"/* {uncommented(text)} */"

@@ -1,4 +1,4 @@
-"""The files of a bundle that are for programs in C and C++."""
+"""The files of a bundle for C and C++ programs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from .variants import variants_text
 
 
 def c_files(index: records.Index) -> dict[str, bytes]:
-    """File below the bundle's folder → content.
+    """Return path in the bundle's folder → content.
 
     Args:
         index: with its `id` filled in, which each file repeats.

@@ -1,8 +1,8 @@
 """Names of the C interface: kernarg structs, ops and their arguments. Variants have the names of
 `aot_runtime.contract.variant_names`.
 
-Names come from what a thing is and from its op's contract, and not from the rest of the bundle, so that they are the
-same in every build of the manifest.
+A name depends only on its object and the op's contract, not on the rest of the bundle. So names are the same in every
+build of the manifest.
 """
 
 from __future__ import annotations
@@ -16,13 +16,13 @@ from .spelling import c_type, member
 
 
 def struct_name(prefix: str, variant: records.Variant) -> str:
-    """The name of a variant's kernarg struct, which all variants of its op with the same layout have in common."""
+    """Return the name of a variant's kernarg struct, shared by all variants of its op with the same layout."""
     key = [variant.op, variant.kernarg_bytes, [(arg.name, c_type(arg), arg.offset) for arg in variant.kernargs]]
     return identifier(prefix, variant.op, "kernargs", digest(key, HASH_LENGTH))
 
 
 def member_names(variant: records.Variant) -> tuple[str, ...]:
-    """The name of each kernarg in its struct."""
+    """Return the name of each kernarg in its struct."""
     names: list[str] = []
     for arg in variant.kernargs:
         names.append(member(arg.name, names))
@@ -30,7 +30,7 @@ def member_names(variant: records.Variant) -> tuple[str, ...]:
 
 
 def function_names(bundle: str, ops: Iterable[records.Op]) -> dict[str, str]:
-    """Op → its function's name, to which `_args`, `_outputs` and `_explain` are added; all of them are distinct."""
+    """Return op → name of its function. Names, also with `_args`, `_outputs` and `_explain`, are distinct."""
     used = {f"{identifier(bundle)}_open", identifier(bundle)}
     names = {}
     for op in ops:
@@ -48,12 +48,12 @@ def _names_of(op: records.Op, base: str) -> set[str]:
 
 
 def enum_name(base: str, scalar: records.Scalar) -> str:
-    """The type of a scalar that is a choice."""
+    """Return the C type of a choice."""
     return identifier(base, scalar.name)
 
 
 def enumerators(base: str, scalar: records.Scalar) -> list[str]:
-    """The constants of a choice's enum: that it is not given, then each choice."""
+    """Return the constants of a choice's enum: one for an omitted argument, then one for each choice."""
     names: list[str] = []
     for text in ("not_given", *scalar.choices):
         name = f"{enum_name(base, scalar)}_{identifier(text)}".upper()
@@ -62,7 +62,7 @@ def enumerators(base: str, scalar: records.Scalar) -> list[str]:
 
 
 def argument_names(op: records.Op) -> dict[str, str]:
-    """Tensor or scalar → its member of the arguments' struct."""
+    """Return tensor or scalar → its member of the arguments' struct."""
     names: dict[str, str] = {}
     for name in (*(tensor.name for tensor in op.tensors), *(scalar.name for scalar in op.scalars)):
         names[name] = member(name, names.values())

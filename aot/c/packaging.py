@@ -1,4 +1,4 @@
-"""A bundle's files for CMake and pkg-config. They find the bundle by where they lie themselves, so it may be moved."""
+"""A bundle's files for CMake and pkg-config. They locate the bundle relative to themselves, so it may be moved."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from .apis import APIS
 
 
 def cmake_text(index: records.Index) -> str:
-    """`<bundle>Config.cmake`: the target `<bundle>::<bundle>`."""
+    """Return `<bundle>Config.cmake`, with the target `<bundle>::<bundle>`."""
     api = APIS[index.target.backend]
     package, target, library = api.cmake_package, api.cmake_target, api.library
     name, variable = index.name, prefix_of(index).upper()
@@ -48,7 +48,7 @@ endif()
 
 
 def pkg_config_text(index: records.Index) -> str:
-    """`<bundle>.pc`: flags, and the source that is compiled with the program as the variable `source`."""
+    """Return `<bundle>.pc`, with flags, and the source to compile with the program as the variable `source`."""
     name = index.name
     return f"""\
 # Generated together with the bundle of id {index.id}.

@@ -13,12 +13,12 @@ from aot_runtime.contract.names import Scope, config_names, stride_position
 from aot_runtime.contract.validate import kernarg_texts
 
 _OF_DEVICES = ("num_cus", "num_xcds")
-"""Names whose values come from the device; the builder knows the others of an architecture."""
+"""Names whose values come from the device. The builder knows the other properties of an architecture."""
 
 
 @dataclass(frozen=True)
 class QueryRow:
-    """A query that is answered once per call: its kind in C and its subject."""
+    """A query that a call answers once: its kind in C and its subject."""
 
     kind: str
     slot: int
@@ -90,5 +90,5 @@ class OpSlots:
         self.queries.append(QueryRow(f"AOT_{str(function).upper()}", slot, number, position, late))
 
     def named(self, text: str) -> list[tuple[str, int]]:
-        """The names that an expression reads, sorted, with their slots."""
+        """Return the sorted names that an expression reads, with their slots."""
         return [(name, self.slots[name]) for name in sorted(parse(text).names)]

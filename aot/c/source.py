@@ -1,7 +1,7 @@
-"""The C source of a bundle's dispatcher: the tables of its contracts, and the support code that walks them.
+"""Write the C source of a bundle's dispatcher: the tables of its contracts, and the support code that uses them.
 
-It is one file that is compiled as C11 or C++17, with no header but the bundle's own and the system's. All that it
-defines but its `aot_library` is static, so that the sources of several bundles fit in one program.
+It is a single file for C11 or C++17 that needs only the bundle's header and system headers. Everything except its
+`aot_library` is static, so sources of several bundles can be linked into one program.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _SYSTEM = ("dlfcn", "errno", "inttypes", "math", "pthread", "stdarg", "stdio", "
 
 
 def source_text(index: records.Index) -> str:
-    """The C source of a bundle.
+    """Return the C source of a bundle.
 
     Args:
         index: with its `id` filled in, which the source repeats.
@@ -102,7 +102,7 @@ def _limits(index: records.Index, tables: list[OpTables], chains: int, slots: in
 
 
 def _library_tables(index: records.Index, tables: list[OpTables], rows: list[str]) -> Iterator[str]:
-    """All ops and all code objects; an array has at least one member, which is nothing."""
+    """Return the tables of all ops and code objects. An array ends with an empty member, as C forbids empty arrays."""
     yield "static const aot_op aot_ops[AOT_OPS + 1] = {"
     yield from (f"    {row}," for row in rows)
     yield f"    {{{', '.join(['NULL', '0', *['NULL'] * 14, *['0'] * 13, *['0'] * 4, 'false', 'NULL'])}}}"

@@ -27,7 +27,7 @@ _TAKEN = frozenset({
 
 
 def member(name: str, others: Container[str] = ()) -> str:
-    """A name as that of a struct's member that has `others` already."""
+    """Return the name of a new member of a struct that already has `others`."""
     text = identifier(name)
     while text in _TAKEN or text in others:
         text += "_"
@@ -35,39 +35,40 @@ def member(name: str, others: Container[str] = ()) -> str:
 
 
 def string(text: str) -> str:
-    """A C string literal of printable ASCII; other bytes as octal escapes, which do not run into what follows."""
+    """Return a C string literal. Bytes other than printable ASCII become octal escapes of fixed length."""
     plain = "".join(chr(b) if 32 <= b < 127 and chr(b) not in '"\\?' else f"\\{b:03o}" for b in text.encode())
     return f'"{plain}"'
 
 
 def comment(text: str) -> str:
-    """A comment of a line for each line of a text."""
+    """Return a comment for each line of a text."""
     return "\n".join(["/*", *(f" * {line}".rstrip() for line in uncommented(text).splitlines()), " */"])
 
 
 def uncommented(text: str) -> str:
-    """Text that neither ends a comment nor starts one, nor joins its last line with the next."""
+    """Return text that is safe in a comment: it neither ends nor starts one, nor ends with a line continuation."""
     plain = printable(text)
     return re.sub(r"\\(?=\s*$)", r"\\.", plain.replace("*/", "* /").replace("/*", "/ *"), flags=re.MULTILINE)
 
 
 def integer(value: int) -> str:
-    """A C constant of type int64_t, or of int where that holds it."""
+    """Return a C constant of type int if the value fits, else of int64_t."""
     if value == -(2**63):
         return "INT64_MIN"
     return str(value) if abs(value) < 2**31 else f"INT64_C({value})"
 
 
 def number(value: float) -> str:
-    """A C constant of type double."""
+    """Return a C constant of type double."""
     if math.isnan(value):
-        raise ValueError("NaN is no constant of an index")
+        raise ValueError("NaN is not allowed as a constant of an index")
     return repr(value) if math.isfinite(value) else "HUGE_VAL" if value > 0 else "-HUGE_VAL"
 
 
 def c_type(arg: records.Kernarg) -> str:
-    """The C type of a kernarg. Pointers, booleans and 16-bit floats are passed as unsigned integers of their size, a
-    tensor map as an array of words."""
+    """Return the C type of a kernarg. Pointers, booleans and 16-bit floats are unsigned integers of their size, and a
+    tensor map is an array of words.
+    """
     if arg.map is not None:
         return "uint64_t"
     scalar = SCALAR_TYPES.get(arg.type)

@@ -1,4 +1,4 @@
-"""An op's contract and variants as tables in C, in the form that `support/tables.h` defines."""
+"""Write an op's contract and variants as the C tables that `support/tables.h` defines."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ KEY_EXTRAS = 3
 
 
 class OpTables:
-    """The tables of one op.
+    """Writer of the tables of one op.
 
     Args:
-        variants: the op's, each with its name, and the position of its code object.
+        variants: the op's variants, each with its name and the position of its code object.
         function: the name of its C function.
     """
 
@@ -51,7 +51,7 @@ class OpTables:
         self.lines: list[str] = []
 
     def write(self, signature: str) -> str:
-        """Add all tables to `lines`; returns the initialiser of the op itself."""
+        """Append all tables to `lines`, and return the initialiser of the op."""
         op, scope = self.op, self.scope
         tables: dict[str, list[str]] = {
             "tensor_rule": self._tensors(),
@@ -286,14 +286,14 @@ def _bool(value: bool) -> str:
 
 
 def shape_text(tensor: records.Tensor) -> str:
-    """A tensor's shape as messages and comments show it."""
+    """Return a tensor's shape as shown in messages and comments."""
     if tensor.pointer:
         return "of any shape"
     return "[" + ", ".join(dim.extent + ("|1" if dim.broadcast else "") for dim in tensor.shape) + "]"
 
 
 def scalar_range(scalar: records.Scalar) -> tuple[float | None, float | None, str]:
-    """The least and the largest number that a scalar may be, and what is allowed in words."""
+    """Return (smallest, largest) allowed value of a scalar, and a description of the allowed values."""
     if scalar.type in ("choice", *FLAG_TYPES):
         return None, None, ", ".join(scalar.choices)
     kind = SCALAR_TYPES[scalar.type]

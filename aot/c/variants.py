@@ -1,8 +1,8 @@
-"""The C header of a bundle's variants: what a program needs that chooses and launches kernels itself.
+"""Write the C header of a bundle's variants, for programs that choose and launch kernels themselves.
 
 Every variant gets a descriptor (symbol, code-object file, block, LDS), its kernarg struct, and an inline launcher.
-A device address is a `uint64_t` in the structs and not a `void *`: it is 8 bytes whatever the host's pointers are,
-CUDA's `CUdeviceptr` is an integer already, and a host program cannot dereference it by mistake.
+Device addresses in the structs are `uint64_t` rather than `void *`. They have 8 bytes whatever the size of host
+pointers, CUDA's `CUdeviceptr` is an integer too, and programs cannot dereference them by mistake.
 """
 
 from __future__ import annotations
@@ -55,7 +55,7 @@ class _Member:
 
 
 def variants_text(index: records.Index) -> str:
-    """The C header of a bundle; valid as C11 and as C++17, with and without the GPU API's own header.
+    """Return the C header of a bundle, valid as C11 and C++17, with and without the GPU API's header.
 
     Args:
         index: with its `id` filled in, which the header repeats.
@@ -191,7 +191,7 @@ def _variant(
 
 
 def describe(op: records.Op, variant: records.Variant) -> str:
-    """A description of the calls that a variant serves and of how it was compiled."""
+    """Describe the calls that a variant serves, and its compilation."""
     launch = op.launches[variant.launch]
     config = launch.configs[variant.config]
     point = ", ".join(f"{name}={variant.axis_values[name]}" for name in axis_names(op))
@@ -243,7 +243,7 @@ static inline {api.status} aot_{api.name}_launch({api.function} function, const 
 
 
 def _struct_launcher(name: str, api: Api) -> Iterator[str]:
-    """A launcher for a kernel that is chosen at run time, among those that take this struct."""
+    """Return a launcher for kernels with this struct, which the program chooses at run time."""
     yield f"static inline {api.status} {name}_launch("
     yield f"    {api.function} function, const aot_kernel *kernel, {_GRID},"
     yield f"    const struct {name} *kernargs, {api.stream} stream)"

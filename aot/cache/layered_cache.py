@@ -1,5 +1,7 @@
-"""Keep compiled kernels and selftest vectors, by hashes of everything that decides them: in a folder of this machine,
-and optionally in a cache that machines share."""
+"""Cache compiled kernels and selftest vectors in a local folder, and optionally in a shared cache.
+
+Keys are hashes of everything that determines an entry.
+"""
 
 from __future__ import annotations
 
@@ -148,7 +150,7 @@ class Cache(Generic[T]):
         try:
             value = msgspec.msgpack.decode(body, type=self._kind)
         except (msgspec.MsgspecError, ValueError, RecursionError, MemoryError) as error:
-            raise _RefusedError(f"holds something else than it should ({type(error).__name__})") from None
+            raise _RefusedError(f"holds unexpected content ({type(error).__name__})") from None
         for judge in judges:
             if reason := judge(key, value):
                 raise _RefusedError(reason)

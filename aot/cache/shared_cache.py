@@ -1,4 +1,4 @@
-"""A cache that machines share, behind the local one. Its time is bounded, and its faults do not fail a build.
+"""A cache shared by machines, behind the local one. Its time is bounded, and its failures do not fail a build.
 
 All access to the store is in a process of its own: a store that hangs is killed with it, and threads of network
 libraries stay out of the process that forks and compiles.
@@ -29,28 +29,28 @@ T = TypeVar("T")
 
 LOG = logging.getLogger("aotbuild.build")
 BATCH = 32
-"""Entries of one request to the process, which has `AT_ONCE` of them under way at a time."""
+"""Entries in one request to the process, which transfers `AT_ONCE` of them concurrently."""
 AT_ONCE = 16
 MAX_SHARED_BYTES = 1 << 25
-"""Largest entry that is shared: a batch is at most a gigabyte, whatever it holds."""
+"""Largest entry that is shared, which limits a batch to a gigabyte."""
 GROWTH_BYTES = 96 * MAX_SHARED_BYTES
 """Memory limit of the process: a batch of the largest entries, a copy to send, and what a library needs."""
 EVERY_S = 10.0
-"""Longest time that an entry waits to be written, so that an interrupted build has shared nearly all."""
+"""Longest time that an entry waits to be written, so that an interrupted build has shared nearly all entries."""
 LIMIT_S = 15.0
-"""Time limit of a batch, and of all requests of a build beyond the worth of their entries."""
+"""Time limit of a batch. The requests of a build may take this much longer in all than their entries are worth."""
 ASKED_S, MOVED_S = 0.05, 0.5
-"""Worth in seconds of asking for an entry, and of reading or writing one: less than compiling it."""
+"""Seconds that a look-up, and a transfer, of an entry may take to be worthwhile: less than compiling it."""
 TOLD = 3
-"""Refused entries that warnings name; the others are counted, and logged."""
+"""Maximum number of refused entries that warnings name; further ones are counted, and logged."""
 MOST_TOLD = 400
 """Length limit of the reason why an entry is refused or a store fails."""
 Take = Callable[[str, bytes], str]
-"""Takes an entry, by name and content; returns the reason if it refuses it, else an empty text."""
+"""Receives an entry's name and content; returns the reason if it refuses the entry, else an empty text."""
 
 
 class CacheError(AotError):
-    """A cache cannot be read or written where it has to be."""
+    """A required cache cannot be read or written."""
 
 
 @dataclass(frozen=True)
@@ -93,7 +93,7 @@ def in_a_line(reason: str) -> str:
 
 
 class Refusals:
-    """Warnings about refused entries, one for each entry; only a few name theirs."""
+    """Warnings about refused entries. Only the first few name an entry."""
 
     def __init__(self, cache: object):
         """`cache` begins each warning."""
@@ -108,7 +108,7 @@ class Refusals:
             level = logging.WARNING if number < told else logging.INFO
             LOG.log(level, "%s: entry %s %s; it is %s", self._cache, name, in_a_line(reason), cure)
         if len(new) > told:
-            LOG.warning("%s: %d more entries were refused, too; -v names them", self._cache, len(new) - told)
+            LOG.warning("%s: %d more entries were refused; -v lists them", self._cache, len(new) - told)
 
 
 class SharedCache:
@@ -187,7 +187,7 @@ class SharedCache:
         self._refusals.tell(refused, "left out")
         if faults := [fault.reason for fault in named.values() if not fault.of_entry]:
             self._writes = False
-            self._fail(f"cannot be written: {faults[0]}", "it is only read from here on")
+            self._fail(f"cannot be written: {faults[0]}", "the build will only read from it")
 
     def _run(
         self, function: Callable[[SharedSettings, Sequence[Any]], list[T]], batch: Sequence[Any]
@@ -213,7 +213,7 @@ class SharedCache:
         self._reads = self._writes = False
         self._pending.clear()
         self._process.close()
-        self._fail(reason, "the build goes on without it")
+        self._fail(reason, "the build continues without it")
 
     def _fail(self, reason: str, consequence: str) -> None:
         reason = in_a_line(reason)
@@ -266,7 +266,7 @@ def _opened(settings: SharedSettings) -> Store:
 
 
 def _attempt(function: Callable[..., T], *arguments: Any) -> T | Fault:
-    """Call a function; return its result, or the fault. A store may raise anything."""
+    """Call a function and return its result, or the fault. A store may raise any exception."""
     try:
         return function(*arguments)
     except EntryError as error:

@@ -1,4 +1,4 @@
-"""Places that keep the entries of a cache: a folder, and anything that fsspec opens. An entry is bytes under a name.
+"""Stores of cache entries: a folder, or anything that fsspec opens. An entry is bytes under a name.
 
 A name has three parts: the folder of its kind, two letters of its key, and the key (`v2/ab/abcd…`).
 """
@@ -22,9 +22,9 @@ from aot_runtime.folders import ASIDE, InTheWayError, OpenFolder, opened_folder
 MAX_ENTRY_BYTES = 1 << 28
 """Largest entry that is read; selftest vectors are the largest."""
 _KIND = re.compile(r"v\d+|vectors-v\d+|captured-v\d+")
-"""Folders of entries, of any version of the builder."""
+"""Names of folders of entries, for any version of the builder."""
 _PART = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]*")
-"""The other parts of an entry's name. A file that is being written has no such name."""
+"""The other parts of an entry's name. Files that are still being written have other names."""
 LEFTOVER_S = 86400.0
 """Seconds after which a file that is still being written belongs to a writer that was killed."""
 _GONE = (FileNotFoundError, PermissionError, InTheWayError)
@@ -32,7 +32,7 @@ _GONE = (FileNotFoundError, PermissionError, InTheWayError)
 _TRIES = 10
 """Attempts to make a folder that others remove while it is empty."""
 _TIMES = ("mtime", "LastModified", "last_modified", "updated", "created")
-"""Names that file systems of fsspec have for the time of writing."""
+"""Names of the modification time in fsspec's file systems."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class StoredFile:
 
 
 class EntryError(OSError):
-    """An entry cannot be read or written because of what lies in its place. The store is in order."""
+    """An entry cannot be read or written, but its store works: something else is in its place, for example."""
 
 
 class Store(Protocol):
@@ -61,7 +61,7 @@ class Store(Protocol):
         ...
 
     def write(self, name: str, content: bytes) -> None:
-        """Write an entry, over an older one."""
+        """Write an entry, replacing an older one."""
         ...
 
     def exists(self) -> bool:
@@ -98,7 +98,7 @@ class FolderStore:
         with os.fdopen(descriptor, "rb") as file:
             size = os.fstat(descriptor).st_size
             if size > most:
-                raise EntryError(f"it has {size} bytes; at most {most} are read")
+                raise EntryError(f"it has {size} bytes; the limit is {most}")
             if self._marks_use:
                 with suppress(OSError):  # a cache that is only read
                     os.utime(descriptor)
@@ -149,7 +149,7 @@ class FolderStore:
                 top.remove_empty(kind)
 
     def _folders(self) -> Iterator[tuple[str, str, OpenFolder]]:
-        """(kind, letters, folder) of each folder that may have entries, as long as it is there."""
+        """Yield (kind, letters, folder) of each folder that may have entries."""
         with suppress(FileNotFoundError), opened_folder(self.path) as top:
             for kind in filter(_KIND.fullmatch, top.names()):
                 with suppress(*_GONE), top.below(kind) as middle:
@@ -168,12 +168,12 @@ def _open(top: OpenFolder, folders: str, key: str) -> int:
 
 
 def _put(folder: OpenFolder, key: str, content: bytes) -> None:
-    """Write an entry in the place of what is there, but for a folder that is not empty."""
+    """Write an entry, replacing anything in its place except a folder that is not empty."""
     try:
         folder.write(key, [content])  # for whom the umask allows it
     except IsADirectoryError:
         if not folder.remove_empty(key):
-            raise InTheWayError(folder.path / key, "a folder with something in it") from None
+            raise InTheWayError(folder.path / key, "a folder that is not empty") from None
         folder.write(key, [content])
 
 
@@ -185,7 +185,7 @@ def _remove_leftovers(folder: OpenFolder) -> None:
 
 
 class FsspecStore:
-    """Files below a URL. A write is one request where the place has such (S3, GCS, Azure), and atomic then."""
+    """Files below a URL. On S3, GCS and Azure, a write is a single request, and therefore atomic."""
 
     def __init__(self, url: str):
         import fsspec
@@ -207,7 +207,7 @@ class FsspecStore:
         return content
 
     def _beginning(self, path: str, size: int) -> bytes:
-        """No more than the first bytes of a file."""
+        """Read at most the first `size` bytes of a file."""
         if "http" not in self._fs.protocol:
             content: bytes = self._fs.cat_file(path, start=0, end=size)
             return content
@@ -268,7 +268,7 @@ def open_store(url: str, readonly: bool = False) -> Store:
 def check_url(url: str) -> None:
     """Raise ValueError unless this is a path, or a URL that the installed packages can open."""
     if not url:
-        raise ValueError("is empty; a folder or a URL is needed")
+        raise ValueError("is empty; expected a folder or a URL")
     if _folder(url) is not None:
         return
     try:

@@ -1,1 +1,3 @@
-"""`aotbuild check`: random calls of an op's contract, run on the emulator, and what has to hold of each."""
+"""`aotbuild check`: random calls that an op's contract allows, run on the emulator, and the properties checked for
+each.
+"""

@@ -1,5 +1,8 @@
-"""Select the calls of each op, and the variants that they need: points of the op's axes with small blocks, alternating
-between its general and its aligned specialisation."""
+"""Select the calls of each op, and the variants that they need.
+
+Points of the op's axes with small blocks are preferred. Calls alternate between the general and the aligned
+specialisation.
+"""
 
 from __future__ import annotations
 
@@ -25,7 +28,7 @@ from .random_calls import CallSampler, PlanningContext, RandomCall
 from .random_values import make_recipe, names_twice
 
 MAX_POINTS = 8
-"""Points of a specialisation that are tried until calls are found."""
+"""Maximum number of points of a specialisation that are tried to find calls."""
 CASES_OF_A_POINT = 3
 
 

@@ -60,7 +60,7 @@ def check(request: CheckRequest, tell: Tell) -> list[OpReport] | None:
     """
     for target in request.build.targets:
         if target.arch not in ARCHS:
-            raise DeviceError(f"the emulator has no {target.arch}; it has {', '.join(ARCHS)}")
+            raise DeviceError(f"the emulator does not support {target.arch}; supported: {', '.join(ARCHS)}")
     quiet = request.build.quiet
     console = Console(err=True, quiet=quiet)
     bundles = plan(request.build)

@@ -1,4 +1,4 @@
-"""Conditions of an op on a call, evaluated as the call is drawn name by name."""
+"""Conditions that an op sets for calls, evaluated while a call is drawn name by name."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ class Constraints:
         return names
 
     def allow(self, names: Mapping[str, Any]) -> bool:
-        """Tell if a call with these names can still be one of this point."""
+        """Return True if a call with these names can still get the variants of this point."""
         known: dict[str, Any] = {**names}
         try:
             for name, expression in (*self._defaults, *self._derived):

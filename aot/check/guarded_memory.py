@@ -1,5 +1,4 @@
-"""Tensors in the emulator's memory, with guard bytes that nothing has written between, before and behind their
-elements."""
+"""Tensors in the emulator's memory, with unwritten guard bytes before, between and after their elements."""
 
 from __future__ import annotations
 
@@ -130,7 +129,7 @@ class _Owned:
 
 
 def spot_of(placed: Mapping[str, GuardedTensor], error: SanitizerError) -> Spot:
-    """Find a fault's address among the tensors of a call. The spot is empty if it is near none."""
+    """Locate a fault's address relative to the tensors of a call. The result is empty if no tensor is near."""
     if error.address is None:
         return Spot()
     address = error.address

@@ -1,8 +1,11 @@
 """Run planned calls on the emulator, and check the properties that every call must have.
 
-Strict mode finds what a kernel may not do while it runs. In addition: every element of an output is written; nothing
-between or beside elements is; inputs keep their content; results are the same bytes for any layout of the tensors and
-any order of wavefronts; and they agree with the op's reference.
+Strict mode finds invalid operations while a kernel runs. These properties are checked in addition:
+
+- every element of an output is written, and no byte between or beside elements;
+- inputs keep their content;
+- results are the same bytes for any layout of the tensors and any order of wavefronts;
+- results agree with the op's reference.
 """
 
 from __future__ import annotations
@@ -45,7 +48,7 @@ plus `ULPS` units in the last place of the coarsest dtype relative to the larges
 QUICK_S = 3.0
 """Calls that take longer are repeated in the same order of wavefronts, since the serial order is slow."""
 SUM_ULPS = 64.0
-"""Tolerance of floating-point results of two orders of wavefronts, in which atomics may add in another order."""
+"""Tolerance between two orders of wavefronts, in which atomics may add in a different order."""
 
 
 @dataclass(frozen=True)
@@ -229,7 +232,7 @@ def _hint(op: Op, placed: Mapping[str, GuardedTensor]) -> str:
         if tensor.name in placed and tensor.role != "output" and not (tensor.range or tensor.offsets)
         if placed[tensor.name].array.dtype.kind in "iu" and placed[tensor.name].array.dtype.itemsize >= 4
     ]
-    return f"; the contract allows any numbers in {', '.join(free)}, `range` says which it means" if free else ""
+    return f"; the contract allows any values in {', '.join(free)}, `range` restricts them" if free else ""
 
 
 def _told(findings: Iterable[Finding], memory: str, decision: Decision) -> list[Finding]:

@@ -1,5 +1,7 @@
-"""Random calls of an op, drawn from its contract: small ones, with extents that no block divides, strides with gaps,
-optional tensors present and absent, scalars at their defaults, limits and choices.
+"""Random calls that an op's contract allows.
+
+They are small, with extents that no block divides, strides with gaps, optional tensors present and absent, and scalars
+at their defaults, limits and choices.
 
 A call is drawn for a point of the op's axes, name by name. A value that contradicts the contract, or leads to another
 point, is dropped at once.
@@ -30,9 +32,9 @@ from aot_runtime.errors import ArgumentError
 from .constraints import Constraints, Point
 
 TRIES = 120
-"""Attempts at a call of a point."""
+"""Attempts to draw a call for a point."""
 FAR_TRIES = 24
-"""Attempts among these with an extent far beyond the others."""
+"""The number of these attempts that use an extent far beyond the others."""
 MAX_ELEMENTS, MAX_WORKGROUPS, MAX_WORKSPACE = 1 << 16, 128, 8 << 20
 """Limits of a call: larger ones find no more faults, and take long."""
 GRID_OF_DEVICE = 1024
@@ -266,7 +268,7 @@ def _constants(texts: Iterable[str]) -> set[int]:
 
 
 def _blocks(op: Op) -> set[int]:
-    """Numbers with a meaning for an op: block sizes, values of axes, constants of its expressions."""
+    """Return numbers that matter to an op: block sizes, values of axes, and constants in its expressions."""
     found = {value for axis in op.axes for value in axis.values if type(value) is int}
     configs = (config for launch in op.launches for config in launch.configs)
     found |= {value for config in configs for value in config.values.values() if type(value) is int}
@@ -275,7 +277,7 @@ def _blocks(op: Op) -> set[int]:
 
 
 def _sizes(op: Op) -> set[int]:
-    """Numbers with a meaning for an op, their neighbours, and those that extents may have to be multiples of."""
+    """Return numbers that matter to an op, their neighbours, and numbers that may have to divide extents."""
     blocks, required = _blocks(op), _constants(op.require)
     return (
         {near for value in blocks for near in (value - 1, value, value + 1, 2 * value)}

@@ -1,4 +1,4 @@
-"""The values of a call's tensors, within the contract: recipes, from which references can be computed as well."""
+"""Values of a call's tensors that the contract allows, as recipes, from which references can also be computed."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from aot_runtime.contract.records import Op, Tensor, Value
 from .random_calls import RandomCall
 
 _LISTED = 1 << 16
-"""Ranges with fewer numbers are drawn from without repetition."""
+"""Indices in smaller ranges are drawn without repetition."""
 _MOST = 2**31 - 1
 """The largest integer drawn for tensors of 32 bits or more without a range."""
 
@@ -49,8 +49,10 @@ def make_recipe(manifest: Manifest, op: Op, drawn: RandomCall, name: str, rng: n
 
 
 def names_twice(op: Op, recipe: Recipe) -> bool:
-    """Tell if indices name a place twice, within a tensor or in two with the same `range`. Contracts do not define the
-    result, so references may differ from kernels."""
+    """Return True if an index occurs twice, in one tensor or in two with the same `range`.
+
+    Contracts do not define the result, so references may differ from kernels.
+    """
     rules = {tensor.name: tensor.range for tensor in op.tensors if tensor.range and tensor.dtype in INDEX_DTYPES}
     drawn: dict[tuple[str, ...], list[Value]] = {}
     for tensor in recipe.inputs:
@@ -67,7 +69,7 @@ def _planned(tensor: Tensor, decision: Decision, filled: InputSpec | None) -> Pl
 def _filled(
     tensor: Tensor, decision: Decision, hints: Mapping[str, InputSpec], rng: np.random.Generator
 ) -> InputSpec | None:
-    """Choose the values of an input: by the rules of its declaration, or else as selftest cases fill it."""
+    """Choose the values of an input: by its declaration, or else as selftest cases fill it."""
     layout = decision.layouts[tensor.name]
     kind = numpy_dtype(layout.dtype).kind
     if tensor.offsets:

@@ -34,7 +34,7 @@ def _told() -> Iterator[None]:
 
 def _shared(caches: CacheSettings) -> SharedSettings:
     if caches.shared is None:
-        raise click.UsageError("no shared cache: give --shared-cache, or set AOTBUILD_SHARED_CACHE")
+        raise click.UsageError("no shared cache: pass --shared-cache, or set AOTBUILD_SHARED_CACHE")
     return caches.shared
 
 

@@ -40,7 +40,7 @@ class KeyFile(click.ParamType):
         except OSError as error:
             self.fail(f"{value} cannot be read: {error.strerror}", param, ctx)
         if not LEAST_KEY_BYTES <= len(secret) <= MOST_KEY_BYTES:
-            self.fail(f"{value} has to hold {LEAST_KEY_BYTES} to {MOST_KEY_BYTES} bytes", param, ctx)
+            self.fail(f"{value} must have {LEAST_KEY_BYTES} to {MOST_KEY_BYTES} bytes", param, ctx)
         return secret
 
 
@@ -51,7 +51,7 @@ _OPTIONS = (
     ),
     click.option(
         "--shared-cache", type=CacheUrl(), envvar="AOTBUILD_SHARED_CACHE", show_envvar=True, metavar="URL",
-        help="A cache that machines share, behind that of --cache-dir: a folder or a URL of fsspec, as s3://bucket/x.",
+        help="A cache that machines share, behind that of --cache-dir: a folder, or a URL of fsspec such as s3://bucket/x.",
     ),
     click.option(
         "--shared-cache-readonly", is_flag=True, envvar="AOTBUILD_SHARED_CACHE_READONLY", show_envvar=True,

@@ -44,7 +44,7 @@ def _kernels(ctx: click.Context, param: click.Parameter, texts: tuple[str, ...])
     help="Time limit for each file that is run.",
 )
 def init(kernels: tuple[tuple[Path, str], ...], output: Path | None, force: bool, timeout: float) -> None:
-    """Write a manifest for Triton kernels, an op each, from their bodies and from how their files launch them.
+    """Write a manifest for Triton kernels, one op each, from their bodies and their launches in the same file.
 
     `# decide:` marks what a person must decide. docs/howto/own-kernel.md explains how to declare further assumptions of
     a
@@ -64,7 +64,7 @@ def init(kernels: tuple[tuple[Path, str], ...], output: Path | None, force: bool
     from aot_runtime.folders import write_file
 
     if output is not None and output.exists() and not force:
-        raise click.UsageError(f"{output} is there already; --force overwrites it")
+        raise click.UsageError(f"{output} already exists; --force overwrites it")
     folder = (output.parent if output is not None else Path()).resolve()
     root = _project_root([file.resolve() for file, _ in kernels], folder)
     drafts = []

@@ -20,14 +20,14 @@ EXIT_FAILED, EXIT_USAGE = 1, 2
 TIMEOUT_S: float = 600
 """Default time limit of one variant, and of each file that is run."""
 NATIVE = "native"
-"""Stands for the architectures of this machine's GPUs."""
+"""Name for the architectures of this machine's GPUs."""
 
 _SIZES = {"": 1, "B": 1, **UNITS, "TiB": 1 << 40}
 _DAYS = {"h": 1 / 24, "d": 1, "w": 7}
 
 
 class ManifestPath(click.Path):
-    """A manifest: the path of one, or the name of one that is shipped, which completion in shells offers."""
+    """A manifest, by its path, or by the name of a shipped one, which shells complete."""
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:
         from aot.manifest.shipped import shipped_manifests
@@ -83,7 +83,7 @@ def native_targets() -> tuple[Target, ...]:
     try:
         return tuple(Target(arch) for arch in dict.fromkeys(device.arch for device in list_gpus()))
     except DeviceError as error:
-        raise ValueError(f"'{NATIVE}' stands for the GPUs of this machine, and {error}") from None
+        raise ValueError(f"'{NATIVE}' means the GPUs of this machine, but {error}") from None
 
 
 def filters_of(texts: Iterable[str]) -> dict[str, frozenset[str]]:
@@ -136,7 +136,7 @@ class ShardNumber(click.ParamType):
             return value
         found = re.fullmatch(r"(\d{1,9})/(\d{1,9})", str(value))
         if not found:
-            self.fail(f"'{value}' is not a shard; write NUMBER/COUNT, as 3/16", param, ctx)
+            self.fail(f"'{value}' is not a shard; write NUMBER/COUNT, such as 3/16", param, ctx)
         try:
             return Shard(int(found[1]), int(found[2]))
         except ValueError as error:

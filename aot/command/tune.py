@@ -128,7 +128,7 @@ def tune(
     if space and shortlist:
         raise click.UsageError("--space and --shortlist exclude each other")
     if op is None and not shortlist:
-        raise click.UsageError("OP is missing; only --shortlist names one by itself")
+        raise click.UsageError("OP is missing; it may be omitted only with --shortlist")
     words = (dims, shapes, dtypes, scalars, given)
     if any(words) and calls:
         raise click.UsageError("--for excludes --dim, --shape, --dtype, --set and --given")

@@ -10,8 +10,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 READ, WRITE, UPDATE, MAYBE, DESCRIBED = "r", "w", "u", "?", "d"
-"""A plain load; a plain store; an atomic that does both; a possible store (to one of several tensors, say); and the
-making of a tensor descriptor, which is not an access yet."""
+"""Kinds of access: a plain load; a plain store; an atomic that does both; a possible store, such as one to one of
+several tensors; the creation of a tensor descriptor, which is not an access yet.
+"""
 KINDS = frozenset({READ, WRITE, UPDATE, MAYBE, DESCRIBED})
 
 _POINTER_AT: dict[str, tuple[str, int]] = {
@@ -41,7 +42,7 @@ _POINTER_AT: dict[str, tuple[str, int]] = {
         (UPDATE, 0),
     ),
 }
-"""Access → what it does, and which of its operands is the pointer."""
+"""Operation → its kind of access, and the index of its pointer operand."""
 
 _FORWARDS: dict[str, slice] = {
     **dict.fromkeys(
@@ -55,7 +56,7 @@ _FORWARDS: dict[str, slice] = {
     **dict.fromkeys(("tt.cat", "tt.join"), slice(0, 2)),
     "arith.select": slice(1, 3),
 }
-"""Operation → the operands that its results are made of, for results that are pointers."""
+"""Operation → the operands that its pointer results are derived from."""
 
 _HARMLESS = frozenset(
     {
@@ -66,15 +67,15 @@ _HARMLESS = frozenset(
 _HARMLESS_DIALECTS = ("arith.", "math.", "scf.", "cf.", "ub.")
 
 _LOOPS = {"scf.for": (3, 1), "scf.while": (0, 0)}
-"""Loop → the first of its operands, and of its body's arguments, that is carried from one iteration to the next."""
+"""Loop → the index of its first operand, and of its body's first argument, that iterations pass on."""
 _BRANCHES = frozenset({"scf.if", "ttg.warp_specialize"})
-"""Operations whose results are what one of their regions ends with."""
+"""Operations whose results come from the terminator of one of their regions."""
 _OPAQUE = frozenset({"tt.elementwise_inline_asm", "tt.extern_elementwise", "ttg.inline_asm"})
 _EXCHANGE = 10  # of Triton's RMWOp
 
 
 def pointer_accesses(module: Any, parameters: Sequence[str]) -> dict[str, str]:
-    """The kinds of access through each parameter of a kernel that has any; empty where the IR is not as expected.
+    """Return the kinds of access through each pointer parameter of a kernel; empty if the IR is not as expected.
 
     Args:
         module: with its helpers inlined.
@@ -111,7 +112,7 @@ class _Graph:
     Attributes:
         arguments: the kernel's arguments.
         accesses: (kind, pointer) of each access.
-        is_open: there may be accesses that are not among these.
+        is_open: there may be other accesses.
     """
 
     def __init__(self, module: Any):
@@ -170,7 +171,7 @@ class _Graph:
             self.accesses += [(MAYBE, operand) for operand in operands]
 
     def _loop(self, op: Any, name: str, operands: list[int], results: list[int]) -> None:
-        """The values that a loop carries: from its inputs, and from what its regions end with, to both."""
+        """Record the values that a loop carries: its inputs, and the results of its regions."""
         first_input, first_carried = _LOOPS[name]
         ends = [operands[first_input:], *(self._end_of.get(region, []) for region in _regions(op))]
         for values in ends:
@@ -179,7 +180,7 @@ class _Graph:
                 self._join(self._arguments_of.get(region, [])[first_carried:], values)
 
     def _note_region(self, block: Any, operands: list[int]) -> None:
-        """Remember the arguments of each region's first block, and what its last operation takes."""
+        """Record the arguments of each region's first block, and the operands of its terminator."""
         region = block.get_parent().id()
         if region not in self._arguments_of:
             self._arguments_of[region] = [block.get_argument(i).id() for i in range(block.get_num_arguments())]
@@ -197,11 +198,11 @@ def _regions(op: Any) -> Iterator[int]:
 def watched_stages(
     note: Callable[[Any], None], listed: Callable[[str], None] = lambda assembly: None
 ) -> Callable[..., Any]:
-    """A hook for Triton's `add_stages_inspection_hook`.
+    """Return a hook for Triton's `add_stages_inspection_hook`.
 
     Args:
-        note: called with the module once its helpers are inlined: in the dialect `tt`, or of a Gluon kernel in the
-            dialects that it was written in.
+        note: called with the module once its helpers are inlined: in the dialect `tt`, or for a Gluon kernel in the
+            dialects that it is written in.
         listed: called with the assembly.
     """
 
@@ -232,7 +233,7 @@ def _watch(stages: dict[str, Callable[..., Any]], name: str, see: Callable[[Any]
 
 
 def _inlined(module: Any) -> Any:
-    """A Gluon kernel with its helpers inlined, which is what the next stage begins with, too."""
+    """Inline the helpers of a Gluon kernel, as the next stage does first."""
     from triton._C.libtriton import ir, passes
 
     manager = ir.pass_manager(module.context)

@@ -117,7 +117,7 @@ def _compiled(job: CompileJob, died: bool = False) -> CompiledKernel:
 
 
 class WrongCodeError(Exception):
-    """The compiler made code that does not do what the kernel says."""
+    """The compiled code does not do what the kernel's source says."""
 
 
 class _Watch:
@@ -125,7 +125,7 @@ class _Watch:
 
     Attributes:
         accesses: kinds of access, by pointer.
-        early: the kernel may begin before those that precede it have ended.
+        early: the kernel may begin before preceding kernels have ended.
     """
 
     def __init__(self, job: CompileJob, target: Target, output: CompilerOutput):
@@ -194,7 +194,7 @@ def _recipe(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFuncti
     digest = sources_hash(kernel, functions)
     if job.digest not in ("", digest):
         raise KernelFileError(
-            f"file {job.source}, or what {job.function!r} in it is made of, changed during the build; build again"
+            f"file {job.source}, or code that {job.function!r} uses, changed during the build; build again"
         )
     return JobKeys(target, job.line_info).recipe(job, digest)
 
@@ -211,7 +211,7 @@ def ast_source(job: CompileJob, kernel: JITFunction, functions: dict[str, JITFun
     constexprs = {name for name, type_name in job.signature if type_name == "constexpr"}
     if constexprs != constants.keys():
         raise CompileError(
-            f"constexprs of {job.function!r} are {sorted(constexprs)}, but values are given for {sorted(constants)}"
+            f"constexprs of {job.function!r} are {sorted(constexprs)}, but the job has values for {sorted(constants)}"
         )
     taken = dict(run_time_arguments(job.signature))
     promised = [name for name, _ in job.divisible]
@@ -260,7 +260,7 @@ def _source_class(job: CompileJob, kernel: JITFunction) -> type[ASTSource]:
     wrong = [name for name in described if is_map(dict(job.signature)[name]) != kernel.is_gluon()]
     if wrong:
         raise CompileError(
-            f"{', '.join(wrong)}: a Gluon kernel takes a tensor descriptor of the host as a tensor map, which has a "
+            f"{', '.join(wrong)}: a Gluon kernel takes a host tensor descriptor as a tensor map, which has a "
             "layout, and a kernel of Triton takes pointers in its place, which have none"
         )
     if described and not kernel.is_gluon():
@@ -292,13 +292,14 @@ def _refuse_unlaunchable(options: Any) -> None:
 
 
 def _waits(module: Any, job: CompileJob) -> bool:
-    """Tell if a kernel waits for those that precede it, and so may begin before they end. Raises `CompileError` if it
-    is to begin early and does not wait."""
+    """Return True if a kernel waits for preceding kernels, so that it may begin before they end. Raises `CompileError`
+    if it should begin early but does not wait.
+    """
     names: list[str] = []
     module.walk(lambda operation: names.append(operation.get_name()))
     waits = any(name.endswith("grid_dependency_wait") for name in names)
     if dict(job.options).get("launch_pdl") and not waits:
-        raise CompileError("launch_pdl: the kernel does not wait for what precedes it: it has no gdc_wait")
+        raise CompileError("launch_pdl: the kernel never waits for preceding kernels: it has no gdc_wait")
     return waits
 
 
@@ -366,7 +367,7 @@ def verify_code(
         )
     faults += more_faults
     if faults:
-        raise CompileError(f"kernel {kernel.symbol!r} is not what was asked for: {'; '.join(faults)}")
+        raise CompileError(f"kernel {kernel.symbol!r} does not match its job: {'; '.join(faults)}")
     # A cubin's static part is the system's own, beside what the limit is for.
     static = metadata.static_lds_bytes if target.backend == HIP.name else 0
     if kernel.lds_bytes + static > target.lds_bytes:
@@ -404,7 +405,7 @@ def map_faults(signature: Sequence[tuple[str, str]], described: Sequence[Mapping
 
 @dataclass(frozen=True)
 class _Expected:
-    """Kernargs that the code objects of some jobs take, and the names of the pointers among them."""
+    """Kernargs that a code object must take, and the names of the pointers among them."""
 
     layout: tuple[KernargField, ...]
     pointers: frozenset[str]

@@ -81,9 +81,9 @@ def parse_layout(text: str) -> MapLayout:
     if missing := [name for name in names[:2] if name not in values]:
         raise ValueError(f"'{text}' lacks {missing[0]}")
     if other := [name for name, value in values.items() if name not in names[:3] and value != plain.get(name, value)]:
-        raise ValueError(f"'{text}' has {other[0]}, which no layout of a tensor map has here")
+        raise ValueError(f"'{text}' has {other[0]}, which is not supported in the layout of a tensor map")
     if unknown := values.keys() - set(names):
-        raise ValueError(f"{_LAYOUT} has no {min(unknown)}")
+        raise ValueError(f"unknown key {min(unknown)} of {_LAYOUT}")
     return MapLayout(*(values.get(name, plain.get(name)) for name in names[:3]))
 
 
@@ -118,7 +118,7 @@ def map_box(type_name: str) -> tuple[MapLayout, tuple[int, ...]]:
 def _parts(type_name: str) -> tuple[str, tuple[int, ...], str]:
     found = _TYPE.fullmatch(type_name)
     if found is None:
-        raise ValueError(f"{type_name!r} is not the type of a tensor descriptor")
+        raise ValueError(f"invalid type of a tensor descriptor: {type_name!r}")
     return found[1], tuple(map(int, found[2].split(","))), found[3] or ""
 
 

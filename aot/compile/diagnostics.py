@@ -7,21 +7,21 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 MAX_TOLD = 4
-"""Lines of a compiler's output that a reason repeats."""
+"""Maximum number of lines of compiler output that an error repeats."""
 
 _LINE = re.compile(r"(?P<head>.*?)\b(?P<kind>error|fatal|warning)\s*:(?!:)\s*(?P<message>.*)", re.IGNORECASE)
 _AT = re.compile(r"(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)?\s*\Z")
 _OF_LISTING = re.compile(r"(?:, line |triton-amdgpu-assembler:)(?P<line>\d+)(?:;|:\d+:)\s*\Z")
 _IN_FUNCTION = re.compile(r"(?P<file>[^\s:]+):(?P<line>\d+):\d+: in function (?P<function>\S+) .*?\): (?P<message>.*)")
 _WHY = "Layout has "
-"""The beginning of a diagnostic's second line that names the fault of a layout."""
+"""How a diagnostic's second line begins if it says what is wrong with a layout."""
 _SUMMARIES = ("Failures have been detected", "Ptx assembly aborted due to errors", "PTX codegen error")
-"""Parts of errors that say only that there were others."""
+"""Beginnings of errors that only refer to other errors."""
 _CHANGES_RESULTS = re.compile(
     r"demoting|uninitialized|undefined (register|variable)|exceeds limit|ignoring extern|contains reserved registers",
     re.IGNORECASE,
 )
-"""Warnings after which a kernel computes something else than its source says."""
+"""Warnings about code that computes something other than the source says."""
 _CRASH_NOISE = re.compile(r"UNREACHABLE executed at|PLEASE submit a bug|Stack dump|\s*#?\d+[.\s]|\s*/\S+\(")
 
 
@@ -30,9 +30,9 @@ class Diagnostic:
     """An error or a warning.
 
     Attributes:
-        is_error: a warning says so, too, after which the results would be others.
-        place: `file:line` in the kernel's sources; empty where the compiler did not say.
-        text: the line of assembly that it is about, where it is about one.
+        is_error: an error, or a warning that changes results.
+        place: `file:line` in the kernel's sources; empty if the compiler gave none.
+        text: the line of assembly that it is about, if any.
     """
 
     message: str
@@ -47,7 +47,7 @@ class Diagnostic:
 
 
 def diagnostics(printed: str, listing: str = "") -> list[Diagnostic]:
-    """Errors and warnings in their order, each once.
+    """Return errors and warnings in order, without repetition.
 
     Args:
         listing: the assembly that the compiler made, with its line table; errors of an assembler are lines of it.
@@ -62,7 +62,7 @@ def errors(found: Iterable[Diagnostic]) -> list[Diagnostic]:
 
 
 def foremost(wrong: Sequence[Diagnostic]) -> list[Diagnostic]:
-    """Return the first few errors: those with a place, if there are any, and those that explain them."""
+    """Return the first few errors: those with a place, if any, and those that explain them."""
     placed = [item for item in wrong if item.place]
     why = [item for item in wrong if item.message.startswith(_WHY)]
     return [*placed[:MAX_TOLD], *(item for item in why if not item.place)] if placed else [*wrong[:MAX_TOLD]]

@@ -1,4 +1,4 @@
-"""Inline assembly and functions of other libraries in a kernel: code that Triton passes on and does not check."""
+"""Inline assembly and external functions in a kernel, which Triton passes on without checking them."""
 
 from __future__ import annotations
 
@@ -18,22 +18,21 @@ _LANEWISE = frozenset(
     }
 )
 _LANEWISE_DIALECTS = ("arith.", "math.")
-"""Operations that make the same in every lane of what is the same in every lane."""
+"""Dialects whose operations are uniform across lanes if their operands are."""
 _PLACE = re.compile(r'"([^"]+)":(\d+):\d+')
 _SCALAR_REGISTER = re.compile(r"s\Z|\{s\d+\}|\{s\[")
-"""Constraints of AMD's scalar registers."""
+"""Constraints for AMD's scalar registers."""
 
 
 @dataclass(frozen=True)
 class ForeignCode:
-    """A piece of it.
+    """A piece of foreign code.
 
     Attributes:
         text: assembly, or the name of a function.
-        constraints: of assembly; None of a function.
-        place: `file:line`; empty where the module was made without lines, or the operation has neither result nor
-            operand.
-        fault: what is wrong with it that no compiler tells; mostly empty.
+        constraints: constraints of assembly; None for a function.
+        place: `file:line`; empty if the module has no lines, or the operation has neither result nor operand.
+        fault: an error that no compiler reports; usually empty.
     """
 
     text: str
@@ -53,7 +52,7 @@ class ForeignCode:
         return f"inline assembly {_one_line(self.text)!r} with constraints {self.constraints!r}"
 
     def is_of(self, message: str) -> bool:
-        """Tell whether a compiler's message names its function, part of its text, or one of its constraints."""
+        """Return True if a compiler's message names its function, a part of its text, or one of its constraints."""
         quoted = re.findall(r"'([^']+)'", message)
         if self.constraints is None:
             return self.text in message
@@ -64,7 +63,7 @@ class ForeignCode:
 
 
 def foreign_code(module: Any, backend: str) -> list[ForeignCode]:
-    """The foreign code of a module in Triton's dialects, in the order of its operations."""
+    """Return the foreign code of a module in Triton's dialects, in the order of its operations."""
     names: set[str] = set()
     module.walk(lambda op: names.add(op.get_name()))
     if not names & _FOREIGN:
@@ -75,7 +74,7 @@ def foreign_code(module: Any, backend: str) -> list[ForeignCode]:
 
 
 class _Reader:
-    """A walk over a module that finds foreign code, and which values are the same in every lane."""
+    """A walk over a module that finds foreign code, and values that are uniform across lanes."""
 
     def __init__(self, backend: str):
         self._backend = backend
@@ -126,7 +125,7 @@ def _split(constraints: str) -> tuple[list[str], list[str]]:
 
 
 def _unwritten(text: str, outputs: Sequence[str], inputs: Iterable[str]) -> str:
-    """Say what is wrong where the assembly does not name an output whose value is used; empty where it does."""
+    """Describe an output of the assembly that is used but never written; empty if there is none."""
     named, tied = text.replace("$$", ""), set(inputs)
     for number, output in enumerate(outputs):
         if output.startswith("{") or str(number) in tied or re.search(rf"\$(\{{{number}\D|{number}(?!\d))", named):
@@ -136,11 +135,13 @@ def _unwritten(text: str, outputs: Sequence[str], inputs: Iterable[str]) -> str:
 
 
 def _scalar_inputs(inputs: Sequence[str], outputs: Sequence[str], uniform: Sequence[bool]) -> str:
-    """Say what is wrong where an input that differs between lanes is asked for in a register that they share: LLVM
-    passes the first lane's value.
+    """Describe an input that differs between lanes but is requested in a scalar register; empty if there is none.
+
+    LLVM would pass the first lane's value.
 
     Args:
-        uniform: of each input. Where there are fewer or more, as of small types that are packed, nothing is said.
+        uniform: for each input, whether it is the same in every lane. If the number of inputs differs, as when small
+            types are packed, nothing is reported.
     """
     if len(inputs) != len(uniform):
         return ""

@@ -42,9 +42,9 @@ class CompileJob:
         line_info: keep the line table, with file names from `root`.
         functions: (parameter, `path.py:function` from `root`) of each constexpr parameter that is a function, to be
             inlined where the kernel calls it.
-        digest: the `sources_hash` of kernel and functions that the job's key was made of; empty: of whatever is there.
-        sources: (file from `root`, SHA-256) of what was imported for that. These two decide no code: they say what is
-            to be compiled, so that something else is not.
+        digest: the `sources_hash` of kernel and functions that the job's key was made from; empty: not checked.
+        sources: (file from `root`, SHA-256) of all files imported for that hash. `digest` and `sources` do not change
+            the code: they ensure that a worker compiles the planned sources.
     """
 
     root: str
@@ -73,7 +73,7 @@ class CompiledKernel:
     num_warps: Count
     warp_size: Count
     global_scratch_bytes: Bytes
-    """Scratch memory per workgroup that the launch must point the kernel to; 0: a null pointer will do."""
+    """Scratch memory per workgroup that a launch must provide; 0: none."""
     global_scratch_align: Alignment
     profile_scratch_bytes: Bytes
     profile_scratch_align: Alignment
@@ -82,15 +82,15 @@ class CompiledKernel:
     metadata: KernelMetadata
     compiler: str
     options: dict[str, Option]
-    """Every compiler option as it was used, defaults included; JSON values, no paths."""
+    """All compiler options, defaults included, as JSON values without paths."""
     accesses: dict[str, str]
     """Pointer of the signature → the kinds of access through it (`accesses.pointer_accesses`)."""
     recipe: str
-    """The recipe it was made from (`keys.JobKeys.recipe`), as JSON; the SHA-256 of this text is the key of its job."""
+    """The recipe of the job (`keys.JobKeys.recipe`), as JSON. Its SHA-256 is the job's key."""
     early: bool = False
-    """The kernel waits for those that precede it on the stream, and so may begin before they have ended."""
+    """The kernel waits for preceding kernels on the stream, so it may begin before they have ended."""
     warnings: tuple[str, ...] = ()
-    """Warnings of the compiler, each with the kernel that it is about."""
+    """Warnings of the compiler, each with the name of the kernel."""
 
 
 def job_target(job: CompileJob) -> Target:

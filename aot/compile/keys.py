@@ -1,4 +1,4 @@
-"""Content addresses of compile jobs: hashes of everything that decides the code, and of nothing else."""
+"""Content addresses of compile jobs: hashes of everything that determines the code, and of nothing else."""
 
 from __future__ import annotations
 
@@ -14,11 +14,11 @@ from .jobs import CompileJob
 from .settings import code_environment, parsed_options, pinned_knobs
 
 KEY_VERSION = 3
-"""Increased when `compile_job` makes something else of the same job, so that older cache entries are not used."""
+"""Increased when `compile_job` gives another result for the same job, so that older cache entries are not used."""
 
 
 class JobKeys:
-    """Makes the keys of many jobs for one target, in the environment of when it is created.
+    """Makes the keys of jobs for one target. Environment variables are read once, when it is created.
 
     Attributes:
         common: the part that all keys share: the compiler, the target and the environment.
@@ -40,13 +40,14 @@ class JobKeys:
             }
 
     def key(self, job: CompileJob, kernel_hash: str) -> str:
-        """Content address of what `compile_job(job)` gives: 64 hex digits, the same wherever the project lies.
+        """Return the content address of `compile_job(job)`: 64 hex digits, independent of the project's folder.
 
-        Arguments and errors are those of `recipe`, of which it is the hash."""
+        It is the hash of `recipe`, with the same arguments and errors.
+        """
         return recipe_key(self.recipe(job, kernel_hash))
 
     def recipe(self, job: CompileJob, kernel_hash: str) -> str:
-        """Everything that decides the result of `compile_job(job)`, as JSON.
+        """Return everything that determines the result of `compile_job(job)`, as JSON.
 
         Args:
             kernel_hash: `sources_hash` of the job's kernel and functions.

@@ -36,7 +36,7 @@ def compile_error(error: BaseException, evidence: Evidence, place: str) -> Compi
     """Make the error that explains why an exception ended a compilation.
 
     Args:
-        place: the innermost line of the project that ran, in parentheses; told for exceptions that are not
+        place: the innermost line of the project that ran, in parentheses; used for exceptions that are not
             `Exception`s.
     """
     printed = f"\nCompiler output:\n{evidence.printed}" if evidence.printed else ""
@@ -47,8 +47,9 @@ def compile_error(error: BaseException, evidence: Evidence, place: str) -> Compi
 
 
 def _front_end_reason(error: BaseException, evidence: Evidence) -> str | None:
-    """Message of a Triton `CompilationError`, and the source line of the innermost function that it passed through, if
-    any is not of Triton's own library."""
+    """Return the message of a Triton `CompilationError`, with the source line of the innermost function that is not in
+    Triton's own library.
+    """
     from triton.compiler.errors import CompilationError
 
     chain: list[Any] = []
@@ -72,8 +73,11 @@ def _functions() -> Iterable[Any]:
 
 
 def _owner(error: Any) -> Any:
-    """The function that has the line which an error is about, if any. Of a call that it does not allow, Triton gives
-    the call and the text of what is called; the text of the caller has the call where it says it is."""
+    """Return the function that contains the line of an error, if any.
+
+    For a call that is not allowed, Triton reports the position of the call with the text of the called function. The
+    caller is the function whose text has the call at that position.
+    """
     found = next((kernel for kernel in _functions() if kernel.src == error.src), None)
     if error.src is None or _has_node(error.src, error.node):
         return found
@@ -118,7 +122,9 @@ def _back_end_reason(error: Exception, evidence: Evidence) -> str:
 
 
 def _told(item: Diagnostic, foreign: Sequence[ForeignCode]) -> tuple[str, bool]:
-    """A diagnostic, and whether it says where in the kernel that is: of foreign code the compiler does not know it."""
+    """Return a diagnostic's text, and True if it names a place in the kernel. Compilers do not know the place of
+    foreign code.
+    """
     code = next((code for code in foreign if code.is_of(item.message)), None)
     return _at(item.message, code) if code and not item.place else (str(item), bool(item.place))
 

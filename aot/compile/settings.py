@@ -26,7 +26,7 @@ _RESERVED_OPTIONS = frozenset({"arch", "backend_name", "warp_size", "extern_libs
 
 @functools.cache
 def option_names(target: Target) -> frozenset[str]:
-    """Names of the compiler options that a job for `target` may have."""
+    """Return the names of the compiler options that a job for `target` may have."""
     return frozenset(field.name for field in dataclasses.fields(_option_class(target))) - _RESERVED_OPTIONS
 
 
@@ -92,12 +92,12 @@ def pinned_knobs(line_info: bool) -> Iterator[None]:
 
 @dataclasses.dataclass(frozen=True)
 class CompilerOutput:
-    """Output of a compilation, in files, so that it can be read where the compiler took its process down, too.
+    """Output of a compilation, in files, so that it can be read even after the compiler crashed its process.
 
     Attributes:
-        native: what MLIR, LLVM and the programs that they start wrote to the descriptors.
-        python: what Triton and the kernel's files printed; ptxas too, of which Triton passes on what it said.
-        about: what is being compiled, in lines, for whoever reads of a process that died.
+        native: output that MLIR, LLVM and the programs that they start wrote to the file descriptors.
+        python: output that Triton and the kernel's files printed, including ptxas's, which Triton prints.
+        about: description of the compilation, for the error if its process dies.
     """
 
     native: Path
@@ -110,7 +110,7 @@ class CompilerOutput:
 
     @classmethod
     def of_process(cls, folder: Path, pid: int | None) -> list[CompilerOutput]:
-        """The output of compilations that a process did not end, in the folder of temporary files that it had."""
+        """Find the output of compilations that a process did not finish, in its folder of temporary files."""
         return [cls.within(path) for path in sorted(folder.glob(f"{_PREFIX}{pid}-*"))]
 
     def text(self) -> str:
@@ -158,8 +158,11 @@ def quiet_triton(line_info: bool) -> Iterator[CompilerOutput]:
 
 @contextmanager
 def _output_to(output: CompilerOutput) -> Iterator[None]:
-    """Send what the process prints to files: MLIR and LLVM write to the descriptors, and so do the programs that Triton
-    starts. What Python prints is kept apart, as a kernel may print anything while it is compiled."""
+    """Redirect the output of the process to files.
+
+    MLIR, LLVM and the programs that Triton starts write to the file descriptors. Python's output is kept apart, since a
+    kernel may print anything while it is compiled.
+    """
     with output.native.open("wb") as file, output.python.open("w", buffering=1) as text, ExitStack() as stack:
         for stream, descriptor in ((sys.stdout, 1), (sys.stderr, 2)):
             stream.flush()
@@ -174,7 +177,7 @@ def _output_to(output: CompilerOutput) -> Iterator[None]:
 
 
 def code_environment() -> dict[str, str]:
-    """Return the environment variables that decide which code Triton makes."""
+    """Return the environment variables that change Triton's code."""
     from triton import knobs
     from triton._C.libtriton import get_cache_invalidating_env_vars
 

@@ -1,8 +1,8 @@
 """Kernel parameters that are tuples, as Triton takes them.
 
-A job names every member by its path: `q.ptr`, `q.stride_heads`; of a tuple without names, by position: `strides.0`,
-`score_mod.operands.0`.
-Triton wants the types nested as the tuples are, and constants and hints by the positions along the path.
+A job names every member by its path: `q.ptr`, `q.stride_heads`; members of a tuple without names by position:
+`strides.0`, `score_mod.operands.0`. Triton wants the types nested as the tuples are, and constants and hints by the
+positions along the path.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ class TupleError(ValueError):
 def member_paths(
     names: Sequence[str], parameters: Sequence[str], classes: Mapping[str, Any]
 ) -> dict[str, tuple[int, ...]]:
-    """The positions along the path of each name of a signature.
+    """Return the path of positions for each name of a signature.
 
     Args:
         names: parameters, or the members of those that are tuples, in order.
@@ -26,7 +26,7 @@ def member_paths(
         classes: the `NamedTuple` class of each parameter that has one.
 
     Raises:
-        TupleError: the text goes behind "signature of 'kernel' ".
+        TupleError: the text continues "signature of 'kernel' ".
     """
     heads = list(dict.fromkeys(name.partition(".")[0] for name in names))
     if heads != list(parameters):
@@ -54,7 +54,7 @@ def member_paths(
 
 
 def nested_types(types: Mapping[str, str], parameters: Iterable[str], classes: Mapping[str, Any]) -> dict[str, Any]:
-    """The types of a signature, with those of each tuple's members in that tuple."""
+    """Return the types of a signature, with those of members nested in their tuples."""
     return {
         name: _nested(types, name, classes[name]) if name in classes and name not in types else _member(types, name)
         for name in parameters
@@ -66,7 +66,7 @@ def _nested(types: Mapping[str, str], parameter: str, tuple_class: Any) -> Any:
 
 
 def _member(types: Mapping[str, str], path: str) -> Any:
-    """The type of a parameter or a member; of a tuple those in it, which may be none."""
+    """Return the type of a parameter or member; for a tuple, a tuple of types, which may be empty."""
     if path in types:
         return types[path]
     return tuple(type_name for name, type_name in types.items() if name.startswith(f"{path}."))

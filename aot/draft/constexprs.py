@@ -74,7 +74,9 @@ class Constexprs:
                 self.work.spec(tensor)["optional"] = True
             elif asked and self._is_input(tensor):
                 others = ", ".join(self.work.tensor_name(name) for name in asked)
-                self.op.note("tensors", self.work.tensor_name(tensor.parameter), f"it is read only with {others}")
+                self.op.note(
+                    "tensors", self.work.tensor_name(tensor.parameter), f"the kernel reads it only with {others}"
+                )
         row = re.search(r"next_pow2\((\w+)\)", heuristic.function.expression)
         if row and row[1] in self.work.parameters:
             limit = self.work.expression(self.work.launch.final(self.work.symbolic(row[1])))
@@ -150,7 +152,7 @@ class Constexprs:
         sizes = [64, 128] if _HEAD_DIM.search(name) else [8] if _SMALL.search(name) else [1024, 4096]
         self._axis(name, allowed or sizes, size)
         if not allowed:
-            self.op.note("constexprs", next(reversed(self.op.constexprs)), f"which sizes of {size} are compiled")
+            self.op.note("constexprs", next(reversed(self.op.constexprs)), f"the sizes of {size} to compile")
 
     def _add_one_of(self, name: str, options: tuple[Any, ...]) -> None:
         self.op.blocks[name] = options[0]
@@ -210,12 +212,12 @@ class Constexprs:
         self.op.scalars[scalar] = {"type": "i32", **({"default": default} if type(default) is int else {})}
         self.work.scalar_names[argument.key] = scalar
         self._axis(name, [value], scalar)
-        self.op.note("constexprs", next(reversed(self.op.constexprs)), f"which values of {scalar} are compiled")
+        self.op.note("constexprs", next(reversed(self.op.constexprs)), f"the values of {scalar} to compile")
         self._rows.require(name, next(reversed(self.op.constexprs)))
         return True
 
     def _only_guarded(self, name: str) -> DraftTensor | None:
-        """Return the input whose presence is all that a parameter decides."""
+        """Return the input whose presence is the only effect of a parameter."""
         guarded = self.work.guarded_by(Guard(name))
         return guarded[0] if len(guarded) == 1 and self._is_input(guarded[0]) else None
 

@@ -83,7 +83,7 @@ class Dtypes:
         return host is not None and bool(host.made) and host.dtype_root is not host
 
     def _is_known(self, tensor: DraftTensor) -> bool:
-        """Tell whether the dtype of what is written follows: from what it is like, or since it is read too."""
+        """Return True if the dtype of a written tensor is known from a tensor like it, or because it is also read."""
         return self._is_made(tensor) or READ in tensor.kinds
 
     def _is_rounded(self, tensor: DraftTensor) -> bool:
@@ -103,7 +103,7 @@ class Dtypes:
         return self._variables[options]
 
     def finish(self) -> None:
-        """Declare the variable of floats; without an input that has it, its tensors are float32."""
+        """Declare the variable of float dtypes. If no input has it, its tensors are float32."""
         tensors = self.work.op.tensors.values()
         required = [item for item in tensors if item.get("role") != "output" and not item.get("optional")]
         if "T" in self.work.op.dtypes:

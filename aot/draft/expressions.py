@@ -37,12 +37,12 @@ _BUFFERS = {
     "global_load_to_shared": (READ, ("dest", "ptr", "mask")),
     **{f"buffer_{name}": (UPDATE, ("ptr", "offsets", "value", "mask")) for name in _ATOMICS},
 }
-"""Accesses of Gluon that have offsets beside the pointer: what they do, and their first parameters."""
+"""Gluon's accesses with separate pointer and offsets → kind, and first parameters."""
 _FRACTIONS = frozenset(
     ("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sigmoid", "softmax", "tanh", "erf", "dot", "sum", "sin", "cos")
 )
 _WIDE = frozenset(("exp", "exp2", "log", "log2", "sqrt", "rsqrt", "sigmoid", "erf", "sin", "cos"))
-"""Functions of these that take no float narrower than float32."""
+"""Functions that do not accept floats narrower than float32."""
 
 
 @dataclass(frozen=True)
@@ -84,7 +84,7 @@ class Either:
 
 @dataclass(frozen=True)
 class Cast:
-    """A value that was made one of another dtype."""
+    """A value converted to another dtype."""
 
     value: Sum
     dtype: str
@@ -195,14 +195,14 @@ class Expressions:
         return Either(branch, guards, first, second)
 
     def _one_of(self, first: Value, second: Value) -> Value:
-        """Take one value for two of which no more has to be known than what they are computed from."""
+        """Replace two values by one, if only their dependencies matter."""
         chosen, left = (second, first) if first is None or _is_nothing(first) else (first, second)
         if isinstance(chosen, Sum | Cast) and isinstance(left, Sum | Cast) and _sources(left) - _sources(chosen):
             return self._other([whole(first), whole(second)], "one of two")
         return chosen
 
     def resolved(self, value: Value) -> Value:
-        """A value on the sides of branches that are gone through."""
+        """Return a value on the current sides of branches."""
         while isinstance(value, Either):
             value = value.first if self._sides.get(value.branch, True) else value.second
         return value
@@ -221,7 +221,7 @@ class Expressions:
         return inner if node.attr in ("T", "value") else self._other([whole(inner)], text)
 
     def _lifted(self, compute: Callable[..., Value], *given: Value) -> Value:
-        """Find what comes of values, some of which may differ between the sides of branches."""
+        """Compute with values that may differ between the sides of branches."""
         split = next((value for value in given if isinstance(value, Either)), None)
         if split is None:
             return compute(*given)
@@ -282,7 +282,7 @@ class Expressions:
             self.found.bits[base] = max(self.found.bits.get(base, 0), most)
 
     def _note_mixed(self, parts: Sequence[Value]) -> None:
-        """An argument beside loaded values in a sum, a product or a comparison is a number of their kind."""
+        """Note that an argument combined with loaded values in a sum, product or comparison is of their kind."""
         for one in parts:
             name = argument_of(one)
             bases = [atom.key for two in parts if two is not one for atom in whole(two).below if _is_loaded(atom)]
@@ -372,7 +372,7 @@ class Expressions:
                     self.found.bits.setdefault(name, 0)
 
     def _asserted_dtype(self, test: ast.expr, frame: Frame) -> tuple[str, str]:
-        """(tensor, dtype) of `x.dtype.element_ty == tl.uint8`; empty for anything else."""
+        """Return (tensor, dtype) for `x.dtype.element_ty == tl.uint8`; empty for anything else."""
         if not (isinstance(test, ast.Compare) and isinstance(test.ops[0], ast.Eq | ast.Is)):
             return "", ""
         for one, two in ((test.left, test.comparators[0]), (test.comparators[0], test.left)):
@@ -382,7 +382,7 @@ class Expressions:
         return "", ""
 
     def _typed_tensor(self, node: ast.expr, frame: Frame) -> str:
-        """The tensor of which `node` is the dtype: of a pointer, or of what was loaded from it."""
+        """Return the tensor whose dtype, or whose pointer's dtype, `node` is."""
         text = ast.unparse(node)
         owner = re.sub(r"(\.type)?(\.dtype)?(\.element_ty|\.scalar)?$", "", text)
         if owner == text or not owner.isidentifier():
@@ -450,12 +450,13 @@ class Expressions:
         return self._other([whole(value) for value in (*given, *named.values())], ast.unparse(node))
 
     def _is_chosen(self, options: Sequence[Value]) -> bool:
-        """Tell whether one of two addresses, or indices, is taken as it is: nothing that was loaded is in them."""
+        """Return True if the options are addresses or indices without loaded values, so one is selected."""
         return not any(_is_loaded(atom) for value in options for atom in whole(value).below)
 
     def _note_stored(self, pointer: Sum, value: Value) -> None:
-        """Note what a stored value is made of, and the dtype that it was given. Memory that is no tensor's, as LDS, has
-        the name ""."""
+        """Record the sources of a stored value, and its dtype. Memory that belongs to no tensor, such as LDS, has the
+        name "".
+        """
         if self._silent or value is None:
             return
         for base in bases_of(pointer) or ("",):
@@ -579,7 +580,7 @@ def argument_of(value: Value) -> str:
 
 
 def loaded_base(value: Value) -> str:
-    """The tensor that an integer, or a number of any kind, was loaded from as it is; empty for anything computed."""
+    """Return the tensor that a number was loaded from without changes; empty for computed values."""
     if isinstance(value, Cast):
         if "float" in value.dtype:
             return ""
@@ -601,7 +602,7 @@ def _is_loaded(atom: Atom) -> bool:
 
 
 def _is_place(value: Value) -> bool:
-    """Tell whether a value may be an address, or a mask: both sides of a branch have to be known of these."""
+    """Return True if a value may be an address or a mask, for which both sides of a branch matter."""
     if isinstance(value, Either):
         return _is_place(value.first)
     return isinstance(value, _Mask | _Handle) or (isinstance(value, Sum) and bool(bases_of(value)))
@@ -612,5 +613,5 @@ def _sources(value: Value) -> set[str]:
 
 
 def _is_nothing(value: Value) -> bool:
-    """Tell whether a value is a number, or None: what stands on a side where there is nothing."""
+    """Return True if a value is a number or None, the placeholder on a side without a tensor."""
     return isinstance(value, Text) or (isinstance(value, Sum) and not value.atoms)

@@ -58,7 +58,7 @@ class Stored:
 
     Attributes:
         sources: the tensors that the values are computed from.
-        dtypes: those that the values are given just before.
+        dtypes: dtypes to which the values are converted before the store.
     """
 
     sources: set[str] = field(default_factory=set)
@@ -73,7 +73,7 @@ class Findings:
         bounds: of masks, remainders and loops.
         programs: axes of `tl.program_id` that are used.
         persistent: axes of `tl.num_programs` that are.
-        flags: parameters that are asked as conditions.
+        flags: parameters that are used as conditions.
         compared: parameter → constants that it is compared with.
         present: parameters that are compared with None.
         dtypes: parameters that are used as a dtype.
@@ -86,13 +86,13 @@ class Findings:
         floats: parameters that are used as a fraction is.
         integers: parameters that are used as an integer is.
         bits: tensor whose numbers are shifted or masked → the largest amount by which.
-        wide: tensors whose numbers, as they are loaded, are given to functions that take float32 alone.
-        asked: tensors whose numbers are conditions.
+        wide: tensors whose loaded values are passed to functions that accept only float32.
+        asked: tensors whose values are conditions.
         mixed: parameter → the tensors whose numbers it is added to, multiplied by or compared with.
         element: tensor → the dtypes that a `static_assert` allows.
-        stored: tensor → what is written to it.
-        quotients: key of a quotient → what is divided by what.
-        moved: parameters that something is added to, with what holds there: a pointer that is None cannot be.
+        stored: tensor → the values written to it.
+        quotients: key of a quotient → dividend and divisor.
+        moved: parameters to which something is added, with the guards there: such a pointer is not None.
     """
 
     accesses: list[Access] = field(default_factory=list)

@@ -21,13 +21,13 @@ def add_grid(work: Workbench) -> None:
         if not text:
             text = _counted(work, axis)
             if extents or not text:
-                work.op.note("grid", str(axis), f"how many programs there are along axis {axis}")
+                work.op.note("grid", str(axis), f"the number of programs along axis {axis}")
         bare = ast.unparse(ast.parse(text or "1", mode="eval"))
         work.op.grid.append(int(bare) if bare.isdigit() else bare)
 
 
 def _counted(work: Workbench, axis: int) -> str:
-    """The product of what the dims that an axis of the grid goes over have, in blocks."""
+    """Return the product of the numbers of blocks of the dims that an axis of the grid covers."""
     if axis in work.found.persistent:
         return "num_cus"
     counts: dict[str, str] = {}

@@ -41,7 +41,7 @@ from .sizes import names_of, renamed
 MAX_CALLS = 4
 """Maximum depth of inlined functions of the file."""
 _ON_AMD = {"is_hip": True, "is_cuda": False, "is_xpu": False, "is_npu": False}
-"""Questions about the machine, answered for AMD, whose limits are the narrower."""
+"""Answers to questions about the machine, for AMD, which has the stricter limits."""
 _OPERATORS: Mapping[type, str] = {ast.Mult: "*", ast.Add: "+", ast.Sub: "-", ast.FloorDiv: "//", ast.Mod: "%"}
 _COMPARISONS: Mapping[type, str] = {
     ast.Eq: "==", ast.NotEq: "!=", ast.Lt: "<", ast.LtE: "<=", ast.Gt: ">", ast.GtE: ">=",
@@ -55,7 +55,7 @@ class Facts:
 
     Attributes:
         tensors: by key.
-        same: name of an extent → the one that it equals.
+        same: name of an extent → an equal one.
         required: conditions that calls have to meet.
         hints: name of an extent, or text of a size → the variable that has it.
         whole: text of a size that is an extent of an input → a name for it.
@@ -73,7 +73,7 @@ class Facts:
 
 
 class _End(Exception):
-    """The rest of a function is not reached."""
+    """Raised where the rest of a function is not reached."""
 
 
 class Host:
@@ -351,7 +351,7 @@ class Host:
         return False
 
     def same(self, text: str) -> str:
-        """The text of a size, in which equal extents have one name."""
+        """Return the text of a size in which equal extents have the same name."""
         while any(name in self.facts.same for name in names_of(text)):
             text = renamed(text, self.facts.same)
         return text
@@ -635,7 +635,9 @@ _LOGARITHMS = {ast.LShift: (Const(1), "bit_length"), ast.Pow: (Const(2), "ceil_l
 
 
 def _power_of_2(left: Value, op: ast.operator, exponent: str) -> str:
-    """`1 << (n - 1).bit_length()` and `2 ** math.ceil(math.log2(n))` as `next_pow2(n)`; empty for anything else."""
+    """Return `next_pow2(n)` for `1 << (n - 1).bit_length()` and `2 ** math.ceil(math.log2(n))`; empty for anything
+    else.
+    """
     base, function = _LOGARITHMS[type(op)]
     match ast.parse(exponent, mode="eval").body if exponent and left == base else None:
         case ast.Call(func=ast.Name(id="bit_length"), args=[ast.BinOp(inner, ast.Sub(), ast.Constant(value=1))]):

@@ -71,7 +71,7 @@ class Table:
     """A dict of which some values are known.
 
     Attributes:
-        of_dtypes: whether it gives the dtype of Triton's that a dtype of torch's is.
+        of_dtypes: whether it maps torch's dtypes to Triton's.
     """
 
     items: Mapping[object, Value]
@@ -89,7 +89,7 @@ class Shape:
 
 @dataclass(frozen=True)
 class Joined:
-    """The first extents of a tensor whose number of dims is not known, and more behind them."""
+    """The first extents of a tensor of unknown rank, followed by further ones."""
 
     head: Shape
     tail: tuple[str, ...]
@@ -120,13 +120,13 @@ class HostTensor:
         made: `zeros` or `empty`; nothing for what the caller passes.
         own_shape: the extents of a tensor that is made.
         like: the tensor whose shape it has.
-        joined: its shape, where that begins as another tensor's does.
-        dtypes: those that it may have; none where nothing says so.
+        joined: its shape, if that begins like another tensor's.
+        dtypes: its possible dtypes; none if unknown.
         dtype_of: the tensor whose dtype it has.
-        is_dtype_default: whether the caller may ask for another dtype.
-        when: the condition under which it is there.
-        default: what it is where the caller passes nothing.
-        annotation: its type in the function's head.
+        is_dtype_default: whether the caller may choose another dtype.
+        when: the condition under which it exists.
+        default: its value if the caller passes nothing.
+        annotation: its type annotation.
     """
 
     key: str
@@ -186,13 +186,13 @@ class HostTensor:
 
     @property
     def least_rank(self) -> int:
-        """The least number of dims, by the positions that are asked for."""
+        """Smallest possible number of dims, given the positions in use."""
         owner = self.like or self
         return max((dim + 1 if dim >= 0 else -dim for dim in owner._asked), default=0)
 
     @property
     def counts_from_first(self) -> bool:
-        """Tell whether positions of dims are asked for that are counted from the first one."""
+        """Return True if positions counted from the first dim are in use."""
         return any(dim >= 0 for dim in (self.like or self)._asked)
 
     @property
@@ -204,7 +204,7 @@ class HostTensor:
         return self.like.numel if self.like is not None else f"{self.key}__numel"
 
     def final_names(self) -> dict[str, str]:
-        """Find what names of its extents stand for that were asked for before the number of dims was known."""
+        """Resolve names of extents that were used before the number of dims was known."""
         if self.shape is None or self.like is not None or self.own_shape is not None:
             return {}
         count = len(self.shape)
@@ -212,7 +212,7 @@ class HostTensor:
         return {**early, f"{self.key}__numel": f"({self.numel})"}
 
     def final_dtypes(self) -> tuple[str, ...]:
-        """The dtypes that it may have, by what is said of it and of the tensor that it is like."""
+        """Return the possible dtypes, from facts about this tensor and the one that it is like."""
         seen: list[HostTensor] = []
         tensor: HostTensor | None = self
         while tensor is not None and tensor not in seen:
@@ -224,7 +224,7 @@ class HostTensor:
 
     @property
     def dtype_root(self) -> HostTensor:
-        """The tensor that its dtype is taken from in the end."""
+        """Return the tensor that determines its dtype."""
         seen: list[HostTensor] = []
         tensor = self
         while tensor.dtype_of is not None and tensor not in seen:
@@ -252,12 +252,12 @@ Value = (
 
 
 def atomic(text: str) -> str:
-    """An expression that may be multiplied as it is."""
+    """Return an expression in parentheses, unless it can be multiplied without them."""
     return text if text.isidentifier() or text.isdigit() else f"({text})"
 
 
 def size_text(value: Value) -> str:
-    """A value as the text of a size; empty where it is none. An argument that is a number has its own name."""
+    """Return a value as the text of a size; empty if it is none. An argument that is a number has its own name."""
     match value:
         case Size(text):
             return text
@@ -269,7 +269,7 @@ def size_text(value: Value) -> str:
 
 
 def condition_text(value: Value) -> str:
-    """A value as the text of a condition; empty where it is none."""
+    """Return a value as the text of a condition; empty if it is not one."""
     match value:
         case Condition(text):
             return text
@@ -283,7 +283,7 @@ def condition_text(value: Value) -> str:
 
 
 def negated(text: str) -> str:
-    """The opposite of a condition."""
+    """Return the negation of a condition."""
     if text.startswith("not "):
         return text.removeprefix("not ")
     return f"not {text}" if text.isidentifier() or _is_call(text) else f"not ({text})"

@@ -14,12 +14,12 @@ _WORDS = frozenset({"null", "true", "false", "~"})
 
 
 def manifest_text(bundle: str, root: str, schema: str, ops: Sequence[OpDraft], command: str) -> str:
-    """A manifest of ops.
+    """Return the text of a manifest of ops.
 
     Args:
-        root: the project root from the manifest's folder; empty where it is found anyway.
-        schema: where the JSON schema of manifests lies.
-        command: what builds it.
+        root: the project root relative to the manifest's folder; empty if it is the default.
+        schema: path of the JSON schema of manifests.
+        command: the command that builds it.
     """
     head = [f"# yaml-language-server: $schema={schema}", f"# {command}", f"bundle: {bundle}"]
     if root:

@@ -1,4 +1,4 @@
-"""Propose an op for a kernel, from what its body and its launch tell."""
+"""Propose an op for a kernel, from its body and its launch."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from .workbench import Workbench
 
 
 def propose(kernel: KernelText, path: str) -> OpDraft:
-    """The op that is proposed for a kernel, which is at `path`, `file.py:function`."""
+    """Propose an op for the kernel at `path`, `file.py:function`."""
     work = Workbench(kernel, path)
     shapes = Shapes(work)
     shapes.find()
@@ -42,7 +42,7 @@ def propose(kernel: KernelText, path: str) -> OpDraft:
 
 
 def with_own_names(ops: Sequence[OpDraft]) -> list[OpDraft]:
-    """The ops, each with a name of its own."""
+    """Return the ops with distinct names."""
     seen: dict[str, int] = {}
     for op in ops:
         seen[op.name] = seen.get(op.name, 0) + 1
@@ -52,7 +52,7 @@ def with_own_names(ops: Sequence[OpDraft]) -> list[OpDraft]:
 
 
 def _add_requirements(work: Workbench) -> None:
-    """Require what the function that launches the kernel asserts, as far as it is of dims and scalars."""
+    """Add the launching function's assertions about dims and scalars to `require`."""
     for text in work.launch.facts.required:
         final = work.launch.final(text)
         names = names_of(final)
@@ -64,7 +64,7 @@ def _add_requirements(work: Workbench) -> None:
 
 
 def _require_whole_parts(work: Workbench) -> None:
-    """Require that nothing is over of a size that is divided: it would be left out."""
+    """Require that a divided size is a multiple of its divisor, as the remainder would be left out."""
     op = work.op
     made = [item for item in op.tensors.values() if item.get("role", "input") != "input"]
     for text in [str(extent) for extent in (*(dim for item in made for dim in item["shape"]), *op.grid)]:
@@ -74,7 +74,11 @@ def _require_whole_parts(work: Workbench) -> None:
                     rest = f"{size} % {ast.unparse(by)} == 0"
                     if size in op.dims() and rest not in op.require:
                         op.require.append(rest)
-                        op.note("require", rest, f"whether {rest}: {text} leaves out what is over")
+                        op.note(
+                            "require",
+                            rest,
+                            f"{rest}, unless the kernel computes the remainder, which {text} leaves out",
+                        )
 
 
 def _add_divisible(work: Workbench) -> None:
@@ -86,6 +90,6 @@ def _add_divisible(work: Workbench) -> None:
 
 def _note_launches(work: Workbench) -> None:
     if not work.launch.is_there:
-        work.op.note("kernel", "", "all that is not in the kernel's body, since its file does not launch it")
+        work.op.note("kernel", "", "everything that is not in the kernel's body, since its file does not launch it")
     elif work.launch.others:
         work.op.note("kernel", "", f"the file launches it {work.launch.others + 1} times; this is the first")

@@ -1,4 +1,4 @@
-"""Roles of an op's tensors: what the caller passes, what may be absent, what is zeroed before a launch."""
+"""Roles of an op's tensors: passed by the caller, optional, or zeroed before a launch."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ from .workbench import Workbench, clean
 
 
 def role_of(work: Workbench, tensor: DraftTensor) -> str:
-    """`input`, `output` or `inout`."""
+    """Return `input`, `output` or `inout`."""
     if tensor.kinds <= {READ}:
         return "input"
     name = work.tensor_name(tensor.parameter)
     if UPDATE in tensor.kinds and READ not in tensor.kinds and is_zeroed(work, tensor):
         return "output"
     if UPDATE in tensor.kinds:
-        work.op.note("tensors", name, "the kernel adds to it: pass zeros, or what is to be added to")
+        work.op.note("tensors", name, "the kernel adds to it: pass zeros, or the values to add to")
         return "inout"
     host = work.launch.tensor(tensor.parameter)
     if READ in tensor.kinds and host is not None and host.made:
         if host.made != ZEROS:
-            work.op.note("tensors", name, "the kernel reads it, too: whether it may do so only after it has written")
+            work.op.note("tensors", name, "the kernel also reads it: check that it reads only what it has written")
         return "output"
     is_scattered = any(atom.kind == values.LOADED for dim in tensor.dims for atom in dim.index.below)
     if READ in tensor.kinds or (is_scattered and not (host is not None and host.made)):
@@ -35,13 +35,13 @@ def role_of(work: Workbench, tensor: DraftTensor) -> str:
 
 
 def is_zeroed(work: Workbench, tensor: DraftTensor) -> bool:
-    """Tell whether zeros are in a tensor before the launch."""
+    """Return True if a tensor is zero before the launch."""
     host = work.launch.tensor(tensor.parameter)
     return tensor.parameter in work.kernel.autotuning.zeroed or (host is not None and host.made == ZEROS)
 
 
 def add_presence(work: Workbench, tensor: DraftTensor, item: dict[str, Any]) -> None:
-    """Say when a tensor is there, if not always."""
+    """Declare the condition under which a tensor exists, if any."""
     name = work.tensor_name(tensor.parameter)
     own = any(guard.presence and guard.parameter == tensor.parameter and guard.value for guard in tensor.guards)
     others = [g for g in tensor.guards if g.presence and g.value and g.parameter != tensor.parameter]
@@ -61,11 +61,11 @@ def add_presence(work: Workbench, tensor: DraftTensor, item: dict[str, Any]) -> 
         scalar = f"return_{clean(name).lower()}"
         work.op.scalars[scalar] = {"type": "flag", "default": False}
         item["when"] = scalar
-        work.op.note("tensors", name, f"when it is there; {scalar} is a flag that the caller sets")
+        work.op.note("tensors", name, f"when it exists; {scalar} is a flag that the caller sets")
 
 
 def condition(work: Workbench, text: str) -> str:
-    """A condition of the function that launches the kernel in the op's names; empty where it is none there."""
+    """Translate a condition of the launching function to the op's names; empty if that is impossible."""
     if not text:
         return ""
     keys = set(re.findall(r"given\((\w+)\)", text))
@@ -92,7 +92,7 @@ def condition(work: Workbench, text: str) -> str:
 
 
 def give_dims_to_inputs(work: Workbench) -> None:
-    """A dim that only outputs have is that of an array which the caller passes: an inout."""
+    """Make an output an inout if no input has one of its dims, so that the caller passes it."""
     for name, item in work.op.tensors.items():
         if item.get("role") != "output":
             continue
@@ -104,7 +104,7 @@ def give_dims_to_inputs(work: Workbench) -> None:
             item["shape"] = [_own_dim(work, name, i, dim, given) for i, dim in enumerate(item["shape"])]
             for key in ("when", "zero"):
                 item.pop(key, None)
-            work.op.note("tensors", name, "only this tensor has its extents, so the caller passes it")
+            work.op.note("tensors", name, "no other tensor has its extents, so the caller passes it")
 
 
 def _is_passed(name: str, tensor: dict[str, Any], output: dict[str, Any]) -> bool:
@@ -113,7 +113,7 @@ def _is_passed(name: str, tensor: dict[str, Any], output: dict[str, Any]) -> boo
 
 
 def _own_dim(work: Workbench, tensor: str, position: int, dim: str | int, given: set[str]) -> str | int:
-    """An extent of a tensor that the caller passes: a dim of its own where it is computed from what no input has."""
+    """Return an extent of a tensor that the caller passes: a new dim if it cannot be computed from inputs."""
     if str(dim).isidentifier() or names_of(str(dim)) <= given:
         return dim
     return work.name_of(f"new__{tensor}__{position}")

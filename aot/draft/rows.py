@@ -1,4 +1,4 @@
-"""Blocks that have to hold a whole row: how large they are, and which rows that leaves."""
+"""Blocks that must hold a whole row: their sizes, and the limits on rows that follow."""
 
 from __future__ import annotations
 
@@ -13,20 +13,20 @@ from .tensors import text_of
 from .workbench import Workbench
 
 BLOCKS = [256, 1024, 4096, 16384]
-"""Rows that are taken in one block."""
+"""Sizes of blocks that hold a row."""
 HEADS = [32, 64, 128]
-"""Rows that are taken in one block where they are multiplied as matrices."""
+"""Sizes of blocks that hold a row of a matrix product."""
 AddAxis = Callable[[str, list[int], str], None]
 
 
 class Rows:
-    """Finds which blocks hold rows, and says in `require` how long these may be."""
+    """Finds the blocks that hold rows, and limits the rows' length in `require`."""
 
     def __init__(self, work: Workbench):
         self.work, self.op = work, work.op
 
     def limit(self, name: str) -> str:
-        """The size that a block has to hold as a whole, since its range is below that; empty: there is none."""
+        """Return the size that a block must hold as a whole, which bounds its range; empty if there is none."""
         return next(self._limits(name), "")
 
     def _limits(self, length: str) -> Iterator[str]:
@@ -42,7 +42,7 @@ class Rows:
         return self.work.expression(self.work.launch.final(renamed(text, names))) if text else ""
 
     def add(self, name: str, limit: str, add_axis: AddAxis, most: int | None = None) -> None:
-        """A block that is the power of two which holds a row, up to the largest that is compiled."""
+        """Add a block: the power of two that holds a row, up to the largest compiled one."""
         of_axis = next((axis for axis, dim in self.work.axis_dims.items() if dim == limit), "")
         sizes = self.op.constexprs.get(of_axis, {}).get("values")
         usual = HEADS if self.work.found.has_products else BLOCKS
@@ -54,7 +54,7 @@ class Rows:
             self._require(limit, blocks[-1])
 
     def add_computed(self, name: str, text: str, add_axis: AddAxis) -> bool:
-        """A block that the launch computes as a power of two; whether it is understood."""
+        """Add a block that the launch computes as a power of two. Returns False if its expression is not supported."""
         tree = ast.parse(text, mode="eval").body
         match _power(tree):
             case str(size), None:
@@ -69,12 +69,12 @@ class Rows:
         return True
 
     def require(self, name: str, value: str = "") -> None:
-        """Say how long rows may be that a block of the configs has to hold."""
+        """Limit the rows that a block of the configs must hold."""
         for limit in self._limits(name):
             self._require(limit, value or name)
 
     def require_literals(self) -> None:
-        """Say how long rows may be that a range has to hold whose length is a number."""
+        """Limit the rows that a range of constant length must hold."""
         lengths = {atom.key for bound in self.work.found.bounds for atom in bound.index.atoms if _is_literal(atom)}
         for length in sorted(lengths):
             for limit in self._limits(length):
@@ -100,7 +100,7 @@ def _is_range(bound: Bound, length: str) -> bool:
 
 
 def _power(node: ast.expr) -> tuple[str, int | None] | None:
-    """(size, the most it is) of `next_pow2(size)`, alone or in `min(4096, ...)` or `max(16, ...)`."""
+    """Return (size, its maximum) of `next_pow2(size)`, alone or in `min(4096, ...)` or `max(16, ...)`."""
     match node:
         case ast.Call(func=ast.Name(id="next_pow2"), args=[size]):
             return ast.unparse(size), None

@@ -1,4 +1,4 @@
-"""The scalars of an op, with their types: what the kernel is passed beside tensors, strides and sizes."""
+"""The scalars of an op, with their types: arguments of the kernel other than tensors, strides and sizes."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ _ANNOTATED = {int.__name__: INT32.triton, float.__name__: FLOAT32.triton, bool._
 
 
 class Scalars:
-    """Declares scalars, and binds sizes to what they are."""
+    """Declares scalars, and binds sizes."""
 
     def __init__(self, work: Workbench, strides: Collection[str]):
         self.work, self.op = work, work.op
@@ -33,7 +33,7 @@ class Scalars:
         self._indices = {atom.key for access in found.accesses for atom in access.pointer.below}
 
     def add(self) -> None:
-        """Go through the parameters that are neither tensors nor compiled in."""
+        """Declare the parameters that are neither tensors nor constexprs."""
         tensors = {tensor.parameter for tensor in self.work.tensors}
         for name, parameter in self.work.parameters.items():
             if parameter.constexpr or name in tensors or name in self._strides or parameter.members:
@@ -42,12 +42,12 @@ class Scalars:
                 self._add(name, parameter)
 
     def put_last(self) -> None:
-        """Let what decides the variants stand before what is only passed on."""
+        """Sort scalars that decide variants before those that are only passed to the kernel."""
         plain = {name: self.op.scalars.pop(name) for name in self._own}
         self.op.scalars |= plain
 
     def _is_size(self, name: str) -> bool:
-        """Tell whether a parameter is a size that the op has already; it is bound to that."""
+        """Return True if a parameter is a size that the op already has, and bind it to that."""
         text = self.work.symbolic(name)
         constant = self.work.launch.constant(name)
         if type(constant) is int and self._is_counted(name):

@@ -1,4 +1,4 @@
-"""The shapes of an op's tensors: as the function that launches the kernel has them, else as the kernel has them."""
+"""The shapes of an op's tensors, from the launching function, or else from the kernel."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from .workbench import Workbench
 
 
 class Shapes:
-    """Finds the extents of each tensor, and which dims lie packed."""
+    """Finds the extents of each tensor, and its packed dims."""
 
     def __init__(self, work: Workbench):
         self.work, self.facts = work, work.launch.facts
@@ -45,7 +45,7 @@ class Shapes:
                 self.unseen.add(name)
 
     def position(self, tensor: DraftTensor, dim: Dim) -> int | None:
-        """The position of a dim, by the stride that the launch passes."""
+        """Return the position of a dim, by the stride that the launch passes."""
         if len(dim.strides) != 1 or dim.strides[0] not in self.work.parameters:
             return None
         found = self.work.launch.stride(dim.strides[0])
@@ -82,7 +82,7 @@ class Shapes:
         host.set_rank(max(host.least_rank, seen))
 
     def placed(self, tensor: DraftTensor, count: int) -> dict[int, Dim]:
-        """Position in a shape of `count` dims → the dim of the kernel's that it is, as far as that is known."""
+        """Return position in a shape of `count` dims → the kernel's dim, as far as known."""
         found: dict[int, Dim] = {}
         left: list[Dim] = []
         for dim in tensor.dims:
@@ -99,7 +99,7 @@ class Shapes:
         return found
 
     def _unify(self, tensor: DraftTensor) -> None:
-        """Note where an extent that nothing is said of is one that the kernel compares with."""
+        """Identify unknown extents with parameters that the kernel compares with."""
         host = self.work.launch.tensor(tensor.parameter)
         if host is None or host.shape is None or host.made or tensor.parameter in self.unseen:
             return
@@ -131,7 +131,7 @@ class Shapes:
         )
 
     def _noted(self, tensor: DraftTensor, position: int, extent: Extent) -> str:
-        """A symbol for an extent of which the kernel tells only what other extents it equals."""
+        """Return a symbol for an extent that is only known to equal others."""
         if extent.note.startswith("quotient #"):
             return self.counted.setdefault(extent.note, self._new(tensor, position))
         return self._new(tensor, position)
@@ -140,7 +140,7 @@ class Shapes:
         return f"new__{self.work.tensor_name(tensor.parameter)}__{position}"
 
     def _name_what_inputs_give(self) -> None:
-        """Let an extent of an input that is computed from sizes which no input has be a dim of its own."""
+        """Make an input's extent a new dim if it is computed from sizes that no input has."""
         given = {key for key, tensor in self.facts.tensors.items() if tensor.is_given}
         for tensor in self.work.tensors:  # in the order in which a call looks at them
             for text in self.work.shapes[tensor.parameter] if READ in tensor.kinds else ():
@@ -157,7 +157,7 @@ class Shapes:
     # Packing
 
     def packed(self, tensor: DraftTensor) -> list[int]:
-        """The positions of the dims that have to be packed; none where the last one alone has."""
+        """Return the positions of the dims that must be packed; none if only the last must be."""
         count = len(self.work.shapes[tensor.parameter])
         host = self.work.launch.tensor(tensor.parameter)
         if count < 2:
@@ -186,12 +186,12 @@ def _is_solved_for(text: str, name: str) -> bool:
 
 
 def is_stride(work: Workbench, name: str) -> bool:
-    """Tell whether a parameter is a stride: by its name, or by what is passed for it."""
+    """Return True if a parameter is a stride, by its name or by the argument of the launch."""
     return is_stride_name(name) or (name in work.parameters and work.launch.stride(name) is not None)
 
 
 def positions(shape: Sequence[str | int], dims: Iterable[int]) -> list[str | int]:
-    """Dims by name, where that is one dim's alone, else by position."""
+    """Return dims by name if it is unique, else by position."""
     return [shape[i] if shape.count(shape[i]) == 1 and str(shape[i]).isidentifier() else i for i in dims]
 
 

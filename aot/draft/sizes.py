@@ -1,4 +1,4 @@
-"""Expressions of sizes as text: which names they have, the same with other names, and shorter ones."""
+"""Expressions of sizes as text: their names, renaming, and simplification."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from collections.abc import Mapping
 
 
 def names_of(text: str) -> set[str]:
-    """The names in an expression, without those of functions."""
+    """Return the names in an expression, except those of functions."""
     if not text:
         return set()
     nodes = list(ast.walk(ast.parse(text, mode="eval")))
@@ -16,19 +16,19 @@ def names_of(text: str) -> set[str]:
 
 
 def functions_of(text: str) -> set[str]:
-    """The functions that an expression calls."""
+    """Return the functions that an expression calls."""
     nodes = ast.walk(ast.parse(text, mode="eval"))
     return {ast.unparse(node.func) for node in nodes if isinstance(node, ast.Call)}
 
 
 def renamed(text: str, names: Mapping[str, str]) -> str:
-    """An expression with other names, each an expression in turn."""
+    """Replace names in an expression by expressions."""
     tree = ast.parse(text, mode="eval")
     return ast.unparse(_Renaming(names).visit(tree))
 
 
 def replaced(text: str, parts: Mapping[str, str]) -> str:
-    """An expression with some of its parts replaced by names."""
+    """Replace parts of an expression by names."""
     if not text or not parts:
         return text
     return ast.unparse(_Replacing(parts).visit(ast.parse(text, mode="eval")))
@@ -58,7 +58,7 @@ class _Renaming(ast.NodeTransformer):
 
 
 def simplified(text: str) -> str:
-    """A shorter expression of the same value: `rows * cols // cols` is `rows`."""
+    """Simplify an expression: `rows * cols // cols` is `rows`."""
     return ast.unparse(_Simplifier().visit(ast.parse(text, mode="eval")))
 
 
@@ -89,7 +89,7 @@ class _Simplifier(ast.NodeTransformer):
 
 
 def _cancelled(left: ast.expr, right: ast.expr) -> ast.expr | None:
-    """Find what a product is without factors that it has; None where it does not have them all."""
+    """Divide a product by some of its factors; None if it lacks one of them."""
     factors = _factors(left)
     texts = [ast.unparse(item) for item in factors]
     for item in _factors(right):

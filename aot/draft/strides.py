@@ -1,4 +1,4 @@
-"""Binds the parameters that are strides: as the launch passes them, else by what they multiply, else by their names."""
+"""Bind stride parameters by the launch's arguments, else by the index that they multiply, else by their names."""
 
 from __future__ import annotations
 
@@ -84,11 +84,11 @@ class Strides:
         tensors = likely or self.work.tensors[:1]
         if not tensors or not self.work.shapes[tensors[0].parameter]:
             return None
-        self.work.op.note("bind", name, f"which stride {name} is")
+        self.work.op.note("bind", name, f"the stride that {name} is")
         return max(tensors, key=lambda tensor: len(tensor.parameter)), 0
 
     def _bind_constant(self, name: str, inner: Sequence[str | int]) -> None:
-        """A stride that is compiled in: of packed memory the product of what lies inside, if that is, too."""
+        """Bind a constexpr stride: in packed memory, the product of the inner extents, if these are constexprs too."""
         axes = {dim: axis for axis, dim in self.work.axis_dims.items()}
         factors = [str(axes.get(str(dim), dim)) for dim in inner]
         known = all(factor.isdigit() or factor in self.work.axis_dims for factor in factors)

@@ -1,4 +1,4 @@
-"""The tensors of an op, put together from their shapes, dtypes and roles."""
+"""The tensors of an op, combined from shapes, dtypes and roles."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def add_tensors(work: Workbench, shapes: Shapes) -> None:
 
 
 def _dim(work: Workbench, tensor: DraftTensor, position: int) -> str | int:
-    """An extent as the op has it; a dim of its own where it is of something that the op does not have."""
+    """Return an extent in the op's names: a new dim if it depends on something that the op lacks."""
     shape = work.shapes[tensor.parameter]
     text = work.expression(shape[position], declared=False)
     if not text:
@@ -58,12 +58,12 @@ def _dim(work: Workbench, tensor: DraftTensor, position: int) -> str | int:
 
 def _mark_unknown(work: Workbench, tensor: DraftTensor, shapes: Shapes, name: str) -> None:
     if tensor.parameter in shapes.unseen:
-        work.op.note("tensors", name, "its shape; the kernel was not seen to use it")
+        work.op.note("tensors", name, "its shape; no use of it was found in the kernel")
     every = [text for shape in work.shapes.values() for text in shape]
     for text, dim in zip(work.shapes[tensor.parameter], work.op.tensors[name]["shape"], strict=True):
         is_counted = text.startswith("grid__") and work.launch.is_there
         if is_counted or (text.startswith("new__") and every.count(text) == 1):
-            work.op.note("tensors", name, f"how far {dim} goes")
+            work.op.note("tensors", name, f"the extent of {dim}")
 
 
 def _bind_descriptor(work: Workbench, tensor: DraftTensor, name: str) -> None:

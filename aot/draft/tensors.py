@@ -1,7 +1,7 @@
-"""The tensors of a kernel: their dims, in order, each with its stride and its extent.
+"""Find the tensors of a kernel: their dims in order, each with its stride and extent.
 
-An address is a pointer and a sum. What is multiplied by one stride, or by one product of sizes, is the index of one
-dim; what is multiplied by neither is that of the innermost. The extent is the limit of a mask, of a remainder or of a
+An address is a pointer plus a sum. A term that is multiplied by a stride, or by a product of sizes, is the index of one
+dim. The remaining terms are the index of the innermost dim. The extent is the limit of a mask, of a remainder or of a
 loop that has the same index.
 """
 
@@ -25,7 +25,7 @@ POINTER_NAME = re.compile(r"(?i)(^|_)(ptr|ptrs|pointer)$|_ptr_")
 
 ONE = "one element"
 SURE = 100
-"""The likeness of an index and what a mask bounds from which on the mask bounds that index."""
+"""Score of similarity from which on a mask's bound applies to an index."""
 
 
 @dataclass(frozen=True)
@@ -61,8 +61,8 @@ class Dim:
     """A dim of a tensor.
 
     Attributes:
-        strides: what multiplies its index: one parameter that is a stride, or sizes and numbers, as text.
-        index: what counts along it.
+        strides: the factors of its index: one stride parameter, or sizes and numbers, as text.
+        index: the value that counts along it.
     """
 
     strides: tuple[str, ...]
@@ -75,9 +75,9 @@ class DraftTensor:
     """A pointer parameter.
 
     Attributes:
-        kinds: how it is accessed: `read`, `write`, `update`.
-        guards: what holds wherever it is accessed.
-        is_index: whether what is loaded from it is part of an address or the end of a loop.
+        kinds: kinds of access: `read`, `write`, `update`.
+        guards: conditions that hold wherever it is accessed.
+        is_index: whether values loaded from it are part of an address or the end of a loop.
     """
 
     parameter: str
@@ -91,7 +91,7 @@ class DraftTensor:
 def find_tensors(
     kernel: KernelText, found: Findings, passed: Collection[str], strides: Collection[str]
 ) -> list[DraftTensor]:
-    """The pointer parameters that the kernel accesses, in the order of its parameters.
+    """Return the pointer parameters that the kernel accesses, in order.
 
     Args:
         passed: parameters that are known to be tensors.
@@ -193,7 +193,9 @@ class _Shapes:
         ]
 
     def _rank(self, dim: Dim) -> tuple[int, int, int]:
-        """Outermost first: more sizes multiply what is further out, strides come in the order of parameters."""
+        """Return the sort key of a dim, outermost first: outer dims have more factors, and strides the order of
+        parameters.
+        """
         if not dim.strides:
             return (2, 0, 0)
         if self._is_stride(dim.strides[0]):
@@ -218,7 +220,7 @@ class _Shapes:
         return {key: Sum(terms) for key, terms in groups.items() if key not in only_offsets} or {(): Sum.number(0)}
 
     def _is_width(self, address: Sum, rest: Product, count: int, bounds: Sequence[Bound]) -> bool:
-        """Tell whether a number that multiplies an index is how wide rows are, and not the length of a tile."""
+        """Return True if a factor of an index is the width of rows, and not the length of a tile."""
         if any(atom.kind == values.RANGE for atom in rest):
             return False
         lengths = [atom.key for product in address.terms for atom in product if atom.kind == values.RANGE]
@@ -236,7 +238,7 @@ class _Shapes:
         return name in self._strides or is_stride_name(name)
 
     def _find_sizes(self) -> set[str]:
-        """The parameters that lie between a dim's neighbours: strides, and sizes of packed tensors."""
+        """Find the parameters between a dim's neighbours: strides, and sizes of packed tensors."""
         lengths = {
             atom.key for access in self.found.accesses for atom in access.pointer.below if atom.kind == values.RANGE
         }
@@ -253,7 +255,7 @@ class _Shapes:
         return found
 
     def _set_packed_extents(self, dims: Sequence[Dim]) -> None:
-        """A row of packed memory is as long as what multiplies its index has more factors than what lies inside."""
+        """Set the extents of packed dims: the quotients of the factors of neighbouring dims."""
         for outer, inner in pairwise(dims):
             if not outer.strides or any(map(self._is_stride, (*outer.strides, *inner.strides))):
                 continue
@@ -290,7 +292,7 @@ class _Shapes:
         return best if best[0] else (1, self._divided(index, own) or self._unbound(index))
 
     def _reached(self, index: Sum, bound: Bound) -> Extent | None:
-        """The reach of a multiple of what is bound, and of an offset behind it; None where it is the bound itself."""
+        """Return the reach of a multiple of a bounded value plus an offset; None for the bounded value itself."""
         if index.key() == bound.index.key() or not bound.index.terms:
             return None
         counts = {index.terms.get(product, 0) / count for product, count in bound.index.terms.items()}
@@ -310,7 +312,7 @@ class _Shapes:
         return Extent(text=f"{times} * ({limit})") if 0 <= behind < times else None
 
     def _divided(self, index: Sum, own: Sequence[Bound]) -> Extent | None:
-        """The extent of what is counted in groups: a quotient of something that is bound."""
+        """Return the extent of an index that counts groups: a quotient of a bounded value."""
         match list(index.terms.items()):
             case [((values.Atom(kind=values.QUOTIENT, key=key),), 1)]:
                 inner, divisor = self.found.quotients[key]
@@ -332,7 +334,7 @@ class _Shapes:
         return Extent(argument=sizes[0]) if len(sizes) == 1 else None
 
     def _tiled_extent(self, index: Sum) -> Extent:
-        """The extent of a dim that blocks are taken of: what the kernel counts in blocks of this length."""
+        """Return the extent of a dim that is divided into blocks: the parameter counted in such blocks."""
         tiled = [self.found.tiled[block] for block in arguments(index.atoms) if block in self.found.tiled]
         return Extent(argument=tiled[0]) if tiled else self._extent(index, ())[1]
 
@@ -351,14 +353,14 @@ class _Shapes:
 
 
 def _is_better(score: int, extent: Extent, old_score: int, old: Extent) -> bool:
-    """Tell whether an extent is to be preferred to one that another access gave: what is surer, or reaches further."""
+    """Return True if an extent is more certain, or larger, than the one from another access."""
     if score == old_score or (extent.text and old.argument and extent.text.startswith(old.argument)):
         return len(extent.text) > len(old.text) and old.number is None
     return score > old_score
 
 
 def text_of(found: Findings, total: Sum) -> str:
-    """A sum of parameters, and quotients of these, as the text of an expression; empty where it is none."""
+    """Return a sum of parameters and their quotients as the text of an expression; empty for other sums."""
     parts = []
     for product, count in total.terms.items():
         factors = [_factor(found, atom) for atom in product]
@@ -399,7 +401,7 @@ def _likeness(index: Sum, other: Sum) -> int:
 
 
 def strides_of(tensors: Iterable[DraftTensor]) -> Mapping[str, list[tuple[DraftTensor, int]]]:
-    """Parameter that is a stride → the dims that it is of."""
+    """Return stride parameter → its dims."""
     found: dict[str, list[tuple[DraftTensor, int]]] = {}
     for tensor in tensors:
         for position, dim in enumerate(tensor.dims):

@@ -1,4 +1,4 @@
-"""The text of a kernel and of the functions that it calls, as plain data. It is read where kernel files are run."""
+"""The text of a kernel and of the functions that it calls, as plain data, read where kernel files run."""
 
 from __future__ import annotations
 
@@ -23,8 +23,8 @@ class FunctionText:
 
     Attributes:
         source: its `def`, without decorators.
-        calls: a name in it → the key of the function that it calls by it.
-        constants: a name in it, `module.NAME` too → its value.
+        calls: name in the source → key of the called function.
+        constants: name in the source, also `module.NAME` → its value.
     """
 
     source: str
@@ -58,7 +58,7 @@ def read_kernel(root: Path | str, path: str) -> KernelText:
         _collect(kernel, "", functions)
         module = modules.read(Path(root) / source).decode("utf-8", "replace")
         if (count := jit_names(ast.parse(module)).count(function)) > 1:
-            raise KernelFunctionError(f"file {source} has {count} functions that are called '{function}'")
+            raise KernelFunctionError(f"file {source} has {count} functions named '{function}'")
         autotuning = decorators_of(modules, source, function)
         return KernelText(function, source, kernel_parameters(kernel), autotuning, functions, module)
 

@@ -29,7 +29,7 @@ def mark_faults(ops: Sequence[OpDraft], root: Path, process: ForkedProcess) -> N
 
     for op in ops:
         for fault in _faults(op, root, inspect):
-            op.note("op", "", f"a build refuses it: {fault}")
+            op.note("op", "", f"a build rejects it: {fault}")
 
 
 def _faults(op: OpDraft, root: Path, inspect: Callable[[str, str, str], KernelSource]) -> list[str]:

@@ -26,9 +26,9 @@ class Atom:
 
     Attributes:
         kind: one of the kinds above.
-        key: of an argument its name, of a program id its axis, of a range its length, of a loaded value the parameter
-            that it is loaded from; of anything else what tells it from others.
-        parts: what it is computed from.
+        key: name of an argument, axis of a program id, length of a range, or parameter of a loaded value; for other
+            kinds, a unique text.
+        parts: the values that it is computed from.
     """
 
     kind: str
@@ -71,7 +71,7 @@ class Sum:
 
     @property
     def constant(self) -> int | None:
-        """The number that it is; None where it is no number."""
+        """The number, if the sum is constant; otherwise None."""
         return self.terms.get((), 0) if not set(self.terms) - {()} else None
 
     def key(self) -> frozenset[tuple[Product, int]]:
@@ -101,7 +101,7 @@ class Sum:
         return Sum({product: self.terms[product] for product in products})
 
     def argument(self) -> str:
-        """The name of the argument that it is; empty where it is anything else."""
+        """The name, if the sum is a single argument; otherwise empty."""
         match list(self.terms.items()):
             case [((Atom(kind="argument", key=name),), 1)]:
                 return name

@@ -112,7 +112,7 @@ def entry_faults(found: Iterable[CallEntry], manifests: Iterable[Manifest]) -> I
             others = sorted({entry.spec.bundle for entry in called if entry.spec.bundle})
             where = ", ".join(dict.fromkeys(str(entry.file.file.path) for entry in called))
             of = f"; their calls are of {', '.join(others)}" if others else ""
-            yield f"{manifest.file.path}: --for: no call is of bundle '{bundle}'{f' in {where}' if where else ''}{of}"
+            yield f"{manifest.file.path}: --for: no call is for bundle '{bundle}'{f' in {where}' if where else ''}{of}"
 
 
 def check_entries(found: Iterable[CallEntry], manifests: Iterable[Manifest]) -> None:

@@ -105,7 +105,7 @@ class Manifest:
         if self.spec.root is not None:
             root = folder / self.spec.root
             if not is_folder(root):
-                raise self.error(("root",), f"root '{self.spec.root}': there is no folder {root}")
+                raise self.error(("root",), f"root '{self.spec.root}': folder {root} does not exist")
             return root.resolve()
         first_launch = next(((name, launch) for name, spec in self.spec.ops.items() for launch in spec.launches), None)
         if first_launch is None:
@@ -142,7 +142,7 @@ def _included(file: YamlFile, spec: ManifestSpec) -> Iterator[OpSource]:
         except FileNotFoundError as error:
             raise file.error(("include", name), str(error)) from None
         if not is_file(path):
-            raise file.error(("include", name), f"there is no manifest {path}")
+            raise file.error(("include", name), f"manifest {path} does not exist")
         other_file = read_yaml(path)
         other = Manifest(other_file, validated(other_file, ManifestSpec))
         for op, only in ops.items():
@@ -150,7 +150,7 @@ def _included(file: YamlFile, spec: ManifestSpec) -> Iterator[OpSource]:
             if op not in other.spec.ops:
                 raise file.error(place, f"{name} has no op '{op}'{nearest(op, other.spec.ops)}")
             if op in owners:
-                raise file.error(place, f"the op '{op}' is in {owners[op]} too")
+                raise file.error(place, f"op '{op}' is also in {owners[op]}")
             owners[op] = name
             _check_values(file, place, other.spec.ops[op], only)
             yield OpSource(other, op, {axis: tuple(values) for axis, values in only.items()})
@@ -177,6 +177,6 @@ def load_tuning(path: Path) -> Tuning:
     for i, entry in enumerate(spec.tuning):
         for k, arch in enumerate(entry.arch):
             if arch in seen:
-                raise file.error(("tuning", i, "arch", k), f"another entry has {arch} too")
+                raise file.error(("tuning", i, "arch", k), f"another entry also has {arch}")
             seen.add(arch)
     return Tuning(file, spec)

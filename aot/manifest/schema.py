@@ -52,7 +52,7 @@ BundleName = Annotated[Name, AfterValidator(_no_keyword)]
 
 def _number(value: float) -> float:
     if math.isnan(value):
-        raise ValueError("NaN is not allowed here: it equals nothing, itself neither")
+        raise ValueError("NaN is not allowed here: it does not equal itself")
     return value
 
 
@@ -146,7 +146,7 @@ class ScalarSpec(Spec):
     @model_validator(mode="after")
     def _ordered(self) -> ScalarSpec:
         if self.min is not None and self.max is not None and self.min > self.max:
-            raise ValueError(f"min {self.min} is over max {self.max}")
+            raise ValueError(f"min {self.min} is greater than max {self.max}")
         return self
 
 
@@ -160,7 +160,7 @@ class DimSpec(Spec):
     @model_validator(mode="after")
     def _ordered(self) -> DimSpec:
         if self.min > self.max:
-            raise ValueError(f"min {self.min} is over max {self.max}")
+            raise ValueError(f"min {self.min} is greater than max {self.max}")
         return self
 
 
@@ -180,8 +180,10 @@ class WorkspaceSpec(Spec):
 
 
 class BindSpec(Spec):
-    """A kernel parameter's value, with its type where the default is not right; a tensor, with the dims whose strides a
-    parameter that is a tuple has; a dtype; a layout; or a function, with the operands that it is also called with."""
+    """The value of a kernel parameter: an expression or tensor, a dtype, a layout, or a function with its operands.
+
+    An expression may have a `type`. A tensor that is bound to a tuple may have `dims`, whose strides the tuple has.
+    """
 
     value: Expr | None = Field(None, description="Default where `dims` are given: the tensor of the parameter's name.")
     type: KernargTypeName | None = None
@@ -206,15 +208,17 @@ class BindSpec(Spec):
     def _one_kind(self) -> BindSpec:
         kinds = (self.dtype, None if self.block else self.layout, self.function)
         if (self.value is not None or self.dims is not None) + sum(kind is not None for kind in kinds) != 1:
-            raise ValueError("a mapping in `bind` has one of `value` (or `dims`), `dtype`, `layout` and `function`")
+            raise ValueError(
+                "a mapping in `bind` needs exactly one of `value` (or `dims`), `dtype`, `layout` and `function`"
+            )
         if self.block and self.value is None:
-            raise ValueError("`block` and `padding` are those of a tensor, the `value`")
+            raise ValueError("`block` and `padding` need a `value`, which is a tensor")
         if self.padding != "zero" and not self.block:
-            raise ValueError("`padding` is that of a descriptor, which has a `block`")
+            raise ValueError("`padding` needs a `block`, which makes a descriptor")
         if self.operands and self.function is None:
-            raise ValueError("`operands` are those of a `function`")
+            raise ValueError("`operands` need a `function`")
         if self.type is not None and (self.value is None or self.dims is not None):
-            raise ValueError("`type` is that of a `value` without `dims`")
+            raise ValueError("`type` needs a `value` without `dims`")
         return self
 
 
@@ -229,7 +233,7 @@ class MeasuredSpec(Spec):
 
 
 class ModelledSpec(Spec):
-    """Configs that nobody has timed: what they were chosen by instead."""
+    """Configs that were chosen by a model instead of measured times."""
 
     by: str = Field(description="What chose them: figures of the code objects, a model, or configs that they follow.")
     figure: str = Field("", description="What that said.")
@@ -237,7 +241,7 @@ class ModelledSpec(Spec):
 
 
 class ConfigSpec(Spec):
-    """A tuned choice of a launch."""
+    """A configuration of a launch: block sizes and compiler options."""
 
     name: str = Field("", description="What tuning files, `overrides` and `explain` call it; default: by its position.")
     when: Expr = Field("", description="The calls that it serves; of those before it, none did.")
@@ -260,7 +264,7 @@ class ConfigSpec(Spec):
     @model_validator(mode="after")
     def _one_origin(self) -> ConfigSpec:
         if self.measured is not None and self.modelled is not None:
-            raise ValueError("a config is either `measured` or `modelled`")
+            raise ValueError("a config cannot be both `measured` and `modelled`")
         return self
 
 
@@ -309,9 +313,9 @@ class InputSpec(Spec):
     @model_validator(mode="after")
     def _one_way(self) -> InputSpec:
         if sum(way is not None for way in (self.std, self.range, self.values)) != 1:
-            raise ValueError("an input has either `std`, `range` or `values`")
+            raise ValueError("an input has one of `std`, `range` and `values`")
         if self.range is not None and self.range[0] > self.range[1]:
-            raise ValueError(f"range {self.range}: the first is over the second")
+            raise ValueError(f"range {self.range}: the first number is greater than the second")
         return self
 
 
@@ -337,7 +341,7 @@ class OverrideSpec(Spec):
     @model_validator(mode="after")
     def _one_effect(self) -> OverrideSpec:
         if bool(self.options) == bool(self.deny):
-            raise ValueError("an override has either `options` or `deny`")
+            raise ValueError("an override has one of `options` and `deny`")
         return self
 
 
@@ -387,7 +391,7 @@ class ManifestSpec(Spec):
     @model_validator(mode="after")
     def _some_ops(self) -> ManifestSpec:
         if not self.ops and not any(self.include.values()):
-            raise ValueError("there is no op: neither in `ops` nor in `include`")
+            raise ValueError("the manifest has no op: neither `ops` nor `include` has one")
         return self
 
 
@@ -411,7 +415,7 @@ class ArchTuningSpec(Spec):
     @model_validator(mode="after")
     def _one_origin(self) -> ArchTuningSpec:
         if sum(origin is not None for origin in (self.measured, self.modelled, self.published)) != 1:
-            raise ValueError("configs are either `measured`, `modelled` or `published`")
+            raise ValueError("configs have one of `measured`, `modelled` and `published`")
         return self
 
 

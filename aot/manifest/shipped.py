@@ -53,9 +53,9 @@ def find_manifest(path: Path, folder: Path | None = None) -> Path:
         if path.name in shipped:
             return shipped[path.name]
         known = nearest(path.name, shipped)
-        raise FileNotFoundError(f"there is neither a file {file} nor a shipped manifest '{path}'{known}")
+        raise FileNotFoundError(f"neither a file {file} nor a shipped manifest '{path}' exists{known}")
     if path.stem in shipped and not os.path.lexists(file):
-        raise FileNotFoundError(f"there is no manifest {file}; the name of the one that is shipped is '{path.stem}'")
+        raise FileNotFoundError(f"manifest {file} does not exist; the shipped manifest is named '{path.stem}'")
     return file
 
 

@@ -123,7 +123,7 @@ class _Plain:
         """Return the value of a node at a path of keys. Raises `ManifestError`."""
         self._count += 1
         if self._count > MAX_VALUES:
-            raise self._error(node, f"aliases make more than {MAX_VALUES} values of this file")
+            raise self._error(node, f"with its aliases expanded, this file has more than {MAX_VALUES} values")
         if isinstance(node, ScalarNode):
             return self._scalar(node)
         with self._within(node):
@@ -184,9 +184,9 @@ class _Plain:
         try:
             value = _SCALARS[kind](text)
         except (ValueError, KeyError):
-            raise self._error(node, f"{_short(text)} is not what its tag says") from None
+            raise self._error(node, f"{_short(text)} does not match its tag") from None
         if isinstance(value, int) and value.bit_length() > 64:
-            raise self._error(node, f"{_short(text)} is a number of over 64 bits")
+            raise self._error(node, f"{_short(text)} is a number of more than 64 bits")
         if isinstance(value, str) and (found := _UNPRINTABLE.search(value)):
             raise self._error(node, f"text with the character U+{ord(found[0]):04X}")
         return value
@@ -198,13 +198,13 @@ class _Plain:
     @contextmanager
     def _within(self, node: Node) -> Iterator[None]:
         if id(node) in self._open:
-            raise self._error(node, "an alias stands for something that contains it")
+            raise self._error(node, "an alias refers to a value that contains it")
         self._open.add(id(node))
         yield
         self._open.remove(id(node))
 
     def _unknown_tag(self, node: Node) -> ManifestError:
-        return self._error(node, f"the tag {_short(str(node.tag))} means nothing here")
+        return self._error(node, f"the tag {_short(str(node.tag))} is not supported here")
 
     def _error(self, node: Node, message: str) -> ManifestError:
         line, column = _position(node)
@@ -212,7 +212,7 @@ class _Plain:
 
 
 class _Member(NamedTuple):
-    """A key of a mapping and its value, with a flag for keys merged by `<<`."""
+    """A key of a mapping and its value, and a flag for keys merged by `<<`."""
 
     key: Node
     value: Node

@@ -49,7 +49,7 @@ class Binder:
     is_gluon: bool = False
 
     def check(self) -> None:
-        """Raise `ManifestError` for a `bind` entry or a block of a config that the kernel has no parameter for."""
+        """Raise `ManifestError` for an entry of `bind`, or a block of a config, without a parameter of the kernel."""
         names = [item.name for parameter in self.parameters for item in (parameter, *parameter.members)]
         bind = self._scope.launch.bind
         for before, key in zip(["", *bind], bind, strict=False):
@@ -160,7 +160,7 @@ class Binder:
     def _bind_tuple(
         self, part: Parameter, values: tuple[Value, ...], variant: VariantSpec, known: Mapping[str, Any]
     ) -> Iterator[BoundParameter]:
-        """A tuple: of elements that are parameters by themselves; as a constexpr, or with none, one constant."""
+        """Bind a tuple: element by element, or as a single constant if it is a constexpr or empty."""
         if fault := length_fault(part, len(values)):
             raise self._scope.error(self._scope.place(part.name), f"parameter '{part.name}' {fault}")
         items = [Parameter(f"{part.name}.{i}", part.constexpr) for i in range(len(values))]
@@ -184,7 +184,7 @@ class Binder:
             key = "dims" if given.dims is not None else "operands"
             raise self._scope.error(
                 self._scope.place(parameter.name),
-                f"parameter '{parameter.name}' is not a tuple, so `{key}` mean nothing to it",
+                f"parameter '{parameter.name}' is not a tuple, so it has no `{key}`",
             )
         if given is not None and parameter.unpacked:
             message = f"parameter '{parameter.name}' {not_a_tuple(parameter)}"
@@ -233,8 +233,8 @@ class Binder:
                 raise without
             raise self._scope.error(
                 ("kernel",),
-                f"constexpr parameter '{name}' of the kernel is not bound: no axis, block or option of the config, or "
-                f"bind of that name"
+                f"constexpr parameter '{name}' of the kernel is not bound: no axis, block, option of the config or "
+                f"entry of `bind` has this name"
                 f"{nearest(name, [item for item in known if not item.startswith('_')])}",
             )
         if function := function_of(given):
@@ -250,7 +250,7 @@ class Binder:
         return BoundParameter(name, "constexpr", constant=constant)
 
     def _config_without(self, name: str, variant: VariantSpec) -> ManifestError | None:
-        """The error of a config that gives a constexpr no value, where another config gives it one."""
+        """Return the error for a config that lacks the value of a constexpr, if another config has one."""
         configs = self.op.launches[self.index].configs
         others = [config.name for config in configs if name in config.values]
         if not others:
@@ -301,7 +301,7 @@ class Binder:
         return BoundParameter(name, forced or self._type(value, name, wide), value=plain, divisible=divisible)
 
     def _type(self, value: Expression, name: str, wide: bool) -> str:
-        """The kernarg type of an expression: a scalar has its own; an integer is an i64 where `wide`, else an i32."""
+        """Return the kernarg type of an expression: that of a scalar; for an integer, i64 if `wide`, else i32."""
         scalars = {scalar.name: scalar.type for scalar in self.op.scalars}
         if scalars.get(value.text, "choice") not in ("choice", "flag"):
             return scalars[value.text]
@@ -309,8 +309,8 @@ class Binder:
         if kind is str:
             raise self._scope.error(
                 self._scope.place(name),
-                f"parameter '{name}': '{value.text}' is text, which a kernel cannot take at run time; make it a "
-                "constexpr, picked by it, or give its choices numbers",
+                f"parameter '{name}': '{value.text}' is text, which a kernel cannot take at run time; use a "
+                "constexpr that it picks, or give its choices numbers",
             )
         return {bool: "i1", int: "i64" if wide else "i32", float: "fp32"}[kind]
 
@@ -353,14 +353,14 @@ class Binder:
 
 
 def _comma_hint(before: str, value: Any, key: str) -> str:
-    """A hint for a `key` that is the rest of the expression before it, since YAML splits braces at commas."""
+    """Return a hint for a `key` that is the rest of the expression before it: YAML splits braces at commas."""
     if not (isinstance(value, str) and value.count("(") > value.count(")") and key.count(")") > key.count("(")):
         return ""
-    return f': between braces an expression with a comma is quoted: {before}: "{value}, {key}"'
+    return f': inside braces, quote an expression that contains a comma: {before}: "{value}, {key}"'
 
 
 def function_of(given: Any) -> str:
-    """The `path.py:function` that a parameter is bound to; empty: to no function."""
+    """Return the `path.py:function` that a parameter is bound to; empty if none."""
     value = given.function if isinstance(given, BindSpec) else given
     return value if is_function(value) else ""
 

@@ -1,4 +1,4 @@
-"""Parameters of a kernel bound for one variant, and what is derived from them: the compile job and the kernargs."""
+"""Parameters of a kernel bound for one variant, and the compile job and kernargs that follow from them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ class BoundParameter:
         function: the `path.py:function` of a `constexpr` that is a function.
         shape: expressions of the extents of a descriptor's tensor.
         pads_with_nan: a descriptor's loads beyond the ends of its tensor give NaN instead of zeros.
-        whole: the numbers that extents of a descriptor are multiples of in the aligned specialisation, by dim.
+        whole: for each dim of a descriptor, the number of which its extent is a multiple in the aligned specialisation.
         specialised: a config's signature says what the code takes for granted; it holds in every specialisation.
         dims: dims of a descriptor's tensor in the descriptor's order, outermost first; `shape` and `whole` use it, too.
     """
@@ -54,7 +54,7 @@ class BoundParameter:
 
     @property
     def pointer(self) -> str:
-        """The name of the kernarg that is its address, or its tensor map."""
+        """Name of the kernarg with its address or its tensor map."""
         if is_map(self.type):
             return f"{self.name}.map"
         return f"{self.name}.ptr" if is_descriptor(self.type) else self.name
@@ -68,7 +68,7 @@ def compile_job(
     arch: str,
     line_info: bool,
 ) -> CompileJob:
-    """The compile job of a bound variant."""
+    """Return the compile job of a bound variant."""
     source, function = split_function(launch.kernel)
     hints = tuple(item for item in bound if variant.aligned or item.specialised)
     return CompileJob(
@@ -100,8 +100,10 @@ def _divisible(item: BoundParameter) -> Iterator[tuple[str, int]]:
 
 
 def kernarg_values(bound: tuple[BoundParameter, ...]) -> Iterator[tuple[str, str, str]]:
-    """(parameter, type, expression) of every parameter that is in the kernarg segment; `*dtype` for a pointer. Of a
-    pointer and of a tensor map the expression is a tensor's name."""
+    """Return (parameter, type, expression) of each parameter in the kernarg segment.
+
+    The type of a pointer is `*dtype`. The expression of a pointer or a tensor map is the tensor's name.
+    """
     for item in bound:
         if is_descriptor(item.type):
             for field in descriptor_fields(item.name, item.type):
@@ -111,7 +113,7 @@ def kernarg_values(bound: tuple[BoundParameter, ...]) -> Iterator[tuple[str, str
 
 
 def tensor_maps(bound: tuple[BoundParameter, ...]) -> dict[str, TensorMap]:
-    """Kernarg → the tensor map that it is, of those that are one."""
+    """Return kernarg → tensor map, for kernargs that are tensor maps."""
     found = {}
     for item in bound:
         if is_map(item.type):
@@ -121,7 +123,7 @@ def tensor_maps(bound: tuple[BoundParameter, ...]) -> dict[str, TensorMap]:
 
 
 def _part(item: BoundParameter, field: DescriptorField) -> str:
-    """The expression of one of the arguments that a descriptor is passed as; its last dim is packed."""
+    """Return the expression of one argument of a descriptor, whose last dim is packed."""
     match field.kind:
         case "shape":
             return item.shape[field.dim]

@@ -35,14 +35,14 @@ from .from_decorators import with_kernels
 from .variants import TooManyPointsError, VariantSpec, enumerate_variants
 
 Inspect = Callable[[str, str, str], KernelSource]
-"""Reads a kernel, or a function, by the root, its `path.py:function` and the architecture that it is built for."""
+"""Reads a kernel or function, given the root, its `path.py:function` and the target architecture."""
 _Read = Callable[[str, str], KernelSource]
 """The same for one architecture."""
 
 
 @dataclass(frozen=True)
 class PlannedVariant:
-    """A variant that the bundle will have: what it is, what its parameters are, and the job that compiles it."""
+    """A variant that the bundle will have, with its bound parameters and its compile job."""
 
     spec: VariantSpec
     bound: tuple[BoundParameter, ...]
@@ -58,7 +58,7 @@ class PlannedBundle:
         filters: restrictions of the variants by values of axes.
         wanted: the calls to build for; None: any.
         calls: the wanted calls that variants were chosen for.
-        left_out: number of variants that no wanted call gets, and that the present bundle lacks.
+        left_out: number of variants that neither a wanted call nor the present bundle has.
     """
 
     manifest: Manifest
@@ -73,7 +73,7 @@ class PlannedBundle:
 
     @property
     def jobs(self) -> dict[str, CompileJob]:
-        """The compile job of each distinct key."""
+        """Return key → compile job."""
         return {variant.key: variant.job for variant in self.variants}
 
     @property
@@ -93,7 +93,7 @@ def plan_bundle(
 
     Args:
         filters: as `resolve_filters` gives them.
-        inspect: runs kernel files, which may do anything, elsewhere than in this process.
+        inspect: reads kernels in another process, since kernel files may do anything.
         wanted: the calls to build for; by default everything that passes the filters.
     """
     ops: list[records.Op] = []
@@ -141,13 +141,13 @@ def _with_kernels(source: OpSource, inspect: _Read) -> OpSource:
 
 
 def _restricted(op: records.Op, only: Mapping[str, Collection[records.Value]]) -> records.Op:
-    """An op of which another manifest includes some variants: it says of the others that they are left out."""
+    """Return an op that is restricted to the values that an including manifest wants."""
     others = (" and ".join(f"{axis} != {value!r}" for value in values) for axis, values in only.items())
     return msgspec.structs.replace(op, denied=op.denied + tuple(records.Denied(text, "") for text in others))
 
 
 def _maps(source: OpSource, variants: Iterable[VariantSpec], inspect: _Read) -> Maps:
-    """The tensors that are bound to a kernel of Gluon with a `block`: its aligned variants take maps of them."""
+    """Return the tensors that a Gluon kernel's aligned variants take as tensor maps: those bound with a `block`."""
     found = {}
     for index in {variant.launch for variant in variants if variant.aligned}:
         launch = source.spec.launches[index]
@@ -166,7 +166,7 @@ def _binds(values: Iterable[object]) -> Iterator[BindSpec]:
 
 
 def _variants(source: OpSource, op: records.Op, target: Target) -> list[VariantSpec]:
-    """Every variant of an op for a target, of those that its manifest, or the one that includes it, wants."""
+    """Return the variants of an op for a target, restricted as an including manifest says."""
     manifest, name = source.manifest, source.name
     try:
         found = enumerate_variants(op, source.spec, target.arch)
@@ -178,7 +178,8 @@ def _variants(source: OpSource, op: records.Op, target: Target) -> list[VariantS
         group = "dtypes" if axis in source.spec.dtypes else "constexprs"
         raise manifest.error(
             ("ops", name, group, axis),
-            f"op '{name}': no variant needs {axis} = {value}: every combination with it is excluded or never picked",
+            f"op '{name}': no variant needs {axis} = {value}: every combination with this value is excluded, or never "
+            "picked",
         )
     return [
         item for item in found.variants if all(value in source.only.get(axis, (value,)) for axis, value in item.point)
@@ -223,9 +224,9 @@ def all_option_names() -> frozenset[str]:
 
 @dataclass(frozen=True)
 class _Kernel:
-    """The kernel of a launch: what binds its parameters, and what the jobs that compile it say of its sources.
+    """The kernel of a launch: the binder of its parameters, and the hashes of its sources for compile jobs.
 
-    functions: path of each function that is bound to one of its parameters → `source_hash`.
+    functions: path of each function bound to one of its parameters → `source_hash`.
     """
 
     binder: Binder

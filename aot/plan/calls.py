@@ -1,4 +1,4 @@
-"""`--for`: which of an op's variants the calls of a calls file get, by the planner that the runtime has."""
+"""`--for`: find the variants that the calls of a calls file get, with the runtime's planner."""
 
 from __future__ import annotations
 
@@ -28,8 +28,8 @@ class WantedCalls:
     """Calls that a build is for.
 
     Attributes:
-        neighbours: build what is near to the calls' variants, too.
-        present: folder name → the bundle that is there, of which all is to be kept; empty: of none.
+        neighbours: also build variants near those of the calls.
+        present: folder name → existing bundle whose variants are kept; empty if there are none.
     """
 
     entries: tuple[CallEntry, ...]
@@ -42,7 +42,7 @@ class WantedCalls:
         return tuple({entry.file.file.path: entry.file.file for entry in self.entries}.values())
 
     def of(self, bundle: str, op: str) -> list[CallEntry]:
-        """The calls of an op of a bundle."""
+        """Return the calls of an op of a bundle."""
         return [entry for entry in self.entries if entry.may_call(bundle) and entry.spec.op == op]
 
 
@@ -55,7 +55,7 @@ class PlannedCall:
 
     @property
     def text(self) -> str:
-        """A recorded call, its place in the file, and the variants that it gets."""
+        """Description of the call: its place in the file, and the variants that it gets."""
         labels = ", ".join(dict.fromkeys(variant.label for variant in self.variants)) or "nothing to launch"
         return f"{self.entry.locate()}: {self.entry.spec.op}, {self.entry.spec.count} times: {labels}"
 
@@ -67,10 +67,9 @@ def plan_calls(
     target: Target,
     maps: Maps = MappingProxyType({}),
 ) -> tuple[PlannedCall, ...]:
-    """The calls of an op with the variants that they get, of those that could be built.
+    """Return the calls of an op with the variants that they get, out of all that could be built.
 
-    A bundle of any of these variants gives a call those that it gets here, if it has them. `maps` are those of
-    `planning_index`.
+    A bundle that has these variants gives them to the call. `maps` are those of `planning_index`.
 
     Raises `ManifestError` with every call that breaks the contract, and every one that nothing can serve.
     """
@@ -99,8 +98,11 @@ def plan_calls(
 def built_for(
     calls: Iterable[PlannedCall], variants: Iterable[VariantSpec], neighbours: bool
 ) -> tuple[VariantSpec, ...]:
-    """Select the variants that calls get; with neighbours, also those that differ in one thing from one of them:
-    in the specialisation, aligned or general, in the value of one axis, or in the config."""
+    """Select the variants that calls get.
+
+    With neighbours, also select variants that differ from one of these in one respect: the specialisation (aligned or
+    general), the value of one axis, or the config.
+    """
     taken = {variant for call in calls for variant in call.variants}
     if not neighbours:
         return tuple(variant for variant in variants if variant in taken)
@@ -117,7 +119,7 @@ def _is_near(variant: VariantSpec, launch: int, aligned: bool, point: tuple[tupl
 
 
 def _taken(entry: CallEntry, index: records.Index, planner: Planner) -> Iterator[records.Variant]:
-    """The variants of every launch. Where nobody knows how many compute units there are, for few and for many."""
+    """Return the variants of every launch; if the number of compute units is unknown, for few and for many."""
     count = entry.spec.num_cus or usual_cus(index.target.arch)
     call = call_spec(entry.spec, planner)
     for num_cus in (count,) if count else NUM_CUS:
@@ -126,7 +128,7 @@ def _taken(entry: CallEntry, index: records.Index, planner: Planner) -> Iterator
 
 
 def call_spec(spec: CallEntrySpec, planner: Planner) -> CallSpec:
-    """The call of an entry; a scalar that no decision depends on may be any number where the entry has none."""
+    """Return the call of an entry. A scalar that the entry lacks may have any value if no decision depends on it."""
     free = {scalar.name: "1" for scalar in planner.op.scalars if not scalar.default}
     free = {name: value for name, value in free.items() if name not in planner.static}
     return CallSpec(

@@ -1,4 +1,4 @@
-"""The selftest cases of an op, planned: what each call is, checked against the op's contract. No array is made here."""
+"""Plan the selftest cases of an op: check each call against the op's contract, without making arrays."""
 
 from __future__ import annotations
 
@@ -27,19 +27,19 @@ from aot_runtime.errors import ArgumentError, NoVariantError
 from .variants import VariantSpec
 
 SAME_DTYPE = "_same_dtype"
-"""The suffix of the reference that rounds as the kernel does."""
+"""Suffix of a reference that rounds as the kernel does."""
 NUM_CUS = (1, 1024)
-"""Fewer and more compute units than devices have. What a call needs may depend on them: it must be there for both."""
+"""Fewer and more compute units than devices have. The variants of a call may depend on them: both must be built."""
 
 Maps = Mapping[int, Collection[str]]
 """Position of a launch → the tensors that its aligned variants take as tensor maps."""
 USUAL_WARPS = 4
-"""Wavefronts of a workgroup where a config does not say: Triton's default on both backends."""
+"""Wavefronts of a workgroup unless a config says otherwise: Triton's default on both backends."""
 
 
 @dataclass(frozen=True)
 class PlannedTensor:
-    """A tensor of a planned call; `filled` says how an input gets its values, None: normal random numbers."""
+    """A tensor of a planned call. `filled`: the rule for an input's values; None: normal random numbers."""
 
     name: str
     dtype: str
@@ -49,7 +49,7 @@ class PlannedTensor:
 
 @dataclass(frozen=True)
 class PlannedScalar:
-    """A scalar of a planned call; `stated`: the case says it, so it is no default."""
+    """A scalar of a planned call. `stated`: the case gives its value; otherwise it is the default."""
 
     name: str
     type: str
@@ -82,14 +82,14 @@ class Recipe:
 
 @dataclass(frozen=True)
 class PlannedCase:
-    """A case whose call the planned variants serve, and where its manifest states it."""
+    """A case whose call the planned variants serve, with its place in the manifest."""
 
     manifest: Manifest
     position: int
     recipe: Recipe
 
     def error(self, message: str, *path: Key) -> ManifestError:
-        """An error at a key of the case."""
+        """Return an error at a key of the case."""
         return _error(self.manifest, self.recipe.op, self.position, self.recipe.name, message, path)
 
 
@@ -100,10 +100,10 @@ def plan_cases(
     target: Target,
     maps: Maps = MappingProxyType({}),
 ) -> tuple[PlannedCase, ...]:
-    """The cases of an op that its variants serve; those that need a variant which is not built are left out.
+    """Plan the cases of an op that its variants serve. Cases that need variants which are not built are left out.
 
-    `maps` are those of `planning_index`. Raises `ManifestError`: a case breaks the op's contract, or there is no
-    reference for it.
+    `maps` are those of `planning_index`. Raises `ManifestError` if a case breaks the op's contract, or has no
+    reference.
     """
     specs = manifest.spec.ops[op.name].selftest
     if not specs:
@@ -120,7 +120,7 @@ def _check_names_differ(manifest: Manifest, op: records.Op, specs: list[Selftest
     names = [_name(i, spec) for i, spec in enumerate(specs)]
     for i, name in enumerate(names):
         if name in names[:i]:
-            raise manifest.error(("ops", op.name, "selftest", i), f"op '{op.name}': another case is called '{name}'")
+            raise manifest.error(("ops", op.name, "selftest", i), f"op '{op.name}': another case has the name '{name}'")
 
 
 def _name(position: int, spec: SelftestSpec) -> str:
@@ -132,7 +132,7 @@ def _error(manifest: Manifest, op: str, position: int, name: str, message: str, 
 
 
 def _check_reference(manifest: Manifest, op: records.Op) -> None:
-    """By its text, so that a wrong name shows before anything is compiled; it is run when vectors are computed."""
+    """Find the reference in its file's text, so that a wrong name is reported before anything is compiled."""
     path = ("ops", op.name, "reference")
     file, colon, function = op.reference.rpartition(":")
     if not colon:
@@ -151,10 +151,10 @@ def _check_reference(manifest: Manifest, op: records.Op) -> None:
 def planning_index(
     op: records.Op, variants: Iterable[VariantSpec], target: Target, maps: Maps = MappingProxyType({})
 ) -> records.Index:
-    """An index whose variants have all that dispatch looks at, before any of them is compiled.
+    """Make an index for dispatch before any variant is compiled.
 
     Args:
-        maps: what aligned variants take as tensor maps: they serve no call with a tensor that there is no map of.
+        maps: tensors that aligned variants take as tensor maps. They serve no call in which a map is impossible.
     """
     kernargs = {launch: tuple(map(_map, names)) for launch, names in maps.items()}
     stubs = tuple(
@@ -187,7 +187,7 @@ class _CasePlanner:
         self.name = _name(position, self.spec)
 
     def plan(self, index: records.Index, planner: Planner) -> PlannedCase | None:
-        """The case; None where the index has no variant for it."""
+        """Plan the case; returns None if the index has no variant for it."""
         call = self._call()
         try:
             decisions = [plan_call(index, planner, call, num_cus) for num_cus in NUM_CUS]
@@ -203,25 +203,25 @@ class _CasePlanner:
     # The call
 
     def _call(self) -> CallSpec:
-        """The arguments of the call. Raises `ManifestError` for a name that the op does not have."""
+        """Return the arguments of the call. Raises `ManifestError` for a name that the op does not have."""
         call = self.spec.call
         dims, scalars = list(Scope.of(self.op).dims), [scalar.name for scalar in self.op.scalars]
         inputs = [tensor for tensor in self.op.tensors if tensor.role != "output"]
         optional = [tensor.name for tensor in inputs if tensor.optional]
         passed = [tensor.name for tensor in inputs if not tensor.optional or tensor.name in self.spec.given]
         groups: tuple[tuple[str, Iterable[str], list[str], str], ...] = (
-            ("call", call, [*dims, *self.op.dtypes, *scalars], "dim, dtype variable or scalar"),
-            ("given", self.spec.given, optional, "optional tensor"),
-            ("inputs", self.spec.inputs, passed, "input of this call"),
+            ("call", call, [*dims, *self.op.dtypes, *scalars], "a dim, dtype variable or scalar"),
+            ("given", self.spec.given, optional, "an optional tensor"),
+            ("inputs", self.spec.inputs, passed, "an input of this call"),
         )
         for group, names, known, what in groups:
             for at, name in enumerate(names):
                 if name not in known:
                     place = at if group == "given" else name
-                    raise self._error(f"'{name}' is no {what}{nearest(name, known)}", group, place)
+                    raise self._error(f"'{name}' is not {what}{nearest(name, known)}", group, place)
         for name in dims:
             if name in call and type(call[name]) is not int:
-                raise self._error(f"{name} is {call[name]!r}; an extent is a whole number", "call", name)
+                raise self._error(f"{name} is {call[name]!r}; an extent must be an integer", "call", name)
         return CallSpec(
             dims={name: int(call[name]) for name in dims if name in call},
             given=frozenset(self.spec.given),
@@ -231,7 +231,7 @@ class _CasePlanner:
         )
 
     def _innermost(self, inputs: Iterable[records.Tensor]) -> dict[str, int]:
-        """Input → position of the dim that has stride 1."""
+        """Return input → position of the dim with stride 1."""
         found = {}
         known = {tensor.name: tensor for tensor in inputs if tensor.innermost}
         for name, dim in self.spec.innermost.items():
@@ -268,7 +268,7 @@ class _CasePlanner:
         )
 
     def _input(self, name: str, decision: Decision) -> PlannedTensor:
-        """An input, once it is sure that its dtype and shape can be filled as the case says."""
+        """Plan an input, after checking that its dtype and shape can be filled as the case says."""
         spec = self.spec.inputs.get(name)
         tensor = _tensor(name, decision, spec)
         integer = numpy_dtype(tensor.dtype).kind in "biu"
@@ -279,7 +279,7 @@ class _CasePlanner:
                 self._check_integers(tensor, spec.range, "range")
         elif integer:
             ways = "say `{range: [low, high]}` or `{values: […]}`"
-            raise self._error(f"'{name}' is {tensor.dtype}, which has no normal random numbers: {ways}", "inputs", name)
+            raise self._error(f"'{name}' is {tensor.dtype}, which has no normal distribution: {ways}", "inputs", name)
         return tensor
 
     def _check_values(self, tensor: PlannedTensor, values: list[records.Value]) -> None:

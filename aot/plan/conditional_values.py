@@ -1,6 +1,6 @@
-"""Conditional values such as `bias if WITH_BIAS else null`, of which each variant takes one branch.
+"""Conditional values such as `bias if WITH_BIAS else null`. Each variant takes one branch.
 
-A branch may be a tensor, a workspace or `null`, which expressions cannot compute with.
+Unlike an expression, a branch may be a tensor, a workspace or `null`.
 """
 
 from __future__ import annotations
@@ -13,11 +13,11 @@ from aot_runtime.contract.expressions import Expression, parse
 from aot_runtime.contract.partial_evaluation import UNKNOWN, partial_value
 
 NULL = "null"
-"""The spelling of None as a branch."""
+"""Spelling of None as a branch."""
 
 
 def tests(value: Expression) -> Iterator[Expression]:
-    """The conditions of a value and of its branches."""
+    """Return the conditions of a value and of its branches."""
     waiting = [value.tree]
     while waiting:
         tree = waiting.pop()
@@ -27,7 +27,7 @@ def tests(value: Expression) -> Iterator[Expression]:
 
 
 def chosen(value: Expression, known: Mapping[str, Any]) -> Expression:
-    """The branch that a variant takes, as far as its known values decide. Raises `ExpressionError`."""
+    """Return the branch that a variant takes, as far as the known values decide. Raises `ExpressionError`."""
     tree = value.tree
     while isinstance(tree, ast.IfExp):
         holds = partial_value(parse(ast.unparse(tree.test)), known)

@@ -1,4 +1,4 @@
-"""The configs of a launch, and the derived numbers: those of the manifest, overlaid by the op's tuning file."""
+"""The configs and derived numbers of an op: those of its manifest, overlaid by its tuning file."""
 
 from __future__ import annotations
 
@@ -12,24 +12,24 @@ from aot_runtime.contract.expressions import nearest
 
 
 def launch_name(launch: LaunchSpec) -> str:
-    """The name of a launch in tuning files."""
+    """Return the name of a launch in tuning files."""
     return launch.name or launch.kernel.rpartition(":")[2]
 
 
 Entry = tuple[YamlFile, tuple[Key, ...], ArchTuningSpec]
-"""(tuning file of an op, the place of an entry in it, the entry)."""
+"""(tuning file of an op, path of an entry in it, the entry)."""
 _NONE = ArchTuningSpec.model_construct(launches={})
 
 
 def _tuning_entry(manifest: Manifest, op: str, arch: str) -> Entry:
-    """The entries of the op's tuning file for an architecture; empty if there are none."""
+    """Return the entries of the op's tuning file for an architecture; empty if there are none."""
     tuning = manifest.tuning(op)
     found = tuning.entry(arch) if tuning else None
     return (tuning.file, *found) if tuning and found else (manifest.file, (), _NONE)
 
 
 def tuned_derived(manifest: Manifest, op: str, arch: str) -> dict[str, Value]:
-    """The derived numbers of an op, in the manifest's order. Raises `ManifestError` for a wrong tuning file."""
+    """Return the derived numbers of an op, in the manifest's order. Raises `ManifestError` for a bad tuning file."""
     base = manifest.spec.ops[op].derived
     file, path, entry = _tuning_entry(manifest, op, arch)
     for name in entry.derived:
@@ -39,7 +39,7 @@ def tuned_derived(manifest: Manifest, op: str, arch: str) -> dict[str, Value]:
 
 
 def derived_error(manifest: Manifest, op: str, arch: str, name: str, message: str) -> ManifestError:
-    """An error about a derived number, at its place in the tuning file or in the manifest."""
+    """Return an error about a derived number, at its place in the tuning file or the manifest."""
     file, path, entry = _tuning_entry(manifest, op, arch)
     if name in entry.derived:
         return file.error((*path, "derived", name), f"op '{op}': {message}")
@@ -47,27 +47,30 @@ def derived_error(manifest: Manifest, op: str, arch: str, name: str, message: st
 
 
 def launch_configs(manifest: Manifest, op: str, arch: str) -> list[list[ConfigSpec]]:
-    """The entries of each launch of an op, each with a `name`. Raises `ManifestError` for a wrong tuning file."""
+    """Return the configs of each launch of an op, each with a `name`. Raises `ManifestError` for an invalid tuning
+    file.
+    """
     laid = laid_configs(manifest, op, arch)
     return [[_with_kernel(manifest, op, arch, index, entry) for entry in entries] for index, entries in enumerate(laid)]
 
 
 def laid_configs(manifest: Manifest, op: str, arch: str) -> list[list[ConfigSpec]]:
-    """`launch_configs`, of which those that are a kernel's own have no more than the manifest says of them."""
+    """Return `launch_configs` before configs that come from a kernel's decorator are filled in."""
     file, path, tuning = _tuning_entry(manifest, op, arch)
     path, overlay = (*path, "launches"), tuning.launches
     launches = manifest.spec.ops[op].launches
     names = [launch_name(launch) for launch in launches]
     if len(set(names)) != len(names):
         raise manifest.error(
-            ("ops", op, "launches"), f"op '{op}': two launches have one name ({', '.join(names)}); give them a `name`"
+            ("ops", op, "launches"),
+            f"op '{op}': two launches have the same name ({', '.join(names)}); give them a `name`",
         )
     for name, entries in overlay.items():
         if name not in names:
             raise file.error((*path, name), f"no launch '{name}' in op '{op}'{nearest(name, names)}")
         given = [entry.name for entry in entries if entry.name]
         if len(set(given)) != len(given):
-            raise file.error((*path, name), f"op '{op}': two configs have one name ({', '.join(given)})")
+            raise file.error((*path, name), f"op '{op}': two configs have the same name ({', '.join(given)})")
     return [
         overlay_configs(launch.configs or [ConfigSpec.model_validate({})], overlay.get(name, []))
         for name, launch in zip(names, launches, strict=True)
@@ -90,7 +93,7 @@ def _with_kernel(manifest: Manifest, op: str, arch: str, index: int, entry: Conf
 def overlay_configs(base: Sequence[ConfigSpec], overlay: Sequence[ConfigSpec]) -> list[ConfigSpec]:
     """Lay a tuning file's entries over a manifest's configs; each then has a name.
 
-    An entry whose `name` the manifest has changes what it says of that config; any other is put in front, in order.
+    An entry whose `name` the manifest has changes that config. Other entries are put in front, in order.
     """
     named = _named(base, "config")
     names = [entry.name for entry in named]
@@ -119,7 +122,7 @@ def _changed(entry: ConfigSpec, change: ConfigSpec) -> ConfigSpec:
 def config_error(
     manifest: Manifest, op: str, arch: str, index: int, config: str, key: str, message: str
 ) -> ManifestError:
-    """An error about a key of a config, at its place in the tuning file or in the manifest."""
+    """Return an error about a key of a config, at its place in the tuning file or the manifest."""
     launch = manifest.spec.ops[op].launches[index]
     file, path, tuning = _tuning_entry(manifest, op, arch)
     tuned = tuning.launches.get(launch_name(launch), [])
@@ -138,7 +141,7 @@ def config_error(
 
 
 def _place(entry: ConfigSpec, key: str) -> tuple[str, ...]:
-    """The path of a key in an entry: at its top, or among its blocks or options; empty if it has none."""
+    """Return the path of a key in an entry: at the top, or in its blocks or options; empty if it has no such key."""
     if key in entry.model_fields_set:
         return (key,)
     return next(((group, key) for group in ("blocks", "options") if key in getattr(entry, group)), ())

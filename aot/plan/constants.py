@@ -1,4 +1,4 @@
-"""Constants that end up in a kernel or in the index: which there are, and how an expression spells them."""
+"""Constants of kernels and of the index: their valid values, and their spelling in expressions."""
 
 from __future__ import annotations
 
@@ -13,32 +13,32 @@ from aot_runtime.contract.records import Value
 
 
 def constant_fault(value: Any) -> str:
-    """The reason why a number cannot be a constant, as the end of a sentence; empty if it can."""
+    """Return why a number cannot be a constant, as the end of a sentence; empty if it can."""
     if isinstance(value, float) and math.isnan(value):
         return "is NaN"
     if isinstance(value, int) and value.bit_length() > 64:
-        return "is a number of over 64 bits"
+        return "is a number of more than 64 bits"
     return ""
 
 
 def is_plain(value: Any) -> bool:
-    """Tell whether a default is a constant that a job can have."""
+    """Return True if a default is a constant that a job can have."""
     if isinstance(value, tuple):
         return all(map(is_plain, value))
     return value is None or isinstance(value, bool | int | float | str | Dtype | Layout)
 
 
 def kind_fault(parameter: Parameter, constant: Constant) -> str:
-    """The reason why a constexpr parameter with this default cannot have the constant; empty if it can."""
+    """Return why a constexpr parameter with this default cannot have the constant; empty if it can."""
     default = parameter.default
     if isinstance(constant, Dtype) and isinstance(default, int | float):
-        return f"its default is {default!r}, so it is a number, and {constant!r} is none"
+        return f"its default is {default!r}, so it must be a number, not {constant!r}"
     if isinstance(default, Dtype) and isinstance(constant, bool | int | float | str):
         hint = f"; write {{dtype: {constant}}}" if constant in DTYPES else ""
-        return f"its default is {default!r}, and {constant!r} is not a dtype{hint}"
+        return f"its default is {default!r}, so it must be a dtype, not {constant!r}{hint}"
     return ""
 
 
 def literal(constant: Value) -> str:
-    """An expression that is a constant."""
+    """Return the expression for a constant."""
     return ast.unparse(ast.Constant(constant))  # of an infinite number a literal that is too large

@@ -1,6 +1,6 @@
 """Make the contract of a manifest's op (`aot_runtime.contract.records.Op`): resolve names, check expressions.
 
-There is one contract per architecture: tuning files and `arch` in expressions make them differ.
+Contracts differ by architecture, through tuning files and `arch` in expressions.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ _WITHOUT_STRIDES = ("tensors", "scalars", "require", "derived", "exclude", "over
 
 
 def build_contract(manifest: Manifest, op_name: str, arch: str, options: Iterable[str]) -> records.Op:
-    """The contract of one op for one architecture. Raises `ManifestError` at the first fault.
+    """Make the contract of an op for an architecture. Raises `ManifestError` at the first fault.
 
     Args:
-        options: names of compiler options, of any backend.
+        options: names of compiler options of all backends.
     """
     return _Contract(manifest, op_name, arch, frozenset(options)).build()
 
@@ -95,9 +95,9 @@ class _Contract:
     def _tensor(self, name: str, spec: TensorSpec) -> records.Tensor:
         path: tuple[Key, ...] = ("tensors", name)
         if spec.when != "" and spec.role != "output":
-            raise self._error((*path, "when"), "only an output has `when`; an input may be `optional: true`")
+            raise self._error((*path, "when"), "only an output can have `when`; an input can be `optional: true`")
         if spec.optional and spec.role == "output":
-            raise self._error((*path, "optional"), "an output is not optional; say when it exists with `when`")
+            raise self._error((*path, "optional"), "an output cannot be optional; state with `when` when it exists")
         shape = tuple(self._dim(dim, (*path, "shape", i)) for i, dim in enumerate(spec.shape))
         return records.Tensor(
             name=name,
@@ -140,17 +140,17 @@ class _Contract:
             elif len(named) == 1:
                 positions.append(named[0])
             else:
-                raise self._error((*path, key, i), f"'{item}' names no single dim of {list(spec.shape)}")
+                raise self._error((*path, key, i), f"'{item}' is not a single dim of {list(spec.shape)}")
         if len(set(positions)) != len(positions):
-            raise self._error((*path, key), "a dim is named twice")
+            raise self._error((*path, key), "a dim is listed twice")
         return tuple(positions)
 
     def _scalar(self, name: str, spec: ScalarSpec) -> records.Scalar:
         path: tuple[Key, ...] = ("scalars", name)
         if bool(spec.values) != (spec.type == "choice"):
-            raise self._error(path, "`values` goes with `type: choice`, and only with it")
+            raise self._error(path, "`values` are for `type: choice`, which requires them")
         if spec.type in ("choice", "flag") and (spec.min is not None or spec.max is not None):
-            raise self._error(path, f"a {spec.type} has no min or max")
+            raise self._error(path, f"a {spec.type} cannot have min or max")
         if spec.type == "choice":
             default = "" if spec.default is None else repr(str(spec.default))
             if spec.default is not None and spec.default not in spec.values:
@@ -167,11 +167,12 @@ class _Contract:
         if rule == "equal" and text.split()[:1] in (["smallest"], ["largest"]):
             raise self._error(
                 (*path, "pick"),
-                f"'{text}': allowed are smallest >= E, smallest > E, largest <= E and largest < E, of an expression E",
+                f"'{text}': allowed are smallest >= E, smallest > E, largest <= E and largest < E, where E is an "
+                "expression",
             )
         kinds = {type(value) for value in spec.values}
         if len(kinds) > 1 or len(set(spec.values)) != len(spec.values):
-            raise self._error((*path, "values"), "values must be distinct and of one type")
+            raise self._error((*path, "values"), "values must be distinct and of the same type")
         if rule != "equal" and not kinds <= {int, float}:
             raise self._error((*path, "pick"), "smallest and largest need numbers as values")
         values = tuple(sorted(spec.values)) if rule != "equal" else tuple(spec.values)
@@ -196,11 +197,11 @@ class _Contract:
                 )
             if not last and not config.when:
                 raise self._config_error(
-                    index, config.name, f"config '{config.name}' has no `when`, so those after it are never used"
+                    index, config.name, f"config '{config.name}' has no `when`, so the configs after it are never used"
                 )
         names = [config.name for config in configs]
         if len(set(names)) != len(names):
-            raise self._error((*path, "configs"), f"two configs have one name ({', '.join(names)})")
+            raise self._error((*path, "configs"), f"two configs have the same name ({', '.join(names)})")
         when = self._text(spec.when, (*path, "when")) if spec.when != "" else ""
         grid_xyz = ([*grid, "1", "1"])[:3]
         return records.Launch(launch_name(spec), (grid_xyz[0], grid_xyz[1], grid_xyz[2]), configs, when)
@@ -262,7 +263,7 @@ class _Contract:
                 )
 
     def _check_optionals(self, op: records.Op) -> None:
-        """A kernel must be able to know whether an optional tensor is there, and how it lies: axes are picked by it."""
+        """Check that axes tell a kernel which optional tensors are present, and which dim is innermost."""
         picks = {axis.pick for axis in op.axes if axis.rule == "equal"}
         for tensor in op.tensors:
             presence = presence_of(tensor)
@@ -270,7 +271,7 @@ class _Contract:
                 raise self._error(
                     ("tensors", tensor.name),
                     f"'{tensor.name}' may be absent, but no constexpr has `pick: {presence}`, "
-                    "so the kernel cannot know whether it is there",
+                    "so the kernel cannot know whether it is present",
                 )
             for dim in tensor.innermost[:-1]:
                 if innermost_of(tensor, dim) not in picks:
@@ -308,12 +309,12 @@ class _Contract:
 
 
 def presence_of(tensor: records.Tensor) -> str:
-    """The condition under which a tensor is there, in canonical spelling; empty: always."""
+    """Return the condition under which a tensor is present, in canonical spelling; empty if it always is."""
     return presence(tensor.name, tensor.optional, tensor.when)
 
 
 def innermost_of(tensor: records.Tensor, dim: int) -> str:
-    """The condition under which a dim of a tensor is the innermost, in canonical spelling."""
+    """Return the condition under which a dim of a tensor is the innermost, in canonical spelling."""
     return parse(f"innermost({tensor.name}, {dim})").text
 
 

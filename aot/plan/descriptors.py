@@ -1,4 +1,4 @@
-"""Bind parameters to tensors as descriptors, which the host makes.
+"""Bind parameters to tensors as descriptors made by the host.
 
 A Gluon kernel gets a tensor map, which has a layout and needs an aligned tensor; a Triton kernel gets pointers.
 """
@@ -54,7 +54,7 @@ def descriptor(
             raise scope.error(scope.place(name), f"parameter '{name}', a tensor map of '{text}': {fault}")
     elif given.layout is not None:
         raise scope.error(
-            scope.place(name), f"parameter '{name}': a kernel of Triton knows no layout of what it gets pointers for"
+            scope.place(name), f"parameter '{name}': a Triton kernel takes pointers, for which it cannot have a layout"
         )
     return BoundParameter(
         name, descriptor_type(DTYPES[dtype].triton, block, layout), value=text, dtype=dtype,
@@ -64,7 +64,7 @@ def descriptor(
 
 
 def _dims(tensor: records.Tensor, given: BindSpec) -> tuple[int, ...]:
-    """The tensor's dims in the order of the descriptor's. Raises `ExpressionError` for one that the tensor lacks."""
+    """Return the tensor's dims in the descriptor's order. Raises `ExpressionError` for a dim that the tensor lacks."""
     if given.dims is None:
         return tuple(range(len(tensor.shape)))
     return tuple(stride_position(tensor, dim) for dim in given.dims)
@@ -73,20 +73,20 @@ def _dims(tensor: records.Tensor, given: BindSpec) -> tuple[int, ...]:
 def _descriptor_fault(
     tensor: records.Tensor, block: Sequence[Any], dims: Sequence[int], known: Mapping[str, Any]
 ) -> str:
-    """The reason why a tensor has no descriptor with blocks of these extents; empty if it has one."""
+    """Return why a tensor cannot have a descriptor with blocks of these extents; empty if it can."""
     rank = len(tensor.shape)
     if len(block) != rank:
         return f"its block has {len(block)} extents, but '{tensor.name}' has {rank} dims"
     if sorted(dims) != list(range(rank)):
-        return f"its dims are not those of '{tensor.name}', each once"
+        return f"its dims must be those of '{tensor.name}', each once"
     if wrong := [extent for extent in block if type(extent) is not int or extent < 1 or extent & (extent - 1)]:
-        return f"a block has extents that are powers of two, not {wrong[0]!r}"
+        return f"the extents of a block must be powers of two, not {wrong[0]!r}"
     last = dims[-1]
     innermost = known.get(query_name("innermost", tensor.name, str(last)), tensor.contiguous[-1:] == (last,))
     if not innermost or any(dim.broadcast for dim in tensor.shape):
-        return f"'{tensor.name}' needs a last dim that is contiguous, and no dim that is broadcast, for a descriptor"
+        return f"'{tensor.name}' needs a contiguous last dim and no broadcast dim for a descriptor"
     if (tensor.optional or tensor.when) and query_name("given", tensor.name) not in known:
-        return f"'{tensor.name}' is nullable, and there is no descriptor of nothing"
+        return f"'{tensor.name}' is nullable, but a descriptor needs a tensor"
     return ""
 
 
@@ -94,7 +94,7 @@ def _map_layout(
     scope: LaunchScope, name: str, given: BindSpec, block: Sequence[int], dtype: str, variant: VariantSpec,
     known: Mapping[str, Any],
 ) -> MapLayout:  # fmt: skip
-    """The layout that the manifest gives a tensor map, else the one with the widest pattern."""
+    """Return the layout that the manifest gives a tensor map, or else the one with the widest pattern."""
     bits = 8 * DTYPES[dtype].size
     if given.layout is None:
         return widest_layout(block, bits)

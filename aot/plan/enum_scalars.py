@@ -1,4 +1,4 @@
-"""Scalars whose choices have numbers, given once in `values`; expressions get a number by `number(scalar)`.
+"""Scalars whose choices have numbers, given in `values`; in expressions, `number(scalar)` is the number.
 
 Contracts have no `number`: it is replaced by a conditional over the texts of the choices.
 """
@@ -17,7 +17,7 @@ Numbers = Mapping[str, Mapping[str, int]]
 
 
 def choice_numbers(scalars: Mapping[str, ScalarSpec]) -> Numbers:
-    """The numbers of the scalars that have some."""
+    """Return the numbers of the scalars that have any."""
     return {name: scalar.values for name, scalar in scalars.items() if isinstance(scalar.values, dict)}
 
 
@@ -33,7 +33,7 @@ def with_numbers(text: str, numbers: Numbers) -> str:
 
 
 def number_of(scalar: str, numbers: Numbers) -> str:
-    """The expression for the number of a scalar's choice."""
+    """Return the expression for the number of a scalar's choice."""
     *others, (_, last) = numbers[scalar].items()
     return "".join(f"{number} if {scalar} == {name!r} else " for name, number in others) + str(last)
 
@@ -49,4 +49,6 @@ class _Numbers(ast.NodeTransformer):
             case ast.Call(args=[ast.Name(id=scalar)], keywords=[]) if scalar in self.numbers:
                 return ast.parse(number_of(scalar, self.numbers), mode="eval").body
         text = ast.unparse(node)
-        raise ExpressionError(f"{text}: number() takes a choice that has numbers{nearest(text[7:-1], self.numbers)}")
+        raise ExpressionError(
+            f"{text}: number() needs a choice whose values are numbers{nearest(text[7:-1], self.numbers)}"
+        )

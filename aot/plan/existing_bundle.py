@@ -16,21 +16,21 @@ from aot_runtime.errors import BundleError
 from .variants import VariantSpec
 
 Key = tuple[Any, ...]
-"""The identity of a variant in its bundle, which holds when other parts of the manifest change."""
+"""Identity of a variant in its bundle, which does not change with other parts of the manifest."""
 _TOLD = 3
-"""The most variants that an error names."""
+"""Maximum number of variants that an error names."""
 
 
 @dataclass(frozen=True)
 class Present:
-    """A bundle that is added to. labels: key of each variant → its description."""
+    """A bundle that is extended. labels: key of each variant → its description."""
 
     folder: Path
     id: str
     labels: Mapping[Key, str]
 
     def missing(self, found: Iterable[Key]) -> str:
-        """The error for variants that were not found; empty if all were."""
+        """Return the error for variants that were not found; empty if all were."""
         if not (gone := self.labels.keys() - set(found)):
             return ""
         told = sorted(self.labels[key] for key in gone)
@@ -57,12 +57,12 @@ def read_present(folder: Path) -> Present:
 
 
 def key_of(op: records.Op, variant: VariantSpec) -> Key:
-    """The key of a variant that could be built."""
+    """Return the key of a planned variant."""
     return _key(op, variant.launch, variant.config, variant.aligned, dict(variant.point))
 
 
 def _key(op: records.Op, launch: int, config: int, aligned: bool, point: Mapping[str, Any]) -> Key:
-    """Use the content of the config, whose position may have changed; `repr` tells True from 1."""
+    """Return a key with the config's content, since its position may change; `repr` distinguishes True from 1."""
     made = op.launches[launch]
     values = repr(sorted(point.items()))
     return op.name, launch, made.kernel, encode_json(made.configs[config]), aligned, values

@@ -1,4 +1,4 @@
-"""`--filter`: which of a manifest's variants are built."""
+"""`--filter`: select variants of a manifest."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def parse_filters(texts: Iterable[str]) -> dict[str, frozenset[str]]:
             axis, equals, values = item.partition("=")
             name, wanted = axis.strip(), frozenset(value.strip() for value in values.split("|"))
             if not equals or not name or "" in wanted:
-                raise ValueError(f"'{item}' is not axis=value; write e.g. 'head_dim=64|128,dtype=float16'")
+                raise ValueError(f"'{item}' is not axis=value; write, for example, 'head_dim=64|128,dtype=float16'")
             filters[name] = filters.get(name, frozenset()) | wanted
     return filters
 
@@ -51,7 +51,7 @@ class _Known:
 
 
 def resolve_filters(manifests: Iterable[Manifest], filters: Filters) -> tuple[dict[str, frozenset[str]], list[str]]:
-    """(the filters with each dtype under its own name, what is wrong with them). `half` and `fp16` are `float16`."""
+    """Return (filters with canonical names of dtypes, their faults). `half` and `fp16` are `float16`."""
     known = _known(manifests)
     resolved: dict[str, frozenset[str]] = {}
     faults = []
@@ -71,7 +71,7 @@ def resolve_filters(manifests: Iterable[Manifest], filters: Filters) -> tuple[di
 
 
 def passes(op: records.Op, variant: VariantSpec, filters: Filters) -> bool:
-    """Tell whether a variant has a wanted value on each axis of a filter; axes that its op lacks are ignored."""
+    """Return True if a variant has a wanted value on each axis of a filter. Axes that its op lacks are ignored."""
     point = {name.lower(): {str(value).lower()} for name, value in (*variant.point, ("op", variant.op))}
     point["dtype"] = {str(value).lower() for name, value in variant.point if name in op.dtypes}
     return all(
@@ -100,13 +100,13 @@ def _known(manifests: Iterable[Manifest]) -> _Known:
 
 
 def _nearest(name: str, spelled: Mapping[str, str]) -> str:
-    """Suggest the nearest name, compared in lower case and shown as it is spelled."""
+    """Suggest the nearest name, compared in lower case and shown as spelled."""
     close = difflib.get_close_matches(name, spelled, n=1)
     return f"; did you mean '{spelled[close[0]]}'?" if close else nearest("", sorted(spelled.values()))
 
 
 def _dtype_name(text: str) -> str:
-    """A dtype's name by any that numpy has for it, or `fp16`, `bf16`; any other text as it is."""
+    """Return a dtype's name, given any of numpy's names for it, `fp16` or `bf16`; other text is returned unchanged."""
     name = re.sub(r"^(b?)fp?(?=\d\d)", r"\1float", text)
     if name in DTYPES:
         return name

@@ -1,8 +1,8 @@
 """Complete an op from its kernel's decorators, so that the manifest need not repeat them.
 
 The configs of `@triton.autotune` become available to `from_kernel`. A value of `@triton.heuristics` that the manifest
-does not give becomes what a person would write: an entry of `bind` if the point of a variant decides it, an axis if it
-is a condition, an option of each config if it is a constant.
+does not give becomes an entry of `bind` if the point of a variant decides it, an axis if it is a condition, and an
+option of each config if it is a constant.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from .kinds import value_kind
 
 
 def with_kernels(manifest: Manifest, op: str, kernels: Sequence[KernelSource]) -> Manifest:
-    """The manifest with what the kernel of each launch of an op says of it. Raises `ManifestError`."""
+    """Return the manifest, with an op completed from the decorators of its kernels. Raises `ManifestError`."""
     spec = manifest.spec.ops[op]
     configs: dict[str, tuple[ConfigSpec, ...]] = {}
     for index, (launch, kernel) in enumerate(zip(spec.launches, kernels, strict=True)):
@@ -59,7 +59,7 @@ def _config(manifest: Manifest, op: str, index: int, number: int, config: TunedC
 
 
 class _Taking:
-    """Takes the heuristics of one launch's kernel into an op."""
+    """Adds the heuristics of one launch's kernel to an op."""
 
     def __init__(
         self,
@@ -95,7 +95,7 @@ class _Taking:
             axis = AxisSpec(values=[False, True], pick=value.text)
             return self._spec.model_copy(update={"constexprs": {**self._spec.constexprs, name: axis}})
         written = f"constexprs: {{{name}: {{values: [...], pick: {value.text!r}}}}}"
-        raise self._error(heuristic, f"has another value for each call. Say which are compiled: `{written}`")
+        raise self._error(heuristic, f"differs from call to call. List the values to compile: `{written}`")
 
     def _with_option(self, heuristic: Heuristic, value: Expression) -> OpSpec:
         try:
@@ -114,10 +114,10 @@ class _Taking:
         return self._spec.model_copy(update={"launches": launches})
 
     def _value(self, heuristic: Heuristic) -> Expression:
-        """The heuristic's expression with what each argument of the kernel is in the op."""
+        """Return the heuristic's expression, with each argument of the kernel replaced by what it is in the op."""
         function = heuristic.function
         if not function.expression:
-            raise self._error(heuristic, f"is not an expression: {function.reason}. Say what it is")
+            raise self._error(heuristic, f"is not an expression: {function.reason}. Bind it")
         try:
             tree = _Substitution(self, heuristic).visit(ast.parse(function.expression, mode="eval").body)
             return parse(ast.unparse(tree))
@@ -147,17 +147,17 @@ class _Taking:
         default = next((item for item in self._kernel.parameters if item.name == name and item.has_default), None)
         if default is not None and not isinstance(default.default, NotPlain | tuple):
             return _tree(NULL if default.default is None else literal(default.default))
-        raise self._error(heuristic, f"depends on {name}, and the op says nothing of that. Say what it is")
+        raise self._error(heuristic, f"depends on {name}, which the op does not define. Bind it")
 
     def constant(self, heuristic: Heuristic, name: str) -> ast.expr | None:
-        """The value that all configs have for a name; None if no config has it."""
+        """Return the value that all configs have for a name; None if no config has it."""
         values = {config.blocks[name] for config in (*self._configs, *self._laid) if name in config.blocks}
         if len(values) > 1 or (values and not all(name in config.blocks for config in self._configs)):
-            raise self._error(heuristic, f"depends on {name}, which differs by config. Say what it is")
+            raise self._error(heuristic, f"depends on {name}, which differs by config. Bind it")
         return _tree(literal(values.pop())) if values else None
 
     def is_there(self, tensor: str) -> bool:
-        """Tell whether every call has an argument, as all have but optional tensors."""
+        """Return True if every call has the tensor: it is not optional."""
         spec = self._spec.tensors.get(tensor)
         return spec is None or (not spec.optional and spec.when == "")
 
@@ -188,14 +188,14 @@ class _Taking:
         place = f" ({file}:{function.line})" if function.file else ""
         where = ("ops", self._op, "launches", self._index, "kernel")
         text = " ".join(function.source.split())
-        bound = f": `bind: {{{heuristic.name}: ...}}`" if message.endswith("Say what it is") else ""
+        bound = f": `bind: {{{heuristic.name}: ...}}`" if message.endswith("Bind it") else ""
         return self._manifest.error(
             where, f"op '{self._op}': the heuristic {heuristic.name} = `{text}`{place} {message}{bound}"
         )
 
 
 class _Substitution(ast.NodeTransformer):
-    """Puts what arguments are in the op in their place."""
+    """Replaces names of arguments by what they are in the op."""
 
     def __init__(self, taking: _Taking, heuristic: Heuristic):
         self._taking, self._heuristic = taking, heuristic
@@ -204,7 +204,7 @@ class _Substitution(ast.NodeTransformer):
         return self._taking.meaning(self._heuristic, node.id)
 
     def visit_Call(self, node: ast.Call) -> ast.expr:
-        """Functions keep their names; of `null`, and of a tensor that is always there, `given` is known."""
+        """Keep names of functions, and evaluate `given` for `null` and for tensors that are always present."""
         assert isinstance(node.func, ast.Name)
         arguments = [self.visit(argument) for argument in node.args]
         if node.func.id == "given":
@@ -215,7 +215,7 @@ class _Substitution(ast.NodeTransformer):
 
 
 class _ConfigNames(ast.NodeTransformer):
-    """Puts the constants of configs in the place of their names, in what a parameter is bound to."""
+    """Replaces names of configs' constants by their values, in the binding of a parameter."""
 
     def __init__(self, taking: _Taking, heuristic: Heuristic):
         self._taking, self._heuristic = taking, heuristic

@@ -13,12 +13,12 @@ _RANK = (bool, int, float, str)
 
 
 def value_kind(value: Expression, names: Mapping[str, type]) -> type:
-    """`bool`, `int`, `float` or `str`; of branches that differ, the widest. Every name must be in `names`."""
+    """Return `bool`, `int`, `float` or `str`; if branches differ, the widest. Every name must be in `names`."""
     return _kind(value.tree, names)
 
 
 def with_derived_kinds(names: Names, op: records.Op) -> Names:
-    """`names` with the type of each derived number, which is that of its value."""
+    """Return `names`, and the type of each derived number."""
     kinds = dict(names)
     for item in op.derived:
         kinds[item.name] = value_kind(parse(item.value), kinds)

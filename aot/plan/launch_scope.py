@@ -1,4 +1,4 @@
-"""The scope of one launch's values: names, tensors, and what each variant decides about them."""
+"""The scope in which parameters of one launch are bound: names, tensors, and values that each variant decides."""
 
 from __future__ import annotations
 
@@ -29,8 +29,10 @@ from .layouts import planned_layout
 
 @dataclass(frozen=True)
 class LaunchScope:
-    """Reads the expressions that parameters of one launch's kernel are bound to. Every error is a `ManifestError` at
-    the place where the manifest binds the parameter that is named."""
+    """Reads the expressions that parameters of a launch's kernel are bound to.
+
+    Every error is a `ManifestError` at the place where the manifest binds the parameter.
+    """
 
     manifest: Manifest
     op: records.Op
@@ -42,7 +44,7 @@ class LaunchScope:
 
     @cached_property
     def by_name(self) -> Callable[[str], str | None]:
-        """The expression that a parameter's name stands for; None where it stands for nothing."""
+        """Return the expression that a parameter's name means; None if it means nothing."""
         return cache(self._find_by_name)
 
     def _find_by_name(self, name: str) -> str | None:
@@ -57,7 +59,7 @@ class LaunchScope:
             if name.startswith(prefix) and name.removeprefix(prefix) in dims:
                 found.append(f"stride({tensor.name}, {name.removeprefix(prefix)})")
         if len(found) > 1:
-            raise self.error(("kernel",), f"kernel parameter '{name}' may be {' or '.join(found)}: say which in `bind`")
+            raise self.error(("kernel",), f"kernel parameter '{name}' may be {' or '.join(found)}: name one in `bind`")
         return found[0] if found else None
 
     @cached_property
@@ -66,7 +68,7 @@ class LaunchScope:
 
     @cached_property
     def numbers(self) -> Numbers:
-        """A choice that is bound to a parameter is its number."""
+        """Numbers of choices, which are bound in their place."""
         return choice_numbers(self.manifest.spec.ops[self.op.name].scalars)
 
     @cached_property
@@ -109,7 +111,7 @@ class LaunchScope:
         self._sound.add(value.text)
 
     def _meant(self, name: str) -> str:
-        """A name that is close, of all that may be bound; else those that the op has, without the architecture's."""
+        """Suggest a similar name, out of all that may be bound; if there is none, list the op's own names."""
         every = [*self.tensors, *self.spaces, *self.names]
         close = nearest(name, every)
         return close if "did you mean" in close else nearest(name, [n for n in every if n not in EXPRESSION_NAMES])
@@ -122,7 +124,7 @@ class LaunchScope:
             raise self.error(self.place(name), f"parameter '{name}': {error}") from None
 
     def constant(self, value: Expression, name: str, known: Mapping[str, Any]) -> Any:
-        """The value where the point of a variant decides it, else `UNKNOWN`."""
+        """Return the value if the point of a variant decides it, else `UNKNOWN`."""
         try:
             constant = partial_value(value, known)
         except ExpressionError as error:
@@ -132,18 +134,20 @@ class LaunchScope:
         return constant
 
     def built(self, text: str, name: str, known: Mapping[str, Any]) -> Any:
-        """The value of an expression that a variant decides."""
+        """Return the value of an expression that a variant must decide."""
         value = self.chosen(self.parse(text, name), name, known)
         if value.text == NULL:
             return None
         self.check_names(value, name)
         constant = self.constant(value, name, known)
         if constant is UNKNOWN:
-            raise self.error(self.place(name), f"'{value.text}' is not known at build, but '{name}' is a constexpr")
+            raise self.error(
+                self.place(name), f"'{value.text}' is not known when a variant is built, but '{name}' is a constexpr"
+            )
         return constant
 
     def dtype(self, text: str, name: str, known: Mapping[str, Any]) -> Dtype:
-        """The dtype of that name, or that an expression names."""
+        """Return the dtype with this name, or that an expression gives."""
         is_name = text.isidentifier() and text not in self.names
         dtype = text if is_name else self.built(text, name, known)
         if dtype not in DTYPES:
@@ -155,14 +159,14 @@ class LaunchScope:
         return Dtype(DTYPES[dtype].triton)
 
     def layout(self, text: str, name: str, known: Mapping[str, Any], options: Mapping[str, Any]) -> Layout:
-        """The layout of Gluon that a text is."""
+        """Return the Gluon layout that a text spells."""
         try:
             return planned_layout(text, lambda value: self.built(value, name, known), options)
         except ValueError as error:
             raise self.error(self.place(name), f"parameter '{name}': {error}") from None
 
     def chosen(self, value: Expression, name: str, known: Mapping[str, Any]) -> Expression:
-        """The branch of a conditional that a variant has, where that is decided when it is built."""
+        """Return the branch of a conditional that a variant takes, which must be decided when it is built."""
         for test in tests(value):
             self.check_names(test, name)
         try:
@@ -179,7 +183,7 @@ class LaunchScope:
         return value
 
     def place(self, name: str) -> tuple[Key, ...]:
-        """The place where the manifest binds a parameter or member: in `bind`, or at the kernel."""
+        """Return the place where the manifest binds a parameter or member: in `bind`, or at the kernel."""
         head, _, last = name.rpartition(".")
         if last.isdigit() and isinstance(self.launch.bind.get(head), list):
             return ("bind", head, int(last))

@@ -1,4 +1,4 @@
-"""Layouts of Gluon that are bound to constexpr parameters, written as in Python, with expressions for numbers."""
+"""Gluon layouts bound to constexpr parameters, spelled as in Python, with expressions for numbers."""
 
 from __future__ import annotations
 
@@ -11,12 +11,11 @@ from aot_runtime.contract.expressions import nearest, syntax_tree
 
 
 def planned_layout(text: str, value_of: Callable[[str], Any], options: Mapping[str, Any]) -> Layout:
-    """A layout whose every expression is replaced by its value.
+    """Return a layout with every expression replaced by its value.
 
     Args:
-        text: as `BlockedLayout([1, 4], [8, warp_size // 8], [num_warps, 1], [1, 0])`; `gl.` before a name is passed
-            over.
-        value_of: the value of an expression.
+        text: such as `BlockedLayout([1, 4], [8, warp_size // 8], [num_warps, 1], [1, 0])`; a prefix `gl.` is ignored.
+        value_of: returns the value of an expression.
         options: compiler options, which may be named in expressions.
 
     Raises:
@@ -30,12 +29,12 @@ def planned_layout(text: str, value_of: Callable[[str], Any], options: Mapping[s
         ) from None
     tree = _Options(options).visit(tree)
     if not isinstance(tree, ast.Call):
-        raise ValueError(f"'{text}' is not a layout; these are: {', '.join(LAYOUTS)}")
+        raise ValueError(f"'{text}' is not a layout; layouts are: {', '.join(LAYOUTS)}")
     return Layout(ast.unparse(_layout(tree, value_of)))
 
 
 class _Options(ast.NodeTransformer):
-    """Puts the values of compiler options in place of their names."""
+    """Replaces names of compiler options by their values."""
 
     def __init__(self, options: Mapping[str, Any]):
         self._options = options
@@ -47,9 +46,9 @@ class _Options(ast.NodeTransformer):
 def _layout(call: ast.Call, value_of: Callable[[str], Any]) -> ast.expr:
     name = ast.unparse(call.func).rpartition(".")[2]
     if name not in LAYOUTS:
-        raise ValueError(f"'{name}' is not a layout of Gluon{nearest(name, LAYOUTS)}")
+        raise ValueError(f"'{name}' is not a Gluon layout{nearest(name, LAYOUTS)}")
     if any(isinstance(argument, ast.Starred) for argument in call.args) or not all(key.arg for key in call.keywords):
-        raise ValueError(f"the arguments of '{name}' are written out, with no *")
+        raise ValueError(f"the arguments of '{name}' must be written out, without *")
     return ast.Call(
         ast.Name(name),
         [_argument(argument, value_of) for argument in call.args],

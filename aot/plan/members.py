@@ -26,7 +26,7 @@ NO_DIM = "none"
 
 @dataclass(frozen=True)
 class Absent:
-    """The constant of a member of a tuple that stands for nothing."""
+    """The constant of a member of an absent tuple."""
 
     constant: Any
 
@@ -38,7 +38,7 @@ Given = Expr | BindSpec | list[Expr | BindSpec | None] | None
 
 
 class MemberError(ValueError):
-    """A member is bound to nothing, or to what it cannot be."""
+    """A member is not bound, or bound to an invalid value."""
 
 
 def member_values(
@@ -47,7 +47,7 @@ def member_values(
     tensors: Mapping[str, records.Tensor],
     by_name: Callable[[str], str | None],
 ) -> dict[str, Value]:
-    """The value of each member, by its path. Raises `MemberError`.
+    """Return the value of each member, by its path. Raises `MemberError`.
 
     Args:
         bind: the launch's `bind`.
@@ -65,7 +65,7 @@ def member_values(
     if given is not None and target not in tensors:
         raise MemberError(
             f"parameter '{parameter.name}' is a tuple of {_fields(parameter)}, and '{target}' is not a tensor: bind it "
-            f"to a tensor, to a function, or its members by themselves"
+            f"to a tensor or a function, or bind its members one by one"
         )
     strides = _strides(parameter, tensors[target], dims, bind) if target in tensors else {}
     values: dict[str, Value] = {}
@@ -82,19 +82,19 @@ def member_values(
 
 
 def as_value(given: Given) -> Value:
-    """The value of an entry of `bind`: a tuple if it is a list, nothing if it is null."""
+    """Return the value of an entry of `bind`: a tuple for a list, `Absent` for null."""
     if isinstance(given, list):
         return tuple(map(as_value, given))
     return Absent(None) if given is None else given
 
 
 def is_member(parameter: Parameter) -> bool:
-    """Tell whether a name is a member or an element of a tuple."""
+    """Return True if a name is that of a member or an element of a tuple."""
     return "." in parameter.name
 
 
 def length_fault(parameter: Parameter, count: int) -> str:
-    """The reason why the kernel cannot take so many elements; empty if it can."""
+    """Return why the kernel cannot take this number of elements; empty if it can."""
     use = parameter.unpacked
     if use is None or use.least <= count <= (count if use.most is None else use.most):
         return ""
@@ -103,7 +103,7 @@ def length_fault(parameter: Parameter, count: int) -> str:
 
 
 def not_a_tuple(parameter: Parameter) -> str:
-    """The error for a parameter that the kernel takes apart and that is bound to one value."""
+    """Return the error for a parameter that the kernel unpacks but that is bound to a single value."""
     assert parameter.unpacked is not None
     return f"is a tuple to the kernel, `{parameter.unpacked.text}`: bind it to a list of its elements"
 
@@ -120,23 +120,24 @@ def _by_position(parameter: Parameter, given: list[Expr | BindSpec | None]) -> d
 def _of_function(parameter: Parameter, given: BindSpec) -> dict[str, Value]:
     if [member.field for member in parameter.members] != [FUNCTION, OPERANDS]:
         raise MemberError(
-            f"parameter '{parameter.name}' is bound to '{given.function}', but it is a tuple of {_fields(parameter)}: "
-            f"one of {FUNCTION} and {OPERANDS} is needed"
+            f"parameter '{parameter.name}' is bound to '{given.function}', which only a tuple of {FUNCTION} and "
+            f"{OPERANDS} can take; it is a tuple of {_fields(parameter)}"
         )
     function, operands = parameter.members
     return {function.name: str(given.function), operands.name: tuple(given.operands)}
 
 
 def _with_defaults(parameter: Parameter, values: dict[str, Value]) -> dict[str, Value]:
-    """The values, and those of members that nothing binds; all absent if there are none, and there may be none."""
+    """Add the defaults of members that nothing binds. With none bound and a default for the tuple, all are absent."""
     if not values and parameter.has_default:
         return {member.name: _absent(member) for member in parameter.members}
     for member in parameter.members:
         if member.name not in values:
             if not member.has_default:
                 raise MemberError(
-                    f"member '{member.field}' of parameter '{parameter.name}' is not bound: the op has nothing of that "
-                    f"name, and `bind` does not name '{member.name}'"
+                    f"member '{member.field}' of parameter '{parameter.name}' is not bound: the op has nothing with "
+                    "this "
+                    f"name, and `bind` does not list '{member.name}'"
                 )
             values[member.name] = _default(member)
     return {member.name: values[member.name] for member in parameter.members}
@@ -160,7 +161,7 @@ def _default(member: Parameter) -> Absent:
 def _strides(
     parameter: Parameter, tensor: records.Tensor, dims: Sequence[str | int] | None, bind: Mapping[str, Any]
 ) -> dict[str, str]:
-    """The stride that each `stride_<dim>` is, by `dims`, else by the dims' names, else by their order."""
+    """Return the stride for each `stride_<dim>`: by `dims`, else by the names of the dims, else by their order."""
     members = [member for member in parameter.members if member.field.startswith(STRIDE)]
     names = [member.field.removeprefix(STRIDE) for member in members]
     extents = [dim.extent for dim in tensor.shape]
@@ -179,8 +180,8 @@ def _strides(
         )
         raise MemberError(
             f"member '{wrong.field}' of parameter '{parameter.name}' is not a stride of '{tensor.name}' "
-            f"[{', '.join(extents)}], and the strides {', '.join(names)} are not its dims in order: say which dims "
-            f"they are, `bind: {{{parameter.name}: {{dims: [...]}}}}`"
+            f"[{', '.join(extents)}], and the strides {', '.join(names)} are not its dims in order: list the "
+            f"dims, `bind: {{{parameter.name}: {{dims: [...]}}}}`"
         )
     return {
         member.name: "0" if dim == NO_DIM else f"stride({tensor.name}, {dim})"

@@ -18,11 +18,11 @@ from aot_runtime.errors import AotError, ExpressionError
 from .contract import innermost_of, presence_of
 
 MAX_STEPS = 20_000
-"""Points, and parts of points, that are looked at in an op; of the largest shipped one there are 642."""
+"""Maximum number of points, and parts of points, that are examined for an op. The largest shipped op has 642."""
 
 
 class TooManyPointsError(AotError):
-    """The axes of an op have more combinations than can be gone through."""
+    """The axes of an op have too many combinations to enumerate."""
 
 
 @dataclass(frozen=True)
@@ -46,7 +46,7 @@ class VariantSpec:
 
     @property
     def label(self) -> str:
-        """A readable name, e.g. `flash_attention[T=float16, HEAD_DIM=64, …] aligned`."""
+        """Readable name, such as `flash_attention[T=float16, HEAD_DIM=64, …] aligned`."""
         point = ", ".join(f"{name}={value}" for name, value in self.point)
         return f"{self.op}[{point}] {'aligned' if self.aligned else 'general'} config {self.config}"
 
@@ -60,9 +60,9 @@ class Enumeration:
 
 
 def enumerate_variants(op: records.Op, spec: OpSpec, arch: str) -> Enumeration:
-    """Every variant that a call can reach and no `exclude` or `deny` leaves out, in a stable order.
+    """Return every variant that a call can reach and that no `exclude` or `deny` removes, in a stable order.
 
-    Raises `ExpressionError` where an expression has no value at some point (a division by zero), `TooManyPointsError`.
+    Raises `ExpressionError` if an expression has no value at some point (a division by zero), and `TooManyPointsError`.
     """
     search = _Search(op, spec)
     launches = _Launches(op, spec)
@@ -81,7 +81,7 @@ def enumerate_variants(op: records.Op, spec: OpSpec, arch: str) -> Enumeration:
 
 
 class _Condition:
-    """An expression whose values are remembered: few of the names at a point matter to it."""
+    """An expression that caches its values by the few names that it depends on."""
 
     def __init__(self, text: str):
         self._expression = parse(text)
@@ -89,7 +89,7 @@ class _Condition:
         self._values: dict[tuple[Any, ...], Any] = {}
 
     def value(self, known: Mapping[str, Any]) -> Any:
-        """The value where `known` decides it, else `UNKNOWN`. Raises `ExpressionError`."""
+        """Return the value if `known` decides it, else `UNKNOWN`. Raises `ExpressionError`."""
         key = tuple([known.get(name, UNKNOWN) for name in self.reads])
         if key not in self._values:
             self._values[key] = partial_value(self._expression, known)
@@ -98,7 +98,7 @@ class _Condition:
 
 @dataclass(frozen=True)
 class _Answer:
-    """The answer of a point to `given`, `innermost` or `elsize`, once it has the values `needs`."""
+    """The answer of a point to `given`, `innermost` or `elsize`, which needs the values of `needs`."""
 
     name: str
     needs: frozenset[str]
@@ -106,7 +106,7 @@ class _Answer:
 
 
 class _Search:
-    """Looks for the points of an op's axes, axis by axis: what few values exclude already is not gone into."""
+    """A search for the points of an op's axes, axis by axis, which prunes combinations as early as possible."""
 
     def __init__(self, op: records.Op, spec: OpSpec):
         self.axes: dict[str, tuple[records.Value, ...]] = {**op.dtypes, **{axis.name: axis.values for axis in op.axes}}
@@ -117,7 +117,7 @@ class _Search:
         self._steps = 0
 
     def points(self) -> Iterator[tuple[bool, dict[str, Any]]]:
-        """(whether aligned, all that is known) of each point that a call can reach on some architecture."""
+        """Yield (aligned, known values) of each point that a call can reach on some architecture."""
         for specialisation in self._specialisations:
             aligned = specialisation == "aligned"
             for known in self._below(0, {"aligned": aligned}):
@@ -125,14 +125,16 @@ class _Search:
                     yield aligned, known
 
     def reachable(self, known: Mapping[str, Any]) -> bool:
-        """Tell whether `pick` can give this point: a pick that the rest of the point decides must agree."""
+        """Return True if `pick` can give this point: a pick that the rest of the point decides must agree."""
         return all(_agrees(axis, pick, known) for axis, pick in self._picks)
 
     def _below(self, depth: int, known: dict[str, Any]) -> Iterator[dict[str, Any]]:
         level = self._levels[depth]
         self._steps += 1
         if self._steps > MAX_STEPS:
-            raise TooManyPointsError(f"its axes have over {MAX_STEPS} combinations; it needs fewer, or more `exclude`")
+            raise TooManyPointsError(
+                f"its axes have more than {MAX_STEPS} combinations; use fewer values, or more `exclude`"
+            )
         known |= {answer.name: answer.value(known) for answer in level.answers}
         if not level.possible(known):
             return
@@ -144,7 +146,7 @@ class _Search:
             yield from self._below(depth + 1, {**known, name: value})
 
     def _make_levels(self, answers: list[_Answer]) -> list[_Level]:
-        """The knowledge gained once the first 0, 1, 2, … axes have a value."""
+        """Make the level reached when the first 0, 1, 2, … axes have a value."""
         levels = []
         assigned: set[str] = set()
         for depth in range(len(self.axes) + 1):
@@ -168,15 +170,16 @@ class _Search:
 
 @dataclass(frozen=True)
 class _Level:
-    """Knowledge gained with one more axis: answers, and the conditions that read the axis or an answer."""
+    """The answers and conditions that become known with one more axis."""
 
     answers: list[_Answer]
     excluded: list[_Condition]
     picks: list[tuple[records.Axis, _Condition]]
 
     def possible(self, known: Mapping[str, Any]) -> bool:
-        """Tell whether no known condition leaves out the points that have it. A condition without a value may get one
-        later, or be guarded by another condition; whole points decide that."""
+        """Return True unless a known condition excludes the points below. A condition without a value may get one
+        later, or be guarded by another condition; it is decided for whole points.
+        """
         try:
             return not any(_truth(item.value(known)) for item in self.excluded) and all(
                 _agrees(axis, pick, known) for axis, pick in self.picks
@@ -195,7 +198,7 @@ def _agrees(axis: records.Axis, pick: _Condition, known: Mapping[str, Any]) -> b
 
 
 def _answers(op: records.Op) -> list[_Answer]:
-    """`given` and `innermost` of the tensors that axes are picked by, and `elsize`."""
+    """Return the answers to `given` and `innermost` for tensors that pick axes, and to `elsize`."""
     decides = {axis.pick: axis.name for axis in op.axes if axis.rule == "equal"}
     return [
         *(
@@ -219,7 +222,7 @@ def _size(name: str, dtype: str, op: records.Op) -> _Answer:
 
 
 def _innermost(tensor: records.Tensor, dim: int, decides: Mapping[str, str]) -> _Answer:
-    """The answer to `innermost`: axes decide it for every candidate dim but the last."""
+    """Return the answer to `innermost`: axes decide it for every candidate dim except the last."""
     name = query_name("innermost", tensor.name, str(dim))
     if innermost_of(tensor, dim) in decides:
         return _yes(name, decides[innermost_of(tensor, dim)])
@@ -239,9 +242,9 @@ class _Launches:
     def variants(
         self, known: dict[str, Any], decided: dict[str, Any], point: dict[str, records.Value], aligned: bool
     ) -> Iterator[VariantSpec]:
-        """A variant for each launch of a point, and for each of its configs that some call may be given.
+        """Return the variants of a point: one for each launch and each of its configs that a call may get.
 
-        decided: what is known that is so in every call. known: what is compiled in, too.
+        decided: values that are the same in every call. known: these, and values that are compiled in.
         """
         for index, (launched, configs) in enumerate(zip(self._whens, self._configs, strict=True)):
             if launched.value(decided) is False:
@@ -261,7 +264,7 @@ class _Launches:
                     break
 
     def _options(self, config: records.Config, constants: Mapping[str, Any]) -> tuple[tuple[str, Any], ...] | None:
-        """The compiler options of a config at a point, overrides applied; None where one denies it."""
+        """Return the compiler options of a config at a point, with overrides applied; None if one denies it."""
         known = {**constants, "config": config.name}
         effects = [item for item, when in self._overrides if _truth(when.value(known))]
         if any(item.deny for item in effects):

@@ -87,7 +87,7 @@ class Closures:
         return ""
 
     def _fill_scope(self, module: SourceModule, signature: Mapping[str, frozenset[str]]) -> None:
-        """Bring the globals of a module's jit functions up to date, for one whose signature reads these attributes."""
+        """Update the globals of a module's jit functions, for one whose signature reads these attributes."""
         for name, value in module.names.items():
             known = type(value).__module__ != "typing"  # Triton refuses to read what annotations are made of
             module.scope[name] = without_tuners(value) if known else Missing(name, frozenset())
@@ -99,7 +99,7 @@ class Closures:
             module.scope[name] = Missing(self._text(name, error), taken)
 
     def _text(self, name: str, error: BaseException) -> str:
-        return f"{name!r}, which is not there: {described(error)}{self._place(error.__traceback__)}"
+        return f"{name!r}, which is not available: {described(error)}{self._place(error.__traceback__)}"
 
     def _uses_of(self, read: Read, scope: dict[str, Any]) -> Iterator[_Use]:
         value = scope.get(read.path[0])
@@ -122,8 +122,9 @@ class Closures:
             yield _Use(read.line, read.certain and read.called and callee is value, callee)
 
     def _check(self, function: JITCallable, callers: tuple[_Call, ...], sound: set[int], certain: bool = True) -> None:
-        """Hold a function with these callers, and all that it surely calls, to what they read; or else only, and with
-        all that it may call, to having no circle."""
+        """Check a function with these callers: for missing globals in code that is always reached, and for cycles in
+        everything that it may call.
+        """
         for use in self._uses.get(id(function), ()):
             if certain and use.certain and use.fault:
                 raise KernelFileError(f"{self._where(function, use.line)}: {function.__name__!r} reads {use.fault}")
@@ -139,7 +140,7 @@ class Closures:
         first = next(index for index, (caller, _) in enumerate(steps) if caller is last)
         calls = ", ".join(f"{caller.__name__!r} at {self._where(caller, line)}" for caller, line in steps[first:])
         raise KernelFunctionError(
-            f"a jit function cannot call itself, directly or not, as calls are replaced by what they call: {calls}"
+            f"a jit function cannot call itself, directly or indirectly, because all calls are inlined: {calls}"
         )
 
     def _where(self, function: JITCallable, line: int) -> str:

@@ -29,7 +29,8 @@ class GluonSource(GluonASTSource):
             name = names[0]
             maker = _OWNERS[name.partition(".")[0]].vendor
             raise ValueError(
-                f"{_place(str(module), name)}error: '{name}' is an operation of {maker} GPUs, which this target is not"
+                f"{_place(str(module), name)}error: '{name}' is an operation of {maker} GPUs, and this target is not "
+                "one"
             )
         return module
 

@@ -109,12 +109,12 @@ def _values(function: Any) -> Callable[[str], Any]:
 def _translated(node: ast.Lambda | ast.FunctionDef, scope: Callable[[str], Any]) -> str:
     parameters = [item.arg for item in node.args.args]
     if len(parameters) != 1:
-        raise UntranslatableError("it does not take the arguments of a call as one dict")
+        raise UntranslatableError("it does not take the arguments of a call as a single dict")
     body = node.body
     if isinstance(node, ast.FunctionDef):
         statements = [item for item in node.body if not _is_text(item)]
         if len(statements) != 1 or not isinstance(statements[0], ast.Return) or statements[0].value is None:
-            raise UntranslatableError("it is more than one `return`")
+            raise UntranslatableError("it is more than a single `return`")
         body = statements[0].value
     assert isinstance(body, ast.expr)
     return translated(body, parameters[0], scope)
@@ -189,7 +189,7 @@ class _Translation:
     def _named(self, node: ast.expr) -> ast.expr:
         if name := self._argument(node):
             return ast.Name(name)
-        raise UntranslatableError(f"`{ast.unparse(node)}` is no argument")
+        raise UntranslatableError(f"`{ast.unparse(node)}` is not an argument")
 
     def _known(self, function: ast.expr) -> str:
         """The name of a function (`triton.cdiv`, `min`) in the language; empty if it has none."""

@@ -21,13 +21,13 @@ def installed_folders() -> tuple[Path, ...]:
 
 
 class ImportPaths:
-    """Finder of a project's modules, which are files or folders without an `__init__.py`."""
+    """Finder of a project's modules: files, and folders with or without an `__init__.py`."""
 
     def __init__(self, root: Path):
         self.root = root
 
     def base(self, path: Path) -> Path:
-        """The folder from which dotted names lead to a module: the one above its topmost package, else the root."""
+        """Return the folder where a module's dotted name starts: the one above its topmost package, else the root."""
         folder = path.parent
         if not is_file(folder / "__init__.py"):
             return self.root if path.is_relative_to(self.root) else folder
@@ -36,20 +36,21 @@ class ImportPaths:
         return folder
 
     def name(self, path: Path) -> str:
-        """The dotted name of a module, which hides no module of Python's, of Triton's or of ours."""
+        """Return the dotted name of a module, which never hides a module of Python, Triton or this project."""
         parts = path.relative_to(self.base(path)).parts
         dotted = ".".join(parts[:-1] if parts[-1:] == ("__init__.py",) else (*parts[:-1], *_stem(parts[-1:])))
         top = dotted.partition(".")[0]
         return f"_{dotted}" if not top or top in sys.stdlib_module_names or top in NEVER_OWN else dotted
 
     def relative(self, importer: Path, level: int, parts: Sequence[str]) -> Path | None:
-        """The module that `from ...a.b import c` in a file means, with as many dots as the level."""
+        """Return the module that `from ...a.b import c` means in a file. level: number of dots."""
         folder = importer.parents[level - 1] if level <= len(importer.parents) else None
         return folder and (_find(folder, parts) if parts else _package(folder))
 
     def own(self, parts: Sequence[str], importer: Path | None) -> Path | None:
-        """The module of an absolute import that comes before any installed one: it is in a package of the project, or
-        below the folder that the importing file is in."""
+        """Return the module of an absolute import that precedes installed ones: in a package of the project, or below
+        the importing file's folder.
+        """
         if parts[0] in NEVER_OWN:
             return None
         bases = [self.base(importer)] if importer else []
@@ -64,7 +65,9 @@ class ImportPaths:
         return None
 
     def fallback(self, parts: Sequence[str], importer: Path | None) -> Path | None:
-        """The module of an absolute import that nothing installed answers: in a folder above the importing file."""
+        """Return the module of an absolute import that no installed package satisfies: in a folder above the importing
+        file.
+        """
         if parts[0] in NEVER_OWN:
             return None
         found = (_find(base, parts) for base in self._above(importer))
@@ -80,13 +83,13 @@ class ImportPaths:
 
     @staticmethod
     def _top(path: Path, base: Path) -> str | None:
-        """The first part of the dotted name of a module, from a folder that it is below."""
+        """Return the first part of a module's dotted name, counted from a folder above it."""
         parts = path.relative_to(base).parts if path.is_relative_to(base) else ()
         return parts[0] if len(parts) > 1 else None
 
 
 def submodule(package: Path, name: str) -> Path | None:
-    """The module of a name in a package: its `__init__.py`, or its folder."""
+    """Return the module of a name in a package: its file, its `__init__.py`, or its folder."""
     folder = package.parent if package.name == "__init__.py" else package
     return _find(folder, [name]) if is_folder(folder) else None
 

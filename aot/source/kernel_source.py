@@ -193,7 +193,7 @@ def _plain(default: Any) -> Any:
         case None | bool():
             return value
         case int() if value.bit_length() > 64:
-            return NotPlain("a number of over 64 bits")
+            return NotPlain("a number of more than 64 bits")
         case int():  # of an enumeration: its class is known to the kernel's process alone
             return int.__int__(value)
         case float():

@@ -13,10 +13,10 @@ class MissingError(KernelFileError):
 
 
 class AbsentError(AttributeError):
-    """A module, or a missing global, has no attribute of a name. Triton asks for attributes when it hashes.
+    """A module, or a missing global, lacks an attribute. Triton reads attributes when it hashes.
 
     Attributes:
-        cause: the error of the statement that was to bind it; None where there is no such statement.
+        cause: the error of the statement that should have bound it; None if there is no such statement.
     """
 
     def __init__(self, text: str, cause: BaseException | None = None):

@@ -13,7 +13,7 @@ from triton._C.libtriton import ir, passes
 from triton.compiler import ASTSource
 
 Hints = Mapping[int, Sequence[tuple[str, int]]]
-"""Argument at run time, by its position → what it is promised to be."""
+"""Position of a run-time argument → its hints."""
 
 
 class PointerSource(ASTSource):
@@ -47,7 +47,7 @@ class PointerSource(ASTSource):
 
 
 def _body(module: Any) -> Any:
-    """The block that a kernel begins with: that of one of its outermost operations, once its helpers are inlined."""
+    """Return a kernel's first block. Its helpers are inlined."""
     kernel, blocks = module.get_entry_func_name(), []
 
     def visit(op: Any) -> None:

@@ -157,7 +157,7 @@ class Project:
         with self._assumed_driver():
             found = self._defined(source, function)
         module = self._module(self.root / source)
-        with self._assumed_driver(), self._reported(source, f"what is around {function!r}"):
+        with self._assumed_driver(), self._reported(source, f"the decorators of {function!r}"):
             return module.tuned(function, found)
 
     def reference(self, source: str, function: str) -> Any:
@@ -234,7 +234,7 @@ class Project:
     # Modules
 
     def _module(self, path: Path) -> SourceModule:
-        """The module of a file, or of a folder without `__init__.py`; none of its statements is run for that."""
+        """Return the module of a file, or of a folder without `__init__.py`, without running statements."""
         path = Path(os.path.normpath(path))
         if path not in self._by_path:
             self._add(path)
@@ -278,8 +278,9 @@ class Project:
         sys.modules[name] = module
 
     def _import(self, importer: SourceModule, name: str, names: tuple[str, ...] | None, level: int) -> ModuleType:
-        """Import for a statement of a module: the module of a dotted name if names are taken of it, which it then has;
-        else the first package of the name."""
+        """Import for a statement of a module. Returns the module of a dotted name, with the imported names if there are
+        any; otherwise the first package of the name.
+        """
         parts = name.split(".") if name else []
         if level:
             path = self._paths.relative(importer.path, level, parts)
@@ -310,15 +311,17 @@ class Project:
         return self._module(path).module if path else None
 
     def find_spec(self, name: str, path: Sequence[str] | None, target: ModuleType | None = None) -> ModuleSpec | None:
-        """Find a module for what imports by a computed name, as a finder of Python's."""
+        """Find a module that is imported by a computed name (the protocol of Python's finders)."""
         if name not in self._by_name:
             file = self._paths.own(name.split("."), None) or self._paths.fallback(name.split("."), None)
             return self._module(file).module.__spec__ if file else None
         return self._by_name[name].module.__spec__
 
     def _name_files_by_root(self) -> None:
-        """Make functions name their file from the project root (Triton's own: from site-packages): the name goes into
-        messages and line tables, which must not depend on the folder that a project happens to be in."""
+        """Make file names of functions relative to the project root (of Triton's own: to site-packages).
+
+        Messages and line tables contain the names, and must not depend on the project's folder.
+        """
         from triton.language import standard
         from triton.runtime.jit import JITFunction, _triton_jit_function_registry
 
@@ -350,7 +353,7 @@ class _Loader(Loader):
 
 
 def _nearest(module: SourceModule, function: str) -> str:
-    """The jit functions of a file, or those whose names are near to one that is not there."""
+    """List the jit functions of a file whose names are similar to a missing one, or else all."""
     names = jit_names(module.tree)
     near = get_close_matches(function, names, cutoff=0.5) or names
     if not names:

@@ -66,7 +66,7 @@ class Closure:
 
     Attributes:
         files: path from the project's root → digest, of each file of the project.
-        packages: (top-level module, version) of what is installed: "" where no distribution says a version.
+        packages: (top-level module, version) of installed packages; "" for an unknown version.
     """
 
     files: tuple[tuple[str, str], ...]
@@ -74,7 +74,7 @@ class Closure:
 
 
 def python_source(root: Path, file: str) -> PythonSource | None:
-    """Read a file of a project by its path from the root; None if there is none."""
+    """Read a file of a project by its path from the root; None if it does not exist."""
     path = root / file
     return _read(root, path, path.read_bytes()) if is_file(path) else None
 
@@ -109,7 +109,7 @@ def closure(root: Path, file: str) -> Closure:
 
 
 def _files(root: Path, module: str) -> Iterator[str]:
-    """The files of a project that importing a module runs: the module's, and the `__init__` of each package above."""
+    """Return the files of a project that run if a module is imported: its own, and `__init__` of each package above."""
     parts = module.split(".")
     for depth in range(1, len(parts) + 1):
         base = Path(*parts[:depth])
@@ -120,7 +120,7 @@ def _files(root: Path, module: str) -> Iterator[str]:
 
 @functools.cache
 def _version(module: str, in_project: bool) -> str:
-    """The version of what is installed under a module's name, which the project may have a folder of as well."""
+    """Return the version of the package installed under a module's name. The project may have a folder of that name."""
     try:
         return importlib.metadata.version(module)
     except importlib.metadata.PackageNotFoundError:

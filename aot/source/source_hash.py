@@ -74,7 +74,7 @@ def _collect_constants(function: Any, constants: list[str], seen: set[int]) -> N
 
 
 def resolve(node: ast.expr, scope: dict[str, Any]) -> Any:
-    """Value of a dotted name in `scope`: a global, or an attribute of a module; None for anything else."""
+    """Return the value of a dotted name in `scope`: a global, or an attribute of a module; None for anything else."""
     if isinstance(node, ast.Name):
         return scope.get(node.id)
     owner = resolve(node.value, scope) if isinstance(node, ast.Attribute) else None
@@ -101,7 +101,7 @@ def _spelled(value: Any) -> str:
 
 
 def _part_spelled(value: Any) -> str:
-    """Text of a constant's part. Of any other object only the type: its text may have an address."""
+    """Return the text of a part of a constant. For other objects it is the type: their text may have an address."""
     from triton.runtime.jit import JITCallable
 
     if isinstance(value, type):
@@ -112,7 +112,7 @@ def _part_spelled(value: Any) -> str:
 
 
 def _class_spelled(value: type) -> str:
-    """A class, if it is none of Triton's: what it holds, and the text of its methods."""
+    """Return the text of a class that is not Triton's: its attributes, and the source of its methods."""
     if value.__module__.startswith("triton."):
         return ""
     own = {name: member for name, member in vars(value).items() if name not in ("__doc__", "__module__")}
@@ -131,5 +131,5 @@ def _is_aggregate(value: Any) -> bool:
 
 
 def is_tuple_class(value: Any) -> bool:
-    """A value is a `NamedTuple` class."""
+    """Return True if a value is a `NamedTuple` class."""
     return isinstance(value, type) and issubclass(value, tuple) and hasattr(value, "_fields")

@@ -36,7 +36,7 @@ _HANDED_ON = {"triton": "triton", "tl": "triton.language"}
 ABSENT = object()
 
 Importer = Callable[["SourceModule", str, "tuple[str, ...] | None", int], ModuleType]
-"""Imports a dotted name for a module: the names that are taken of it, if any, and the number of leading dots."""
+"""Imports a dotted name for a module, given the imported names, if any, and the number of leading dots."""
 
 
 class UndecidedError(Exception):
@@ -109,7 +109,9 @@ class SourceModule:
                 self._run(item)
 
     def attribute(self, name: str) -> Any:
-        """An attribute of the module. Raises AbsentError, or the error of the statement that was to bind it."""
+        """Return an attribute of the module. Raises AbsentError, or the error of the statement that should have bound
+        it.
+        """
         self.demand({name})
         if name in self.names:
             return self.names[name]
@@ -124,8 +126,9 @@ class SourceModule:
         raise AbsentError(f"module {self.module.__name__!r} has no attribute {name!r}")
 
     def nested(self, path: str) -> Any:
-        """The function to which a dotted path of classes and functions leads, as if it were at module level; `ABSENT`
-        where there are none, or several."""
+        """Return the function at a dotted path of classes and functions, as if it were at module level; `ABSENT` if
+        there is none, or several.
+        """
         found: list[ast.AST] = [self.tree]
         for part in path.split("."):
             inner = [node for outer in found for node in ast.walk(outer) if node not in found]
@@ -138,20 +141,20 @@ class SourceModule:
         return ABSENT
 
     def tuned(self, name: str, function: Any) -> Any:
-        """A jit function of the module within its autotuner and heuristics. Raises what these raised."""
+        """Return a jit function inside its autotuner and heuristics. Raises what these raised."""
         found = self._tuned.get(name, function)
         if isinstance(found, BaseException):
             raise found
         return found
 
     def run_whole(self) -> None:
-        """Run the file as Python does, once. Raises what it raises."""
+        """Run the whole file once, as Python does. Raises what the file raises."""
         if not self._whole:
             self._whole = True
             self._execute(self.tree.body)
 
     def public_names(self) -> list[str]:
-        """The names that `from … import *` takes."""
+        """Return the names that `from … import *` imports."""
         self.demand({"__all__"})
         return self.names.get("__all__") or [name for name in self._binding if not name.startswith("_")]
 
@@ -167,7 +170,7 @@ class SourceModule:
             if is_interrupt(error) or isinstance(error, AttributeError):
                 raise
             why = f"{described(error)}{self._place(error.__traceback__)}"
-            raise AbsentError(f"'{self.module.__name__}.{name}', which is not there: {why}", error) from error
+            raise AbsentError(f"'{self.module.__name__}.{name}', which is not available: {why}", error) from error
 
     # Which statements are run
 
@@ -183,7 +186,7 @@ class SourceModule:
         return item.is_star or not self._wanted.isdisjoint(item.binds | item.patches)
 
     def _forget_outdated(self) -> None:
-        """Run again what has been run, where what is to be run now reads a name that has been bound anew since."""
+        """Forget that earlier statements ran, if one to be run now reads a name that was bound again after it."""
         first_read: dict[str, int] = {}
         for item in self._statements[: self._position]:
             if item not in self._done and self._is_wanted(item):
@@ -208,7 +211,7 @@ class SourceModule:
         self._position = before
 
     def _is_reached(self, item: Statement) -> bool:
-        """The outcomes of a statement's conditions are those for which it runs. Raises UndecidedError."""
+        """Return True if a statement's conditions have the outcomes for which it runs. Raises UndecidedError."""
         for test, outcome in item.conditions:
             found = self._outcome(test)
             if isinstance(found, BaseException):
@@ -229,8 +232,9 @@ class SourceModule:
         return self._outcomes[test]
 
     def _is_sole(self, item: Statement, name: str, test: ast.If, outcome: bool, error: BaseException) -> bool:
-        """A statement in a branch is the only one that binds a name; or the only one that defines it as a jit function,
-        where all others define what Triton cannot call: they are for a machine without it."""
+        """Return True if a statement in a branch is the only one that binds a name, or the only jit function among its
+        definitions: the others are for machines without Triton.
+        """
         binding = self._binding[name]
         rivals = [one for one in binding if (test, outcome) not in one.conditions]
         if all(one.index > item.index and (test, not outcome) not in one.conditions for one in rivals):
@@ -264,7 +268,7 @@ class SourceModule:
             self._settle(item)
 
     def _settle(self, item: Statement) -> None:
-        """Keep Triton's modules, and note which names are there again."""
+        """Keep Triton's modules, and note which names are available again."""
         self.names.update(self._of_triton)
         if self.names["__getattr__"] is not self._getattr:
             self._own_getattr = self.names["__getattr__"]
@@ -273,7 +277,7 @@ class SourceModule:
             del self.missing[name]
 
     def _hand_on(self, name: str) -> None:
-        """Import a name of Triton's, which is there whatever a file makes of the machine."""
+        """Import a name of Triton's, which is available even if the file's own conditions say otherwise."""
         if name in self._triton:
             try:
                 self._execute([self._triton[name]])
@@ -322,7 +326,7 @@ class SourceModule:
             self.names[alias.asname or alias.name] = import_module(_HANDED_ON[alias.name])
 
     def _import_all(self, node: ast.ImportFrom) -> None:
-        """Take the names that are wanted and that no statement here binds."""
+        """Import the wanted names that no statement in this file binds."""
         wanted = self._wanted - self._binding.keys()
         if wanted <= vars(builtins).keys():
             return
@@ -335,8 +339,9 @@ class SourceModule:
                     self.names[name] = value
 
     def _function(self, node: ast.FunctionDef) -> Any:
-        """A function with its decorators; of those around a jit function, autotuners and heuristics are kept aside, and
-        no others run."""
+        """Define a function with its decorators. Autotuners and heuristics around a jit function are stored, and other
+        decorators around it are not run.
+        """
         function, decorators = self._undecorated(node), used_decorators(node)
         if not decorators:  # a reference needs no Triton
             self._tuned[node.name] = function
@@ -358,8 +363,11 @@ class SourceModule:
         return function
 
     def _undecorated(self, node: ast.FunctionDef) -> Any:
-        """A function that begins at the line of its first decorator: Triton hashes that. Where annotations or defaults
-        cannot be evaluated, annotations stay text, and such a default says so if it is used."""
+        """Define a function without decorators, beginning at the line of its first one, which Triton hashes.
+
+        If annotations cannot be evaluated, they stay text. A default that cannot be evaluated is an error when it is
+        used.
+        """
         bare, local = copy.copy(node), dict[str, Any]({_KEPT: lambda function: function})
         bare.decorator_list = [ast.copy_location(ast.Name(_KEPT, ast.Load()), item) for item in node.decorator_list[:1]]
         try:
@@ -393,7 +401,7 @@ class SourceModule:
             return Missing(f"{ast.unparse(expression)} ({described(_cause(error))})")
 
     def _decorated(self, function: Any, decorator: ast.expr) -> Any:
-        """Apply a decorator; Triton's own, with the options that can be evaluated, for a `jit` that cannot be."""
+        """Apply a decorator. A `jit` that cannot be evaluated is replaced by Triton's, with the options that can be."""
         try:
             return self._evaluate(decorator)(function)
         except BaseException as error:
@@ -411,7 +419,7 @@ class SourceModule:
 
 
 class _Builtins(dict[str, Any]):
-    """Python's builtins, for code of a module: to read a name that is missing raises the error that made it so."""
+    """Python's builtins, for code of a module. Reading a missing name raises the error that made it missing."""
 
     def __init__(self, names: dict[str, Any], missing: dict[str, BaseException]):
         super().__init__(names)
@@ -425,7 +433,7 @@ class _Builtins(dict[str, Any]):
 
 
 def _cause(error: BaseException) -> BaseException:
-    """The error because of which an attribute of a module is missing; any other error itself."""
+    """Return the error that made an attribute of a module missing; any other error is returned unchanged."""
     return (isinstance(error, AbsentError) and error.cause) or error
 
 
@@ -439,7 +447,7 @@ _JIT_OPTIONS = (
 
 
 def without_tuners(value: Any) -> Any:
-    """The jit function within an autotuner and heuristics; any other value as it is."""
+    """Return the jit function inside an autotuner and heuristics; other values are returned unchanged."""
     from triton.runtime.autotuner import Autotuner, Heuristics
 
     while isinstance(value, Autotuner | Heuristics):
@@ -448,7 +456,7 @@ def without_tuners(value: Any) -> Any:
 
 
 def _triton_imports(statements: Iterable[Statement]) -> dict[str, ast.stmt]:
-    """Name → the one way in which a file, wherever in it, imports that from Triton."""
+    """Return name → import from Triton, for names that a file imports from Triton in a single way."""
     found: dict[str, dict[str, ast.stmt]] = defaultdict(dict)
     for node in (node for item in statements for node in (item.node, *inner_statements(item.node))):
         match node:

@@ -42,7 +42,7 @@ class Statement:
 
 
 def module_statements(tree: ast.Module) -> tuple[Statement, ...]:
-    """The statements of a module in order, imports name by name; `if __name__ == "__main__"` is left out."""
+    """Return the statements of a module in order, with imports name by name, without `if __name__ == "__main__"`."""
     leaves = [(node, conditions, bound_names(node)) for node, conditions in _leaves(tree.body, ())]
     defined = {node.name for node, *_ in leaves if isinstance(node, _DEFINITIONS)}
     variables = {
@@ -61,7 +61,7 @@ def module_statements(tree: ast.Module) -> tuple[Statement, ...]:
 
 
 def inner_statements(node: ast.stmt) -> Iterator[ast.stmt]:
-    """The statements of the body of a `try` or a `with`, imports name by name; of other statements none."""
+    """Return the statements of the body of a `try` or `with`, with imports name by name; of other statements none."""
     if isinstance(node, ast.Try | ast.TryStar | ast.With):
         for inner, _ in _leaves(node.body, ()):
             yield inner
@@ -69,7 +69,7 @@ def inner_statements(node: ast.stmt) -> Iterator[ast.stmt]:
 
 
 def bound_names(node: ast.stmt) -> set[str]:
-    """The names of the module that a statement binds or deletes."""
+    """Return the names of the module that a statement binds or deletes."""
     match node:
         case ast.FunctionDef(name=name) | ast.AsyncFunctionDef(name=name) | ast.ClassDef(name=name):
             return {name}
@@ -79,7 +79,7 @@ def bound_names(node: ast.stmt) -> set[str]:
 
 
 def read_names(node: ast.stmt) -> set[str]:
-    """The names of the module that a statement, or a function that it defines, reads."""
+    """Return the names of the module that a statement, or a function that it defines, reads."""
     if isinstance(node, ast.FunctionDef):
         node = copy.copy(node)
         node.decorator_list = used_decorators(node)
@@ -87,7 +87,7 @@ def read_names(node: ast.stmt) -> set[str]:
 
 
 def jit_names(tree: ast.AST) -> list[str]:
-    """The functions of a file that say that they are jit functions."""
+    """Return the functions of a file that are marked as jit functions."""
     return [node.name for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and is_jit_text(node)]
 
 
@@ -96,8 +96,10 @@ def is_jit_text(node: ast.AST) -> bool:
 
 
 def used_decorators(function: ast.FunctionDef) -> list[ast.expr]:
-    """The decorators of a function from the innermost; around the one that makes it a jit function, those alone that by
-    their names are `triton.autotune`, `triton.heuristics`, or do as they do."""
+    """Return the decorators of a function that are applied, from the innermost one.
+
+    Outside of `triton.jit`, these are only decorators named `triton.autotune`, `triton.heuristics`, or like them.
+    """
     found: list[ast.expr] = []
     within = True
     for decorator in reversed(function.decorator_list):
@@ -109,7 +111,7 @@ def used_decorators(function: ast.FunctionDef) -> list[ast.expr]:
 
 
 def called_name(decorator: ast.expr) -> str:
-    """The last part of a decorator's name."""
+    """Return the last part of a decorator's name."""
     called = decorator.func if isinstance(decorator, ast.Call) else decorator
     return str(getattr(called, "attr", getattr(called, "id", "")))
 
@@ -189,7 +191,7 @@ class Read:
         line: counted from the function's first.
         certain: every compilation of the function reads it: it is in no branch, loop or signature, and nothing before
             it returns.
-        called: it is read to be called.
+        called: the value is called.
     """
 
     path: tuple[str, ...]
@@ -200,15 +202,16 @@ class Read:
 
 @functools.lru_cache(maxsize=1024)
 def function_tree(source: str) -> ast.FunctionDef:
-    """The tree of a function's text, which is not to be changed."""
+    """Return the syntax tree of a function, which is cached: do not change it."""
     (node,) = ast.parse(source).body
     assert isinstance(node, ast.FunctionDef)
     return node
 
 
 def body_reads(function: ast.FunctionDef) -> tuple[Read, ...]:
-    """The globals that a function's body reads, in order. A name that is bound before it is read is local, as it is to
-    Triton."""
+    """Return the globals that a function's body reads, in order. A name that is bound before it is read is local, as in
+    Triton.
+    """
     body: list[Read] = []
     arguments = [node.arg for node in ast.walk(function.args) if isinstance(node, ast.arg)]
     local, certain = set(arguments), True
@@ -228,7 +231,7 @@ def body_reads(function: ast.FunctionDef) -> tuple[Read, ...]:
 
 
 def signature_reads(function: ast.FunctionDef) -> dict[str, frozenset[str]]:
-    """Names in annotations and defaults of a function's parameters → attributes that are taken of them there."""
+    """Return the names in annotations and defaults of a function's parameters → attributes read of them there."""
     parts = [function.args, *filter(None, [function.returns])]
     nodes = [node for part in parts for node in ast.walk(part)]
     text = {node.value for node in nodes if isinstance(node, ast.Constant) and isinstance(node.value, str)}
@@ -237,7 +240,7 @@ def signature_reads(function: ast.FunctionDef) -> dict[str, frozenset[str]]:
 
 
 def _in_order(node: ast.AST) -> Iterator[ast.AST]:
-    """A node and those in it, what is assigned before what it is assigned to. Of a dotted name only the whole."""
+    """Yield a node and its descendants, values before assignment targets. A dotted name is a single node."""
     yield node
     if not _path(node):
         for _, value in sorted(ast.iter_fields(node), key=lambda item: item[0] in ("target", "targets", "body")):
@@ -247,7 +250,7 @@ def _in_order(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _always(node: ast.AST) -> Iterator[ast.AST]:
-    """A node of a function, and those in it that are evaluated whenever it is."""
+    """Yield a node of a function, and the descendants that are evaluated whenever it is."""
     yield node
     match node:
         case ast.For(iter=first) | ast.While(test=first) | ast.If(test=first) | ast.IfExp(test=first):
@@ -263,7 +266,7 @@ def _always(node: ast.AST) -> Iterator[ast.AST]:
 
 
 def _path(node: ast.AST) -> tuple[str, ...]:
-    """A dotted name, part by part; empty for anything else."""
+    """Return the parts of a dotted name; empty for anything else."""
     match node:
         case ast.Name(id=name):
             return (name,)

@@ -71,7 +71,7 @@ class Group:
 def read_groups(space: Space, source: OpSource, arch: str) -> tuple[Group, ...]:
     """Read the groups of a space for an architecture. Raises `ManifestError`, also if there are none."""
     if space.spec.op != source.name:
-        raise space.file.error(("op",), f"the space is one of op '{space.spec.op}', not of '{source.name}'")
+        raise space.file.error(("op",), f"the space is for op '{space.spec.op}', not for '{source.name}'")
     wanted = [(i, spec) for i, spec in enumerate(space.spec.groups) if arch in (spec.arch or [arch])]
     if not wanted:
         archs = sorted({name for spec in space.spec.groups for name in spec.arch})
@@ -101,7 +101,8 @@ class _Reader:
         base = next((config for config in self.laid[launch] if config.name == spec.name), None)
         if base is not None and spec.when != "" and str(spec.when).split() != str(base.when).split():
             raise self._error(
-                (*path, "when"), f"{self.names[launch]} has '{spec.name}', with another `when`: {base.when or 'none'}"
+                (*path, "when"),
+                f"{self.names[launch]} has '{spec.name}', with a different `when`: {base.when or 'none'}",
             )
         if base is None and spec.when == "":
             near = nearest(spec.name, [config.name for config in self.laid[launch]])
@@ -121,7 +122,7 @@ class _Reader:
         if spec.launch not in self.names:
             of = f"op '{self.source.name}'"
             if spec.launch is None:
-                raise self._error(path, f"{of} has several launches: say which ({', '.join(self.names)})")
+                raise self._error(path, f"{of} has several launches: name one ({', '.join(self.names)})")
             raise self._error(
                 (*path, "launch"), f"{of} has no launch '{spec.launch}'{nearest(spec.launch, self.names)}"
             )

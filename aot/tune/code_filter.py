@@ -70,7 +70,7 @@ def _misfit(variants: Iterable[Variant], most_spills: int) -> str:
         if not variant.resources.waves_per_simd:
             return f"does not fit a compute unit: {variant.resources.occupancy_limit}"
         spills += _spills(variant)
-    return "spills more than the config that is there" if spills > most_spills else ""
+    return "spills more than the current config" if spills > most_spills else ""
 
 
 def _unmet(planned: PlannedTuning, group: Group, index: Index, code: Code, without: Iterable[int]) -> dict[int, str]:

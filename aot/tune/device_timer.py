@@ -47,7 +47,7 @@ class OnDevice:
         self.device, self.rounds = get_device(name, arch), rounds
         found = self.device.properties
         if found.arch != arch:
-            raise ArgumentError(f"device '{name}' is {found.name}, {found.arch}, and --arch is {arch}")
+            raise ArgumentError(f"device '{name}' is {found.name} ({found.arch}), but --arch is {arch}")
         self.num_cus: int | None = found.num_cus
         self.num_xcds = found.num_xcds
         self.by = found.name

@@ -66,7 +66,7 @@ def modelled_times(tasks: Sequence[ModelTask], jobs: int) -> Iterator[tuple[int,
                     yield waiting.pop(done), done.result()
         except BrokenProcessPool:
             raise AotError(
-                "a process that modelled a time died; with fewer of them (-j) each has more memory"
+                "a process that modelled times died; with fewer processes (-j) each has more memory"
             ) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)

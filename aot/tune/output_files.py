@@ -54,10 +54,10 @@ def _write_tuning(
         names = {name for call in choice.calls for at, name in planned.defaults[call] if at == choice.group.launch}
         held = [name for name in sorted({*names, choice.group.name}) if is_measured(tuning, arch, launch, name)]
         if choice.best is None or not choice.taken:
-            console.print(f"{choice.group.name}: stays as it is")
+            console.print(f"{choice.group.name}: unchanged")
         elif held and timer.kind == "modelled":
             console.print(
-                f"{choice.group.name}: stays as it is: '{held[0]}' was measured, which a model does not replace"
+                f"{choice.group.name}: unchanged: '{held[0]}' was measured, and a modelled time does not replace it"
             )
         else:
             config = _config(choice, subject, planned, timer)
@@ -97,7 +97,9 @@ def _write_shortlist(
 ) -> None:
     origin = timer.origin("")
     if isinstance(origin, MeasuredSpec):
-        raise TuningError("a shortlist is what a model makes for a device: --write-shortlist goes without --device")
+        raise TuningError(
+            "a shortlist is made with the model, to be measured later: --write-shortlist excludes --device"
+        )
     text = shortlist_text(
         planned.op.name, _manifest(subject, path), request.target.arch, origin, choices, planned.calls, request.keep,
         _from(schema_file("space"), path),

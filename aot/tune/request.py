@@ -69,7 +69,7 @@ class TuneRequest:
         assert self.space is not None
         archs = {name for group in load_space(self.space).spec.groups for name in group.arch}
         if len(archs) != 1:
-            raise TuningError(f"{self.space} is for {', '.join(sorted(archs)) or 'any architecture'}: give --arch")
+            raise TuningError(f"{self.space} is for {', '.join(sorted(archs)) or 'any architecture'}: pass --arch")
         return replace(self, build=replace(self.build, targets=(parse_arch(*archs),)))
 
 
@@ -146,5 +146,5 @@ def _calls(request: TuneRequest, space: Space, source: OpSource, groups: tuple[G
         return tuple(replace(call, content=request.content) for call in found)
     found = calls_of_space(space, groups, op, arch)
     if not found:
-        raise TuningError(f"{space.file.path} has no calls for {arch}: give some, by --dim, --shape or --for")
+        raise TuningError(f"{space.file.path} has no calls for {arch}: describe some with --dim, --shape or --for")
     return found

@@ -45,7 +45,7 @@ class Results:
                 entry = json.loads(line)
                 key, timed = (entry["trial"], entry["by"]), Timed(entry["seconds"], entry["fault"])
             except (ValueError, KeyError, TypeError):
-                raise ResultsError(f"{path}:{number}: no result of `aotbuild tune`") from None
+                raise ResultsError(f"{path}:{number}: not a result of `aotbuild tune`") from None
             self._found[key] = timed
 
     def get(self, trial: str, by: str) -> Timed | None:

@@ -88,7 +88,7 @@ def _timer(request: TuneRequest) -> Timer:
 
     device = OnDevice(request.device, request.target.arch, request.rounds)
     if not device.means and request.output is None:
-        raise TuningError(f"{device.told}: such times mean nothing, so they are written only where -o says")
+        raise TuningError(f"{device.told}: such times mean nothing, so they are written only to a file given with -o")
     return device
 
 

@@ -61,4 +61,4 @@ def compile_missing(
 def _other_recipe(job: CompileJob, kernel: CompiledKernel) -> str:
     expected = JobKeys(job_target(job), job.line_info).recipe(job, job.digest)
     changes = recipe_changes(kernel.recipe, expected)
-    return f"{job.function!r} in {job.source} was compiled with another {changes} than it was planned with"
+    return f"{job.function!r} in {job.source} was not compiled as planned; different: {changes or 'the recipe'}"

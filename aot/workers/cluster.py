@@ -142,7 +142,9 @@ def _run_unpacked(
 ) -> T:
     found = _toolchain(job.arch, job.line_info)
     if other := [name for name, value in toolchain.items() if found[name] != value]:
-        raise CompileError(f"{socket.gethostname()} has another {' and '.join(other)} than the machine that builds")
+        raise CompileError(
+            f"{socket.gethostname()} has another {' and '.join(other)} than the machine that runs the build"
+        )
     return function(replace(job, root=str(_unpacked(sources))))
 
 

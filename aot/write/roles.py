@@ -94,9 +94,9 @@ def _unaligned(variant: PlannedVariant, tensor: str) -> str:
     if align == 1:
         return ""
     return (
-        f"kernel {_kernel(variant)} makes a tensor descriptor of '{tensor}', whose address and strides have to be "
-        f"multiples of {align} bytes on {variant.job.arch}; only the aligned specialisation asks for that, of tensors "
-        "that are not `align: false`: write `specialisations: [aligned]`"
+        f"kernel {_kernel(variant)} makes a tensor descriptor of '{tensor}', whose address and strides must be "
+        f"multiples of {align} bytes on {variant.job.arch}; only the aligned specialisation requires that, for "
+        "tensors without `align: false`: write `specialisations: [aligned]`"
     )
 
 
@@ -141,7 +141,8 @@ def _output_fault(tensor: records.Tensor, launched: list[PlannedVariant], kernel
             variant = next(variant for variant in launched if variant.spec.launch == number)
             kernel = _kernel(variant)
             return (
-                f"kernel {kernel} reads '{tensor.name}', an output that nothing has written; is it `zero: true`, or "
+                f"kernel {kernel} reads '{tensor.name}', an output to which nothing was written; is it `zero: true`, "
+                "or "
                 "`role: inout`?"
             )
     return ""

@@ -273,7 +273,9 @@ class _Computation:
         for name, expected in found.expected.items():
             finite, bound = np.abs(expected[np.isfinite(expected)].astype(np.float64)), found.bounds[name]
             if bound and finite.size and 0 < (most := finite.max()) <= bound:
-                raise CaseError(f"'{name}' could as well be 0: it is at most {most:.2e}, the bound is {bound:.2e}")
+                raise CaseError(
+                    f"'{name}' is too small to test: its values are at most {most:.2e}, the error bound is {bound:.2e}"
+                )
         content = encode_vectors(found.inputs, found.expected)
         if len(content) > MAX_VECTOR_BYTES:
             raise CaseError(f"its vectors have {len(content)} bytes; at most {MAX_VECTOR_BYTES} are allowed", "call")
@@ -299,7 +301,7 @@ class _Computation:
         try:
             inspect.signature(reference).bind(**arguments)
         except TypeError as error:
-            raise CaseError(f"{label} does not fit the call: {error}") from None
+            raise CaseError(f"{label} does not match the call: {error}") from None
         try:
             found = reference(**arguments)
         except BaseException as error:  # it may as well exit
@@ -311,13 +313,13 @@ class _Computation:
         written = self.recipe.outputs
         if shapes != [tensor.shape for tensor in written]:
             wanted = ", ".join(f"{tensor.name} {list(tensor.shape)}" for tensor in written)
-            raise CaseError(f"{label} gave shapes {[list(shape) for shape in shapes]}; the call writes {wanted}")
+            raise CaseError(f"{label} gave shapes {[list(shape) for shape in shapes]}; the call needs {wanted}")
         return {tensor.name: np.asarray(result) for tensor, result in zip(written, results, strict=True)}
 
     def _bound(self, name: str, expected: Array, same_dtype: Array) -> float:
         error = float(np.max(deviation(same_dtype, expected), initial=0.0))
         if error == np.inf:
-            raise NoBoundError(f"'{name}': the two references disagree on what is finite")
+            raise NoBoundError(f"'{name}': the two references disagree on which values are finite")
         return float(Context(prec=2, rounding=ROUND_CEILING).create_decimal(2 * error + self.recipe.floor))
 
 

@@ -1,4 +1,4 @@
-"""python ours.py FOLDER BUNDLE: from numpy to numpy through this runtime; prints when each phase ended."""
+"""python ours.py FOLDER BUNDLE: attention through this runtime. Prints the end of each phase."""
 
 import sys
 import time

@@ -1,7 +1,7 @@
-"""python raw.py FOLDER API LIBRARY IMAGE SYMBOL GRID THREADS LDS KERNARGS OFFSETS: the least that gets a result.
+"""python raw.py FOLDER API LIBRARY IMAGE SYMBOL GRID THREADS LDS KERNARGS OFFSETS: the minimum for a result.
 
 The driver's API through ctypes and nothing else: context, module, memory, copies, launch. KERNARGS is the segment in
-hex; OFFSETS says where in it the addresses of q, k, v and out belong.
+hex; OFFSETS has the offsets of the addresses of q, k, v and out in it.
 """
 
 import sys

@@ -1,4 +1,4 @@
-"""Bundles of just the variants that some calls get, ours and peers'."""
+"""Build bundles with only the variants that given calls get, ours and peers'."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""Cases of the comparison: shapes, and for each of them a call of an op of ours and of each peer's.
+"""Cases of the comparison: shapes, each with a call of our op and of each peer's op.
 
-A call is written as calls files have it, and `config` of a peer's op is every number of its list of configs.
+Calls have the keys of calls files. `config` of a peer's op stands for every position in its list of configs.
 """
 
 from __future__ import annotations

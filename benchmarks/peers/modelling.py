@@ -1,4 +1,6 @@
-"""The modelled time of a call, and what its hot loop does. Results are kept: a kernel that is as it was is not run."""
+"""Model the time of a call, and count the work of its hot loop. Results are kept, so unchanged kernels are not run
+again.
+"""
 
 from __future__ import annotations
 

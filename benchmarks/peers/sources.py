@@ -1,4 +1,4 @@
-"""The peers' files: fetched, never kept here; each is of a commit that is pinned, and has the hash that is."""
+"""Fetch the peers' files, which are not in this repository. Commits and hashes are pinned."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ RAW = "https://raw.githubusercontent.com"
 
 
 class SourceError(Exception):
-    """A file of a peer is not there, or is another one than what was pinned."""
+    """Raised if a peer's file is missing, or is not the pinned one."""
 
 
 @dataclass(frozen=True)
@@ -68,7 +68,7 @@ def fetch(folder: Path, clones: Mapping[str, Path]) -> int:
 
 
 def check(folder: Path) -> None:
-    """Raises `SourceError` unless every file is there, as it was pinned."""
+    """Raise `SourceError` unless every file is there, as it was pinned."""
     for source in sources():
         place = source.within(folder)
         if not place.is_file():

@@ -141,7 +141,7 @@ def modelled(libraries: Libraries, device: str, program: Program, more: dict[str
 
 
 def checked(libraries: Libraries, device: str, program: Program, more: dict[str, str]) -> str:
-    """Run a program with `--check`. Returns the relative error, or that it fails."""
+    """Run a program with `--check`; return the relative error, or that it fails."""
     done = emulated(libraries, ["--device", device], [*program, "--check"], more)
     found = _ERROR.search(done.stdout)
     return found[1] if found and not done.returncode else f"fails: {(done.stderr or done.stdout)[-200:]}"

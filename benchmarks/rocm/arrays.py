@@ -1,4 +1,4 @@
-"""HIP by ctypes, as far as these programs need it: memory with a matrix in it, and 16-bit values."""
+"""A minimal HIP binding by ctypes for these programs: device memory with a matrix, and 16-bit values."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ class Hip:
 
 
 def _library() -> ctypes.CDLL:
-    """libamdhip64 of either release."""
+    """Load libamdhip64 of either release."""
     try:
         return ctypes.CDLL("libamdhip64.so.6")
     except OSError:
@@ -57,7 +57,7 @@ def check(status: int, what: str) -> None:
 
 
 def encoded(values: Array, kind: str) -> Array:
-    """float32 as elements of a type."""
+    """Return float32 as elements of a type."""
     if kind != "bf16":
         return values.astype(TYPES[kind])
     bits = values.view(np.uint32)
@@ -65,12 +65,12 @@ def encoded(values: Array, kind: str) -> Array:
 
 
 def decoded(elements: Array, kind: str) -> Array:
-    """Elements of a type as float64."""
+    """Return elements of a type as float64."""
     if kind != "bf16":
         return elements.astype(np.float64)
     return (elements.astype(np.uint32) << 16).view(np.float32).astype(np.float64)
 
 
 def relative_error(got: Array, wanted: Array) -> float:
-    """The norm of the difference of two matrices, as a part of the norm."""
+    """Return the norm of the difference of two matrices, relative to the norm."""
     return float(np.linalg.norm(got - wanted) / np.linalg.norm(wanted))

@@ -2,8 +2,8 @@
 
     python attention.py CODE BATCH HEADS LENGTH [--check]
 
-The kernel is launched with `hipModuleLaunchKernel`. The result is checked against float64, or computed from whatever
-memory holds.
+The kernel is launched with `hipModuleLaunchKernel`. The result is checked against float64; without --check, memory is
+uninitialised.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Bundles of just the variants of our products that are compared."""
+"""Build bundles with only the variants of our products that are compared."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _DTYPES = {"f16": "float16", "bf16": "bfloat16"}
 
 
 def built(folder: Path, arch: str, kind: str, ops: str, sizes: Sequence[tuple[int, int, int]]) -> Path:
-    """The bundle, below a folder, for products of these sizes and of BLAS's operations, by columns."""
+    """Build the bundle below a folder, for products of these sizes and of BLAS's operations, by columns."""
     innermost = {"a": 0 if ops[0] == "N" else 1, "b": 0 if ops[1] == "N" else 1}
     calls = [
         {"op": "matmul", "dims": dict(zip("mnk", size, strict=True)), "dtypes": {"T": _DTYPES[kind]},

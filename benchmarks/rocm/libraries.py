@@ -1,7 +1,6 @@
 """AMD's libraries of kernels, and llama.cpp, in a folder: Debian's packages, pinned in `hipblaslt.txt`, ….
 
-They are fetched as `tests.rocm` fetches HIP, which they are run with: by apt, from the archive that the machine's apt
-uses.
+Like HIP in `tests.rocm`, they are fetched by apt, from the archive that the machine's apt uses.
 """
 
 from __future__ import annotations
@@ -37,7 +36,7 @@ class Libraries:
 
     @property
     def rocm(self) -> Rocm:
-        """HIP with these libraries beside it; the stand-in for ROCm SMI is found first."""
+        """Return HIP with these libraries beside it; the stand-in for ROCm SMI is found first."""
         own = [self.folder / "stand-ins", *(self.folder / name / _LIBRARIES for name in NAMES)]
         return Rocm(self.folder / "hip", (*own, self.folder / "rocblas" / _LIBRARIES / "blas"))
 
@@ -45,7 +44,8 @@ class Libraries:
         return (self.folder / name / _LIBRARIES / f"lib{name}.so.{4 if name == 'rocblas' else 1}").exists()
 
     def llama(self, *arguments: str) -> list[str]:
-        """The command of llama.cpp's program that completes a text; it looks for backends where it is started."""
+        """Return the command of llama.cpp's program that completes a text; it looks for backends where it is
+        started."""
         found = self.folder / LLAMA / "usr"
         libraries = found / "lib/x86_64-linux-gnu"
         rocm = Rocm(self.rocm.folder, (libraries / "llama", libraries, *self.rocm.more))
@@ -53,7 +53,7 @@ class Libraries:
         return ["env", "-C", str(libraries / "ggml/backends0"), *command]
 
     def bench(self, name: str) -> Path:
-        """The library's benchmark program."""
+        """Return the library's benchmark program."""
         return next((self.folder / name / "usr/libexec/rocm").glob(f"*/{name}-bench"))
 
 

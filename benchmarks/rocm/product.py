@@ -1,8 +1,8 @@
-"""Compute a product by one library, in a process with a GPU: D = op(A) op(B), by columns as BLAS has it.
+"""Compute a product with one library on a GPU: D = op(A) op(B), column-major as in BLAS.
 
     python product.py hipblaslt|rocblas|BUNDLE TYPE OPS M N K [--check]
 
-It is checked against float64, or run on whatever memory holds: for a model of its time that is the same.
+It is checked against float64. Without --check, memory is uninitialised, which does not change the modelled time.
 """
 
 from __future__ import annotations
@@ -37,12 +37,12 @@ class Product:
         self.d = self.hip.empty(self.m * self.n * TYPES[self.kind].itemsize)
 
     def stored(self) -> list[tuple[int, int]]:
-        """Rows and columns of A and B as they lie in memory."""
+        """Return rows and columns of A and B as they lie in memory."""
         a, b = (self.m, self.k), (self.k, self.n)
         return [a if self.ops[0] == "N" else a[::-1], b if self.ops[1] == "N" else b[::-1]]
 
     def operands(self) -> list[Array]:
-        """op(A) and op(B), float64."""
+        """Return op(A) and op(B), float64."""
         found = (decoded(matrix, self.kind) for matrix in self.host)
         return [matrix.T if op == "N" else matrix for matrix, op in zip(found, self.ops, strict=True)]
 

@@ -1,4 +1,4 @@
-"""Products drawn at random, which the libraries' own benchmark programs run and compare with a product on the host."""
+"""Random products, which the libraries' own benchmark programs run and compare with a product on the host."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ class Case:
         return _TOLERANCES[self.type]
 
     def arguments(self) -> list[str]:
-        """Cases of the library's benchmark program."""
+        """Return cases as arguments of the library's benchmark program."""
         sizes = ["-m", str(self.m), "-n", str(self.n), "-k", str(self.k), "--beta", str(self.beta)]
         sizes += ["-i", "1", "-j", "0"]
         a, b = self.ops
@@ -48,7 +48,7 @@ class Case:
         return ["-f", "gemm_ex", *sizes, *ops, *types, "--compute_type", "f32_r", "-v", "1"]
 
     def error_of(self, output: str) -> float:
-        """The error that the program found; infinite where it names none."""
+        """Return the error that the program found; infinite where it names none."""
         lines = [re.sub(r"^\[\d+\]:", "", line.strip()) for line in output.splitlines()]
         for head, values in pairwise(lines):
             if "norm_error" in head:
@@ -59,7 +59,7 @@ class Case:
 
 
 def cases(library: str, count: int, seed: int) -> Iterator[Case]:
-    """So many cases; the same for the same seed."""
+    """Draw so many cases, the same for the same seed."""
     rng = random.Random(f"{library} {seed}")
     for _ in range(count):
         m, n, k = (rng.randint(1, MOST) for _ in range(3))

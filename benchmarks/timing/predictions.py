@@ -1,7 +1,8 @@
-"""Times of published problems by the model, from traces of one workgroup, and the baselines beside it.
+"""Predict times of published problems with the model, from traces of one workgroup, and with baselines.
 
-A trace has few steps of the loop; a problem's own number of them follows from the period, as in `aot_emulator.timing`.
-Which loads workgroups share is computed from their tiles here, where `aotbundle profile --time` runs them all.
+A trace has a few steps of the loop, and is extended to a problem's number of steps by its period, as in
+`aot_emulator.timing`. The loads that workgroups share are computed from their tiles; `aotbundle profile --time` runs
+all workgroups instead.
 """
 
 from __future__ import annotations
@@ -137,14 +138,14 @@ def _shared(xcd: np.ndarray, loaded: Callable[[np.ndarray], float]) -> Sharing:
     those of one."""
     units = min(len(xcd), NUM_CUS)
     each = len(xcd) / units
-    by_die = [loaded(xcd == x) / each for x in range(NUM_XCDS)]
+    by_xcd = [loaded(xcd == x) / each for x in range(NUM_XCDS)]
     fullest = min(float(np.bincount(xcd).max()), -(-units // NUM_XCDS))
-    return Sharing(units, fullest, max(by_die), sum(by_die), loaded(xcd >= 0) / each)
+    return Sharing(units, fullest, max(by_xcd), sum(by_xcd), loaded(xcd >= 0) / each)
 
 
 @cache
 def routed(tokens: int, experts: int, each: int) -> tuple[int, ...]:
-    """Tokens of each expert, of which each token has so many at random: the same ones each time."""
+    """Return the tokens of each expert if each token has so many experts at random, the same ones each time."""
     chosen = np.argsort(np.random.default_rng(tokens).random((tokens, experts)), 1)[:, :each]
     return tuple(np.bincount(chosen.ravel(), minlength=experts).tolist())
 
@@ -172,7 +173,7 @@ def expert_sharing(of_each: tuple[int, ...], n: int, config: Experts, group: int
 
 
 def blocks_of(of_each: tuple[int, ...], bm: int) -> tuple[np.ndarray, np.ndarray]:
-    """(expert, tokens) of each block of `bm` rows."""
+    """Return (expert, tokens) of each block of `bm` rows."""
     counts = np.array([-(-tokens // bm) for tokens in of_each])
     filled = [min(bm, tokens - first) for tokens in of_each for first in range(0, tokens, bm)]
     return np.repeat(np.arange(len(of_each)), counts), np.array(filled)
@@ -189,8 +190,8 @@ def head_sharing(programs: int, blocks: int, resident: int, causal: bool) -> Sha
     head = place // blocks if causal else place // (HEADS * blocks) * HEADS + place % HEADS
     units = min(count, NUM_CUS)
     each = count / units
-    by_die = [len(np.unique(head[xcd == x])) / each for x in range(NUM_XCDS)]
-    return Sharing(units, -(-units // NUM_XCDS), max(by_die), sum(by_die), len(np.unique(head)) / each)
+    by_xcd = [len(np.unique(head[xcd == x])) / each for x in range(NUM_XCDS)]
+    return Sharing(units, -(-units // NUM_XCDS), max(by_xcd), sum(by_xcd), len(np.unique(head)) / each)
 
 
 class Model:
@@ -287,13 +288,13 @@ def _unmasked(config: Attention, block: int, sk: int) -> int:
 
 
 def both_products(key: Key) -> tuple[tuple[int, int], ...]:
-    """(n, k) of the two products of experts."""
+    """Return (n, k) of the two products of experts."""
     _, between, hidden, *_ = key.shape
     return (2 * between, hidden), (hidden, between)
 
 
 def matrix_waves(key: Key, config: Config, ghz: float, launch_us: float) -> float:
-    """A baseline: matrix pipes at a fixed clock, whole waves of tiles."""
+    """Predict by a baseline: matrix pipes at a fixed clock, whole waves of tiles."""
     if isinstance(config, Experts):
         blocks = len(blocks_of(routed(key.shape[0], *key.shape[3:]), config.bm)[1])
         return sum(
@@ -317,7 +318,7 @@ def _waves(tiles: int, work: float, ghz: float, launch_us: float) -> float:
 
 
 def resources(key: Key, traced: Traced, machine: Machine, group: int) -> float:
-    """A baseline for products: the same counts and shares, each resource by itself and the longest taken."""
+    """Predict by a baseline for products: the same counts and shares, where the slowest single resource decides."""
     config = traced.config
     assert isinstance(config, Product)
     m, n, k = key.shape

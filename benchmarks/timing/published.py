@@ -50,7 +50,7 @@ class Key:
 
 
 def products(folder: Path, layout: str, least_us: float = 0.0) -> list[Key]:
-    """Times of the persistent kernel, without flagged rows."""
+    """Return times of the persistent kernel, without flagged rows."""
     found = []
     with (folder / "mi300x_timings.csv").open() as file:
         for row in csv.DictReader(file):
@@ -78,7 +78,7 @@ def plain_products(folder: Path, layout: str) -> list[Key]:
 
 
 def scaled_products(folder: Path) -> list[Key]:
-    """Winners of fp8 with scales of blocks of 128 by 128 and of 1 by 128."""
+    """Return winners of fp8 with scales of blocks of 128 by 128 and of 1 by 128."""
     found = []
     for row in _winners(folder, "gemm_a8w8_blockscale_vllm", "B"):
         if row["device"] == "MI300X":
@@ -94,7 +94,7 @@ between the two products; size of a token, and experts of a token, of the one wi
 
 
 def experts(folder: Path) -> list[Key]:
-    """Winners of fp16, with the models that the numbers of experts and the sizes belong to."""
+    """Return winners of fp16, with the models that the numbers of experts and the sizes belong to."""
     found = []
     hidden_of = {between: hidden for hidden, sizes in MIXTRALS.items() for between in sizes}
     for row in _winners(folder, "fused_moe", "B"):
@@ -119,7 +119,7 @@ def _mnk(row: Mapping[str, str]) -> tuple[int, int, int]:
 
 
 def attentions(folder: Path, d: int, causal: bool = False, dtype: str = "fp16") -> list[Key]:
-    """AOTriton's newest winners."""
+    """Return AOTriton's newest winners."""
     found = []
     with (folder / "mi300x_winners.csv").open() as file:
         for row in csv.DictReader(file):
@@ -164,7 +164,7 @@ def product_space(keys: list[Key]) -> list[Product]:
 
 
 def attention_space(d: int, causal: bool = False, dtype: str = "fp16") -> list[Attention]:
-    """The 80 configurations of AOTriton's tuner."""
+    """Return the 80 configurations of AOTriton's tuner."""
     tiles = ((32, 16), (64, 32), (64, 64), (128, 64), (128, 128))
     return [
         Attention(d, *tile, warps, waves, preload, causal, dtype)
@@ -222,6 +222,6 @@ def _tried(c: Experts, m: int, n: int, k: int) -> bool:
 
 
 def groups_tried(key: Key, config: Experts) -> tuple[int, ...]:
-    """Values of GROUP_M that the published tuner tries with a configuration."""
+    """Return the values of GROUP_M that the published tuner tries with a configuration."""
     rows = key.shape[0] * key.shape[4]
     return tuple(group for group in (1, 4, 8, 16, 32) if group == 1 or group * config.bm <= rows)

@@ -9,7 +9,7 @@ import numpy as np
 
 
 def log_error(predicted: Sequence[float], published: Sequence[float]) -> float:
-    """Mean of |log(predicted / published)|."""
+    """Return the mean of |log(predicted / published)|."""
     return float(np.abs(np.log(np.array(predicted) / np.array(published))).mean())
 
 
@@ -35,14 +35,14 @@ def spearman_within(
 
 
 def percentile(costs: Mapping[Hashable, float], winner: Hashable) -> float:
-    """Part of the other candidates that are better than the winner; those that are equal count half."""
+    """Return the share of other candidates that are better than the winner; equal ones count half."""
     mine, others = costs[winner], [cost for config, cost in costs.items() if config != winner]
     better = sum(cost < mine for cost in others) + 0.5 * sum(cost == mine for cost in others)
     return better / max(1, len(others))
 
 
 def rank(costs: Mapping[Hashable, float], winner: Hashable) -> float:
-    """Rank of a candidate: the number of better ones; equal ones count half."""
+    """Return the rank of a candidate: the number of better ones; equal ones count half."""
     return percentile(costs, winner) * (len(costs) - 1)
 
 

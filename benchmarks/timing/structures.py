@@ -1,4 +1,4 @@
-"""The kernels whose published winners and times the model is held to, in the structures that their publishers describe.
+"""The kernels whose published winners and times validate the model, with the structure that their publishers describe.
 
 `product` is a persistent matrix product, each program taking every NUM_SMS-th tile (the published ones split the
 remainder along K as well). `attention` is a FlashAttention-2 forward, one program for a block of queries of a head, or

@@ -1,4 +1,4 @@
-"""Compiles a configuration of a kernel for gfx942, runs one workgroup on the emulator, and keeps what it executed.
+"""Compile a configuration of a kernel for gfx942, run one workgroup on the emulator, and keep its trace.
 
 Traces are kept as pickles in a folder: compiling and running one takes a second or two.
 """
@@ -62,7 +62,7 @@ class Product:
 
     @property
     def step_bytes(self) -> int:
-        """Bytes that a step of the loop loads."""
+        """Return the bytes that a step of the loop loads."""
         return (self.bm + self.bn) * self.bk * 2
 
     def compiled(self, attributes: str) -> Any:
@@ -145,7 +145,7 @@ class Experts:
 
     @property
     def few(self) -> int:
-        """Rows of the trace that stands for blocks which have less than half of theirs."""
+        """Return the rows of the trace that stands for blocks with less than half of theirs."""
         return max(1, self.bm // 8)
 
     @property
@@ -272,7 +272,7 @@ class Traced:
 
     @property
     def peeled(self) -> int:
-        """Steps outside the code's loop."""
+        """Return the number of steps outside the code's loop."""
         return max(0, self.steps - self.trips * self.unroll)
 
 

@@ -1,4 +1,4 @@
-"""Holds the model of time to published winners and times of an MI300X.
+"""Compare the model of time with published winners and times of an MI300X.
 
     python benchmarks/timing/validate.py trace --data DATA --traces TRACES --seconds 1200
     python benchmarks/timing/validate.py fit --data DATA --traces TRACES
@@ -6,9 +6,9 @@
     python benchmarks/timing/validate.py ranks --data DATA --traces TRACES
 
 DATA is a folder with the tables `mi300x_timings.csv` and `mi300x_winners.csv`, TRACES one where traces are kept.
-`trace` compiles and runs configurations for so many seconds, winners first. `fit` chooses the constants that are marked
-as fitted in `aot_emulator/timing/constants.py`, by the keys that `held_out.txt` does not have, and prints them. `times`
-and `ranks` report the keys of `held_out.txt`, which was written before anything was fitted, beside baselines.
+`trace` compiles and runs configurations for the given seconds, winners first. `fit` chooses the constants that are
+marked as fitted in `aot_emulator/timing/constants.py`, by the keys that `held_out.txt` does not have, and prints them.
+`times` and `ranks` report the keys of `held_out.txt`, which was written before anything was fitted, beside baselines.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def held_out() -> frozenset[str]:
 
 
 def split(keys: Sequence[Key]) -> tuple[list[Key], list[Key]]:
-    """(keys that may be fitted to, those that are held out)."""
+    """Return (keys that may be fitted to, those that are held out)."""
     held = held_out()
     return [key for key in keys if key.name not in held], [key for key in keys if key.name in held]
 
@@ -110,7 +110,7 @@ def _worth_tracing(tables: Tables) -> Iterator[Config]:
 
 
 def fit(tables: Tables) -> Machine:
-    """The constants of `GRID` that meet the products' times best, of keys that are not held out."""
+    """Return the constants of `GRID` that meet the products' times best, by keys that are not held out."""
     keys = [key for key in split(tables.products["TN"])[0] if tables.has(key.winner) and (key.us or 0) >= SMALL_US]
     best, found = 1e9, machine_of(ARCH)
     for values in itertools.product(*GRID.values()):
@@ -124,7 +124,8 @@ def fit(tables: Tables) -> Machine:
 
 
 def times(tables: Tables, machine: Machine) -> None:
-    """Errors of predicted times of the held-out products, beside those of a fitted matrix pipe and of resources."""
+    """Return errors of predicted times of the held-out products, beside those of a fitted matrix pipe and of
+    resources."""
     fitted, held = split(tables.products["TN"])
     tt = tables.products["TT"]
     ghz, launch_us = _fit_matrix([key for key in fitted if (key.us or 0) >= SMALL_US])

@@ -1,4 +1,4 @@
-"""Attention forward with heuristics and an autograd function around it, as such files are found in the wild."""
+"""Attention forward with heuristics and an autograd function around it, in a style that is common elsewhere."""
 
 import math
 

@@ -1,4 +1,4 @@
-"""Softmax of each row in Gluon: who holds what of a row is said by a layout, which is chosen by the GPU's warp size."""
+"""Softmax of each row in Gluon. A layout, chosen by the GPU's warp size, distributes a row among lanes."""
 
 import argparse
 

@@ -1,4 +1,4 @@
-"""Two kernels as they are usually written for Triton's JIT, with names of their own; nothing here knows of aotbuild."""
+"""Two kernels as usually written for Triton's JIT, with their own names, independent of aotbuild."""
 
 import triton
 import triton.language as tl

@@ -5,8 +5,8 @@ V into rings of STAGES blocks that both groups share. A tile's blocks of keys ar
 A group issues the product of Q and the next K before that of P and the last V, and does its softmax while the latter
 runs (FlashAttention-3, https://arxiv.org/abs/2407.08608).
 
-The sections follow a tile: the two kernels; which tiles a program has; the warps that load; the warpgroups that
-multiply; scores; results. `hopper_float8` has what is peculiar to 8 bits.
+The sections of this file follow a tile: the two kernels, the assignment of tiles to programs, the loading warps, the
+multiplying warpgroups, scores, results. `hopper_float8` has the parts specific to 8 bits.
 """
 
 from typing import NamedTuple
@@ -729,8 +729,9 @@ class Factors(NamedTuple):
 
 
 class Features(NamedTuple):
-    """Soft-cap, ALiBi slopes and bias as in `forward.attention_forward`; which are given, is looked at when the code
-    runs. softcap is None where there are none."""
+    """Soft-cap, ALiBi slopes and bias as in `forward.attention_forward`, tested at run time. softcap is None if there
+    are no features.
+    """
 
     softcap: gl.tensor
     alibi_slopes: HeadScalars
@@ -738,7 +739,7 @@ class Features(NamedTuple):
 
 
 class Transforms(NamedTuple):
-    """All that scores and results go through besides the scale."""
+    """Transforms of scores and results besides the scale."""
 
     factors: Factors
     features: Features

@@ -1,12 +1,14 @@
-"""Attention to latent vectors for Hopper, in Gluon, with 64 rows of queries a program; for prompts and for decoding.
+"""Attention to latent vectors for Hopper, in Gluon, with 64 rows of queries per program, for prompts and decoding.
 
-A key is a latent vector and a rotated part, and the latent vector is the value, too: a tile of keys is loaded once. One
-warp loads tiles into two slots. Two warpgroups have half of the latent columns of the result each. Group 0 multiplies
-the queries by the keys of tiles 0, 2, ..., group 1 by those of tiles 1, 3, ...; each leaves its tile's probabilities in
-shared memory, in place of the tile's rotated part, and both multiply them by their halves of the latent vectors. So
-each product is computed once, and one group's softmax runs beside the other's products (the schedule of FlashMLA,
-https://github.com/deepseek-ai/FlashMLA). The half of a tile that belongs to the group which multiplies its keys is free
-first, so it is loaded and multiplied first.
+A key consists of a latent vector and a rotated part. The latent vector is also the value, so a tile of keys is loaded
+once. One warp loads tiles into two slots. Each of two warpgroups has half of the latent columns of the result.
+
+Group 0 multiplies the queries by the keys of tiles 0, 2, ..., and group 1 by those of tiles 1, 3, .... Each stores its
+tile's probabilities in shared memory, in place of the tile's rotated part, and both groups multiply them by their
+halves of the latent vectors. So each product is computed once, and one group's softmax overlaps with the other's
+products (the schedule of FlashMLA, https://github.com/deepseek-ai/FlashMLA). The group that multiplies a tile's keys
+finishes with its half first, so that half is loaded and multiplied first.
+
 """
 
 from typing import NamedTuple

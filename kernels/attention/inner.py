@@ -12,7 +12,7 @@ from kernels.common.softmax import LN_2, LOG2_E, fold
 from kernels.common.tensors import Matrix
 
 HEADROOM: tl.constexpr = tl.constexpr(7.0)
-"""Probabilities of float8 go up to 2 to this power: as far as float8_e4m3fnuz does, so that few of them underflow."""
+"""Exponent of 2 of the largest float8 probability: the range of float8_e4m3fnuz, so that few of them underflow."""
 
 
 @triton.jit

@@ -1,9 +1,9 @@
 """Attention whose products are both of int8.
 
-Probabilities are rounded relative to their row's maximum, which a first pass over the keys finds, so that none is
-rounded against a maximum that a later block exceeds. All sums are of integers. The result depends neither on the size
-of the blocks nor on their order. With form.FEATURES every block is masked, so that one loop computes all scores: the
-compiler fuses products and sums differently in different loops.
+A first pass over the keys finds each row's maximum, to which probabilities are rounded in the second pass. All sums are
+sums of integers. So the result depends neither on the size of the blocks nor on their order. With form.FEATURES every
+block is masked, so that one loop computes all scores: the compiler fuses products and sums differently in different
+loops.
 """
 
 import triton

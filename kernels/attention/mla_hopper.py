@@ -1,8 +1,8 @@
 """Multi-head latent attention over a prompt, for Hopper, in Gluon: `mla.mla_prefill` with 64 queries a program.
 
-The projections go through the slots of `hopper_latent` as tiles of keys do. The first product, of the queries and the
-keys' projection, has the form of probabilities times latent vectors; the last one, of the sums and the values'
-projection, has the form of queries times keys.
+The projections go through the slots of `hopper_latent` like tiles of keys. The first product, of queries and the keys'
+projection, has the shape of probabilities times latent vectors. The last one, of the sums and the values' projection,
+has the shape of queries times keys.
 """
 
 from triton.experimental import gluon

@@ -17,7 +17,7 @@ def mla_prefill(
     q_nope: Array, q_pe: Array, kv: Array, k_pe: Array, wkv_b: Array, *, scale: float, causal: bool = False,
     return_lse: bool = False,
 ) -> Result:  # fmt: skip
-    """The "naive" formula in float64: each head's keys and values are made, and attended to.
+    """The "naive" formula in float64, which computes each head's keys and values.
 
     Returns out [batch, heads, seqlen_q, head_dim_v], or (out, lse) with lse [batch, heads, seqlen_q].
     """
@@ -33,9 +33,9 @@ def mla_absorbed(
     q_nope: Array, q_pe: Array, kv: Array, k_pe: Array, wkv_b: Array, *, scale: float, causal: bool = False,
     return_lse: bool = False, compute: type = np.float64, storage: Any = np.float64,
 ) -> Result:  # fmt: skip
-    """The "absorb" formula: queries take the keys' projection, and the sum of latent vectors the values'.
+    """The "absorb" formula, which projects the queries, and afterwards the sum of latent vectors.
 
-    compute: the dtype that it is computed in; storage: that of the queries, the probabilities, the sums and out.
+    compute: dtype of the computation; storage: dtype of the queries, the probabilities, the sums and out.
     """
     keys, values = projections(wkv_b.astype(compute), q_nope.shape[3])
     absorbed = np.einsum("bhsd,hdc->bhsc", q_nope.astype(compute), keys).astype(storage)
@@ -49,10 +49,12 @@ def mla_absorbed(
 
 
 def mla_prefill_same_dtype(q_nope: Array, *rest: Array, **options: Any) -> Result:
-    """`mla_absorbed` as hardware does it: sums in fp32, and what is multiplied again rounded to q_nope's dtype."""
+    """`mla_absorbed` as hardware does it: sums are in fp32, and operands of later products are rounded to q_nope's
+    dtype.
+    """
     return mla_absorbed(q_nope, *rest, **options, compute=np.float32, storage=q_nope.dtype)
 
 
 def projections(wkv_b: Array, head_dim: int) -> tuple[Array, Array]:
-    """(that of the keys [heads, head_dim, latent], that of the values [heads, head_dim_v, latent])."""
+    """Return the projections (of keys [heads, head_dim, latent], of values [heads, head_dim_v, latent])."""
     return wkv_b[:, :head_dim], wkv_b[:, head_dim:]

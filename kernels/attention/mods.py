@@ -1,11 +1,11 @@
-"""Functions that a manifest may name to change the scores of attention, or which keys are seen; inlined when built.
+"""Functions that a manifest may name to change attention's scores or visible keys. They are inlined when built.
 
-    score_mod(score, batch, head, query, key, *operands)    the score that is used instead: fp32 [BLOCK_M, BLOCK_N]
-    mask_mod(batch, head, query, key, *operands)            whether the query sees the key: bool, as wide
+    score_mod(score, batch, head, query, key, *operands)    returns the new scores: fp32 [BLOCK_M, BLOCK_N]
+    mask_mod(batch, head, query, key, *operands)            returns the visible keys: bool [BLOCK_M, BLOCK_N]
 
 `batch` and `head` (of queries) are scalars; `query` is int32 [BLOCK_M, 1] and `key` int32 [1, BLOCK_N], both within the
-sequence. A score comes scaled, in natural units; -inf hides a key. Operands are what the manifest binds: addresses,
-strides, scalars. Any module of the project may have more of these.
+sequence. Scores are scaled, in natural units; -inf hides a key. Operands are bound by the manifest: addresses, strides,
+scalars. Any module of a project may define further functions.
 """
 
 import triton

@@ -1,4 +1,4 @@
-"""`mods` in numpy, each as a reference of the op that is built with it."""
+"""`mods` in numpy: references of the ops that are built with them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from kernels.attention.reference import Array, Result, attention, attention_same
 def _references(
     score: Callable[..., Array] | None = None, mask: Callable[..., Array] | None = None
 ) -> tuple[Callable[..., Result], Callable[..., Result]]:
-    """The exact reference of attention with a mod, and the one that rounds as a kernel does. Operands go by name."""
+    """Return two references of attention with a mod: exact, and rounded as in a kernel. Operands are passed by name."""
 
     def mods(operands: dict[str, Any]) -> dict[str, Any]:
         return {

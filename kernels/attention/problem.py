@@ -1,4 +1,4 @@
-"""Named tuples of the attention kernels: their arguments, and the tiles and spans these are divided into."""
+"""Named tuples of the attention kernels: arguments, and the tiles and spans into which they are divided."""
 
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -146,8 +146,8 @@ class Form:
         HEAD_DIM, HEAD_DIM_V: powers of two, at least the head dims.
         PADDED: either of them may be greater.
         BLOCK_M, BLOCK_N: queries of a tile, keys of a block.
-        BOUND_LEFT, BOUND_RIGHT: the keys that a query sees end on that side.
-        FEATURES: there may be a softcap, a bias or slopes; which, is looked at when the code runs.
+        BOUND_LEFT, BOUND_RIGHT: the visible keys of a query are bounded on that side.
+        FEATURES: there may be a softcap, a bias or slopes, which are tested at run time.
         HAS_BF16_CVT: the hardware rounds fp32 to bfloat16 in one instruction.
         SCORE_MOD, MASK_MOD: functions as in `mods`, or None.
         INT8_P: probabilities are rounded to int8.

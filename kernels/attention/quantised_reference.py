@@ -1,8 +1,9 @@
 """Attention of 8-bit tensors in numpy: the exact result of the dequantised values, and the result in their dtypes.
 
 q: [batch, heads, seqlen_q, head_dim]; k, v: [batch, heads_kv, seqlen_k, head_dim]; q_scale, k_scale, v_scale: fp32,
-broadcast to [batch, heads or heads_kv]. Masks, biases and results are as `attention` has them; out has the dtype of the
-argument `out`, of which nothing else is used. The `_varlen` functions take the same of sequences as `by_sequence` does.
+broadcast to [batch, heads or heads_kv]. Masks, biases and results are as `attention` has them; The result has the dtype
+of the argument `out`, which is not used otherwise. The `_varlen` functions take concatenated sequences as `by_sequence`
+does.
 """
 
 from __future__ import annotations
@@ -23,7 +24,7 @@ PROBABILITIES = {
 }
 """Dtype of probabilities for each dtype of values."""
 HEADROOM = 7
-"""Probabilities that are rounded to float8 go up to 2 to this power."""
+"""Exponent of 2 of the largest probability before rounding to float8."""
 
 
 def attention_int8(
@@ -69,32 +70,32 @@ def attention_fp8_same_dtype(
 
 
 def attention_int8_varlen(**call: Any) -> Result:
-    """`attention_int8` of sequences that lie one behind the other."""
+    """`attention_int8` of concatenated sequences."""
     return _varlen(attention_int8, **call)
 
 
 def attention_int8_varlen_same_dtype(**call: Any) -> Result:
-    """`attention_int8_same_dtype` of such sequences."""
+    """`attention_int8_same_dtype` of concatenated sequences."""
     return _varlen(attention_int8_same_dtype, **call)
 
 
 def attention_kv_varlen(**call: Any) -> Result:
-    """`attention_kv` of such sequences."""
+    """`attention_kv` of concatenated sequences."""
     return _varlen(attention_kv, **call)
 
 
 def attention_kv_varlen_same_dtype(**call: Any) -> Result:
-    """`attention_kv_same_dtype` of such sequences."""
+    """`attention_kv_same_dtype` of concatenated sequences."""
     return _varlen(attention_kv_same_dtype, **call)
 
 
 def attention_fp8_varlen(**call: Any) -> Result:
-    """`attention_fp8` of such sequences."""
+    """`attention_fp8` of concatenated sequences."""
     return _varlen(attention_fp8, **call)
 
 
 def attention_fp8_varlen_same_dtype(**call: Any) -> Result:
-    """`attention_fp8_same_dtype` of such sequences."""
+    """`attention_fp8_same_dtype` of concatenated sequences."""
     return _varlen(attention_fp8_same_dtype, **call)
 
 
@@ -114,13 +115,13 @@ def scaled(x: Array, factors: Array) -> Array:
 def _rounded(
     q: Array, k: Array, v: Array, scales: tuple[Array, Array, Array], dtype: Any, rounding: Rounding, **options: Any
 ) -> Result:
-    """`attention` in float32, but for the probabilities; out of `dtype`."""
+    """Compute `attention` in float32, except for the probabilities; the result has the dtype `dtype`."""
     wide = (scaled(x, factors).astype(np.float32) for x, factors in zip((q, k, v), scales, strict=True))
     return attention(*wide, **options, compute=np.float32, storage=dtype, rounding=rounding)
 
 
 def _to(dtype: Any, headroom: int = 0) -> Rounding:
-    """Rounding to a dtype, of probabilities that go up to 2 ** headroom."""
+    """Return the function that rounds probabilities, scaled to at most 2 ** headroom, to a dtype."""
 
     def rounding(p: Array) -> tuple[Array, Array]:
         return np.ldexp(np.ldexp(p, headroom).astype(dtype).astype(p.dtype), -headroom), p

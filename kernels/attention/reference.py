@@ -10,11 +10,11 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Result = Array | tuple[Array, Array]
 ScoreMod = Callable[[Array, int, int, Array, Array], Array]
-"""(scores, batch, head, queries [seqlen_q, 1], keys [seqlen_k]) to scores."""
+"""Maps (scores, batch, head, queries [seqlen_q, 1], keys [seqlen_k]) to scores."""
 MaskMod = Callable[[int, int, Array, Array], Array]
-"""(batch, head, queries, keys) to which keys each query sees."""
+"""Maps (batch, head, queries, keys) to the mask of visible keys."""
 Rounding = Callable[[Array], tuple[Array, Array]]
-"""Probabilities to what the values are multiplied by, and what the sum of that is divided by the sum of."""
+"""Maps probabilities to (the factors of the values, the terms of the sum by which the result is divided)."""
 
 
 def visible_keys(
@@ -122,7 +122,7 @@ def attention_varlen(
     q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, bias: Array | None = None,
     alibi_slopes: Array | None = None, **options: Any,
 ) -> Result:  # fmt: skip
-    """`attention` of sequences that lie one behind the other, each by itself: see `by_sequence`."""
+    """`attention` of concatenated sequences: see `by_sequence`."""
     return by_sequence(attention, q, k, v, cu_seqlens_q, cu_seqlens_k, bias, {"alibi_slopes": alibi_slopes}, **options)
 
 
@@ -136,7 +136,7 @@ def by_sequence(
     bias: Array | None, of_batch: dict[str, Array | None], *, max_seqlen_q: int = 0, max_seqlen_k: int = 0,
     return_lse: bool = False, **options: Any,
 ) -> Result:  # fmt: skip
-    """Apply a function such as `attention` to each of the sequences that lie one behind the other.
+    """Apply a function such as `attention` to each of several concatenated sequences.
 
     q: [tokens_q, heads, head_dim]; k, v: [tokens_k, heads_kv, …]; sequence b is rows cu_seqlens[b] to cu_seqlens[b +
     1]. bias: [heads or 1, tokens_q or 1, columns], a column for each key of a sequence. of_batch: arguments that have
@@ -165,7 +165,7 @@ def by_sequence(
 
 
 def _exp_rows(scores: Array) -> tuple[Array, Array]:
-    """exp(scores - row maximum), and the logarithm of each row's sum of exponentials."""
+    """Return exp(scores - row maximum), and the logarithm of each row's sum of exponentials."""
     maximum = scores.max(1, keepdims=True, initial=-np.inf)
     maximum = np.where(np.isneginf(maximum), scores.dtype.type(0), maximum)  # a row that sees no key
     p = np.exp(scores - maximum)

@@ -1,8 +1,8 @@
-"""Programmatic dependent launch of NVIDIA's GPUs, from sm_90 on: a kernel begins before its predecessors have ended.
+"""Programmatic dependent launch on NVIDIA's GPUs from sm_90 on: a kernel begins before its predecessors have ended.
 
-Such a kernel accesses no memory before `gdc_wait`, but may prefetch into the L2 cache, where the writes of other
-kernels arrive, too. The build finds the wait in a kernel, and the runtime launches it accordingly; on other targets
-kernels begin in turn.
+Such a kernel accesses no memory before `gdc_wait`, but may prefetch into the L2 cache, which other kernels' writes
+reach too. The build detects the wait in a kernel, and the runtime launches it accordingly. On other targets, kernels
+begin in turn.
 """
 
 import triton

@@ -1,4 +1,4 @@
-"""Scores that are bounded smoothly."""
+"""Smooth bound of scores."""
 
 import triton
 import triton.language as tl

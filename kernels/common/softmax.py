@@ -1,4 +1,4 @@
-"""Online softmax: over keys that come in blocks, for attention and decoding.
+"""Online softmax over blocks of keys, for attention and decoding.
 
 Scores are in units of log2, since the hardware has exp2. A row's state is row_max, the greatest score so far, -inf at
 first, and row_sum, the sum of exponentials relative to it, 0 at first; fp32.

@@ -1,7 +1,7 @@
-"""Tensors, and functions with what they capture, as kernel parameters: docs/manifest.md says how they are bound.
+"""Kernel parameters for tensors, and for functions with captured operands. docs/manifest.md describes their binding.
 
-Strides are in elements. The address of a tensor that is absent is None, and its strides are 0; that of a nullable one
-is a null pointer.
+Strides are in elements. An absent tensor has the address None and strides 0; an absent nullable tensor has a null
+pointer.
 """
 
 from typing import NamedTuple

@@ -1,4 +1,4 @@
-"""The next step of decoding, made ready on the device: a captured graph needs nothing from the host between steps."""
+"""Prepare the next step of decoding on the device, so that captured graphs need nothing from the host."""
 
 import triton
 import triton.language as tl

@@ -16,7 +16,7 @@ def advance(
     seqlens_k: Array,
     block_size: int,
 ) -> tuple[Array, Array, Array, Array]:
-    """(tokens, positions, slots, seqlens_k) after each sequence was given its sampled token.
+    """Return (tokens, positions, slots, seqlens_k) after appending each sequence's sampled token.
 
     sampled, positions, slots, seqlens_k: int32 [batch]; block_tables: int32 [batch, blocks_per_sequence]; tokens: int32
     [batch, length].

@@ -11,9 +11,9 @@ import triton.language as tl
 
 
 class BlockTables(NamedTuple):
-    """Each sequence's blocks, in order: int32 [batch, blocks of a sequence]; ptr is None where caches are contiguous.
+    """Each sequence's blocks, in order: int32 [batch, blocks of a sequence]. ptr is None for contiguous caches.
 
-    blocks: those of the cache; block_size: tokens of one.
+    blocks: number of blocks in the cache; block_size: tokens in a block.
     """
 
     ptr: tl.tensor

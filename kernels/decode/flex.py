@@ -1,7 +1,7 @@
-"""Attention of few queries over the blocks of keys that lists name, with functions of one's own for scores and masks.
+"""Attention of few queries over listed blocks of keys, with custom functions for scores and masks.
 
-The visible keys are data: for each sequence (and key head) one list of blocks in which a mask function
-decides, and one of blocks that are seen in full. The functions are inlined when the kernel is built.
+The visible keys are data. Each sequence (and key head) has a list of blocks to which a mask function applies, and a
+list of fully visible blocks. The functions are inlined when the kernel is built.
 """
 
 from typing import NamedTuple

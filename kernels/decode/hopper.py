@@ -1,4 +1,4 @@
-"""`decode_split` for Hopper, in Gluon: each warp folds keys of its own, and cached values never move between lanes."""
+"""`decode_split` for Hopper, in Gluon. Each warp has its own keys, and cached values never move between lanes."""
 
 from typing import NamedTuple
 
@@ -264,7 +264,7 @@ def gain_of(dtype):
 
 @gluon.jit
 def as_float16(q):
-    """Return (q as float16, unit of each row, a power of two): in this unit no value of the row is too large."""
+    """Return (q as float16, unit of each row): rows are divided by a power of two so that no value overflows."""
     x = q.to(gl.float32)
     exponent = gl.max(gl.abs(x), 1).to(gl.int32, bitcast=True) & 0x7F800000
     unit = gl.where(exponent == 0, 0x3F800000, exponent).to(gl.float32, bitcast=True)

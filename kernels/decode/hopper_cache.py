@@ -112,8 +112,7 @@ def chunk_of(words, lanes):
 
 
 class Pieces(NamedTuple):
-    """Beginnings of the pieces of a tile, [warps, KEYS / PIECE] each: the block, as the table has it, and the key in
-    it.
+    """First keys of the pieces of a tile, [warps, KEYS / PIECE] each: the block from the table, and the key in it.
 
     Both are 0 for a contiguous cache.
     """

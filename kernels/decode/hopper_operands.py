@@ -1,12 +1,12 @@
-"""Operands of the matrix units for `hopper`, made of the words that its lanes loaded.
+"""Make operands of the matrix units for `hopper` from the words that its lanes loaded.
 
-The terms of a product may be summed in any order, as long as both operands have it. So each lane keeps the values that
-it loaded, in an order that suits the products, and nothing moves between lanes; instead, columns of queries and rows of
-results are put in order, once.
+The terms of a product may be summed in any order, as long as both operands use the same one. So each lane keeps the
+values that it loaded, and nothing moves between lanes. Instead, columns of queries and rows of results are reordered
+once.
 
 CACHE_DTYPE is the dtype of a cache's elements: one of 16 bits, int8, a float8, or uint8, which holds two values of 4
-bits. Values of 4 bits stay where they are in a word, and masks make operands of them: n in the lowest bits of a float16
-is n * 2 ** -24, and 4 bits higher it is n * 2 ** -20, which queries and results of these columns make up for.
+bits. 4-bit values stay where they are in a word, and are masked to make operands: n in the lowest bits of a float16 is
+n * 2 ** -24, and 4 bits higher it is n * 2 ** -20. Queries and results of these columns are scaled to compensate.
 """
 
 from triton.experimental import gluon

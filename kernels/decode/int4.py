@@ -1,8 +1,9 @@
-"""Values of 4 bits, two in a byte, the even one low: nibble * factor + shift, with a pair for each group of a row.
+"""4-bit values, two in a byte, the even one low: nibble * factor + shift, with a (factor, shift) pair for each group of
+a row.
 
-Neighbours share a byte, so that unpacking moves nothing between lanes: the tile goes through LDS once, as a float16
-tile does on its way to the matrix units. A row of eight nibbles an int32 after a prefix of pairs, as perf-kernels'
-flash decoding has it, is the same bytes: `aot_models.kv_quantise` makes views of it.
+Neighbours share a byte, so unpacking moves nothing between lanes. The tile goes through LDS once, like a float16 tile
+on its way to the matrix units. perf-kernels' flash decoding has the same bytes: rows of int32 with eight nibbles each,
+after a prefix of pairs. `aot_models.kv_quantise` makes views of them.
 """
 
 import triton

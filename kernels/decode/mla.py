@@ -1,8 +1,8 @@
 """Multi-head latent attention while decoding, with the projections absorbed into the queries.
 
 A cached row is a latent vector, of which every head's key and value are projections, and a rotated part that all heads'
-keys share. With the projections taken into the queries (and those of the values left for after), every head has the
-same keys, the whole rows, and the same values, the latent vectors: one tile in LDS serves as both, for all heads.
+keys share. The key projections are applied to the queries beforehand, and the value projections afterwards. So all
+heads have the same keys (the whole rows) and the same values (the latent vectors), and one tile in LDS serves as both.
 """
 
 import triton

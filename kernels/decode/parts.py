@@ -1,4 +1,4 @@
-"""Division of decoding among programs: tiles of query rows, parts of a sequence's keys, and the merge of parts.
+"""Divide decoding among programs: tiles of query rows, and parts of a sequence's keys, which are merged at the end.
 
 A row is a (token, query head) pair. The query heads that share a key head are rows of one tile, so each byte of the
 cache is read once.
@@ -37,11 +37,11 @@ class Rows(NamedTuple):
 
 
 class Parts(NamedTuple):
-    """Partial results that the programs which share a row leave for `merge_parts`.
+    """Partial results of programs that share a row, for `merge_parts`.
 
     partial: fp32 [query, head, splits, columns], each part normalised; partial_lse: fp32 [query, head, splits], the
-    logarithms of sums of exponentials, to base 2; splits: parts of a sequence. One part is the result, and nothing is
-    left, unless `always`, which spares the code for that.
+        logarithms of sums of exponentials, to base 2; splits: parts of a sequence. A single part is the result itself,
+        and is not stored here, unless `always` is set, which omits the code for that case.
     """
 
     partial: tl.tensor

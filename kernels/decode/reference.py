@@ -1,8 +1,8 @@
-"""Attention over caches in numpy: the exact result, and what its dtypes allow.
+"""Attention over caches in numpy: exactly, and as hardware rounds.
 
-Query t of a sequence with `queries` of them sees keys j <= t + keys - queries and, if window >= 0, only those with
-j >= t + keys - queries - window. A row that sees no key gives out = 0, lse = -inf. What changes how ops work and not
-what they give, num_splits and max_seqlen_q, is taken and ignored.
+Query t of a sequence with `queries` of them sees keys j <= t + keys - queries and, if window >= 0, only those with j >=
+t + keys - queries - window. A row that sees no key gives out = 0, lse = -inf. num_splits and max_seqlen_q, which do not
+change the result, are accepted and ignored.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ ScoreMod = Callable[[Array, Array, Array], Array]
 
 @dataclass(frozen=True)
 class Precision:
-    """compute: dtype of scores, softmax and sums. storage: what probabilities and results are rounded to."""
+    """Dtypes of a computation. compute: of scores, softmax and sums. storage: of probabilities and results."""
 
     compute: np.dtype
     storage: np.dtype
@@ -70,7 +70,9 @@ def paged_attention_same_dtype(q: Array, k: Array, v: Array, *tables: Array, **o
 def attend(
     precision: Precision, q: Array, k: Array, v: Array, scale: float, modify: ScoreMod, v_scale: Array | None = None
 ) -> tuple[Array, Array]:
-    """(out, lse) of one head: q [queries, head_dim], k, v [keys, head_dim]; v_scale [keys]: factors of v's rows."""
+    """Return (out, lse) of one head. q: [queries, head_dim]; k, v: [keys, head_dim]; v_scale: [keys], factors of v's
+    rows.
+    """
     real = precision.compute.type
     keys, queries = len(k), len(q)
     i, j = np.arange(queries)[:, None] + (keys - queries), np.arange(keys)[None, :]
@@ -147,7 +149,8 @@ def _modifier(k_scale: Array | None, window: int = -1, softcap: float = 0.0, slo
 
 
 def quantise_int4(x: Array, groups: int) -> tuple[Array, Array]:
-    """Rows as `append_kv_int4` writes them, bit for bit: (packed uint8 [.., head_dim / 2], pairs fp16 [.., groups, 2]).
+    """Return rows as `append_kv_int4` writes them, bit for bit: (packed uint8 [.., head_dim / 2], pairs fp16 [..,
+    groups, 2]).
 
     Args:
         x: float32 [.., head_dim]. Each group is rounded to 16 steps from its least to its largest number, after the
@@ -169,7 +172,7 @@ def quantise_int4(x: Array, groups: int) -> tuple[Array, Array]:
 
 
 def dequantise_int4(packed: Array, pairs: Array) -> Array:
-    """Rows as float32 [.., head_dim]. packed: uint8 [.., head_dim / 2]; pairs: fp16 [.., groups, 2]."""
+    """Return rows as float32 [.., head_dim]. packed: uint8 [.., head_dim / 2]; pairs: fp16 [.., groups, 2]."""
     head_dim, groups = 2 * packed.shape[-1], pairs.shape[-2]  # a batch of 0 leaves nothing to infer them from
     nibbles = np.stack([packed & 15, packed >> 4], -1).reshape(*packed.shape[:-1], groups, head_dim // groups)
     pairs = pairs.astype(np.float32)
@@ -186,7 +189,7 @@ def flash_decode_int4(
 def flash_decode_int4_same_dtype(
     q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, *rest: Array, **options: object
 ) -> Result:
-    """`flash_decode_int4` as hardware does it: what is unpacked is rounded to float16, and then to q's dtype."""
+    """`flash_decode_int4` as hardware does it: unpacked values are rounded to float16, and then to q's dtype."""
     return _flash_decode_int4(as_kernel(q), q, k, v, k_scale, v_scale, *rest, **options)
 
 
@@ -200,7 +203,7 @@ def paged_attention_int4(
 def paged_attention_int4_same_dtype(
     q: Array, k: Array, v: Array, k_scale: Array, v_scale: Array, *tables: Array, **options: object
 ) -> Result:
-    """`paged_attention_int4` as hardware does it: what is unpacked is rounded to float16, and then to q's dtype."""
+    """`paged_attention_int4` as hardware does it: unpacked values are rounded to float16, and then to q's dtype."""
     return _paged_attention(as_kernel(q), q, *_unpacked(as_kernel(q), k, v, k_scale, v_scale), *tables, **options)
 
 
@@ -223,7 +226,7 @@ def _unpacked(precision: Precision, k: Array, v: Array, k_scale: Array, v_scale:
 
 
 def rotate(x: Array, cos: Array, sin: Array, positions: Array, interleaved: bool) -> Array:
-    """x: [tokens, heads, head_dim]; cos, sin: [max_position, pairs]; rotates each row's first 2 * pairs elements."""
+    """Rotate each row's first 2 * pairs elements. x: [tokens, heads, head_dim]; cos, sin: [max_position, pairs]."""
     pairs = cos.shape[1]
     result = x.copy()
     first, second = (
@@ -240,7 +243,7 @@ def new_rows(
     k_new: Array, v_new: Array, cos: Array | None, sin: Array | None, positions: Array | None, interleaved: bool,
     compute: type,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """Keys, rotated where there are angles, and values, in the dtype `compute`."""
+    """Return keys, rotated if there are angles, and values, in the dtype `compute`."""
     k_new = k_new.astype(compute)
     if cos is not None:
         k_new = rotate(k_new, cos, sin, positions, interleaved)
@@ -248,7 +251,7 @@ def new_rows(
 
 
 def quantise(x: Array, scale: Array | None, dtype: np.dtype) -> Array:
-    """x / scale, rounded half to even and saturated at -L and L: 127 for int8, the largest number of a float8."""
+    """Return x / scale, rounded half to even and saturated at the largest value of the dtype (127 for int8)."""
     if scale is None:
         return x.astype(dtype)
     x = np.clip(x / scale.astype(x.dtype), -largest(dtype), largest(dtype))
@@ -260,10 +263,11 @@ def append(
     Array | None = None, cos: Array | None = None, sin: Array | None = None, positions: Array | None = None, *,
     interleaved: bool = False, compute: type = np.float32,
 ) -> tuple[Array, ...]:  # fmt: skip
-    """The caches (and for the kinds `per_token` and `int4` their scales) with the new rows in their slots.
+    """Return the caches, and for the kinds `per_token` and `int4` their scales, with the new rows in their slots.
 
-    kind: `given` (scales are), `per_token` or `int4`. Shapes as in manifests/decode.yaml. Arguments stay as they are.
-    compute: dtype of rotations and of what is quantised; with float64 caches of 16 bits become float64, not rounded.
+    kind: `given` (with given scales), `per_token` or `int4`. Shapes are as in manifests/decode.yaml. Arguments are not
+        changed. compute: dtype of rotations and before quantisation; float64 leaves 16-bit caches in float64,
+        unrounded.
     """
     rows = new_rows(k_new, v_new, cos, sin, positions, interleaved, compute)
     exact = compute == np.float64 and k.dtype.itemsize == 2

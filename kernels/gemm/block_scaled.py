@@ -1,4 +1,4 @@
-"""Products of 8-bit matrices with a scale for each block of 128 of k."""
+"""Products of 8-bit matrices with a scale for each block of 128 along k."""
 
 import triton
 import triton.language as tl

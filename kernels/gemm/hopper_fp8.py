@@ -1,7 +1,7 @@
 """Products of 8-bit matrices for Hopper in Gluon, with scales by row and column.
 
-Hopper's matrix units keep about 14 bits of a sum of float8. So sums over 128 of k are added in fp32 registers, unless a
-call accepts the precision of the matrix units for all of k. The ring of stages is that of `kernels.gemm.hopper`.
+Hopper's matrix units keep about 14 bits of a sum of float8. So sums over 128 elements of k are added in fp32 registers,
+unless a call accepts the matrix units' precision for all of k. The ring of stages is that of `kernels.gemm.hopper`.
 """
 
 from typing import NamedTuple
@@ -121,9 +121,11 @@ def multiply_whole(e, scaling, stages, grid, TRANSPOSED: gl.constexpr, GROUP: gl
 
 @gluon.jit
 def multiply_promoted(e, scaling, stages, grid, TRANSPOSED: gl.constexpr, GROUP: gl.constexpr):
-    """Sum 128 of k in the matrix units, and these sums in fp32. A group has one or two blocks of each tile.
+    """Sum 128 elements of k at a time in the matrix units, and add these sums in fp32. A group has one or two blocks of
+    each tile.
 
-    While sums are added to those of earlier blocks of k, the other group's products keep the matrix units at grid.
+    While one group adds its sums to those of earlier blocks of k, the other group's products keep the matrix units
+    busy.
     """
     STAGES: gl.constexpr = stages.right.shape[0]
     GROUPS: gl.constexpr = stages.e.shape[0] // PIECES

@@ -1,7 +1,7 @@
 """Products of float8 for Hopper in Gluon, with scales for blocks of 128 of k: of a by rows, of b by 128 columns.
 
-The matrix units sum 128 of k; these sums are scaled, and added in fp32 registers. A stage also has the scales of its
-rows, times that of its columns. A warp of its own loads them element by element, so that they may have any strides.
+The matrix units sum 128 elements of k; these sums are scaled, and added in fp32 registers. A stage also has the scales
+of its rows, multiplied by that of its columns. A separate warp loads them one by one, so they may have any strides.
 """
 
 from typing import NamedTuple
@@ -22,7 +22,7 @@ LOADING = gl.constexpr(88)
 
 
 class Scales(NamedTuple):
-    """fp32: a [cdiv(m, share), cdiv(k, 128)], b [cdiv(k, 128), cdiv(n, 128)]."""
+    """Scales of blocks, fp32: a [cdiv(m, share), cdiv(k, 128)], b [cdiv(k, 128), cdiv(n, 128)]."""
 
     a: Matrix
     b: Matrix
@@ -82,7 +82,7 @@ def multiply_maps(
 def multiply_tiles(e, stages, vectors, grid, TRANSPOSED: gl.constexpr, GROUP: gl.constexpr):
     """Multiply warpgroup GROUP's block of all tiles of a program.
 
-    While a group scales and adds, the other one's products keep the matrix units at grid.
+    While one group scales and adds, the other group's products keep the matrix units busy.
     """
     STAGES: gl.constexpr = stages.right.shape[0]
     GROUPS: gl.constexpr = stages.left.shape[0] // STAGES

@@ -1,4 +1,4 @@
-"""Matrix products: a program for each tile of the result, for several, or for a part of k of each (split-K)."""
+"""Matrix products. A program computes a tile of the result, several tiles, or a part of k of a tile (split-K)."""
 
 import triton
 import triton.language as tl

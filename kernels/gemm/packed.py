@@ -26,9 +26,9 @@ class Weights(NamedTuple):
     w: codes, uint8 [n, cdiv(k, 2)] of 4 bits, or int8 [n, k] of 8; scales: of the activations' dtype [groups, n];
     zeros: [groups, n], of w's dtype; codebook: fp32 [16]. group_size: weights along k that share a scale.
 
-    CODES: `offset`, neither zeros nor a codebook, codes of 4 bits are less 8; `zeros`; `codebook`;
-    `any`: zeros or codebook may be there, or null pointers. EVEN_K: k is even; where it is known to be a multiple of 16
-    codes then are loaded 16 bytes at a time.
+    CODES: `offset`: neither zeros nor a codebook, and 8 is subtracted from 4-bit codes; `zeros`; `codebook`; `any`:
+        zeros and codebook are tested at run time, and may be null. EVEN_K: k is even; if it is known to be a multiple
+        of 16, codes are loaded 16 bytes at a time.
     """
 
     w: tl.tensor

@@ -1,4 +1,4 @@
-"""Products of activations of 8 bits and weights of 4 in numpy."""
+"""Products of 8-bit activations and 4-bit weights in numpy."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from kernels.gemm.reference import int4_weights, integer_product, nibbles, sum_i
 
 Array = np.ndarray
 SYMMETRIC = 8
-"""The code that stands for 0 where no zeros are given."""
+"""The code that means 0 if no zeros are given."""
 
 
 def linear_int4_a8(
@@ -29,7 +29,9 @@ def linear_int4_a8_same_dtype(
     x: Array, w: Array, scales: Array, row_scales: Array, group_size: int, e: Array, zeros: Array | None = None,
     order: Array | None = None, bias: Array | None = None,
 ) -> Array:  # fmt: skip
-    """`linear_int4_a8` as hardware does it: the sum of a group exact, or of float8 in fp32; all others in fp32."""
+    """`linear_int4_a8` as hardware does it: sums of a group are exact for int8 and in fp32 for float8; others are in
+    fp32.
+    """
     x = x if order is None else x[:, order]
     codes = nibbles(w, x.shape[1]).astype(np.int8).T
     acc = np.zeros((len(x), len(w)), np.float32)

@@ -1,8 +1,9 @@
-"""Products of many rows with prepacked weights, for Hopper: eᵀ = w xᵀ, with the decoded weights as the left operand,
-which wgmma takes from registers.
+"""Products of many rows with prepacked weights, for Hopper: eᵀ = w xᵀ.
+
+The decoded weights are the left operand, which wgmma takes from registers.
 
 One warp loads into a ring of stages by tensor maps; two warpgroups each have 64 outputs of a tile. A group decodes its
-next weights while those of the other group are multiplied.
+next weights while the other group multiplies.
 """
 
 from typing import NamedTuple

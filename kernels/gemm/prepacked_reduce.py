@@ -1,4 +1,4 @@
-"""The second launch of products whose k programs share."""
+"""The second launch of products for which several programs divide k."""
 
 import triton
 import triton.language as tl

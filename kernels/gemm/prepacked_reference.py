@@ -1,6 +1,6 @@
 """Products with prepacked weights in numpy: the weights are put back into the order of `linear_int4` and `linear_int8`.
 
-The order is stated here by what reads it, and in `aot_models.quantise` by what writes it.
+This module reads the order that `aot_models.quantise` writes.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ STORED = {
     4: ((4, 8, 4, 2, 2, 2, 2, 2), "ntsrpkhlab->nshrtkabpl"),
     8: ((4, 2, 8, 4, 2, 2, 2, 2), "ntskrphabl->nshrtkabpl"),
 }
-"""The extents of a tile's axes as they are stored, and how all axes are transposed to [outputs, k], by bits of a code.
+"""Bits of a code → the extents of a tile's stored axes, and the transposition of all axes to [outputs, k].
 
 Outputs: n tile, s slice, h half of a slice, r row. k: t tile, k half, a sixteen, b eight, p pair, l element of a pair.
 """
@@ -57,19 +57,19 @@ def linear_int8_prepacked_same_dtype(
 
 
 def _four_bits(w: Array, scales: Array, zeros: Array | None) -> tuple[Array, Array, Array | None]:
-    """w, scales and zeros of `linear_int4`."""
+    """Return w, scales and zeros for `linear_int4`."""
     codes = _codes(w, 4)
     return codes[:, ::2] | codes[:, 1::2] << 4, _by_output(scales), None if zeros is None else _by_output(zeros)
 
 
 def _eight_bits(w: Array, scales: Array, zeros: Array | None) -> tuple[Array, Array, Array | None]:
-    """w, scales and zeros of `linear_int8`."""
+    """Return w, scales and zeros for `linear_int8`."""
     signed = None if zeros is None else (_by_output(zeros) ^ 0x80).view(np.int8)
     return (_codes(w, 8) ^ 0x80).view(np.int8), _by_output(scales), signed
 
 
 def _codes(w: Array, bits: int) -> Array:
-    """uint8 [n, k] of int32 [n / 64, k * bits / 16, 32]."""
+    """Unpack int32 [n / 64, k * bits / 16, 32] to uint8 [n, k]."""
     tiles, k = w.shape[0], 16 * w.shape[1] // bits
     codes = w.view(np.uint32).reshape(-1, 1) >> np.arange(0, 32, bits, dtype=np.uint32) & (1 << bits) - 1
     extents, transposition = STORED[bits]
@@ -78,6 +78,6 @@ def _codes(w: Array, bits: int) -> Array:
 
 
 def _by_output(by_lane: Array) -> Array:
-    """[groups, n] of [groups, n / 64, 64]."""
+    """Rearrange [groups, n / 64, 64] to [groups, n]."""
     groups, tiles = by_lane.shape[:2]
     return by_lane.reshape(groups, tiles, 8, 8).swapaxes(2, 3).reshape(groups, TILE * tiles)

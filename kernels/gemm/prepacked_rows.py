@@ -53,7 +53,7 @@ def scales_layout(warps, slices):
 
 @gluon.jit
 def range_of(dim: gl.constexpr, size: gl.constexpr, layout: gl.constexpr):
-    """0 .. size - 1 along one of three dims."""
+    """Return 0 .. size - 1 along one of three dims."""
     if dim == 0:
         return gl.arange(0, size, gl.SliceLayout(1, gl.SliceLayout(2, layout)))[:, None, None]
     elif dim == 1:
@@ -64,7 +64,9 @@ def range_of(dim: gl.constexpr, size: gl.constexpr, layout: gl.constexpr):
 
 @gluon.jit
 def prefetch_words(weights, output, k, tiles, OUTPUTS: gl.constexpr):
-    """Have the words of the first tiles of k, of OUTPUTS from `output` on, brought to the L2 cache, a line a thread."""
+    """Prefetch the words of the first tiles of k into the L2 cache, for OUTPUTS outputs from `output` on, one line per
+    thread.
+    """
     TILE_WORDS: gl.constexpr = tile_words(weights.BITS)
     LINE_WORDS: gl.constexpr = LINE // 4
     LINES: gl.constexpr = OUTPUTS * TILE_WORDS // (TILE * LINE_WORDS)
@@ -76,7 +78,7 @@ def prefetch_words(weights, output, k, tiles, OUTPUTS: gl.constexpr):
 
 @gluon.jit
 def load_step(x, weights, first, row, output, m, k, ROWS: gl.constexpr, OUTPUTS: gl.constexpr):
-    """The step whose tiles of k are those from `first` on, a warp each; zeros past the end of k."""
+    """Load the Step with the tiles of k from `first` on, one for each warp; zeros past the end of k."""
     WARPS: gl.constexpr = gl.num_warps()
     SLICES: gl.constexpr = OUTPUTS // 16
     TILE_WORDS: gl.constexpr = tile_words(weights.BITS)
@@ -108,7 +110,7 @@ def load_step(x, weights, first, row, output, m, k, ROWS: gl.constexpr, OUTPUTS:
 
 @gluon.jit
 def parts_of(x):
-    """A tuple of the tensors [a, b, c, 1] that lie along the last dim of x."""
+    """Split x along its last dim into a tuple of tensors [a, b, c, 1]."""
     HALF: gl.constexpr = x.shape[3] // 2
     if HALF == 0:
         return (x,)
@@ -119,7 +121,7 @@ def parts_of(x):
 
 @gluon.jit
 def add_products(sums, step, table, CODES: gl.constexpr, BITS: gl.constexpr):
-    """sums: for each slice of 16 outputs, [warps, 16, rows]; what a step adds to them is added."""
+    """Add the products of a step to `sums`: [warps, 16, rows] for each slice of 16 outputs."""
     WARPS: gl.constexpr = step.words.shape[0]
     SLICES: gl.constexpr = step.words.shape[1]
     ROWS: gl.constexpr = step.x.shape[1]
@@ -159,7 +161,7 @@ def joined(slices):
 
 @gluon.jit
 def store_sums(e, sums, bias, output, row, m):
-    """The sums of slices of 16 outputs, [warps, 16, rows] each, added up and stored."""
+    """Add the warps' sums of slices of 16 outputs, [warps, 16, rows] each, and store them."""
     WARPS: gl.constexpr = sums[0].shape[0]
     ROWS: gl.constexpr = sums[0].shape[2]
     OUTPUTS: gl.constexpr = 16 * len(sums)

@@ -29,9 +29,11 @@ def product(
 def accumulate(
     a_at, b_at, a_step, b_step, acc, k, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr = "ieee", a_rows=None
 ):
-    """acc + the product of the `k` columns of a and rows of b that begin at these addresses: [.., BLOCK_K] of a,
-    [BLOCK_K, ..] of b; a_step, b_step: from one of them to the next, in elements. a_rows: bool, which rows of a are
-    loaded, the others are zeros; None: all."""
+    """Add the product of `k` columns of a and rows of b to acc.
+
+    a_at, b_at: addresses of the first [.., BLOCK_K] of a and [BLOCK_K, ..] of b; a_step, b_step: elements from a column
+        or row to the next. a_rows: bool, the rows of a to load; the others are zeros. None: all.
+    """
     inner = tl.arange(0, BLOCK_K)
     steps = tl.maximum(k, 0) // BLOCK_K
     for _ in range(steps):
@@ -50,7 +52,7 @@ def accumulate(
 
 @triton.jit
 def dot(left, right, acc, PRECISION: tl.constexpr):
-    """acc + left right. float8 is summed in full fp32 from one block to the next, which Hopper does not by itself."""
+    """Return acc + left right. Sums of float8 blocks are added in full fp32, which Hopper's matrix units do not do."""
     if left.dtype.is_fp8():
         return tl.dot(left, right, acc, max_num_imprecise_acc=left.shape[1])
     return tl.dot(left, right, acc, input_precision=PRECISION, out_dtype=acc.dtype)

@@ -7,7 +7,7 @@ from kernels.common.rounding import half_to_even, quotient, scale_of
 from kernels.common.tensors import Matrix
 
 TINY: tl.constexpr = tl.constexpr(1e-12)
-"""Least scale: zeros are divided by it, and not by 0."""
+"""Smallest scale, which avoids divisions by 0."""
 
 
 @triton.jit
@@ -70,7 +70,7 @@ def largest_of_rows(x: Matrix, partial, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl
 
 @triton.jit
 def scale_of_all(partial, scale, parts, LARGEST: tl.constexpr, BLOCK: tl.constexpr):
-    """The scale of a matrix, from the results of `largest_of_rows` for `parts` of it. Grid: (1)."""
+    """Compute the scale of a matrix from the results of `largest_of_rows` for its `parts` parts. Grid: (1)."""
     largest = tl.zeros([BLOCK], tl.float32)
     for start in range(0, parts, BLOCK):
         at = start + tl.arange(0, BLOCK)

@@ -204,7 +204,7 @@ def int8_bmm_float32_same_dtype(a: Array, w: Array, alpha: float) -> Array:
 
 
 def to_int8(x: Array) -> Array:
-    """Rounded half to even, saturating; a NaN becomes 0."""
+    """Round to int8, half to even and saturating; NaN becomes 0."""
     return np.rint(np.clip(np.nan_to_num(x, nan=0.0), -128, 127)).astype(np.int8)
 
 
@@ -225,7 +225,7 @@ def _layer_norm(dtype: np.dtype, x: Array, weight: Array, bias: Array, eps: floa
 
 
 TINY = 1e-12
-"""The least scale of a quantised part."""
+"""Smallest scale of a quantised part."""
 
 
 def quantise(x: Array, q: Array, block: int | None = None, rows_per_scale: int = 1) -> tuple[Array, Array]:
@@ -278,7 +278,7 @@ def quantised(compute: np.dtype, x: Array, dtype: np.dtype, block: int, rows_per
 
 
 def to_8_bits(value: Array, dtype: np.dtype) -> Array:
-    """Rounded half to even."""
+    """Round to int8 or float8, half to even."""
     return to_int8(value) if dtype == np.int8 else value.astype(dtype)
 
 
@@ -339,7 +339,7 @@ def nibbles(packed: Array, k: int) -> Array:
 def int4_weights(
     dtype: np.dtype, w: Array, scales: Array, group_size: int, k: int, zeros: Array | None, codebook: Array | None
 ) -> Array:
-    """The weights that codes of 4 bits stand for, [n, k]."""
+    """Dequantise 4-bit codes to weights [n, k]."""
     codes = nibbles(w, k)
     if codebook is None:
         return dequantised(dtype, codes, scales, group_size, zeros, 8)
@@ -347,14 +347,14 @@ def int4_weights(
 
 
 def dequantised(dtype: np.dtype, codes: Array, scales: Array, group_size: int, zeros: Array | None, zero: int) -> Array:
-    """(codes - zeros) * scales, [n, k]; `zero` is what zeros that are not there are."""
+    """Return (codes - zeros) * scales, [n, k]; `zero` is used if zeros are None."""
     k = codes.shape[1]
     shift = np.asarray(zero) if zeros is None else _spread(zeros, group_size, k)
     return (codes.astype(dtype) - shift.astype(dtype)) * _spread(scales, group_size, k).astype(dtype)
 
 
 def _spread(by_group: Array, group_size: int, k: int) -> Array:
-    """[groups, n] to [n, k]."""
+    """Repeat values of groups, [groups, n], to [n, k]."""
     return np.repeat(by_group.T, group_size, 1)[:, :k]
 
 

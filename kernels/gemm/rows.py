@@ -1,4 +1,4 @@
-"""Matrix products without matrix units: of types that these units do not take, and of few rows."""
+"""Matrix products without matrix units: for dtypes that these units do not support, and for few rows."""
 
 import triton
 import triton.language as tl
@@ -12,7 +12,7 @@ def plain_matmul(
     a: Matrix, b: Matrix, e: Matrix, epilogue: Epilogue, m, n, k,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """e = what `epilogue` makes of a b. Grid: (cdiv(m, BLOCK_M), cdiv(n, BLOCK_N)).
+    """e = epilogue(a b). Grid: (cdiv(m, BLOCK_M), cdiv(n, BLOCK_N)).
 
     a: [m, k], b: [k, n], of one dtype; e: [m, n]; integers are summed in int32, all others in fp32.
     """
@@ -38,7 +38,7 @@ def multiply_reduce(
     a: Matrix, b: Matrix, e: Matrix, epilogue: Epilogue, m, n, k,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """e = what `epilogue` makes of a b, of floats. Grid: (cdiv(m, BLOCK_M), cdiv(n, BLOCK_N)).
+    """e = epilogue(a b) for floats. Grid: (cdiv(m, BLOCK_M), cdiv(n, BLOCK_N)).
 
     a: [m, k], b: [k, n], of one dtype of 16 bits, its columns without gaps; k is a multiple of 8, rows of a and columns
     of b begin at multiples of 16 bytes. e: [m, n]. A lane has runs of 8 along k of each column, and of each row what

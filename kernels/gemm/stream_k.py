@@ -1,4 +1,4 @@
-"""Stream-K: matrix products whose blocks of k, of all tiles, are dealt evenly to the programs.
+"""Stream-K: matrix products in which the k blocks of all tiles are divided evenly among the programs.
 
 A second launch adds up the tiles that several programs share. So no program waits for another, no memory has to be
 zeroed, and sums are added in the same order each time.
@@ -21,10 +21,10 @@ def stream_k(
     a: Matrix, b: Matrix, e: Matrix, epilogue: Epilogue, partial, m, n, k,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
 ):  # fmt: skip
-    """e = epilogue(a b), except for tiles that programs share, whose parts go to `partial`.
+    """e = epilogue(a b), except in tiles that several programs share: their parts go to `partial`.
 
-    a: [m, k], b: [k, n], of one dtype; e: [m, n]. partial: fp32 [programs, 2, AREA]: of the tile
-    that another program began, and of the one that another will go on with. Grid: any number of programs.
+    a: [m, k], b: [k, n], of one dtype; e: [m, n]. partial: fp32 [programs, 2, AREA], a program's part of the tile that
+        another program began, and of the tile that another program will continue. Grid: any number of programs.
     """
     tl.static_assert(BLOCK_M * BLOCK_N <= AREA, "a tile is larger than its place in the workspace")
     program, programs = tl.program_id(0), tl.num_programs(0)
@@ -51,7 +51,7 @@ def stream_k_finish(
     partial, e: Matrix, epilogue: Epilogue, m, n, k, programs,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
 ):  # fmt: skip
-    """Finish the tile that each program of `stream_k` began and did not finish, if any. Grid: (programs)."""
+    """Complete the tiles that programs of `stream_k` began without finishing them. Grid: (programs)."""
     program = tl.program_id(0)
     tiles, blocks = tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N), tl.maximum(tl.cdiv(k, BLOCK_K), 1)
     end = begin_of(program + 1, programs, tiles * blocks)

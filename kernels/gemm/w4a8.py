@@ -1,7 +1,7 @@
 """W4A8: products of 8-bit activations and the codes of packed weights.
 
-As in QServe (Lin et al., arXiv 2405.04532), products stay in 8 bits within a group of weights, and are scaled after
-that. QServe has two levels of scales; here there is one, of floats, as GPTQ and AWQ store them.
+As in QServe (Lin et al., arXiv 2405.04532), 8-bit operands are multiplied within a group of weights, and the group's
+sum is scaled. QServe has two levels of scales; here there is one, of floats, as GPTQ and AWQ store them.
 """
 
 import triton
@@ -11,7 +11,7 @@ from kernels.common.tensors import given
 from kernels.gemm.product import dot
 
 MIDDLE: tl.constexpr = tl.constexpr(8)
-"""4-bit code of 0 if there are no zeros."""
+"""4-bit code that means 0 if there are no zeros."""
 
 
 @triton.jit

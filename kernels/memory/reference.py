@@ -15,7 +15,7 @@ copy_same_dtype = copy
 
 
 def read(x: Array, programs: int, block: int = 4096) -> Array:
-    """int32 [programs]: the sums modulo 2**32 of what each reads, program p the blocks p, p + programs, … of x."""
+    """Return int32 [programs]: the sum modulo 2**32 of the blocks p, p + programs, … of x for each program p."""
     whole = np.zeros(-(-len(x) // (block * programs)) * block * programs, np.int64)
     whole[: len(x)] = x
     sums = whole.reshape(-1, programs, block).sum((0, 2))

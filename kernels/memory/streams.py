@@ -1,6 +1,6 @@
 """Copy, read and write memory as fast as a device can.
 
-Any number of programs take whole blocks in turn; the one that comes next takes the rest.
+Any number of programs take whole blocks in turn, and the next one takes the remainder.
 """
 
 import triton

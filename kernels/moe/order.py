@@ -1,8 +1,9 @@
-"""Tokens in the order of their experts: what grouped products read them by.
+"""Sort tokens by their experts, for grouped products.
 
-An assignment is a token and one of its experts; it has the number token * topk + slot. The assignments of an expert
-are padded to whole blocks, of which each has one expert. Nothing is added atomically: assignments keep their order.
-So few that most experts have one at most need no order: each is a block by itself.
+An assignment is a token and one of its experts; its number is token * topk + slot. The assignments of an expert are
+padded to whole blocks, and each block belongs to one expert. There are no atomic additions, so assignments keep their
+order. If there are so few assignments that most experts have at most one, they are not sorted: each is a block by
+itself.
 """
 
 from typing import NamedTuple
@@ -39,7 +40,7 @@ def order_assignments(
     BLOCK_M: tl.constexpr, EXPERTS: tl.constexpr, RUNS: tl.constexpr, STEP: tl.constexpr,
     TOGETHER: tl.constexpr = 1,
 ):  # fmt: skip
-    """Each expert's assignments into its blocks. Grid: (cdiv(experts, TOGETHER), runs).
+    """Write each expert's assignments to its blocks. Grid: (cdiv(experts, TOGETHER), runs).
 
     counts, run, TOGETHER: as `count_assignments` has them. order: int32 [blocks, BLOCK_M], the indices of assignments,
     and `assignments` where a block has no more. expert_of_block: int32 [blocks]; NOBODY for the blocks behind the last

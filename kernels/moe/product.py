@@ -120,7 +120,7 @@ def add_experts(
     """out[t] = the sum of part[t, j] over the slots j of a token, in their order, and shared[t]. Grid: (tokens,
     cdiv(hidden, BLOCK)).
 
-    part: [tokens, topk, hidden], packed; slots whose `chosen`, int32 [tokens, topk], is no expert's are left out.
+    part: [tokens, topk, hidden], packed; slots whose `chosen`, int32 [tokens, topk], is out of range are skipped.
     shared: [tokens, hidden], or a null pointer; out: [tokens, hidden], columns contiguous; of one dtype. AT_ONCE: slots
     that are loaded at a time.
     """

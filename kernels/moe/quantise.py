@@ -14,7 +14,7 @@ def quantise_assignments(
     """q * scale = x, with a scale for `block` columns of each row. Grid: (assignments, cdiv(n, block)).
 
     x, q: [assignments, n]; scale: fp32 [assignments, cdiv(n, block)]; all packed. Rows whose `chosen`, int32
-    [assignments], is no expert's are left as they are.
+        [assignments], is out of range are not written.
     """
     row, part = tl.program_id(0).to(tl.int64), tl.program_id(1)
     expert = tl.load(chosen + row)

@@ -10,8 +10,8 @@ kernels' dtypes round, in this order, as vLLM's fused experts do:
 4. that product to 8 bits, as in 1;
 5. weight * (down act), summed in fp32, to the dtype of x; the sum over the slots of a token, in fp32, likewise.
 
-With codes of 4 or 8 bits and scales of groups, the weights are rounded to the dtype of x, and of these steps there are
-5 and the product in 3.
+With codes of 4 or 8 bits and scales of groups, the weights are rounded to the dtype of x, and only step 5 and the
+product in step 3 are done.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Mixtures of experts in numpy: the exact result, and what its dtypes allow. Shapes are those of manifests/moe.yaml."""
+"""Mixtures of experts in numpy: exactly, and as hardware rounds. Shapes are those of manifests/moe.yaml."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ def moe_route(
     logits: Array, topk: int, bias: Array | None = None, scoring: str = "softmax", renormalise: bool = True,
     groups: int = 1, topk_groups: int = 1, scale: float = 1,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """(weights float64, chosen int32), each [tokens, topk]; the best first, of equal ones the first."""
+    """Return (weights float64, chosen int32), each [tokens, topk]: best experts first, and of equals the first."""
     return _routed(logits.astype(np.float64), topk, bias, scoring, renormalise, groups, topk_groups, scale)
 
 
@@ -52,7 +52,7 @@ def expert_weights(x: Array, scoring: str) -> Array:
 
 
 def in_best_groups(worth: Array, by_two: bool, groups: int, topk_groups: int) -> Array:
-    """Mark the experts that take part: bool, as `worth`, [tokens, experts]."""
+    """Mark the experts in the best groups: bool [tokens, experts], like `worth`."""
     by_group = worth.reshape(len(worth), groups, -1)
     best = np.sort(by_group, 2)[:, :, -2:].sum(2) if by_two else by_group.max(2)
     kept = np.argsort(-best, axis=1, kind="stable")[:, :topk_groups]
@@ -81,7 +81,7 @@ def moe(
     x: Array, gate_up: Array, down: Array, weights: Array, chosen: Array, shared: Array | None = None,
     activation: str = "silu",
 ) -> Array:  # fmt: skip
-    """The sum over a token's experts of weight * down (activation(gate x) * up x), and `shared`, in float64."""
+    """Return `shared` plus the sum over a token's experts of weight * down (activation(gate x) * up x), in float64."""
     matrices = Experts(gate_up.astype(np.float64), down.astype(np.float64))
     return exact_sum(x, matrices, weights, chosen, shared, activation)
 
@@ -98,7 +98,7 @@ def moe_same_dtype(
 def exact_sum(
     x: Array, matrices: Experts, weights: Array, chosen: Array, shared: Array | None, activation: str
 ) -> Array:
-    """`moe` with these matrices, which are of float64."""
+    """Compute `moe` with float64 matrices."""
     out = np.zeros(x.shape) if shared is None else shared.astype(np.float64)
     for expert, tokens, slots in _assignments(chosen, len(matrices.down)):
         gate, up = np.split(matrices.seen(x[tokens].astype(np.float64)) @ matrices.gate_up[expert].T, 2, axis=1)
@@ -111,8 +111,11 @@ def exact_sum(
 def same_dtype_sum(
     x: Array, matrices: Experts, weights: Array, chosen: Array, shared: Array | None, activation: str
 ) -> Array:
-    """`moe` with these matrices, which are of float32, as hardware does it: summed in fp32, one element after the
-    other; what is between the products, and what each expert gives, is rounded to the dtype of x."""
+    """Compute `moe` with float32 matrices, as hardware does it.
+
+    Sums are in fp32, one element after the other. Results of the first products and of each expert are rounded to the
+    dtype of x.
+    """
     parts = np.zeros((*chosen.shape, x.shape[1]), x.dtype)
     for expert, tokens, slots in _assignments(chosen, len(matrices.down)):
         both = sum_in_order(matrices.seen(x[tokens].astype(np.float32)), matrices.gate_up[expert].T)
@@ -130,5 +133,5 @@ def same_dtype_sum(
 
 
 def _assignments(chosen: Array, experts: int) -> list[tuple[int, Array, Array]]:
-    """(expert, its tokens, their slots) of each expert."""
+    """Yield (expert, its tokens, their slots) of each expert."""
     return [(expert, *np.nonzero(chosen == expert)) for expert in range(experts)]

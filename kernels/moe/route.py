@@ -1,4 +1,4 @@
-"""Choosing the experts of each token, and what each of them counts for."""
+"""Choose the experts of each token, and their weights."""
 
 import triton
 import triton.language as tl
@@ -9,7 +9,7 @@ from kernels.common.tensors import Matrix, given
 from kernels.rows.sample import LOWEST, order_key
 
 NEVER: tl.constexpr = tl.constexpr(2147483647)
-"""An index above all."""
+"""An index above all others."""
 SIGMOID: tl.constexpr = tl.constexpr(1)
 """Value of `scoring`; 0: softmax."""
 
@@ -70,7 +70,7 @@ def _first_of_largest(keys, index):
 
 @triton.jit
 def _of_best_groups(keys, worth, size, groups, topk_groups, by_two, GROUP_SLOTS: tl.constexpr):
-    """The keys of experts in the best groups, each of `size` experts, and LOWEST for the others."""
+    """Return the keys of experts in the best groups, each of `size` experts, and LOWEST for the others."""
     index = tl.arange(0, keys.shape[0])
     slot = tl.arange(0, GROUP_SLOTS)
     group_keys = tl.full([GROUP_SLOTS], LOWEST, tl.int32)

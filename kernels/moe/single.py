@@ -1,6 +1,6 @@
-"""Products of few tokens, of whose experts most have one assignment at most: each is multiplied by itself.
+"""Products of few tokens, whose experts mostly have at most one assignment: assignments are multiplied one by one.
 
-Such products read weights and do little else: what they multiply is in registers, and no matrix instruction is used.
+Reading the weights takes nearly all the time. Operands are in registers, and no matrix instructions are used.
 """
 
 import triton

@@ -9,7 +9,7 @@ from kernels.common.tensors import Matrix
 
 @triton.jit
 def gather_rows(table: Matrix, ids, out: Matrix, vocabulary, cols, scale, BLOCK: tl.constexpr):
-    """out[i, :] = scale * table[ids[i], :], or 0 where there is no such row. Grid: (tokens, cdiv(cols, BLOCK)).
+    """out[i, :] = scale * table[ids[i], :], or 0 if there is no such row. Grid: (tokens, cdiv(cols, BLOCK)).
 
     table: [vocabulary, cols], out: [tokens, cols] of one dtype, columns contiguous; ids: int32 or int64 [tokens]. scale
     is rounded to that dtype, and so is the product; 1 copies.

@@ -11,8 +11,8 @@ from kernels.common.tensors import Matrix
 def token_logprobs(logits: Matrix, tokens, out, cols, STEP: tl.constexpr):
     """out[i] = log(softmax(logits[i])[tokens[i]]), in fp32. Grid: (rows,).
 
-    logits: [rows, cols], columns contiguous; tokens: int32 [rows]; out: fp32 [rows]. A token that there is no column
-    of has the probability 0.
+    logits: [rows, cols], columns contiguous; tokens: int32 [rows]; out: fp32 [rows]. A token without a column has the
+        probability 0.
     """
     row = tl.program_id(0)
     source = logits.ptr + row * logits.stride_rows

@@ -1,4 +1,4 @@
-"""Layer norm and RMS norm of each row of a matrix, after a residual sum and with a quantised result where wanted."""
+"""Layer norm and RMS norm of each row of a matrix, optionally after adding a residual, and with a quantised result."""
 
 import triton
 import triton.language as tl
@@ -65,7 +65,7 @@ def norm_long_rows(
     """`norm_rows` of rows that do not fit in registers, STEP columns at a time. Grid: (rows, parts).
 
     A program writes a part of a row; several are for results that are not quantised, and `norm_part` has run before.
-    The sum with the residual is made anew each time, and written in the end: nobody has to wait for a write.
+    The sum with the residual is recomputed in each pass and written in the last one, so no pass waits for a write.
     """
     row = tl.program_id(0)
     block = tl.arange(0, STEP)

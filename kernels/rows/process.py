@@ -1,4 +1,4 @@
-"""Processing of logits before a token is chosen, and the counts of tokens for its penalties."""
+"""Process logits before sampling, and count tokens for penalties."""
 
 import triton
 import triton.language as tl
@@ -60,7 +60,8 @@ def count_tokens(tokens, sequences, counts: Matrix, count, capacity, cols, promp
     """Add tokens to the counts of their sequences. Grid: (cdiv(count, BLOCK),).
 
     tokens: int32 [count]; sequences: int32 [count], or a null pointer: token i is sequence i's. counts: int32
-    [capacity, cols]. prompt: they are in the prompt; else they were generated. What the counts have not is left out.
+        [capacity, cols]. prompt: the tokens are in the prompt; otherwise they were generated. Tokens and sequences out
+        of range are ignored.
     """
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     present = at < count

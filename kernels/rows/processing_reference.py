@@ -14,7 +14,7 @@ IN_PROMPT = 1 << 30
 
 
 def process_logits(logits: Array, **given: Array | float | None) -> Array:
-    """Soft-cap, bias, penalties, in this order."""
+    """Apply soft-cap, bias and penalties, in this order."""
     return _processed(np.float64, logits, **given)
 
 
@@ -48,7 +48,7 @@ def _processed(
 
 
 def count_tokens(tokens: Array, counts: Array, sequences: Array | None = None, prompt: bool = False) -> Array:
-    """The new counts."""
+    """Return the new counts."""
     counts = counts.copy()
     for sequence, token in zip(range(len(tokens)) if sequences is None else sequences, tokens, strict=True):
         if 0 <= sequence < counts.shape[0] and 0 <= token < counts.shape[1]:
@@ -60,7 +60,7 @@ count_tokens_same_dtype = count_tokens
 
 
 def token_logprobs(logits: Array, tokens: Array) -> Array:
-    """log(softmax(row)[token]); -inf for a token that there is no column of. [rows]."""
+    """Return log(softmax(row)[token]), [rows]; -inf for a token without a column."""
     return _logprobs(np.float64, logits, tokens)
 
 

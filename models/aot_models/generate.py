@@ -50,39 +50,63 @@ def parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=Path, help="folder of the checkpoint")
     parser.add_argument("bundle", type=Path, help="the bundle of manifests/llama.yaml for this device")
-    parser.add_argument("prompts", nargs="*", metavar="PROMPT", help="texts that are continued")
-    parser.add_argument("--file", type=Path, help="prompts, one a line; .jsonl: objects with options of their own")
-    parser.add_argument("--chat", action="store_true", help="prompts are what a user says in a chat")
-    parser.add_argument("--system", default="", metavar="TEXT", help="what the chat begins with")
-    parser.add_argument("--template", default="", metavar="NAME", help="one of several chat templates")
-    text = parser.add_argument_group("texts (defaults: those of generation_config.json)")
-    text.add_argument("--tokens", type=int, default=64, help="new tokens, at most (default: %(default)s)")
-    text.add_argument("--temperature", type=float, help="0: the likeliest")
-    text.add_argument("--top-k", type=int, help="so many of the likeliest take part; 0: all")
-    text.add_argument("--top-p", type=float, help="as few as have this part of the probability take part")
-    text.add_argument("--min-p", type=float, help="those with this part of the likeliest's probability take part")
-    text.add_argument("--repetition-penalty", type=float, help="of tokens of the prompt and the text; 1: none")
-    text.add_argument("--presence-penalty", type=float, help="of tokens of the new text; 0: none")
-    text.add_argument("--frequency-penalty", type=float, help="the same, as often as they are there; 0: none")
-    text.add_argument("--seed", type=int, default=0, help="of the first prompt; others follow (default: %(default)s)")
-    text.add_argument("--stop", action="append", default=[], metavar="TEXT", help="ends a text; may be repeated")
-    text.add_argument("--ignore-end", action="store_true", help="go on past tokens that end a text")
-    text.add_argument("--logprobs", type=int, metavar="N", help="of each token and the N likeliest; as --json")
-    text.add_argument("--json", action="store_true", help="an object a line; the default for --file")
+    parser.add_argument("prompts", nargs="*", metavar="PROMPT", help="text to continue")
+    parser.add_argument(
+        "--file", type=Path, help="file with one prompt per line; .jsonl: objects with their own options"
+    )
+    parser.add_argument("--chat", action="store_true", help="treat each prompt as a user's message in a chat")
+    parser.add_argument("--system", default="", metavar="TEXT", help="system message of the chat")
+    parser.add_argument("--template", default="", metavar="NAME", help="chat template to use, if there are several")
+    text = parser.add_argument_group("texts (defaults: from generation_config.json)")
+    text.add_argument("--tokens", type=int, default=64, help="maximum number of new tokens (default: %(default)s)")
+    text.add_argument("--temperature", type=float, help="sampling temperature; 0: always the likeliest token")
+    text.add_argument("--top-k", type=int, help="sample from the K likeliest tokens; 0: from all")
+    text.add_argument("--top-p", type=float, help="sample from the fewest tokens with this total probability")
+    text.add_argument(
+        "--min-p", type=float, help="sample from tokens with at least this share of the likeliest's probability"
+    )
+    text.add_argument("--repetition-penalty", type=float, help="penalty of tokens in the prompt or text; 1: none")
+    text.add_argument("--presence-penalty", type=float, help="penalty of tokens in the new text; 0: none")
+    text.add_argument("--frequency-penalty", type=float, help="penalty for each occurrence in the new text; 0: none")
+    text.add_argument(
+        "--seed", type=int, default=0, help="seed of the first prompt; later prompts add 1 each (default: %(default)s)"
+    )
+    text.add_argument("--stop", action="append", default=[], metavar="TEXT", help="end a text here; may be repeated")
+    text.add_argument("--ignore-end", action="store_true", help="continue past tokens that end a text")
+    text.add_argument(
+        "--logprobs",
+        type=int,
+        metavar="N",
+        help="print log probabilities of each token and the N likeliest; implies --json",
+    )
+    text.add_argument("--json", action="store_true", help="print one JSON object per line; the default for --file")
     parser.add_argument(
         "--adapter", action="append", default=[], metavar="NAME=FOLDER", dest="adapters",
-        help="in PEFT's format; may be repeated: prompts above have the first, those of a file the one that they name",
+        help="adapter in PEFT's format; may be repeated. PROMPTs use the first; prompts of a file name theirs",
     )  # fmt: skip
     running = parser.add_argument_group("running")
-    running.add_argument("--slots", type=int, default=16, help="sequences at a time, at most (default: %(default)s)")
-    running.add_argument("--chunk", type=int, default=2048, help="tokens of prompts in a step (default: %(default)s)")
-    running.add_argument("--burst", type=int, default=8, help="steps between looks at tokens (default: %(default)s)")
-    running.add_argument("--cache", type=int, metavar="TOKENS", help="(default: what is of use and fits the memory)")
-    running.add_argument("--dtype", choices=DTYPES, help="(default: the checkpoint's, bfloat16 for float32)")
+    running.add_argument(
+        "--slots", type=int, default=16, help="maximum number of concurrent sequences (default: %(default)s)"
+    )
+    running.add_argument(
+        "--chunk", type=int, default=2048, help="maximum number of prompt tokens in a step (default: %(default)s)"
+    )
+    running.add_argument(
+        "--burst", type=int, default=8, help="steps between copies of new tokens to the host (default: %(default)s)"
+    )
+    running.add_argument(
+        "--cache",
+        type=int,
+        metavar="TOKENS",
+        help="size of the cache (default: as much as is useful and fits in memory)",
+    )
+    running.add_argument(
+        "--dtype", choices=DTYPES, help="dtype of activations (default: the checkpoint's; bfloat16 for float32)"
+    )
     running.add_argument("--device", help="hip, hip:1, cuda, emulator … (default: the first GPU of the bundle's kind)")
     options = parser.parse_intermixed_args(arguments)
     if bool(options.prompts) == bool(options.file):
-        parser.error("prompts are to be given, or --file with some")
+        parser.error("pass either prompts or --file")
     return options
 
 
@@ -144,7 +168,7 @@ def prompts_of(options: argparse.Namespace, end: frozenset[int], adapters: tuple
     """The defaults of requests: options of the command line override generation_config.json."""
     defaults = Defaults.read(options.checkpoint, end)
     for name, value in defaults.ignored:
-        note(f"generation_config.json asks for {name} {value}, which is not supported and left out")
+        note(f"generation_config.json asks for {name} {value}, which is not supported and was ignored")
     given = {name: getattr(options, name) for name in SAMPLING}
     sampling = changed(defaults.sampling, {name: value for name, value in given.items() if value is not None})
     limits = Limits(options.tokens, tuple(options.stop), options.ignore_end, options.logprobs)

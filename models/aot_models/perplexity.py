@@ -124,10 +124,12 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("checkpoint", type=Path, help="folder of the checkpoint")
     parser.add_argument("bundle", type=Path, help="the bundle of manifests/llama.yaml for this device")
-    parser.add_argument("text", type=Path, help="the file, in UTF-8")
-    parser.add_argument("--window", type=int, default=2048, help="tokens of a window (default: %(default)s)")
+    parser.add_argument("text", type=Path, help="text file in UTF-8")
+    parser.add_argument("--window", type=int, default=2048, help="tokens in a window (default: %(default)s)")
     parser.add_argument("--stride", type=int, help="distance between windows (default: half a window)")
-    parser.add_argument("--dtype", choices=DTYPES, help="(default: the checkpoint's, bfloat16 for float32)")
+    parser.add_argument(
+        "--dtype", choices=DTYPES, help="dtype of activations (default: the checkpoint's; bfloat16 for float32)"
+    )
     parser.add_argument("--device", help="hip, hip:1, cuda, emulator … (default: the first GPU of the bundle's kind)")
     options = parser.parse_args(arguments)
     try:
@@ -140,7 +142,7 @@ def run(options: argparse.Namespace) -> None:
     checkpoint = Checkpoint(options.checkpoint)
     model_context = config_of(checkpoint).context
     if options.window > model_context:
-        raise ValueError(f"window is {options.window}; the context has {model_context}")
+        raise ValueError(f"window is {options.window}; at most the model's context, {model_context}, is allowed")
     tokens = Tokens(options.checkpoint).encode(options.text.read_text(encoding="utf-8"))
     stride = max(options.window // 2, 1) if options.stride is None else options.stride
     count = len(list(windows(len(tokens), options.window, stride)))

@@ -245,7 +245,10 @@ def prepack(weights: Packed) -> Prepacked:
     bits, k = 4 if dtype == np.uint8 else 8, int(weights.group_size) * groups
     if dtype not in (np.uint8, np.int8) or weights.w.shape != (n, k * bits // 8):
         found = f"w is {_described(weights.w)}"
-        raise ValueError(f"{found}; of 4 bits uint8 [{n}, k / 2], of 8 int8 [{n}, k], with k = {k}, is needed")
+        raise ValueError(
+            f"{found}; it has to be uint8 [{n}, k / 2] for 4 bits or int8 [{n}, k] for 8, "
+            f"where k = groups * group_size = {k}"
+        )
     if weights.zeros is not None:
         _check("zeros", weights.zeros, (groups, n), weights.w.dtype.name)
     if weights.codebook is not None:

@@ -199,12 +199,12 @@ def write_tokenizer(path: Path, vocabulary: int) -> None:
 
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("folder", type=Path, help="where the checkpoint is written to")
+    parser.add_argument("folder", type=Path, help="folder to write the checkpoint to")
     parser.add_argument("--family", choices=FAMILIES, default="llama", help="(default: %(default)s)")
     parser.add_argument("--size", choices=SIZES, default="tiny", help="(default: %(default)s)")
     parser.add_argument("--dtype", choices=DTYPES, default="bfloat16", help="(default: %(default)s)")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
-    parser.add_argument("--quantisation", choices=QUANTISATIONS, help="how linear layers are stored (default: plain)")
+    parser.add_argument("--quantisation", choices=QUANTISATIONS, help="quantisation of linear layers (default: none)")
     parser.add_argument("--gptq", action="store_const", const="gptq", dest="quantisation", help="--quantisation gptq")
     options = parser.parse_args()
     stored = {"quantization_config": QUANTISATIONS[options.quantisation]} if options.quantisation else {}

@@ -24,7 +24,7 @@ Tensors = Mapping[str, Array]
 
 
 def tiny(family: str = "llama", **changes: object) -> tuple[dict[str, object], dict[str, Array]]:
-    """(config.json, tensors) of a model of two layers."""
+    """Return (config.json, tensors) of a model of two layers."""
     found = settings("tiny", family, **changes)
     return found, random_tensors(found)
 
@@ -36,7 +36,7 @@ def one_layer(bundle: Bundle, folder: Path, **changes: object) -> Decoder:
 
 
 def opened(bundle: Bundle, folder: Path, dtype: str | None = None, context: int | None = None) -> Decoder:
-    """The model of a checkpoint."""
+    """Return the model of a checkpoint."""
     checkpoint = Checkpoint(folder)
     return Decoder(bundle, config_of(checkpoint, context), checkpoint, dtype)
 
@@ -47,7 +47,7 @@ def prompts_of(lengths: Sequence[int], vocabulary: int = 320) -> list[list[int]]
 
 
 def generate(model: Decoder, prompts: Sequence[Sequence[int]], count: int) -> tuple[Array, Array]:
-    """(tokens [batch, count], logits [batch, count, vocabulary]) of greedy sampling."""
+    """Return (tokens [batch, count], logits [batch, count, vocabulary]) of greedy sampling."""
     requests = [Request(tuple(prompt), limits=Limits(count, logprobs=0)) for prompt in prompts]
     scheduler, engine = service(model, requests)
     sequences = [scheduler.submit(request) for request in requests]
@@ -60,7 +60,7 @@ def generate(model: Decoder, prompts: Sequence[Sequence[int]], count: int) -> tu
 def service(
     model: Decoder, requests: Sequence[Request], blocks: int = 0, slots: int = 0, chunk: int = 1 << 16, burst: int = 4
 ) -> tuple[Scheduler, Engine]:
-    """A scheduler and an engine. By default all requests run together, each prompt in one chunk."""
+    """Return a scheduler and an engine. By default all requests run together, each prompt in one chunk."""
     blocks = blocks or sum(blocks_for(request.longest, BLOCK_SIZE) for request in requests)
     slots, longest = slots or len(requests), max(request.longest for request in requests)
     scheduler = Scheduler(BlockPool(blocks), BLOCK_SIZE, slots, chunk, burst, model.config.context)
@@ -68,7 +68,7 @@ def service(
 
 
 def quantised(name: str, **changes: object) -> tuple[dict[str, object], dict[str, Array], dict[str, Array]]:
-    """(config, stored tensors, dense ones) of a model of one layer in one of the published formats, by its name."""
+    """Return (config, stored tensors, dense ones) of a one-layer model in the published format of that name."""
     published = FORMATS[name]
     (found, tensors), rng = tiny(**{"num_hidden_layers": 1, **changes}), np.random.default_rng(0)
     stored, dense = dict(tensors), dict(tensors)

@@ -1,4 +1,4 @@
-"""Casts between the flavours of float8, of every code, against the numbers that ml_dtypes says they are."""
+"""Casts between the flavours of float8 for every code, against ml_dtypes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The command that continues texts."""
+"""The command `aot_models.generate`."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ SMALL = {"hidden_size": 64, "intermediate_size": 64, "num_attention_heads": 2, "
 
 @pytest.fixture
 def command(llama: Bundle, op_bundles: OpBundles, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """The first arguments of the command, for a model of one layer in the test's folder."""
+    """Return the command's first arguments, for a one-layer model in the test's folder."""
     if op_bundles.on != "gpu":  # where no bundle is on disk: variants are compiled when calls need them
         monkeypatch.setattr("aot_models.generate.open_bundle", lambda folder, device: llama)
     return [str(tmp_path), str(llama.path), "--device", llama.device.driver.name]
@@ -41,7 +41,7 @@ def test_the_command_continues_texts(
     new = [[*row, end][: [*row, end].index(end)] for row in found.tolist()]
     assert written.out == "".join(f"{text}{tokens.decode(row)}\n" for text, row in zip(texts, new, strict=True))
     lines = written.err.splitlines()
-    assert lines[0] == "generation_config.json asks for num_beams 4, which is not supported and left out"
+    assert lines[0] == "generation_config.json asks for num_beams 4, which is not supported and was ignored"
     assert lines[1].startswith("memory: weights 0.") and " a cache of 64 tokens " in lines[1]
     assert lines[2].startswith(f"17 tokens of prompts, 0 of them shared; {sum(map(len, new))} new ones in ")
 
@@ -63,7 +63,7 @@ def test_a_file_of_prompts(llama: Bundle, command: list[str], tmp_path: Path, ca
 
 @pytest.mark.slow
 def test_adapters_by_request(llama: Bundle, command: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]):
-    """A prompt has the first one; in a file each names its own, or has none."""
+    """A prompt has the first adapter; in a file each request names its own, or has none."""
     found, tensors = tiny(num_hidden_layers=1)
     write_checkpoint(tmp_path, found, tensors)
     rng, options = np.random.default_rng(0), []
@@ -117,7 +117,7 @@ def test_what_the_command_refuses(
     llama: Bundle, command: list[str], tmp_path: Path, arguments: list[str], message: str,
     monkeypatch: pytest.MonkeyPatch,
 ):  # fmt: skip
-    """Before any weight is read."""
+    """Refusals come before any weight is read."""
     write_checkpoint(tmp_path, *quantised("awq")[:2])
     (tmp_path / "chat_template.jinja").unlink()
     monkeypatch.setattr("aot_models.generate.Decoder", None)

@@ -1,4 +1,4 @@
-"""Packed weights: the layout by hand, and how near what is packed is to what was."""
+"""Packed weights: their layout, compared with one written by hand, and their errors."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ SCALES = RNG.uniform(0.5, 1, (2, 24)).astype(np.float16)
 
 
 def words(nibbles: np.ndarray, order: tuple[int, ...] = tuple(range(8))) -> np.ndarray:
-    """int32 [.., n / 8] of nibbles [.., n]: neighbour i is nibble order[i] of its word."""
+    """Pack nibbles [.., n] into int32 [.., n / 8]: nibble order[i] of a word is its neighbour i."""
     eights = nibbles.reshape(*nibbles.shape[:-1], -1, 8).astype(np.uint32)
     return sum(eights[..., i] << np.uint32(4 * order[i]) for i in range(8)).astype(np.uint32).view(np.int32)
 
 
 def bytes_in_words(codes: np.ndarray) -> np.ndarray:
-    """int32 [.., n / 4] of codes of 8 bits [.., n], the first lowest."""
+    """Pack codes of 8 bits [.., n] into int32 [.., n / 4], the first lowest."""
     fours = codes.reshape(*codes.shape[:-1], -1, 4).astype(np.uint32)
     return sum(fours[..., i] << np.uint32(8 * i) for i in range(4)).astype(np.uint32).view(np.int32)
 
@@ -97,7 +97,7 @@ def test_weights_of_compressed_tensors_that_do_not_fit_are_refused(change: dict[
 
 @pytest.mark.parametrize("word, less_one", ((0x77777777, True), (0x88888888, False)))
 def test_zeros_of_the_other_version_of_gptq_are_noticed(word: int, less_one: bool):
-    """Symmetric checkpoints; the words are those of each version for a zero of 8."""
+    """Symmetric checkpoints are refused if their words are those of the other version for a zero of 8."""
     zeros = np.full((2, 3), word, np.uint32).view(np.int32)
     found = from_gptq(words(CODES.T).T, zeros, SCALES, None, less_one, symmetric=True)
     assert found.zeros is not None and (found.zeros == 8).all()
@@ -139,7 +139,7 @@ def test_checkpoints_that_do_not_fit_are_refused(change: dict[str, np.ndarray], 
     ),
 )
 def test_an_order_is_held_to_its_groups_before_anything_is_allocated(index: np.ndarray, message: str):
-    """A group that there is not would be counted in memory of its size: 16 GiB, or 8 TiB."""
+    """Otherwise groups up to a wrong number would be allocated: 16 GiB, or 8 TiB."""
     with pytest.raises(ValueError, match=message):
         from_gptq(words(CODES.T).T, words(ZEROS), SCALES, index)
     with pytest.raises(ValueError, match=message):
@@ -214,7 +214,7 @@ def test_prepacked_words_hold_what_a_lane_of_a_matrix_unit_needs():
 
 
 def test_prepacked_words_of_8_bits_hold_four_codes():
-    """Likewise: signed codes and zeros become unsigned ones."""
+    """Check code by code that signed codes and zeros become unsigned."""
     n, k = 64, 128
     codes, by_output = (RNG.integers(-128, 128, shape, dtype=np.int8) for shape in ((n, k), (2, n)))
     found = prepack(Packed(codes, np.ones((2, n), np.float16), by_output, 64))
@@ -242,7 +242,7 @@ def test_act_order_and_codes_of_other_dtypes_are_not_prepacked():
     with pytest.raises(ValueError, match="act-order"):
         prepack(replace(weights, order=np.arange(64, dtype=np.int32)[::-1]))
     for w in (weights.w.astype(np.int16), weights.w[:, :16], weights.w.view(np.int8)):
-        with pytest.raises(ValueError, match="of 8 int8"):
+        with pytest.raises(ValueError, match="has to be uint8"):
             prepack(replace(weights, w=w))
 
 

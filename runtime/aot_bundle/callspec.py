@@ -122,7 +122,7 @@ def _check_names(op: Op, call: CallSpec) -> None:
                 raise ArgumentError(f"{op.name} has no {what} '{name}'{expressions.nearest(name, known)}")
     for name in call.dtypes.values():
         if name not in DTYPES:
-            raise ArgumentError(f"{op.name}: '{name}' is not a known dtype{expressions.nearest(name, tuple(DTYPES))}")
+            raise ArgumentError(f"{op.name}: unknown dtype '{name}'{expressions.nearest(name, tuple(DTYPES))}")
 
 
 def _dtypes(op: Op, call: CallSpec) -> dict[str, str]:

@@ -18,9 +18,9 @@ from aot_runtime.contract.records import CODE_FOLDER, INDEX, SELFTEST_FOLDER, SI
 from aot_runtime.errors import TrustError
 
 MAX_TEXT_BYTES = 64 << 20
-"""Most bytes of a generated file."""
+"""Maximum size of a generated file, in bytes."""
 MAX_DETACHED_BYTES = 16 << 20
-"""Most bytes of a detached file, whose name begins with the index's."""
+"""Maximum size of a detached file, in bytes, whose name begins with the index's."""
 OWN_FOLDERS = frozenset({CODE_FOLDER, SELFTEST_FOLDER, *(file.partition("/")[0] for file in TEXT_FILES)})
 """Subfolders that belong to a bundle. Others are its owner's."""
 

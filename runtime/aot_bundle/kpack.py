@@ -201,11 +201,11 @@ class Kpack:
             yield Place(at, size)
             at += size
         if at != end:
-            raise BundleError(f"its frames of zstd end at {at}, and their run at {end}")
+            raise BundleError(f"its zstd frames end at {at}, but their section at {end}")
 
     def _uint32(self, at: int, end: int) -> int:
         if at + UINT32.size > end:
-            raise BundleError("its frames of zstd are more than what their run has place for")
+            raise BundleError("its zstd frames do not fit in their section")
         (number,) = UINT32.unpack(self._read(at, UINT32.size))
         return int(number)
 

@@ -76,11 +76,11 @@ def merge_bundles(places: Iterable[Path], output: Path, compress: bool = False) 
         index, files = _whole(source_of(place), "merged")
         arch = index.target.arch
         if bundles.get(arch, files) != files:
-            raise BundleError(f"{taken[arch]} and {place} are both for {arch}, and differ: leave one of them out")
+            raise BundleError(f"{taken[arch]} and {place} are both for {arch}, but differ: omit one of them")
         taken.setdefault(arch, place)
         bundles[arch], indexes[arch] = files, index
     if fault := mixture(indexes):
-        raise BundleError(f"{output} is not written: {fault}")
+        raise BundleError(f"{output} was not written: {fault}")
     if len(bundles) > 1:
         content = parts(multi_files(bundles, compress, partial(spooled, folder=output.parent)))
     else:

@@ -71,7 +71,7 @@ def _of_one_bundle(multi: MultiArchive) -> Iterator[str]:
     for name in multi.shared():
         users = [arch for arch, index in indexes.items() if name in listed_files(index)]
         if len(users) < 2:
-            yield f"{multi.path}: {name} is stored for several architectures, and is of {', '.join(users) or 'none'}"
+            yield f"{multi.path}: {name} is stored for several architectures, but used by {', '.join(users) or 'none'}"
 
 
 def mixture(indexes: Mapping[str, Index]) -> str:
@@ -80,7 +80,7 @@ def mixture(indexes: Mapping[str, Index]) -> str:
     if len(set(titles.values())) < 2:
         return ""
     there = ", ".join(f"{title} for {arch}" for arch, title in titles.items())
-    return f"the bundles are not of one name and version: {there}"
+    return f"the bundles differ in name or version: {there}"
 
 
 def _contracts(index: Index) -> Iterator[str]:

@@ -79,7 +79,7 @@ def make_wheel(bundles: Iterable[Path], folder: Path, options: WheelOptions = Wh
     indexes = [index for archive in archives for index in archive.indexes]
     pairs = [(index.name, index.target.arch) for index in indexes]
     if twice := next((pair for pair in pairs if pairs.count(pair) > 1), None):
-        raise BundleError(f"no wheel is made: two of the bundles are '{twice[0]}' for {twice[1]}")
+        raise BundleError(f"cannot make a wheel: two of the bundles are '{twice[0]}' for {twice[1]}")
     name, version = _distribution_name(pairs, options.name), _distribution_version(indexes, options.version)
     if options.license and not _LICENSE.fullmatch(options.license):
         raise BundleError(f"{options.license!r} is not a license; pass an SPDX expression such as Apache-2.0")
@@ -87,7 +87,7 @@ def make_wheel(bundles: Iterable[Path], folder: Path, options: WheelOptions = Wh
     info = f"{package}-{version}.dist-info"
     files: dict[str, bytes | Content] = {f"{package}/{archive.stem}{SUFFIX}": archive.content for archive in archives}
     if len(files) < len(archives):
-        raise BundleError("no wheel is made: two of its files would have one name; make a wheel of each")
+        raise BundleError("cannot make a wheel: two of its files would have the same name; make one wheel of each")
     needed = requirement(indexes, any(archive.compressed for archive in archives))
     files |= {
         f"{info}/METADATA": _metadata(name, version, indexes, needed, options.license).encode(),
@@ -108,13 +108,13 @@ def _packed(path: Path) -> _Packed:
         index, chunks = packed_folder(path)
         return _Packed(spooled(chunks), (index,))
     if not isinstance(found, Archive | MultiArchive):
-        raise BundleError(f"{path} is a part of {path.parent}: `aotbundle split` makes an archive of it")
+        raise BundleError(f"{path} is a part of {path.parent}; make an archive of it with `aotbundle split`")
     parts = [*found.parts()] if isinstance(found, MultiArchive) else []
     faults = verify_together(found) if isinstance(found, MultiArchive) else []
     whole = found.archive if isinstance(found, MultiArchive) else found
     bundles: list[Source] = [*parts] or [whole]
     if faults := [*faults, *(fault for bundle in bundles for fault in whole_faults(bundle))]:
-        raise BundleError(f"no wheel is made of {path}: {'; '.join(faults)}")
+        raise BundleError(f"cannot make a wheel of {path}: {'; '.join(faults)}")
     compressed = any(archive.is_compressed for archive in (whole, *(part.own for part in parts)))
     return _Packed(spooled(whole.chunks()), tuple(map(read_index, bundles)), compressed)
 
@@ -122,11 +122,11 @@ def _packed(path: Path) -> _Packed:
 def _distribution_name(pairs: Sequence[tuple[str, str]], given: str | None) -> str:
     if given is not None:
         if not _NAME.fullmatch(given):
-            raise BundleError(f"{given!r} is not a distribution name; 'acme-attention-gfx942' is one")
+            raise BundleError(f"{given!r} is not a valid distribution name, such as 'acme-attention-gfx942'")
         return given
     names = sorted({name for name, _ in pairs})
     if len(names) > 1:
-        raise BundleError(f"the bundles are {' and '.join(names)}: say what the distribution is called (--name)")
+        raise BundleError(f"the bundles are {' and '.join(names)}: name the distribution with --name")
     archs = [arch for _, arch in pairs] if len(pairs) == 1 else []
     return re.sub("[-_.]+", "-", "-".join(["aotbundle", *names, *archs])).lower()
 
@@ -135,14 +135,18 @@ def _distribution_version(indexes: Sequence[Index], given: str | None) -> str:
     versions = sorted({index.version for index in indexes})
     if given is None and (versions == [""] or len(versions) > 1):
         said = " and ".join(f"'{index.name}' {index.version or '(none)'}" for index in indexes)
-        raise BundleError(f"the manifests give no one version: {said}; say the distribution's (--version)")
+        raise BundleError(
+            f"the bundles have different versions or none: {said}; pass the distribution's with --version"
+        )
     version = versions[0] if given is None else given
     if not is_version(version):
-        raise BundleError(f"{version!r} is not a distribution version; '1.2' and '1.2+rocm7' are")
+        raise BundleError(f"{version!r} is not a valid distribution version, such as '1.2' or '1.2+rocm7'")
     own, *others = versions
     longer = f"{own}{'.' if local_part(own) else '+'}"
     if own and not others and version != own and not version.startswith(longer):
-        raise BundleError(f"the bundle has version {own}, so its wheel has not {version!r}; '{longer}1' would do")
+        raise BundleError(
+            f"the bundle has version {own}, so its wheel cannot have {version!r}; '{longer}1', for example, is allowed"
+        )
     return version
 
 

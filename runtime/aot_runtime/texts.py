@@ -8,7 +8,7 @@ from typing import Any
 ID_LENGTH = 12
 """Hex digits of a bundle's id to show."""
 LONG_INTEGER = 128
-"""Most bits of an integer to show in digits."""
+"""Maximum number of bits of an integer to show in digits."""
 
 
 class _Shown(reprlib.Repr):

@@ -1,4 +1,4 @@
-"""What a build is given may be of any size and kind: it ends with a clear error, and soon."""
+"""Inputs of any size and kind end a build quickly with a clear error."""
 
 import os
 import subprocess
@@ -25,7 +25,7 @@ from tests.support.building.projects import KERNELS, SCALE, edit, write_project
 
 
 def laughs(open_: str, close: str, key: str = "") -> str:
-    """A list, or mapping, of nine aliases to one of nine aliases, and so on: nine to the ninth in all."""
+    """Return a list, or mapping, of nine aliases to one of nine aliases, and so on: nine to the ninth in all."""
     lines = [f"a0: &a0 {open_}{key.format(0)}x{close}"]
     for i in range(1, 10):
         aliases = ", ".join(f"{key.format(k)}*a{i - 1}" for k in range(9))
@@ -33,8 +33,8 @@ def laughs(open_: str, close: str, key: str = "") -> str:
     return "\n".join(lines) + "\n"
 
 
-ALIASES = "aliases make more than 100000 values of this file"
-CONTAINED = "an alias stands for something that contains it"
+ALIASES = "with its aliases expanded, this file has more than 100000 values"
+CONTAINED = "an alias refers to a value that contains it"
 
 DOCUMENTS = {
     laughs("[", "]"): f"1:10: {ALIASES}",
@@ -52,16 +52,16 @@ DOCUMENTS = {
     ".nan: 1\n": "1:1: a key must be text (given: nan)",
     "[" * 5000 + "]" * 5000: "1:101: nested more than 100 deep",
     "{a: " * 5000 + "}" * 5000: "1:398: nested more than 100 deep",
-    f"a: {'1' * 5000}\n": f"1:4: '{'1' * 30}…' is a number of over 64 bits",
-    f"a: 0x{'f' * 50000}\n": f"1:4: '0x{'f' * 28}…' is a number of over 64 bits",
-    f"a: -{1 << 64}\n": f"1:4: '-{1 << 64}' is a number of over 64 bits",
-    "a: !!int twelve\n": "1:4: 'twelve' is not what its tag says",
-    "a: !!float ''\n": "1:4: '' is not what its tag says",
-    "a: !!bool si\n": "1:4: 'si' is not what its tag says",
-    "!!set {a, b}\n": "1:1: the tag 'tag:yaml.org,2002:set' means nothing here",
-    "a: !!binary aGVsbG8=\n": "1:4: the tag 'tag:yaml.org,2002:binary' means nothing here",
-    "a: !!python/object/apply:os.abort []\n": "1:4: the tag 'tag:yaml.org,2002:python/objec…' means nothing here",
-    "a: !mine [1]\n": "1:4: the tag '!mine' means nothing here",
+    f"a: {'1' * 5000}\n": f"1:4: '{'1' * 30}…' is a number of more than 64 bits",
+    f"a: 0x{'f' * 50000}\n": f"1:4: '0x{'f' * 28}…' is a number of more than 64 bits",
+    f"a: -{1 << 64}\n": f"1:4: '-{1 << 64}' is a number of more than 64 bits",
+    "a: !!int twelve\n": "1:4: 'twelve' does not match its tag",
+    "a: !!float ''\n": "1:4: '' does not match its tag",
+    "a: !!bool si\n": "1:4: 'si' does not match its tag",
+    "!!set {a, b}\n": "1:1: the tag 'tag:yaml.org,2002:set' is not supported here",
+    "a: !!binary aGVsbG8=\n": "1:4: the tag 'tag:yaml.org,2002:binary' is not supported here",
+    "a: !!python/object/apply:os.abort []\n": "1:4: the tag 'tag:yaml.org,2002:python/objec…' is not supported here",
+    "a: !mine [1]\n": "1:4: the tag '!mine' is not supported here",
     'a: "\\ud800"\n': "1:4: text with the character U+D800",
     'a: "x\\0y"\n': "1:4: text with the character U+0000",
 }
@@ -138,7 +138,7 @@ def test_kernels_and_references_that_are_no_files(tmp_path: Path, pipe: Path):
     assert "file pipe.py is not in" in planning_fault(write_project(tmp_path, SCALE + selftest))
     (tmp_path / "pipe.yaml").symlink_to(pipe)
     included = "bundle: tiny\ninclude: {pipe.yaml: {scale: {}}}\n"
-    assert "there is no manifest" in planning_fault(write_project(tmp_path, included))
+    assert "does not exist" in planning_fault(write_project(tmp_path, included))
 
 
 # Combinations
@@ -157,7 +157,7 @@ def with_flags(count: int, **more: str) -> str:
 def test_axes_of_too_many_combinations(tmp_path: Path):
     text = with_flags(24, constexprs="A{i}: {{values: [false, true], pick: f{i}}}")
     said = planning_fault(write_project(tmp_path, text))
-    assert said.endswith("op 'scale': its axes have over 20000 combinations; it needs fewer, or more `exclude`")
+    assert said.endswith("op 'scale': its axes have more than 20000 combinations; use fewer values, or more `exclude`")
     assert said.startswith(":34:5: ")
     text = with_flags(24, constexprs="A{i}: {{values: [false, true], pick: f{i}}}").replace(
         "    launches:", "    exclude: [" + ", ".join(f"A{i}" for i in range(24)) + "]\n    launches:"
@@ -168,7 +168,7 @@ def test_axes_of_too_many_combinations(tmp_path: Path):
 
 
 def test_outputs_of_many_conditions(tmp_path: Path):
-    """No axis says whether they are there, and their stub does not list all of what a call may return."""
+    """No axis says whether they are there, and the stub does not list every combination that a call may return."""
     line = "o{i}: {{shape: [rows, cols], dtype: T, role: output, when: f{i}, nullable: true}}"
     path = write_project(tmp_path, with_flags(24, tensors=line))
     bundle = plan_bundle(load_manifest(path), parse_arch("gfx942"), {}, False)
@@ -200,7 +200,7 @@ NUMBERS = {
 
 @pytest.mark.parametrize("old", NUMBERS, ids=range(len(NUMBERS)))
 def test_numbers_of_many_digits(tmp_path: Path, old: str):
-    """Whatever the outcome is, it is no traceback and no message of many pages."""
+    """The outcome is never a traceback, nor a message of many pages."""
     path = write_project(tmp_path, SCALE.replace(old, NUMBERS[old], 1))
     try:
         bundle = plan_bundle(load_manifest(path), parse_arch("gfx942"), {}, False)
@@ -212,7 +212,7 @@ def test_numbers_of_many_digits(tmp_path: Path, old: str):
 
 def test_a_kernel_with_a_default_of_many_digits(tmp_path: Path):
     for digits, fault in (
-        (100, "the default of constexpr parameter 'HUGE' is a number of over 64 bits"),
+        (100, "the default of constexpr parameter 'HUGE' is a number of more than 64 bits"),
         (5000, "'scale_rows' in k.py cannot be read: ValueError: Exceeds the limit (4300 digits)"),
     ):
         huge = f"BLOCK: tl.constexpr, HUGE: tl.constexpr = 10**{digits})"

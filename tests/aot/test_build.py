@@ -1,4 +1,4 @@
-"""Builds again, elsewhere, side by side, interrupted, killed."""
+"""Builds that are repeated, moved, concurrent, interrupted or killed."""
 
 import os
 import resource
@@ -37,7 +37,7 @@ def project_at(folder: Path) -> Project:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("options", [("--line-info",), ()])
 def test_the_same_manifest_gives_the_same_bytes(tmp_path: Path, options: tuple[str, ...]):
-    """In different folders and processes, from the compiler and from the cache, and in another order."""
+    """Builds differ in folder, process and order, and take kernels from the compiler or from the cache."""
     first, second = project_at(tmp_path / "a"), project_at(tmp_path / "deeper" / "still" / "b")
     options = ("--filter", "dtype=float16", *options)
     assert figures(first.build(*options, archs=ARCHS)) == (8, 0)
@@ -73,7 +73,8 @@ def finish(process: Popen[str]) -> tuple[int, str, str]:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGKILL, signal.SIGTERM])
 def test_a_build_that_is_ended_leaves_no_workers_and_nothing_half_done(tmp_path: Path, end: signal.Signals):
-    """Neither an older bundle changed. What was compiled is kept; with the kernel repaired, a build is right."""
+    """An older bundle stays as it was, and what was compiled is kept: with the kernel repaired, the next build is
+    right."""
     project = Project(tmp_path)
     project.build(*SMALL, "--cache-dir", str(tmp_path / "other"))
     before = contents(project.folder_of())

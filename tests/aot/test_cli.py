@@ -1,4 +1,4 @@
-"""The `aotbuild` command: what it takes, what it prints, how it exits."""
+"""The `aotbuild` command: arguments, output and exit status."""
 
 import importlib.metadata
 import os
@@ -27,7 +27,7 @@ def project(tmp_path: Path) -> Project:
 
 
 def errors(result: Result) -> list[str]:
-    """What was printed as an error; nothing else was, and the exit status is that of a wrong manifest."""
+    """Return what was printed as errors. Nothing else was printed, and the exit status is that of a wrong manifest."""
     assert (result.exit_code, result.stdout) == (2, ""), result.output
     lines = result.stderr.splitlines()
     assert all(line.startswith("aotbuild: error: ") for line in lines), result.stderr
@@ -86,7 +86,7 @@ def test_constants_that_compare_equal_are_two_variants(tmp_path: Path):
 
 
 def test_what_is_listed():
-    """The architectures, the version, the help."""
+    """The architectures, the version and the help are listed."""
     archs, version, text = (CliRunner().invoke(main, [option]) for option in ("--list-archs", "--version", "-h"))
     assert [result.exit_code for result in (archs, version, text)] == [0, 0, 0]
     assert [line.split()[:2] for line in archs.stdout.splitlines()] == [
@@ -109,7 +109,7 @@ def test_what_is_listed():
         (["--timeout", "0"], "'--timeout'"),
         (["--archs", "gfx942"], "No such option"),
         *(
-            (["--filter", text], f"'{item}' is not axis=value; write e.g. 'head_dim=64|128,dtype=float16'")
+            (["--filter", text], f"'{item}' is not axis=value; write, for example, 'head_dim=64|128,dtype=float16'")
             for text, item in {"block": "block", "block=": "block=", "=3": "=3", "b=1,": "", "a=1||2": "a=1||2"}.items()
         ),
     ],
@@ -153,7 +153,7 @@ LINE = 1 + FAILING[: FAILING.index("    tl.static_assert")].count("\n")
 
 
 def test_what_fails_is_listed_and_the_rest_is_compiled(project: Project):
-    """And an older bundle stays as it was, those for other architectures too."""
+    """An older bundle stays as it was, also one for another architecture."""
     archs = ("gfx942", "gfx90a")
     assert figures(project.build(*SMALL, archs=archs)) == (4, 0)
     before = files(project)
@@ -180,7 +180,7 @@ WARNING = KERNELS.replace("value * factor", f"tl.inline_asm_elementwise({ASM}, [
 
 
 def test_what_the_compiler_warns_of_is_told_once(project: Project, caplog: pytest.LogCaptureFixture):
-    """Four variants warn of one thing, and the same ones from the cache."""
+    """Four variants give one warning, which a build from the cache repeats."""
     (project.folder / "k.py").write_text(WARNING)
     for expected in ((4, 0), (0, 4)):
         caplog.clear()

@@ -1,4 +1,4 @@
-"""Kernels that were not written for a manifest, from `bind` to what their gfx942 code computes."""
+"""Kernels that were not written for a manifest, from `bind` to the results of their gfx942 code."""
 
 from pathlib import Path
 
@@ -75,7 +75,7 @@ def test_tuples_of_pointers_and_of_numbers(foreign: Bundle):
 
 @pytest.mark.parametrize("dtype", [np.float16, np.float32])
 def test_tensor_descriptors(foreign: Bundle, dtype: type):
-    """Of strided tensors, with tiles past their ends: what is loaded there is what the manifest says."""
+    """Descriptors of strided tensors have tiles past their ends, where loads give what the manifest says."""
     values = np.random.default_rng(0).standard_normal((40, 64)).astype(dtype)
     whole, aligned = foreign.device.array(values[:, :50]), foreign.device.array(values)
     assert "specialisation: aligned" in foreign.explain("doubled", aligned)
@@ -107,7 +107,7 @@ def test_tensor_descriptors(foreign: Bundle, dtype: type):
     ],
 )
 def test_tuples_of_a_wrong_length(tmp_path: Path, old: str, new: str, message: str):
-    """The kernel's own text tells how many elements it wants."""
+    """The error of the kernel itself tells how many elements it takes."""
     changes = ("root: ../../..", f"root: {ROOT}"), (f"          {old}\n", f"          {new}\n")
     place, text = unmarked(edit(MANIFEST.read_text(), *changes))
     manifest = tmp_path / "m.yaml"

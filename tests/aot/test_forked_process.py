@@ -1,4 +1,4 @@
-"""Users' files that fail in any way when they are run: a build names file and line, and fails."""
+"""Users' files that fail in any way when they are run: the build fails and names file and line."""
 
 import os
 import sys
@@ -39,7 +39,7 @@ def test_what_a_function_does_ends_its_process_alone():
 
 
 def refused(made: Project, *options: str) -> str:
-    """The one line that a build says; there is no bundle."""
+    """Return the one line that a build prints; it writes no bundle."""
     result = made.build(*SMALL, *options)
     assert result.exit_code == 2 and not made.folder_of().exists(), result.output
     (line,) = result.stderr.splitlines()
@@ -59,7 +59,7 @@ def test_files_and_references_that_raise(tmp_path: Path, line: str, said: str):
     needed = f"{NEEDS_TWO}def stop():\n    {line}\n\n\nTWO = stop()\n"
     reads, number = needed[: needed.index("* TWO")].count("\n") + 1, needed.count("\n") - 3
     in_kernel = project(tmp_path / "kernel", text, kernels=needed)
-    wrong = f"k.py:{reads}: 'scale_rows' reads 'TWO', which is not there: {said} (k.py:{number})"
+    wrong = f"k.py:{reads}: 'scale_rows' reads 'TWO', which is not available: {said} (k.py:{number})"
     assert refused(in_kernel) == f"{place}: op 'scale': {wrong}"
     place, text = unmarked(edit(SCALE_CASES, ("reference: r.py", "@reference: r.py")))
     in_file = project(tmp_path / "file", text, f"{line}\n{REFERENCE}")
@@ -70,14 +70,14 @@ def test_files_and_references_that_raise(tmp_path: Path, line: str, said: str):
 
 
 def test_files_and_references_that_end_their_process(tmp_path: Path):
-    """Kernels need more than that limit."""
+    """Their kernels need more than the process's limit."""
     ending = NEEDS_TWO + "import os\nTWO = os._exit(0)\n"
     said = "op 'scale': file k.py: the process that ran it exited with code 0"
     assert refused(Project(tmp_path / "a", SCALE, ending)).endswith(said)
     (tmp_path / "b").mkdir()
     (tmp_path / "b/helper.py").write_text("def stop():\n    raise SystemExit(3)\n")
     helped = Project(tmp_path / "b", SCALE, f"import helper\nTWO = helper.stop()\n{NEEDS_TWO}")
-    assert refused(helped).endswith("'scale_rows' reads 'TWO', which is not there: SystemExit: 3 (helper.py:2)")
+    assert refused(helped).endswith("'scale_rows' reads 'TWO', which is not available: SystemExit: 3 (helper.py:2)")
     made = project(tmp_path / "c")
     assert made.build(*SMALL).exit_code == 0
     (tmp_path / "c/r.py").write_text(REFERENCE.replace("    return", "    while True: pass\n    return"))

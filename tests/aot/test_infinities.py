@@ -1,4 +1,4 @@
-"""Infinite numbers from the manifest to the call and back. That NaN is refused is tested with what else is."""
+"""Infinite numbers from the manifest to the call and back."""
 
 import json
 import math
@@ -110,7 +110,7 @@ def test_an_index_with_infinite_numbers(built: Path):
 
 
 def test_what_is_shown_of_infinite_numbers(built: Path):
-    """By the command, the header and the stub."""
+    """The command, the header and the stub show them."""
     shown = CliRunner().invoke(aotbundle, ["show", str(built), "--variants"])
     assert "FILL=-inf" in shown.output, shown.output
     as_json = CliRunner().invoke(aotbundle, ["show", str(built), "--json"]).output

@@ -1,4 +1,4 @@
-"""Names that mean something to Python, or to generated code: each is refused where it is written, or works in a call.
+"""Names with a meaning in Python or in generated code: each is refused in the manifest, or works in a call.
 
 The names are those of Python and of the runtime's own functions and generated sources. Every op of one bundle has some
 of them in its roles, so that each name is in each role once; all ops share one kernel.
@@ -62,7 +62,7 @@ OP = """\
 
 
 def identifiers(source: str) -> set[str]:
-    """Every name in Python code."""
+    """Return every name in Python code."""
     found = set()
     for node in ast.walk(ast.parse(source)):
         found |= {getattr(node, field, None) for field in ("arg", "id", "attr", "name", "asname", "module")}
@@ -70,7 +70,7 @@ def identifiers(source: str) -> set[str]:
 
 
 def names_of_the_runtime() -> set[str]:
-    """The parameters of its functions."""
+    """Return the parameters of the runtime's functions."""
     trees = [ast.parse(path.read_text()) for path in (ROOT / "runtime/aot_runtime").rglob("*.py")]
     return {node.arg for tree in trees for node in ast.walk(tree) if isinstance(node, ast.arg)}
 
@@ -91,7 +91,7 @@ REFUSED = [name for name in EVERY if not IDENTIFIER.match(name) or name in RESER
 
 
 def manifest(names: list[str]) -> str:
-    """A manifest with an op for each name, which has others in its other roles."""
+    """Return a manifest with an op for each name, which uses other names in its other roles."""
     steps = {role: 7 * position for position, role in enumerate(ROLES)}
     ops = [
         OP.format(**{role: names[(start + step) % len(names)] for role, step in steps.items()})
@@ -102,7 +102,7 @@ def manifest(names: list[str]) -> str:
 
 @pytest.fixture(scope="module", params=[4, pytest.param(1, marks=pytest.mark.slow)], ids=["some", "all"])
 def bundle(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """With an op for each name that is allowed, or for some, `self` and `KeyError` among them."""
+    """Return a bundle with an op for each allowed name, or for some, `self` and `KeyError` among them."""
     names = sorted({*ALLOWED[:: request.param], *WORST})
     project = Project(tmp_path_factory.mktemp("names"), manifest(names), KERNEL)
     result = project.build()
@@ -127,7 +127,7 @@ def test_every_allowed_name_can_be_called_by(bundle: Bundle):
 
 
 def test_names_of_generated_code_are_among_those(bundle: Bundle):
-    """A name that generated code has of its own is one that no manifest can have."""
+    """Every name of generated code's own is one that manifests may not have."""
     op = bundle.index.ops[0]
     getattr(bundle, op.name)(np.zeros(4, np.float32), **{op.scalars[0].name: 1.0})
     sources = [

@@ -1,4 +1,4 @@
-"""Builds with a shared cache on a server of S3, over HTTP: how often it is asked, and what its faults cost."""
+"""Builds with a shared cache on a server of S3, over HTTP: the number of requests, and the cost of failures."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_buckets_that_are_not_there_are_not_made(tmp_path: Path, server: S3Serve
         assert told.startswith(f"shared cache {url} cannot be written: ") and "bucket does not exist" in told
         assert build(machine(tmp_path, f"{len(url)}-reads"), "--shared-cache-readonly", url=url) == (8, 0)
         (told,) = warnings(caplog)
-        assert told == f"shared cache {url} cannot be used: it is not there; the build goes on without it"
+        assert told == f"shared cache {url} cannot be used: it is not there; the build continues without it"
     assert [path.rstrip("/") for path in server.files.ls("")] == ["team"]
 
 
@@ -109,11 +109,11 @@ def test_a_server_that_went_away(tmp_path: Path, server: S3Server, caplog: pytes
     assert build(machine(tmp_path, "first")) == (8, 0)
     assert time.monotonic() - started < 25
     (told,) = warnings(caplog)
-    assert told.startswith(f"shared cache {URL} ") and told.endswith("; the build goes on without it")
+    assert told.startswith(f"shared cache {URL} ") and told.endswith("; the build continues without it")
 
 
 def test_a_server_that_stops_while_a_build_runs(tmp_path: Path, server: S3Server, caplog: pytest.LogCaptureFixture):
-    """It answers what is read, and nothing that is written: what is compiled is kept here."""
+    """The server answers reads only: what is compiled is kept on this machine."""
     made = machine(tmp_path, "first")
     from aot.workers.batch import compile_missing
 
@@ -126,7 +126,7 @@ def test_a_server_that_stops_while_a_build_runs(tmp_path: Path, server: S3Server
         assert build(made) == (8, 0)
     assert time.monotonic() - started < 25
     assert warnings(caplog) == [
-        f"shared cache {URL} did not answer within 15 s; the build goes on without it",
+        f"shared cache {URL} did not answer within 15 s; the build continues without it",
     ]
     assert figures(made.build()) == (0, 8)
 
@@ -141,12 +141,12 @@ def test_an_address_that_never_answers(
         started = time.monotonic()
         assert build(machine(tmp_path, "first")) == (8, 0)
     assert time.monotonic() - started < 25
-    assert warnings(caplog) == [f"shared cache {URL} did not answer within 15 s; the build goes on without it"]
+    assert warnings(caplog) == [f"shared cache {URL} did not answer within 15 s; the build continues without it"]
 
 
 @pytest.mark.parametrize("place", ["folder", "s3"])
 def test_two_processes_at_once(tmp_path: Path, server: S3Server, place: str, caplog: pytest.LogCaptureFixture):
-    """Both compile all, and write the same entries: whole ones, which a third machine takes."""
+    """Both compile everything and write the same whole entries, which a third machine takes."""
     url = URL if place == "s3" else str(tmp_path / "shared")
     both = [machine(tmp_path, name) for name in ("first", "second")]
     builds = [made.start("--shared-cache", url) for made in both]

@@ -79,10 +79,10 @@ def test_jobs_are_listed_as_json(tmp_path: Path):
 @pytest.mark.parametrize(
     ("text", "said"),
     [
-        ("0/3", "there are shards 1/3 to 3/3, no 0/3"),
-        ("4/3", "there are shards 1/3 to 3/3, no 4/3"),
+        ("0/3", "no shard 0/3; shards are 1/3 to 3/3"),
+        ("4/3", "no shard 4/3; shards are 1/3 to 3/3"),
         ("1/0", "1/0"),
-        ("3", "'3' is not a shard; write NUMBER/COUNT, as 3/16"),
+        ("3", "'3' is not a shard; write NUMBER/COUNT, such as 3/16"),
     ],
 )
 def test_wrong_shards(tmp_path: Path, text: str, said: str):

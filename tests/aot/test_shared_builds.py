@@ -1,4 +1,4 @@
-"""Builds of several machines with one shared cache: what one compiled, no other compiles."""
+"""Builds of several machines with one shared cache: each kernel is compiled by only one."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def test_a_cold_machine_compiles_nothing(tmp_path: Path, shared: Path, caplog: p
 
 
 def test_a_store_that_cannot_be_used_stops_no_build(tmp_path: Path, caplog: pytest.LogCaptureFixture):
-    """Its folder is in none that is there, as where a disk is not mounted."""
+    """Its folder has no parent, as where a disk is not mounted."""
     place = tmp_path / "not" / "mounted"
     first = machine(tmp_path, "first")
     assert figures(first.build(*SMALL, "--shared-cache", str(place))) == (2, 0)
@@ -95,8 +95,8 @@ def test_the_environment_says_what_the_options_say(
     ("options", "told"),
     [
         (("--shared-cache", "s4://x"), "s4://x cannot be opened: Protocol not known: s4"),
-        (("--shared-cache", ""), "is empty; a folder or a URL is needed"),
-        (("--shared-cache-key", "short"), "short has to hold 16 to 4096 bytes"),
+        (("--shared-cache", ""), "is empty; expected a folder or a URL"),
+        (("--shared-cache-key", "short"), "short must have 16 to 4096 bytes"),
         (("--shared-cache-key", "none"), "none cannot be read: No such file or directory"),
     ],
 )
@@ -136,7 +136,7 @@ def test_commands_of_the_cache_speak_of_the_shared_one(tmp_path: Path, shared: P
 @pytest.mark.parametrize(
     ("words", "status", "told"),
     [
-        (("prune", "--shared"), 2, "no shared cache: give --shared-cache, or set AOTBUILD_SHARED_CACHE"),
+        (("prune", "--shared"), 2, "no shared cache: pass --shared-cache, or set AOTBUILD_SHARED_CACHE"),
         (("push",), 2, "no shared cache:"),
         (("push", "--shared-cache", "x", "--shared-cache-readonly"), 2, "the shared cache is read-only"),
         (("prune", "--shared", "--shared-cache", "x", "--shared-cache-readonly"), 2, "the shared cache is read-only"),
@@ -163,7 +163,7 @@ def test_commands_of_the_cache_that_fail(
 def test_what_a_forger_says_of_accesses_ends_no_build(
     tmp_path: Path, shared: Path, accesses: dict[str, str], caplog: pytest.LogCaptureFixture
 ):
-    """It cannot be told from the code: where it is a fault, the kernels are compiled again, and replaced."""
+    """The code does not show that it is false: where it is a fault, kernels are compiled again and replaced."""
     first, second, third = (machine(tmp_path, name) for name in ("first", "second", "third"))
     options = (*SMALL, "--shared-cache", str(shared))
     assert figures(first.build(*options)) == (2, 0)
@@ -173,6 +173,6 @@ def test_what_a_forger_says_of_accesses_ends_no_build(
         entry.write_bytes(sealed(entry.name, msgspec.msgpack.encode(kernel | {"accesses": accesses})))
     assert figures(second.build(*options)) == (2, 0)
     (told,) = warnings(caplog)
-    assert told == f"shared cache {shared}: what it says of 2 kernels is doubtful; made again"
+    assert told == f"shared cache {shared}: accesses of 2 kernels contradict the manifest; compiled again"
     assert contents(second.folder_of()) == contents(first.folder_of())
     assert figures(second.build(*SMALL)) == figures(third.build(*options)) == (0, 2) and len(warnings(caplog)) == 1

@@ -1,4 +1,4 @@
-"""Calls described in words: what of them is refused, and how that is said."""
+"""Calls described without arrays: refused ones and their errors."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def planned(index: records.Index, num_cus: int | None = 64, op: str = "reduce", 
     ("changes", "message"),
     [
         ({"dtypes": {}}, "reduce: the dtype of T is missing; allowed: float16, bfloat16"),
-        ({"dtypes": {"T": "float15"}}, "reduce: 'float15' is not a known dtype; did you mean 'float16'?"),
+        ({"dtypes": {"T": "float15"}}, "reduce: unknown dtype 'float15'; did you mean 'float16'?"),
         ({"dtypes": {"T": "bfloat16", "total": "float16"}, "shapes": {"total": (8,)}}, "argument 'total' is float16"),
         ({"dims": {"rows": 8}}, "reduce: the extent of cols, a dim of 'x', is missing"),
         ({"dims": {"rows": 8, "colls": 1}}, "reduce has no dim 'colls'; did you mean 'cols'?"),
@@ -50,7 +50,7 @@ def test_a_refused_call(sample: records.Index, changes: dict[str, Any], message:
     ("extent", "shown"), [("'text'", "['text', 128]"), ("rows - 9", "[-1, 128]"), ("rows / 2", "[4.0, 128]")]
 )
 def test_a_shape_is_of_whole_numbers(sample: records.Index, extent: str, shown: str):
-    """Nothing says so of a contract: an extent is an expression as others are."""
+    """A contract does not demand it: an extent is an expression like others."""
     op = sample.ops[0]
     dims = (records.Dim("rows"), records.Dim("cols")), (records.Dim(extent), records.Dim("cols"))
     tensors = [

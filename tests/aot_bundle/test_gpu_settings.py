@@ -1,4 +1,4 @@
-"""Clocks and power of GPUs, from a made tree of sysfs and from what nvidia-smi prints; what `doctor` says of them."""
+"""Clocks and power of GPUs from an artificial sysfs tree and nvidia-smi's output, and in `doctor`."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Instructions, loops and widths of AMD code, and what is required of them."""
+"""Instructions, loops and access widths of AMD code, and requirements on them."""
 
 from __future__ import annotations
 
@@ -85,7 +85,7 @@ def test_the_code_of_other_architectures_is_not_read(rows_bundles: Path):
 
 
 def unmet(index: records.Index, *texts: str) -> list[str]:
-    """Requirements that variants fail without reading their code."""
+    """Return the requirements that variants fail without reading their code."""
 
     def image_of(key: str) -> bytes:
         raise AssertionError(f"{key} was read")

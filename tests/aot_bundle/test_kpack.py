@@ -1,4 +1,4 @@
-"""kpack archives: files written by hand from AMD's description are read, and no forged one does harm."""
+"""kpack archives: files written by hand from AMD's description are read, and forged ones are refused."""
 
 from __future__ import annotations
 
@@ -58,14 +58,14 @@ ZSTD_FILE = (
 
 
 def opened(path: Path, data: bytes) -> dict[tuple[str, str], bytes]:
-    """All code objects of an archive."""
+    """Return all code objects of an archive."""
     path.write_bytes(data)
     with open_kpack(path) as archive:
         return {(name, arch): archive.read(name, arch) for name, arch, _ in archive.entries()}
 
 
 def messagepack(value: Any) -> bytes:
-    """MessagePack by its specification, with the longest form of each length and number."""
+    """Encode MessagePack by its specification, with the longest form of each length and number."""
     match value:
         case int():
             return struct.pack(">BQ", 0xCF, value)
@@ -79,7 +79,7 @@ def messagepack(value: Any) -> bytes:
 
 
 def archive_of(stored: bytes, **fields: Any) -> bytes:
-    """An archive whose code objects begin right behind the header, as some of AMD's do."""
+    """Return an archive whose code objects begin right behind the header, as some of AMD's do."""
     return struct.pack("<4sIQ", b"KPAK", 1, 16 + len(stored)) + stored + messagepack(fields)
 
 
@@ -113,7 +113,7 @@ def test_a_compressed_archive(tmp_path: Path):
 
 
 def test_what_the_description_leaves_open(tmp_path: Path):
-    """Fields that are not known, metadata of any form, fields that are left out, numbers and lengths in long forms."""
+    """These are unknown fields, metadata of any form, missing fields, and long forms of numbers and lengths."""
     blobs = [{"offset": 16, "size": 4}]
     metadata = [{"symbol": 3}, ["x"], 7, {"symbol": "kernel", "cache_key": "k"}, {}]
     for said in metadata:
@@ -125,7 +125,8 @@ def test_what_the_description_leaves_open(tmp_path: Path):
 
 
 def test_every_byte_and_every_length(tmp_path: Path):
-    """Each byte changed, and each beginning of the file: an error that names the file, or code of no more bytes."""
+    """Each changed byte, and each beginning of the file, gives an error that names the file, or code that is no longer
+    than before."""
     need_zstd()
     for data in (PLAIN_FILE, ZSTD_FILE):
         for at in range(len(data)):
@@ -184,7 +185,7 @@ def test_forged(tmp_path: Path, message: str):
 
 
 def frames(*stored: bytes, count: int | None = None, **fields: Any) -> bytes:
-    """An archive of these frames of zstd, each with its size before it already."""
+    """Return an archive of these frames of zstd, each preceded by its size."""
     run = struct.pack("<I", len(stored) if count is None else count) + b"".join(stored)
     fields = {"zstd_offset": 16, "zstd_size": len(run), "toc": entry(original_size=5), **fields}
     return archive_of(run, compression_scheme=ZSTD, **fields)
@@ -195,13 +196,13 @@ BOMB = struct.pack("<I", len(bomb(8192))) + bomb(8192)
 FORGED_FRAMES = {
     "does not say how long it is": frames(SIZED, toc=entry()),
     "is code object 0 of 0": frames(),
-    "more than what their run has place for": frames(SIZED, count=2),
+    "its zstd frames do not fit": frames(SIZED, count=2),
     "4294967295 code objects; 65536 are": frames(SIZED, count=2**32 - 1),
-    "end at 38, and their run at 39": frames(SIZED, b"x", count=1),
-    "end at 1024, and their run at 38": frames(struct.pack("<I", 1000) + FRAME),
+    "end at 38, but their section at 39": frames(SIZED, b"x", count=1),
+    "end at 1024, but their section at 38": frames(struct.pack("<I", 1000) + FRAME),
     "22 bytes at 9223372036854775807 are not": frames(SIZED, zstd_offset=HUGE),
     "9223372036854775807 bytes at 16 are not": frames(SIZED, zstd_size=HUGE),
-    "what their run has place for": frames(SIZED, zstd_size=0),
+    "frames do not fit in their section": frames(SIZED, zstd_size=0),
     "5 bytes or more; its entry says 4": frames(SIZED, toc=entry(original_size=4)),
     "5 bytes or more; its entry says 6": frames(SIZED, toc=entry(original_size=6)),
     "not a single zstd frame": frames(struct.pack("<I", len(FRAME) - 1) + FRAME[:-1]),
@@ -229,7 +230,7 @@ def test_a_bomb(tmp_path: Path):
 
 @pytest.mark.parametrize("deep", [b"\x91" * 100_000, b"\x81\xa1x" * 100_000], ids=["arrays", "maps"])
 def test_nesting(tmp_path: Path, deep: bytes):
-    """Where it is skipped, where another type is expected, and where it is kept for later."""
+    """It is bounded where it is skipped, where another type is expected, and where it is kept for later."""
     for data in (
         archive_of(b"", toc={}, other=deep),
         archive_of(b"", toc=deep),
@@ -270,7 +271,8 @@ def test_a_file_that_is_shortened_while_it_is_read(tmp_path: Path):
 
 @pytest.mark.parametrize("is_compressed", [False, True])
 def test_written_and_read(tmp_path: Path, is_compressed: bool):
-    """What several names have is there once; the same kernels give the same bytes; the layout is the description's."""
+    """Code that several names share is stored once; the same kernels give the same bytes, in the layout of the
+    description."""
     if is_compressed:
         need_zstd()
     codes = {"a": b"x" * 1000, "b": b"", "c": b"x" * 1000, "d": os.urandom(300)}

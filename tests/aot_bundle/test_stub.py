@@ -1,4 +1,4 @@
-"""The type of a bundle: its signatures are those of the ops, and type checkers accept and use it."""
+"""Type stubs of a bundle: their signatures are those of the ops, and type checkers accept and use them."""
 
 import ast
 import importlib.util

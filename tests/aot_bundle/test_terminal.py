@@ -1,4 +1,4 @@
-"""Everything is printed by one module, line by line, and nothing that a terminal obeys."""
+"""All output goes through one module, line by line, without control sequences."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_a_print_is_found(text: str):
 
 
 def prints(text: str, module: str) -> Iterator[str]:
-    """Find what may write to a terminal by itself in a module: line and what it is."""
+    """Return the lines of a module that may write to a terminal themselves, and what they call."""
     tree = ast.parse(text)
     asked = {
         id(node.value)

@@ -1,4 +1,4 @@
-"""`verify` finds what is wrong with a bundle: damaged files, and an index that its code objects disagree with."""
+"""`verify` finds damaged files, and code objects that disagree with the index."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ def test_a_bundle_as_it_was_built_has_no_fault(rows_bundles: Path, arch: str):
 
 
 def test_hidden_arguments_are_no_fault_and_lie_behind_the_others(small_copy: Path):
-    """Of kernels that read the shape of their launch: HIP fills them in behind those that are passed."""
+    """Kernels that read the shape of their launch have them: HIP fills them in behind those that are passed."""
     index = read_index(small_copy)
     variant = next(variant for variant in index.variants if variant.op == "copy")
     blob = index.blobs[variant.code]
@@ -50,7 +50,7 @@ def test_hidden_arguments_are_no_fault_and_lie_behind_the_others(small_copy: Pat
 
 
 def test_code_that_uses_what_nothing_defines(small_copy: Path, monkeypatch: pytest.MonkeyPatch):
-    """A loader of the hardware would refuse it, or not: a linker lets it pass."""
+    """Some loaders refuse such code; a linker lets it pass."""
     (first, *_), read = [*read_index(small_copy).blobs.values()], read_code_object
     image = read_blob(small_copy, first, "gfx942")
     monkeypatch.setattr(

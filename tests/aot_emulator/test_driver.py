@@ -1,4 +1,4 @@
-"""The emulator's driver: what every driver must do, bad input, scheduling, and the two entries of a kernel."""
+"""The emulator's driver: the tests of all drivers, bad input, scheduling, and the two entry points of a kernel."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_both_entries_agree():
 
 
 def test_serial_order_notices_a_missing_barrier():
-    """Of two wavefronts that give each other their numbers the first gets what nobody has written."""
+    """Two wavefronts give each other their numbers; in serial order, the first reads what nobody has written."""
     body = f"{POINTER}v_xor_b32 v2, 0x100, v1\nds_write_b32 v1, v0\nwait lds\n{{}}ds_read_b32 v3, v2\nwait lds\n"
     body += "global_store_dword v1, v3, s[4:5]\n"
     for barrier, order, right in (
@@ -90,7 +90,7 @@ def test_foreign_code_objects_are_refused():
 
 
 def test_flipped_bits_never_reach_this_process():
-    """Whatever a damaged code object does, it is an error of ours, or a wrong result."""
+    """A damaged code object ends in an error of ours, or in a wrong result."""
     body = (
         POINTER
         + "global_load_dword v2, v1, s[4:5]\nwait loads\nv_add_u32 v2, v2, v2\nglobal_store_dword v1, v2, s[4:5]"
@@ -108,7 +108,7 @@ def test_flipped_bits_never_reach_this_process():
 
 
 def test_a_broken_capture_is_an_error():
-    """Nothing goes to the default stream while another is captured, and nothing waits for that one."""
+    """Nothing may go to the default stream while another is captured, nor wait for that one."""
     driver, data = EmulatorDriver(), np.zeros(64, np.uint8)
     stream, other, address = driver.create_stream(0), driver.create_stream(0), driver.allocate(0, 64, 0)
     event = driver.create_event(0)

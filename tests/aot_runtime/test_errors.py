@@ -1,4 +1,4 @@
-"""Errors cross processes whole."""
+"""Errors keep their attributes across processes."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ CLASSES = sorted(
 
 
 def example(kind: type[AotError]) -> AotError:
-    """An error of a class, with something in each attribute."""
+    """Make an error of a class, with something in each attribute."""
     thread = Thread((1, 2, 3), 4, 5)
     if issubclass(kind, DriverCallError):
         return kind("hipMalloc", 2, "hipErrorOutOfMemory", "out of memory")

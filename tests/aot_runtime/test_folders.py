@@ -1,4 +1,4 @@
-"""Folders that others may write to: nothing in them is reached through a link, whatever is done."""
+"""Folders that others may modify: no operation follows links in them."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from aot_runtime.folders import FOR_ALL, InTheWayError, OpenFolder, opened_folde
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A folder that nobody named, in which nothing may change."""
+    """Return a folder that nobody named, in which nothing may change."""
     place = tmp_path / "outside"
     (place / "deep").mkdir(parents=True)
     for name in ("file", "deep/file"):
@@ -24,7 +24,7 @@ def outside(tmp_path: Path) -> Path:
 
 @pytest.fixture
 def given(tmp_path: Path, outside: Path) -> Path:
-    """The folder that was named, with links in it."""
+    """Return the folder that was named, with links in it."""
     place = tmp_path / "given"
     place.mkdir()
     (place / "folder").symlink_to(outside)
@@ -93,7 +93,7 @@ def test_what_is_no_regular_file_is_not_opened(tmp_path: Path):
 
 
 def test_a_folder_that_becomes_a_link_once_it_is_open(tmp_path: Path, outside: Path):
-    """All is done in the folder that was opened, wherever that is now."""
+    """All is done in the folder that was opened, wherever it is now."""
     (tmp_path / "given" / "folder").mkdir(parents=True)
     with opened_folder(tmp_path / "given") as folder, folder.below("folder") as held:
         (tmp_path / "given" / "folder").rename(tmp_path / "moved")

@@ -1,4 +1,4 @@
-"""The runtime stands alone: nothing of the builder, of triton or of torch is there when it runs."""
+"""The runtime is independent: it imports nothing of the builder, Triton or torch."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_every_module_of_the_runtime():
 
 
 def test_importing_the_runtime_imports_no_binding():
-    """A machine without a GPU may look at bundles; and an import should not take long."""
+    """A machine without a GPU may look at bundles, and an import should be quick."""
     printed = run(
         "before = set(sys.modules)\nfrom aot_runtime import DeviceArray, get_device, open_bundle\n"
         "print(*{name.partition('.')[0] for name in set(sys.modules) - before})"

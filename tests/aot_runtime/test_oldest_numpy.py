@@ -29,7 +29,7 @@ print(np.__version__, out.shape, out.dtype, small.affine(small.device.array(out)
 
 
 def dependencies() -> list[str]:
-    """The runtime's own, as pip has them; of numpy the oldest release."""
+    """Return the runtime's own dependencies as pip has them; of numpy the oldest release."""
     block = re.search(r"^dependencies = \[(.*?)^\]", (CHECKOUT / "pyproject.toml").read_text(), re.M | re.S)
     assert block
     found = re.findall(r'"(.+)"', block[1])
@@ -38,7 +38,7 @@ def dependencies() -> list[str]:
 
 @pytest.fixture(scope="module")
 def old_python(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The interpreter of an environment with the runtime's dependencies, numpy as old as may be."""
+    """Return the interpreter of an environment with the runtime's dependencies and the oldest numpy allowed."""
     folder = tmp_path_factory.mktemp("old")
     venv.create(folder, with_pip=True)
     python = folder / "bin/python"

@@ -1,4 +1,4 @@
-"""Opening bundles: which one, what is checked when, and how code objects are loaded."""
+"""Opening bundles: selection, checks, and loading of code objects."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_code_is_loaded_when_it_is_first_called(small_bundle: Path):
 
 @in_double()
 def test_the_library_is_loaded_by_the_thread_that_opens(small_bundle: Path):
-    """AMD's, of some versions, ends a process by a fault where another one loaded it than the main thread."""
+    """Some versions of AMD's library crash the process if another thread than the main one loads it."""
     started: list[threading.Thread] = []
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(threading.Thread, "start", started.append)
@@ -103,7 +103,7 @@ def test_altered_code(small_copy: Path):
 
 @in_double()
 def test_code_for_another_arch(small_copy: Path):
-    """The ELF file itself says what it is for, whatever the index says."""
+    """The ELF file itself says what it is for; the index may say otherwise."""
     for file in (small_copy / "code").iterdir():
         image = bytearray(file.read_bytes())
         assert image[48] == 0x4C, "e_flags of gfx942"
@@ -132,7 +132,7 @@ def test_what_a_bundle_is(small_copy: Path):
 
 @pytest.mark.parametrize("name", ["name", "path", "load"])
 def test_an_op_that_is_called_like_an_attribute_is_found_by_its_name(small_copy: Path, name: str):
-    """Of a bundle that was built before there was the attribute; of a property, of the object, and a method."""
+    """Older bundles may have an op named like a later attribute: a property, one of the object, or a method."""
 
     def rename(index: dict[str, Any]) -> None:
         for record in (*index["ops"], *index["variants"], *index["selftest"]):
@@ -168,7 +168,7 @@ def test_a_bundle_opened_as_its_type(small_bundle: Path, rows_bundles: Path, tmp
 
 
 def load_class(path: Path) -> Any:
-    """The class of a module that `aotbundle stubs` wrote."""
+    """Return the class of a module that `aotbundle stubs` wrote."""
     spec = importlib.util.spec_from_file_location(path.stem, path)
     assert spec is not None and spec.loader is not None
     module = importlib.util.module_from_spec(spec)

@@ -1,4 +1,4 @@
-"""Files that may be pipes or devices: whatever reads one by its path ends at once, and says what it is."""
+"""Reading a pipe or device by its path fails at once, with an error that says so."""
 
 from __future__ import annotations
 

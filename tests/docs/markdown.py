@@ -1,4 +1,4 @@
-"""What tests look at in a Markdown page: its code blocks with the comment before them, and its tables."""
+"""Parts of a Markdown page for tests: code blocks with their preceding comments, and tables."""
 
 from __future__ import annotations
 
@@ -20,13 +20,13 @@ class Block:
 
 
 def blocks(page: str, language: str) -> list[Block]:
-    """The fenced blocks of one language, in order."""
+    """Return the fenced blocks of one language, in order."""
     found = (Block(match[2], match[3], match[1] or "") for match in _BLOCK.finditer(page))
     return [block for block in found if block.language == language]
 
 
 def section(page: str, title: str) -> str:
-    """The text under a heading, up to the next one."""
+    """Return the text under a heading, up to the next one."""
     headings = [*_HEADING.finditer(_BLOCK.sub(lambda match: " " * len(match[0]), page))]
     ends = [*(heading.start() for heading in headings[1:]), len(page)]
     (text,) = (page[h.end() : end] for h, end in zip(headings, ends, strict=True) if h[1] == title)
@@ -34,7 +34,7 @@ def section(page: str, title: str) -> str:
 
 
 def table(text: str) -> Iterator[list[str]]:
-    """The rows of the first table in a text, without its headings."""
+    """Return the rows of the first table in a text, without its headings."""
     lines = text.splitlines()
     first = next(i for i, line in enumerate(lines) if line.startswith("|"))
     for line in lines[first + 2 :]:

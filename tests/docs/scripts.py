@@ -1,4 +1,4 @@
-"""To build bundles, and to run scripts as they are, with launches carried out by numpy references."""
+"""Build bundles, and run scripts unchanged with launches executed by numpy references."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ from tests.support.session_builds import build_here
 
 
 def build(manifest: Path, output: Path, wanted: str = "") -> Path:
-    """Build a manifest for gfx942; returns the bundle's folder. `wanted`: as for `--filter`."""
+    """Build a manifest for gfx942; return the bundle's folder. `wanted`: as for `--filter`."""
     pytest.importorskip("triton", reason="building bundles needs the extra `build`")
     command = ["--arch", "gfx942", str(manifest), "-o", str(output), "--cache-dir", str(output / "cache")]
     result = build_here([*command, "--filter", wanted] if wanted else command)

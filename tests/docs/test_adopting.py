@@ -1,4 +1,4 @@
-"""docs/adopting.md: what it shows runs, and what it says of Triton is so."""
+"""docs/adopting.md: its code runs, and its claims about Triton hold."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/attention.md: its masks are read as it says, its calls work, and a module of one's own is built as it says."""
+"""docs/attention.md: its masks, calls and custom module work as shown."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ MANIFEST = ROOT / "manifests/attention.yaml"
 
 
 def test_masks():
-    """Arguments as the table has them, and visible keys as its conditions have them."""
+    """Arguments are those of the table, and visible keys those of its conditions."""
     for strings, arguments, condition in table(section(PAGE, "Masks")):
         for text in strings.replace("`", "").split(", "):
             parsed = parse_mask(text)
@@ -34,7 +34,7 @@ def test_masks():
 
 
 def assert_condition(parsed: dict, condition: str) -> None:
-    """`i - 3 ≤ j ≤ i + 2` in Python."""
+    """Assert `i - 3 ≤ j ≤ i + 2` in Python."""
     python = condition.replace("≤", "<=")
     for seqlen_q, seqlen_k in ((9, 9), (6, 11), (11, 6)):
         env = {"seqlen_q": seqlen_q, "seqlen_k": seqlen_k}
@@ -43,7 +43,7 @@ def assert_condition(parsed: dict, condition: str) -> None:
 
 
 def test_calls():
-    """The first block, as it stands but for the bundle, whose variants are compiled as the calls need them."""
+    """The first block runs as it stands, over a bundle whose variants are compiled as the calls need them."""
     block = blocks(PAGE, "python")[0]
     rng = np.random.default_rng(0)
     q, k, v = (rng.standard_normal((2, 2, 20, 48)).astype(np.float16) for _ in range(3))

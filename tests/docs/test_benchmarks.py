@@ -1,4 +1,4 @@
-"""A smoke run of the benchmarks. Times are not looked at."""
+"""Smoke tests of the benchmarks. Times are not checked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/calls.md lists the keys that there are, and its example is what `aotbuild --for` takes."""
+"""docs/calls.md lists all keys, and `aotbuild --for` accepts its example."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""docs/cpp.md, the C of docs/bundle.md, and the example program: they compile, run, and list what there is."""
+"""docs/cpp.md, the C of docs/bundle.md, and the example program: they compile and run; tables are complete."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ EXAMPLE = ROOT / "examples/cpp/softmax.cpp"
 
 @pytest.fixture(scope="module")
 def hip_headers() -> list[str]:
-    """Flags of a compiler that finds the headers of HIP, which Triton brings."""
+    """Return a compiler's flags for HIP's headers, which Triton brings."""
     if shutil.which("cc") is None or shutil.which("c++") is None:
         pytest.skip("no C and C++ compilers (cc, c++)")
     triton = pytest.importorskip("triton")
@@ -60,7 +60,7 @@ def test_the_names_of_the_variants(rows_bundle: Path):
 
 
 def test_the_example_program(hip_double: DoubleLibrary, rows_bundle: Path, hip_headers: list[str], tmp_path: Path):
-    """It prints the bytes that Python computes. Its `main` is called in a process whose launches are emulated."""
+    """It prints the bytes that Python computes. Its `main` runs in a process whose launches are emulated."""
     library = tmp_path / "softmax.so"
     flags = [
         "-I",

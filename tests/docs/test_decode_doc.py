@@ -21,7 +21,7 @@ MANIFEST = ROOT / "manifests/decode.yaml"
 
 
 def test_calls():
-    """The blocks as they stand but for the bundle, whose variants are compiled as the calls need them."""
+    """The blocks run as they stand, over a bundle whose variants are compiled as the calls need them."""
     rng = np.random.default_rng(0)
     shapes = dict.fromkeys(("k", "v"), (2, 2, 100, 64)) | dict.fromkeys(("k_cache", "v_cache"), (8, 64, 2, 64))
     shapes |= dict.fromkeys(("k_new", "v_new"), (2, 2, 64)) | dict.fromkeys(("k2048", "v2048"), (1, 1, 2048, 64))
@@ -46,7 +46,7 @@ def test_calls():
 
 @pytest.mark.slow
 def test_functions_of_ones_own(tmp_path: Path):
-    """The manifest as it stands, with the module of docs/attention.md."""
+    """The manifest is built as it stands, with the module of docs/attention.md."""
     attention_page = (ROOT / "docs/attention.md").read_text(encoding="utf-8")
     for block in (*blocks(attention_page, "python"), *blocks(PAGE, "yaml")):
         if block.comment in ("file: my_mods.py", "file: my_decode.yaml"):

@@ -22,14 +22,14 @@ from tests.support.hip_double.double import Double, DoubleLibrary
 
 
 def imported(source: str) -> set[str]:
-    """The first names of what Python code imports."""
+    """Return the first names of what Python code imports."""
     nodes = list(ast.walk(ast.parse(source)))
     plain = {alias.name for node in nodes if isinstance(node, ast.Import) for alias in node.names}
     return {name.partition(".")[0] for name in plain | {n.module or "" for n in nodes if isinstance(n, ast.ImportFrom)}}
 
 
 def test_nothing_that_a_user_runs_imports_kernels():
-    """That is the name of a distribution of others', too."""
+    """`kernels` is the name of others' distributions, too."""
     scripts = [path for folder in ("examples", "benchmarks") for path in sorted((ROOT / folder).rglob("*.py"))]
     pages = [path for pattern in PAGES for path in sorted(ROOT.glob(pattern))]
     code = {str(path): path.read_text(encoding="utf-8") for path in scripts}
@@ -40,7 +40,7 @@ def test_nothing_that_a_user_runs_imports_kernels():
 
 @pytest.fixture
 def beside_another(tmp_path: Path) -> dict[str, str]:
-    """An environment in which a package called `kernels` is found, one that has nothing of ours."""
+    """Return an environment in which another package called `kernels` is found, one that has nothing of ours."""
     (tmp_path / "kernels").mkdir()
     (tmp_path / "kernels/__init__.py").touch()
     return os.environ | {"PYTHONPATH": os.pathsep.join(map(str, (tmp_path, ROOT, ROOT / "runtime")))}
@@ -57,7 +57,7 @@ def beside_another(tmp_path: Path) -> dict[str, str]:
     ids=["reference", "kernel"],
 )
 def test_another_package_called_kernels_is_not_in_the_way(beside_another: dict[str, str], code: str):
-    """Nor is Triton needed for a reference, with which examples/fmha.py checks its results."""
+    """Nor is Triton needed for a reference, by which examples/fmha.py checks its results."""
     if "load(" in code:
         pytest.importorskip("triton")
     head = f"import sys\nfrom aot.source.project import project\nroot = {str(ROOT)!r}\n"
@@ -74,7 +74,7 @@ def test_attention_in_numpy(hip_double: DoubleLibrary, attention_bundle: Path):
 
 
 def test_a_foreign_manifest_only_binds():
-    """Nothing but `bind` adapts the kernels: their file imports Triton alone."""
+    """Only `bind` adapts the kernels: their file imports Triton alone."""
     source = (ROOT / "examples/foreign/kernels.py").read_text()
     assert re.findall(r"^(?:import|from) (\S+)", source, re.MULTILINE) == ["triton", "triton.language"]
 

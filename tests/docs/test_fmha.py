@@ -41,7 +41,7 @@ BF8 = "-prec=bf8 -mode=1 -bias=e:1 -mask=b"
 
 @pytest.fixture
 def run(fmha: ModuleType, monkeypatch: pytest.MonkeyPatch) -> Main:
-    """The program on the emulator, with shipped bundles whose variants are compiled when a call needs them."""
+    """Run the program on the emulator, with shipped bundles whose variants are compiled when a call needs them."""
     from tests.support.emulation.bundling import on_demand
 
     bundles = {f"{manifest}-gfx942": manifest for manifest in ("attention", "attention_quantised")}

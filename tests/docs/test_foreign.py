@@ -1,5 +1,6 @@
-"""The kernels of examples/foreign: their files stay as they are, manifests make ops of them, and the emulator computes
-with these what numpy does in float64."""
+"""The kernels of examples/foreign: their files are unchanged, manifests make ops of them, and the emulator's results
+agree with numpy in float64.
+"""
 
 from __future__ import annotations
 
@@ -96,7 +97,7 @@ def check_softmax(op: Callable[..., Any]) -> None:
 
 
 def close(found: np.ndarray, exact: np.ndarray, error: float = 2e-3) -> None:
-    """Within `error` of the size of what is compared."""
+    """Assert that results are within `error`, relative to the size of what is compared."""
     assert found.shape == exact.shape
     assert np.abs(found.astype(np.float64) - exact).max() < error * max(1, np.abs(exact).max())
 
@@ -113,7 +114,7 @@ TRIED = [EXAMPLES[0], *(pytest.param(example, marks=pytest.mark.slow) for exampl
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
 def test_a_manifest_is_short_and_its_kernels_are_as_found(example: Example):
-    """The file needs torch and a GPU when it is imported, and every kernel of the manifest is in it."""
+    """The file needs torch and a GPU to be imported, and every kernel of the manifest is in it."""
     manifest = (FOREIGN / f"{example.name}.yaml").read_text()
     assert manifest.count("\n") <= example.lines
     assert all(f"kernel: {example.name}.py:{kernel}\n" in manifest for kernel in example.kernels)
@@ -123,7 +124,7 @@ def test_a_manifest_is_short_and_its_kernels_are_as_found(example: Example):
 
 @pytest.mark.parametrize("example", TRIED, ids=lambda example: example.name)
 def test_a_kernel_computes_what_it_should(example: Example, tmp_path_factory: pytest.TempPathFactory):
-    """In strict mode: with no access out of bounds, and none to what was not written."""
+    """In strict mode no access is out of bounds, and none reads what was not written."""
     folder = build_once(tmp_path_factory, FOREIGN / f"{example.name}.yaml", example.filters)
     device = Device(EmulatorDriver(Options(strict=True)), 0)
     bundle = open_bundle(folder / f"foreign_{example.bundle}-gfx942", device=device)

@@ -1,4 +1,4 @@
-"""docs/start.md and docs/howto: their files build, their code runs on the emulator, and prints what they say."""
+"""docs/start.md and docs/howto: their files build, and their code runs on the emulator and prints the shown output."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ DOCKERFILE = (ROOT / "examples/container/Dockerfile").read_text(encoding="utf-8"
 
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory, rows_bundles: Path, foreign_bundle: Path) -> Path:
-    """A reader's folder: the files that the pages show, and the bundles that their commands build."""
+    """Return a reader's folder: the files that the pages show, and the bundles that their commands build."""
     folder = tmp_path_factory.mktemp("reader")
     for name, text in files_of_pages(ROOT).items():
         if name.startswith("hello/"):
@@ -49,7 +49,7 @@ def programs(page: str) -> list[Block]:
 
 
 def test_every_program_prints_what_its_page_says(folder: Path):
-    """All pages in one process, each with names of its own. A comment behind a `print` is what it prints."""
+    """All pages run in one process, each with its own names. A comment behind a `print` is what it prints."""
     script = []
     for name, page in PAGES.items():
         text = "\n".join(block.text for block in programs(page))
@@ -74,13 +74,14 @@ def test_the_first_bundle_checks_itself(folder: Path, monkeypatch: pytest.Monkey
 
 
 def instructions() -> list[tuple[str, str]]:
-    """(instruction, the rest of its line) of the Dockerfile, without comments; continued lines are one."""
+    """Return (instruction, the rest of its line) of the Dockerfile without comments; continued lines are one."""
     text = re.sub(r"^#.*\n", "", re.sub(r"\\\n", " ", DOCKERFILE), flags=re.MULTILINE)
     return [(line.split()[0], line.partition(" ")[2].strip()) for line in text.splitlines() if line.strip()]
 
 
 def test_the_image_has_what_the_page_builds_and_no_compiler():
-    """Its instructions, since no engine is at hand: what they copy and run is there, or made by the page's commands."""
+    """No container engine is at hand, so only its instructions are checked: what they copy and run is there, or made by
+    the page's commands."""
     found = instructions()
     names = [name for name, _ in found]
     assert set(names) <= {"ARG", "FROM", "RUN", "COPY", "ENV", "USER", "CMD"} and names.count("FROM") == 1

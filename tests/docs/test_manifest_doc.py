@@ -1,4 +1,4 @@
-"""docs/manifest.md says of every key what the schema says, and its examples build."""
+"""docs/manifest.md agrees with the schema on every key, and its examples build."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_functions_of_expressions():
 
 
 def write_project(folder: Path) -> dict[str, Path]:
-    """Write the page's files; returns its manifests."""
+    """Write the page's files; return its manifests."""
     every = [*blocks(PAGE, "yaml"), *blocks(PAGE, "python")]
     paths = {}
     for block in every:
@@ -216,7 +216,7 @@ def test_signatures(name: str, op: str, tmp_path: Path):
 
 
 def place(path: tuple[str | int, ...]) -> str:
-    """`('launches', 0, 'grid', 1)` → `launches.*.grid`."""
+    """Return `launches.*.grid` for `('launches', 0, 'grid', 1)`."""
     first, *rest = path
     if first in ("require", "derived", "exclude"):
         return str(first)

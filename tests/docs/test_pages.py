@@ -1,4 +1,4 @@
-"""The other pages: code in them runs, and their tables list what there is."""
+"""The other pages: their code runs, and their tables are complete."""
 
 from __future__ import annotations
 
@@ -99,7 +99,7 @@ def test_links_lead_somewhere(name: str):
 
 @pytest.mark.parametrize("name", PAGES)
 def test_named_files_are_there(name: str):
-    """Paths of this repository in code spans."""
+    """Code spans that are paths name files of this repository."""
     for path in re.findall(
         r"`((?:aot|runtime|models|kernels|manifests|examples|benchmarks|docs|tests)/[\w./*-]*)`", PAGES[name]
     ):
@@ -107,7 +107,7 @@ def test_named_files_are_there(name: str):
 
 
 def test_every_name_of_the_architecture_page_is_defined():
-    """Each code span that is an identifier is a definition, a folder or a word of the page's own subject."""
+    """Each code span that is an identifier names a definition, a folder or a word of the page's own subject."""
     page = re.sub(r"```.*?```", "", PAGES["docs/architecture.md"], flags=re.DOTALL)
     names = set(re.findall(r"`(\w+)`", page)) - {"exclude", "explain", "linecache", "verify"}
     files = [*sources(ROOT)]
@@ -121,7 +121,7 @@ def test_every_name_of_the_architecture_page_is_defined():
 
 
 def test_profiling_on_the_emulator(rows_bundle: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """The command and the program of docs/emulator.md; both count the same."""
+    """The command and the program of docs/emulator.md count the same."""
     counters = section(PAGES["docs/emulator.md"], "Counters and `aotbundle profile`")
     (tmp_path / "dist").mkdir()
     (tmp_path / "dist/rows-gfx942").symlink_to(rows_bundle)

@@ -1,4 +1,4 @@
-"""Changelog and metadata of the packages, which strangers look for first."""
+"""Changelog and metadata of the packages."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ def test_the_changelog_begins_with_the_version_of_the_package():
 
 
 def test_the_version_has_one_place():
-    """Of the files that are shipped, the runtime's alone says it; the package's metadata are made of that."""
+    """Of the shipped files, only the runtime's says it; the package's metadata are made of that."""
     version = re.compile(rf"\b_?_?version_?_?\s*[=:]\s*[\"']?{re.escape(aot_runtime.__version__)}")
     files = [*sources(ROOT)]
     projects = (ROOT / "pyproject.toml", ROOT / "runtime/pyproject.toml")
@@ -60,7 +60,7 @@ def test_every_package_is_in_its_wheel(project: str, folders: tuple[str, ...]):
 
 
 def test_every_dependency_has_its_reason():
-    """Of what people install who only use aotbuild."""
+    """Dependencies here are those of people who only use aotbuild."""
     page = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
     told = {
         (name.strip(), extra.strip("`"))

@@ -1,4 +1,4 @@
-"""The pages of docs/reference name all that there is, and nothing else; their code runs."""
+"""The pages of docs/reference are complete, and their code runs."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_variables_that_are_read_are_documented():
 
 
 def _read_variables(tree: ast.Module) -> Iterator[str]:
-    """Names that code asks an environment for, and tuples of them that it runs through."""
+    """Return names that code asks an environment for, and tuples of names that it iterates over."""
     for node in ast.walk(tree):
         match node:
             case ast.Call(func=ast.Attribute(value=owner, attr="get"), args=[ast.Constant(str(name)), *_]):

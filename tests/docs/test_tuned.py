@@ -1,4 +1,4 @@
-"""The table of docs/howto/tune.md that says what is tuned for which architecture, and by what."""
+"""The table of tuned ops by architecture and method in docs/howto/tune.md."""
 
 from __future__ import annotations
 

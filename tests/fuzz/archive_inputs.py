@@ -1,5 +1,4 @@
-"""Archives that were never packed: of a seed, or of several for different architectures, with edits of their entries,
-of what is laid out, and of the bytes."""
+"""Mutated archives, made from one seed or several for different architectures by edits of entries, layout and bytes."""
 
 from __future__ import annotations
 
@@ -70,7 +69,7 @@ class ArchiveInputs:
         self.data = {name: laid_out(entries) for name, entries in self.entries.items()}
 
     def draw(self, number: int) -> ArchiveInput:
-        """An input; the same number gives the same one."""
+        """Draw the input of a number."""
         rng = random.Random(f"archives:{self.seed}:{number}")
         seed = WHOLE if rng.random() < 0.5 else rng.choice(list(self.entries))
         draw = Draw(rng, _NAMES)
@@ -120,7 +119,7 @@ def _ordered(files: dict[str, bytes]) -> Entries:
 
 
 def unpacked(data: bytes) -> Entries:
-    """The entries of an archive that is whole."""
+    """Return the entries of an archive that is whole."""
     with zipfile.ZipFile(io.BytesIO(data)) as archive:
         return [(name, archive.read(name)) for name in archive.namelist()]
 
@@ -157,7 +156,7 @@ def _beside(name: str, draw: Draw) -> str:
 
 
 def data_of(given: ArchiveInput, inputs: ArchiveInputs) -> bytes:
-    """The bytes of an input."""
+    """Return the bytes of an input."""
     entries, compressed = list(inputs.entries[given.seed]), False
     edits = [(str(edit[0]).split(), edit[1:]) for edit in given.edits]
     for what, edit in edits:
@@ -203,7 +202,7 @@ def _edit_entries(entries: Entries, edit: Edit) -> None:
 
 
 def laid_out(entries: Sequence[tuple[str, bytes]]) -> bytes:
-    """An archive of entries as they are given, whatever a packer would say of their names and order."""
+    """Return an archive of entries as given, whatever a packer would say of their names and order."""
     # A name that is no ASCII, or is too long for its field, cannot be laid out: a zip has some other name then.
     named = [(name.encode("ascii", "replace")[:60_000].decode(), content) for name, content in entries]
     listed = [Entry(name, zlib.crc32(content), len(content)) for name, content in named]

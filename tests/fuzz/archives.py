@@ -1,5 +1,6 @@
-"""Handle an archive of any content: open it, handle each bundle in it as that of a folder, and pack intact ones again,
-to the same bytes."""
+"""Handle an archive of any content: open it, handle each bundle in it like a folder's, and pack intact ones again to
+the same bytes.
+"""
 
 from __future__ import annotations
 
@@ -58,7 +59,7 @@ class Archives:
 
     @property
     def readable(self) -> Path:
-        """The folder that may be read."""
+        """Return the folder that may be read."""
         return self.folder
 
     def prepare(self, given: ArchiveInput) -> bytes:
@@ -70,10 +71,10 @@ class Archives:
         return data
 
     def undo(self, given: ArchiveInput, data: bytes) -> None:
-        """The next input takes its place."""
+        """Do nothing: the next input overwrites the file."""
 
     def handle(self, given: ArchiveInput, data: bytes) -> str:
-        """Return the outcome of an input, in a few words. Raises what is wrong with it."""
+        """Return the outcome of an input in a few words; raise what is wrong with it."""
         is_damaged = given.is_damage and data != self.inputs.data[given.seed]
         try:
             found = open_place(self.path)

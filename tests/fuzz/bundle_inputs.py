@@ -1,4 +1,4 @@
-"""Bundles that were never built: seeds, and edits of their index, code objects, vectors and files."""
+"""Mutated bundles: seeds with edits of their index, code objects, vectors and files."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ class BundleInput:
 
 @dataclass(frozen=True)
 class Special:
-    """Something in the place of a file: a `link` to a target, a `fifo`, a `folder`, `nothing`."""
+    """What stands in the place of a file: a `link` to a target, a `fifo`, a `folder`, `nothing`."""
 
     kind: str
     target: str = ""
@@ -82,7 +82,7 @@ class Note:
 
 
 def metadata_note(image: bytes) -> Note | None:
-    """The metadata of an image; None for a cubin, which has none."""
+    """Return the metadata of an image, or None for a cubin, which has none."""
     elf, table = Elf(image), int.from_bytes(image[40:48], "little")
     for number, section in enumerate(elf.sections):
         data = elf.data(section)
@@ -94,7 +94,7 @@ def metadata_note(image: bytes) -> Note | None:
 
 
 class Seed:
-    """A bundle as it was built, and what there is to edit of it."""
+    """A bundle as it was built, and the parts of it that can be edited."""
 
     def __init__(self, name: str):
         self.name = name
@@ -108,12 +108,12 @@ class Seed:
 
     @cached_property
     def generated(self) -> list[str]:
-        """Files that repeat the index's id."""
+        """Return the files that repeat the index's id."""
         return [name for name, content in self.files.items() if name != INDEX and self.id.encode() in content]
 
     @cached_property
     def places(self) -> list[tuple[tuple[str | int, ...], Any]]:
-        """Places in the index; every op and the first variants stand for all."""
+        """Return places in the index; every op and the first variants stand for all."""
         return [
             item for item in places(self.tree) if item[0][0] != "variants" or len(item[0]) < 2 or int(item[0][1]) < 2
         ]
@@ -128,12 +128,12 @@ class Seed:
 
     @cached_property
     def notes(self) -> list[Note | None]:
-        """The metadata of each code object that has some."""
+        """Return the metadata of each code object that has some."""
         return [metadata_note(self.files[name]) for name in self.code]
 
 
 def seed_names() -> list[str]:
-    """The seeds that are there."""
+    """Return the names of the seeds that exist."""
     return sorted(path.stem for path in SEEDS.glob("*.zip"))
 
 
@@ -145,7 +145,7 @@ class Inputs:
         self.seeds = {name: Seed(name) for name in seed_names()}
 
     def draw(self, number: int) -> BundleInput:
-        """An input; the same number gives the same one."""
+        """Draw the input of a number."""
         rng = random.Random(f"bundles:{self.seed}:{number}")
         seed = self.seeds[rng.choice(list(self.seeds))]
         draw = Draw(rng, seed.texts)
@@ -205,7 +205,7 @@ class Inputs:
 
 
 def files_of(given: BundleInput, seed: Seed) -> Files:
-    """Files of an input that differ from its seed's."""
+    """Return the files of an input that differ from its seed's."""
     changed: Files = {}
     tree, edits = seed.tree, [(str(edit[0]).split(), edit[1:]) for edit in given.edits]
     if any(what[0] == "index" for what, _ in edits) or given.adopted:
@@ -288,7 +288,7 @@ def _adopt(tree: Any, changed: Files) -> None:
 
 
 def _renamed(changed: Files, name: str) -> tuple[str, bytes, str] | None:
-    """(name, content, sha256) of a file that was changed, which is called by its sha256 from now on."""
+    """Return (name, content, sha256) of a changed file, which is renamed to its sha256."""
     content = changed.get(name)
     if not isinstance(content, bytes):
         return None
@@ -331,7 +331,7 @@ def _special(changed: Files, seed: Seed, edit: Edit) -> None:
 
 
 def pack_seed(folder: Path, name: str) -> None:
-    """Keep a bundle as a seed: the same bundle gives the same bytes."""
+    """Keep a bundle as a seed; the same bundle gives the same bytes."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", zipfile.ZIP_DEFLATED, compresslevel=9) as archive:
         for path in sorted(path for path in folder.rglob("*") if path.is_file()):

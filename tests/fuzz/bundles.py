@@ -42,7 +42,7 @@ _LIMITS = Options(budget=20_000, launch_budget=500_000, time_limit_s=2.0)
 
 
 class WrongError(AssertionError):
-    """An input was taken that is not what its index says, or a step contradicts another."""
+    """Raised if an accepted input is not what its index says, or a step contradicts another."""
 
 
 class Bundles:
@@ -65,11 +65,11 @@ class Bundles:
 
     @property
     def readable(self) -> Path:
-        """The folder that may be read."""
+        """Return the folder that may be read."""
         return self.folder
 
     def prepare(self, given: BundleInput) -> Files:
-        """Lay out an input's files; what is returned undoes it."""
+        """Lay out an input's files; return a function that undoes it."""
         seed = self.inputs.seeds[given.seed]
         files = files_of(given, seed)
         self._write(self.folder / seed.name, files)
@@ -105,7 +105,7 @@ class Bundles:
                     os.mkdir(path)
 
     def handle(self, given: BundleInput, files: Files) -> str:
-        """Return the outcome of an input, in a few words. Raises what is wrong with it."""
+        """Return the outcome of an input in a few words; raise what is wrong with it."""
         seed, folder = self.inputs.seeds[given.seed], self.folder / given.seed
         is_damaged = not given.adopted and self._differs(seed, files)
         try:
@@ -133,8 +133,7 @@ class Bundles:
 
 
 def study(place: Path, index: Index, calls: int, is_run: bool, is_damaged: bool) -> str:
-    """Show an open bundle, plan calls of it, and run some self-tests; returns the outcome. Raises the fault that it
-    has."""
+    """Show an open bundle, plan calls of it and run some self-tests; return the outcome, or raise the fault."""
     _show(index, whole=calls % 8 == 0)
     planned = _plan(index, calls)
     return f"run: {_run(place, index, is_damaged)}" if is_run and index.target.arch in ARCHS else planned
@@ -202,7 +201,7 @@ def is_declaration(source: str) -> bool:
 
 
 def draw_call(op: Op, rng: random.Random, number: int) -> CallSpec:
-    """A call of an op: small ones that its contract should take, and others."""
+    """Draw a call of an op: mostly a small one that its contract should accept."""
     names = sorted({name for tensor in op.tensors for dim in tensor.shape for name in _words(dim.extent)})
     extents = (2, 3, 16, 20) if number == 0 else _EXTENTS
     dims = {name: rng.choice(extents) for name in names}

@@ -1,4 +1,4 @@
-"""Many calls over the double of libamdhip64, whose launches do nothing: whether anything grows.
+"""Many calls over the double of libamdhip64, whose launches do nothing, must not leak.
 
 Most calls repeat an earlier one. Between them are calls of new shapes, calls that are refused or that the driver fails,
 and arrays, views, streams, events and exports that are made and dropped. After a start in which caches fill, neither
@@ -62,7 +62,7 @@ class Growth:
     samples: list[Sample] = field(default_factory=list)
 
     def faults(self) -> list[str]:
-        """Faults: measurements that grew after the start."""
+        """Return faults: measurements that grew after the start."""
         first, last = self._halves()
         found = []
         for name, allowed in ALLOWED_BYTES.items():
@@ -84,7 +84,7 @@ class Growth:
 
 
 def unpack_seed(name: str, folder: Path) -> Path:
-    """A seed's bundle, in a folder."""
+    """Unpack a seed's bundle into a folder."""
     with zipfile.ZipFile(SEEDS / f"{name}.zip") as archive:
         archive.extractall(folder / name)
     return folder / name
@@ -167,7 +167,7 @@ class _Mallinfo(ctypes.Structure):
 
 
 def _heap_bytes() -> int:
-    """Bytes that C's heap has given out; those of large blocks, which are mapped, too."""
+    """Return the bytes that C's heap has given out, with those of large blocks, which are mapped."""
     mallinfo = ctypes.CDLL(None).mallinfo2
     mallinfo.restype = _Mallinfo
     found = mallinfo()

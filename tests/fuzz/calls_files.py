@@ -1,4 +1,4 @@
-"""Calls files that may be anything: taken, and written with another call, or refused with `CallsFileError`."""
+"""Read calls files of any content: they are accepted and extended by another call, or refused with `CallsFileError`."""
 
 from __future__ import annotations
 
@@ -106,7 +106,7 @@ class CallsFiles:
         assert self.handle(given, self.prepare(given)) == "taken"
 
     def draw(self, number: int) -> CallsFileInput:
-        """An input; the same number gives the same one."""
+        """Draw the input of a number."""
         rng = random.Random(f"calls files:{self.seed}:{number}")
         return CallsFileInput(tuple(_edit(rng) for _ in range(rng.choice((1, 1, 1, 2, 3)))))
 
@@ -117,7 +117,7 @@ class CallsFiles:
         self._path.write_bytes(content)
 
     def handle(self, given: CallsFileInput, prepared: None) -> str:
-        """Do what `check` and `merge` do, but for writing; return the outcome. Raises what is wrong with an input."""
+        """Do what `check` and `merge` do, without writing; return the outcome, or raise what is wrong with an input."""
         try:
             data = calls_file._read(self._path)
         except CallsFileError as error:
@@ -128,7 +128,7 @@ class CallsFiles:
         return "taken"
 
     def undo(self, given: CallsFileInput, prepared: None) -> None:
-        """Nothing: the next input has the file."""
+        """Do nothing: the next input overwrites the file."""
 
 
 def _edit(rng: random.Random) -> Edit:

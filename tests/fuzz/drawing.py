@@ -1,4 +1,4 @@
-"""Draws edits: of trees whose values are numbers, names, expressions and the like, and of bytes."""
+"""Draw random edits of bytes, and of trees with numbers, names, expressions and similar values."""
 
 from __future__ import annotations
 
@@ -43,7 +43,7 @@ class Draw:
         self.rng, self.texts = rng, texts
 
     def value(self, old: Any) -> Any:
-        """Another value, mostly of the same kind."""
+        """Draw another value, mostly of the same kind."""
         rng, kind = self.rng, self.rng.random()
         if kind < 0.08:
             return rng.choice(CONSTANTS)
@@ -67,7 +67,7 @@ class Draw:
         return rng.choice(NUMBERS)
 
     def text(self, old: str) -> str:
-        """Another text: of the vocabulary, an attack, or an expression made of this one."""
+        """Draw another text: of the vocabulary, an attack, or an expression made of this one."""
         rng = self.rng
         match rng.randrange(8):
             case 0:
@@ -88,7 +88,7 @@ class Draw:
         return old[: rng.randrange(len(old) + 1)] if rng.random() < 0.5 else old * rng.randrange(2, 40)
 
     def tree_edit(self, paths: Sequence[tuple[tuple[str | int, ...], Any]]) -> Edit:
-        """An edit of a tree whose `places` are known."""
+        """Draw an edit of a tree whose `places` are known."""
         rng = self.rng
         path, old = rng.choice(paths)
         match rng.randrange(12):
@@ -118,7 +118,7 @@ class Draw:
         return path
 
     def bytes_edit(self, size: int) -> Edit:
-        """An edit of bytes anywhere."""
+        """Draw an edit of bytes anywhere."""
         rng = self.rng
         start = rng.randrange(size + 1)
         match rng.randrange(8):
@@ -131,7 +131,7 @@ class Draw:
         return ["put", start, rng.randbytes(rng.choice((1, 1, 1, 4, 8))).hex()]
 
     def number_edit(self, offset: int, size: int, old: int, image_size: int) -> Edit:
-        """An edit of a little-endian number in bytes."""
+        """Draw an edit of a little-endian number in bytes."""
         rng = self.rng
         known = (*NUMBERS[:36], image_size, image_size - 1, image_size + 1, image_size // 2, 2**64 - 1, 2**64 - 64)
         match rng.randrange(4):
@@ -145,7 +145,7 @@ class Draw:
 
 
 def texts_of(*trees: Any) -> tuple[str, ...]:
-    """Every text in trees, keys too, each once."""
+    """Return every text in trees, keys included, each once."""
     found: dict[str, None] = {}
     for tree in trees:
         for path, value in places(tree):

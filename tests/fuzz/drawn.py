@@ -19,7 +19,7 @@ LIMIT_S = 120
 
 
 def try_drawn(strategy: SearchStrategy[T], check: Callable[[T], str], count: int) -> Counter[str]:
-    """Check `count` inputs; returns a count of each outcome. Raises what `check` raises for the smallest input."""
+    """Check `count` inputs and count each outcome. Raises what `check` raises for the smallest failing input."""
     outcomes: Counter[str] = Counter()
 
     @seed(SEED)

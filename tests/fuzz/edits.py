@@ -1,8 +1,8 @@
-"""Edits of an input, as plain data: what was tried can be kept, read, made smaller and tried again.
+"""Edits of an input as plain data, so that failures can be stored, read, shrunk and repeated.
 
-An edit of a tree is `[action, path, …]`: `set` a value, `drop` it, `rename` its key, `copy` there what is at another
-path, `repeat` an item so many times. An edit of bytes is `[action, start, …]`: `put` bytes (in hex) over what is there,
-`insert` bytes, `cut` up to an end, `repeat` up to an end so many times. What an earlier edit took away is passed over.
+An edit of a tree is `[action, path, …]`: `set` a value, `drop` it, `rename` its key, `copy` another path's value there,
+`repeat` an item a number of times. An edit of bytes is `[action, start, …]`: `put` bytes (in hex) over existing ones,
+`insert` bytes, `cut` up to an end, `repeat` a range a number of times. Edits of removed parts are skipped.
 """
 
 from __future__ import annotations
@@ -46,14 +46,14 @@ def _set(inner: Any, key: Any, value: Any) -> None:
 
 
 def at(tree: Tree, path: Path) -> Any:
-    """The value at a path. Raises LookupError or TypeError where there is none."""
+    """Return the value at a path. Raises LookupError or TypeError where there is none."""
     for step in path:
         tree = tree[step]
     return tree
 
 
 def places(tree: Tree, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple[str | int, ...], Any]]:
-    """Every value below a tree, with its path."""
+    """Return every value below a tree, with its path."""
     items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     for key, value in items:
         yield (*path, key), value
@@ -61,7 +61,7 @@ def places(tree: Tree, path: tuple[str | int, ...] = ()) -> Iterator[tuple[tuple
 
 
 def edit_bytes(content: bytes, edit: Edit) -> bytes:
-    """Changed bytes."""
+    """Return the bytes after an edit."""
     action, start, value, *more = edit
     match action:
         case "put":

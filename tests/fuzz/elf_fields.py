@@ -1,4 +1,4 @@
-"""Places of the numbers of an ELF image: its header, tables, notes, descriptors of kernels, and their code."""
+"""Find the numeric fields of an ELF image: header, tables, notes, kernel descriptors and code."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ _NOTE, _SYMBOL_TABLES = 7, (2, 11)
 
 
 def fields(image: bytes) -> list[Field]:
-    """Every number that somebody reads of an image; of code and tables without a form, words."""
+    """Return every number of an image that somebody reads; for code and tables without a form, words."""
     return [*_HEADER, *_tables(image), *_sections(image)]
 
 

@@ -1,6 +1,6 @@
-"""Entries of a cache that may be anything, under a digest that fits: each is refused, or as good as a right one.
+"""Read cache entries of any content with valid digests: each is refused, or as good as a genuine one.
 
-What is taken goes into a bundle, and a reader has to find no fault in that.
+Accepted entries are put into a bundle, in which a reader must find no fault.
 """
 
 from __future__ import annotations
@@ -85,7 +85,7 @@ class Entries:
         LOG.setLevel(logging.ERROR)
 
     def strategy(self) -> st.SearchStrategy[Entry]:
-        """Entries of both kinds."""
+        """Generate entries of both kinds."""
         offsets = st.one_of(st.integers(0, 1 << 9), st.integers(0, 1 << 16))
         leaves = st.one_of(
             st.sampled_from(ODD), st.integers(-(1 << 63), (1 << 64) - 1), st.floats(), st.text(max_size=9)
@@ -109,7 +109,7 @@ class Entries:
         return st.one_of(entries("kernel"), entries("vectors"))
 
     def check(self, given: Entry) -> str:
-        """Say what became of an entry. Raises AssertionError for what must not happen."""
+        """Return what became of an entry. Raises AssertionError for what must not happen."""
         path, right = self.entries[given.kind], self.right[given.kind]
         path.write_bytes(sealed(path.name, self._body(given)))
         found = self._kernel(path.name) if given.kind == "kernel" else self._vectors(path.name)
@@ -148,7 +148,7 @@ class Entries:
         return bytes(body)
 
     def _adopted(self, kind: str, tree: Any) -> Any:
-        """Have an entry say what fits its bytes, as a forger does."""
+        """Make an entry describe its bytes as they are, as a forger does."""
         if kind == "kernel":
             kernel = self.right["kernel"]
             assert isinstance(kernel, CompiledKernel)

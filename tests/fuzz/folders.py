@@ -1,5 +1,5 @@
-"""Folders that hold what nobody put there for good: links, pipes and folders in the place of entries of a cache and of
-files of a bundle, before something is done to them and while it is done. Nothing outside may change, or be read.
+"""Handle hostile folders: links, pipes and folders replace cache entries and files of a bundle, before and during an
+operation. Nothing outside may change or be read.
 """
 
 from __future__ import annotations
@@ -75,7 +75,7 @@ class Folders:
         }  # fmt: skip
 
     def strategy(self) -> st.SearchStrategy[Case]:
-        """Cases of all actions."""
+        """Generate cases of all actions."""
         kinds = st.sampled_from((*KINDS, "nothing"))
 
         def cases(name: str, paths: tuple[str, ...]) -> st.SearchStrategy[Case]:
@@ -87,7 +87,7 @@ class Folders:
         return st.one_of(*(cases(name, paths) for name, (paths, _) in self.actions.items()))
 
     def check(self, case: Case) -> str:
-        """Say what became of a case. Raises AssertionError for what must not happen."""
+        """Return what became of a case. Raises AssertionError for what must not happen."""
         _, action = self.actions[case.action]
         self._fill(case.action)
         for change in case.before:

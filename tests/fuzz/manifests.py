@@ -1,4 +1,4 @@
-"""Manifests that may be anything, as far as `aotbuild --dry-run` goes: a plan, or `ManifestError`.
+"""Plan manifests of any content, as `aotbuild --dry-run` does. The result is a plan or `ManifestError`.
 
 Kernel files are those of the seeds, unedited: they are Python code, which a build runs.
 """
@@ -115,7 +115,7 @@ class Manifests:
             self.handle(ManifestInput("including", (), arch), None)
 
     def draw(self, number: int) -> ManifestInput:
-        """An input; the same number gives the same one."""
+        """Draw the input of a number."""
         rng = random.Random(f"manifests:{self.seed}:{number}")
         name = rng.choice(list(self.seeds))
         draw = Draw(rng, self.seeds[name].texts)
@@ -128,10 +128,10 @@ class Manifests:
         self.path.write_bytes(content_of(given, self.seeds[given.seed]))
 
     def undo(self, given: ManifestInput, prepared: None) -> None:
-        """Nothing: the next input has the file."""
+        """Do nothing: the next input overwrites the file."""
 
     def handle(self, given: ManifestInput, prepared: None) -> str:
-        """Return the outcome of an input. Raises what is wrong with it."""
+        """Return the outcome of an input; raise what is wrong with it."""
         try:
             manifest = load_manifest(self.path)
         except ManifestError as error:
@@ -145,7 +145,7 @@ class Manifests:
         return "planned"
 
     def _inspect(self, root: str, path: str, arch: str) -> KernelSource:
-        """Read a kernel once, as a build does: exceptions of its file are `CompileError`s."""
+        """Read a kernel once, as a build does; exceptions of its file become `CompileError`s."""
         key = (root, path, arch)
         if key not in self._kernels:
             try:
@@ -166,7 +166,7 @@ def _refused(what: str, error: ManifestError) -> str:
 
 
 def content_of(given: ManifestInput, seed: ManifestSeed) -> bytes:
-    """The bytes of an input's file."""
+    """Return the bytes of an input's file."""
     trees = [edit for edit in given.edits if edit[0] == "tree"]
     content = seed.text.encode()
     if trees:

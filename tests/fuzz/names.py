@@ -1,5 +1,7 @@
-"""Archives whose files have names that a folder may not be able to have together: they are opened, and made, exactly
-where a folder on any file system can have them, by a second reading of the names."""
+"""Open and make archives whose file names may collide.
+
+They are accepted exactly if the names can coexist in a folder on any file system, by an independent check.
+"""
 
 from __future__ import annotations
 
@@ -39,7 +41,7 @@ class Names:
 
     @property
     def readable(self) -> Path:
-        """The folder that may be read."""
+        """Return the folder that may be read."""
         return self.folder
 
     def warm_up(self) -> None:
@@ -50,7 +52,7 @@ class Names:
             assert outcome == wanted, (names, outcome)
 
     def draw(self, number: int) -> NamesInput:
-        """An input; the same number gives the same one."""
+        """Draw the input of a number."""
         rng = random.Random(f"names:{self.seed}:{number}")
         names = ["bundle.json"] if rng.random() < 0.8 else []
         for _ in range(rng.choice((1, 2, 2, 3, 4, 8))):
@@ -58,7 +60,7 @@ class Names:
         return NamesInput(tuple(["name", name] for name in names), rng.random() < 0.05)
 
     def prepare(self, given: NamesInput) -> list[str]:
-        """Write an input's file; the names in it."""
+        """Write an input's file; return the names in it."""
         names = [str(edit[1]) for edit in given.edits]
         names = names if given.is_shuffled else in_order(names)
         descriptor = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_TRUNC, 0o644)
@@ -67,10 +69,10 @@ class Names:
         return names
 
     def undo(self, given: NamesInput, names: list[str]) -> None:
-        """The next input takes its place."""
+        """Do nothing: the next input overwrites the file."""
 
     def handle(self, given: NamesInput, names: list[str]) -> str:
-        """Say what became of an input. Raises what is wrong with it."""
+        """Return what became of an input; raise what is wrong with it."""
         are_names = all(len(name) <= 255 and _ONE_NAME.fullmatch(name) for name in names)
         plain = [re.sub(r"\A(code/[^/]+)\.zst\Z", r"\1", name) for name in names]
         is_sound = are_names and names == in_order({*names}) and can_be_files(plain)
@@ -111,8 +113,8 @@ def _can_be_packed(names: Sequence[str]) -> bool:
 
 
 def can_be_files(names: Sequence[str]) -> bool:
-    """Tell whether a folder, on any file system, can have files of these names: none is met on the way to another, and
-    a way has one spelling."""
+    """Tell whether any file system can hold files of these names in one folder: no file is another's folder, and each
+    path has one spelling."""
     spelled: dict[str, str] = {}
     for name in names:
         steps = name.split("/")

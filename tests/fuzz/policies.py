@@ -1,5 +1,7 @@
-"""Trust policies that may be anything: the same in a file and made in a program, they are refused or taken alike, and
-what is taken decides about signers as a second, slow reading of the same words does."""
+"""Read trust policies of any content, from a file and from a program.
+
+Both are accepted or refused alike, and accepted ones decide about signers like an independent, slow implementation.
+"""
 
 from __future__ import annotations
 
@@ -55,18 +57,18 @@ class Policies:
 
     @property
     def readable(self) -> Path:
-        """The folder that may be read."""
+        """Return the folder that may be read."""
         return self.folder
 
     def warm_up(self) -> None:
-        """Handle a policy that is sound."""
+        """Handle a sound policy."""
         parts = (["key", 1, ["rows"], None, None], ["identity", "https://a", "*@b.c", ["*"], None, None])
         given = PolicyInput((*parts, ["least", "ro*", "1.2"]), 1)
         outcome = self.handle(given, self.prepare(given))
         assert outcome == "taken, and decides as it says", outcome
 
     def draw(self, number: int) -> PolicyInput:
-        """An input; the same number gives the same one. Most parts are sound, so that some policies are."""
+        """Draw the input of a number. Most parts are sound, so that some policies are."""
         rng = random.Random(f"policies:{self.seed}:{number}")
         parts: list[Edit] = []
         for _ in range(rng.choice((1, 1, 2, 2, 3, 5))):
@@ -89,10 +91,10 @@ class Policies:
         os.close(descriptor)
 
     def undo(self, given: PolicyInput, prepared: None) -> None:
-        """The next input takes its place."""
+        """Do nothing: the next input overwrites the file."""
 
     def handle(self, given: PolicyInput, prepared: None) -> str:
-        """Say what became of an input, in a few words. Raises what is wrong with it."""
+        """Return what became of an input in a few words; raise what is wrong with it."""
         from_file, file_fault = _made(lambda: read_policy(self.path))
         by_program, fault = _made(lambda: _program(given, self.folder))
         if by_program is None and not {"key", "identity"} & {part[0] for part in given.edits}:
@@ -136,7 +138,7 @@ class Policies:
 
 
 def _pick(rng: random.Random, values: Any, sound: int) -> Any:
-    """A value: mostly of the first ones, which are those of policies that are taken."""
+    """Draw a value, mostly one of the first, which accepted policies have."""
     return rng.choice(values[:sound] if rng.random() < 0.85 else values)
 
 
@@ -213,7 +215,7 @@ def _date(text: str) -> date:
 
 
 def fits(text: str, pattern: str) -> bool:
-    """Compare a text with a pattern of `*` and `?`, by the lengths of it that each part of the pattern can reach."""
+    """Compare a text with a pattern of `*` and `?`, by the lengths of text that each part of the pattern can reach."""
     reached = {0}
     for letter in pattern:
         if letter == "*":
@@ -224,7 +226,7 @@ def fits(text: str, pattern: str) -> bool:
 
 
 def _is_sound(policy: TrustPolicy) -> bool:
-    """Tell whether nothing in a policy is there twice, and nothing holds nothing."""
+    """Tell whether a policy has nothing twice, and nothing empty."""
     publics = [key.public for key in policy.keys]
     signers = [(item.issuer, item.subject) for item in policy.identities]
     words = [subject.replace("*", "").replace("?", "") for _, subject in signers]
@@ -255,7 +257,7 @@ def _is_accepted(policy: TrustPolicy, signer: TrustedKey | TrustedIdentity, name
 
 
 def _text_of(pattern: str, rng: random.Random) -> str:
-    """A text that a pattern may be thought to fit, with brackets read in either way, or in another case."""
+    """Draw a text that a pattern might match, with brackets read in either way, or in another case."""
     text = pattern.replace("*", rng.choice(("", "x", "refs/y", "[", "*"))).replace("?", rng.choice("a?[\n"))
     for brackets, letters in (("[bot]", "bto"), ("[0-9]", "7a"), ("[r]", "r"), ("[o]", "o"), ("[!x]", "ax")):
         if rng.random() < 0.5:

@@ -1,4 +1,4 @@
-"""Makes the seeds: small bundles, one op each, of the tests' own kernels. `python -m tests.fuzz.seeding` does so."""
+"""Make the seeds: small bundles with one op each, of the tests' own kernels. Run by `python -m tests.fuzz.seeding`."""
 
 from __future__ import annotations
 

@@ -1,6 +1,9 @@
-"""Texts that a terminal would obey, in all that the commands print of: indices, names of files, arguments, kpack
-archives, manifests and what compilers say. Each input is run by its command, beside a clean one that has a harmless
-letter in the place of each such character: nothing raw is printed, JSON stays JSON, and there are as many lines."""
+"""Print inputs with terminal control sequences.
+
+They occur in everything that the commands print: indices, file names, arguments, kpack archives, manifests and compiler
+output. Each command also runs on a clean input, with a letter in place of each control character. No raw character may
+be printed, JSON must stay valid, and the number of lines must be the same.
+"""
 
 from __future__ import annotations
 
@@ -97,7 +100,7 @@ class Shown:
 
     @property
     def head(self) -> str:
-        """The first line, with the harmless letter in the place of what is escaped, without folders, ids and widths."""
+        """Return the first line without folders, ids and widths; what is escaped becomes the harmless letter."""
         first = (self.out + self.err).partition("\n")[0]
         return re.sub(r"/(hostile|clean)/|\b[0-9a-f]{12}\b|\s+", " ", _ESCAPE.sub(HARMLESS, first))
 
@@ -114,7 +117,7 @@ class Terminals:
 
     @property
     def readable(self) -> Path:
-        """The folder that may be read."""
+        """Return the folder that may be read."""
         return self.folder
 
     def warm_up(self) -> None:
@@ -124,7 +127,7 @@ class Terminals:
             must(self.handle(given, self.prepare(given)).startswith("bundle, "), command)
 
     def draw(self, number: int) -> TerminalInput:
-        """An input; the same number gives the same one."""
+        """Draw the input of a number."""
         rng = random.Random(f"terminals:{self.seed}:{number}")
         kind = rng.choices(("bundle", "name", "kpack", "manifest", "failure"), (60, 14, 8, 10, 8))[0]
         seed = rng.choice([*(self.manifests if kind == "manifest" else self.bundles)])
@@ -173,7 +176,7 @@ class Terminals:
         return files
 
     def handle(self, given: TerminalInput, files: tuple[Files, Files]) -> str:
-        """Return the outcome of an input, in a few words. Raises what is wrong with it."""
+        """Return the outcome of an input in a few words; raise what is wrong with it."""
         hostile, clean = self._shown(given, self.hostile), self._shown(cleaned(given), self.clean)
         for shown in (hostile, clean):
             for text in (shown.out, shown.err):
@@ -218,7 +221,7 @@ def _filled(word: str, places: dict[str, Any]) -> str:
 
 
 def shown_by(run: Callable[[], object], is_terminal: bool) -> Shown:
-    """Progress is printed meanwhile, on a terminal or not."""
+    """Return the output of a command, with progress printed to a terminal or not."""
     out, err = _Screen(is_terminal), _Screen(is_terminal)
     status: object = 0
     with redirect_stdout(out), redirect_stderr(err):
@@ -230,7 +233,7 @@ def shown_by(run: Callable[[], object], is_terminal: bool) -> Shown:
 
 
 def cleaned(given: TerminalInput) -> TerminalInput:
-    """The same input with a harmless letter in the place of each character that must not be printed."""
+    """Return the same input with a harmless letter in the place of each character that must not be printed."""
     kept = "\n" if given.kind == "failure" else ""
     return replace(given, edits=tuple(_clean(edit, kept) for edit in given.edits))
 

@@ -56,14 +56,14 @@ def handler_of(name: str) -> Callable[[Path], Handler]:
     ],
 )  # fmt: skip
 def test_a_sample(tmp_path: Path, name: str, count: int, outcomes: set[str]):
-    """Not all are refused: what would be refused at once tells nothing of what comes later."""
+    """Some inputs are accepted: a refusal at once would test nothing of the later stages."""
     counts = try_inputs(handler_of(name), count_of(count), tmp_path)
     assert sum(counts.values()) == count_of(count) and counts.keys() >= outcomes
 
 
 @pytest.mark.parametrize("name", [name for name in CAMPAIGNS if CAMPAIGNS[name][1]])
 def test_what_failed_once(tmp_path: Path, name: str):
-    """Each file of the corpus is an input that once failed, or one of a kind that must not."""
+    """Each file of the corpus is an input that once failed, or one of a kind that must not fail."""
     handler = handler_of(name)(tmp_path)
     module, _, kind = CAMPAIGNS[name][1].partition(".")
     found = kept(name, getattr(import_module(f"tests.fuzz.{module}"), kind))
@@ -124,7 +124,7 @@ def test_faults_are_found(
 
 @pytest.mark.parametrize("escape", [lambda text: text, lambda text: "\n".join(map(escaped, text.split("\n")))])
 def test_what_is_printed_raw_is_found(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, escape: Callable[[str], str]):
-    """Raw characters, and lines that a text begins."""
+    """Both raw characters and lines that begin inside a text are found."""
     monkeypatch.setattr("aot_runtime.terminal.escaped", escape)
     with pytest.raises(AssertionError, match=r"WrongError at bundles\.py:must"):
         try_inputs(handler_of("terminals"), 200, tmp_path)
@@ -138,7 +138,7 @@ def test_a_failure_is_made_smaller():
 
 
 def test_a_forger_may_change_what_nobody_checks(tmp_path: Path):
-    """Otherwise `verify` would find what the harness left undone, and nothing else."""
+    """Otherwise `verify` would only find what the harness left undone."""
     handler = Bundles(tmp_path, SEED)
     given = BundleInput("accumulate", (["index", "set", ["ops", 0, "doc"], "Other words."],), True, 1, False)
     assert handler.handle(given, handler.prepare(given)) == "opened, verified, a call planned"

@@ -1,7 +1,7 @@
 """Random steps of many threads on one device over the double of libamdhip64.
 
 A step makes calls, arrays, views, streams, events, exports, graphs or another open bundle, drops them, or gives memory
-back. No step may raise anything, and what is left when all is dropped is what was there before the first.
+back. No step may raise an exception, and no resource may be left once everything is dropped.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ LARGEST = 3 << 20
 
 
 class _Turns:
-    """Captures take turns with everything else: no work of a device's default stream outlives a capture."""
+    """A lock by which captures and everything else take turns: no work of a default stream may overlap a capture."""
 
     def __init__(self) -> None:
         self._changed, self._sharing, self._is_alone = threading.Condition(), 0, False
@@ -73,7 +73,7 @@ class Steps:
         ]  # fmt: skip
 
     def any_stream(self) -> Any:
-        """A stream that is kept, or a new one."""
+        """Return a stream that is kept, or a new one."""
         streams = [item for item in self.kept if type(item).__name__ == "Stream"]
         return self.random.choice(streams) if streams else self.stream()
 
@@ -153,8 +153,7 @@ class Steps:
 
 
 def run_threads(folder: Path, threads: int, seed: int, steps: int) -> list[str]:
-    """Let threads do so many random steps in this process, which runs over the double; returns what they raised, and
-    what was not given back, or was given back twice."""
+    """Run random steps in threads of this process, over the double; return what they raised, leaked or freed twice."""
     bundle, turns, faults = _opened(folder), _Turns(), list[str]()
     before = _there(bundle)
 

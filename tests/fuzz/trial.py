@@ -1,8 +1,8 @@
-"""Try many inputs in a forked process, each within its limits; the first that fails is made as small as it still fails.
+"""Try many inputs in a forked process, each within limits. The first failing one is shrunk.
 
-An input fails if it raises anything but the errors that its handler expects, takes too long or too much memory, ends
-its process, or does something that no input may (`watch`). `FUZZ_COUNT` and `FUZZ_SEED` in the environment replace the
-number of inputs of each test and their seed.
+An input fails if it raises an unexpected error, takes too much time or memory, ends its process, or does something
+forbidden (`watch`). `FUZZ_COUNT` and `FUZZ_SEED` in the environment replace the number of inputs of each test and their
+seed.
 """
 
 from __future__ import annotations
@@ -36,12 +36,12 @@ _HARNESS = ("watch.py", "trial.py")
 
 
 class Handler(Protocol):
-    """A kind of inputs."""
+    """Handles inputs of one kind."""
 
     @property
     def readable(self) -> Path: ...
     def warm_up(self) -> None:
-        """Do once what imports and fills tables."""
+        """Do everything once that imports modules and fills tables."""
 
     def draw(self, number: int) -> Any: ...
     def prepare(self, given: Any) -> Any: ...
@@ -50,11 +50,11 @@ class Handler(Protocol):
 
 
 class CpuLimitError(BaseException):
-    """An input took too long."""
+    """Raised if an input took too long."""
 
 
 def count_of(default: int) -> int:
-    """The number of inputs to try: `FUZZ_COUNT`, or what a test tries by itself."""
+    """Return the number of inputs to try: `FUZZ_COUNT`, or the test's default."""
     return int(os.environ.get("FUZZ_COUNT", default))
 
 
@@ -106,7 +106,7 @@ def _attempt(handler: Handler, watch: Watch, given: Any) -> tuple[str, str, str]
 
 
 def _signature(error: BaseException) -> str:
-    """The type of an error and the innermost function of the packages under test that raised it."""
+    """Return the type of an error and the innermost function of the packages under test that raised it."""
     frames = [frame for frame in traceback.extract_tb(error.__traceback__) if Path(frame.filename).name not in _HARNESS]
     ours = [frame for frame in frames if "/aot" in frame.filename] or frames
     return f"{type(error).__name__} at {Path(ours[-1].filename).name}:{ours[-1].name}"
@@ -132,7 +132,7 @@ def _limit_memory(nbytes: int) -> None:
 
 
 def smaller(given: Any, fails: Callable[[Any], bool]) -> Any:
-    """An input with as few of its `edits` as make it fail."""
+    """Return an input with as few of its `edits` as still make it fail."""
     edits: Sequence[Any] = given.edits
     at = 0
     while at < len(edits):
@@ -145,7 +145,7 @@ def smaller(given: Any, fails: Callable[[Any], bool]) -> Any:
 
 
 def kept(name: str, kind: type[Any]) -> list[Any]:
-    """The inputs of a folder of the corpus."""
+    """Return the inputs of a folder of the corpus."""
     found = []
     for path in sorted((CORPUS / name).glob("*.json")):
         data = json.loads(path.read_text())

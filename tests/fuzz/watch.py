@@ -1,7 +1,7 @@
-"""Watches what a process does while it handles an input: it may read below one folder, and that is all.
+"""Watch a process while it handles an input: it may only read below one folder.
 
-Python's audit events tell: whatever starts a process, opens a connection, loads a library or writes a file ends the
-input with `ForbiddenError`, which is no `Exception`, so that no handler takes it for its own.
+By Python's audit events, starting a process, opening a connection, loading a library or writing a file raises
+`ForbiddenError`. It is not an `Exception`, so no handler catches it.
 """
 
 from __future__ import annotations
@@ -24,11 +24,11 @@ _FORBIDDEN = frozenset(
 
 
 class ForbiddenError(BaseException):
-    """An input had something done that no input may."""
+    """Raised if an input causes an action that no input may cause."""
 
 
 class Watch:
-    """The hook of this process: there is one, for hooks cannot be taken away."""
+    """The audit hook of this process. There is only one, as hooks cannot be removed."""
 
     def __init__(self) -> None:
         self._allowed: tuple[str, ...] | None = None
@@ -38,7 +38,7 @@ class Watch:
 
     @contextmanager
     def over(self, *folders: Path) -> Iterator[None]:
-        """Allow reading below these folders, and what Python itself is made of, and nothing else."""
+        """Allow reading below these folders and from Python's own files, and nothing else."""
         self._allowed = tuple(map(str, folders))
         try:
             yield

@@ -1,4 +1,4 @@
-"""Shipped kernels on the other architectures that the emulator has: some calls of each family, in one table."""
+"""Shipped kernels on the other emulated architectures: some calls of each family, in one table."""
 
 from __future__ import annotations
 
@@ -36,7 +36,8 @@ FLOAT8 = ("gfx950", "gfx1201")
 
 @dataclass(frozen=True)
 class Row:
-    """A call that is checked. filters: the variants that it and others need; matrix: it runs on matrix units."""
+    """A call that is checked. filters: the variants that it and others need; matrix: whether it runs on matrix
+    units."""
 
     manifest: str
     filters: str
@@ -53,7 +54,7 @@ def attention(case: Case) -> Row:
 
 
 def product(kind: str, shape: tuple[int, int, int]) -> Row:
-    """A matrix product: by tiles, by parts of k, by stream-K, or of operands of 8 or 4 bits."""
+    """Make a matrix product: by tiles, by parts of k, by stream-K, or of operands of 8 or 4 bits."""
 
     def check(bundle: Bundle) -> None:
         (m, n, k), rng = shape, np.random.default_rng(0)
@@ -178,7 +179,7 @@ def test_matches_the_reference(arch: str, row: Row):
 def test_tuned_tiles_of_gfx950(
     dtype: np.dtype[Any], biased: bool, columns: bool, cus: int, k: int, config: str, monkeypatch: pytest.MonkeyPatch
 ):
-    """Tiles of many rows and columns, on a device with few compute units; each k is new, since plans are cached."""
+    """Tiles have many rows and columns, on a device with few compute units; each k is new, since plans are cached."""
     bundle = on_demand("gemm", "op=matmul,T=float16|bfloat16", "gfx950")
     with_few_units(bundle, monkeypatch, cus)
     m, n, rng = 136, 272, np.random.default_rng(cus)

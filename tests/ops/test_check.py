@@ -26,7 +26,7 @@ OPS = {path.stem: sorted(load_manifest(path).spec.ops) for path in sorted((ROOT 
 
 
 def check(manifest: Path, op: str, *options: str) -> dict[str, Any]:
-    """The report of an op, as JSON has it."""
+    """Check the report of an op, as JSON has it."""
     words = ["check", str(manifest), "--op", op, "--json", "--cache-dir", str(session_cache()), *options]
     result = build_here(words)
     assert result.exit_code in (0, 1), result.output

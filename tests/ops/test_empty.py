@@ -56,7 +56,7 @@ class Empty:
 
 
 def empties(manifest: str) -> Iterator[Empty]:
-    """Every op that a manifest declares itself, with a call that is drawn for it."""
+    """Return every op that a manifest itself declares, with a call that is drawn for it."""
     driver = EmulatorDriver()
     device = Device(driver, device_for_arch(driver, "gfx942"))
     bundle = plan_bundle(load_manifest(ROOT / f"manifests/{manifest}.yaml"), parse_arch("gfx942"), {}, False)

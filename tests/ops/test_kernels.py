@@ -35,7 +35,7 @@ def test_kernels_have_at_most_30_parameters():
     ("gemm", "matmul", {"A_ROWS": False, "B_ROWS": False}), ("gemm", "matmul", {"A_ROWS": True, "B_ROWS": False}),
 ), ids=str)  # fmt: skip
 def test_general_variants_never_narrow_an_offset(manifest: str, op: str, point: dict[str, Any]):
-    """Strides, the only arguments of 64 bits, stay what they are, and so does what is made of them."""
+    """Strides, the only arguments of 64 bits, keep their width, and so does what is computed from them."""
     ttir = compile_variant(variants("gfx942", manifest, op, aligned=False, **point)[0]).asm["ttir"]
     head, *body = ttir[ttir.index("tt.func") :].splitlines()
     strides = set(re.findall(r"(%[\w.]+): i64", head))
@@ -48,7 +48,7 @@ def test_general_variants_never_narrow_an_offset(manifest: str, op: str, point: 
 @pytest.mark.timeout(3600)
 @pytest.mark.parametrize("manifest", ("attention", "attention_quantised", "decode", "rows"))
 def test_no_gfx942_variant_spills(tmp_path_factory: pytest.TempPathFactory, manifest: str):
-    """Vector registers never spill; scalar ones do, to vector registers, for the addresses of single elements only."""
+    """Vector registers never spill. Scalar ones spill only to vector registers, for addresses of single elements."""
     from tests.support.emulation.bundling import built
 
     for variant in built(tmp_path_factory, manifest).index.variants:

@@ -1,4 +1,4 @@
-"""Calls that only a GPU makes in good time: long ones, those past 2 GiB, and tensors of torch."""
+"""Calls that are practical only on a GPU: long ones, tensors beyond 2 GiB, and torch's tensors."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ EXTENTS = (1, 3, 17, 127, 129, 257, 4099)
 @pytest.mark.parametrize("m", EXTENTS)
 @pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
 def test_products_of_every_ragged_shape(gemm: Bundle, dtype: np.dtype, m: int, schedule: str):
-    """Every layout; with integers, whose sums every dtype on the way holds."""
+    """Every layout is used, with integers, whose sums every dtype on the way holds."""
     rng = np.random.default_rng(m)
     for n, k in product(EXTENTS, EXTENTS):
         a, b = (rng.integers(-2, 3, size).astype(np.float32) for size in ((m, k), (k, n)))
@@ -140,7 +140,7 @@ def test_products_of_every_ragged_shape(gemm: Bundle, dtype: np.dtype, m: int, s
 
 
 def zeros_and(gemm: Bundle, count: int, last: np.ndarray, zero: int = 0) -> DeviceArray:
-    """A large array whose first dim ends with `last`, and has zeros before."""
+    """Return a large array whose first dim ends with `last` and has zeros before."""
     array = gemm.device.empty((count, *last.shape[1:]), last.dtype)
     array.fill(zero)
     array[count - len(last) :].copy_from(last)
@@ -162,7 +162,7 @@ def test_more_than_2_gib_of_rows(gemm: Bundle):
 @pytest.mark.parametrize("m", (1, 16, 20))
 @pytest.mark.parametrize("op", ("matmul", "linear_int4"))
 def test_more_than_2_gib_of_columns(gemm: Bundle, op: str, m: int):
-    """Outputs of a linear layer; with weights of 4 bits past 2**31 bytes."""
+    """Columns are the outputs of a linear layer; with weights of 4 bits they pass 2**31 bytes."""
     rng, n = np.random.default_rng(14), MANY if op == "matmul" else 2 * MANY
     a = gemm.device.array(matrix(rng, (m, 64), FP16))
     if op == "matmul":

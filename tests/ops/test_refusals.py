@@ -1,6 +1,6 @@
-"""Arguments that are refused for their values: indices that point outside, and sums that would not fit.
+"""Arguments refused for their values: indices out of range, and sums that would overflow.
 
-`aotbuild check` draws its calls from the contracts: one that lets through what its kernel cannot take fails there.
+`aotbuild check` draws calls from the contracts, so it fails for a contract that allows calls its kernel cannot handle.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ def on_device(decode: Bundle, arguments: dict[str, Any]) -> dict[str, Any]:
 def test_contents_that_point_outside(
     decode: Bundle, looking: Bundle, op: str, name: str, at: object, value: int, message: str
 ):
-    """Contents are checked wherever the host can see them; on the device, if the bundle was opened to look there."""
+    """Contents are checked where the host sees them, and on the device if the bundle was opened to look there."""
     arguments = paged_arguments() if op == "paged_attention" else flex_arguments()
     arguments[name][at] = value
     there = on_device(decode, arguments)

@@ -1,4 +1,4 @@
-"""The shipped kernels use their tensors as their manifests say; `aotbuild` checks the same of what it compiles."""
+"""The shipped kernels use their tensors according to their roles, as `aotbuild` also checks."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ def planned(manifest: str, arch: str) -> PlannedBundle:
 
 
 def sampled(bundle: PlannedBundle) -> PlannedBundle:
-    """The variants of each op at the first and at the last of its points."""
+    """Return the variants of each op at the first and at the last of its points."""
     by_point: dict[str, dict[object, list]] = {}
     for variant in bundle.variants:
         points = by_point.setdefault(variant.spec.op, {})

@@ -1,4 +1,4 @@
-"""The selftest of the shipped bundles, which a user of a bundle runs: on a GPU of all that have cases, as a whole."""
+"""The selftest of the shipped bundles; on a GPU, of all that have cases."""
 
 from __future__ import annotations
 

@@ -1,2 +1,5 @@
-"""The release check: what is shipped is built, verified, run on the emulator, planned for every target, and every
-command line that the documents show is executed. `python -m tests.release` runs it; `--help` says more."""
+"""The release check, run by `python -m tests.release`.
+
+Shipped manifests are built, verified, run on the emulator and planned for every target, and every command line in the
+documentation is executed.
+"""

@@ -11,7 +11,7 @@ NO_CASES = "its manifest has no `selftest` cases"
 
 
 def build(setting: Setting) -> Findings:
-    """All manifests in one run of `aotbuild`, which keeps all cores busy; if that fails, each by itself."""
+    """Build all manifests by one run of `aotbuild`, which keeps all cores busy; if that fails, each by itself."""
     empty = not setting.cache.exists()
     result = _build(setting, *setting.manifests)
     failures = []
@@ -33,12 +33,12 @@ def _build(setting: Setting, *manifests: str) -> Result:
 
 
 def verify(setting: Setting) -> Findings:
-    """`aotbundle verify` of each bundle."""
+    """Run `aotbundle verify` on each bundle."""
     return _on_each_bundle(setting, "verify")
 
 
 def selftest(setting: Setting) -> Findings:
-    """`aotbundle selftest --device emulator` of each bundle."""
+    """Run `aotbundle selftest --device emulator` on each bundle."""
     return _on_each_bundle(setting, "selftest", "--device", "emulator")
 
 

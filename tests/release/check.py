@@ -66,7 +66,7 @@ def main(only: tuple[str, ...], jobs: int, keep: Path | None, cache: Path | None
 
 
 def check(setting: Setting, parts: Mapping[str, Callable[[Setting], Findings]]) -> list[tuple[str, Findings, float]]:
-    """Run parts; returns (name, findings, seconds) of each. Prints progress, then a summary."""
+    """Run parts; return (name, findings, seconds) of each. Prints progress, then a summary."""
     found = []
     for name, part in parts.items():
         say(f"== {name}")

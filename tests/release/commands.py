@@ -1,4 +1,4 @@
-"""Part `commands`: every command line that is shown is executed, in a copy of the checkout."""
+"""Part `commands`: execute every shown command line, in a copy of the checkout."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ class Outcome:
 
 
 def commands(setting: Setting) -> Findings:
-    """All command lines that are shown. What is shown together runs in one copy of the checkout, in order."""
+    """Return all command lines that are shown. Those shown together run in one copy of the checkout, in order."""
     scripts = collect(setting.checkout, shipped_commands())
     findings = Findings(f"{sum(len(_split(script)) for script in scripts)} commands of {len(scripts)} blocks")
     findings.failures += outdated(scripts)
@@ -61,7 +61,7 @@ def _left_out(outcome: Outcome) -> list[str]:
 
 
 def outdated(scripts: Iterable[Script]) -> list[str]:
-    """A fault for each entry of the table that is for nothing that is shown."""
+    """Return a fault for each entry of the table that is for nothing shown."""
     shown = [command for script in scripts for command in _split(script)]
     outdated_entries = unused(shown)
     return [f"nothing that is shown matches /{entry.pattern}/ of the table of exceptions" for entry in outdated_entries]
@@ -78,7 +78,7 @@ def run_script(setting: Setting, script: Script, folder: Path) -> list[Outcome]:
 
 
 def faults_of(outcome: Outcome) -> list[str]:
-    """At most one: the command failed, or was not refused as the table of exceptions says."""
+    """Return at most one fault: the command failed, or was not refused as the table of exceptions says."""
     result, treated = outcome.result, outcome.treated
     if result is None:
         return []

@@ -1,5 +1,6 @@
-"""Exceptions from running commands as they are shown: a table, each entry with its reason. An entry that matches no
-command is a fault: it is outdated."""
+"""A table of command lines that are not run as shown, each with its reason. An entry that matches no command is an
+error.
+"""
 
 from __future__ import annotations
 
@@ -18,7 +19,8 @@ class Action(Enum):
 
 @dataclass(frozen=True)
 class Rule:
-    """For commands in which the pattern, a regular expression, is found. Entries apply in the order of the table."""
+    """A rule for commands in which the pattern, a regular expression, is found. Entries apply in the order of the
+    table."""
 
     pattern: str
     action: Action
@@ -119,6 +121,6 @@ def treat(command: str) -> Treated:
 
 
 def unused(commands: Iterable[str]) -> list[Rule]:
-    """The entries that are for none of these commands."""
+    """Return the entries that are for none of these commands."""
     used = frozenset().union(*(treat(command).used for command in commands))
     return [entry for entry in TABLE if entry not in used]

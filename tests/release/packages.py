@@ -1,4 +1,4 @@
-"""Part `packages`: what people do who have no checkout. From an empty environment to a result, by packages alone."""
+"""Part `packages`: from an empty environment to a result with packages only, without a checkout."""
 
 from __future__ import annotations
 
@@ -60,14 +60,14 @@ print(f"{attention.name} {attention.version} for {attention.arch}: max error {er
 
 @dataclass(frozen=True)
 class _Environment:
-    """A virtual environment, and a folder to work in. What runs there knows nothing of the checkout."""
+    """A virtual environment and a folder to work in, which nothing of the checkout reaches."""
 
     folder: Path
     work: Path
     variables: dict[str, str]
 
     def run(self, program: str, *words: str) -> Result:
-        """Raises RuntimeError where it does not end well."""
+        """Run a program. Raises RuntimeError if it fails."""
         command = [str(self.folder / "bin" / program), *words]
         result = run(command, self.work, self.variables)
         say(f"    {program} {' '.join(words).splitlines()[0][:100]}  {result.seconds:.1f} s")
@@ -77,10 +77,11 @@ class _Environment:
 
 
 def packages(setting: Setting) -> Findings:
-    """Build attention with the wheels of a release, as one signed file, and hold it to the checkout's, byte for byte.
+    """Build attention from a release's wheels as one signed file, and compare it with the checkout's byte for byte.
 
-    A wheel of it is opened by name where only the runtime is installed, on the double of libamdhip64, and called on
-    the emulator."""
+    A wheel of it is opened by name where only the runtime is installed, on the double of libamdhip64, and called on the
+    emulator.
+    """
     folder = setting.work / "packages"
     shutil.rmtree(folder, ignore_errors=True)
     release = make_release(setting, folder)
@@ -139,7 +140,7 @@ def _environment(setting: Setting, folder: Path) -> _Environment:
 
 
 def _compare(setting: Setting, folder: Path, command: list[str], installed: Path, findings: Findings) -> None:
-    """Hold what the wheel's aotbuild made to what the checkout's makes, byte for byte."""
+    """Compare what the wheel's aotbuild made with what the checkout's makes, byte for byte."""
     words = ["env", f"SOURCE_DATE_EPOCH={WHEN}", "aotbuild", *command, "-o", str(folder / "here")]
     made = setting.run(*words, "manifests/attention.yaml")
     if made.status:

@@ -1,4 +1,4 @@
-"""Programs that the check runs, and what a part of it found."""
+"""Programs that the check runs, and findings of its parts."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ class Result:
     seconds: float
 
     def tail(self) -> str:
-        """The end of the output, indented."""
+        """Return the end of the output, indented."""
         lines = self.output.rstrip().splitlines()
         left_out = [f"… {len(lines) - SHOWN_LINES} lines before"] if len(lines) > SHOWN_LINES else []
         return "\n".join(f"      {line}" for line in [*left_out, *lines[-SHOWN_LINES:]])
@@ -40,7 +40,7 @@ class Result:
 
 @dataclass
 class Findings:
-    """Findings of a part of the check. `done` summarises it; failures may have several lines."""
+    """What a part of the check found. `done` summarises it; failures may have several lines."""
 
     done: str = ""
     failures: list[str] = field(default_factory=list)
@@ -82,14 +82,15 @@ def _kill(process: subprocess.Popen[str]) -> None:
 
 
 def each(function: Callable[[Item], Value], items: Iterable[Item], jobs: int) -> Iterator[tuple[Item, Value]]:
-    """(item, function(item)) of all items, in their order; up to `jobs` at a time."""
+    """Return (item, function(item)) of all items, in their order; up to `jobs` run at a time."""
     listed = list(items)
     with ThreadPoolExecutor(jobs) as pool:
         yield from zip(listed, pool.map(function, listed), strict=True)
 
 
 def environment(cache: Path) -> dict[str, str]:
-    """This process's, with the programs of its interpreter first, `cache` as the only one, and no GPU in sight."""
+    """Return this process's environment with its interpreter's programs first, `cache` as the only cache, and no GPU
+    visible."""
     programs = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get('PATH', os.defpath)}"
     gpus = ("CUDA_VISIBLE_DEVICES", "HIP_VISIBLE_DEVICES", "ROCR_VISIBLE_DEVICES")
     hidden = dict.fromkeys((*gpus, "AOTBUILD_SHARED_CACHE"), "")

@@ -1,4 +1,4 @@
-"""Copies of the checkout in which command lines are run: they may write what they like."""
+"""Copies of the checkout in which command lines are run and may write anything."""
 
 from __future__ import annotations
 
@@ -18,7 +18,7 @@ LEFT_OUT = shutil.ignore_patterns(
 
 
 def make_template(setting: Setting) -> Path:
-    """A copy of the checkout with the bundles in dist/, the files that pages show, and what command lines read.
+    """Copy the checkout with the bundles in dist/, the files that pages show, and what command lines read.
 
     The manifests among those files are built: other blocks of the pages are about their bundles.
     """
@@ -54,7 +54,8 @@ def _write_missing(folder: Path, files: Iterable[tuple[str, str]]) -> None:
 
 
 def copy_template(template: Path, folder: Path) -> Path:
-    """A copy for one script. Bundles are linked: what replaces a file of one does not reach the template."""
+    """Copy the template for one script. Bundles are linked: replacing a bundle's file does not change the
+    template's."""
     shutil.copytree(template, folder, ignore=lambda path, names: ["dist"] if Path(path) == template else [])
     shutil.copytree(template / "dist", folder / "dist", copy_function=os.link)
     return folder

@@ -26,25 +26,25 @@ class Setting:
 
     @property
     def dist(self) -> Path:
-        """The bundles that were built whole."""
+        """Return the folder of the bundles that were built whole."""
         return self.work / "dist"
 
     @cached_property
     def manifests(self) -> list[str]:
-        """All shipped manifests, relative to the checkout."""
+        """Return all shipped manifests, relative to the checkout."""
         found = [path for pattern in MANIFESTS for path in sorted(self.checkout.glob(pattern))]
         return [str(path.relative_to(self.checkout)) for path in found]
 
     @cached_property
     def tiers(self) -> Mapping[str, str]:
-        """Architecture → tier, as `aotbuild --list-archs` prints them."""
+        """Return architecture → tier, as `aotbuild --list-archs` prints them."""
         result = self.run("aotbuild", "--list-archs")
         if result.status:
             raise RuntimeError(f"aotbuild --list-archs failed:\n{result.tail()}")
         return dict(line.split()[:2] for line in result.output.splitlines())
 
     def bundles(self) -> list[Path]:
-        """Bundles that were built completely."""
+        """Return the bundles that were built completely."""
         return sorted(path.parent for path in self.dist.glob("*/bundle.json"))
 
     def run(self, *command: str, cwd: Path | None = None, echo: bool = False) -> Result:
@@ -53,5 +53,5 @@ class Setting:
 
 
 def say(text: str) -> None:
-    """A line of progress."""
+    """Print a line of progress."""
     print(text, flush=True)

@@ -45,7 +45,7 @@ def collect(root: Path, commands: Mapping[str, click.Command]) -> list[Script]:
 
 
 def shipped_commands() -> dict[str, click.Command]:
-    """The commands that the package installs, by name."""
+    """Return the commands that the package installs, by name."""
     from aot.cli import main as aotbuild
     from aot_bundle.command.main import main as aotbundle
 
@@ -53,7 +53,7 @@ def shipped_commands() -> dict[str, click.Command]:
 
 
 def files_of_pages(root: Path) -> dict[str, str]:
-    """Path → text, of code blocks that a page says to be a file: `<!-- file: PATH -->` on the line before."""
+    """Return path → text of code blocks that a page marks as a file: `<!-- file: PATH -->` on the line before."""
     return {
         match[1].removeprefix("file: "): match[3]
         for path in _files(root, PAGES)
@@ -106,7 +106,7 @@ def _head_comment(text: str) -> str:
 
 
 def in_markdown(page: str, names: set[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """(line, commands) of each fenced block of a shell, and of each code span that is a command line.
+    """Return (line, commands) of each fenced block of a shell, and of each code span that is a command line.
 
     A block with the comment `continues` before it goes on where the one before it ended.
     """
@@ -122,7 +122,8 @@ def in_markdown(page: str, names: set[str]) -> Iterator[tuple[int, tuple[str, ..
 
 
 def in_text(text: str, names: set[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """The same of a docstring, a help text or a comment: indented command lines, code spans, and ends of sentences.
+    """Return the same of a docstring, a help text or a comment: indented command lines, code spans, and ends of
+    sentences.
 
     Indented lines are commands where the paragraph begins with one, or a line before ends with a colon.
     """
@@ -146,7 +147,7 @@ def _is_indented_command(line: str) -> bool:
 
 
 def _joined(lines: list[str]) -> list[str]:
-    """Commands without what continues them on lines of their own, empty lines and comments."""
+    """Join commands with their continuation lines, without empty lines and comments."""
     text = re.sub(r" *\\\n *", " ", "\n".join(line.strip() for line in lines))
     return [without for line in text.splitlines() if (without := re.sub(r"(^|\s+)#.*$", "", line))]
 
@@ -159,7 +160,7 @@ def _spans(text: str, names: set[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
 
 
 def _asked(span: str, names: set[str]) -> str:
-    """A span that gives a command no argument names the command, or options of it: its help has to have them."""
+    """Return a command for a span without arguments: it names the command, or options that its help must list."""
     words = span.split()
     name = " ".join(word for word in words if not word.startswith("-"))
     if name not in names:

@@ -1,5 +1,6 @@
-"""Parts `plan` and `targets`: every manifest planned for every architecture, and a little of each built for those that
-matter."""
+"""Parts `plan` and `targets`: every manifest planned for every architecture, and a part of each built for the supported
+ones.
+"""
 
 from __future__ import annotations
 
@@ -34,7 +35,7 @@ NVIDIA = ("sm_80", "sm_90")
 
 
 def plan(setting: Setting) -> Findings:
-    """`aotbuild --dry-run` of each manifest for each architecture. Where all at once fail, each is tried by itself."""
+    """Run `aotbuild --dry-run` on each manifest for each architecture. If all at once fail, each is tried by itself."""
     archs = list(setting.tiers)
 
     def dry_run(manifest: str) -> list[str]:

@@ -1,4 +1,4 @@
-"""The table of exceptions of the release check fits what is shown."""
+"""The release check's table of exceptions agrees with the documentation."""
 
 from __future__ import annotations
 

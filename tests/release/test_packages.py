@@ -22,7 +22,7 @@ def test_from_an_empty_environment_to_a_result(tmp_path: Path):
 
 @pytest.mark.slow
 def test_the_wheels_have_what_is_shipped(tmp_path: Path):
-    """Each is made of its source distribution, and the runtime's is small."""
+    """Each wheel is made of its source distribution, and the runtime's is small."""
     wheels = make_release(Setting(CHECKOUT, tmp_path, 1, tmp_path / "cache"), tmp_path)
     contents = {}
     for name, wheel in wheels.items():

@@ -34,7 +34,7 @@ def install_command(folder: Path, release: str) -> None:
 def run_command(folder: Path, program: tuple[str, ...]) -> None:
     """Run PROGRAM with the libraries in FOLDER, by their own loader; `python` is the one that runs this.
 
-    To have GPUs, too: aotbundle emulate -- python -m tests.rocm run FOLDER PROGRAM …
+    To give it GPUs, too: aotbundle emulate -- python -m tests.rocm run FOLDER PROGRAM …
     """
     rocm = Rocm(folder.absolute())
     own = rocm.folder / "usr" / "bin" / program[0]

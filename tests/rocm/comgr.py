@@ -1,5 +1,7 @@
-"""AMD's code object manager (comgr) as a second reader of what is shipped: its word on each code object of a bundle is
-held to the index, by the comparison that `aotbundle verify` makes with the runtime's own reader.
+"""AMD's code object manager (comgr) as a second reader of code objects.
+
+Its metadata for each code object of a bundle is compared with the index, as `aotbundle verify` does with the runtime's
+own reader.
 """
 
 from __future__ import annotations
@@ -68,7 +70,7 @@ def judge(bundle: Path, python: Sequence[str]) -> Verdict:
 
 
 def _faults(said: Mapping[str, Any], arch: str) -> Iterator[str]:
-    """Yield what comgr refuses of a code object, or takes for another architecture's."""
+    """Yield what comgr refuses of a code object, or takes for another architecture's code."""
     if "error" in said:
         yield said["error"]
         return
@@ -83,7 +85,7 @@ def _faults(said: Mapping[str, Any], arch: str) -> Iterator[str]:
 
 
 def _mnemonics(file: str, function: str, places: Sequence[int], arch: str) -> set[str]:
-    """Names of the instructions at places of a function, as the emulator's decoder has them."""
+    """Return the names of the instructions at places of a function, as the emulator's decoder has them."""
     if not places:
         return set()
     image = read_loaded_image(Path(file).read_bytes())
@@ -95,13 +97,13 @@ def _mnemonics(file: str, function: str, places: Sequence[int], arch: str) -> se
 
 
 def _with_code(said: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], int]]:
-    """(metadata, bytes of code) of each kernel."""
+    """Return (metadata, bytes of code) of each kernel."""
     for kernel in said["kernels"]:
         yield kernel, said["functions"].get(kernel[".name"], {"bytes": 0})["bytes"]
 
 
 def _kernel_of(described: tuple[Mapping[str, Any], int]) -> KernelMetadata:
-    """A kernel as the runtime's reader would have it, of what comgr says; texts are numbers."""
+    """Return a kernel as the runtime's reader would, from what comgr says; texts are numbers."""
     kernel, code_bytes = described
 
     def number(name: str) -> int:

@@ -1,4 +1,4 @@
-"""A program that AMD's code object manager (comgr) answers: what it says of code objects, a line of JSON for each file.
+"""Print what AMD's code object manager (comgr) says about code objects, a line of JSON for each file.
 
 It needs nothing but Python's standard library and libamd_comgr.so.3, so that it can run under the loader of another
 glibc. Constants and functions are those of comgr's public header, `amd_comgr.h` of version 3.
@@ -37,7 +37,7 @@ _ADDRESS = ctypes.CFUNCTYPE(None, ctypes.c_uint64, ctypes.c_void_p)
 
 
 class ComgrError(Exception):
-    """comgr refuses something; the text names the function and the status."""
+    """Raised if comgr refuses something; the text names the function and the status."""
 
 
 class Comgr:
@@ -62,7 +62,7 @@ class Comgr:
         return f"{major.value}.{minor.value}"
 
     def text(self, name: str, handle: Handle) -> str:
-        """A text by one of the functions that give its size first."""
+        """Read a text by a function that gives its size first."""
         size = ctypes.c_size_t()
         self.call(name, handle, ctypes.byref(size), None)
         buffer = ctypes.create_string_buffer(size.value)
@@ -70,7 +70,7 @@ class Comgr:
         return buffer.value.decode()
 
     def tree(self, node: Handle) -> Any:
-        """Metadata as dicts, lists and texts; numbers are texts."""
+        """Return metadata as dicts, lists and texts; numbers are texts."""
         kind = ctypes.c_int()
         self.call("get_metadata_kind", node, ctypes.byref(kind))
         if kind.value == _STRING:
@@ -102,7 +102,7 @@ class Comgr:
         return found
 
     def functions(self, data: Handle) -> dict[str, tuple[int, int]]:
-        """(address, bytes) of each function."""
+        """Return (address, bytes) of each function."""
         found = {}
 
         def number(symbol: Handle, attribute: int, kind: Any = ctypes.c_uint64) -> int:
@@ -166,7 +166,7 @@ class Comgr:
 
 
 def _without_unused(code: bytes, at: int) -> Iterator[bytes]:
-    """Code whose instruction at a place has 0 for a last source of 0x80, or for both."""
+    """Return code whose instruction at a place has 0 for a last source of 0x80, or for both."""
     word = int.from_bytes(code[at + 4 : at + 8], "little")
     for start in reversed(_LATER_SOURCES):
         if word >> start & 0x1FF != 0x80:
@@ -176,7 +176,7 @@ def _without_unused(code: bytes, at: int) -> Iterator[bytes]:
 
 
 def _bytes(code: bytes, at: int) -> int:
-    """Length of a vector instruction: 4 of the short encodings, VOP1, VOP2 and VOPC, that have no literal; else 8."""
+    """Return a vector instruction's length: 4 for the short encodings VOP1, VOP2 and VOPC without a literal; else 8."""
     word = int.from_bytes(code[at : at + 4], "little")
     return 8 if word >> 31 or word & 0x1FF == 0xFF else 4
 
@@ -194,7 +194,7 @@ def _file_offset(image: bytes, address: int) -> int:
 
 
 def read(comgr: Comgr, path: Path) -> dict[str, Any]:
-    """Read a code object by comgr. Raises `ComgrError` where it refuses one."""
+    """Read a code object by comgr. Raises `ComgrError` if it refuses one."""
     image, data, metadata = path.read_bytes(), Handle(), Handle()
     comgr.call("create_data", _EXECUTABLE, ctypes.byref(data))
     try:
@@ -214,7 +214,7 @@ def read(comgr: Comgr, path: Path) -> dict[str, Any]:
 
 
 def main() -> None:
-    """Read the files whose paths come on standard input, a line each."""
+    """Read the files whose paths come on standard input, one per line."""
     comgr = Comgr()
     print(json.dumps({"version": comgr.version}), flush=True)
     for line in sys.stdin:

@@ -1,8 +1,8 @@
 """Debian's packages of ROCm, fetched by apt from the archive that the machine's own apt uses.
 
-What is fetched is pinned, by version and hash, in a file for each release (`6.4.3.txt`: from sid; `7.2.4.txt`: from
-experimental), and kept in the user's cache, for both suites move on. A package whose pinned version is gone there and
-here is taken in the version that is there now, with a warning; apt checks that by the archive's signature.
+Versions and hashes are pinned in a file for each release (`6.4.3.txt`: from sid; `7.2.4.txt`: from experimental).
+Packages are kept in the user's cache, since both suites change. If a pinned version is in neither the archive nor the
+cache, the current one is used with a warning; apt checks it by the archive's signature.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _RECORD = "packages.json"
 
 
 class Unavailable(Exception):
-    """The packages cannot be had here."""
+    """Raised if the packages cannot be had here."""
 
 
 @dataclass(frozen=True)
@@ -48,7 +48,7 @@ class Package:
 
 
 def pinned(release: str) -> list[Package]:
-    """The packages of a release of HIP. Raises `Unavailable` for one that is not known."""
+    """Return the packages of a release of HIP. Raises `Unavailable` for an unknown one."""
     if release not in SUITES:
         raise Unavailable(f"HIP {release} is not known here; there are: {', '.join(SUITES)}")
     lines = Path(__file__).with_name(f"{release}.txt").read_text().splitlines()
@@ -56,12 +56,12 @@ def pinned(release: str) -> list[Package]:
 
 
 def cache_folder() -> Path:
-    """The folder of packages and of the archive's lists: `aotbuild/rocm` in the user's cache."""
+    """Return the folder of packages and of the archive's lists: `aotbuild/rocm` in the user's cache."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache") / "aotbuild" / "rocm"
 
 
 def install(folder: Path, release: str = "6.4.3", cache: Path | None = None) -> Rocm:
-    """Put a release below a folder, unless it is there. Raises `Unavailable`."""
+    """Install a release below a folder, unless it is there. Raises `Unavailable`."""
     wanted = pinned(release)
     found = Rocm(folder)
     if found.record.get("pinned") == [str(package) for package in wanted]:
@@ -84,20 +84,20 @@ def install(folder: Path, release: str = "6.4.3", cache: Path | None = None) -> 
 
 
 class Archive:
-    """Debian's archive as the machine's apt reaches it, with lists and downloads of its own in a cache."""
+    """Debian's archive as the machine's apt reaches it, with its own lists and downloads in a cache."""
 
     def __init__(self, cache: Path, suites: Sequence[str]):
         self._cache, self._suites = cache, suites
         self._packages = cache / "packages"
 
     def fetch(self, wanted: Sequence[Package]) -> list[Path]:
-        """The files of packages. Raises `Unavailable`; warns of each that is not the one that was asked for."""
+        """Fetch the files of packages. Raises `Unavailable`; warns of each whose version is not the one asked for."""
         self._packages.mkdir(parents=True, exist_ok=True)
         self._download_together([package for package in wanted if not self._kept(package)])
         return [self._kept(package) or self._download(package) for package in wanted]
 
     def _download_together(self, wanted: Sequence[Package]) -> None:
-        """Get what there is of packages by one call of apt, which is quick; it may get none if one is gone."""
+        """Fetch packages by one call of apt, which is quick, but may get none if one is gone."""
         with tempfile.TemporaryDirectory(dir=self._packages) as scratch:
             if wanted:
                 self._apt("download", *(f"{package.name}={package.version}" for package in wanted), folder=scratch)
@@ -133,7 +133,7 @@ class Archive:
 
     @cached_property
     def _options(self) -> list[str]:
-        """Options of apt-get that keep it to this cache; the archive's lists are read anew."""
+        """Return options of apt-get that keep it to this cache; the archive's lists are read anew."""
         state = (self._cache / "apt").resolve()
         for name in ("lists/partial", "cache/archives/partial"):
             (state / name).mkdir(parents=True, exist_ok=True)
@@ -162,7 +162,7 @@ class Rocm:
 
     @cached_property
     def record(self) -> dict[str, object]:
-        """A list of the packages that are there."""
+        """Return a list of the packages that are there."""
         try:
             found: dict[str, object] = json.loads((self.folder / _RECORD).read_text())
         except (OSError, ValueError):
@@ -179,17 +179,18 @@ class Rocm:
 
     @property
     def hip(self) -> Path:
-        """The libamdhip64."""
+        """Return the libamdhip64."""
         return min((self.folder / _LIBRARIES).glob("libamdhip64.so.?"))
 
     def command(self, program: Sequence[str | Path], name: str | Path | None = None) -> list[str]:
-        """The command that runs a program by the folder's own loader and libraries. name: what it takes for its own."""
+        """Return the command that runs a program by the folder's own loader and libraries. name: the program's own name
+        for itself."""
         paths = os.pathsep.join(map(str, self.libraries))
         given = [] if name is None else ["--argv0", str(name)]
         return [str(self.loader), "--library-path", paths, *given, *map(str, program)]
 
     def python(self, *arguments: str | Path, executable: Path) -> list[str]:
-        """The command that runs Python, of the virtual environment whose `python` is given."""
+        """Return the command that runs the Python of the virtual environment whose `python` is given."""
         return self.command([executable.resolve(), *arguments], executable)
 
 
@@ -197,7 +198,7 @@ _ENVIRONMENT = {**os.environ, "LC_ALL": "C", "DEBIAN_FRONTEND": "noninteractive"
 
 
 def _machines_archive() -> str:
-    """The address of Debian's archive in the machine's apt. Raises `Unavailable`."""
+    """Return the address of Debian's archive in the machine's apt. Raises `Unavailable`."""
     for path in _source_files():
         if found := _ARCHIVE.search(path.read_text(errors="replace")):
             return found[1]

@@ -1,4 +1,4 @@
-"""Programs of tests, above the session's release of ROCm and GPUs of their own, by `aotbundle emulate`."""
+"""Run programs of tests with `aotbundle emulate`, on the session's release of ROCm and separate GPUs."""
 
 from __future__ import annotations
 
@@ -54,7 +54,8 @@ def finished(command: Sequence[str], variables: Mapping[str, str], limit_s: floa
 
 
 def threads_of(pid: int) -> Iterator[str]:
-    """The threads of a process, a line each: state, system call with arguments, and the file of the code that waits."""
+    """Return the threads of a process, one per line: state, system call with arguments, and the file of the code that
+    waits."""
     with suppress(OSError):  # it has just ended
         lines = Path(f"/proc/{pid}/maps").read_text().splitlines()
         files = [(*(int(end, 16) for end in line.split()[0].split("-")), line.split()[-1]) for line in lines]
@@ -67,7 +68,7 @@ def threads_of(pid: int) -> Iterator[str]:
 
 
 def emulation(program: Sequence[str], *options: str) -> list[str]:
-    """The command of `aotbundle emulate OPTIONS` with a program."""
+    """Return the command of `aotbundle emulate OPTIONS` with a program."""
     return [sys.executable, "-m", "aot_bundle", "emulate", *options, "--", *program]
 
 

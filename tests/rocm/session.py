@@ -1,4 +1,4 @@
-"""A test session, or a program of a test, above AMD's own libraries and an emulated GPU."""
+"""Run a test session, or a program of a test, on AMD's own libraries and an emulated GPU."""
 
 from __future__ import annotations
 

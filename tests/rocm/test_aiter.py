@@ -1,4 +1,4 @@
-"""AITER's hand-written attention of an MI300X, by HIP's module API: code of neither ours nor a compiler's."""
+"""AITER's hand-written attention for an MI300X, launched through HIP's module API."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""comgr, by which HIP reads and disassembles code, accepts code objects of each architecture as the index has them."""
+"""comgr, with which HIP reads and disassembles code, agrees with the index on code objects of each architecture."""
 
 from __future__ import annotations
 

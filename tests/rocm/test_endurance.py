@@ -1,4 +1,4 @@
-"""Bundles that are opened, called and dropped many times, and processes that end in every way: nothing is left."""
+"""Bundles opened, called and dropped many times, and processes that end in every way, leave nothing behind."""
 
 from __future__ import annotations
 

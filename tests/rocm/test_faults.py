@@ -66,7 +66,7 @@ def test_an_access_that_is_not_mapped(tmp_path: Path):
 
 def test_an_illegal_instruction(tmp_path: Path):
     done = emulate(program(tmp_path, "v_mov_b32 v1, 0\n.long 0x7fffffff"))
-    assert "at pc 0x4 of kernel: no instruction is known here" in done.errors
+    assert "at pc 0x4 of kernel: unknown instruction" in done.errors
     assert "HSA_STATUS_ERROR_ILLEGAL_INSTRUCTION" in done.errors
     ended(done, "code: 0x2a", "hipErrorLaunchFailure (719)")
 

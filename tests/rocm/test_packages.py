@@ -1,4 +1,4 @@
-"""Fetching packages: the cache, hashes, newer versions, and why they cannot be had. apt is a double here."""
+"""Fetching packages: the cache, hashes, newer versions, and errors, with a double of apt."""
 
 from __future__ import annotations
 

@@ -1,4 +1,6 @@
-"""The selftest of each shipped manifest for gfx942, through AMD's own libraries: a case compiles what it launches."""
+"""The selftest of each shipped manifest for gfx942, through AMD's own libraries. Each case compiles the variants that
+it launches.
+"""
 
 from __future__ import annotations
 

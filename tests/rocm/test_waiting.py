@@ -1,4 +1,4 @@
-"""Kernels that wait for what another queue or the program does meanwhile, as queues of one device run side by side."""
+"""Kernels that wait for another queue or for the program, since queues of one device run concurrently."""
 
 from __future__ import annotations
 

@@ -17,9 +17,9 @@ attributes #0 = {{ "amdgpu-flat-work-group-size"="1,256" "amdgpu-waves-per-eu"="
 
 
 def assembled(arch: str, clobbered: str, waves: str = "1,1") -> tuple[str, bytes]:
-    """(assembly, code object) of `kernel`, which uses a register, and so all before it: `v40`; or `all`.
+    """Return (assembly, code object) of `kernel`, which uses a register and so all before it: `v40`; or `all`.
 
-    waves: least and most waves per SIMD that LLVM is to aim at.
+    waves: least and most waves per SIMD that LLVM aims at.
     """
     names = [f"{kind}{i}" for kind in "va" for i in range(256)] if clobbered == "all" else [clobbered]
     backend = make_backend(Target(arch).gpu_target())

@@ -13,7 +13,7 @@ import pytest
 
 @contextmanager
 def chromium() -> Iterator[Browser]:
-    """A browser that has started; the test is skipped, with the reason, where there is none."""
+    """Start a browser; the test is skipped, with the reason, where there is none."""
     webdriver = pytest.importorskip("selenium.webdriver", reason="browsers are driven with selenium, extra `dev`")
     from selenium.webdriver.chrome.service import Service
 
@@ -55,14 +55,14 @@ class Browser:
         return [entry["message"] for entry in self.driver.get_log("browser")]
 
     def press(self, *keys: str) -> None:
-        """Keys one after the other, wherever the focus is."""
+        """Press keys one after the other, wherever the focus is."""
         from selenium.webdriver import ActionChains, Keys
 
         for key in keys:
             ActionChains(self.driver).send_keys(getattr(Keys, key, key)).perform()
 
     def roles(self) -> list[tuple[str, str]]:
-        """The (role, name) of everything that the browser tells assistive software of."""
+        """Return the (role, name) of everything that the browser tells assistive software of."""
         nodes = self.driver.execute_cdp_cmd("Accessibility.getFullAXTree", {})["nodes"]
         return [
             (node["role"]["value"], node.get("name", {}).get("value", "")) for node in nodes if not node.get("ignored")

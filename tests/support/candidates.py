@@ -18,7 +18,8 @@ from tests.support.session_builds import ROOT, session_cache
 def candidates_bundle(
     factory: pytest.TempPathFactory, manifest: str, op: str, space: str, filters: str
 ) -> BundleOnDemand:
-    """An op of a shipped manifest for gfx942 with the candidates of a space, given as YAML; filters: as `--filter`."""
+    """Build an op of a shipped manifest for gfx942 with the candidates of a space, given as YAML. filters: as
+    `--filter`."""
     path: Path = factory.mktemp("space") / f"{op}.yaml"
     path.write_text(space)
     source = next(item for item in load_manifest(ROOT / f"manifests/{manifest}.yaml").sources if item.name == op)

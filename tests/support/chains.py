@@ -1,5 +1,7 @@
-"""Kernels that begin before the launches ahead of them have ended: a chain of calls, each of what the one before has
-just written, gives with nothing between them what it gives with a wait after each."""
+"""Chains of calls for kernels that begin before earlier launches have ended.
+
+Each call reads what the one before has just written. The result must be the same as with a wait after each call.
+"""
 
 from __future__ import annotations
 
@@ -15,7 +17,7 @@ Layer = Callable[[DeviceArray], DeviceArray]
 
 
 def assert_links_wait(first: DeviceArray, layers: Sequence[Layer], stream: Any, times: int = 8) -> None:
-    """Raise AssertionError unless all chains of the layers, `times` one after the other, give the same bits."""
+    """Assert that all chains of the layers, `times` one after the other, give the same bits."""
 
     def run(between: Callable[[], None]) -> np.ndarray:
         x = first

@@ -23,12 +23,12 @@ ONE_CONFIG = (records.Config("base", {}, {}),)
 
 
 def dims(*extents: str) -> tuple[records.Dim, ...]:
-    """Dims of a tensor; `n|1` is broadcast."""
+    """Return the dims of a tensor; `n|1` is broadcast."""
     return tuple(records.Dim(extent.removesuffix("|1"), extent.endswith("|1")) for extent in extents)
 
 
 def tensor(name: str, *extents: str, dtype: str = "float32", **fields: Any) -> records.Tensor:
-    """A tensor whose last dim is contiguous."""
+    """Return a tensor whose last dim is contiguous."""
     fields.setdefault("contiguous", (len(extents) - 1,) if extents else ())
     return records.Tensor(name, dims(*extents), dtype, **fields)
 
@@ -36,13 +36,13 @@ def tensor(name: str, *extents: str, dtype: str = "float32", **fields: Any) -> r
 def launch(
     *grid: str, kernel: str = "kernel", configs: tuple[records.Config, ...] = ONE_CONFIG, when: str = ""
 ) -> records.Launch:
-    """A launch over a grid of up to three extents."""
+    """Return a launch over a grid of up to three extents."""
     x, y, z = ([*grid, "1", "1", "1"])[:3]
     return records.Launch(kernel, (x, y, z), configs, when)
 
 
 def op(*tensors: records.Tensor, **fields: Any) -> records.Op:
-    """An op called `op`, launched over one workgroup unless it says otherwise."""
+    """Return an op called `op`, launched over one workgroup unless it says otherwise."""
     fields = {"name": "op", "scalars": (), "launches": (launch("1"),)} | fields
     return records.Op(tensors=tensors, **fields)
 
@@ -69,8 +69,8 @@ def contract(text: str, **fields: Any) -> records.Op:
 
 
 def kernargs(text: str) -> tuple[records.Kernarg, ...]:
-    """Kernargs from text, `x: *float16; rows: i32; half: fp64 = rows / 2`, laid out as compilers do: each at a multiple
-    of its size. A value that is not given is the name."""
+    """Return kernargs from text, `x: *float16; rows: i32; half: fp64 = rows / 2`, laid out as compilers do: each at a
+    multiple of its size. A value that is not given is the name."""
     placed: list[records.Kernarg] = []
     end = 0
     for name, kind, value in re.findall(r"(\w+): ([*\w]+)(?: = ([^;]*))?", text):
@@ -84,7 +84,7 @@ def kernargs(text: str) -> tuple[records.Kernarg, ...]:
 def variants(
     contract: records.Op, args: str = "", keep: Callable[[records.Variant], object] = lambda variant: True
 ) -> list[records.Variant]:
-    """Every variant of a contract that `keep` wants; all take the same kernargs."""
+    """Return every variant of a contract that `keep` wants; all take the same kernargs."""
     placed = kernargs(args)
     axes = {**contract.dtypes, **{axis.name: axis.values for axis in contract.axes}}
     made = [
@@ -103,7 +103,8 @@ def variants(
 
 
 def planner(made: records.Op | str, args: str = "", **fields: Any) -> Planner:
-    """The planner of a contract, or of the text of one with these fields, with all variants that `keep` wants."""
+    """Return the planner of a contract, or of the text of one with these fields, with all variants that `keep`
+    wants."""
     bundle = fields.pop("bundle", "")
     keep = {"keep": fields.pop("keep")} if "keep" in fields else {}
     if isinstance(made, str):
@@ -117,13 +118,13 @@ def layout(
     *shape: int, dtype: str = "float32", strides: tuple[int, ...] | None = None, aligned: bool = True,
     device: tuple[str, int] = HERE,
 ) -> Layout:  # fmt: skip
-    """A layout that nothing lies in; packed unless strides (in elements) are given."""
+    """Return a layout at no memory; packed unless strides (in elements) are given."""
     order = contiguous_order(len(shape), ())
     return make_layout(device, dtype, shape, packed_strides(shape, order) if strides is None else strides, aligned)
 
 
 def normal(*shape: int, dtype: str = "float32") -> np.ndarray:
-    """Normally distributed numbers, the same for the same shape."""
+    """Return normally distributed numbers, the same for the same shape."""
     return np.random.default_rng(sum(shape)).standard_normal(shape).astype(dtype)
 
 
@@ -137,7 +138,7 @@ def decide(planned: Planner, /, **arguments: Any) -> Decision:
 
 
 def refused(words: str, planned: Planner, kind: type[Exception] = ArgumentError, /, **arguments: Any) -> None:
-    """Hold a call to being refused, with these words."""
+    """Assert that a call is refused with these words."""
     with pytest.raises(kind) as raised:
         decide(planned, **arguments)
     assert words in str(raised.value), str(raised.value)

@@ -1,4 +1,4 @@
-"""Tests of all GPU drivers, as functions of a driver with at least one device.
+"""Tests for all GPU drivers, as functions of a driver with at least one device.
 
 They run on real GPUs (`test_gpu.py`) and with the double of libamdhip64 (`test_hip.py`). `launch_contract` has the
 tests of launches.
@@ -20,7 +20,7 @@ MANY = 3 << 18  # bytes; not a power of two
 
 
 def large(driver: GpuDriver) -> int:
-    """Bytes that a GPU is busy with for a while: 256 MiB, and little where there is little."""
+    """Return bytes that keep a GPU busy for a while: 256 MiB, and little where there is little."""
     return min(256 << 20, driver.properties(0).memory_bytes >> 8)
 
 
@@ -106,7 +106,7 @@ def copies_and_fills_are_exact(driver: GpuDriver) -> None:
 
 
 def host_memory_may_be_reused_after_a_copy(driver: GpuDriver) -> None:
-    """Also page-locked memory, from which the device copies by itself."""
+    """This includes page-locked memory, from which the device copies by itself."""
     nbytes = large(driver) // 4
     allocate_host = {"hip": "hipHostMalloc", "cuda": "cuMemHostAlloc"}[driver.name]
     free_host = {"hip": "hipHostFree", "cuda": "cuMemFreeHost"}[driver.name]
@@ -218,7 +218,7 @@ def a_stream_is_of_use_after_a_capture_that_failed(driver: GpuDriver) -> None:
 
 
 def memory_can_be_had_during_any_capture(driver: GpuDriver) -> None:
-    """Its own capture, and the strict one that another library, in this or another thread, may have begun."""
+    """Captures are the driver's own, and a strict one that another library may have begun in this or another thread."""
     relaxed = driver.relaxed_capture
     strict = type(relaxed)(0)
 

@@ -17,5 +17,5 @@ _FLOAT8 = {
 
 
 def eight_bits(bundle: Bundle, kind: str) -> np.dtype:
-    """The dtype of a kind, which is int8, e4m3 or e5m2: of float8 the one that the architecture has."""
+    """Return the dtype of a kind, which is int8, e4m3 or e5m2; for float8, the one that the architecture has."""
     return INT8 if kind == "int8" else np.dtype(_FLOAT8[ARCHITECTURES[bundle.device.arch].fp8][kind])

@@ -1,4 +1,4 @@
-"""Launches carried out by the emulator, over the double of libamdhip64: the very code object, from the very kernargs.
+"""Execute launches of the double of libamdhip64 on the emulator, with the same code object and kernargs.
 
 The emulator sees the double's allocations at their own addresses, and nothing else of the process. AMD's library has an
 emulated GPU, so over it launches are only recorded.
@@ -47,7 +47,7 @@ class EmulatedLaunches:
 
 
 def as_hip_copies(kernargs: bytes, metadata: Any) -> bytes:
-    """The arguments as a kernel gets them: HIP copies them one by one, and what lies between them is garbage."""
+    """Return the arguments as a kernel gets them: HIP copies them one by one, and what lies between them is garbage."""
     copied = bytearray(b"\x55" * len(kernargs))
     for arg in metadata.args:
         place = slice(arg.offset, min(arg.offset + arg.size, len(kernargs)))

@@ -1,4 +1,4 @@
-"""File systems of fsspec whose places are out of order, each by the protocol that it is registered under."""
+"""Failing file systems for fsspec, each registered under its own protocol."""
 
 from __future__ import annotations
 
@@ -73,6 +73,6 @@ class Crashing(_Faulty):
 
 
 def register() -> None:
-    """Have fsspec know them in this process, and in those that are forked off it."""
+    """Make fsspec know them in this process, and in those that are forked off it."""
     for kind in (Hanging, Unreachable, Denying, Full, Crashing):
         fsspec.register_implementation(kind.protocol, kind, clobber=True)

@@ -1,4 +1,4 @@
-"""Bundles changed as a forger would: with an index whose hashes and id fit."""
+"""Change bundles as a forger would: with matching hashes and id in the index."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from tests.support.index_trees import folded, unfolded
 
 
 def edit_index(folder: str | Path, edit: Callable[[dict[str, Any]], None]) -> None:
-    """Change a bundle's index, `unfolded`, and give it the id that it then has, in what is generated from it too."""
+    """Change a bundle's index, `unfolded`, and write its new id to it and to the files generated from it."""
     path = Path(folder) / "bundle.json"
     index = unfolded(json.loads(path.read_text()))
     old = index["id"]
@@ -30,7 +30,7 @@ def edit_index(folder: str | Path, edit: Callable[[dict[str, Any]], None]) -> No
 
 
 def adopt_files(folder: str | Path) -> None:
-    """Make the index describe each code object and vector file as it is now; code objects get their names by it."""
+    """Make the index describe each code object and vector file as it is now; code objects are renamed to fit."""
 
     def edit(index: dict[str, Any]) -> None:
         for blob in (*index["blobs"].values(), *(case["vectors"] for case in index.get("selftest", ()))):
@@ -44,7 +44,7 @@ def adopt_files(folder: str | Path) -> None:
 
 
 def vectors_of(folder: Path, case: str) -> Path:
-    """The vector file of a selftest case."""
+    """Return the vector file of a selftest case."""
     return folder / next(item for item in read_index(folder).selftest if item.name == case).vectors.file
 
 

@@ -14,7 +14,7 @@ FEW, MANY = 50, 1000
 
 
 def fuzz(*strategies: st.SearchStrategy[Any]) -> Callable[[Callable[..., None]], Callable[..., None]]:
-    """A test of a check whose last arguments are drawn, the others being fixtures."""
+    """Make a test of a check whose last arguments are drawn, and the others fixtures."""
 
     def decorate(check: Callable[..., None]) -> Callable[..., None]:
         parameters = list(inspect.signature(check).parameters.values())

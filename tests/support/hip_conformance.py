@@ -1,9 +1,9 @@
-"""Answers of libamdhip64, above all to calls that are wrong: facts that hold of AMD's library and of its double.
+"""Facts about libamdhip64, mainly about wrong calls, which hold for AMD's library and its double.
 
-A fact makes calls and says what each gives: a status, by its name without "hipError", and what it writes. Where HIP
-6.4.3 and 7.2.4 differ, it says both; the double is like 7.2.4. Some mistakes AMD's library lets pass, and the double
-refuses them, so that a test sees them: that is said as well. What crashes AMD's library (a stream that never was, say)
-is no fact.
+A fact makes calls and lists the expected results: the status, by its name without "hipError", and written values. If
+HIP 6.4.3 and 7.2.4 differ, it has both; the double behaves like 7.2.4. The double refuses some mistakes that AMD's
+library accepts, so that tests detect them; facts list these too. Calls that crash AMD's library, such as using a handle
+that never was a stream, are left out.
 """
 
 from __future__ import annotations
@@ -39,18 +39,18 @@ class Hip:
         self._is_double = hasattr(library, "hip_double_calls")
 
     def call(self, name: str, *arguments: object) -> str:
-        """Make a call; its status."""
+        """Make a call; return its status."""
         self.called.add(name)
         given = (ctypes.byref(x) if isinstance(x, ctypes._SimpleCData | ctypes.Array) else _as_c(x) for x in arguments)
         return self.name_of(getattr(self._library, name)(*given))
 
     def gives(self, status: str, name: str, *arguments: object, old: str = "", double: str = "") -> None:
-        """Hold a call to a status. old: that of 6.4.3, double: that of the double, where these are others."""
+        """Assert the status of a call. old: that of 6.4.3, double: that of the double, where these are others."""
         shown = ", ".join(hex(x) if isinstance(x, int) else type(x).__name__ for x in arguments)
         self.same(f"{name}({shown})", self.call(name, *arguments), status, old, double)
 
     def same(self, what: str, found: object, expected: object, old: object = "", double: object = "") -> None:
-        """Hold a value to what it is to be."""
+        """Assert that a value is as expected."""
         if self._is_double:
             expected = expected if double == "" else double
         elif self._is_old:
@@ -142,7 +142,7 @@ def devices(hip: Hip) -> None:
 
 
 def the_last_error(hip: Hip) -> None:
-    """It is of any call of the thread and told once. In 6.4.3 a call that succeeds clears it."""
+    """The last error is that of any call of the thread and is told once. In 6.4.3 a call that succeeds clears it."""
     value = Cell()
     hip.call("hipGetLastError")
     hip.gives("Success", "hipGetLastError")
@@ -196,7 +196,8 @@ def memory_of_the_host(hip: Hip) -> None:
 
 
 def memory_freed_wrongly(hip: Hip) -> None:
-    """HIP frees what an address lies in, by either call; the double wants the address and the call that are right."""
+    """HIP frees the allocation that an address lies in, by either call; the double wants the exact address and the
+    right call."""
     for name, address in (
         ("hipFree", hip.memory() + 256),
         ("hipHostFree", hip.makes("hipHostMalloc", 4096, 0) + 64),
@@ -547,7 +548,8 @@ def _captured(
     hip: Hip, mode: int, flags: int, expected: tuple[str, str], name: str, *arguments: object,
     double: tuple[str, str] = ("", ""),
 ) -> None:  # fmt: skip
-    """Hold a call during a capture, and the capture's end, to two statuses; "stream" stands for what is captured."""
+    """Assert the statuses of a call during a capture, and of the capture's end; "stream" stands for what is
+    captured."""
     stream, graph, kept = hip.stream(flags), Cell(), len(hip.differences)
     hip.gives("Success", "hipStreamBeginCapture", stream, mode)
     hip.gives(expected[0], name, *(stream if x == "stream" else x for x in arguments), double=double[0])
@@ -574,7 +576,7 @@ def calls_in_a_capture(hip: Hip) -> None:
 
 
 def the_default_stream_in_a_capture(hip: Hip) -> None:
-    """It waits for blocking streams, so CUDA and the double do not let it be used while one of these is captured."""
+    """It waits for blocking streams, so CUDA and the double refuse it while one of these is captured."""
     device, event = hip.memory(), hip.event()
     for name, *arguments in (
         ("hipMemsetD8Async", device, 0, 16, 0), ("hipStreamSynchronize", 0), ("hipStreamQuery", 0),

@@ -83,7 +83,7 @@ end:
 
 
 def scale_code(arch: str) -> bytes:
-    """`scale(float *out, const float *in, float factor, unsigned n)` in workgroups of 128."""
+    """Return code of `scale(float *out, const float *in, float factor, unsigned n)` in workgroups of 128."""
     return compiled(_SCALE, arch)
 
 
@@ -94,13 +94,13 @@ def places_code(arch: str) -> bytes:
 
 
 def spill_code(arch: str) -> bytes:
-    """`spill(int *out)`: out[i] = (i % 64) * i, by way of an array in scratch."""
+    """Return code of `spill(int *out)`: out[i] = (i % 64) * i, by way of an array in scratch."""
     return compiled(_SPILL, arch)
 
 
 @cache
 def compiled(ir: str, arch: str) -> bytes:
-    """The code object of LLVM IR."""
+    """Return the code object of LLVM IR."""
     compiler = pytest.importorskip("triton.compiler", reason="compiling a kernel for HIP needs the extra `build`")
     from triton.backends.compiler import Language
 

@@ -1,6 +1,6 @@
-"""The tree of `bundle.json` as one would edit it: each variant with all of its fields by name, code objects by key.
+"""The tree of `bundle.json` in a form that is easy to edit: all fields of variants by name, and code objects by key.
 
-Nothing is checked on the way, so that what a forger writes arrives at the reader.
+Nothing is checked, so that forged values reach the reader.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ _DEFAULTS = {"global_scratch": {}, "profile_scratch": {}, "cooperative": False, 
 
 
 def unfolded(tree: Tree) -> Tree:
-    """The tree of a file with `variants` and `blobs` as in `Index`, and without tables."""
+    """Return the tree of a file with `variants` and `blobs` as in `Index`, and without tables."""
     suffix = BACKENDS[tree["target"]["backend"]].code_suffix
     code = [_named(CodeObject, row) for row in tree["code"]]
     keys = [row["sha256"][:HASH_LENGTH] for row in code]
@@ -51,7 +51,8 @@ def unfolded(tree: Tree) -> Tree:
 
 
 def folded(tree: Tree) -> Tree:
-    """The tree of a file that says what an unfolded one does. Fields that no record has come last in their list."""
+    """Return the tree of a file that says what an unfolded one does. Fields that no record has come last in their
+    list."""
     rest = {name: value for name, value in tree.items() if name not in ("variants", "blobs")}
     kernargs, layouts, kernels = _Table(), _Table(), _Table()
     keys = list(tree["blobs"])
@@ -71,7 +72,7 @@ def folded(tree: Tree) -> Tree:
 
 
 class _Table:
-    """Rows, each there once."""
+    """A table of rows, each stored once."""
 
     def __init__(self) -> None:
         self.rows: list[Any] = []

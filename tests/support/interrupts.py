@@ -1,4 +1,4 @@
-"""Interrupts at each place of a run where Python lets one in: the start of a function, after a call, in a loop."""
+"""Interrupt a run at each point where Python allows it: the start of a function, after a call, in a loop."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ _LETS_IN = frozenset({"RESUME", "CALL", "CALL_KW", "CALL_FUNCTION_EX", "JUMP_BAC
 
 
 class Interrupted(KeyboardInterrupt):
-    """An interrupt of a test's."""
+    """An interrupt raised by a test."""
 
 
 class _Interrupter:

@@ -1,4 +1,4 @@
-"""Compiles variants of the shipped manifests for targets that need not be present, and reads what came out."""
+"""Compile variants of the shipped manifests for targets without a device, and read the code objects."""
 
 from __future__ import annotations
 
@@ -25,13 +25,14 @@ def planned(arch: str, manifest: str) -> Any:
 
 
 def config_of(arch: str, manifest: str, variant: Any) -> str:
-    """The name of a variant's config."""
+    """Return the name of a variant's config."""
     op = next(op for op in planned(arch, manifest).ops if op.name == variant.spec.op)
     return op.launches[variant.spec.launch].configs[variant.spec.config].name
 
 
 def variants(arch: str, manifest: str, op: str = "", **wanted: Any) -> list[Any]:
-    """The variants, of an op or of all, whose point (with `aligned`, `config` and `kernel`) has the wanted values."""
+    """Return the variants, of an op or of all, whose point (with `aligned`, `config` and `kernel`) has the wanted
+    values."""
     found = []
     for variant in planned(arch, manifest).variants:
         own = {"aligned": variant.spec.aligned, "kernel": variant.job.function}
@@ -71,14 +72,15 @@ def _compiled(job: Any) -> Any:
 
 
 def resource(compiled: Any, field: str) -> int:
-    """A field of a code object's metadata, e.g. `vgpr_spill_count`."""
+    """Return a field of a code object's metadata, e.g. `vgpr_spill_count`."""
     match = re.search(rf"\.{field}:\s+(\d+)", compiled.asm["amdgcn"])
     assert match is not None, field
     return int(match[1])
 
 
 def check_resources(compiled: Any, scalar: bool = True) -> None:
-    """No spills and no scratch; `scalar`: nor scalar registers spilled to vector registers. LDS as gfx942 has it."""
+    """Assert that there are no spills and no scratch. `scalar`: nor scalar registers spilled to vector ones. LDS as
+    gfx942 has it."""
     assert resource(compiled, "vgpr_spill_count") == 0
     assert resource(compiled, "private_segment_fixed_size") == 0
     assert resource(compiled, "sgpr_spill_count") == 0 or not scalar
@@ -86,12 +88,12 @@ def check_resources(compiled: Any, scalar: bool = True) -> None:
 
 
 def instructions(compiled: Any) -> list[str]:
-    """The mnemonics of a kernel, in the order of its code."""
+    """Return the mnemonics of a kernel, in the order of its code."""
     return [found.mnemonic for found in _read(compiled)]
 
 
 def loops(compiled: Any, mnemonic: str = "") -> list[list[str]]:
-    """The mnemonics of each loop (from where a branch leads back to, up to the branch) that has `mnemonic…`."""
+    """Return the mnemonics of each loop that has `mnemonic…`, from the branch's target to the branch."""
     bodies = [[found.mnemonic for found in body] for body in loops_of(_read(compiled))]
     return [body for body in bodies if any(name.startswith(mnemonic) for name in body)]
 
@@ -104,5 +106,5 @@ _instructions = cache(read_instructions)
 
 
 def loads_of(body: list[str]) -> list[str]:
-    """The loads from memory among mnemonics."""
+    """Return the loads from memory among mnemonics."""
     return [name for name in body if load_bits(name)]

@@ -1,4 +1,4 @@
-"""Tests of the launches of all GPU drivers, as functions of a driver and a code object, as in `driver_contract`.
+"""Tests for launches of all GPU drivers, as functions of a driver and a code object, like `driver_contract`.
 
 The code object has the kernel `scale(float *out, const float *in, float factor, unsigned n)`: out[i] = in[i] * factor
 where i < n, in workgroups of 128.
@@ -47,7 +47,7 @@ def a_launch_computes(driver: GpuDriver, image: bytes) -> None:
 
 
 def kernargs_are_copied_by_run(driver: GpuDriver, image: bytes) -> None:
-    """Many launches at once, each with kernargs that the next one overwrites."""
+    """Many launches are made at once, and each overwrites the kernargs of the one before."""
     count = 500
     with allocated(driver, 4) as source, allocated(driver, 4 * count) as out:
         to_device(driver, source, np.ones(1, np.float32))
@@ -112,7 +112,7 @@ def threads_launch_side_by_side(driver: GpuDriver, image: bytes) -> None:
 
 
 def a_launch_goes_to_its_own_device(driver: GpuDriver, image: bytes) -> None:
-    """Whichever device is current; checked where there are two."""
+    """The other device is made current, where there are two."""
     for device in (1, 0) if driver.device_count() > 1 else ():
         function, out = loaded(driver, image, device=device), driver.allocate(device, 8, 0)
         driver.copy_to_device(device, out, VALUES[1:].ctypes.data, 8, 0)

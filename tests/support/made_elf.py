@@ -1,4 +1,4 @@
-"""ELF images made by hand, as a forger would: any headers over any bytes."""
+"""Make ELF images as a forger would, with any headers over any bytes."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ class MadeElf:
         self.segments: list[tuple[int, ...]] = []
 
     def put(self, content: bytes) -> int:
-        """Add bytes; returns their offset."""
+        """Add bytes; return their offset."""
         self.content += bytes(-len(self.content) % 8)
         self.content += content
         return len(self.content) - len(content)
@@ -35,7 +35,7 @@ class MadeElf:
         return len(self.names) - len(text.encode()) - 1
 
     def section(self, name: str | int, kind: int, offset: int, size: int, link: int = 0) -> int:
-        """Add a section over bytes that are there; returns its number."""
+        """Add a section over bytes that are there; return its number."""
         at = name if isinstance(name, int) else self.name(name)
         self.sections.append((at, kind, 0, offset, offset, size, link, 0, 1, 0))
         return len(self.sections) - 1
@@ -44,7 +44,7 @@ class MadeElf:
         return self.section(name, kind, self.put(content), len(content), link)
 
     def symbols(self, table: Iterable[tuple[int, int, int, int, int]], strings: bytes) -> None:
-        """The symbol table, of (name's offset, type and other, section, value, size)."""
+        """Add the symbol table, of (name's offset, type and other, section, value, size)."""
         link = self.filled(".strtab", STRTAB, strings)
         packed = b"".join(_SYMBOL.pack(name, kind & 0xFF, kind >> 8, *rest) for name, kind, *rest in table)
         self.filled(".symtab", SYMTAB, packed, link)
@@ -67,13 +67,13 @@ class MadeElf:
 
 
 def metadata_note(metadata: Any) -> bytes:
-    """The note that has a code object's metadata."""
+    """Return the note that has a code object's metadata."""
     content = metadata if isinstance(metadata, bytes) else msgspec.msgpack.encode(metadata)
     return struct.pack("<III", 7, len(content), 32) + b"AMDGPU\0\0" + content + bytes(-len(content) % 4)
 
 
 def hsaco(*kernels: Mapping[str, Any], note: bytes | None = None) -> bytes:
-    """A code object with the metadata of kernels, a descriptor and a few bytes of code for each."""
+    """Return a code object with the metadata of kernels, a descriptor and a few bytes of code for each."""
     elf, strings, table = MadeElf(), bytearray(b"\0"), []
     code = elf.filled(".rodata", 1, bytes(64) * max(1, len(kernels)))
     start = elf.sections[code][4]

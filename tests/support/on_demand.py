@@ -1,4 +1,4 @@
-"""Bundles of the shipped manifests whose variants are compiled as calls need them: a test pays for what it runs."""
+"""Bundles of the shipped manifests whose variants are compiled only when calls need them."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ class BundleOnDemand(Bundle):
         return PlannerOnDemand(super()._planner(name), self.compiled)
 
     def compiled(self, stub: records.Variant) -> records.Variant:
-        """A variant of the index, and what its code tells."""
+        """Return a variant of the index, and what its code tells."""
         key = key_of(stub)
         if key not in self._compiled:
             planned = self._planned[key]
@@ -91,7 +91,7 @@ class PlannerOnDemand(Planner):
 
 
 def index_of(planned: PlannedBundle) -> records.Index:
-    """The index of a bundle whose variants are not compiled."""
+    """Return the index of a bundle whose variants are not compiled."""
     target = planned.target
     return records.Index(
         FORMAT_VERSION, OLDEST_FORMAT, "0" * 64, planned.manifest.spec.bundle,
@@ -101,7 +101,7 @@ def index_of(planned: PlannedBundle) -> records.Index:
 
 
 def stub_of(variant: PlannedVariant, target: Target) -> records.Variant:
-    """The index's record of a variant, without what only its code tells."""
+    """Return the index's record of a variant, without what only its code tells."""
     spec = variant.spec
     return records.Variant(spec.op, spec.launch, dict(spec.point), spec.aligned, spec.config, "", "",
                        make_kernargs(variant), 0, 0, 1, target.warp_size, records.Resources(), {}, "")  # fmt: skip

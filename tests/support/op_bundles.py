@@ -28,9 +28,9 @@ class OpBundles:
     _opened: dict[tuple[str, bool], Bundle] = field(default_factory=dict)
 
     def open(self, manifest: str, filters: str = "", check_contents: bool = False) -> Bundle:
-        """A bundle of a shipped manifest; on a GPU the whole of it.
+        """Open a bundle of a shipped manifest; on a GPU the whole of it.
 
-        filters: as for `--filter`; those that the tests need, for the matrix of a large manifest takes long to plan.
+        filters: as for `--filter`; those that the tests need, since planning a large manifest's matrix takes long.
         check_contents: as for `open_bundle`.
         """
         if self.on == "gpu":
@@ -40,7 +40,7 @@ class OpBundles:
         return on_demand_on(self.device, manifest, filters, check_contents)
 
     def with_vectors(self, manifest: str, filters: str = "") -> Bundle:
-        """As `open`, with selftest vectors: what `aotbuild MANIFEST --filter FILTERS` writes."""
+        """Open with selftest vectors what `aotbuild MANIFEST --filter FILTERS` writes."""
         if self.on == "gpu":
             return self._on_gpu(manifest, False)
         from tests.support.emulation.bundling import built

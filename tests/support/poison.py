@@ -1,4 +1,4 @@
-"""Arrays on a device with poison around them: what reads or writes past their ends gives itself away."""
+"""Arrays on a device surrounded by poison, which exposes reads and writes past their ends."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from aot_runtime import Bundle, DeviceArray
 
 
 def poisoned(bundle: Bundle, host: np.ndarray, margin: int = 16) -> DeviceArray:
-    """`host` on the device with NaN, 127 or True around it, and a view of it.
+    """Return a view with `host` on the device, in NaN, 127 or True.
 
     margin: elements behind each row; a multiple of 16 keeps rows aligned.
     """

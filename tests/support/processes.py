@@ -9,12 +9,12 @@ from pathlib import Path
 
 
 def children(pid: int) -> list[int]:
-    """The processes that a process started."""
+    """Return the processes that a process started."""
     return _by_parent().get(pid, [])
 
 
 def descendants(pid: int) -> list[int]:
-    """The processes that a process started, and those that these started."""
+    """Return the processes that a process started, and those that these started."""
     by_parent = _by_parent()
     found = level = by_parent.get(pid, [])
     while level:
@@ -31,7 +31,7 @@ def command_line(pid: int) -> list[str]:
 
 
 def gone(pid: int) -> bool:
-    """A process has ended, whether or not its parent has waited for it."""
+    """Tell whether a process has ended, whether or not its parent has waited for it."""
     return _status(pid)[0] in "ZX"
 
 
@@ -54,7 +54,7 @@ def _by_parent() -> dict[int, list[int]]:
 
 
 def _status(pid: int) -> tuple[str, str]:
-    """(state, parent) of a process."""
+    """Return (state, parent) of a process."""
     try:
         state, parent, *_ = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
     except OSError:  # it may end at any moment

@@ -21,7 +21,7 @@ class Exported:
 
 
 class Versioned(Exported):
-    """As `Exported`, since DLPack 1."""
+    """An array of a library since DLPack 1, over a device array's memory."""
 
     def __dlpack__(self, stream: int | None = None, max_version: Any = None, **arguments: Any) -> Any:
         return self.array.__dlpack__(stream=stream, max_version=max_version, **arguments)

@@ -1,8 +1,8 @@
-"""Launches carried out by numpy references, over the double of libamdhip64, whose device memory is host memory.
+"""Execute launches of the double of libamdhip64 with numpy references. Its device memory is host memory.
 
-A launch is taken apart with what the code object itself says (its metadata's argument offsets) and what the index
-says (the order of the kernargs); both must agree, and the grid, block and LDS must be those of the variant. Over AMD's
-library, whose emulated GPU executes them, launches are only taken apart.
+A launch is decoded with the code object's metadata (argument offsets) and the index (order of kernargs). Both must
+agree, and grid, block and LDS must be the variant's. Over AMD's library, whose emulated GPU executes launches, they are
+only decoded.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ from tests.support.hip_double.double import Double, Launch
 
 
 def open_over_double(path: Path, device: str = "hip:0") -> tuple[Bundle, ReferenceLaunches]:
-    """A bundle, and the record of its launches."""
+    """Open a bundle over the double, and check and record its launches."""
     return open_bundle(path, device), ReferenceLaunches(path, Double())
 
 
@@ -55,7 +55,7 @@ class ReferenceLaunches:
 
     @property
     def count(self) -> int:
-        """Launches that the library was asked for, failed ones included."""
+        """Count the launches that the library was asked for, failed ones included."""
         return self.double.calls("hipModuleLaunchKernel")
 
     @property
@@ -144,7 +144,7 @@ class ReferenceLaunches:
         state += x
 
     def count_values(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
-        """Adds to what is there, as atomics do."""
+        """Add to what is there, as atomics do."""
         x, counts = (device_view(a[name], "int32", (a[size],), (1,)) for name, size in (("x", "n"), ("counts", "bins")))
         inside = (x >= 0) & (x < a["bins"])
         np.add.at(counts, x[inside], 1)
@@ -174,7 +174,7 @@ def _metadata(image: bytes, kernel: str) -> KernelMetadata:
 
 
 def _unpack(variant: Variant, launch: Launch) -> dict[str, float]:
-    """Kernarg name → value, every field where the code object's metadata says that it is."""
+    """Return kernarg name → value, every field where the code object's metadata says that it is."""
     metadata = _metadata(launch.image, launch.kernel)
     assert launch.block == (metadata.max_workgroup_size, 1, 1)
     assert launch.lds_bytes == variant.lds_bytes
@@ -191,7 +191,7 @@ def _unpack(variant: Variant, launch: Launch) -> dict[str, float]:
 
 
 def device_view(address: float, dtype: str, shape: tuple[int, ...], strides: tuple[int, ...]) -> np.ndarray:
-    """A numpy view of the double's device memory; strides in elements."""
+    """Return a numpy view of the double's device memory; strides in elements."""
     kind = numpy_dtype(dtype)
     if 0 in shape:
         return np.empty(shape, kind)

@@ -34,19 +34,19 @@ class S3Server:
 
     @property
     def files(self) -> Any:
-        """The file system of fsspec, with a client of its own."""
+        """Return the file system of fsspec, with a client of its own."""
         import s3fs
 
         return s3fs.S3FileSystem(endpoint_url=self.endpoint, key="test", secret="test", skip_instance_cache=True)
 
     def requests(self, method: str) -> list[str]:
-        """The paths of all requests by a method for entries of a cache, so far."""
+        """Return the paths of all requests by a method for entries of a cache, so far."""
         return re.findall(rf'"{method} (/team/\S+/[0-9a-f]{{64}}) HTTP', self.log.read_text())
 
 
 @contextmanager
 def s3_server(folder: Path, **environment: str) -> Iterator[S3Server]:
-    """A server whose log is in a folder. environment: of its process."""
+    """Start a server whose log is in a folder. environment: of its process."""
     log = folder / "server.log"
     with log.open("w") as file:
         process = subprocess.Popen(
@@ -66,7 +66,7 @@ def s3_server(folder: Path, **environment: str) -> Iterator[S3Server]:
 
 
 def point_to(endpoint: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Have clients of this process, and of those that it starts, speak to a server of S3."""
+    """Make clients of this process, and of those that it starts, speak to a server of S3."""
     for name, value in {
         "AWS_ENDPOINT_URL": endpoint,
         "AWS_ACCESS_KEY_ID": "test",

@@ -137,7 +137,7 @@ def _swap_variants() -> list[records.Variant]:
 
 
 def sample_index(arch: str = "gfx942", backend: str = "hip") -> records.Index:
-    """The index, with its id as a bundle's writer fills it in."""
+    """Return the index, with its id as a bundle's writer fills it in."""
     blobs = {
         key: records.Blob(f"{records.CODE_FOLDER}/{key}.hsaco", size, digit * 64)
         for key, size, digit in (("aaaaaaaaaaaaaaaa", 9000, "a"), ("bbbbbbbbbbbbbbbb", 12000, "b"))

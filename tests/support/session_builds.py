@@ -1,7 +1,7 @@
-"""Bundles that are built once for all workers of a test session, out of a cache of compiled variants that is kept.
+"""Bundles built once for all workers of a test session, with a persistent cache of compiled variants.
 
-An entry of the cache has the hash of the kernel, the compiler and the options, and its folder that of the builder's own
-code: what an earlier session compiled is what this one would.
+Keys of the cache hash the kernel, the compiler and the options, and its folder's name hashes the builder's code. So
+entries of earlier sessions are still valid.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ ROOT = Path(__file__).parents[2]
 
 
 def session_folder(factory: pytest.TempPathFactory) -> Path:
-    """A folder that all workers of a session share."""
+    """Return a folder that all workers of a session share."""
     base = factory.getbasetemp()
     folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "builds"
     folder.mkdir(exist_ok=True)
@@ -29,7 +29,7 @@ def session_folder(factory: pytest.TempPathFactory) -> Path:
 
 
 def session_cache() -> Path:
-    """The cache of compiled variants that sessions share, those with the same builder."""
+    """Return the cache of compiled variants that sessions with the same builder share."""
     from aot.cache.layered_cache import default_cache_dir
 
     caches = os.environ.get("AOTBUILD_TEST_CACHE") or default_cache_dir().with_name("aotbuild-tests")
@@ -43,7 +43,7 @@ def _builder() -> str:
 
 
 def build_here(command: Sequence[str]) -> Result:
-    """`aotbuild` with these words, in this process: to start a worker takes longer than to compile a few kernels."""
+    """Run `aotbuild` with these words in this process: to start a worker takes longer than to compile a few kernels."""
     from aot.cli import main
 
     with mock.patch("aot.build.WarmPool", lambda workers, timeout: ThreadPoolExecutor(1)):
@@ -53,9 +53,9 @@ def build_here(command: Sequence[str]) -> Result:
 def build_once(
     factory: pytest.TempPathFactory, manifest: str | Path, filters: str | Mapping[str, str] = "", *archs: str
 ) -> Path:
-    """The folder with the bundles of a manifest, by a path below the project's root. Read only.
+    """Return the folder with the bundles of a manifest, by a path below the project's root.
 
-    filters: as for `--filter`; or that of each architecture. archs: gfx942 by default.
+    Read only. filters: as for `--filter`; or that of each architecture. archs: gfx942 by default.
     """
     pytest.importorskip("triton", reason="building bundles needs the extra `build`")
     from filelock import FileLock

@@ -1,4 +1,4 @@
-"""Signature files changed as a forger would, or as a signer who signs other things, too."""
+"""Change signature files as a forger would, or as a signer who also signs other things."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ WHEN = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 
 
 def refused(folder: Path, policy: TrustPolicy, reason: str, monkeypatch: pytest.MonkeyPatch) -> str:
-    """Assert that a bundle is refused for a reason, and that its index was not decoded; returns the message."""
+    """Assert that a bundle is refused for a reason, and that its index was not decoded; return the message."""
     with monkeypatch.context() as patch:
         patch.setattr(checking, "decode_checked", lambda *_: pytest.fail("the index was decoded"))
         with pytest.raises(TrustError) as raised:
@@ -36,7 +36,7 @@ def refused(folder: Path, policy: TrustPolicy, reason: str, monkeypatch: pytest.
 
 
 def mutated(content: bytes, rng: random.Random) -> bytes:
-    """A signature file with some bytes flipped, taken out, put in or repeated."""
+    """Return a signature file with some bytes flipped, taken out, put in or repeated."""
     data = bytearray(content)
     for _ in range(rng.choice((1, 1, 2, 5))):
         start, length = rng.randrange(len(data)), rng.randrange(1, 200)

@@ -1,6 +1,6 @@
-"""A sigstore instance of a test's own, with no network: its authority, its two logs, and what it says of a signature.
+"""A sigstore instance for tests, without a network: its authority, its two logs, and its bundles for signatures.
 
-Each part can be made wrong by the test, as it would be by a thief, by another instance or by a clock.
+Tests can falsify each part, as a thief, another instance or a wrong clock would.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ def _canonical(value: Any) -> bytes:
 
 @dataclass(frozen=True)
 class Instance:
-    """Fulcio with its log of certificates, and Rekor."""
+    """An instance of Fulcio with its log of certificates, and of Rekor."""
 
     authority_key: ec.EllipticCurvePrivateKey = field(default_factory=new_key)
     certificates_key: ec.EllipticCurvePrivateKey = field(default_factory=new_key)
@@ -174,7 +174,7 @@ class Instance:
         payload_type: str = PAYLOAD_TYPE,
         **certificate: Any,
     ) -> dict[str, Any]:
-        """A sigstore file: a statement signed by whom `certificate` says, see the method of that name."""
+        """Return a sigstore file: a statement signed by whom `certificate` says, see the method of that name."""
         key = new_key()
         made = self.certificate(key.public_key(), **certificate)
         signature = _sign(key, signed_bytes(payload_type, payload))

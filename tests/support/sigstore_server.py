@@ -1,4 +1,4 @@
-"""A sigstore instance that answers by HTTP, as the public one does, and a token that it takes."""
+"""A sigstore instance for tests over HTTP, like the public one, with a token that it accepts."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ class _Handler(BaseHTTPRequestHandler):
 
 @contextmanager
 def serve(instance: Instance, status: int = 200) -> Iterator[dict[str, Any]]:
-    """Answer while the block runs; what clients are configured by."""
+    """Answer while the block runs; yield what configures clients."""
     handler = type("Handler", (_Handler,), {"instance": instance, "status": status})
     with ThreadingHTTPServer(("127.0.0.1", 0), handler) as server:
         thread = Thread(target=server.serve_forever, args=(0.02,), daemon=True)

@@ -1,4 +1,4 @@
-"""The source files of the packages in a checkout. Builds of wheels leave copies beside them, in `build`."""
+"""List the source files of the packages in a checkout, without the copies that wheel builds leave in `build`."""
 
 from __future__ import annotations
 

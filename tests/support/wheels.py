@@ -1,4 +1,4 @@
-"""Wheels of bundles, put where Python looks for packages, as pip puts them there."""
+"""Install wheels of bundles as pip does."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ class Site:
         patch.syspath_prepend(folder)
 
     def install(self, *bundles: Path, name: str | None = None, version: str | None = None) -> Path:
-        """Make a wheel and install it; returns the wheel."""
+        """Make a wheel and install it; return the wheel."""
         wheel = make_wheel(bundles, self.folder.parent / "wheels", WheelOptions(name, version))
         with zipfile.ZipFile(wheel) as file:
             file.extractall(self.folder)

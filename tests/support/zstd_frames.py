@@ -12,7 +12,7 @@ BLOCK = 128 << 10
 
 
 def need_zstd() -> None:
-    """Leave a test out where the library is missing."""
+    """Skip a test where the library is missing."""
     pytest.importorskip(LIBRARY, reason="compressing needs the extra `zstd`")
 
 

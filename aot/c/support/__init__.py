@@ -1,4 +1,4 @@
-"""The support code of generated C, and how a file of it is read."""
+"""The support code of the generated C, and its reader."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ _INCLUDE = '#include "'
 
 
 def support_text(name: str) -> str:
-    """A file of the support code, with what it includes in place of the line that includes it."""
+    """Return a file of the support code with its includes expanded."""
     if name in INCLUDES:
         return INCLUDES[name]()
     lines = Path(__file__).with_name(name).read_text(encoding="utf-8").splitlines()
@@ -19,6 +19,6 @@ def support_text(name: str) -> str:
 
 
 def types_text() -> str:
-    """`types.h`, with the hash of its text as the version that programs are held to."""
+    """Return `types.h` with the hash of its text as the version, which is compared when a bundle is opened."""
     text = support_text("types.h")
     return text.replace("$VERSION", f"0x{hashlib.sha256(text.encode()).hexdigest()[:8]}")

@@ -55,7 +55,7 @@ static void aot_device_leave(const aot_opened *b, uintptr_t before)
     if ((int)before != b->device) (void)aot_driver.hipSetDevice((int)before);
 }
 
-/* The architecture of a device, and how many compute units and dies it has. */
+/* The architecture of a device, and its numbers of compute units and XCDs. */
 static bool aot_device_properties(aot_opened *b, aot_status *status)
 {
     unsigned char properties[AOT_PROPERTIES + 1024]; /* later versions of the structure may be longer */

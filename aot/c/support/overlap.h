@@ -1,6 +1,7 @@
-/* ---- What may overlap in memory: the rule of aot_runtime/contract/overlap.py, which says what it can and cannot tell - */
+/* ---- Overlap in memory: the rule of aot_runtime/contract/overlap.py, which describes its limits
+----------------------- */
 
-/* The first byte of an array, and the one after the last, from its address; both are 0 if it has no elements. */
+/* First byte of an array and end, relative to its address; both are 0 if it has no elements. */
 typedef struct aot_reach { int64_t low, high; } aot_reach;
 
 /* The bytes that are reached along the dims whose strides are not multiples of `period`; along all dims if it is 0.
@@ -20,7 +21,7 @@ static aot_reach aot_reach_of(const aot_tensor *tensor, int64_t period)
     return reach;
 }
 
-/* Whether two arrays, at this distance from the one to the other, lie in different columns of rows of `row` bytes. */
+/* Return true if two arrays at this distance lie in different columns of rows of `row` bytes. */
 static bool aot_in_other_columns(const aot_tensor *one, const aot_tensor *other, int64_t distance, int64_t row)
 {
     const aot_reach a = aot_reach_of(one, row), b = aot_reach_of(other, row);
@@ -60,7 +61,7 @@ static bool aot_may_overlap(const aot_tensor *one, const aot_tensor *other)
     return true;
 }
 
-/* Whether each stride steps over all that the smaller ones reach, so that no two elements share memory. */
+/* Return true if each stride is larger than the reach of all smaller ones, so that no two elements share memory. */
 static bool aot_is_nested(const aot_tensor *tensor)
 {
     int64_t reach = 0;

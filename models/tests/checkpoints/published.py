@@ -1,5 +1,6 @@
-"""Linear layers of random numbers in the published formats, with the names that published checkpoints have, and what
-they stand for."""
+"""Random linear layers in the published formats, under the names of published checkpoints, and their dequantised
+weights.
+"""
 
 from __future__ import annotations
 
@@ -48,7 +49,8 @@ class Published:
 
 
 def pack(codes: Array, bits: int, order: Sequence[int] | None = None) -> Array:
-    """int32 of 32 / bits codes of the last dim, the first of `order` lowest; a last word may have places to spare."""
+    """Pack codes of the last dim into int32 words, the first of `order` lowest; a last word may have places to
+    spare."""
     count = 32 // bits
     padded = np.zeros((*codes.shape[:-1], -(-codes.shape[-1] // count) * count), np.uint32)
     padded[..., : codes.shape[-1]] = codes
@@ -61,7 +63,7 @@ def _scales(rng: np.random.Generator, shape: tuple[int, ...], k: int, bits: int,
 
 
 def _integers(rng: np.random.Generator, n: int, k: int, size: int, bits: int, act_order: bool = False) -> tuple:
-    """(codes [n, k], zeros [groups, n], scales [groups, n], the group of each input, dense)."""
+    """Return (codes [n, k], zeros [groups, n], scales [groups, n], the group of each input, dense)."""
     groups = k // size
     codes, zeros = rng.integers(0, 1 << bits, (n, k)), rng.integers(1, 1 << bits, (groups, n))
     scales, group_of = _scales(rng, (groups, n), k, bits), np.arange(k) // size
@@ -74,7 +76,7 @@ def _dense(codes: Array, zeros: Array, scales: Array, group_of: Array) -> Array:
 
 
 def gptq(bits: int, act_order: bool = False, less: int = 1, size: int = 64) -> Published:
-    """less: what zeros are stored less: 1 of version 1, 0 of version 2."""
+    """Write a layer as GPTQ does. less: what is subtracted from stored zeros: 1 in version 1, 0 in version 2."""
 
     def store(rng: np.random.Generator, n: int, k: int) -> Stored:
         codes, zeros, scales, group_of, dense = _integers(rng, n, k, size, bits, act_order)
@@ -98,7 +100,7 @@ def awq(size: int = 64) -> Published:
 
 
 def packed(bits: int, size: int | None = 64, symmetric: bool = True, act_order: bool = False) -> Published:
-    """compressed-tensors' pack-quantized. size: None: by channel."""
+    """Write a layer as compressed-tensors' pack-quantized. size: of a group; None: one scale per channel."""
 
     def store(rng: np.random.Generator, n: int, k: int) -> Stored:
         codes, zeros, scales, group_of, dense = _integers(rng, n, k, size or k, bits, act_order)

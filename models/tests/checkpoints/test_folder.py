@@ -1,4 +1,4 @@
-"""Reading checkpoints: files and tensors that are not there, or are not what they should be."""
+"""Reading checkpoints with missing or wrong files and tensors."""
 
 from __future__ import annotations
 
@@ -66,7 +66,8 @@ def test_files_that_are_missing_or_broken(tmp_path: Path):
 
 
 def test_all_shards_that_are_at_fault_are_named(tmp_path: Path):
-    """Before any tensor is read: missing, cut short, no safetensors; then what the index has and they have not."""
+    """Faults are named before any tensor is read: missing, cut short, no safetensors; then tensors of the index that no
+    shard has."""
     found, tensors = tiny(num_hidden_layers=1)
     write_checkpoint(tmp_path, found, tensors)
     content, names = (tmp_path / "model.safetensors").read_bytes(), list(tensors)
@@ -138,7 +139,8 @@ def test_a_bar_goes_to_the_end_on_a_terminal_and_is_nowhere_else(tmp_path: Path)
 
 
 def test_weights_of_4_bits_that_are_not_as_the_config_says(tmp_path: Path):
-    """An order that is none; zeros of 8 that are stored as they are, where they should be less one."""
+    """An order that is no permutation is refused, and so are zeros of 8 stored plainly where they should be one
+    less."""
     found, stored, _ = quantised("gptq of 4 bits, act-order, version 2")
     found["quantization_config"] = {**found["quantization_config"], "sym": True, "checkpoint_format": "gptq"}
     order, zeros = (f"model.layers.0.{name}" for name in ("self_attn.q_proj", "mlp.down_proj"))

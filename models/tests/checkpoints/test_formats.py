@@ -1,4 +1,4 @@
-"""Formats of linear layers on the host: what their tensors stand for, which layers have them, and what is refused."""
+"""Formats of linear layers on the host: decoding, the layers that use them, and refused ones."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_tensors_stand_for_what_their_format_says(name: str):
 
 @pytest.mark.parametrize("name", QUANTISATIONS)
 def test_random_checkpoints_are_of_every_kind(name: str, tmp_path: Path):
-    """And their weights about as large as plain ones."""
+    """And their weights are about as large as those of plain checkpoints."""
     found = settings("tiny", num_hidden_layers=1, quantization_config=QUANTISATIONS[name])
     write_checkpoint(tmp_path, found, random_tensors(found))
     checkpoint = Checkpoint(tmp_path)
@@ -105,7 +105,7 @@ def test_layers_that_gptq_leaves_out():
 
 
 def test_groups_of_compressed_tensors_and_what_it_ignores():
-    """A name goes before an expression, that before a class; what no group has is not quantised."""
+    """A name goes before an expression, and that before a class; what no group names is not quantised."""
     config = dict(FORMATS["pack-quantized of 4 bits"].config)
     four = config["config_groups"]["group_0"]["weights"]
     groups = {
@@ -243,7 +243,7 @@ def test_weights_are_those_of_compressed_tensors():
 
 
 def test_weights_are_those_of_transformers(tmp_path: Path):
-    """fp8 in blocks, which transformers makes bfloat16."""
+    """Compare fp8 in blocks with transformers, which makes it bfloat16."""
     torch = pytest.importorskip("torch", reason="torch is not installed")
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     found, stored, dense = quantised("fp8 of blocks")

@@ -1,4 +1,4 @@
-"""Keys of a JSON object, held to a table of what each may say."""
+"""Keys of a JSON object, checked against a table of allowed values."""
 
 from __future__ import annotations
 

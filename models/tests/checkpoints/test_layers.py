@@ -1,4 +1,4 @@
-"""Linear layers of every published format on the device, against float64 products of what their weights stand for."""
+"""Linear layers of every published format on the device, against float64 products of their dequantised weights."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ SIZE = 256
 
 
 def read(published: Published, stored: Stored, biased: bool = False) -> Linear:
-    """The layer as a checkpoint reads it: of the tensors that it asks for, which have to be all."""
+    """Return the layer as a checkpoint reads it, which has to ask for all of its tensors."""
     scheme = format_of(Values({"quantization_config": published.config}))("model.layers.0.mlp.up_proj")
     shape = LinearShape(*stored.dense.shape, biased)
     wanted = scheme.wanted(shape, stored.tensors)
@@ -77,7 +77,7 @@ def test_a_layer_is_what_its_weights_stand_for(llama: Bundle, name: str, m: int)
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_layers_of_one_input_are_one_product_where_they_can_be(llama: Bundle, name: str):
-    """Parts with different numbers of outputs and scales."""
+    """The parts have different numbers of outputs and different scales."""
     published, rng = FORMATS[name], np.random.default_rng(1)
     parts = [published.store(rng, outputs, SIZE) for outputs in (256, 128, 32)]
     bias = None if published.activations == "block" else rng.standard_normal(416).astype(BF16)
@@ -87,7 +87,7 @@ def test_layers_of_one_input_are_one_product_where_they_can_be(llama: Bundle, na
 
 @pytest.mark.slow
 def test_layers_that_no_one_product_computes_stay_apart(llama: Bundle):
-    """Blocks that span two layers; scales of activations that differ."""
+    """Blocks that span two layers, or different scales of activations, keep layers apart."""
     rng, blocks, static = np.random.default_rng(2), FORMATS["fp8 of blocks"], FORMATS["fp8, static"]
     assert isinstance(check(llama, blocks, [blocks.store(rng, n, SIZE) for n in (48, 64)], 2), Beside)
     one, two = (static.store(rng, 32, SIZE) for _ in range(2))
@@ -97,7 +97,8 @@ def test_layers_that_no_one_product_computes_stay_apart(llama: Bundle):
 
 
 def test_every_code_of_float8_is_the_number_that_it_was(llama: Bundle):
-    """On hardware of the FNUZ flavour, too, with its doubled scales: -0 is 0 there, and NaN stays NaN."""
+    """Codes keep their values on hardware of the FNUZ flavour, with its doubled scales: -0 is 0 there, NaN stays
+    NaN."""
     weight = np.zeros((256, SIZE), E4M3)
     weight[:, 5] = np.arange(256, dtype=np.uint8).view(E4M3)
     published = FORMATS["float-quantized, static"]

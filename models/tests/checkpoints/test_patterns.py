@@ -1,4 +1,4 @@
-"""Regular expressions of checkpoints: they match what Python's do, and take no longer than they are."""
+"""Regular expressions of checkpoints match the same as Python's, in time proportional to their length."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ EXPRESSIONS = (
 
 @pytest.mark.parametrize("expression", EXPRESSIONS)
 def test_what_matches(expression: str):
-    """At each place where a match may end: Python finds one there, too, if the rest of the name has to follow."""
+    """At each place where a match may end, Python finds one too, if the rest of the name has to follow."""
     pattern = compiled(expression, Budget(VALUES))
     for name in NAMES:
         ends = pattern.ends(Subject(name, Budget(VALUES)))
@@ -35,7 +35,7 @@ def test_what_matches(expression: str):
 
 @pytest.mark.parametrize("expression", ("(.|.)*X", "((a*)*)*X", "(.*)*(.*)*(.*)*X", "((.{1,30}){1,30}){1,30}X"))
 def test_nothing_is_tried_again_and_again(expression: str):
-    """Python's own module takes more than the age of the universe for these, or they end by their budget."""
+    """Python's own module would take longer than the age of the universe; these end by their budget."""
     start = time.process_time()
     try:
         assert "model.layers.0.mlp.experts.100.up_proj" * 3 not in Matching(Budget(VALUES), [expression])

@@ -19,9 +19,10 @@ def check(
     llama: Bundle, folder: Path, found: Mapping[str, object], stored: Tensors, dense: Tensors | None = None,
     lengths: Sequence[int] = (1, 5, 127), count: int = 3,
 ) -> None:  # fmt: skip
-    """Logits of prompts and of steps after them by the tolerance rule, and the tokens that the exact model takes.
+    """Hold the logits of prompts and of the steps after them to the tolerance rule, and the tokens to the exact
+    model's.
 
-    stored: the checkpoint's tensors; dense: what they stand for. lengths: one gets over the end of a cache's block.
+    stored: the checkpoint's tensors; dense: what they stand for. lengths: one crosses the end of a cache block.
     """
     write_checkpoint(folder, found, stored)
     model = opened(llama, folder)

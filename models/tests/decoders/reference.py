@@ -1,4 +1,4 @@
-"""A model in numpy: its logits in float64, and as ops that round their results to a dtype give them."""
+"""A model in numpy: its logits in float64, and with the results of ops rounded to a dtype."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ class Model:
         return self.norm(names.mlp_out_norm, change) if names.mlp_out_norm else change
 
     def experts(self, figures: Experts, x: Array) -> Array:
-        """The mixture as published: shared experts are one gated layer."""
+        """Compute the mixture as published: shared experts are one gated layer."""
         scores = self.joined((figures.router,), x)
         weights, chosen = self.ops.route(
             scores, figures.chosen, renormalise=figures.renormalise, groups=figures.groups,
@@ -159,7 +159,7 @@ class Model:
 
 
 def rotary_table(kind: Attention, count: int) -> dict[str, Array]:
-    """Arguments of `rotary`. The table is a part of the model's input: its float32 numbers."""
+    """Return the arguments of `rotary`. Its float32 table is a part of the model's input."""
     positions = np.arange(count)
     angles = positions[:, None] * np.array(kind.rope.frequencies)
     cos, sin = ((f(angles) * kind.rope.scale).astype(np.float32) for f in (np.cos, np.sin))

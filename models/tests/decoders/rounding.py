@@ -1,4 +1,4 @@
-"""Ops that round as hardware does, with the inputs of quantised layers rounded to 8 bits as their format says."""
+"""Ops that round as hardware does, with the inputs of quantised layers rounded to 8 bits by their format."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Adapters in PEFT's format: what they add to logits, row by row, and what is refused."""
+"""Adapters in PEFT's format: their effect on logits, row by row, and refused ones."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ ALL = ("q_proj", "k_proj", "v_proj", "o_proj", "gate_proj", "up_proj", "down_pro
 
 
 def computed(model: Decoder, prompts: Sequence[Sequence[int]], chosen: Sequence[int]) -> list[Array]:
-    """Logits of each prompt's tokens. chosen: the number of each prompt's adapter."""
+    """Return the logits of each prompt's tokens. chosen: the number of each prompt's adapter."""
     lengths, put = [len(prompt) for prompt in prompts], model.device.array
     starts, total = np.cumsum([0, *lengths]), sum(lengths)
     positions = np.concatenate([np.arange(length) for length in lengths])
@@ -61,7 +61,7 @@ def named(*folders: Path) -> dict[str, Path]:
 @pytest.mark.slow
 @pytest.mark.parametrize("name", ("", "gptq of 4 bits, act-order, version 2", "fp8, dynamic"))
 def test_each_row_has_the_adapter_that_is_chosen_for_it(llama: Bundle, name: str, tmp_path: Path):
-    """Two of unlike ranks and layers, and none; on plain weights and on quantised ones."""
+    """The rows use two adapters of different ranks and layers, and none, on plain and on quantised weights."""
     found, stored, dense = quantised(name) if name else (*tiny(num_hidden_layers=1), None)
     dense, rng, rounded = dense or stored, np.random.default_rng(0), rounding(llama, name or "awq", None)
     published = [adapter(rng, dense, ALL), adapter(rng, dense, ("q_proj", "v_proj", "down_proj"), r=3, use_rslora=True)]
@@ -94,7 +94,7 @@ def test_adapters_beside_experts(mixtures: Bundle, name: str, layers: tuple[str,
 
 @pytest.mark.slow
 def test_requests_of_a_batch_have_adapters_of_their_own(llama: Bundle, tmp_path: Path):
-    """Through prompts, the first step and captured ones: what a whole pass over the text gives with that adapter."""
+    """Prompts, the first step and captured steps give what a whole pass over the text gives with that adapter."""
     _, tensors = model_of_a_layer(tmp_path)
     rng = np.random.default_rng(4)
     folders = [write_adapter(tmp_path / str(rank), *adapter(rng, tensors, ALL, r=rank)) for rank in (2, 5)]
@@ -190,7 +190,7 @@ def test_beginnings_that_leave_the_weights_as_they_are(name: object, tmp_path: P
     "change", ({"target_modules": ["k_proj"]}, {"layers_to_transform": [1]}, {"layers_to_transform": 3})
 )
 def test_tensors_of_layers_that_the_config_leaves_out(change: dict[str, object], tmp_path: Path):
-    """PEFT does not read them."""
+    """They are refused, since PEFT does not read them."""
     config, tensors = model_of_a_layer(tmp_path)
     one, added = adapter(np.random.default_rng(0), tensors, ("q_proj",))
     assert adapters_of(named(write_adapter(tmp_path / "0", {**one, "layers_to_transform": [0]}, added)), config)

@@ -161,7 +161,7 @@ def test_windows_that_are_refused(family: str, changes: dict):
 
 
 def test_defaults_of_keys_that_are_not_there():
-    """They are the family's, and not alike in all families."""
+    """Defaults are those of the family, and families differ."""
 
     def base(config: Config) -> float:
         return round((1 / config.attention[0].rope.frequencies[1]) ** (config.head_dim / 2))

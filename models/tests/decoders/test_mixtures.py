@@ -1,4 +1,4 @@
-"""Families with experts: what config.json says of them, and logits and tokens against a model in numpy."""
+"""Families with experts: their keys of config.json, and logits and tokens against a model in numpy."""
 
 from __future__ import annotations
 

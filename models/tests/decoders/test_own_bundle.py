@@ -1,4 +1,4 @@
-"""A bundle of what one model calls: recorded from a run, built by `aotbuild --for`."""
+"""A bundle for the calls of one model, recorded from a run and built by `aotbuild --for`."""
 
 from __future__ import annotations
 

@@ -211,7 +211,7 @@ def test_logits_and_tokens(request: pytest.FixtureRequest, name: str, tmp_path: 
 
 
 def clearest(model: Any, prompts: list[list[int]], count: int) -> tuple[list[int], list[int]]:
-    """The prompt after which the likeliest tokens are farthest from those next to them, and these tokens."""
+    """Return the prompt whose likeliest tokens stand farthest from the next likely, and these tokens."""
     given = torch.tensor(prompts)
     found = model.generate(
         given, attention_mask=torch.ones_like(given), max_new_tokens=count, min_new_tokens=count, do_sample=False,

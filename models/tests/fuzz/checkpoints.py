@@ -1,5 +1,7 @@
-"""Checkpoints whose files may be anything, as far as it goes without a device: figures of a model and the tensors that
-it needs, or `CheckpointError`, `ChatError`, `OptionError`."""
+"""Read checkpoints of any content, as far as possible without a device.
+
+The result is the configuration of a model and its tensors, or `CheckpointError`, `ChatError` or `OptionError`.
+"""
 
 from __future__ import annotations
 
@@ -95,7 +97,7 @@ class Checkpoints:
             self.undo(given, prepared)
 
     def draw(self, number: int) -> CheckpointInput:
-        """An input; the same number gives the same one."""
+        """Draw the input of a number."""
         rng = random.Random(f"checkpoints:{self.seed}:{number}")
         name = rng.choice(list(self.seeds))
         seed = self.seeds[name]
@@ -103,7 +105,7 @@ class Checkpoints:
         return CheckpointInput(name, tuple(_edit(seed, draw) for _ in range(rng.choice((1, 1, 1, 2, 3)))))
 
     def prepare(self, given: CheckpointInput) -> bytes:
-        """Write an input's file; what was there is given back."""
+        """Write an input's file; returns what was there."""
         path = self._whole / self.seeds[given.seed].file
         before = path.read_bytes() if path.exists() else b""
         path.write_bytes(content_of(given, self.seeds[given.seed]))
@@ -117,7 +119,7 @@ class Checkpoints:
             path.unlink()
 
     def handle(self, given: CheckpointInput, prepared: bytes) -> str:
-        """Return the outcome of an input. Raises what is wrong with it."""
+        """Return the outcome of an input; raise what is wrong with it."""
         try:
             self.seeds[given.seed].read(self._whole)
         except REFUSALS as error:

@@ -1,4 +1,6 @@
-"""Chat templates that may be any program of Jinja: a text, or `ChatError`, within their time and memory."""
+"""Run chat templates that may be any Jinja program. The result is a text or `ChatError`, within limits of time and
+memory.
+"""
 
 from __future__ import annotations
 
@@ -107,7 +109,7 @@ class Templates:
         assert self.handle(given, self.prepare(given)) == "taken"
 
     def draw(self, number: int) -> TemplateInput:
-        """An input; the same number gives the same one."""
+        """Draw the input of a number."""
         rng = random.Random(f"templates:{self.seed}:{number}")
         if rng.random() < 0.02:
             opening, closing = rng.choice((("{{ (", ""), ("{{ [", ""), ("{% if 1 %}", "{% endif %}"), ("{{ -", "")))
@@ -116,7 +118,7 @@ class Templates:
         return TemplateInput("".join(_piece(rng, 3) for _ in range(rng.randrange(1, 4))))
 
     def prepare(self, given: TemplateInput) -> str | None:
-        """Start the process and ask it, which `handle` may not; the error."""
+        """Start the process and ask it, which `handle` may not do; returns the error."""
         try:
             template = ChatTemplate(given.source, {"bos_token": "<s>"}, seconds=SECONDS)
             template.render([{"role": "user", "content": "Hi"}])
@@ -135,7 +137,7 @@ class Templates:
         return "refused by Jinja"
 
     def undo(self, given: TemplateInput, prepared: str | None) -> None:
-        """Nothing: the process ended with its template."""
+        """Do nothing: the process ended with its template."""
 
 
 def _piece(rng: random.Random, depth: int) -> str:

@@ -1,4 +1,4 @@
-"""Chat templates that write the formats of well-known models, with what the published ones use of Jinja."""
+"""Chat templates for the formats of well-known models, with the Jinja features of the published ones."""
 
 LLAMA3 = """\
 {{- bos_token }}

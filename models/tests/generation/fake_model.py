@@ -1,5 +1,4 @@
-"""A model whose next token is a function of the tokens that it finds in its cache: wherever a pass reads another token
-than the sequence's own, another token comes out."""
+"""A model whose next token is a function of the tokens in its cache, so a pass that reads a wrong token shows."""
 
 from __future__ import annotations
 
@@ -18,7 +17,7 @@ def next_token(tokens: Sequence[int], seed: int = 0) -> int:
 
 
 def alone(request: Request) -> list[int]:
-    """A request's new tokens, without cache and company."""
+    """Return a request's new tokens when it runs alone and without a cache."""
     tokens = list(request.prompt)
     while len(tokens) < request.longest:
         token = next_token(tokens, request.sampling.seed)
@@ -30,7 +29,7 @@ def alone(request: Request) -> list[int]:
 
 @dataclass
 class FakeModel:
-    """The cache: (token, position) by slot; what a block had before stays in it."""
+    """A model whose cache holds (token, position) by slot; a block keeps what it held before."""
 
     block_size: int
     width: int
@@ -84,7 +83,7 @@ class FakeModel:
 
 
 def check_blocks(scheduler: Scheduler) -> None:
-    """Each block has as many users as there are running sequences with it, and is free where it has none."""
+    """Assert that each block has as many users as running sequences hold it, and is free where none does."""
     pool = scheduler.pool
     users = [block for sequence in scheduler.running for block in sequence.blocks]
     assert [pool.users(block) for block in range(pool.count)] == [users.count(block) for block in range(pool.count)]

@@ -1,4 +1,4 @@
-"""Chats by the templates of checkpoints: their texts, where templates are, and what is said of those that fail."""
+"""Chats with the templates of checkpoints: texts, places of templates, and errors of failing ones."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_texts_of_well_known_formats():
 @pytest.mark.parametrize("case", CASES)
 @pytest.mark.parametrize("name", TEMPLATES)
 def test_texts_and_tokens_are_those_of_transformers(name: str, case: str, tmp_path: Path):
-    """The tokenizer's post-processor adds <s>; what follows a template has the one of the template."""
+    """The tokenizer's post-processor adds <s>; after a template, the template's own <s> is the only one."""
     transformers = pytest.importorskip("transformers", reason="transformers is not installed")
     from tokenizers import Tokenizer, processors
 
@@ -78,7 +78,7 @@ def write_config(folder: Path, **values: object) -> None:
 
 
 def test_where_templates_are(tmp_path: Path):
-    """Files go before tokenizer_config.json; special tokens are texts, or have one."""
+    """Template files take precedence over tokenizer_config.json; special tokens are texts, or objects with one."""
 
     def rendered(name: str = "") -> str:
         return ChatTemplate.read(tmp_path, name).render([])

@@ -1,4 +1,4 @@
-"""Steps on a device: requests that run together get what each gets alone, by the tokens that the reference draws."""
+"""Steps on a device: concurrent requests get the same tokens as alone, which are those of the reference."""
 
 from __future__ import annotations
 
@@ -34,7 +34,7 @@ def run(model: Decoder, requests: Sequence[Request], **options: int) -> tuple[li
 
 
 def test_chunks_and_shared_blocks_give_the_logits_of_whole_prompts(llama: Bundle, tmp_path: Path):
-    """70 tokens in chunks of 40; beside the second one the end of a prompt that begins alike, and one that does not."""
+    """A prompt of 70 tokens comes in chunks of 40, beside one with the same beginning and one without."""
     model = one_layer(llama, tmp_path, **SMALL)
     prompt, other = prompts_of([70, 4])
     requests = [Request(tuple(tokens), limits=Limits(1, logprobs=0)) for tokens in (prompt, [*prompt[:69], 7], other)]
@@ -49,7 +49,8 @@ def test_chunks_and_shared_blocks_give_the_logits_of_whole_prompts(llama: Bundle
 
 @pytest.mark.slow
 def test_requests_get_what_they_get_alone(llama: Bundle, tmp_path: Path):
-    """Few slots and blocks, small chunks, bursts, shared blocks, every kind of sampling, one layer above another."""
+    """Few slots and blocks, small chunks, bursts, shared blocks and every kind of sampling change no request's
+    tokens."""
     write_checkpoint(tmp_path, *tiny(**SMALL))
     model = opened(llama, tmp_path)
     (text,) = prompts_of([90])
@@ -72,7 +73,7 @@ def test_requests_get_what_they_get_alone(llama: Bundle, tmp_path: Path):
     ids=("limited", "plain", "penalised"),
 )  # fmt: skip
 def test_sampling_is_what_the_reference_takes(llama: Bundle, sampling: Sampling, tmp_path: Path):
-    """The tokens come from the prompt's pass, a step op by op, and a replayed step, with idle rows."""
+    """Tokens come from the prompt's pass, from a step op by op and from a replayed step, with idle rows."""
     model = one_layer(llama, tmp_path, **SMALL)
     requests = [Request(tuple(prompt), sampling, Limits(3, logprobs=0)) for prompt in prompts_of([4, 9, 5])]
     scheduler, engine = service(model, requests, slots=5)
@@ -86,7 +87,7 @@ def test_sampling_is_what_the_reference_takes(llama: Bundle, sampling: Sampling,
 
 
 def drawn(sampling: Sampling, logits: np.ndarray, prompt: Sequence[int], new: Sequence[int]) -> list[int]:
-    """The token that the references of the ops draw from logits."""
+    """Return the token that the references of the ops draw from logits."""
 
     def row(name: str, dtype: type = np.float32) -> np.ndarray:
         return np.array([getattr(sampling, name)], dtype)
@@ -107,7 +108,8 @@ def test_sizes_of_batches():
 
 
 def test_advance(llama: Bundle):
-    """Across blocks, to blocks that are not there, at the last token and past it; more than a program's sequences."""
+    """Positions advance across blocks, into missing blocks, and up to the last token; there are more sequences than one
+    program takes."""
     rng, batch, length, size = np.random.default_rng(0), 150, 40, 8
     tables, sampled = rng.integers(-1, 300, (batch, 4), np.int32), rng.integers(100, 200, batch, np.int32)
     state = {

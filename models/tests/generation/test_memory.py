@@ -28,7 +28,8 @@ def config(tmp_path: Path) -> Config:
 
 
 def test_no_more_memory_is_taken_than_was_said(llama: Bundle, config: Config, tmp_path: Path):
-    """Nor much less: of the model, its cache, the buffers of the largest pass, and a batch of each size."""
+    """Nor is much less taken. Counted are the model, its cache, the buffers of the largest pass, and a batch of each
+    size."""
     device, load = llama.device, Load(slots=5, chunk=900, length=300)
     checkpoint = Checkpoint(tmp_path)
     config_of(checkpoint)

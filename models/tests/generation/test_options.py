@@ -1,4 +1,4 @@
-"""Options of generation: their ranges and types, and what generation_config.json says of them."""
+"""Options of generation: ranges, types, and defaults from generation_config.json."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_a_model_publishes(tmp_path: Path):
     "content", (b"{}", b"[]", b"[" * 100_000, b"\xff", b'{"model": {"type": "BPE", "vocab": 3}}', b"")
 )
 def test_tokenizers_that_are_none(content: bytes, tmp_path: Path):
-    """Also where Rust panics, which is no exception of the usual kind."""
+    """They are refused, even where Rust panics, which raises no ordinary exception."""
     pytest.importorskip("tokenizers", reason="the example needs the extra `llama`")
     (tmp_path / "tokenizer.json").write_bytes(content)
     with pytest.raises(CheckpointError, match=r"tokenizer\.json: "):

@@ -1,4 +1,4 @@
-"""Continuous batching: each request gets what it gets alone, whatever runs beside it, and blocks are accounted for."""
+"""Continuous batching: each request gets the same result as alone, and all blocks are accounted for."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ REQUESTS = st.builds(
 
 
 def run(scheduler: Scheduler, model: FakeModel, steps: int = 10_000) -> list[int]:
-    """Run until nothing waits, steps that follow one another whatever its tokens before these are known; returns how
-    many tokens each pass was of."""
+    """Run until nothing waits, starting steps before the tokens of the last are known; return each pass's number of
+    tokens."""
     sizes = []
     while (step := scheduler.next()) is not None:
         check_blocks(scheduler)
@@ -56,7 +56,8 @@ def run(scheduler: Scheduler, model: FakeModel, steps: int = 10_000) -> list[int
 def test_requests_get_what_they_get_alone(
     requests: list[Request], size: int, more: int, slots: int, chunk: int, burst: int, late: int
 ):
-    """Blocks are as few as the longest request needs, and up to 12 more. The last `late` ones come when all is done."""
+    """There are as few blocks as the longest request needs, and up to 12 more. The last `late` requests come when all
+    others are done."""
     longest = max(request.longest for request in requests)
     scheduler = Scheduler(BlockPool(-(-longest // size) + more), size, slots, chunk, burst, longest)
     model = FakeModel(size, -(-longest // size))
@@ -74,7 +75,7 @@ def test_requests_get_what_they_get_alone(
 @settings(max_examples=40, deadline=None)
 @given(requests=st.lists(REQUESTS, min_size=1, max_size=6), data=st.data())
 def test_requests_that_are_given_up_leave_no_block_behind(requests: list[Request], data: st.DataObject):
-    """Some while they wait, some between two steps; the others get what they get alone."""
+    """Some are given up while they wait, some between two steps; the others get what they get alone."""
     scheduler = Scheduler(BlockPool(12), 3, 2, 4, 2, 29)
     model, given_up = FakeModel(3, 10), set()
     sequences = [scheduler.submit(request) for request in requests]
@@ -153,7 +154,7 @@ def test_a_block_is_shared_only_when_it_is_full():
 
 
 def test_prompts_are_read_beside_decoding():
-    """A bound on the prompt's tokens in a step, and each running sequence gets its token in each."""
+    """A step takes a bounded number of the prompt's tokens, and each running sequence gets its token in each step."""
     scheduler, model = scheduler_of(chunk=3), FakeModel(4, 16)
     first = scheduler.submit(request(2, 20))
     scheduler.done(step := scheduler.next(), model.run(step))

@@ -1,4 +1,4 @@
-"""Texts that come by tokens: whole characters only, and up to a stop string, however the tokens cut them."""
+"""Texts produced token by token: whole characters only, up to a stop string, however tokens split them."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ def decode(tokens: Sequence[int]) -> str:
 
 
 def cut(text: str, draw: st.DataObject) -> list[int]:
-    """Tokens of a text, cut anywhere, in the middle of characters too."""
+    """Cut a text into tokens anywhere, even within characters."""
     tokens, rest = [], text.encode()
     while rest:
         fitting = [token for token, content in enumerate(BYTES) if rest.startswith(content)]
@@ -30,7 +30,7 @@ def cut(text: str, draw: st.DataObject) -> list[int]:
 
 
 def ended(text: str, stops: Sequence[str]) -> tuple[str, bool]:
-    """The text up to a stop string, character by character."""
+    """Return the text up to a stop string, searched character by character."""
     for end in range(1, len(text) + 1):
         if found := [stop for stop in stops if text[:end].endswith(stop)]:
             return text[: end - max(map(len, found))], True
@@ -74,7 +74,7 @@ def test_no_more_is_held_back_than_what_may_begin_a_stop_string(text: str, stops
 
 
 def test_the_first_token_is_decoded_behind_the_prompt():
-    """Decode like decoders that drop the blank before a text's first word."""
+    """The decoder drops the blank before a text's first word, as some do."""
 
     def words(tokens: Sequence[int]) -> str:
         return "".join(f" {token}" for token in tokens)[1:]
@@ -87,6 +87,6 @@ def test_the_first_token_is_decoded_behind_the_prompt():
 
 @pytest.mark.parametrize("stops", ([], ["b"]))
 def test_tokens_without_text(stops: list[str]):
-    """Special tokens have none."""
+    """Special tokens have no text."""
     stream = TextStream(lambda tokens: "".join("a" for token in tokens if token), (0, 0), stops)
     assert [stream.add(token) for token in (0, 1, 0, 0, 1)] == ["", "a", "", "", "a"]

@@ -148,8 +148,8 @@ def _driver(driver: FoundDriver) -> Iterator[str]:
         yield f"{driver.name}: version {version}{f', {library}' if library else ''}"
     for index, device in enumerate(driver.devices):
         yield f"{driver.name}:{index}: {device.name}, {device.arch}"
-        dies = f", {device.num_xcds} die{'s' * (device.num_xcds > 1)}" if device.num_xcds else ""
-        yield f"  {device.num_cus} compute units{dies}{_rate(device.clock)}, {device.lds_bytes} bytes of LDS"
+        xcds = f", {device.num_xcds} XCD{'s' * (device.num_xcds > 1)}" if device.num_xcds else ""
+        yield f"  {device.num_cus} compute units{xcds}{_rate(device.clock)}, {device.lds_bytes} bytes of LDS"
         yield f"  {size_text(device.memory_bytes)} of memory{_rate(device.memory_clock)}"
         if mode := partition_mode(device.pci):
             yield f"  {mode}"
@@ -204,7 +204,7 @@ def _advice(drivers: list[FoundDriver]) -> Iterator[str]:
     if Path("/dev/kfd").exists() and not os.access("/dev/kfd", os.R_OK | os.W_OK):
         yield "no permission for /dev/kfd: add the user to the groups render and video"
     if "HSA_OVERRIDE_GFX_VERSION" in os.environ:
-        yield "HSA_OVERRIDE_GFX_VERSION is set: devices may show an architecture that they are not"
+        yield "HSA_OVERRIDE_GFX_VERSION is set: devices may report a wrong architecture"
     if _is_release(drivers, "7.2."):
         yield (
             "libamdhip64 7.2 may crash if a thread destroys a stream while another allocates memory: in programs with "
@@ -212,7 +212,7 @@ def _advice(drivers: list[FoundDriver]) -> Iterator[str]:
         )
     if _is_release(drivers, "6.4."):
         yield (
-            "libamdhip64 6.4 crashes at exit if another thread than the main one loaded it: call get_device('hip') in "
+            "libamdhip64 6.4 crashes at exit if it was not loaded by the main thread: call get_device('hip') in "
             "the main thread before other threads open bundles"
         )
 

@@ -43,7 +43,7 @@ def extra_lines(part: str, distribution: str, extra: str) -> Iterator[str]:
     try:
         needed = requirements(distribution, extra)
     except metadata.PackageNotFoundError:
-        yield f"{part}: not known, as {distribution} is not installed as a package"
+        yield f"{part}: unknown, because {distribution} is not installed as a package"
         return
     missing = [item for item in needed if not item.is_met]
     if missing:

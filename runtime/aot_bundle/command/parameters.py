@@ -41,7 +41,7 @@ class BundlePath(click.Path):
             return super().convert(value, param, ctx)
         if len({item.path for item in found}) > 1:
             which = ", ".join(f"{item.path} ({item.arch})" for item in found)
-            self.fail(f"'{value}' is installed several times; give the path of one: {which}", param, ctx)
+            self.fail(f"'{value}' is installed several times; pass the path of one: {which}", param, ctx)
         return Path(found[0].path)
 
     def shell_complete(self, ctx: click.Context, param: click.Parameter, incomplete: str) -> list[CompletionItem]:

@@ -80,7 +80,7 @@ def profile(
     from aot_runtime.errors import DeviceError
 
     if timed and by_instruction:
-        raise click.UsageError("--by-instruction counts, and --time does not: give one of them")
+        raise click.UsageError("--by-instruction and --time exclude each other")
     if timeline and not timed:
         raise click.UsageError("--timeline needs --time")
 

@@ -40,9 +40,9 @@ def sign(paths: tuple[Path, ...], key: Path | None, sigstore: bool, sigstore_con
     from .listing import find_bundles
 
     if (key is not None) == sigstore:
-        raise click.UsageError("one of --key and --sigstore says how to sign")
+        raise click.UsageError("pass either --key or --sigstore")
     if sigstore_config and not sigstore:
-        raise click.UsageError("--sigstore-config is for --sigstore")
+        raise click.UsageError("--sigstore-config needs --sigstore")
     bundles = find_bundles(paths)
     try:
         with _by_key(key) if key else _by_identity(sigstore_config) as sign_one:

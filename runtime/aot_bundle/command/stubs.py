@@ -41,7 +41,7 @@ def stubs(paths: tuple[Path, ...], output: Path | None, install: bool) -> None:
       aotbundle stubs dist --install
     """
     if install == (output is not None):
-        raise click.UsageError("give either --output FOLDER or --install")
+        raise click.UsageError("pass either --output FOLDER or --install")
     from .listing import find_bundles
 
     folder = Path(sysconfig.get_path("purelib")) if output is None else output
@@ -62,9 +62,7 @@ def _by_name(folders: Iterable[Path]) -> list[Index]:
         index = read_index(folder)
         first, other = found.setdefault(index.name, (folder, index))
         if interface_text(other) != interface_text(index):
-            raise Failure(
-                f"{first} and {folder} are both called '{index.name}', but their ops differ: name one of them"
-            )
+            raise Failure(f"{first} and {folder} are both named '{index.name}', but their ops differ: pass one of them")
     return [index for _, index in found.values()]
 
 

@@ -76,9 +76,9 @@ def _how_sampled(sampled: Sampled) -> str:
     if run == total:
         return f"all {total:,} workgroups were run" if total > 1 else "the one workgroup was run"
     if run > 1:
-        return f"{run} of {total:,} workgroups were run, and stand for those next to them"
+        return f"{run} of {total:,} workgroups were run; each represents its neighbours"
     alike = sampled.trace.statistics.workgroups
-    return f"1 of {total:,} workgroups stands for all: the {alike} that were run are alike"
+    return f"1 of {total:,} workgroups represents all: the {alike} that were run are alike"
 
 
 def _rate(sampled: Sampled) -> str:

@@ -106,4 +106,4 @@ def _asked(ask: Callable[[], Any]) -> Any:
     except Exception as error:
         causes = [error, error.__cause__] if error.__cause__ else [error]
         text = ": ".join(f"{type(cause).__name__} {cause}".strip() for cause in causes)
-        raise SigstoreError(f"sigstore does not sign: {' '.join(text.split())[:500]}") from error
+        raise SigstoreError(f"signing with sigstore failed: {' '.join(text.split())[:500]}") from error

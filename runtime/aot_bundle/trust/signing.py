@@ -55,18 +55,18 @@ def signing_time() -> datetime:
     try:
         return datetime.fromtimestamp(int(said), UTC)
     except (ValueError, OverflowError, OSError):
-        raise ValueError(f"SOURCE_DATE_EPOCH is '{said}'; seconds since 1970 are allowed") from None
+        raise ValueError(f"SOURCE_DATE_EPOCH is '{said}'; expected seconds since 1970") from None
 
 
 def bundle_statement(source: Source, signed_on: datetime) -> bytes:
     """Return the statement to sign about a bundle. Raises `BundleError` if the bundle has faults."""
     data = read_index_bytes(source)
     if faults := verify_bundle(source):
-        raise BundleError(f"bundle {source.path} is not signed, since it is not whole:", *faults)
+        raise BundleError(f"bundle {source.path} was not signed, because it is damaged:", *faults)
     index = decode_checked(data, source)
     if strays := [*stray_files(source, index)]:
         told = ", ".join(map(named, strays[:MAX_FAULTS]))
-        raise BundleError(f"bundle {source.path} is not signed: its signature would not cover {told}")
+        raise BundleError(f"bundle {source.path} was not signed: its signature would not cover {told}")
     texts = {file: source.read(file, MAX_TEXT_BYTES) for file in generated_files(index)}
     digests = {file: hashlib.sha256(content).hexdigest() for file, content in {INDEX: data, **texts}.items()}
     return make_statement(index.name, index.version, digests, signed_on)

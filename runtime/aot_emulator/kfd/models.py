@@ -38,7 +38,7 @@ class Model:
     Attributes:
         title: device name reported by HIP.
         num_cus: compute units; on RDNA, two per work-group processor.
-        dies: XCDs.
+        num_xcds: XCDs.
         memory_bytes: size of device memory.
         pci_id: PCI device id.
         memory_mhz, memory_bits: clock and bus width of device memory.
@@ -49,7 +49,7 @@ class Model:
     arch: Arch
     title: str
     num_cus: int
-    dies: int
+    num_xcds: int
     memory_bytes: int
     pci_id: int
     memory_mhz: int
@@ -71,10 +71,10 @@ class Model:
         """Shader arrays per XCD."""
         return _ARCHS[self.arch.name].shader_arrays
 
-    def partition(self, dies: int) -> Model:
+    def partition(self, num_xcds: int) -> Model:
         """Return a partition with a number of XCDs and a proportional share of compute units and memory."""
-        units, memory = self.num_cus * dies // self.dies, self.memory_bytes * dies // self.dies
-        return replace(self, title=f"{self.title}, partition", num_cus=units, dies=dies, memory_bytes=memory)
+        units, memory = self.num_cus * num_xcds // self.num_xcds, self.memory_bytes * num_xcds // self.num_xcds
+        return replace(self, title=f"{self.title}, partition", num_cus=units, num_xcds=num_xcds, memory_bytes=memory)
 
 
 def _model(arch: str, *values: int | str) -> Model:
@@ -100,9 +100,9 @@ _MODES: Mapping[int, Mapping[str, int]] = {
 """Compute partition modes by number of XCDs, with the number of partitions in each."""
 
 MODELS: Mapping[str, Model] = dict(_WHOLE) | {
-    f"{name}-{mode}": model.partition(model.dies // parts)
+    f"{name}-{mode}": model.partition(model.num_xcds // parts)
     for name, model in _WHOLE.items()
-    for mode, parts in _MODES.get(model.dies, {}).items()
+    for mode, parts in _MODES.get(model.num_xcds, {}).items()
 }
 """GPUs by name. A name with a partition mode, such as `mi300x-cpx`, stands for one partition."""
 

@@ -48,7 +48,7 @@ class Copies(Memory):
 def model_text(launch: Launch, model: Model, memory: Memory, options: Options) -> str:
     """Return a line with the modelled time of a launch, without modifying memory. Raises like `sample_launch`."""
     plain = replace(options, strict=False, profile=False, progress=None)
-    sampled = sample_launch(launch, Copies(memory), plain, (model.num_cus, model.dies))
+    sampled = sample_launch(launch, Copies(memory), plain, (model.num_cus, model.num_xcds))
     return f"{_figures(sampled)}: {launch.kernel.symbol}"
 
 

@@ -60,7 +60,7 @@ def _write_cpu(node: Path, gpus: int) -> None:
 def _write_gpu(node: Path, index: int, models: Sequence[Model]) -> None:
     model = models[index]
     arch, clock = model.arch, round(model.arch.peaks.clock / 1e6)
-    arrays = model.shader_arrays * model.dies
+    arrays = model.shader_arrays * model.num_xcds
     caches = [(level, kib) for level, kib in ((1, 32), (2, model.l2_kib), (3, model.l3_kib)) if kib]
     peers = [other for other in range(len(models)) if other != index]
     near = [other for other in peers if model.is_cdna and models[other].arch == arch]
@@ -81,7 +81,7 @@ def _write_gpu(node: Path, index: int, models: Sequence[Model]) -> None:
          "hive_id": 1 if near else 0, "num_sdma_engines": 2, "num_sdma_xgmi_engines": 0,
          "num_sdma_queues_per_engine": 8, "num_cp_queues": 24, "max_engine_clk_fcompute": clock,
          "local_mem_size": model.memory_bytes, "fw_version": 177, "capability": capability, "debug_prop": 0,
-         "sdma_fw_version": 24, "unique_id": 0xA07B0000 + index, "num_xcc": model.dies,
+         "sdma_fw_version": 24, "unique_id": 0xA07B0000 + index, "num_xcc": model.num_xcds,
          "max_engine_clk_ccompute": 3000},
     )  # fmt: skip
     _write_bank(node, 1, model.memory_bytes, model.memory_bits, model.memory_mhz)

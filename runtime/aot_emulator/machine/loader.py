@@ -254,8 +254,8 @@ class Kernel:
         self.descriptor = Descriptor(module.bytes_at(self._descriptor_address, 64), module.arch.isa)
         if metadata.warp_size != self.descriptor.lanes:
             raise BundleError(
-                f"kernel {self.symbol} has wavefronts of {metadata.warp_size} by its metadata, of "
-                f"{self.descriptor.lanes} by its descriptor"
+                f"kernel {self.symbol} has wavefronts of {metadata.warp_size} lanes in its metadata, but "
+                f"{self.descriptor.lanes} in its descriptor"
             )
         self.arch = module.arch.with_lanes(self.descriptor.lanes)
         known = sum(words for bit, words in _USER_SGPRS.values() if self.descriptor.properties >> bit & 1)

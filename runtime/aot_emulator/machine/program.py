@@ -136,7 +136,7 @@ class Program:
         while True:
             instruction = self.instructions.get(pc)
             if instruction is None:
-                raise UnsupportedInstructionError("no instruction is known here", self.kernel, pc, "<unknown>")
+                raise UnsupportedInstructionError("unknown instruction", self.kernel, pc, "<unknown>")
             instructions.append(instruction)
             exit_ = self._exit(instruction)
             if exit_ is None:

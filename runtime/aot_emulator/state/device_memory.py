@@ -135,7 +135,7 @@ class Memory:
     def _describe(self, address: int, nbytes: int) -> str:
         if HOSTCALL_BUFFER <= address < HOSTCALL_BUFFER + _HOSTCALL_BYTES:
             return (
-                "the kernel prints or asserts (tl.device_print, tl.device_assert), and the emulator has no host to call"
+                "the kernel prints or asserts (tl.device_print, tl.device_assert), which the emulator does not support"
             )
         at = bisect.bisect_right(self._bases, address) - 1
         text = f"{nbytes} bytes at {address:#x} are in no allocation"

@@ -34,9 +34,9 @@ class Machine:
         memory_latency_ns: of a load that the vector L1 does not hold.
         l1_bytes: that the vector L1 gives a compute unit in a clock.
         missed_bytes: that it gives in a clock of what it has to fetch.
-        l2_bytes: that the L2 of a die gives in a clock.
-        fabric: bytes/ns that a die can fetch from outside.
-        shared_cache: bytes/ns that the cache behind all dies gives them together.
+        l2_bytes: bytes per clock from the L2 of an XCD.
+        fabric: bytes/ns that an XCD can fetch from outside.
+        shared_cache: bytes/ns from the cache behind all XCDs, for all of them together.
         hbm: bytes/ns of device memory.
         usable: part of these four rates that is reached; stores have that of device memory.
         written: bytes that a store writes at least of each cache line that it touches.
@@ -139,12 +139,12 @@ def machine_of(arch: str) -> Machine:
     """The figures of an architecture. Raises `DeviceError` where none are known."""
     table = CONSTANTS.get(arch)
     if table is None:
-        raise DeviceError(f"the model of time has no constants for {arch}; it has some for {', '.join(CONSTANTS)}")
+        raise DeviceError(f"the model of time does not support {arch}; supported: {', '.join(CONSTANTS)}")
     return Machine(**{item.name: table[item.name].value for item in fields(Machine)})
 
 
 def compute_units(arch: str) -> tuple[int, int]:
-    """(compute units, dies) of the architecture's product."""
+    """(compute units, XCDs) of the architecture's product."""
     row = ARCHITECTURES[arch]
     assert row.product is not None
     return row.product.num_cus, row.num_xcds

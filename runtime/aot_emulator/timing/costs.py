@@ -117,5 +117,8 @@ def _cycles(instruction: Instruction, unit: Unit, machine: Machine) -> float:
 
 def _unknown(instruction: Instruction) -> UnsupportedInstructionError:
     return UnsupportedInstructionError(
-        f"the time model has no cost for it on {instruction.arch.name}", None, instruction.pc, instruction.mnemonic
+        f"the model of time does not know its cost on {instruction.arch.name}",
+        None,
+        instruction.pc,
+        instruction.mnemonic,
     )

@@ -12,21 +12,21 @@ import numpy as np
 from aot_emulator.state.arrays import Array
 
 
-def dispatch(alone: Array, together: Array, num_cus: int, dies: int, resident: int) -> Array:
+def dispatch(alone: Array, together: Array, num_cus: int, xcds: int, resident: int) -> Array:
     """Return the cycle at which each compute unit finishes, float64 [num_cus]; 0 if it received no workgroup.
 
     Args:
         alone: cycles that each workgroup takes alone on a compute unit, by number.
         together: cycles that `resident` copies of each workgroup take together on a compute unit.
-        dies: number of XCDs.
+        xcds: number of XCDs.
         resident: maximum number of resident workgroups per compute unit.
     """
-    each = num_cus // dies
-    found = [_of_die(alone[die::dies], together[die::dies], each, resident) for die in range(dies)]
+    each = num_cus // xcds
+    found = [_of_xcd(alone[xcd::xcds], together[xcd::xcds], each, resident) for xcd in range(xcds)]
     return np.concatenate(found)
 
 
-def _of_die(alone: Array, together: Array, units: int, resident: int) -> Array:
+def _of_xcd(alone: Array, together: Array, units: int, resident: int) -> Array:
     grows = (together - alone) / max(1, resident - 1)
     now, ends, following = np.zeros(units), np.zeros(units), np.full(units, np.inf)
     held: list[dict[int, float]] = [{} for _ in range(units)]

@@ -43,13 +43,13 @@ class Plan:
     Attributes:
         workgroups: workgroups in the launch.
         resident: maximum number of resident workgroups per compute unit.
-        num_cus, dies: compute units and XCDs of the device.
+        num_cus, num_xcds: compute units and XCDs of the device.
     """
 
     workgroups: int
     resident: int
     num_cus: int
-    dies: int
+    num_xcds: int
 
     @property
     def full(self) -> int:
@@ -96,8 +96,8 @@ def conditions_of(machine: Machine, sharing: Sharing, clock: float) -> Condition
     per_loaded = max(
         1 / machine.l1_bytes,
         sharing.fullest / machine.l2_bytes / machine.usable,
-        sharing.die * clock / machine.fabric / machine.usable,
-        sharing.dies * clock / machine.shared_cache / machine.usable,
+        sharing.most_by_xcd * clock / machine.fabric / machine.usable,
+        sharing.sum_by_xcd * clock / machine.shared_cache / machine.usable,
         sharing.distinct * clock / machine.hbm / machine.usable,
     )
     per_stored = max(1 / machine.l1_bytes, sharing.units * clock / machine.hbm / machine.usable)
@@ -177,7 +177,11 @@ def _in_turn(plan: Plan, sample: Sample, conditions: Sequence[Conditions]) -> tu
 def _scaled(sharing: Sharing, units: int) -> Sharing:
     part = units / sharing.units if sharing.units else 1.0
     return Sharing(
-        units, *(max(1.0, value * part) for value in (sharing.fullest, sharing.die, sharing.dies, sharing.distinct))
+        units,
+        *(
+            max(1.0, value * part)
+            for value in (sharing.fullest, sharing.most_by_xcd, sharing.sum_by_xcd, sharing.distinct)
+        ),
     )
 
 
@@ -196,7 +200,7 @@ def _ends_apart(
         np.array([found.cycles for found in of_each])[kinds]
         for of_each in ([sample.on(conditions, 1) for sample in samples], most.found)
     )
-    ends = dispatch(alone, together, plan.num_cus, plan.dies, most.workgroups)
+    ends = dispatch(alone, together, plan.num_cus, plan.num_xcds, most.workgroups)
     return float(ends.max()), float(ends.mean())
 
 

@@ -110,7 +110,7 @@ def sample_launch(launch: Launch, memory: Memory, options: Options, device: tupl
     plan = _plan(launch, device or compute_units(arch))
     run = _run(launch, memory, options, machine)
     trace = run.first() if len(_lengths(run)) == 1 else run
-    sharing = shared_loads(launch, memory, options, trace, plan.resident, (plan.num_cus, plan.dies))
+    sharing = shared_loads(launch, memory, options, trace, plan.resident, (plan.num_cus, plan.num_xcds))
     samples = tuple(Workgroup(trace, place, machine) for place in range(len(trace.waves)))
     time = time_launch(machine, plan, samples, sharing)
     scale = plan.workgroups / trace.statistics.workgroups
@@ -146,7 +146,9 @@ def _plan(launch: Launch, device: tuple[int, int]) -> Plan:
         num_warps=launch.wavefronts,
     )  # fmt: skip
     if not fits.workgroups:
-        raise DeviceError(f"kernel {kernel.symbol} does not fit a compute unit of {arch.name}: too much {fits.limit}")
+        raise DeviceError(
+            f"kernel {kernel.symbol} does not fit a compute unit of {arch.name}: it needs too much {fits.limit}"
+        )
     return Plan(launch.workgroups, fits.workgroups, *device)
 
 

@@ -45,21 +45,21 @@ class Sharing:
     Attributes:
         units: compute units with at least one workgroup.
         fullest: busy compute units on the busiest XCD.
-        die: distinct data fetched by the XCD that fetches most.
-        dies: sum of the distinct data fetched by each XCD.
+        most_by_xcd: distinct data fetched by the XCD that fetches most.
+        sum_by_xcd: distinct data fetched by each XCD, summed.
         distinct: distinct data read by the device.
     """
 
     units: float
     fullest: float
-    die: float
-    dies: float
+    most_by_xcd: float
+    sum_by_xcd: float
     distinct: float
 
 
-def unshared(units: int, dies: int) -> Sharing:
+def unshared(units: int, num_xcds: int) -> Sharing:
     """Return the sharing of workgroups that load no common data."""
-    fullest = -(-units // dies)
+    fullest = -(-units // num_xcds)
     return Sharing(units, fullest, fullest, units, units)
 
 
@@ -139,7 +139,7 @@ def shared_loads(
         resident: resident workgroups per compute unit.
         device: numbers of compute units and XCDs; None: those of the architecture's product.
     """
-    num_cus, dies = device or compute_units(launch.kernel.program.arch.name)
+    num_cus, num_xcds = device or compute_units(launch.kernel.program.arch.name)
     count = min(launch.workgroups, num_cus * resident, max(1, MOST_WAVEFRONTS // launch.wavefronts))
     units = min(count, num_cus)
     monitor = _Lines(*_start(trace))
@@ -149,11 +149,11 @@ def shared_loads(
         with suppress(_SeenEnough):
             execute(stripped, memory, options, (monitor,), range(first, min(first + step, count)))
     if not monitor.asked:
-        return unshared(units, dies)
+        return unshared(units, num_xcds)
     owners, sectors = (np.concatenate(part) for part in zip(*monitor.found, strict=True))
     unit = monitor.asked / units
-    by_die = [_count(sectors[owners % dies == die]) / unit for die in range(dies)]
-    return Sharing(units, -(-units // dies), max(by_die), sum(by_die), _count(sectors) / unit)
+    by_xcd = [_count(sectors[owners % num_xcds == xcd]) / unit for xcd in range(num_xcds)]
+    return Sharing(units, -(-units // num_xcds), max(by_xcd), sum(by_xcd), _count(sectors) / unit)
 
 
 def _start(trace: Trace) -> tuple[int, frozenset[int], int | None]:

@@ -33,7 +33,7 @@ from .zstd import compress, decompress, longest_frame
 
 PAGE = 4096
 MAX_BYTES = 2**32 - 2
-"""Most bytes in an archive; larger ones would need Zip64."""
+"""Maximum size of an archive, in bytes; larger ones would need Zip64."""
 MAX_ENTRIES = 2**16 - 2
 CHUNK_BYTES = 1 << 20
 """Bytes to copy at a time."""

@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from .elf import LoadedImage
 
 _SHOWN = 10
-"""Most kernels to list in a message."""
+"""Maximum number of kernels to list in a message."""
 
 
 @dataclass(frozen=True)

@@ -21,12 +21,12 @@ _SYMTAB = 2
 _NOBITS = 8
 _SECTION_HEADER, _PROGRAM_HEADER = struct.Struct("<IIQQQQIIQQ"), struct.Struct("<IIQQQQQQ")
 _MAX_LOADED = 1 << 28
-"""Most bytes of a loaded image."""
+"""Maximum size of a loaded image, in bytes."""
 _MAX_SEGMENTS = 64
 _MAX_NAME = 4096
-"""Most bytes of a section's or symbol's name."""
+"""Maximum size of a section's or symbol's name, in bytes."""
 _MAX_NAMES = 16 << 20
-"""Most bytes of all names together, as they may overlap in their table."""
+"""Maximum size of all names together, in bytes, as they may overlap in their table."""
 
 
 class Segment(msgspec.Struct, frozen=True):

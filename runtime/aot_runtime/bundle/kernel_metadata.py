@@ -22,7 +22,7 @@ class KernelMetadata(msgspec.Struct, frozen=True):
     args: tuple[KernelArg, ...]
     kernarg_bytes: int
     max_workgroup_size: int
-    """Most work-items (threads) per workgroup that the kernel was compiled for."""
+    """Maximum number of work-items (threads) per workgroup that the kernel was compiled for."""
     warp_size: int
     vgprs: int
     """Vector registers used, including accumulation registers on gfx90a, gfx942 and gfx950."""

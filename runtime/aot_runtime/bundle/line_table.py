@@ -67,7 +67,7 @@ class _Reader:
             shift += 7
             if byte < 0x80:
                 return value - (1 << shift) if signed and byte & 0x40 else value
-        raise ValueError("a number of over 64 bits")
+        raise ValueError("a number of more than 64 bits")
 
     def text(self) -> str:
         end = self.data.index(b"\0", self.at)

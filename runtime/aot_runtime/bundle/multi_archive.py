@@ -21,7 +21,7 @@ from .files import SUFFIX
 _PART = re.compile(rf"(\w+)\{SUFFIX}")
 _SHARED = f"{SELFTEST_FOLDER}/"
 MAX_BUNDLES = 64
-"""Most bundles in an archive."""
+"""Maximum number of bundles in an archive."""
 
 
 def part_name(arch: str) -> str:

@@ -36,13 +36,13 @@ _ID = re.compile(rb'"id"\s*:\s*"([0-9a-f]{64})"')
 _VECTORS = re.compile(rf"{SELFTEST_FOLDER}/[0-9a-f]{{8,64}}\.npz\Z")
 MAX_INDEX_BYTES = 16 << 20
 MAX_CODE_BYTES = 256 << 20
-"""Most bytes of a code object."""
+"""Maximum size of a code object, in bytes."""
 MAX_VECTOR_BYTES = 16 << 20
-"""Most bytes of the vectors of one self-test case."""
+"""Maximum size of the vectors of one self-test case, in bytes."""
 MAX_FILES_BYTES = 4 << 30
-"""Most bytes of all code objects and self-test vectors together, counted once per listing."""
+"""Maximum size of all code objects and self-test vectors together, in bytes, counted once per listing."""
 MAX_SCRATCH_BYTES = 1 << 30
-"""Most bytes of scratch memory of a kernel, per workgroup."""
+"""Maximum size of scratch memory of a kernel, in bytes, per workgroup."""
 
 
 def bundle_id(index: bytes) -> str:

@@ -21,9 +21,10 @@ from aot_runtime.contract.records import Op, Scalar, Variant
 from .changes import Change
 
 _MOST = 3
-"""Most suggestions in an error."""
+"""Maximum number of suggestions in an error."""
 _TRIED = 1500
-"""Most calls to try for each number of changed arguments."""
+"""Maximum number of calls to try for each number of changed arguments.
+"""
 
 Fits = Callable[[Mapping[str, Any], bool], bool]
 """Quick test of (names, may be aligned): False if no variant is built for these values."""

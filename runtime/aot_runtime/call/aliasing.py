@@ -1,5 +1,7 @@
-"""Reject calls whose written tensors share memory with another argument, unless the contract lists the pair as
-`in_place`: the same array, element by element. Otherwise a result would depend on which program writes first.
+"""Reject calls whose written tensors share memory with another argument.
+
+A result would otherwise depend on which program writes first. Pairs that the contract lists as `in_place` may be the
+same array, element by element.
 
 Inputs may overlap each other. `contract/overlap.py` decides what overlaps.
 """
@@ -26,8 +28,8 @@ class Pair(msgspec.Struct, frozen=True):
 
     Attributes:
         distances: from the address of the written tensor to that of the other.
-        in_place: the contract allows the two to be one array.
-        is_same: they have one shape and the same strides, so that they are one array if they have one address.
+        in_place: the contract allows both to be the same array.
+        is_same: they have the same shape and strides, so they are the same array if their addresses are equal.
     """
 
     written: str
@@ -37,22 +39,22 @@ class Pair(msgspec.Struct, frozen=True):
     is_same: bool
 
     def may_overlap(self, distance: int) -> bool:
-        """Tell whether the tensors may overlap at this distance, other than as the contract allows."""
+        """Return True if the tensors may overlap at this distance, other than as the contract allows."""
         if self.in_place and self.is_same and distance == 0:
             return False
         return self.distances.may_overlap(distance)
 
 
 def overlap_lines(op: Op, layouts: Mapping[str, Layout], given: frozenset[str], namespace: dict[str, Any]) -> list[str]:
-    """Lines of a plan that reject arrays which overlap.
+    """Return the lines of a plan that reject overlapping arrays.
 
-    The library's own arrays cannot overlap if their owners differ, so a call compares owners first. Other libraries'
-    arrays have no owner to compare, and their addresses are compared.
+    The runtime's own arrays cannot overlap if their owners differ, so a call compares owners first. Arrays of other
+    libraries have no owner, so their addresses are compared.
 
     Args:
-        layouts: of all tensors of the call.
+        layouts: layouts of all tensors of the call.
         given: the tensors that the caller passes; the others are allocated for the call.
-        namespace: of the lines; it is added to.
+        namespace: globals of the lines, which are extended.
     """
     lines = []
     pointers = {tensor.name for tensor in op.tensors if tensor.pointer}  # a kernel's own arguments say how they lie
@@ -91,8 +93,8 @@ def require_apart(op: str, pairs: Sequence[Pair], written: int, *others: int) ->
     """Raise `ArgumentError` for the first pair that may overlap.
 
     Args:
-        pairs: those of one written tensor.
-        written, others: addresses, of the written tensor and of the other one of each pair.
+        pairs: the pairs of one written tensor.
+        written, others: address of the written tensor, and addresses of the other tensor of each pair.
     """
     for pair, address in zip(pairs, others, strict=True):
         if pair.may_overlap(address - written):
@@ -104,7 +106,7 @@ def require_apart(op: str, pairs: Sequence[Pair], written: int, *others: int) ->
 
 
 def _pairs(op: Op, places: Mapping[str, Strided]) -> Iterator[tuple[Tensor, tuple[Pair, ...]]]:
-    """Each tensor that is written to, with the others that it must not overlap; each two tensors once."""
+    """Yield each written tensor with each tensor that it must not overlap, without repeating pairs."""
     present = [name for name, place in places.items() if place.reach() != (0, 0)]
     tensors = {tensor.name: tensor for tensor in op.tensors}
     done: set[str] = set()
@@ -123,12 +125,13 @@ def _pair(tensor: Tensor, other: Tensor, places: Mapping[str, Strided]) -> Pair:
 
 
 def _same(place: Strided) -> tuple[int, tuple[tuple[int, int], ...]]:
-    """Itemsize, shape and strides: arrays with the same, at the same address, are one array."""
+    """Return itemsize, shape and strides. Arrays that agree in these and in the address are the same array."""
     return place.itemsize, tuple((extent, stride if extent > 1 else 0) for extent, stride in place.dims)
 
 
 def _by_address(pair: Pair, namespace: dict[str, Any]) -> str:
-    """The condition that the address ranges of two arrays overlap. Bounds are names: one source serves all shapes."""
+    """Return the condition that the address ranges of two arrays overlap. Bounds are names, so one source serves all
+    shapes."""
     number = len(namespace)  # joined, the names of two pairs may be one: a and b_c, a_b and c
     low, high = f"_low{number}", f"_high{number}"
     namespace[low], namespace[high] = pair.distances.bounds

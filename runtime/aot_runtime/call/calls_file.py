@@ -18,13 +18,13 @@ from aot_runtime.texts import shown
 from .entries import Entry, entry_lines
 
 MAX_BYTES = 1 << 20
-"""Most bytes in a calls file."""
+"""Maximum size of a calls file, in bytes."""
 MAX_VALUES = 1 << 18
-"""Most values in a calls file, with aliases expanded."""
+"""Maximum number of values in a calls file, with aliases expanded."""
 MAX_DEPTH = 20
-"""Most levels of nesting."""
+"""Maximum number of levels of nesting."""
 LONGEST_NUMBER = 100
-"""Most digits of a number."""
+"""Maximum number of digits of a number."""
 TAGS = tuple(f"tag:yaml.org,2002:{kind}" for kind in ("str", "int", "float", "bool", "null", "merge"))
 """YAML tags that are allowed."""
 LOCK_TIMEOUT_S = 60

@@ -138,9 +138,9 @@ def _call(op: Op, decision: Decision) -> Iterator[str]:
 
 
 def _hardware(names: Mapping[str, Any]) -> str:
-    cus, dies = names["num_cus"], names["num_xcds"]
+    cus, xcds = names["num_cus"], names["num_xcds"]
     usual = ARCHITECTURES[names["arch"]].num_xcds
-    parts = [f"{cus} compute units"] * bool(cus) + [f"{dies} of {usual} dies"] * (dies != usual)
+    parts = [f"{cus} compute units"] * bool(cus) + [f"{xcds} of {usual} XCDs"] * (xcds != usual)
     return f" with {' and '.join(parts)}" if parts else ""
 
 

@@ -221,13 +221,13 @@ class _Calls:
     def decide(self, layouts: Mapping[str, Any], scalars: Mapping[str, Any]) -> Decision:
         """Plan a call with these layouts and scalars. Raises `ArgumentError`."""
         properties = self.device.properties
-        key, cus, dies = self.device.key, properties.num_cus, properties.num_xcds
-        return self.planner.decide(layouts, scalars, key, cus, properties.arch, dies)
+        key, cus, xcds = self.device.key, properties.num_cus, properties.num_xcds
+        return self.planner.decide(layouts, scalars, key, cus, properties.arch, xcds)
 
     def lay_out(self, layouts: Mapping[str, Any], scalars: Mapping[str, Any]) -> Decision:
         properties = self.device.properties
-        key, cus, dies = self.device.key, properties.num_cus, properties.num_xcds
-        return self.planner.lay_out(layouts, scalars, key, cus, properties.arch, dies)
+        key, cus, xcds = self.device.key, properties.num_cus, properties.num_xcds
+        return self.planner.lay_out(layouts, scalars, key, cus, properties.arch, xcds)
 
     # Arrays in and out
 

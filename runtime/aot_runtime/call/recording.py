@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from .planner import Planner
 
 MAX_CALLS = 1000
-"""Most distinct calls in a recording. Further calls are dropped, with a warning on close."""
+"""Maximum number of distinct calls in a recording. Further calls are dropped, with a warning on close."""
 
 
 class Caller(Protocol):

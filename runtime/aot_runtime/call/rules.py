@@ -42,7 +42,7 @@ def pick_value(axis: Axis, wanted: Any) -> Value | None:
 
 
 def self_overlap(name: str, shape: Sequence[int], strides: Sequence[int]) -> str:
-    """The error for a tensor that is written to and whose strides are not nested."""
+    """Return the error for a written tensor whose strides are not nested."""
     return (
         f"argument '{name}' is written to, but may overlap itself: strides {list(strides)} for shape {list(shape)} are "
         "not nested; pass a contiguous array"

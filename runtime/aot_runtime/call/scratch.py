@@ -1,5 +1,8 @@
-"""The scratch memory of a plan's calls: workspaces, and what code objects ask for. A call on the default stream takes
-one block for all of it, which the plans of such calls take turns with; on another stream it is allocated."""
+"""Scratch memory of a plan's calls: workspaces, and memory that code objects require.
+
+On the default stream, a call takes one block for all of it, which calls of all plans reuse. On other streams, it is
+allocated for each call.
+"""
 
 from __future__ import annotations
 
@@ -13,12 +16,12 @@ from .choosing import Decision
 
 
 class Scratch(NamedTuple):
-    """Lines of a plan's `run` after which each space's address has its name; one of no bytes has none.
+    """Source lines of a plan's `run` that bind each space's address to its name. Empty spaces get no name.
 
     Attributes:
         here, elsewhere: lines that provide the memory on the default stream, and on another one.
-        further: lines that then find the other addresses, and fill with zeros where that is asked for.
-        ending: lines that give it back once all work is enqueued, or something has failed.
+        further: lines that then compute the other addresses, and fill spaces with zeros if required.
+        ending: lines that return the memory once all work is enqueued, or after a failure.
     """
 
     names: frozenset[str]
@@ -29,12 +32,12 @@ class Scratch(NamedTuple):
 
 
 def scratch_name(kernarg: str, number: int) -> str:
-    """The name of the space that is passed as a kernarg of a launch which no manifest has."""
+    """Return the name of the space for a scratch pointer of a launch, which manifests do not name."""
     return f"_{kernarg[1:]}{number}"
 
 
 def scratch_of(decision: Decision, numbers: Sequence[int], memory: DeviceMemory, namespace: dict[str, Any]) -> Scratch:
-    """What the launches of these numbers need. Sizes are names: one source, compiled once, serves all shapes."""
+    """Return the scratch memory of the launches with these numbers. Sizes are names, so one source serves all."""
     spaces = [space for space in _spaces(decision, numbers) if space[1]]
     if not spaces:
         return Scratch(frozenset())
@@ -59,7 +62,7 @@ def scratch_of(decision: Decision, numbers: Sequence[int], memory: DeviceMemory,
 
 
 def _spaces(decision: Decision, numbers: Sequence[int]) -> Iterator[tuple[str, int, bool]]:
-    """(name, bytes, whether zeroed) of all that the launches use."""
+    """Return (name, bytes, zeroed) of all spaces that the launches use."""
     yield from decision.workspaces
     for number in numbers:
         variant, (x, y, z) = decision.launches[number].variant, decision.launches[number].grid

@@ -349,7 +349,7 @@ def usual_cus(arch: str) -> int | None:
     return row.product.num_cus if row.product else row.num_cus
 
 
-def likely_dies(arch: str, num_cus: int) -> int:
+def likely_num_xcds(arch: str, num_cus: int) -> int:
     """Estimate the XCDs of a device with `num_cus` compute units, from the compute units per XCD of the product."""
     row = ARCHITECTURES.get(arch)
     if row is None or row.product is None:

@@ -152,7 +152,7 @@ class Scope(msgspec.Struct, frozen=True):
         return self.call_names(op) | dict.fromkeys((item.name for item in op.derived), int) | self.build_names(op)
 
     def check_queries(self, expression: expressions.Expression) -> None:
-        """Raise `ExpressionError` if a layout query does not name exactly one dim of its tensor."""
+        """Raise `ExpressionError` if a layout query is not a single dim of its tensor."""
         for function, subject, *rest in expression.queries:
             if function in expressions.DIM_QUERIES:
                 stride_position(self.subjects[str(subject)], rest[0])
@@ -231,7 +231,7 @@ def stride_position(tensor: Tensor, dim: str | int) -> int:
     """Return the position of `dim` in `stride(tensor, dim)` or `innermost(tensor, dim)`.
 
     Raises:
-        ExpressionError: `dim` does not name exactly one dim of the tensor.
+        ExpressionError: `dim` is not a single dim of the tensor.
     """
     if isinstance(dim, int) or dim.isdigit():
         if int(dim) < len(tensor.shape):
@@ -241,7 +241,7 @@ def stride_position(tensor: Tensor, dim: str | int) -> int:
         if len(positions) == 1:
             return positions[0]
     dims = ", ".join(item.extent for item in tensor.shape)
-    raise ExpressionError(f"stride({tensor.name}, {dim}): '{dim}' names no single dim of '{tensor.name}' [{dims}]")
+    raise ExpressionError(f"stride({tensor.name}, {dim}): '{dim}' is not a single dim of '{tensor.name}' [{dims}]")
 
 
 def _find_dims(op: Op) -> dict[str, DimSource]:

@@ -1,4 +1,4 @@
-"""The C header of the ops: what it calls things, and what it leaves out."""
+"""The C header of the ops: its names, and the ops that it omits."""
 
 from __future__ import annotations
 

@@ -49,7 +49,7 @@ def opened(library: Path, folder: Path, **options: Any) -> OpenedInC:
 
 
 def on_device(bundle: Bundle, arrays: Mapping[str, np.ndarray]) -> dict[str, Any]:
-    """Arrays where the tests put them: as they lie on the host, transposed ones too."""
+    """Put arrays where the tests want them, laid out as on the host, transposed ones too."""
     orders = {
         name: tuple(np.argsort([-step for step in value.strides], kind="stable")) for name, value in arrays.items()
     }
@@ -61,7 +61,7 @@ def of(array: Any) -> Tensor:
 
 
 def given_outputs(bundle: Bundle, c: OpenedInC, op: str, tensors: dict[str, Tensor], scalars: Any, names: Any) -> Any:
-    """Arrays for the outputs that a call has by `_outputs`, by which they are allocated."""
+    """Allocate the outputs of a call as the C function `_outputs` lays them out."""
     args, _ = c.request(calling.OUTPUTS, op, tensors, scalars)
     laid = {name: getattr(args, name) for name in names}
     assert all(item.dtype and item.address == 0 for item in laid.values())

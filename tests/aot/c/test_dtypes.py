@@ -17,7 +17,7 @@ _SCALAR = 'printf("%s %s %d %d %d\\n", "{name}", {c}.name, {c}.size, {c}.is_sign
 
 
 def printed(folder: Path, lines: list[str]) -> list[list[str]]:
-    """The lines that a program with the sample's source prints."""
+    """Return the lines that a program with the sample's source prints."""
     body = "\n    ".join(lines)
     text = run_c(folder, sample_index(), f"int main(void)\n{{\n    {body}\n    return 0;\n}}\n")
     return [line.split() for line in text.splitlines()]
@@ -52,7 +52,7 @@ def test_headers_with_other_dtypes_cannot_be_used_in_one_program(monkeypatch):
 
 
 def test_the_source_of_a_bundle_lists_no_dtype_by_hand():
-    """Support code has the constants that it names from the table, so a list of them would be a second table."""
+    """Support code takes each constant that it names from the table; a list of them would be a second table."""
     folder = Path(__file__).parents[3] / "aot/c/support"
     names = re.compile(rf"\b({'|'.join(map(enumerator, DTYPES))})\b")
     assert [file.name for file in folder.glob("*.h") if names.search(file.read_text())] == []

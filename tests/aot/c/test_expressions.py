@@ -1,4 +1,4 @@
-"""Expressions in C against the runtime's evaluator: the shipped ones, and any that the language has."""
+"""Expressions in C against the runtime's evaluator: the shipped ones, and random ones."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ HARD = (
 
 
 def outcome(evaluate: Any) -> Any:
-    """A value with its type; None where there is none, or none that 64 bits hold."""
+    """Return a value with its type, or None where there is none, or none of 64 bits."""
     try:
         value = evaluate()
     except (ArithmeticError, TypeError, ExpressionError, FaultError):
@@ -42,7 +42,7 @@ def outcome(evaluate: Any) -> Any:
 
 
 def compare(found: EvaluatedInC, text: str, names: dict[str, Any]) -> bool:
-    """C has the value that Python has, or none if 64 bits cannot hold it."""
+    """Assert that C has Python's value, or none if 64 bits cannot hold it."""
     ours = outcome(lambda: found.value(text, names))
     theirs = outcome(lambda: evaluator(text)(names))
     assert ours is None or ours == theirs, (text, names, ours, theirs)
@@ -88,7 +88,7 @@ def test_integers_beyond_64_bits_are_faults(hard: EvaluatedInC):
 
 
 def shipped(*manifests: str) -> dict[str, dict[str, type]]:
-    """Expression → the names that it reads with their types, of every contract of these manifests."""
+    """Return expression → the names that it reads with their types, of every contract of these manifests."""
     found: dict[str, dict[str, type]] = {}
     for manifest in manifests:
         for source in load_manifest(ROOT / f"manifests/{manifest}.yaml").sources:

@@ -28,7 +28,7 @@ def c(tmp_path_factory: pytest.TempPathFactory) -> PlannedInC:
 
 
 def random_view(drawn: random.Random) -> Array:
-    """A view of the room: strides of all kinds, also ones that no slice of an array has."""
+    """Return a view of the room with strides of all kinds, also ones that no slice of an array has."""
     itemsize = drawn.choice((1, 1, 2, 4, 8))
     rank = drawn.randrange(5)
     shape = tuple(drawn.choice((0, 1, 2, 3, 4, 7)) if drawn.random() < 0.9 else 12 for _ in range(rank))
@@ -94,7 +94,7 @@ def test_python_and_c_agree_on_what_is_nested(c: PlannedInC):
 
 
 def test_slices_of_one_array_are_apart_if_they_differ_along_a_dim():
-    """As parts of a packed qkv tensor, rows of a cache, even and odd elements are."""
+    """Parts of a packed qkv tensor, rows of a cache, and even and odd elements are such slices."""
     drawn = random.Random(5)
     for _ in range(2000):
         shape = tuple(drawn.choice((2, 4, 6)) for _ in range(drawn.randrange(1, 5)))
@@ -114,7 +114,7 @@ def test_slices_of_one_array_are_apart_if_they_differ_along_a_dim():
 
 
 def test_the_time_does_not_grow_with_the_size_of_arrays(c: PlannedInC):
-    """Layouts for which an exact answer is a hard problem of integers."""
+    """An exact answer for these layouts is a hard problem of integers."""
     steps = [2**40 + 2**k + 1 for k in range(8)]
     far = [tensor(1 << 50, "uint8", (7,) * 8, tuple(step >> shift for step in steps)) for shift in (0, 1)]
     assert c.may_overlap(*far)

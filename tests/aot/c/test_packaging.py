@@ -44,7 +44,7 @@ set_target_properties(hip::host PROPERTIES INTERFACE_LINK_LIBRARIES "{library}")
 
 
 def write(folder: Path, index: Index) -> Path:
-    """The files that a build writes for C, and an index with its id."""
+    """Write the files that a build writes for C, and an index with its id."""
     for file, content in {**c_files(index), "bundle.json": f'{{"id": "{index.id}"}}'.encode()}.items():
         (folder / file).parent.mkdir(parents=True, exist_ok=True)
         (folder / file).write_bytes(content)
@@ -157,7 +157,7 @@ def test_a_program_by_pkg_config(hip_double: DoubleLibrary, tmp_path: Path):
 
 @pytest.mark.parametrize(("languages", "suffix"), [pytest.param("C", "c", marks=pytest.mark.slow), ("CXX", "cpp")])
 def test_a_program_by_cmake(hip_double: DoubleLibrary, tmp_path: Path, languages: str, suffix: str):
-    """With the driver looked up, and linked; a project of C++ alone compiles the source as C++."""
+    """The program looks the driver up, or links it; a project of C++ alone compiles the source as C++."""
     hip_double.only("the program is run by the system's dynamic loader")
     if shutil.which("cmake") is None:
         pytest.skip("no cmake")

@@ -107,7 +107,7 @@ def with_segments(index: Index) -> Index:
 
 
 def planned(manifest: str, arch: str) -> Index:
-    """The index of a shipped manifest, nothing of it compiled; the dispatcher needs no code to plan."""
+    """Return the index of a shipped manifest without compiling: the dispatcher needs no code to plan."""
     index = index_of(plan_bundle(load_manifest(ROOT / f"manifests/{manifest}.yaml"), parse_arch(arch), {}, False))
     return with_segments(index)
 
@@ -139,7 +139,7 @@ def test_shipped_manifests(tmp_path: Path, manifest: str, arch: str):
 @pytest.mark.slow
 @pytest.mark.parametrize("manifest", ["rows", "gemm", "decode"])
 def test_nonsense_is_refused_or_planned_with_no_undefined_behaviour(tmp_path: Path, manifest: str):
-    """A fault that the sanitizer finds ends the process."""
+    """A fault that the sanitizer finds would end the process."""
     index, drawn = planned(manifest, "gfx942"), random.Random(7)
     c = PlannedInC(index, tmp_path, "-fsanitize=undefined", "-fno-sanitize-recover=undefined", "-Wno-conversion")
     outcomes: Counter[Any] = Counter()

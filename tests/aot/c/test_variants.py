@@ -1,4 +1,4 @@
-"""The C header of a bundle's variants: it compiles as C and as C++, and says of each what the index says."""
+"""The C header of a bundle's variants compiles as C and C++, and agrees with the index."""
 
 import json
 import subprocess
@@ -62,7 +62,7 @@ def compile_source(folder: Path, source: str, language: str, *flags: str) -> Pat
 
 
 def printed(folder: Path, index: records.Index, language: str, body: str, before: str = "") -> list[object]:
-    """The lines that a program prints, each JSON. It includes the header of an index."""
+    """Return the lines of JSON that a program prints. It includes the header of an index."""
     (folder / "sample.h").write_text(variants_text(index))
     source = f'{before}\n#include "sample.h"\n#include <stdio.h>\nint main(void)\n{{\n{body}\nreturn 0;\n}}\n'
     output = subprocess.run([compile_source(folder, source, language)], capture_output=True, text=True, check=True)
@@ -137,7 +137,7 @@ def test_launchers_compile_against_the_real_api(tmp_path: Path, language: str, a
 
 
 def test_structs(sample: records.Index):
-    """Variants of one layout share one. Offsets do not depend on how a compiler pads: gaps are members."""
+    """Variants of one layout share a struct. Gaps are members, so offsets do not depend on a compiler's padding."""
     text = variants_text(sample)
     names = {struct_name(PREFIX, variant) for variant in sample.variants}
     assert len(names) == 4  # reduce: aligned, general, its second launch; swap

@@ -1,4 +1,4 @@
-"""Entries of a cache that somebody made: whatever they hold, with a digest that fits, they are named and not used."""
+"""Forged cache entries with valid digests are reported and not used, whatever their content."""
 
 from __future__ import annotations
 
@@ -142,7 +142,7 @@ def test_a_batch_of_odd_entries_does_not_end_the_use_of_the_cache(
     tmp_path: Path, job: CompileJob, kernel: CompiledKernel, odd: str, monkeypatch: pytest.MonkeyPatch,
     caplog: pytest.LogCaptureFixture,
 ):  # fmt: skip
-    """Each is named once, and replaced by what was made again."""
+    """Each odd entry is named once, and replaced by what was compiled again."""
     monkeypatch.setattr(shared_cache, "MAX_SHARED_BYTES", 1 << 20)
     entry = entry_below(tmp_path / "shared", kernel)
     if odd == "folder":
@@ -166,7 +166,7 @@ def test_a_batch_of_odd_entries_does_not_end_the_use_of_the_cache(
 def test_what_is_told_of_an_entry_is_one_line_without_control_characters(
     tmp_path: Path, job: CompileJob, kernel: CompiledKernel, caplog: pytest.LogCaptureFixture
 ):
-    """Names of kernels in its code object are told, which are whatever a forger wrote there."""
+    """The message names the kernels of a code object, whose names a forger can choose."""
     code = kernel.image.replace(b"every_type", b"e\x1b[2J\n\rpe\x07")
     entry = entry_below(tmp_path, kernel)
     entry.write_bytes(forged(changed(image=code, symbol="every_type"), kernel))
@@ -176,7 +176,7 @@ def test_what_is_told_of_an_entry_is_one_line_without_control_characters(
 
 
 def test_what_a_forger_may_say(tmp_path: Path, job: CompileJob, kernel: CompiledKernel):
-    """Nothing in the code contradicts it: the pointers that are written to, say."""
+    """Claims that the code does not contradict pass: which pointers are written to, say."""
     pointers = {"a": "w"} if "a" in kernel.accesses else {}
     other = replace(kernel, accesses=pointers, early=True)
     CompileCache(tmp_path).put(key_of(kernel), other)

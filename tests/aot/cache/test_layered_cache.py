@@ -61,7 +61,7 @@ def test_an_entry_under_another_key_is_a_miss(cache: CompileCache, kernel: Compi
 
 
 def odd(entry: Path, kind: str) -> None:
-    """Put something else in the place of an entry."""
+    """Put something else in an entry's place."""
     content = entry.read_bytes()
     entry.unlink()
     if kind == "folder":

@@ -1,4 +1,4 @@
-"""A shared cache behind the local one: what it gives is verified, and what is wrong with it stops nothing."""
+"""A shared cache behind the local one: its entries are verified, and its failures do not stop a build."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ Machine = Callable[[SharedCache], CompileCache]
 
 
 def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
-    """Since this was asked last."""
+    """Return the warnings since the last call."""
     found = [record.message for record in caplog.records if record.levelno == logging.WARNING]
     caplog.clear()
     return found
@@ -107,7 +107,7 @@ def test_a_damaged_entry_is_refused_by_name_and_replaced(
 def test_swapped_and_misnamed_entries_are_refused(
     settings: SharedSettings, machine: Machine, kernel: CompiledKernel, caplog: pytest.LogCaptureFixture
 ):
-    """The second carries a digest that fits, and is made of something else than its name says."""
+    """The second entry has a digest that fits, but its content is not what its name says."""
     first, second, third = fill(settings, machine, kernel, 3)
     paths = [Path(settings.url) / "v2" / key[:2] / key for key in (first, second, third)]
     paths[0].write_bytes(paths[2].read_bytes())
@@ -131,13 +131,13 @@ def test_many_damaged_entries_give_few_warnings(
     with SharedCache(settings) as shared:
         assert machine(shared).get_many(keys) == {}
     told = warnings(caplog)
-    assert len(told) == 4 and told[-1].endswith("7 more entries were refused, too; -v names them")
+    assert len(told) == 4 and told[-1].endswith("7 more entries were refused; -v lists them")
 
 
 def test_entries_that_are_no_files(
     settings: SharedSettings, machine: Machine, kernel: CompiledKernel, caplog: pytest.LogCaptureFixture
 ):
-    """They are refused, one by one, as long as others can be read."""
+    """Each is refused by itself, and the others are read."""
     first, second = fill(settings, machine, kernel, 2)
     path = Path(settings.url) / "v2" / first[:2] / first
     path.unlink()
@@ -201,7 +201,7 @@ def test_one_that_is_only_read_is_not_written(
             cache = machine(shared)
             assert cache.get("ab" * 32) is None
             cache.put(*keyed(kernel))
-        told = "cannot be used: it is not there; the build goes on without it"
+        told = "cannot be used: it is not there; the build continues without it"
         assert warnings(caplog) == ([] if Path(settings.url).exists() else [f"shared cache {settings.url} {told}"])
         assert shared.written == 0 and not list(Path(settings.url).rglob("v*"))
         Path(settings.url).mkdir(exist_ok=True)
@@ -233,7 +233,7 @@ def test_a_store_that_cannot_be_used_costs_one_warning_and_little_time(
             assert cache.get(key) is None
             cache.put(key, own)
             assert cache.get(key) == own
-    assert warnings(caplog) == [f"shared cache {protocol}://x/y {told}; the build goes on without it"]
+    assert warnings(caplog) == [f"shared cache {protocol}://x/y {told}; the build continues without it"]
     assert time.monotonic() - started < 5
     with pytest.raises(CacheError) as raised, SharedCache(replace(settings, required=True), limit_s=limit_s) as shared:
         machine(shared).get("ab" * 32)
@@ -241,7 +241,7 @@ def test_a_store_that_cannot_be_used_costs_one_warning_and_little_time(
 
 
 class Clock:
-    """Stands for the module `time` and for the process that speaks with a store: each batch takes it so long."""
+    """A `time` module and the process that talks to a store, in which each batch takes a given time."""
 
     def __init__(self, batch_s: float):
         self.now, self.batch_s = 0.0, batch_s
@@ -277,14 +277,14 @@ def test_a_slow_store_that_has_nothing_is_given_up(
     machine: Machine, kernel: CompiledKernel, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch,
     batch_s: float, batches: int,
 ):  # fmt: skip
-    """To ask for 32 entries is worth 1.6 s of its time, so one that answers in 1.5 s may be asked for ever."""
+    """32 entries are worth 1.6 s of a store's time, so one that answers in 1.5 s may be asked forever."""
     clock = Clock(batch_s)
     monkeypatch.setattr(shared_cache, "time", clock)
     monkeypatch.setattr(shared_cache, "ForkedProcess", lambda limit_s: clock)
     with SharedCache(SharedSettings("memory://x")) as shared:
         assert machine(shared).get_many(f"{number:064}" for number in range(20 * BATCH)) == {}
     assert clock.now == batches * batch_s <= 30 + 20 * BATCH * 0.05
-    given_up = f"is too slow: 0 entries read, 0 written in {clock.now:.0f} s; the build goes on without it"
+    given_up = f"is too slow: 0 entries read, 0 written in {clock.now:.0f} s; the build continues without it"
     assert warnings(caplog) == ([f"shared cache memory://x {given_up}"] if batches < 20 else [])
 
 
@@ -297,7 +297,7 @@ def test_one_that_is_full_is_still_read(machine: Machine, kernel: CompiledKernel
             cache.put(*keyed(kernel, number))
         assert cache.get("ab" * 32) is None
     fault = "cannot be written: OSError: [Errno 28] No space left on device"
-    assert warnings(caplog) == [f"shared cache full://x {fault}; it is only read from here on"]
+    assert warnings(caplog) == [f"shared cache full://x {fault}; the build will only read from it"]
     with pytest.raises(CacheError, match="No space left"), SharedCache(replace(settings, required=True)) as shared:
         machine(shared).put(*keyed(kernel))
 

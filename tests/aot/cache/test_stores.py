@@ -1,4 +1,4 @@
-"""Places of caches: a folder and file systems of fsspec keep what they are given, and list and remove it."""
+"""Stores of caches: folders and fsspec's file systems keep, list and remove entries."""
 
 import http.server
 import os
@@ -30,7 +30,7 @@ NAME, OTHER = "v2/ab/ab01", "vectors-v1/cd/cd01"
 
 @pytest.fixture(params=["folder", "memory", "folders"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Store:
-    """A store whose place is there. The third is a file system of fsspec that has folders."""
+    """Return a store whose place exists. The third kind is an fsspec file system with folders."""
     if request.param == "folder":
         return open_store(str(tmp_path))
     return FsspecStore(f"memory://{uuid4()}" if request.param == "memory" else f"file://{tmp_path}")
@@ -70,7 +70,7 @@ def test_what_others_keep_at_the_place_is_left_alone(store: Store, tmp_path: Pat
 
 
 def test_a_place_that_is_not_there(tmp_path: Path):
-    """The folder is made, the folder that it is in is not: it may be a disk that is not mounted."""
+    """The folder is made, but not its parent, which may be a disk that is not mounted."""
     gone = open_store(str(tmp_path / "gone"))
     assert not gone.exists() and gone.read(NAME) is None and list(gone.files()) == []
     gone.write(NAME, b"x")
@@ -106,7 +106,7 @@ def names(folder: Path) -> list[str]:
 
 @pytest.fixture
 def linked(tmp_path: Path) -> Path:
-    """A place whose folders lead outside, each to one with an entry in it."""
+    """A place whose folders are links to outside folders with one entry each."""
     (tmp_path / "home/ab").mkdir(parents=True)
     for name in ("home/ab01", "home/ab/ab01"):
         (tmp_path / name).write_text("precious")
@@ -118,7 +118,7 @@ def linked(tmp_path: Path) -> Path:
 
 
 def test_links_are_no_entries_and_are_not_followed(linked: Path):
-    """Not by a file system of fsspec that lists them either."""
+    """An fsspec file system that lists links does not follow them either."""
     store = FolderStore(linked)
     assert list(store.files()) == list(FsspecStore(f"file://{linked}").files()) == []
     for name in (NAME, "v1/ab/ab01", "v2/cd/cd01"):
@@ -144,7 +144,7 @@ def test_a_link_to_an_empty_folder_does_not_end_tidying(tmp_path: Path):
 
 
 def test_files_that_are_being_written_are_no_entries(tmp_path: Path):
-    """Unless their writer was killed long ago: then they go."""
+    """They stay, unless their writer was killed long ago: then they are removed."""
     store = FolderStore(tmp_path)
     store.write(NAME, b"x")
     for name, age in (("new", 60), ("old", LEFTOVER_S + 60)):
@@ -158,7 +158,7 @@ def test_files_that_are_being_written_are_no_entries(tmp_path: Path):
 
 
 def test_what_others_keep_to_themselves_is_passed_over(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Be it an entry, or a folder: the others are read and listed."""
+    """An entry or folder without permission is skipped; the others are read and listed."""
     store, open_, below = FolderStore(tmp_path), OpenFolder.open, OpenFolder.below
 
     def denied(method: Any, theirs: str) -> Any:
@@ -209,7 +209,7 @@ def test_a_folder_that_is_removed_as_it_is_empty_is_made_again(tmp_path: Path, m
 
 @pytest.mark.parametrize("kind", ["folder", "pipe", "link", "full folder", "file above"])
 def test_what_is_in_the_way_of_an_entry(tmp_path: Path, kind: str):
-    """It is replaced, unless somebody may have put it there for good."""
+    """It is replaced, unless somebody may have put it there on purpose."""
     store, path = FolderStore(tmp_path), tmp_path / NAME
     store.write(OTHER, b"x")
     path.parent.mkdir(parents=True)
@@ -228,7 +228,7 @@ def test_what_is_in_the_way_of_an_entry(tmp_path: Path, kind: str):
     with pytest.raises(EntryError):
         store.read(NAME)
     if kind in ("full folder", "file above"):
-        with pytest.raises(EntryError, match=r"a (folder with something in it|file) is in its place"):
+        with pytest.raises(EntryError, match=r"a (folder that is not empty|file) is in its place"):
             store.write(NAME, b"x")
         return
     store.write(NAME, b"x")
@@ -236,7 +236,7 @@ def test_what_is_in_the_way_of_an_entry(tmp_path: Path, kind: str):
 
 
 class Endless(http.server.BaseHTTPRequestHandler):
-    """Takes no notice of the part that is asked for."""
+    """A file that ignores which part is asked for, and never ends."""
 
     def do_GET(self) -> None:
         self.send_response(404 if self.path.endswith("missing") else 200)

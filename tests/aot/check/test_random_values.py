@@ -1,4 +1,4 @@
-"""Numbers that say where other things are: as the contract of a tensor wants them, and telling."""
+"""Random index tensors: valid by the contract, and useful for finding faults."""
 
 import numpy as np
 import pytest

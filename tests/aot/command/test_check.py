@@ -1,4 +1,4 @@
-"""`aotbuild check`: faults that are planted in kernels and manifests are found and named, and what is right passes."""
+"""`aotbuild check` finds and names faults planted in kernels and manifests, and passes correct ones."""
 
 import json
 import re
@@ -231,7 +231,7 @@ def test_roles_are_held_to_what_kernels_do(tmp_path: Path, kernel: str, op: str,
     ("words", "said"),
     [
         (("--op", "gater"), "did you mean 'gather'?"),
-        (("--arch", "sm_90"), "the emulator has no sm_90; it has gfx942"),
+        (("--arch", "sm_90"), "the emulator does not support sm_90; supported: gfx942"),
         (("--filter", "x"), "'x' is not axis=value"),
     ],
 )
@@ -270,7 +270,7 @@ def test_a_loop_that_does_not_end_is_told_once(tmp_path: Path):
 
 
 def test_rows_that_are_longer_than_a_block_are_drawn(tmp_path: Path):
-    """Small extents do not show that a block of 1024 holds a row only up to there, which `require` has to say."""
+    """Small extents do not show that a row is at most a block of 1024, which `require` has to say."""
     project = write(tmp_path, "bundle: tiny\nops:\n" + LONG_ROW_OP, HEAD + LONG_ROW)
     status, output = check(project, "--json", "--count", "2")
     (report,) = json.loads(output)["ops"]

@@ -1,4 +1,4 @@
-"""Completion in shells: what click's scripts for bash, zsh and fish are told."""
+"""Shell completion: the answers to click's scripts for bash, zsh and fish."""
 
 import os
 import re

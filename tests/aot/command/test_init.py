@@ -1,4 +1,4 @@
-"""`aotbuild init`: the manifest that it writes builds as it is, and what it builds computes the right numbers."""
+"""`aotbuild init` writes manifests that build unchanged and compute the right results."""
 
 import re
 from collections.abc import Callable
@@ -78,7 +78,7 @@ def test_standard_output_and_no_overwriting(file: Path, tmp_path: Path):
     assert modeline and (target.parent / modeline[1]).is_file()
     target.write_text("mine")
     refused = init(f"{file}:_scatter_add", "-o", target)
-    assert refused.exit_code == 2 and f"{target} is there already; --force overwrites it" in refused.output
+    assert refused.exit_code == 2 and f"{target} already exists; --force overwrites it" in refused.output
     assert target.read_text() == "mine"
     assert init(f"{file}:_scatter_add", "-o", target, "--force").exit_code == 0
     assert target.read_text().startswith("# yaml-language-server")
@@ -97,7 +97,7 @@ def test_a_package_is_imported_from_above_it(file: Path, tmp_path: Path):
     ("text", "kernel", "status", "message"),
     [
         (WILD, "matmul_kernal", 1, "ops.py has no function 'matmul_kernal'; did you mean matmul_kernel?"),
-        (WILD.replace("_scatter_add(", "gelu_like("), "gelu_like", 1, "has 2 functions that are called 'gelu_like'"),
+        (WILD.replace("_scatter_add(", "gelu_like("), "gelu_like", 1, "has 2 functions named 'gelu_like'"),
         ("import torch\n", "f", 1, "ops.py has no function 'f', nor any @triton.jit function"),
         (WILD, "matmul kernel", 2, "is not FILE:KERNEL, such as kernels/add.py:add_kernel"),
     ],

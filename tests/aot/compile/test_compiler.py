@@ -52,7 +52,7 @@ def test_what_waits_for_earlier_launches_may_begin_before_they_end(arch: str, ea
 def test_images_are_the_same_in_whatever_folder(
     arch: str, line_info: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Also where Gluon is loaded, which has functions of the names of Triton's."""
+    """The images are also the same where Gluon is loaded, whose functions share names with Triton's."""
     import triton.experimental.gluon.language  # noqa: F401
 
     images, keys = set(), set()
@@ -70,7 +70,7 @@ def test_images_are_the_same_in_whatever_folder(
 
 
 def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]):
-    """And the environment neither hides nor redirects."""
+    """Variables of the environment neither hide nor redirect what a compile reads and writes."""
     expected = compile_job(jobs.softmax("gfx942"))
     for name in ("HOME", "TRITON_HOME", "TRITON_CACHE_DIR"):
         monkeypatch.setenv(name, str(tmp_path / "home"))
@@ -90,7 +90,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_kernarg_layout():
-    """Each code object is checked for it, too."""
+    """Each code object is checked for it."""
     layout = kernarg_layout(jobs.SCALARS)
     parameters = (*jobs.SCALARS[:-1], (".global_scratch", "*i8"), (".profile_scratch", "*i8"))
     assert [(field.name, field.type) for field in layout] == list(parameters)
@@ -143,7 +143,7 @@ def test_wrong_jobs(work: CompileJob, message: str):
         (
             "aot.compile.compiler.kernarg_layout",
             lambda signature, start=0: kernarg_layout(signature)[:-1],
-            r"'softmax' is not what was asked for: .*a pointer of 8 bytes at offset \d+, which is not passed",
+            r"'softmax' does not match its job: .*a pointer of 8 bytes at offset \d+, which is not passed",
         ),
     ],
 )
@@ -214,7 +214,7 @@ ASM, CALL = "inline_asm_elementwise", "outer(tl.load"
         (assembly("sm_90", "mov.b32 %r1, $1;", "=r,r"), ASM, "does not write its output .0, whose value is used"),
         (assembly("gfx942", "", "=v,v"), ASM, "does not write its output .0, whose value is used"),
         # Functions that nothing has: a linker for AMD leaves them to a loader.
-        (foreign("called", "gfx942", NAME="__ocml_nothere_f32"), CALL, "'__ocml_nothere_f32' is called, and nothing"),
+        (foreign("called", "gfx942", NAME="__ocml_nothere_f32"), CALL, "'__ocml_nothere_f32' is called, but not"),
         (foreign("called", "gfx942", NAME="llvm.nvvm.tanh.approx.f"), CALL, "'llvm.nvvm.tanh.approx.f' is called"),
         (foreign("called", "gfx942", NAME="__nv_tanhf"), CALL, "Implicit conversion of CUDA __nv_tanhf"),
         (foreign("called", "sm_90", NAME="__ocml_tanh_f32"), CALL, "Unresolved extern function '__ocml_tanh_f32'"),
@@ -223,7 +223,7 @@ ASM, CALL = "inline_asm_elementwise", "outer(tl.load"
     ],
 )  # fmt: skip
 def test_no_code_is_taken_after_an_error(work: CompileJob, place: str, message: str):
-    """An error that is printed is one, whatever code there is; and it has the line of the kernel."""
+    """A printed error counts as one, even if code follows; and it has the line of the kernel."""
     with pytest.raises(CompileError, match=message) as caught:
         compile_job(work)
     assert caught.value.reason.startswith(f"{FOREIGN}:{line_of(place)}: "), caught.value.reason
@@ -263,7 +263,7 @@ def test_warnings_come_with_the_kernel():
 
 
 def test_warnings_that_change_results_are_errors():
-    """As of double precision where there is none; and of a limit."""
+    """Such are double precision where there is none, and a limit."""
     found = diagnostics(
         "ptxas /tmp/x.ptx, line 4; warning : Double is not supported. Demoting to float\n"
         "warning: <unknown>:0:0: local memory (98304) exceeds limit (65536) in function 'wide'\n"

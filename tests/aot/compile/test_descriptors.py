@@ -1,4 +1,4 @@
-"""Tensor descriptors that the host makes, where the hardware has some of its own."""
+"""Host-made tensor descriptors, also on hardware with descriptors of its own."""
 
 import itertools
 import re
@@ -24,7 +24,7 @@ def variants(arch: str) -> tuple[PlannedVariant, ...]:
 
 
 def test_on_a_gpu_that_has_descriptors():
-    """The kernel takes pointers there, too: it is held to that layout of its kernargs."""
+    """The kernel takes pointers there too, and its kernargs are held to that layout."""
     _, variant = variants("sm_90")
     assert dict(variant.job.signature)["a_desc"] == descriptor_type("fp16", (16, 32))
     kernel = compile_job(variant.job)
@@ -33,7 +33,7 @@ def test_on_a_gpu_that_has_descriptors():
 
 
 def test_what_is_aligned_is_loaded_in_wide_pieces():
-    """Of the last dim's stride it is known that it is 1, of pointers and other strides what the specialisation asks."""
+    """The last dim's stride is known to be 1; pointers and other strides are as the specialisation asks."""
     aligned, general = (variant.job for variant in variants("gfx942"))
     assert aligned.divisible[:3] == (("a_desc.ptr", 16), ("a_desc.shape.1", 8), ("a_desc.stride.0", 8))
     assert general.divisible == general.pointer_range_32 == ()
@@ -62,7 +62,7 @@ def f(x_desc):
 def test_what_takes_a_map_gets_no_pointer(tmp_path):
     (tmp_path / "k.py").write_text(GLUON)
     work = jobs.job("f", "sm_90", (("x_desc", "tensordesc<fp16[8,64]>"),), {}, root=str(tmp_path), source="k.py")
-    with pytest.raises(CompileError, match="x_desc: a Gluon kernel takes a tensor descriptor of the host as a tensor"):
+    with pytest.raises(CompileError, match="x_desc: a Gluon kernel takes a host tensor descriptor as a tensor"):
         compile_job(work)
 
 
@@ -70,7 +70,7 @@ def test_what_takes_a_map_gets_no_pointer(tmp_path):
 
 
 def test_layouts_and_boxes_of_maps():
-    """As Triton has them."""
+    """They are those of Triton."""
     from triton.experimental.gluon import language as gl
 
     blocks = ([64, 64], [8, 32], [4, 256], [512, 128], [16, 16], [8, 8], [128], [1, 2, 64, 64])
@@ -87,8 +87,11 @@ def test_layouts_and_boxes_of_maps():
     [
         ("BlockedLayout([1], [64], [4], [0])", "the layout of a tensor map must be NVMMASharedLayout"),
         ("NVMMASharedLayout(128)", "lacks element_bitwidth"),
-        ("NVMMASharedLayout(128, 16, transposed=True)", "has transposed, which no layout of a tensor map has here"),
-        ("NVMMASharedLayout(128, 16, widths=2)", "NVMMASharedLayout has no widths"),
+        (
+            "NVMMASharedLayout(128, 16, transposed=True)",
+            "has transposed, which is not supported in the layout of a tensor map",
+        ),
+        ("NVMMASharedLayout(128, 16, widths=2)", "unknown key widths of NVMMASharedLayout"),
     ],
 )
 def test_what_is_no_layout_of_a_map(text: str, message: str):
@@ -111,9 +114,9 @@ def test_a_kernel_is_held_to_its_maps():
     [
         ("gfx942", "{value: x, block: [8, 64]}", False, "'x', a tensor map of 'x': gfx942 has none; a launch that "),
         ("sm_90", "{value: x, block: [8, 64]}", True, "only the aligned specialisation is kept to what a map needs"),
-        ("sm_90", "{value: x, block: [8, 64], dims: [cols, rows]}", False, "'x' needs a last dim that is contiguous"),
-        ("sm_90", "{value: x, block: [8, 64], dims: [cols]}", False, "its dims are not those of 'x', each once"),
-        ("sm_90", "{value: x, block: [8, 64], dims: [rows, columns]}", False, "'columns' names no single dim of 'x'"),
+        ("sm_90", "{value: x, block: [8, 64], dims: [cols, rows]}", False, "'x' needs a contiguous last dim"),
+        ("sm_90", "{value: x, block: [8, 64], dims: [cols]}", False, "its dims must be those of 'x', each once"),
+        ("sm_90", "{value: x, block: [8, 64], dims: [rows, columns]}", False, "'columns' is not a single dim of 'x'"),
         ("sm_90", "{value: x, block: [8, 4]}", False, "a tensor map of 'x': its box is [8, 4] of float16"),
         ("sm_90", '{value: x, block: [8, 64], layout: "NVMMASharedLayout(128, 8)"}', False, "is of 8 bits and rank 2"),
     ],

@@ -1,4 +1,4 @@
-"""Gluon kernels: built, run and held to their manifest as those of Triton are."""
+"""Gluon kernels are built, run and checked against their manifest like Triton kernels."""
 
 from __future__ import annotations
 
@@ -67,7 +67,7 @@ def test_a_product_with_mfma(bundle: Bundle, dtype: type):
 
 
 def test_a_layout_that_the_manifest_gives(bundle: Bundle):
-    """And one that is a parameter's default."""
+    """The layout may be the manifest's, or a parameter's default."""
     from triton.experimental.gluon import language as gl
 
     x = np.arange(1500, dtype=np.float16)
@@ -83,14 +83,14 @@ def test_a_layout_that_the_manifest_gives(bundle: Bundle):
 @pytest.mark.parametrize(
     ("text", "message"),
     [
-        ("BlockLayout([1])", "'BlockLayout' is not a layout of Gluon; did you mean 'BlockedLayout'?"),
+        ("BlockLayout([1])", "'BlockLayout' is not a Gluon layout; did you mean 'BlockedLayout'?"),
         ("SliceLayout(0, gl.Blocked([1]))", "gl.Blocked"),
-        ("[1]", "'[1]' is not a layout; these are: AutoLayout, "),
+        ("[1]", "'[1]' is not a layout; layouts are: AutoLayout, "),
         ("BlockedLayout([1], [lanes], [4], [0])", "'lanes' uses undefined name 'lanes'"),
-        ("BlockedLayout([n], [64], [4], [0])", "'n' is not known at build"),
-        ("BlockedLayout(*[1])", "the arguments of 'BlockedLayout' are written out"),
+        ("BlockedLayout([n], [64], [4], [0])", "'n' is not known when a variant is built"),
+        ("BlockedLayout(*[1])", "the arguments of 'BlockedLayout' must be written out"),
         ("BlockedLayout([1)", "'BlockedLayout([1)' is not a layout: write one as in Python"),
-        ("__import__('os').system('true')", "'system' is not a layout of Gluon"),
+        ("__import__('os').system('true')", "'system' is not a Gluon layout"),
     ],
 )
 def test_what_is_no_layout(tmp_path: Path, text: str, message: str):
@@ -102,7 +102,8 @@ def test_what_is_no_layout(tmp_path: Path, text: str, message: str):
 
 
 def test_what_warps_and_scratch_a_kernel_for_nvidia_has(tmp_path_factory: pytest.TempPathFactory):
-    """The warps of each group are added up, and there is room for tensor maps that are made on the device."""
+    """The registers of each group of warps are added up, and tensor maps made on the device have room in scratch
+    memory."""
     folder = build_once(tmp_path_factory, FOLDER / "manifest.yaml", "op=scale,dtype=float16", "sm_90")
     (variant,) = read_index(folder / "gluon-sm_90").variants
     assert (variant.num_warps, variant.warp_size) == (8, 32)
@@ -284,7 +285,7 @@ def test_an_architecture_that_a_kernel_does_not_support(
 
 
 def test_what_init_finds_of_buffer_loads_and_stores():
-    """Dims and roles of tensors whose accesses have offsets beside the pointer."""
+    """`init` finds the dims and roles of tensors whose accesses have offsets beside the pointer."""
     kernels = [f"{FOLDER}/kernels.py:{name}" for name in ("rms_norm", "matmul")]
     drafted = CliRunner().invoke(main, ["init", *kernels]).output
     for line in (

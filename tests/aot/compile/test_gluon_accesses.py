@@ -1,4 +1,4 @@
-"""Which tensors a Gluon kernel loads from and stores to: the instructions of each GPU, and what pointers go through."""
+"""Tensors that a Gluon kernel reads and writes, for the instructions of each GPU and all uses of pointers."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What is proposed for a kernel: by its body, by how its file launches it, by its decorators."""
+"""Proposals for a kernel from its body, its launch and its decorators."""
 
 from functools import cache
 from pathlib import Path
@@ -27,7 +27,7 @@ def wild(tmp_path_factory: pytest.TempPathFactory):
 
 
 def test_a_matmul_by_its_pointers(wild):
-    """The limits of remainders, of a loop and of masks are the dims; strides are bound by what they multiply."""
+    """Dims are the limits of remainders, loops and masks; strides are recognised by what they multiply."""
     op = wild("matmul_kernel")
     assert op.tensors == {
         "a": {"shape": ["M", "K"], "dtype": "T"},
@@ -133,7 +133,7 @@ def test_names_of_ops(kernel: str, name: str):
 
 
 def test_configs_are_those_for_amd(tmp_path: Path):
-    """A file that asks which GPU there is is told of one that manifests are built for first."""
+    """A file that asks which GPU there is gets the first one that manifests are built for."""
     kernel = read_kernel(_written(tmp_path, WILD), "k.py:matmul_kernel")
     assert [dict(config.blocks)["BLOCK_M"] for config in kernel.autotuning.configs] == [64, 32]
 

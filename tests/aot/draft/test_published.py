@@ -1,4 +1,4 @@
-"""Drafts of kernels as they are published: what follows from their files is in them, and what does not is marked."""
+"""Drafts for kernels in published styles: facts from their files are used, and everything else is marked."""
 
 from functools import cache
 from pathlib import Path
@@ -138,4 +138,4 @@ def test_no_draft_is_refused_by_a_build(drafted, tmp_path: Path):
         assert not [op.notes["op", ""] for op in ops if ("op", "") in op.notes]
         wrong = OpDraft("wrong", "k.py:select_rows", tensors={"a": {"shape": ["rows"], "dtype": "T"}}, grid=["rows"])
         mark_faults([wrong], tmp_path, process)
-    assert wrong.notes["op", ""].startswith("a build refuses it: ") and str(tmp_path) not in wrong.notes["op", ""]
+    assert wrong.notes["op", ""].startswith("a build rejects it: ") and str(tmp_path) not in wrong.notes["op", ""]

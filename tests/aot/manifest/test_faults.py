@@ -1,4 +1,4 @@
-"""What is wrong with a manifest: each fault of its schema at its place, with what is allowed."""
+"""Faults of a manifest's schema are reported at their place, with the allowed values."""
 
 from pathlib import Path
 
@@ -32,21 +32,21 @@ type: fp32, -> @type: fp23, -> S.scalars.factor.type: unknown scalar type 'fp23'
 T: [float16, float32] -> T: [@bfloat61, float32] -> S.dtypes.T.0: unknown dtype 'bfloat61'; did you mean 'bfloat16'?
 T: [float16, float32] -> @T: [] -> S.dtypes.T: at least 1 allowed, 0 given
 grid: [rows] -> @grid: [1, 2, 3, 4] -> S.launches.0.grid: at most 3 allowed, 4 given
-dims: {cols: {max: 4096}} -> dims: {@cols: {min: 5, max: 4}} -> S.dims.cols: min 5 is over max 4
+dims: {cols: {max: 4096}} -> dims: {@cols: {min: 5, max: 4}} -> S.dims.cols: min 5 is greater than max 4
 factor: {type: fp32, default: cols ** -0.5} -> @factor: {type: fp32, min: 2, max: 1.5}
- -> S.scalars.factor: min 2 is over max 1.5
+ -> S.scalars.factor: min 2 is greater than max 1.5
 [{when: BLOCK == 64, options: {num_stages: 1}}] -> [@{when: BLOCK == 64, options: {num_stages: 1}, deny: x}]
- -> S.overrides.0: an override has either `options` or `deny`
+ -> S.overrides.0: an override has one of `options` and `deny`
 [{when: BLOCK == 64, options: {num_stages: 1}}] -> [@{when: BLOCK == 64}]
- -> S.overrides.0: an override has either `options` or `deny`
+ -> S.overrides.0: an override has one of `options` and `deny`
 k.py:scale_rows\n -> k.py:scale_rows\n        bind: {@x: {}}\n
- -> S.launches.0.bind.x: a mapping in `bind` has one of `value` (or `dims`), `dtype`, `layout` and `function`
+ -> S.launches.0.bind.x: a mapping in `bind` needs exactly one of `value` (or `dims`), `dtype`, `layout` and `function`
 k.py:scale_rows\n -> k.py:scale_rows\n        bind: {@x: {dtype: T, function: 'k.py:f'}}\n
- -> S.launches.0.bind.x: a mapping in `bind` has one of `value` (or `dims`), `dtype`, `layout` and `function`
+ -> S.launches.0.bind.x: a mapping in `bind` needs exactly one of `value` (or `dims`), `dtype`, `layout` and `function`
 k.py:scale_rows\n -> k.py:scale_rows\n        bind: {@x: {value: x, operands: [1]}}\n
- -> S.launches.0.bind.x: `operands` are those of a `function`
+ -> S.launches.0.bind.x: `operands` need a `function`
 k.py:scale_rows\n -> k.py:scale_rows\n        bind: {@x: {dims: [rows], type: i64}}\n
- -> S.launches.0.bind.x: `type` is that of a `value` without `dims`
+ -> S.launches.0.bind.x: `type` needs a `value` without `dims`
 bundle: tiny -> @bundle: ti-ny -> bundle: 'ti-ny' NO_NAME
 bundle: tiny\n -> bundle: tiny\n@version: 1.2\n -> version: expected text (given: 1.2)
 bundle: tiny\n -> bundle: tiny\n@version: 1.2-rc1\n -> version: '1.2-rc1' NO_VERSION
@@ -64,7 +64,7 @@ WORDS = {
     "S.": "ops.scale.",
     "NO_NAME": "is not a name: letters, digits and single underscores between them, a letter first",
     "NO_VERSION": "is not a version: numbers with dots between them, such as 1.2.0, 1.2.0rc1 or 1.2.0.dev3",
-    "NAN": "NaN is not allowed here: it equals nothing, itself neither",
+    "NAN": "NaN is not allowed here: it does not equal itself",
 }
 
 
@@ -76,7 +76,7 @@ def test_a_fault_has_its_place_and_says_what_is_allowed(tmp_path: Path, old: str
 
 
 def test_faults_come_together_in_the_order_of_the_file(tmp_path: Path):
-    """One each, also of a bind entry, though it may be many things."""
+    """Each fault is reported once, also one of a bind entry, which may be many things."""
     bind = "grid: [rows]\n        bind: {x: {valu: 3}, y: [[]], z: {value: 1, type: i23}}"
     changes = ("bundle: tiny", "bundle: 3"), ("factor: {type: fp32}", "factor: {}"), ("grid: [rows]", bind)
     with pytest.raises(ManifestError) as caught:

@@ -51,11 +51,11 @@ def test_a_tuning_file_beside_the_other_manifest_counts(folder: Path):
 
 
 FAULTS = r"""
-{@oter.yaml: {scale: {}}} -> there is no manifest FOLDER/oter.yaml
+{@oter.yaml: {scale: {}}} -> manifest FOLDER/oter.yaml does not exist
 {other.yaml: {@scal: {}}} -> other.yaml has no op 'scal'; did you mean 'scale'?
 {other.yaml: {scale: {@BLOK: [1]}}} -> op 'scale' has no axis 'BLOK'; did you mean 'BLOCK'?
 {other.yaml: {scale: {BLOCK: [32, @64]}}} -> BLOCK has no value 64; it has 16, 32
-{other.yaml: {scale: {}}, third.yaml: {@scale: {}}} -> the op 'scale' is in other.yaml too
+{other.yaml: {scale: {}}, third.yaml: {@scale: {}}} -> op 'scale' is also in other.yaml
 {third.yaml: {@sum: {}}} -> third.yaml has no op 'sum'; known: scale
 """
 
@@ -67,9 +67,9 @@ def test_faults_of_what_is_included(folder: Path, include: str, message: str):
 
 def test_a_bundle_has_some_op_and_none_twice(folder: Path):
     text = "@bundle: tiny\ninclude: {other.yaml: {}}\n"
-    check_fault(folder, text, "the manifest: there is no op: neither in `ops` nor in `include`", load)
+    check_fault(folder, text, "the manifest: the manifest has no op: neither `ops` nor `include` has one", load)
     text = SCALE + "include: {other.yaml: {@scale: {}}}\n"
-    check_fault(folder, text, "the op 'scale' is in this manifest too", load)
+    check_fault(folder, text, "op 'scale' is also in this manifest", load)
 
 
 def test_the_root_is_found_above_or_named(tmp_path: Path):
@@ -85,7 +85,7 @@ def test_the_root_is_found_above_or_named(tmp_path: Path):
 
 
 def test_roots_that_are_not_there(tmp_path: Path):
-    said = f"root 'nowhere': there is no folder {tmp_path / 'nowhere'}"
+    said = f"root 'nowhere': folder {tmp_path / 'nowhere'} does not exist"
     check_fault(tmp_path, "@root: nowhere\n" + SCALE, said, load)
     said = f"kernel file 'no/k.py' is neither in {tmp_path} nor in a folder above it; paths start at the project root"
     check_fault(tmp_path, edit(SCALE, ("kernel: k.py:", "@kernel: no/k.py:")), said, load)
@@ -94,9 +94,9 @@ def test_roots_that_are_not_there(tmp_path: Path):
 def test_names_that_are_too_long_for_a_file(tmp_path: Path):
     name = "x" * 300
     folder = tmp_path / "m"
-    said = f"root '{name}': there is no folder {folder / name}"
+    said = f"root '{name}': folder {folder / name} does not exist"
     check_fault(folder, f"@root: {name}\n" + SCALE, said, load)
-    said = f"there is no manifest {folder / name}.yaml"
+    said = f"manifest {folder / name}.yaml does not exist"
     check_fault(folder, f"bundle: tiny\ninclude: {{@{name}.yaml: {{scale: {{}}}}}}\n", said, load)
     said = f"kernel file '{name}.py' is neither in {folder} nor in a folder above it; paths start at the project root"
     check_fault(folder, edit(SCALE, ("kernel: k.py:", f"@kernel: {name}.py:")), said, load)

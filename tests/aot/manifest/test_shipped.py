@@ -1,4 +1,4 @@
-"""Manifests that come with aotbuild: by their names, from a checkout as from where it is installed."""
+"""Shipped manifests by their names, in a checkout and in an installation."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ INCLUDE = "bundle: tiny\ninclude:\n  memory: {copy: {}}\n"
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """The folder of a project with an environment in it, where aotbuild is installed as its wheel does it."""
+    """Return a project's folder with an environment in it, where aotbuild is installed from its wheel."""
     package = tmp_path / "project/.venv/site-packages/aot"
     for name in ("kernels", "manifests"):
         shutil.copytree(ROOT / name, package / "shipped" / name)
@@ -34,7 +34,7 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def test_the_wheel_has_all_that_is_built_from():
-    """Setuptools takes the files of the packages that are listed, `.py` of its own accord."""
+    """Setuptools takes the files of the listed packages, but of its own accord only `.py`."""
     found = tomllib.loads((ROOT / "pyproject.toml").read_text())["tool"]["setuptools"]
     packages = {path: ".".join(("aot.shipped", *path.relative_to(ROOT).parts[:-1])) for path in INPUTS}
     assert {name for name in found["packages"] if "shipped" in name} == {*packages.values()}
@@ -43,7 +43,7 @@ def test_the_wheel_has_all_that_is_built_from():
 
 
 def test_names_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A file of that very name is taken, a folder is not: many a project has one that is called so."""
+    """A file of that very name is taken; a folder is not, since many projects have one of that name."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows").mkdir()
     assert shipped.shipped_root() == ROOT and not {*shipped.shipped_manifests()} & {*SUBCOMMANDS}
@@ -57,10 +57,10 @@ def test_names_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 @pytest.mark.parametrize(
     ("given", "said"),
     [
-        ("atention", "there is neither a file atention nor a shipped manifest 'atention'; did you mean 'attention'?"),
-        ("a/rows.yaml", "there is no manifest a/rows.yaml; the name of the one that is shipped is 'rows'"),
-        ("rows.yml", "there is no manifest rows.yml; the name of the one that is shipped is 'rows'"),
-        ("own/rows", "there is no manifest own/rows; the name of the one that is shipped is 'rows'"),
+        ("atention", "neither a file atention nor a shipped manifest 'atention' exists; did you mean 'attention'?"),
+        ("a/rows.yaml", "manifest a/rows.yaml does not exist; the shipped manifest is named 'rows'"),
+        ("rows.yml", "manifest rows.yml does not exist; the shipped manifest is named 'rows'"),
+        ("own/rows", "manifest own/rows does not exist; the shipped manifest is named 'rows'"),
         ("mine.yaml", "mine.yaml: cannot be read: No such file or directory"),
     ],
 )  # fmt: skip
@@ -75,7 +75,7 @@ def test_manifests_of_users_include_shipped_ones_by_name(tmp_path: Path):
     (source,) = load(tmp_path, INCLUDE).sources
     assert (source.name, source.manifest.root) == ("copy", ROOT)
     text = "bundle: tiny\ninclude:\n  @memry: {copy: {}}\n"
-    said = f"there is neither a file {tmp_path / 'memry'} nor a shipped manifest 'memry'; did you mean 'memory'?"
+    said = f"neither a file {tmp_path / 'memry'} nor a shipped manifest 'memry' exists; did you mean 'memory'?"
     check_fault(tmp_path, text, said, load)
 
 

@@ -45,7 +45,7 @@ def test_merged_keys_come_first_and_are_where_the_mapping_is(tmp_path: Path):
         ("1: x\n", ":1:1: a key must be text (given: 1)"),
         ("a: {true: x}\n", ":1:5: a key must be text (given: True)"),
         ("? [a, b]\n: c\n", ":1:3: a key must be text (given: a list)"),
-        ("&a [*a]\n", ":1:1: an alias stands for something that contains it"),
+        ("&a [*a]\n", ":1:1: an alias refers to a value that contains it"),
         (b"a: \xff\n", ": cannot be read: it is not UTF-8 text"),
     ],
 )

@@ -80,7 +80,7 @@ def test_strides(tmp_path: Path, shape: str, types: list[str], divisible: list[i
 
 
 def test_a_compile_job(everything: Bindings):
-    """Only the aligned specialisation has hints; kernargs are what is no constant."""
+    """Only the aligned specialisation has hints; every parameter that is no constant is a kernarg."""
     names = ("x", "stride_x_rows", "stride_x_cols", "partial", "cols", "bias", "factor", "BLOCK")
     aligned, general = (everything.job(*names, aligned=aligned) for aligned in (True, False))
     assert aligned.divisible == (("x", 16), ("stride_x_rows", 8), ("partial", 16), ("cols", 8))
@@ -151,7 +151,7 @@ STRIDES = '"stride(x, rows) * 2"'
 
 @pytest.mark.parametrize(("blocks", "expected"), [("", 8), ("num_warps: 2, ", 2)])
 def test_a_parameter_that_is_called_as_an_option(tmp_path: Path, blocks: str, expected: int):
-    """It is the option, overrides included, but for what `blocks` or a default says; the option stays what it is."""
+    """It is bound to the option, overrides included, unless `blocks` or a default says otherwise."""
     text = edit(EVERYTHING, ("blocks: {WIDTH: 4}", f"blocks: {{{blocks}WIDTH: 4}}"))
     bindings = Bindings(tmp_path, text)
     parameters = (Parameter("num_warps", True), Parameter("num_stages", True, True, 5))
@@ -162,7 +162,7 @@ def test_a_parameter_that_is_called_as_an_option(tmp_path: Path, blocks: str, ex
 
 
 def test_elements_of_a_tuple(tmp_path: Path):
-    """Each is what a parameter would be that is bound to it; a default may be a tuple, too."""
+    """An element is bound as a separate parameter would be; a default may be a tuple, too."""
     bindings = Bindings(tmp_path, with_bind('p: [x, "stride(x, rows)", bias, 3, {value: rows, type: i64}]'))
     *found, default = bindings.bind("p", "SHAPE=(1, (2, None))")
     expected = (X, STRIDE, constant(None), constant(3), number("i64", "rows"))
@@ -175,33 +175,33 @@ def test_elements_of_a_tuple(tmp_path: Path):
 # What is refused: an entry of `bind` of parameters `factor` and `P`, with an @ where the fault is.
 FAULTS = r"""
 @fator: 3 -> kernel has no parameter 'fator'; did you mean 'factor'?
-factor: stride(x, @rows) -> kernel has no parameter 'rows)': between braces an expression with a comma is quoted:
+factor: stride(x, @rows) -> kernel has no parameter 'rows)': inside braces, quote an expression that contains a comma:
  factor: "stride(x, rows)"
 @factor: bais -> parameter 'factor': 'bais' uses undefined name 'bais'; did you mean 'bias'?
 @P: zzz -> parameter 'P': 'zzz' uses undefined name 'zzz'; known: BIASED, BLOCK, T, TOP, WIDTH, aligned, bias, chunks,
  cols, factor, mode, num_cus, out, partial, return_top, rows, top, x
-@P: rows -> 'rows' is not known at build, but 'P' is a constexpr
-@P: factor > 1 -> 'factor > 1' is not known at build, but 'P' is a constexpr
+@P: rows -> 'rows' is not known when a variant is built, but 'P' is a constexpr
+@P: factor > 1 -> 'factor > 1' is not known when a variant is built, but 'P' is a constexpr
 @factor: fcator -> parameter 'factor': 'fcator' uses undefined name 'fcator'; did you mean 'factor'?
 @P: BLOKC -> parameter 'P': 'BLOKC' uses undefined name 'BLOKC'; did you mean 'BLOCK'?
 @factor: x.T -> parameter 'factor': 'x.T': 'x.T' is not part of the expression language
-@factor: mode -> parameter 'factor': 'mode' is text, which a kernel cannot take at run time; make it a constexpr,
- picked by it, or give its choices numbers
+@factor: mode -> parameter 'factor': 'mode' is text, which a kernel cannot take at run time; use a constexpr that
+ it picks, or give its choices numbers
 @factor: "stride(y, 0)" -> parameter 'factor': 'stride(y, 0)': stride(y): unknown tensor 'y'; known: bias, out, top, x
-@factor: "stride(x, depth)" -> parameter 'factor': stride(x, depth): 'depth' names no single dim of 'x' [rows, cols]
-@factor: "stride(x, 2) + 1" -> parameter 'factor': stride(x, 2): '2' names no single dim of 'x' [rows, cols]
+@factor: "stride(x, depth)" -> parameter 'factor': stride(x, depth): 'depth' is not a single dim of 'x' [rows, cols]
+@factor: "stride(x, 2) + 1" -> parameter 'factor': stride(x, 2): '2' is not a single dim of 'x' [rows, cols]
 @P: 1 // (BLOCK - 16) -> parameter 'P': '1 // (BLOCK - 16)' cannot be evaluated: integer division or modulo by zero
 @factor: 1 // (BLOCK - 16)
  -> parameter 'factor': '1 // (BLOCK - 16)' cannot be evaluated: integer division or modulo by zero
 @factor: {value: 1e999 - 1e999, type: fp32} -> parameter 'factor': '1e309 - 1e309' is NaN
-@factor: {dims: [rows]} -> parameter 'factor' is not a tuple, so `dims` mean nothing to it
-@P: {function: 'k.py:f', operands: [rows]} -> parameter 'P' is not a tuple, so `operands` mean nothing to it
+@factor: {dims: [rows]} -> parameter 'factor' is not a tuple, so it has no `dims`
+@P: {function: 'k.py:f', operands: [rows]} -> parameter 'P' is not a tuple, so it has no `operands`
 @factor: 'k.py:f' -> 'k.py:f' is a function, but 'factor' is not a constexpr
 @factor: {dtype: T}
  -> a dtype is bound to 'factor', which is not a constexpr: a kernel takes no dtype at run time
-@P: {dtype: T} -> parameter 'P': its default is 1, so it is a number, and the dtype fp16 is none
+@P: {dtype: T} -> parameter 'P': its default is 1, so it must be a number, not the dtype fp16
 @P: {dtype: flaot32} -> parameter 'P': 'flaot32' is not a dtype; did you mean 'float32'?
-@P: {dtype: mode} -> 'mode' is not known at build, but 'P' is a constexpr
+@P: {dtype: mode} -> 'mode' is not known when a variant is built, but 'P' is a constexpr
 @P: {dtype: BLOCK + 1} -> parameter 'P': 'BLOCK + 1' is 17, which is not a dtype; known: T, bfloat16,
  bool, float16, float32, float64, float8_e4m3fn, float8_e4m3fnuz, float8_e5m2, float8_e5m2fnuz, int16, int32, int64,
  int8, uint16, uint32, uint64, uint8
@@ -209,15 +209,15 @@ factor: stride(x, @rows) -> kernel has no parameter 'rows)': between braces an e
 @factor: x if return_top else 1 -> parameter 'factor': whether 'x if return_top else 1' is 'x' must be known when a
  variant is built: by axes, dtype variables, `aligned`, or `given` of what has an axis
 factor: [rows, @fcator] -> parameter 'factor.1': 'fcator' uses undefined name 'fcator'; did you mean 'factor'?
-P: [1, @rows] -> 'rows' is not known at build, but 'P.1' is a constexpr
+P: [1, @rows] -> 'rows' is not known when a variant is built, but 'P.1' is a constexpr
 @P: ['k.py:f'] -> 'k.py:f' is a function, which no element of a tuple can be
 @P: {value: x, block: [8]} -> parameter 'P' is a constexpr, and a descriptor, which has a `block`, is none
 @factor: {value: rows, block: [8]} -> parameter 'factor': 'rows' has a `block`, but is not a tensor
 @factor: {value: x, block: [8]} -> parameter 'factor': its block has 1 extents, but 'x' has 2 dims
-@factor: {value: x, block: [8, 24]} -> parameter 'factor': a block has extents that are powers of two, not 24
-@factor: {value: x, block: [8, rows]} -> 'rows' is not known at build, but 'factor' is a constexpr
+@factor: {value: x, block: [8, 24]} -> parameter 'factor': the extents of a block must be powers of two, not 24
+@factor: {value: x, block: [8, rows]} -> 'rows' is not known when a variant is built, but 'factor' is a constexpr
 @factor: {value: bias, block: [8, 8]}
- -> parameter 'factor': 'bias' needs a last dim that is contiguous, and no dim that is broadcast, for a descriptor
+ -> parameter 'factor': 'bias' needs a contiguous last dim and no broadcast dim for a descriptor
 @factor: x if BLOKC else 1 -> parameter 'factor': 'BLOKC' uses undefined name 'BLOKC'; did you mean 'BLOCK'?
 """
 
@@ -231,7 +231,7 @@ UNBOUND = (
     "is not bound: it is not a tensor, stride_<tensor>_<dim>, dim, scalar, constexpr, derived number or workspace, "
     "and `bind` does not name it; did you mean"
 )
-NO_BLOCK = "is not bound: no axis, block or option of the config, or bind of that name; did you mean 'BLOCK'?"
+NO_BLOCK = "is not bound: no axis, block, option of the config or entry of `bind` has this name; did you mean 'BLOCK'?"
 
 
 @pytest.mark.parametrize(
@@ -242,7 +242,10 @@ NO_BLOCK = "is not bound: no axis, block or option of the config, or bind of tha
         ("chunk", f"kernel parameter 'chunk' {UNBOUND} 'chunks'?"),
         ("partail", f"kernel parameter 'partail' {UNBOUND} 'partial'?"),
         ("BLCOK", f"constexpr parameter 'BLCOK' of the kernel {NO_BLOCK}"),
-        ("stride_x_rows", "parameter 'stride_x_rows': stride(x, rows): 'rows' names no single dim of 'x' [rows, rows]"),
+        (
+            "stride_x_rows",
+            "parameter 'stride_x_rows': stride(x, rows): 'rows' is not a single dim of 'x' [rows, rows]",
+        ),
         (
             "KIND=object",
             "the default of constexpr parameter 'KIND' is <class 'object'>; a number, a boolean, text, a dtype, "
@@ -260,7 +263,7 @@ def test_parameters_that_nothing_binds(tmp_path: Path, name: str, message: str):
 def test_a_name_that_is_a_stride_of_two_tensors(tmp_path: Path):
     more = "y: {shape: [left_n], dtype: T, optional: true}\n      y_left: {shape: [n], dtype: T, optional: true}"
     text = edit(EVERYTHING, ("- kernel:", "- @kernel:"), ("      out:", f"      {more}\n      out:"))
-    said = "kernel parameter 'stride_y_left_n' may be stride(y, left_n) or stride(y_left, n): say which in `bind`"
+    said = "kernel parameter 'stride_y_left_n' may be stride(y, left_n) or stride(y_left, n): name one in `bind`"
     check_fault(tmp_path, text, KERNEL + said, binding("stride_y_left_n"))
 
 

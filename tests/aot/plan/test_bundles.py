@@ -1,4 +1,4 @@
-"""A manifest planned for an architecture: which variants are built, how they are bound, and what is at fault."""
+"""A manifest planned for an architecture: variants, bindings and faults."""
 
 from pathlib import Path
 
@@ -56,9 +56,9 @@ FAULTS = r"""
 ops:\n  scale -> ops:\n  @scale -> launches: -> exclude: [1 // (BLOCK - 16) > 0]\n    launches:
  -> '1 // (BLOCK - 16) > 0' cannot be evaluated: integer division or modulo by zero
 BLOCK: -> @BLOCK: -> launches: -> exclude: [BLOCK == 32]\n    launches:
- -> no variant needs BLOCK = 32: every combination with it is excluded or never picked
+ -> no variant needs BLOCK = 32: every combination with this value is excluded, or never picked
 dtypes: {T -> dtypes: {@T -> launches: -> exclude: [elsize(T) == 4]\n    launches:
- -> no variant needs T = float32: every combination with it is excluded or never picked
+ -> no variant needs T = float32: every combination with this value is excluded, or never picked
 kernel: k.py:scale_rows -> @kernel: k.py:scale_row -> k.py has no function 'scale_row'; did you mean scale_rows?
 kernel: k.py:scale_rows -> @kernel: k.py:plain -> 'plain' in k.py is a function, not a @triton.jit function
 kernel: k.py:scale_rows -> @kernel: k.py:NUMBER -> 'NUMBER' in k.py is a int, not a @triton.jit function

@@ -1,4 +1,4 @@
-"""`--for`: a bundle of what calls get, what is said of calls that are wrong, and what is near to them."""
+"""`--for`: bundles for recorded calls, errors of wrong calls, and neighbouring variants."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ def labels(bundle: PlannedBundle) -> list[str]:
 
 
 def test_what_each_call_gets_is_built_and_nothing_else(tmp_path: Path):
-    """Shapes or dims; strides and addresses decide the specialisation, cols the config; an op without calls is left
-    out, and with one that has two launches both are there."""
+    """Calls give shapes or dims. Strides and addresses decide the specialisation, and cols the config. An op without
+    calls is left out; of one with two launches both are there."""
     file = calls_file(
         tmp_path,
         "op: affine, bundle: small, count: 3, shapes: {x: [2, 16]}, dtypes: {T: float16}",
@@ -89,7 +89,7 @@ VARLEN = (
 
 
 def test_what_one_call_gets_does_not_hinge_on_what_another_does(tmp_path: Path):
-    """There is no tensor map of no keys, which the first call's variant takes and the second's does not."""
+    """A tensor map over no keys does not exist, so the first call's variant takes one and the second's does not."""
     file = calls_file(tmp_path, VARLEN.format(q=100, k=100), VARLEN.format(q=33, k=0))
     bundle = planned(ROOT / "manifests/attention.yaml", file, arch="sm_90")
     index = index_of(bundle)
@@ -115,8 +115,8 @@ def test_what_one_call_gets_does_not_hinge_on_what_another_does(tmp_path: Path):
 def test_a_bundle_that_is_built_for_calls_serves_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, manifest: Path, arch: str
 ):
-    """Random calls that a bundle of all variants serves, some of them with no rows: they are served by a bundle of what
-    they get, by no other variants."""
+    """Random calls that a bundle of all variants serves, some of them with no rows, get the same variants from a bundle
+    built for them."""
     monkeypatch.setattr(random_calls, "EXTENTS", (0, *random_calls.EXTENTS))
     loaded, drawn, cus = load_manifest(manifest), random.Random(11), usual_cus(arch) or 132
     whole = index_of(plan_bundle(loaded, Target(arch), {}, False))
@@ -160,7 +160,7 @@ def test_a_bundle_that_is_built_for_calls_serves_each(
     ids=lambda path: path.stem,
 )
 def test_the_words_of_a_call_say_all_that_decides(tmp_path: Path, manifest: Path):
-    """Random calls, recorded: their entries get the variants that the calls themselves get."""
+    """Random calls are recorded; their entries get the variants that the calls themselves get."""
     bundle, drawn = plan_bundle(load_manifest(manifest), Target("gfx942"), {}, False), random.Random(7)
     called = 0
     for op in bundle.ops:
@@ -226,7 +226,7 @@ def test_neighbours_differ_in_one_thing(tmp_path: Path):
     ],
 )  # fmt: skip
 def test_a_call_that_is_wrong(tmp_path: Path, entry: str, said: str):
-    """Each fault is at its place, where the mark is."""
+    """Each fault is reported at the mark."""
     kernels = "import triton\n\n\n@triton.jit\ndef scale_rows(x, out):\n    pass\n"
     write_project(tmp_path, EVERYTHING, kernels)
     place, text = unmarked(f"calls:\n- {entry}\n")
@@ -240,14 +240,14 @@ def test_a_call_that_is_wrong(tmp_path: Path, entry: str, said: str):
 
 
 def test_calls_of_other_bundles(tmp_path: Path):
-    """One file may be for several builds; a manifest that nothing calls is a fault."""
+    """One file may serve several builds, but a call of no op of the manifest is a fault."""
     manifest = load(tmp_path, SCALE)
     theirs, ours = "bundle: theirs, op: any", "bundle: tiny, op: scale"
     check_entries(entries([calls_file(tmp_path, theirs, ours)]), [manifest])
     with pytest.raises(ManifestError) as caught:
         check_entries(entries([calls_file(tmp_path, theirs)]), [manifest])
     where = tmp_path / "calls.yaml"
-    said = f"{tmp_path / 'm.yaml'}: --for: no call is of bundle 'tiny' in {where}; their calls are of theirs"
+    said = f"{tmp_path / 'm.yaml'}: --for: no call is for bundle 'tiny' in {where}; their calls are of theirs"
     assert caught.value.messages == (said,)
 
 

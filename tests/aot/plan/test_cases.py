@@ -1,4 +1,4 @@
-"""Selftest cases, planned: which a bundle has, and every fault of one, before anything is compiled."""
+"""Planned selftest cases: those of a bundle, and every fault, before anything is compiled."""
 
 from pathlib import Path
 
@@ -24,7 +24,7 @@ def test_cases_whose_variants_are_not_built_are_left_out(tmp_path: Path):
 
 
 def test_a_call_that_depends_on_the_device(tmp_path: Path):
-    """A case is left out unless the variants for few and for many compute units are built."""
+    """It is left out unless the variants for few and for many compute units are both built."""
     pick = ("pick: smallest >= cols", "pick: 16 if num_cus < 200 else 32")
     manifest = project(tmp_path, edit(SCALE_CASES, pick, ("cols: 32", "cols: 16"))).manifest
     assert cases(manifest) == ["small", "case1"] and cases(manifest, block="16") == []
@@ -37,32 +37,32 @@ def test_a_reference_need_not_take_every_scalar(tmp_path: Path):
 
 # What is replaced in SCALE_CASES, by what, with an @ where the fault is; what is said, in which WORDS are spelled out.
 FAULTS = r"""
-cols: 7 -> @colums: 7 -> CASE: 'colums' is no dim, dtype variable or scalar; did you mean 'cols'?
+cols: 7 -> @colums: 7 -> CASE: 'colums' is not a dim, dtype variable or scalar; did you mean 'cols'?
 call: {rows: 3, cols: 7, -> @call: {rows: 3,
  -> CASE: scale: the extent of cols, a dim of 'x', is missing
-cols: 7 -> @cols: 7.5 -> CASE: cols is 7.5; an extent is a whole number
-cols: 7 -> @cols: true -> CASE: cols is True; an extent is a whole number
+cols: 7 -> @cols: 7.5 -> CASE: cols is 7.5; an extent must be an integer
+cols: 7 -> @cols: true -> CASE: cols is True; an extent must be an integer
 call: {rows: 3, cols: 7 -> @call: {rows: 3, cols: 0 -> CASE: scale: cols is 0; allowed: 1 to 2147483647
 call: {rows: 3 -> @call: {rows: 3 -> T: float16, factor -> T: int8, factor
  -> CASE: scale: argument 'x' is int8; allowed: float16, float32
 call: {rows: 3 -> @call: {rows: 3 -> factor: 0.1 -> factor: much
  -> CASE: scale: argument 'factor' is 'much'; a number is allowed
-0.1} -> 0.1}, given: [@x] -> CASE: 'x' is no optional tensor
-0.1} -> 0.1}, inputs: {@y: {std: 2}} -> CASE: 'y' is no input of this call; known: x
-0.1} -> 0.1}, inputs: {@out: {std: 2}} -> CASE: 'out' is no input of this call; known: x
+0.1} -> 0.1}, given: [@x] -> CASE: 'x' is not an optional tensor
+0.1} -> 0.1}, inputs: {@y: {std: 2}} -> CASE: 'y' is not an input of this call; known: x
+0.1} -> 0.1}, inputs: {@out: {std: 2}} -> CASE: 'out' is not an input of this call; known: x
 0.1} -> 0.1}, innermost: {@x: rows} -> CASE: 'x' is not an input with `innermost` dims
 0.1} -> 0.1}, inputs: {x: {@values: [1, 2]}} -> CASE: 'x' is float16[3, 7]: 21 values, not 2
-0.1} -> 0.1}, inputs: {@x: {}} -> SPEC.inputs.x: an input has either `std`, `range` or `values`
-0.1} -> 0.1}, inputs: {@x: {std: 1, range: [0, 1]}} -> SPEC.inputs.x: an input has either `std`, `range` or `values`
-0.1} -> 0.1}, inputs: {@x: {range: [2, 1]}} -> SPEC.inputs.x: range [2, 1]: the first is over the second
+0.1} -> 0.1}, inputs: {@x: {}} -> SPEC.inputs.x: an input has one of `std`, `range` and `values`
+0.1} -> 0.1}, inputs: {@x: {std: 1, range: [0, 1]}} -> SPEC.inputs.x: an input has one of `std`, `range` and `values`
+0.1} -> 0.1}, inputs: {@x: {range: [2, 1]}} -> SPEC.inputs.x: range [2, 1]: the first number is greater than the second
 0.1} -> 0.1}, inputs: {x: {@range: [1]}} -> SPEC.inputs.x.range: at least 2 allowed, 1 given
 0.1} -> 0.1}, inputs: {x: {@std: 0}} -> SPEC.inputs.x.std: Input should be greater than 0 (given: 0)
 0.1} -> 0.1}, inputs: {x: {@std: .inf}} -> SPEC.inputs.x.std: Input should be a finite number (given: inf)
 0.1} -> 0.1}, inputs: {x: {range: [0, @.nan]}} -> SPEC.inputs.x.range.1: Input should be a finite number (given: nan)
 0.1} -> 0.1}, @floor: .nan -> SPEC.floor: Input should be a finite number (given: nan)
-factor: 0.1 -> @factor: .nan -> SPEC.call.factor: NaN is not allowed here: it equals nothing, itself neither
+factor: 0.1 -> @factor: .nan -> SPEC.call.factor: NaN is not allowed here: it does not equal itself
 0.1} -> 0.1}, @floor: -1 -> SPEC.floor: Input should be greater than or equal to 0 (given: -1)
-- {call -> - @{name: small, call -> OP: another case is called 'small'
+- {call -> - @{name: small, call -> OP: another case has the name 'small'
 reference: r.py:scale\n    selftest -> @selftest
  -> OP: `selftest` needs `reference: path.py:function` (given: nothing)
 reference: r.py:scale -> @reference: r.py -> OP: `selftest` needs `reference: path.py:function` (given: r.py)
@@ -82,14 +82,14 @@ def test_what_is_refused(tmp_path: Path, row: list[str]):
 
 ZEROS = "0, " * 29
 INPUTS = f"""
-{{}} -> 'starts' is int8, which has no normal random numbers: say `{{range: [low, high]}}` or `{{values: […]}}`
+{{}} -> 'starts' is int8, which has no normal distribution: say `{{range: [low, high]}}` or `{{values: […]}}`
 {{@starts: {{std: 1}}}}
- -> 'starts' is int8, which has no normal random numbers: say `{{range: [low, high]}}` or `{{values: […]}}`
+ -> 'starts' is int8, which has no normal distribution: say `{{range: [low, high]}}` or `{{values: […]}}`
 {{starts: {{@range: [0, 128]}}}} -> 'starts' cannot be 128: int8 has whole numbers from -128 to 127
 {{starts: {{@range: [0.5, 3]}}}} -> 'starts' cannot be 0.5: int8 has whole numbers from -128 to 127
 {{starts: {{@values: [{ZEROS}1.5]}}}} -> 'starts' cannot be 1.5: int8 has whole numbers from -128 to 127
 {{starts: {{@values: [{ZEROS}x]}}}} -> the values of 'starts' are not all numbers
-{{@mask: {{range: [0, 1]}}}} -> 'mask' is no input of this call; known: starts, x
+{{@mask: {{range: [0, 1]}}}} -> 'mask' is not an input of this call; known: starts, x
 """
 
 

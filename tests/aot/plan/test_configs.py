@@ -15,7 +15,7 @@ def tune(folder: Path, text: str) -> Path:
 
 
 def test_a_tuning_file_is_laid_over_the_manifest_for_its_architectures_alone(tmp_path: Path):
-    """Entries change what the manifest says of the config of their name, and others go in front."""
+    """Entries override the manifest's config of their name, and other configs go in front."""
     text = edit(EVERYTHING, ("{name: base, ", "{"))
     entries = """
       scale_rows:
@@ -55,12 +55,12 @@ FAULTS = """
 {scale_rows: [{name: base, @when: rows > 1}]}
  -> op 'scale': the last config ('base') must serve every call: it has no `when`
 {scale_rows: [@{name: always, blocks: {WIDTH: 1}}]}
- -> op 'scale': config 'always' has no `when`, so those after it are never used
+ -> op 'scale': config 'always' has no `when`, so the configs after it are never used
 {@scale_rows: [{name: base, blocks: {WIDTH: 1}}, {name: base, blocks: {WIDTH: 2}}]}
- -> op 'scale': two configs have one name (base, base)
+ -> op 'scale': two configs have the same name (base, base)
 """
 DERIVED = tuning("{}") + "    derived: {@%s}\n"
-ORIGIN = "tuning.0: configs are either `measured`, `modelled` or `published`"
+ORIGIN = "tuning.0: configs have one of `measured`, `modelled` and `published`"
 
 
 @pytest.mark.parametrize(
@@ -72,7 +72,7 @@ ORIGIN = "tuning.0: configs are either `measured`, `modelled` or `published`"
         ("@doc: x\n", "the manifest: the key 'tuning' is missing"),
         ("tuning: [\n@", "not valid YAML: expected the node content, but found '<stream end>'"),
         (tuning("{}", "gfx942, @gfx94"), "tuning.0.arch.1: unknown architecture 'gfx94'; did you mean 'gfx942'?"),
-        (tuning("{}") + tuning("{}", "gfx90a, @gfx942")[8:], "another entry has gfx942 too"),
+        (tuning("{}") + tuning("{}", "gfx90a, @gfx942")[8:], "another entry also has gfx942"),
         (edit(tuning("{}"), ("arch", "@arch"), ("    modelled: {by: registers}\n", "")), ORIGIN),
         (edit(tuning("{}"), ("arch", "@arch")) + "    published: {source: a table}\n", ORIGIN),
         (

@@ -37,7 +37,7 @@ def test_a_contract_has_all_that_the_manifest_says(tmp_path: Path):
 
 
 def test_tensors_that_no_constexpr_tells_of_get_one(tmp_path: Path):
-    """Not so one that is nullable, nor one whose presence is that of another."""
+    """A nullable tensor gets none, nor one that is present exactly when another is."""
     text = edit(
         EVERYTHING, ("      BIASED: {values: [false, true], pick: given(bias)}\n", ""), ("TOP and BIASED", "HAS_BIAS"),
         ("      TOP: {values: [false, true], pick: return_top}\n", ""),
@@ -78,14 +78,14 @@ PLACES = {
 
 
 def check_expression(folder: Path, place: str, expression: str, message: str) -> None:
-    """EVERYTHING with an expression put somewhere has this fault there."""
+    """Assert that EVERYTHING, with an expression put at a place, has this fault there."""
     old, new = PLACES[place]
     check_fault(folder, edit(EVERYTHING, (old, new.format(expression))), f"op 'scale': {message}")
 
 
 @pytest.mark.parametrize("place", PLACES)
 def test_expressions_are_checked(tmp_path: Path, place: str):
-    """Their syntax, names and types."""
+    """Faults of syntax, of names and of types are found."""
     check_expression(tmp_path, place, "rows.shape", "'rows.shape': 'rows.shape' is not part of the expression language")
     name = "arch" if place in ("exclude", "overrides", "default") else "mode"
     said = f"'{name} + 1': text can only be compared with == and !=, not computed with"
@@ -107,7 +107,7 @@ overrides -> confg -> 'confg' uses undefined name 'confg'; did you mean 'config'
 exclude -> BAISED -> 'BAISED' uses undefined name 'BAISED'; did you mean 'BIASED'?
 exclude -> alinged -> 'alinged' uses undefined name 'alinged'; did you mean 'aligned'?
 pick -> given(bais) -> 'given(bais)': given(bais): unknown tensor 'bais'; did you mean 'bias'?
-grid -> stride(x, column) -> stride(x, column): 'column' names no single dim of 'x' [rows, cols]
+grid -> stride(x, column) -> stride(x, column): 'column' is not a single dim of 'x' [rows, cols]
 """
 
 
@@ -141,7 +141,7 @@ def test_names_are_known_only_from_where_they_are_decided(tmp_path: Path, place:
 
 
 def test_canonical_spelling(tmp_path: Path):
-    """A planner reads `stride(x, 0)`; a dim's name in there would be its extent. Presence is compared as text."""
+    """A planner reads `stride(x, 0)`, where a dim's name would mean its extent. Presence is compared as text."""
     changes = (
         ("when: cols > 32", "when: 'stride(x, rows) + stride(x, cols) > 32'"),
         ("when: return_top", "when: return_top   and(rows>1)"),
@@ -175,41 +175,41 @@ options: {num_stages: 1} -> options: {@num_stage: 1} -> unknown compiler option 
 rows|1 -> @rows|2 -> 'rows|2': only `dim|1` (an extent of 1 is broadcast) is allowed
 BIASED: {values: [false, true], pick: given(bias)} -> HAS_BIAS: {values: [false, true], pick: not given(bias)}
  -> TOP and BIASED -> TOP -> bias: { -> @bias: { -> 'bias' may be absent, but no constexpr has
- `pick: given(bias)`, so the kernel cannot know whether it is there
+ `pick: given(bias)`, so the kernel cannot know whether it is present
 TOP: {values: [false, true], pick: return_top} -> HAS_TOP: {values: [false, true], pick: not return_top}
  -> TOP and BIASED -> BIASED -> top: {shape -> @top: {shape -> 'top' may be absent, but no constexpr has
- `pick: return_top`, so the kernel cannot know whether it is there
+ `pick: return_top`, so the kernel cannot know whether it is present
 x: {shape: [rows, cols] -> x: {@innermost: [cols, rows], shape: [rows, cols] -> any of several dims of 'x' may be the
  innermost, but no constexpr has `pick: innermost(x, cols)`, so the kernel cannot know which is
 x: {shape: [rows, cols] -> x: {innermost: [cols, @depth], shape: [rows, cols]
- -> 'depth' names no single dim of ['rows', 'cols']
-x: {shape: [rows, cols] -> x: {contiguous: [@2], shape: [rows, cols] -> '2' names no single dim of ['rows', 'cols']
-x: {shape: [rows, cols] -> x: {contiguous: [@-3], shape: [rows, cols] -> '-3' names no single dim of ['rows', 'cols']
-x: {shape: [rows, cols] -> x: {@contiguous: [1, cols], shape: [rows, cols] -> a dim is named twice
+ -> 'depth' is not a single dim of ['rows', 'cols']
+x: {shape: [rows, cols] -> x: {contiguous: [@2], shape: [rows, cols] -> '2' is not a single dim of ['rows', 'cols']
+x: {shape: [rows, cols] -> x: {contiguous: [@-3], shape: [rows, cols] -> '-3' is not a single dim of ['rows', 'cols']
+x: {shape: [rows, cols] -> x: {@contiguous: [1, cols], shape: [rows, cols] -> a dim is listed twice
 x: {shape: [rows, cols] -> x: {contiguous: [@cols], shape: [rows, cols, cols]
- -> 'cols' names no single dim of ['rows', 'cols', 'cols']
+ -> 'cols' is not a single dim of ['rows', 'cols', 'cols']
 optional: true -> optional: true, @when: return_top
- -> only an output has `when`; an input may be `optional: true`
+ -> only an output can have `when`; an input can be `optional: true`
 when: return_top -> when: return_top, @optional: true
- -> an output is not optional; say when it exists with `when`
+ -> an output cannot be optional; state with `when` when it exists
 x: {shape: [rows, cols], dtype: T} -> x: {shape: [rows, cols], dtype: int8} -> dtypes: {T -> dtypes: {@T
  -> no required input has dtype 'T', so no call decides it
 default: fast} -> @default: faste} -> 'faste' is not one of fast, exact
 mode: {type: choice, values: [fast, exact] -> @mode: {type: choice
- -> `values` goes with `type: choice`, and only with it
-factor: {type: fp32 -> @factor: {type: fp32, values: [a] -> `values` goes with `type: choice`, and only with it
-return_top: {type: flag -> @return_top: {type: flag, max: 1 -> a flag has no min or max
-mode: {type: choice -> @mode: {type: choice, min: 0 -> a choice has no min or max
-values: [16, 64] -> @values: [16, 16] -> values must be distinct and of one type
-values: [16, 64] -> @values: [16, 64.0] -> values must be distinct and of one type
+ -> `values` are for `type: choice`, which requires them
+factor: {type: fp32 -> @factor: {type: fp32, values: [a] -> `values` are for `type: choice`, which requires them
+return_top: {type: flag -> @return_top: {type: flag, max: 1 -> a flag cannot have min or max
+mode: {type: choice -> @mode: {type: choice, min: 0 -> a choice cannot have min or max
+values: [16, 64] -> @values: [16, 16] -> values must be distinct and of the same type
+values: [16, 64] -> @values: [16, 64.0] -> values must be distinct and of the same type
 values: [16, 64], pick -> values: [small, large], @pick -> smallest and largest need numbers as values
 values: [16, 64], pick -> values: [false, true], @pick -> smallest and largest need numbers as values
 pick: smallest >= cols -> @pick: smallest >= mode -> 'mode' is text; >= needs a number
 pick: smallest >= cols -> @pick: smallest <= cols -> 'smallest <= cols': allowed are smallest >= E, smallest > E,
- largest <= E and largest < E, of an expression E
+ largest <= E and largest < E, where E is an expression
 {name: base, -> {name: base, @when: rows > 1, -> the last config ('base') must serve every call: it has no `when`
-{name: wide, when: cols > 32, -> @{name: wide, -> config 'wide' has no `when`, so those after it are never used
-name: base -> name: wide -> configs: -> @configs: -> two configs have one name (wide, wide)
+{name: wide, when: cols > 32, -> @{name: wide, -> config 'wide' has no `when`, so the configs after it are never used
+name: base -> name: wide -> configs: -> @configs: -> two configs have the same name (wide, wide)
 when: cols > 32 -> @when: cols > -> 'cols >' is not an expression: invalid syntax
 """
 
@@ -226,7 +226,7 @@ def test_an_op_cannot_have_the_name_of_a_bundles_attribute(tmp_path: Path):
 
 def test_two_launches_of_one_kernel_need_names(tmp_path: Path):
     second = "      - kernel: k.py:scale_rows\n        grid: [cols]\n        configs: [{blocks: {WIDTH: 1}}]\n"
-    said = "op 'scale': two launches have one name (scale_rows, scale_rows); give them a `name`"
+    said = "op 'scale': two launches have the same name (scale_rows, scale_rows); give them a `name`"
     check_fault(tmp_path, edit(EVERYTHING, ("launches:", "@launches:")) + second, said)
     named = EVERYTHING + second.replace("\n", "\n        name: again\n", 1)
     assert [launch.kernel for launch in contract(tmp_path, named).launches] == ["scale_rows", "again"]
@@ -254,7 +254,7 @@ def test_shapes_that_give_a_dim(tmp_path: Path):
 
 
 def test_a_plain_name_of_an_input_gives_a_dim(tmp_path: Path):
-    """Rather than an expression, or an output."""
+    """An expression or an output gives none."""
     text = edit(SCALE, ("      x: {", "      ends: {shape: [rows + 1], dtype: int32}\n      x: {"))
     assert Scope.of(contract(tmp_path, text)).dims["rows"].tensor == "x"
     with pytest.raises(ManifestError, match="tensor 'out': nothing gives the extent 'wide'"):
@@ -270,7 +270,7 @@ def test_contiguous_dims(tmp_path: Path):
 
 
 def test_pick_rules(tmp_path: Path):
-    """Values to be compared with are in order."""
+    """Values to compare with are in order."""
     for pick, expected in {
         "smallest >= cols + 1": ((16, 64), "cols + 1", ">="), "smallest>cols": ((16, 64), "cols", ">"),
         "largest <= cols": ((16, 64), "cols", "<="), "largest < cols": ((16, 64), "cols", "<"),
@@ -281,7 +281,8 @@ def test_pick_rules(tmp_path: Path):
 
 
 def test_what_may_be_left_out(tmp_path: Path):
-    """A choice's default: then it must be passed. Names of configs: they are numbered. Configs: there is one."""
+    """A choice's default may be left out, and then calls must pass it. So may the names of configs, which get numbers,
+    and configs, of which there is one then."""
     changes = (", default: fast}", "}"), ("name: wide, ", ""), ("name: base, ", "")
     op = contract(tmp_path, edit(EVERYTHING, *changes))
     assert op.scalars[2] == records.Scalar("mode", "choice", "", ("fast", "exact"))

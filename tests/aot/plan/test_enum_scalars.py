@@ -1,4 +1,4 @@
-"""Choices with numbers: named once in `values`, asked for by `number`, and what a parameter or axis is bound to."""
+"""Choices with numbers: declared in `values`, read by `number`, and bound to parameters and axes."""
 
 from pathlib import Path
 
@@ -14,7 +14,7 @@ NUMBERED = edit(EVERYTHING, ("values: [fast, exact], default", "values: {fast: 0
 
 
 def numbers(expression: str) -> dict[str, int]:
-    """The value of an expression for each choice."""
+    """Return the value of an expression for each choice."""
     return {mode: evaluate(parse(expression), {"mode": mode}) for mode in NUMBERS}
 
 
@@ -38,5 +38,5 @@ def test_number_of_what_has_none(tmp_path: Path, argument: str):
     text = edit(NUMBERED, ("mode: {", "other: {type: choice, values: [a]}\n      mode: {"),
                 ("require: [", f'require: [@"number({argument}) > 0", '))  # fmt: skip
     nearest = "; did you mean 'mode'?" if argument == "mod" else "; known: mode"
-    said = f"op 'scale': number({argument}): number() takes a choice that has numbers{nearest}"
+    said = f"op 'scale': number({argument}): number() needs a choice whose values are numbers{nearest}"
     check_fault(tmp_path, text, said)

@@ -1,4 +1,4 @@
-"""`--filter`: what it may say, and what is said of it where that is wrong."""
+"""`--filter`: its syntax, and errors of wrong filters."""
 
 from pathlib import Path
 

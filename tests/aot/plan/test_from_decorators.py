@@ -1,4 +1,4 @@
-"""What a kernel's decorators say, as the op that it makes: which configs there are, and what heuristics become."""
+"""Ops completed from a kernel's decorators: configs, and the results of heuristics."""
 
 import re
 from pathlib import Path
@@ -105,7 +105,7 @@ def _configs(bundle: PlannedBundle):
 
 
 def test_a_heuristic_of_what_is_bound_to_a_block(tmp_path: Path):
-    """`bind` may say that one block is as long as another, whose length the configs have."""
+    """`bind` may make one block as long as another whose length is in the configs."""
     changes = [("bind: {", "bind: {BLOCK: 2 * SIZE, "), ("from kernel", "[{blocks: {SIZE: 16, HALF: 1}}]")]
     kernels = edit(KERNELS, ("BLOCK: tl.constexpr,", "BLOCK: tl.constexpr, SIZE: tl.constexpr,"))
     bundle = planned(tmp_path, edit(MANIFEST, *changes), kernels)
@@ -137,20 +137,20 @@ def test_heuristics_know_of_pointers_that_are_null(tmp_path: Path):
 # What is replaced in KERNELS, by what; in MANIFEST, by what, with an @ where the fault is; what is said.
 FAULTS = r"""
 half} -> lambda args: triton.next_power_of_2(args["cols"])} -> kernel: k -> @kernel: k
- -> the heuristic HALF = `lambda args: triton.next_power_of_2(args["cols"])` (k.py:17) has another value for each call.
- Say which are compiled: `constexprs: {HALF: {values: [...], pick: 'next_pow2(cols)'}}`
+ -> the heuristic HALF = `lambda args: triton.next_power_of_2(args["cols"])` (k.py:17) differs from call to call.
+ List the values to compile: `constexprs: {HALF: {values: [...], pick: 'next_pow2(cols)'}}`
 half} -> lambda args: [args["cols"]][0]} -> kernel: k -> @kernel: k
  -> the heuristic HALF = `lambda args: [args["cols"]][0]` (k.py:17) is not an expression: `[args['cols']][0]` is not
- part of the expression language. Say what it is: `bind: {HALF: ...}`
+ part of the expression language. Bind it: `bind: {HALF: ...}`
 return args["BLOCK"] // 2 -> x = 1\n    return args["BLOCK"] // x -> kernel: k -> @kernel: k
  -> the heuristic HALF = `def half(args): \"\"\"Not one lambda, but one return.\"\"\" x = 1 return args[\"BLOCK\"] // x`
- (k.py:7) is not an expression: it is more than one `return`. Say what it is: `bind: {HALF: ...}`
+ (k.py:7) is not an expression: it is more than a single `return`. Bind it: `bind: {HALF: ...}`
 1 if args["BLOCK"] in (64, 128) else min(2, 3) -> args["cols"] // 64 -> kernel: k -> @kernel: k
  -> the heuristic num_stages = `lambda args: args["cols"] // 64` (k.py:20) is a compiler option that depends on the
  call. Write `configs: [{when: ..., options: {num_stages: ...}}, ...]`
 _ -> _ -> configs: from kernel -> configs: [{when: cols > 9, from_kernel: 2}, {from_kernel: 0}]
  -> the heuristic EVEN = `lambda args: args["cols"] % args["BLOCK"] == 0` (k.py:17) depends on BLOCK, which differs by
- config. Say what it is: `bind: {EVEN: ...}`
+ config. Bind it: `bind: {EVEN: ...}`
 _ -> _ -> from kernel -> [{@from_kernel: 4, blocks: {BLOCK: 64}}]
  -> config 'config0': 'k.py:scale' has 4 configs, from 0 on; from_kernel is 4
 @triton.autotune(configs=shapes(), key=["cols"])\n -> \n -> from kernel -> [{@from_kernel: 0, blocks: {BLOCK: 64}}]

@@ -1,4 +1,4 @@
-"""Kernel parameters that are named tuples: what their members are bound to."""
+"""Bindings of members of kernel parameters that are named tuples."""
 
 from dataclasses import replace
 from pathlib import Path
@@ -22,13 +22,13 @@ def everything(tmp_path_factory: pytest.TempPathFactory) -> Bindings:
 
 
 def given(bound: list[BoundParameter]) -> dict[str, Any]:
-    """Member, without its parameter → the expression or the constant that it is."""
+    """Return member, without its parameter → the expression or constant bound to it."""
     return {item.name.partition(".")[2]: item.constant if item.type == "constexpr" else item.value for item in bound}
 
 
 @pytest.mark.parametrize("point", [{"BIASED": True}, {"BIASED": False}, {"TOP": True}, {"aligned": False, "BLOCK": 64}])
 def test_the_members_of_a_tensor_are_those_of_separate_parameters(everything: Bindings, point: dict[str, Any]):
-    """For every tensor, whether it is there or not."""
+    """This holds for every tensor, whether or not it is present."""
     for name, dims in (("x", ("rows", "cols")), ("bias", ("0", "cols")), ("out", ("rows", "1")), ("top", ("rows",))):
         fields = ("ptr", *(f"stride_{dim}" for dim in dims))
         separate = everything.bind(name, *(f"stride_{name}_{dim}" for dim in dims), **point)
@@ -85,14 +85,14 @@ def test_a_function_and_what_it_captures(tmp_path: Path):
 
 # An entry of `bind`, with an @ where the fault is; the kernel's parameter; what is said.
 BIND_FAULTS = r"""
-@x: {function: 'k.py:f'} -> X -> parameter 'x' is bound to 'k.py:f', but it is a tuple of ptr, stride_rows, stride_cols:
- one of function and operands is needed
+@x: {function: 'k.py:f'} -> X -> parameter 'x' is bound to 'k.py:f', which only a tuple of function and operands can
+ take; it is a tuple of ptr, stride_rows, stride_cols
 @x: rows -> X -> parameter 'x' is a tuple of ptr, stride_rows, stride_cols, and 'rows' is not a tensor: bind it to a
- tensor, to a function, or its members by themselves
+ tensor or a function, or bind its members one by one
 @x: {dims: [rows]} -> X -> parameter 'x': 1 dims for its 2 strides rows, cols
 @x.stride_cosl: 3 -> X -> kernel has no parameter 'x.stride_cosl'; did you mean 'x.stride_cols'?
 @x.stride_rows: 'stride(x, row)' -> X
- -> parameter 'x.stride_rows': stride(x, row): 'row' names no single dim of 'x' [rows, cols]
+ -> parameter 'x.stride_rows': stride(x, row): 'row' is not a single dim of 'x' [rows, cols]
 @x.stride_rows: 'k.py:f' -> X -> 'k.py:f' is a function, but 'x.stride_rows' is not a constexpr
 @mod: {function: 'k.py:f', operands: [fator]} -> mod: function operands
  -> parameter 'mod.operands.0': 'fator' uses undefined name 'fator'; did you mean 'factor'?
@@ -105,12 +105,12 @@ def test_binds_that_are_refused(tmp_path: Path, bind: str, parameter: str, messa
 
 
 FAULTS = """
-y: ptr stride_rows -> member 'ptr' of parameter 'y' is not bound: the op has nothing of that name, and `bind` does not
- name 'y.ptr'
+y: ptr stride_rows -> member 'ptr' of parameter 'y' is not bound: the op has nothing with this name, and `bind` does not
+ list 'y.ptr'
 x: ptr stride_cols stride_inner -> member 'stride_inner' of parameter 'x' is not a stride of 'x' [rows, cols], and the
- strides cols, inner are not its dims in order: say which dims they are, `bind: {x: {dims: [...]}}`
+ strides cols, inner are not its dims in order: list the dims, `bind: {x: {dims: [...]}}`
 x: ptr stride_batch stride_rows stride_cols -> member 'stride_batch' of parameter 'x' is not a stride of 'x' [rows,
- cols], and the strides batch, rows, cols are not its dims in order: say which dims they are, `bind: {x: {dims: [...]}}`
+ cols], and the strides batch, rows, cols are not its dims in order: list the dims, `bind: {x: {dims: [...]}}`
 """
 
 

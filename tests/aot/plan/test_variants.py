@@ -15,7 +15,7 @@ def enumerated(folder: Path, text: str, *changes: tuple[str, str], arch: str = "
 
 
 def points(found: Enumeration, *names: str) -> Counter:
-    """How many variants there are with each combination of values; `config` and `launch` are by position."""
+    """Return how many variants have each combination of values; `config` and `launch` are by position."""
     return Counter(
         tuple({**dict(item.constants), "config": item.config, "launch": item.launch}[name] for name in names)
         for item in found.variants
@@ -23,7 +23,7 @@ def points(found: Enumeration, *names: str) -> Counter:
 
 
 def counts(text: str) -> Counter:
-    """`16 True: 4, 32 False: 2` as `points` gives it."""
+    """Return `points` as `16 True: 4, 32 False: 2`."""
     values = {"True": True, "False": False, "float16": "float16", "float32": "float32"}
     entries = (entry.split(": ") for entry in text.split(", "))
     return Counter({tuple(values.get(v) if v in values else int(v) for v in k.split()): int(n) for k, n in entries})
@@ -54,7 +54,7 @@ def test_every_combination_by_hand(tmp_path: Path):
 
 
 def test_everything_by_hand(tmp_path: Path):
-    """2 dtypes * 2 blocks * 3 of (BIASED, TOP) * 2 specialisations * 2 configs, as only a call knows `cols > 32`."""
+    """2 dtypes * 2 blocks * 3 of (BIASED, TOP) * 2 specialisations * 2 configs, since only a call knows `cols > 32`."""
     found = enumerated(tmp_path, EVERYTHING)
     assert points(found, "BIASED", "TOP") == counts("False False: 16, False True: 16, True False: 16")
     for variant in found.variants:
@@ -108,7 +108,7 @@ LARGE: {values: [false, true], pick: warp_size > 32} -> BLOCK LARGE -> 16 True: 
 
 @pytest.mark.parametrize(("text", "axes", "left"), rows(POINTS))
 def test_points_that_no_call_can_reach_are_not_built(tmp_path: Path, text: str, axes: str, left: str):
-    """What the point decides leaves one value, config or launch; what only a call decides, all."""
+    """Where a point decides a value, config or launch, one is left; where only a call decides, all are."""
     match text.partition(":")[0]:
         case "LARGE":
             change = (AXES, f"{AXES}      {text}\n")
@@ -134,7 +134,8 @@ def test_exclude_may_ask_for_an_optional_tensor(tmp_path: Path):
 
 
 def test_what_is_left_out_everywhere_is_unused(tmp_path: Path):
-    """By `exclude`, or since no pick gives it; what is left out on this architecture alone is not."""
+    """Reasons are `exclude`, or that no pick gives the value; what is left out on this architecture alone is not
+    reported."""
     found = enumerated(tmp_path, SCALE + "    exclude: [BLOCK == 32, T == 'float32' and BLOCK == 16]\n")
     assert points(found, "T", "BLOCK") == counts("float16 16: 2")
     assert found.unused == (("T", "float32"), ("BLOCK", 32))

@@ -21,7 +21,7 @@ def test_interpreted_kernels_are_refused(monkeypatch: pytest.MonkeyPatch):
 
 
 def test_parameters():
-    """A kernel within an autotuner; one whose parameters are named tuples, annotated as text or as classes."""
+    """Parameters are read through an autotuner, and may be named tuples, annotated as text or as classes."""
     tuned = kernel_parameters(load_kernel(jobs.ROOT, jobs.SOURCE, "tuned"))
     assert tuned == (Parameter("x", False), Parameter("columns", False), Parameter("BLOCK", True, True, 64))
     a, mod = kernel_parameters(load_kernel(jobs.ROOT, "kernels/tuples.py", "postponed"))
@@ -33,7 +33,7 @@ def test_parameters():
 
 
 def test_defaults_that_are_dtypes(tmp_path: Path):
-    """By the names that signatures have for them; a type of pointers is no dtype."""
+    """They get the names that signatures have for them; a type of pointers is no dtype."""
     defaults = "a=tl.float16, b=tl.constexpr(tl.uint8), c=tl.int1, d=tl.float8e4nv, e=tl.pointer_type(tl.int32)"
     (tmp_path / "k.py").write_text(STORE.format(1).replace("f(x)", f"f(x, {defaults})"))
     _, *found, pointer = (parameter.default for parameter in kernel_parameters(load_kernel(tmp_path, "k.py", "f")))
@@ -42,7 +42,7 @@ def test_defaults_that_are_dtypes(tmp_path: Path):
 
 
 def test_a_kernel_is_loaded_once_until_a_file_changes(tmp_path: Path):
-    """Also where the file is as long as before, and changed quickly enough for the same time stamp in bytecode."""
+    """A changed file is read again even if it is as long as before, and if bytecode would have the same time stamp."""
     path = tmp_path / "06-fused.kernel.py"  # names of files need not be identifiers
     path.write_text(STORE.format(1))
     first = load_kernel(tmp_path, path.name, "f")
@@ -52,7 +52,7 @@ def test_a_kernel_is_loaded_once_until_a_file_changes(tmp_path: Path):
 
 
 def test_files_of_one_name_do_not_collide(tmp_path: Path):
-    """Neither with each other nor with a module of Python's."""
+    """They collide neither with each other nor with a module of Python's."""
     places = [(root, folder) for root in ("one", "two") for folder in ("a", "b", ".")]
     for number, (root, folder) in enumerate(places):
         path = tmp_path / root / folder / "copy.py"

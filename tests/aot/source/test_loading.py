@@ -1,4 +1,4 @@
-"""Kernel files as they are found: what a kernel needs of them is run, and the rest is not."""
+"""Kernel files in any style: only the statements that a kernel needs are run."""
 
 from pathlib import Path
 from types import SimpleNamespace
@@ -35,7 +35,7 @@ def write(folder: Path, files: dict[str, str]) -> None:
 
 
 def value(folder: Path, files: dict[str, str], name: str = "VALUE", source: str = "k.py") -> Any:
-    """A global that a kernel of these files reads."""
+    """Return a global that a kernel of these files reads."""
     write(folder, files)
     found = load_kernel(folder, source, "kernel").get_capture_scope()[name]
     return getattr(found, "value", found)
@@ -137,18 +137,18 @@ def test_an_attribute_is_the_kernel_within_its_autotuner_and_heuristics(tmp_path
         assert tuner.fn.values["M"]({"N": 8}) == 4
         assert tuner.fn.fn is modules.load("k.py", "kernel")
         modules.load("bad.py", "kernel")
-        wrong = r"what is around 'kernel' in bad.py cannot be evaluated: .*No module named 'torch' \(bad.py:1\)"
+        wrong = r"the decorators of 'kernel' in bad.py cannot be evaluated: .*No module named 'torch' \(bad.py:1\)"
         with pytest.raises(CompileError, match=wrong):
             modules.attribute("bad.py", "kernel")
     autotuning = inspect_kernel(tmp_path, "bad.py:kernel").autotuning
-    assert autotuning.fault.startswith("what is around 'kernel' in bad.py") and not autotuning.configs
+    assert autotuning.fault.startswith("the decorators of 'kernel' in bad.py") and not autotuning.configs
 
 
 RAN = "def {0}(*functions):\n    pathlib.Path(__file__).with_name('ran').touch()\n    return functions[0]\n"
 
 
 def test_what_a_kernel_does_not_depend_on_is_not_run(tmp_path: Path):
-    """Benchmarks at module level, and wrappers of kernels; here and in what is imported."""
+    """That covers benchmarks at module level and wrappers of kernels, both here and in imported files."""
     ran = f"{RAN.format('benchmark')}{RAN.format('wrapped')}benchmark(1)\nvalues = []\nvalues.append(benchmark(2))\n"
     kernel = KERNEL.replace("@", "@wrapped\n@").replace("(x,", "(x, values,")
     text = f"{HEAD}import pathlib\n{ran}{{}}{kernel}"
@@ -159,7 +159,7 @@ def test_what_a_kernel_does_not_depend_on_is_not_run(tmp_path: Path):
 
 
 def test_kernels_of_a_file_are_the_same_in_whatever_order_they_are_loaded(tmp_path: Path):
-    """Each has what names meant at its place, also where they have been bound again since."""
+    """A kernel sees what names meant at its place, even where they are bound again later."""
     kernel = "@triton.autotune(SIZES, key=[])\n" + KERNEL.strip() + "\n"
     sizes = "SIZES = [triton.Config({{'N': {}}})]\n"
     parts = [f"{sizes.format(n)}{kernel.replace('kernel', name)}" for n, name in ((16, "first"), (32, "second"))]
@@ -222,7 +222,7 @@ PACKAGE = {
     ("import pkg.helper as h", "h.add"),
 ])  # fmt: skip
 def test_packages_run_what_is_asked_of_them(tmp_path: Path, root: str, line: str, name: str):
-    """Whichever folder the root is: dotted names begin above the topmost package."""
+    """The root may be any folder: dotted names begin above the topmost package."""
     folder = tmp_path / "project"
     write(folder, {**PACKAGE, "pkg/ops/k.py": PACKAGE["pkg/ops/k.py"].format(line, name)})
     base = (folder / root).resolve()
@@ -256,7 +256,7 @@ def test_the_modules_of_a_package_are_not_beside_each_other(tmp_path: Path):
         modules.check(modules.load("pkg/k.py", "kernel"))
 
 
-UNREADABLE = "KERNEL: 'kernel' reads 'VALUE', which is not there: "
+UNREADABLE = "KERNEL: 'kernel' reads 'VALUE', which is not available: "
 FAULTS = {
     "VALUE = torch.float16\n": UNREADABLE + "ModuleNotFoundError: No module named 'torch' (k.py:1)",
     "VALUE = tl.constexpr(7)\nVALUE = torch.float16\n": UNREADABLE
@@ -268,8 +268,8 @@ FAULTS = {
     "if torch.a:\n    @triton.jit\n    def kernel(x, N):\n        pass\n": "'kernel' in k.py cannot be evaluated: "
     "UndecidedError: 'kernel' is bound at k.py:6 and k.py:10, and the condition at k.py:8 cannot be evaluated: "
     "ModuleNotFoundError: No module named 'torch'",
-    "@triton.jit\ndef VALUE():\n    kernel(1)\n": "a jit function cannot call itself, directly or not, as calls are "
-    "replaced by what they call: 'kernel' at KERNEL, 'VALUE' at k.py:10",
+    "@triton.jit\ndef VALUE():\n    kernel(1)\n": "a jit function cannot call itself, directly or indirectly, because "
+    "all calls are inlined: 'kernel' at KERNEL, 'VALUE' at k.py:10",
     "def VALUE(:\n": "file k.py:8: SyntaxError: invalid syntax",
 }
 
@@ -365,13 +365,13 @@ def endless(x, N: tl.constexpr):
 
 @pytest.mark.parametrize(("n", "said"), [
     (0, ""),
-    (1, "k.py:19: 'torch', which is not there: ModuleNotFoundError: No module named 'torch' (k.py:1)\n    tl."),
-    (2, "k.py:21: 'helper.BAD', which is not there: ModuleNotFoundError: No module named 'torch' (helper.py:1)"),
-    (3, "a jit function cannot call itself, directly or not, as calls are replaced by what they call: "
+    (1, "k.py:19: 'torch', which is not available: ModuleNotFoundError: No module named 'torch' (k.py:1)\n    tl."),
+    (2, "k.py:21: 'helper.BAD', which is not available: ModuleNotFoundError: No module named 'torch' (helper.py:1)"),
+    (3, "a jit function cannot call itself, directly or indirectly, because all calls are inlined: "
      "'endless' at helper.py:12"),
 ])  # fmt: skip
 def test_what_only_some_variants_read_is_a_fault_of_theirs(tmp_path: Path, n: int, said: str):
-    """Annotations and defaults of torch are a fault of none."""
+    """Annotations and defaults of torch are no fault of any variant."""
     write(tmp_path, {"k.py": COMPILED, "helper.py": HELPER})
     assert not inspect_kernel(tmp_path, "k.py:kernel").fault
     signature = (("x", "*fp32"), ("N", "constexpr"), ("y", "constexpr"), ("z", "constexpr"))

@@ -1,4 +1,4 @@
-"""Files of a project are read once: what is compiled and cached is what was hashed, or the build fails."""
+"""Files of a project are read once: the hashed source is the compiled and cached one, or the build fails."""
 
 import dataclasses
 from pathlib import Path
@@ -54,7 +54,7 @@ def test_a_reference_edited_during_a_build_fails_it(tmp_path: Path):
 
 @pytest.fixture
 def copied(tmp_path: Path) -> CompileJob:
-    """A job of a project that a test may edit; it says what its sources are."""
+    """Return a job of a copied project that a test may edit; it says what its sources are."""
     for name in ("softmax.py", "shared/activations.py"):
         path = tmp_path / "kernels" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,13 +75,13 @@ def test_what_a_process_has_imported_already_is_used_as_it_was(copied: CompileJo
 
 
 def test_a_change_that_no_file_shows_is_noticed_too(copied: CompileJob):
-    """A module that the file imports only at times, say."""
-    with pytest.raises(KernelFileError, match=r"kernels/softmax\.py, or what 'softmax' in it is made of, changed"):
+    """A file may import a module only at times, for example."""
+    with pytest.raises(KernelFileError, match=r"kernels/softmax\.py, or code that 'softmax' uses, changed"):
         compile_job(dataclasses.replace(copied, digest="0" * 64))
 
 
 def test_what_is_read_once_is_what_tracebacks_and_triton_see(tmp_path: Path):
-    """A file that changes as soon as it is read: Triton asks for the text of a kernel later."""
+    """The file changes as soon as it is read; Triton asks for the text of a kernel later."""
     gone = "import pathlib\npathlib.Path(__file__).write_text('')\n\n\n"
     (tmp_path / "k.py").write_text(KERNELS.replace("@triton.jit", f"{gone}@triton.jit"))
     with Project(tmp_path).active() as modules:
@@ -98,12 +98,12 @@ def test_an_entry_that_is_made_of_something_else_is_a_miss(copied: CompileJob, t
 
 
 def test_a_kernel_that_is_made_of_something_else_is_a_failure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A file that changes the environment of the process that compiles it: the key is of the build's."""
+    """A file may change the environment of the process that compiles it, but the key is of the build's."""
     monkeypatch.setenv("AMDGCN_USE_BUFFER_OPS", "1")
     changes = "import os\n\nTWO = tl.constexpr(os.environ.update(AMDGCN_USE_BUFFER_OPS='0') or 2)\n"
     project = builds.Project(tmp_path, SCALE, KERNELS.replace("* factor", "* factor * TWO") + changes)
     result = project.build(*SMALL)
     assert result.exit_code == 1
-    assert "'scale_rows' in k.py was compiled with another " in result.stderr
+    assert "'scale_rows' in k.py was not compiled as planned; different: " in result.stderr
     assert recipe_changes('{"kernel": 1, "environment": 2}', '{"kernel": 1, "environment": 3}') == "environment"
     assert not list(project.cache.rglob("v2/*/*"))

@@ -1,4 +1,4 @@
-"""Spaces: which candidates they stand for, and what is wrong with them."""
+"""Spaces: their candidates, and their faults."""
 
 from __future__ import annotations
 
@@ -63,9 +63,9 @@ def test_candidates_stand_where_their_config_does(tmp_path: Path):
 
 # What is replaced in the space, by what, with an @ where the fault is, and what is said.
 FAULTS = """
-op: scale -> @op: skale -> the space is one of op 'skale', not of 'scale'
+op: scale -> @op: skale -> the space is for op 'skale', not for 'scale'
 name: base -> @name: nearly -> scale_rows has no config 'nearly', and a new one needs a `when`; known: base, wide
-name: base -> name: wide\\n    @when: rows > 3 -> scale_rows has 'wide', with another `when`: cols > 32
+name: base -> name: wide\\n    @when: rows > 3 -> scale_rows has 'wide', with a different `when`: cols > 32
 name: base -> name: base\\n    @launch: other -> op 'scale' has no launch 'other'; known: scale_rows
 name: base -> name: base\\n    @lunch: other -> unknown key 'lunch'; did you mean 'launch'?
 name: late\\n    when: cols > 100 -> @name: base -> another group of gfx942 is 'base', too

@@ -1,4 +1,4 @@
-"""Configs in the text of tuning files: what else the text says stays, and the same config gives the same text."""
+"""Configs written to tuning files: other text is preserved, and the same config gives the same text."""
 
 from __future__ import annotations
 

@@ -29,7 +29,7 @@ def sources(path: Path) -> dict[str, OpSource]:
 
 
 def declared(op: str) -> OpSource:
-    """The op, in the manifest that declares it."""
+    """Return the op of the manifest that declares it."""
     key = re.compile(rf"^  {op}:(?: &\w+)?$", re.MULTILINE)
     (path,) = (path for path in shipped_manifests().values() if key.search(path.read_text(encoding="utf-8")))
     return sources(path)[op]

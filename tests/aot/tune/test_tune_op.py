@@ -1,4 +1,4 @@
-"""`aotbuild tune` from end to end: by the model, and on the emulator as a device; ended runs, and what is refused."""
+"""`aotbuild tune` from end to end: with the model, and on the emulator as a device; interrupted runs, and errors."""
 
 from __future__ import annotations
 
@@ -90,7 +90,7 @@ class Tuned(Project):
 
 @pytest.fixture(scope="module")
 def modelled_run(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
-    """A run that was ended as the second time was modelled, and went on."""
+    """Return the state of a run that was stopped while the second candidate was modelled, and continued."""
     project = Tuned(tmp_path_factory.mktemp("tuned"))
     whole = model_timer._Worker.time
     calls = iter(range(9))
@@ -130,7 +130,7 @@ def test_a_shortlist_says_what_it_is_for(modelled_run: Tuned):
     launches = "{double: [{name: base, blocks: {BLOCK: 512}}]}"
     before = f"tuning:\n  - arch: [gfx942]\n    {said}\n    launches: {launches}\n"
     tuned, _ = modelled_run.tuning.read_text(), modelled_run.tuning.write_text(before)
-    assert "base: stays as it is: 'base' was measured, which a model does not replace" in modelled_run.tune()
+    assert "base: unchanged: 'base' was measured, and a modelled time does not replace it" in modelled_run.tune()
     assert modelled_run.tuning.read_text() == before
     modelled_run.tuning.write_text(tuned)
 
@@ -145,7 +145,7 @@ def test_on_a_device_a_wrong_candidate_is_named_and_dropped(tmp_path: Path):
 
 
 def test_recorded_calls(modelled_run: Tuned):
-    """The op's calls, whichever bundle made them; one that stands there twice is compared once."""
+    """The op's calls are used, whichever bundle made them; one that is recorded twice is compared once."""
     calls = modelled_run.folder / "calls.yaml"
     entry = "  - {bundle: other, op: double, dims: {n: 7}, count: 3}\n"
     calls.write_text(f"calls:\n{entry}{entry}  - {{op: triple}}\n  - {{op: double, dims: {{n: 70}}, arch: [sm_90]}}\n")
@@ -155,9 +155,9 @@ def test_recorded_calls(modelled_run: Tuned):
 
 
 REFUSED = (
-    (("--arch", "gfx1100"), 1, "the model of time has no constants for gfx1100; it has some for gfx942"),
-    (("--device", "emulator"), 1, "such times mean nothing, so they are written only where -o says"),
-    (("--device", "emulator:gfx90a"), 1, "gfx90a, and --arch is gfx942"),
+    (("--arch", "gfx1100"), 1, "the model of time does not support gfx1100; supported: gfx942"),
+    (("--device", "emulator"), 1, "such times mean nothing, so they are written only to a file given with -o"),
+    (("--device", "emulator:gfx90a"), 1, "(gfx90a), but --arch is gfx942"),
     (("--group", "bass"), 1, "the space has no group 'bass' for gfx942; did you mean 'base'?"),
     (("--dim", "m=3"), 2, "the command line: double has no dim 'm'; known: n"),
     (("--dim", "n=3", "--for", "x.yaml"), 2, "--for excludes --dim"),
@@ -194,7 +194,7 @@ def test_a_killed_run_goes_on(tmp_path: Path):
 
 @pytest.mark.slow
 def test_on_the_double_of_a_gpu(hip_double: DoubleLibrary, tmp_path: Path):
-    """Through hip-python, whose launches are done as late as they may be."""
+    """Launches go through hip-python and are carried out as late as they may be."""
     project = Tuned(tmp_path, WRONG)
     hip_double.run(tune_over_double, project.words("--device", "hip", "--rounds", "1"))
     assert [entry["fault"] for entry in project.times].count("computes another out") == 2
@@ -202,7 +202,7 @@ def test_on_the_double_of_a_gpu(hip_double: DoubleLibrary, tmp_path: Path):
 
 
 def tune_over_double(words: list[str]) -> None:
-    """The command in this process, with launches on the emulator."""
+    """Run the command in this process, with launches on the emulator."""
     from aot.cli import main
     from tests.support.emulated_launches import EmulatedLaunches
 

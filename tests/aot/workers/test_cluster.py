@@ -33,7 +33,7 @@ SMALL = ("--filter", "block=16,dtype=float16")
 
 
 class Elsewhere(ThreadPoolExecutor):
-    """A thread in place of a worker's processes, from which a file is hidden."""
+    """A worker that is a thread, from which one file is hidden."""
 
     def __init__(self, path: Path):
         super().__init__(1)
@@ -68,7 +68,7 @@ def test_a_build_on_a_cluster_is_the_local_one(tmp_path: Path, monkeypatch: pyte
 
 
 def test_no_scheduler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
-    """Nothing listens, or what listens never answers: an error in bounded time."""
+    """If nothing listens, or what listens never answers, the build fails in bounded time."""
     monkeypatch.setattr(cluster_module, "CONNECT_S", 0.2)
     with socket.socket() as free:
         free.bind(("127.0.0.1", 0))
@@ -86,7 +86,7 @@ def test_no_scheduler(monkeypatch: pytest.MonkeyPatch, tmp_path: Path):
 
 
 def test_sources_lie_on_a_worker_as_they_do_here(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """Also one beside the root. A file that is not the one that was hashed is an error."""
+    """A file beside the root is sent too. A file whose hash has changed is an error."""
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     files = {"kernels/a.py": b"a", "../../beside.py": b"b"}
     unpacked = cluster_module._unpacked(tuple(files.items()))
@@ -105,7 +105,9 @@ def test_another_compiler_is_refused():
     assert cluster_module._run_unpacked(lambda found: replace(found, root=""), job, (), toolchain) == replace(
         job, root=""
     )
-    with pytest.raises(Exception, match=f"^{socket.gethostname()} has another compiler than the machine that builds"):
+    with pytest.raises(
+        Exception, match=f"^{socket.gethostname()} has another compiler than the machine that runs the build"
+    ):
         cluster_module._run_unpacked(lambda _: None, job, (), {**toolchain, "compiler": ["3.8.0", ""]})
 
 
@@ -144,7 +146,7 @@ def stalling(folder: Path) -> Project:
 
 @pytest.fixture
 def cluster(tmp_path: Path) -> Iterator[Cluster]:
-    """A cluster without workers, whose scheduler has no aotbuild."""
+    """Start a cluster without workers, whose scheduler has no aotbuild."""
     (tmp_path / "scheduler").mkdir()
     environment = changed(tmp_path / "scheduler", "import sys; sys.modules['aot'] = None")
     with Cluster(tmp_path / "cluster", environment=environment) as found:
@@ -157,8 +159,8 @@ def told(*verbs: str) -> list[CompileJob]:
 
 @pytest.mark.slow
 def test_workers_make_the_same_bytes(cluster: Cluster, tmp_path: Path):
-    """Two of them, one with a nanny, for two targets; then the cache needs no cluster. A worker that is told to
-    end does, and leaves nothing behind."""
+    """Two workers, one of them with a nanny, build for two targets; then the cache needs no cluster. A worker told to
+    end leaves nothing behind."""
     process, _ = cluster.worker("--nanny")
     cluster.worker("--nthreads", "2")
     project, local = (Project(tmp_path / name, SCALE, HELPED) for name in ("p", "local"))
@@ -215,7 +217,7 @@ def test_a_worker_that_is_killed(cluster: Cluster, tmp_path: Path):
 @pytest.mark.slow
 @pytest.mark.parametrize("end", [signal.SIGINT, signal.SIGTERM, signal.SIGKILL])
 def test_a_build_that_is_ended_ends_what_workers_compile(cluster: Cluster, tmp_path: Path, end: signal.Signals):
-    """The workers go on with the next build."""
+    """The workers then serve the next build."""
     process, _ = cluster.worker()
     project = stalling(tmp_path / "p")
     build = project.start("--scheduler", cluster.address)

@@ -28,7 +28,7 @@ def told(*verbs: str) -> list[CompileJob]:
 
 
 def results(executor: Executor, *verbs: str) -> list[tuple]:
-    """(verb, result) in the order in which they come."""
+    """Return (verb, result) in the order of arrival."""
     return [(job.function, result) for job, result in run_jobs(told(*verbs), executor, tasks.act)]
 
 
@@ -38,7 +38,7 @@ def pids(folder: Path) -> list[int]:
 
 @pytest.fixture(autouse=True)
 def temporary_folder(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
-    """Pools put their folders here, and must take them away."""
+    """Point temporary files to a folder, which pools must leave empty."""
     folder = tmp_path_factory.mktemp("pools")
     monkeypatch.setattr(tempfile, "tempdir", str(folder))
     yield
@@ -61,7 +61,7 @@ def test_results_come_as_they_complete_and_a_failure_stops_nothing(tmp_path: Pat
 
 @pytest.mark.parametrize("executor", [ThreadPoolExecutor, ProcessPoolExecutor])
 def test_any_executor_will_do(executor: type[ThreadPoolExecutor] | type[ProcessPoolExecutor]):
-    """In threads the compiles take turns, since Triton's settings belong to the process."""
+    """In threads, compiles take turns, since Triton's settings belong to the process."""
     work = [jobs.softmax(arch, block) for arch in ("gfx942", "sm_90") for block in (64, 128)]
     with executor(2) as pool:
         found = dict(run_jobs(work, pool, compile_job))
@@ -82,8 +82,8 @@ def test_workers_stay_warm_and_are_recycled():
 
 
 def test_a_crash_is_retried_once(tmp_path: Path):
-    """LLVM ends the process over some mistakes, here over an instruction set too old for the target: its last words
-    are passed on."""
+    """LLVM ends the process over some mistakes, here over an instruction set too old for the target. Its last words are
+    passed on."""
     once, always = tmp_path / "once", tmp_path / "always"
     doomed = jobs.softmax("sm_100", options=(("ptx_version", 80),))
     with WarmPool(1) as pool:
@@ -132,7 +132,7 @@ def test_workers_that_die_before_they_have_a_job(monkeypatch: pytest.MonkeyPatch
 
 
 def test_a_job_past_its_limit_is_killed_and_the_pool_goes_on(tmp_path: Path):
-    """In C code, or waiting for a process of its own, which is killed too."""
+    """The job may be in C code, or wait for a process of its own, which is killed too."""
     with WarmPool(2, timeout_s=0.5) as pool:
         found = dict(results(pool, f"hold:{tmp_path}", f"child:{tmp_path}", "echo:a"))
         with pytest.raises(TimeLimitError, match=r"timed out after 0\.5 s"):

@@ -24,7 +24,7 @@ ARCHS = ("gfx942", "sm_90")
 
 
 def test_the_archive_is_that_of_the_folders(tmp_path: Path):
-    """And nothing else is written. A build that was killed left its folder; the next one takes it away."""
+    """Nothing else is written. A killed build left its folder, which the next one removes."""
     project = Project(tmp_path)
     assert figures(project.build(*SMALL, archs=ARCHS)) == (4, 0)
     merge_bundles([project.folder_of(arch) for arch in ARCHS], tmp_path / "merged.aotb")
@@ -38,7 +38,7 @@ def test_the_archive_is_that_of_the_folders(tmp_path: Path):
 
 
 def test_compressed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """As `merge --compress` does it; what is missing for that is told before anything is compiled."""
+    """The result is that of `merge --compress`; a missing library is reported before anything is compiled."""
     need_zstd()
     project, packed = Project(tmp_path), tmp_path / "packed"
     result = project.build(*SMALL, "--pack", "--compress", "-o", str(packed), archs=ARCHS)
@@ -91,7 +91,8 @@ def test_nothing_is_written_where_something_fails(tmp_path: Path, monkeypatch: p
 
 
 def test_no_link_is_followed(tmp_path: Path):
-    """Neither of the folder that bundles are written to before they are packed, nor in the archive's place."""
+    """No link is followed in the archive's place, nor at the folder where bundles are written before they are
+    packed."""
     project, outside = Project(tmp_path / "project"), tmp_path / "outside"
     (outside / "tiny-gfx942/code").mkdir(parents=True)
     (outside / "archive").write_text("precious")

@@ -37,7 +37,7 @@ def build(project: Project, kernels: str) -> None:
 
 @pytest.fixture
 def folder(project: Project, tmp_path: Path) -> Path:
-    """The folder of a bundle that was built; the project's kernel is another now."""
+    """Return the folder of a bundle; the project's kernel has changed since its build."""
     project.output = tmp_path / "out"
     build(project, KERNELS)
     (project.folder / "k.py").write_text(OTHER)
@@ -69,7 +69,7 @@ def test_a_damaged_index_says_nothing_of_what_is_there(project: Project, folder:
 
 
 def stopped(project: Project, step: int, killed: bool) -> bool:
-    """Build, and stop it before the `step`-th file is put in place; whether there are so many."""
+    """Build, and stop before the `step`-th file is put in place; return whether there are so many."""
     calls, move = itertools.count(), OpenFolder.move
 
     def move_or_stop(folder: OpenFolder, name: str, target: OpenFolder) -> None:
@@ -93,7 +93,7 @@ def stopped(project: Project, step: int, killed: bool) -> bool:
 
 @pytest.mark.parametrize("killed", [True, pytest.param(False, marks=pytest.mark.slow)])
 def test_a_bundle_is_the_old_one_or_the_new_one_wherever_writing_stops(project: Project, folder: Path, killed: bool):
-    """Once the next build is done nothing is left of one that was killed, be it of the same or of something else."""
+    """The next build removes all that a killed one left, be it of the same or of another bundle."""
     pristine, fresh = folder.parent / "pristine", {}
     shutil.copytree(folder, pristine)
     project.output /= "fresh"
@@ -123,7 +123,7 @@ def test_a_bundle_that_no_reader_takes_does_not_replace_one(project: Project, fo
     with mock.patch("aot.c.files.header_text", lambda index: "of another bundle"):
         result = project.build(*TWO)
     assert result.exit_code == 1 and contents(folder) == before and folder.exists() == older
-    said = "bundle tiny-gfx942 was not written, as no reader would take it: include/tiny.h belongs to "
+    said = "bundle tiny-gfx942 was not written, because readers would reject it: include/tiny.h belongs to "
     assert result.stderr.startswith(f"aotbuild: error: {said}")
 
 
@@ -146,7 +146,7 @@ def test_signatures_go_with_the_index_that_they_were_for(project: Project, folde
 
 @pytest.fixture
 def outside(tmp_path: Path) -> Path:
-    """A folder beside the output, with files called as those of a bundle are."""
+    """Return a folder beside the output, with files named like a bundle's."""
     place = tmp_path / "outside"
     place.mkdir()
     (place / "tiny.h").write_text("precious")
@@ -163,7 +163,7 @@ def test_a_link_in_the_place_of_a_folder_is_replaced(project: Project, folder: P
 
 
 def test_a_link_to_the_same_files_is_replaced(project: Project, folder: Path, outside: Path):
-    """Nothing is to be written, and yet the bundle is not whole."""
+    """No file has to be written, and yet the bundle is not whole."""
     build(project, OTHER)
     (folder / "code").rename(outside / "code")
     (folder / "code").symlink_to(outside / "code")
@@ -197,7 +197,7 @@ def test_a_pipe_in_the_place_of_a_file_is_replaced(project: Project, folder: Pat
 
 
 def test_the_output_may_be_a_link_and_the_bundle_in_it_may_not(project: Project, folder: Path, outside: Path):
-    """The folder that is written to is said on the command line; what is in it is not."""
+    """The folder that the command line names may be a link; what is in it may not."""
     (project.folder / "out-link").symlink_to(outside)
     project.output = project.folder / "out-link"
     build(project, KERNELS)

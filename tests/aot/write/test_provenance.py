@@ -28,7 +28,7 @@ def built(project: Project, *options: str) -> dict[str, Any]:
 
 
 def digests(provenance: dict[str, Any]) -> dict[str, dict[str, str]]:
-    """Name or URI → digest of each dependency."""
+    """Return the digest of each dependency by its name or URI."""
     found = provenance["buildDefinition"]["resolvedDependencies"]
     assert len(found) == len({item.get("name", item.get("uri")) for item in found})
     return {item.get("name") or item["uri"]: item.get("digest", {}) for item in found}

@@ -1,4 +1,4 @@
-"""Kernels that use a tensor otherwise than its role says: found in Triton's IR, whatever way the pointer goes."""
+"""Kernels that use a tensor against its role are found in Triton's IR, whatever path the pointer takes."""
 
 from pathlib import Path
 
@@ -63,11 +63,13 @@ def work(x, y, out, n, flag):
 
 WRITES_X = "'work' in k.py writes to 'x', which is an input; is it `role: inout`?"
 UNWRITTEN = "'out' is an output, but kernel 'work' in k.py never writes to it"
-UNSET = "kernel 'work' in k.py reads 'out', an output that nothing has written; is it `zero: true`, or `role: inout`?"
+UNSET = (
+    "kernel 'work' in k.py reads 'out', an output to which nothing was written; is it `zero: true`, or `role: inout`?"
+)
 
 
 def write(folder: Path, body: str, x="input", out="output", second: str = "", more: str = "") -> Path:
-    """A project whose kernel has this body; the manifest's path."""
+    """Write a project whose kernel has this body; return the manifest's path."""
     lines = "".join(f"    {line}\n" for line in body.splitlines())
     manifest = MANIFEST.format(x=x, out=out, more=more)
     return write_project(folder, manifest, HEAD.format(second=second or "tl.store(out, 0.0)") + lines)
@@ -144,12 +146,10 @@ def test_a_store_into_an_input(tmp_path, way, arch):
 
 
 def test_descriptors_of_what_may_lie_anywhere(tmp_path: Path):
-    """The hardware of sm_90 wants multiples of 16 bytes; elsewhere descriptors become pointers."""
+    """sm_90's hardware wants multiples of 16 bytes; elsewhere descriptors become pointers."""
     body = "tl.store(out + i, tl.make_tensor_descriptor({}, [n], [1], [16]).load([one * 16]), mask=mask)"
-    wrong = "kernel 'work' in k.py makes a tensor descriptor of 'x', whose address and strides have to be multiples of "
-    wrong += (
-        "16 bytes on sm_90; only the aligned specialisation asks for that, of tensors that are not `align: false`: "
-    )
+    wrong = "kernel 'work' in k.py makes a tensor descriptor of 'x', whose address and strides must be multiples of "
+    wrong += "16 bytes on sm_90; only the aligned specialisation requires that, for tensors without `align: false`: "
     wrong += "write `specialisations: [aligned]`"
     assert fault(tmp_path, body.format("x"), "sm_90") == wrong
     assert fault(tmp_path, body.format("(x if flag > 0 else y)"), "sm_80") == fault(tmp_path, body.format("x")) == ""

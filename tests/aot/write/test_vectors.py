@@ -1,4 +1,4 @@
-"""Selftest vectors as the builder makes them: drawn, referred to numpy, bounded, written."""
+"""Selftest vectors in the builder: random inputs, numpy references, error bounds, files."""
 
 import dataclasses
 import hashlib
@@ -32,7 +32,7 @@ def made_vectors(made: Project) -> list[CaseVectors]:
 
 
 def read_back(made: Project) -> dict[str, tuple[Case, Vectors]]:
-    """Case → what a reader of the bundle has of it."""
+    """Return case → what a reader of the bundle has of it."""
     (op,) = plan_bundle(load_manifest(made.manifest), Target("gfx942"), {}, False).ops
     found = {}
     for item in made_vectors(made):
@@ -78,7 +78,7 @@ def test_integers(tmp_path: Path):
 
 
 def test_an_optional_tensor_stated_values_and_an_exact_result_between_integers(tmp_path: Path):
-    """An op may have only constant dims."""
+    """Among the cases is an op that has constant dims only."""
     inputs = "{starts: {values: [5, -128, 127]}, mask: {range: [0, 1]}}\n        given: [mask]"
     changes = ("{starts: {range: [-2, 3]}}", inputs), ("grid: [1]", "grid: [1]\n        bind: {n: 40, m: 2}")
     text = edit(INTEGERS, *changes).replace("[n]", "[40]").replace("[m + 1]", "[3]").replace("{n: 40, m: 29}", "{}")
@@ -89,7 +89,7 @@ def test_an_optional_tensor_stated_values_and_an_exact_result_between_integers(t
 
 
 def test_encoding():
-    """The bytes depend on the arrays alone, strides or not, and give them back."""
+    """The bytes depend on the arrays alone, not on their strides, and decode to the same arrays."""
     for dtype in (ml_dtypes.bfloat16, ml_dtypes.float8_e4m3fnuz, np.int32, np.bool_, np.float64):
         array = np.arange(24).astype(dtype).reshape(2, 3, 4)[:, ::-1]
         once = encode_vectors({"a": array}, {})
@@ -126,18 +126,21 @@ def test_rounding_keeps_more_than_the_dtype_has():
     [
         ("def scale():\n    def scale_same_dtype(): ...", "r.py has no function 'scale_same_dtype'"),
         ("import nowhere\nscale = scale_same_dtype = None", "file r.py cannot be imported: ModuleNotFoundError"),
-        (REFERENCE.replace("(x, factor)", "(y, factor)"), "does not fit the call: missing a required argument: 'y'"),
+        (REFERENCE.replace("(x, factor)", "(y, factor)"), "does not match the call: missing a required argument: 'y'"),
         (REFERENCE.replace("(x, factor)", "(x, factor, more)"), "missing a required argument: 'more'"),
         ("x[7]", "reference scale raised IndexError: "),
-        ("(x, x)", "reference scale gave shapes [[3, 7], [3, 7]]; the call writes out [3, 7]"),
-        ("x.T * factor", "gave shapes [[7, 3]]; the call writes "),
+        ("(x, x)", "reference scale gave shapes [[3, 7], [3, 7]]; the call needs out [3, 7]"),
+        ("x.T * factor", "gave shapes [[7, 3]]; the call needs "),
         ("x.__imul__(2) * factor", "output array is read-only"),
-        (REFERENCE.replace(".astype(x.dtype)", ".astype(x.dtype) / 0"), "references disagree on what is finite"),
+        (
+            REFERENCE.replace(".astype(x.dtype)", ".astype(x.dtype) / 0"),
+            "references disagree on which values are finite",
+        ),
     ],
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_faulty_reference(tmp_path: Path, reference: str, words: str):
-    """It shows once vectors are computed."""
+    """Its fault shows once vectors are computed."""
     if "scale" not in reference:
         reference = edit(REFERENCE, ("x.astype(np.float64) * factor", reference))
     with pytest.raises(ManifestError) as caught:
@@ -152,13 +155,13 @@ def test_a_faulty_reference(tmp_path: Path, reference: str, words: str):
         (
             "{name: small, call",
             "@{name: small, floor: 1, call",
-            "'out' could as well be 0: it is at most 1.82e-01, the bound ",
+            "'out' is too small to test: its values are at most 1.82e-01, the error bound ",
         ),
         ("call: {rows: 2, cols: 32", "@call: {rows: 60000, cols: 32", "bytes; at most 16777216 are allowed"),
     ],
 )
 def test_cases_of_no_use(tmp_path: Path, old: str, new: str, words: str):
-    """A floor that nothing can fail; more than a reader takes."""
+    """A floor that nothing can fail is refused, and more bytes than a reader takes."""
     place, text = unmarked(edit(SCALE_CASES, (old, new)))
     with pytest.raises(ManifestError) as caught:
         made_vectors(project(tmp_path, text))
@@ -185,7 +188,7 @@ class Counted:
 
 
 def test_vectors_are_computed_once(tmp_path: Path):
-    """Unless those in the cache were altered."""
+    """They are computed again only if those in the cache were altered."""
     counted = Counted(tmp_path)
     assert counted.computed()
     before = made_vectors(counted.made)
@@ -247,9 +250,9 @@ def test_what_a_reference_imports_is_part_of_it(tmp_path: Path, line: str, file:
 
 
 def test_a_build_with_cases(tmp_path: Path):
-    """A bundle that was there stays as it is where a reference is at fault."""
+    """If a reference is wrong, an older bundle stays as it was."""
     made = project(tmp_path)
-    assert ", 1 selftest case (1 more need what is not built)" in made.build("--filter", "T=float16").stdout
+    assert ", 1 selftest case (1 more need variants that are not built)" in made.build("--filter", "T=float16").stdout
     assert ", 2 selftest cases" in made.build().stdout
     before = set((made.folder_of() / "selftest").iterdir())
     made.manifest.write_text(edit(SCALE_CASES, ("rows: 3", "rows: 4")))
@@ -262,12 +265,12 @@ def test_a_build_with_cases(tmp_path: Path):
     (tmp_path / "r.py").write_text("def scale(): ...\n\n\ndef scale_same_dtype(): ...\n")
     assert made.build("--dry-run").exit_code == 0, "planning makes no arrays"
     result = made.build()
-    assert result.exit_code == 2 and "does not fit the call" in result.stderr
+    assert result.exit_code == 2 and "does not match the call" in result.stderr
     assert contents(made.output) == files
 
 
 def test_an_entry_of_the_cache_whose_file_is_another_is_a_miss(tmp_path: Path):
-    """Its digest fits: whoever may write to a cache can make one that does."""
+    """Its digest fits, as whoever may write to a cache can arrange."""
     (vectors, *_), cache, key = made_vectors(project(tmp_path)), VectorCache(tmp_path / "forged"), "ab" * 32
     cache.put(key, dataclasses.replace(vectors, content=vectors.content + b"x"))
     assert cache.get(key) is None
@@ -284,7 +287,7 @@ def of_case(**fields: Any) -> Callable[[CaseVectors], CaseVectors]:
 
 
 def arrays(change: Callable[[dict[str, Any], dict[str, Any]], object]) -> Callable[[CaseVectors], CaseVectors]:
-    """Other arrays, in a file whose name and digest are right."""
+    """Put other arrays in a file whose name and digest are right."""
 
     def forge(made: CaseVectors) -> CaseVectors:
         stored = {name: array.copy() for name, array in _entries(made.content)}
@@ -320,7 +323,7 @@ FORGED: dict[str, Callable[[CaseVectors], CaseVectors]] = {
 def test_forged_vectors_are_named_and_computed_again(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ):  # fmt: skip
-    """Nothing is written where their index says, but what the recipe says."""
+    """Nothing is written where their index says; the recipe alone decides."""
     made = project(tmp_path)
     bundle = plan_bundle(load_manifest(made.manifest), Target("gfx942"), {}, False)
     right = made_vectors(made)

@@ -1,4 +1,4 @@
-"""`aotbundle bench memory`: what it measures, what it prints, and what it refuses. Times are not looked at."""
+"""`aotbundle bench memory`: measurements, output and errors. Times are not checked."""
 
 from __future__ import annotations
 

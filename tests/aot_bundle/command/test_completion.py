@@ -1,4 +1,4 @@
-"""What shells are told to offer of the bundle that the command line names."""
+"""Shell completion with the contents of the bundle on the command line."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`aotbundle diff`: what differs between two bundles is told, and nothing else."""
+"""`aotbundle diff` prints the differences between two bundles, and nothing else."""
 
 from __future__ import annotations
 
@@ -93,7 +93,7 @@ def test_contracts_in_words(small_bundle: Path, tmp_path: Path, change: Callable
 
 
 def test_ops_and_variants_that_come_and_go(small_bundle: Path, tmp_path: Path):
-    """By the value that is new where there is one; the others by themselves."""
+    """They are reported by the value that is new, where there is one; else one by one."""
 
     def change(index: Tree) -> None:
         index["ops"] = [op for op in index["ops"] if op["name"] != "ramp"]
@@ -113,7 +113,7 @@ def test_ops_and_variants_that_come_and_go(small_bundle: Path, tmp_path: Path):
     left = ops["affine"].removed[1].variants
     assert len(left) == 1 and "general" in left[0] and left[0] in lines
     gone = len(ops["affine"].removed[0].variants)
-    assert f"gone: {gone} variants of T=float16" in lines and "gone: 1 variant of values that both have" in lines
+    assert f"gone: {gone} variants of T=float16" in lines and "gone: 1 variant of values in both" in lines
     assert any(line.startswith("is gone, with ") for line in lines)
     assert any(line.startswith("case ") and line.endswith(" of ramp is gone") for line in lines)
     back = {op.op: op for op in compare(other, small_bundle).ops}
@@ -168,7 +168,7 @@ def test_how_it_was_built_and_its_selftest(small_bundle: Path, tmp_path: Path):
 
 @pytest.mark.slow
 def test_code(tmp_path: Path):
-    """Of another kernel the instructions differ; with source lines the code objects do, and not the instructions."""
+    """Another kernel's instructions differ. With source lines the code objects differ, but not the instructions."""
     pytest.importorskip("tinygrad", reason="instructions are read with the extra `emulator`")
     only = ("--filter", "block=16")
     projects = [Project(tmp_path / name, SCALE, kernels) for name, kernels in (
@@ -189,7 +189,7 @@ def test_code(tmp_path: Path):
 
 
 def test_of_several_bundles(rows_bundles: Path, small_bundle: Path, tmp_path: Path):
-    """Those of one name and architecture are compared; others have nothing beside them."""
+    """Bundles of one name and architecture are compared; others have nothing beside them."""
     folders = [rows_bundles / f"rows-{arch}" for arch in ("gfx942", "sm_90")]
     merge_bundles(folders, tmp_path / "rows.aotb")
     assert diff(tmp_path / "rows.aotb", rows_bundles, status=0).count("they are the same bundle") == 2
@@ -207,7 +207,7 @@ def test_of_several_bundles(rows_bundles: Path, small_bundle: Path, tmp_path: Pa
 
 
 def test_what_cannot_be_compared(small_bundle: Path, rows_bundles: Path, tmp_path: Path):
-    """Exit status 2, since 1 says that they differ."""
+    """The exit status is 2, since 1 says that they differ."""
     assert "does not exist" in diff(small_bundle, tmp_path / "none", status=2)[-1]
     (tmp_path / "bundle.json").write_text("{}")
     assert "is not a bundle index" in diff(tmp_path, small_bundle, status=2)[-1]

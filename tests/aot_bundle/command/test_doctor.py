@@ -1,4 +1,4 @@
-"""What `aotbundle doctor` says of the library, the devices and the extras; it fits a terminal of 80 columns."""
+"""`aotbundle doctor`: its report of the library, devices and extras, within 80 columns."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ LONG = "a reason that is so long that it takes more than one line of a terminal,
 
 
 class Devices:
-    """A driver that shows certain devices, which may be lost."""
+    """A driver that shows certain devices, which may get lost."""
 
     def __init__(self, *devices: DeviceProperties | Exception):
         self.devices = devices
@@ -54,7 +54,7 @@ def section(lines: list[str], title: str) -> list[str]:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
-    """A machine with partitions of an MI300X; the folder is its /sys/bus/pci/devices."""
+    """Make a machine with partitions of an MI300X; the folder is its /sys/bus/pci/devices."""
 
     def opened(name: str) -> Devices:
         if name == "cuda":
@@ -71,7 +71,7 @@ def test_the_library_and_each_device(machine: Path):
     (machine / MI300X.pci / "current_compute_partition").write_text("CPX\n")
     (machine / MI300X.pci / "current_memory_partition").write_text("NPS4\n")
     one = [
-        "    38 compute units, 1 die at 2100 MHz, 65536 bytes of LDS",
+        "    38 compute units, 1 XCD at 2100 MHz, 65536 bytes of LDS",
         "    24.0 GiB of memory at 1300 MHz",
         "    partition mode: compute CPX, memory NPS4 (0000:c1:00.0)",
     ]
@@ -120,7 +120,7 @@ def test_a_library_without_the_name_that_others_look_for(
 def finds_library(path: str) -> None:
     result = CliRunner().invoke(main, ["doctor"])
     assert f" hip: version 7.2.26015, {path} (in ROCM_PATH)" in f" {' '.join(result.output.split())}"
-    assert result.exit_code == 0 and "8 dies at 2100 MHz" in result.output, result.output
+    assert result.exit_code == 0 and "8 XCDs at 2100 MHz" in result.output, result.output
 
 
 def test_over_the_double(hip_double: DoubleLibrary):
@@ -142,7 +142,7 @@ PLAIN = DeviceProperties("Instinct", "gfx942", 304, 64, 65536, 192 << 30, "7.0.1
 
 
 def doctor_with(patch: pytest.MonkeyPatch, hip: Devices | Exception, *bundles: Path) -> Result:
-    """Run the command where HIP's driver is `hip`, or cannot be opened, and there is no other."""
+    """Run the command with `hip` as HIP's driver, or as the error of opening it; there is no other driver."""
 
     def opened(name: str) -> Devices:
         if name != "hip" or isinstance(hip, Exception):
@@ -195,7 +195,7 @@ REQUIRES = [
 
 @pytest.fixture
 def installed(monkeypatch: pytest.MonkeyPatch) -> dict[str, str]:
-    """Versions of installed packages by name, which a test may change."""
+    """Return versions of installed packages by name, which a test may change."""
     versions = {"tinygrad": "0.14.0", "triton": "3.9.0", "rich": "15.0.0", "coverage": "7.1", "matplotlib": "3.11"}
 
     def version(package: str) -> str:
@@ -232,7 +232,7 @@ def test_without_the_package(monkeypatch: pytest.MonkeyPatch):
 
     monkeypatch.setattr(extras.metadata, "requires", missing)
     assert list(extras.extra_lines("builder", "aotbuild", "build")) == [
-        "builder: not known, as aotbuild is not installed as a package"
+        "builder: unknown, because aotbuild is not installed as a package"
     ]
 
 

@@ -1,4 +1,4 @@
-"""The commands where what they need is not installed, and as modules."""
+"""The commands without their requirements, and as modules."""
 
 import os
 import subprocess

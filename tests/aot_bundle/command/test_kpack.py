@@ -1,4 +1,4 @@
-"""`aotbundle kpack`: a bundle's code objects in an archive of AMD's, and what such an archive has."""
+"""`aotbundle kpack`: writing a bundle's code objects to AMD's archive format, and listing such archives."""
 
 from __future__ import annotations
 

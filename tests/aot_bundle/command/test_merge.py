@@ -1,4 +1,4 @@
-"""`aotbundle merge` and `split`: one file for several architectures, which everything takes that takes a bundle."""
+"""`aotbundle merge` and `split`: a file for several architectures, accepted wherever a bundle is."""
 
 from __future__ import annotations
 
@@ -143,12 +143,12 @@ def test_what_is_not_merged_or_split(
     """Nothing is half-written, and what was there stays."""
     (tmp_path / "old.aotb").write_text("old")
     merge = ["merge", "-o", tmp_path / "old.aotb", *folders]
-    refused(["merge", small_bundle, folders[1], "-o", tmp_path / "old.aotb"], "are not of one name and version: small")
+    refused(["merge", small_bundle, folders[1], "-o", tmp_path / "old.aotb"], "differ in name or version: small")
     edit_index(rows_copy, lambda index: index.update(version="9.9"))
     refused(["merge", rows_copy, folders[1], "-o", tmp_path / "old.aotb"], "rows 9.9 for gfx942, rows")
-    refused([*merge, rows_copy], f"{rows_copy} are both for gfx942, and differ")
+    refused([*merge, rows_copy], f"{rows_copy} are both for gfx942, but differ")
     (rows_copy / "bundle.json.sig").write_text("one is signed, the other is not")
-    refused(["merge", folders[0], rows_copy, "-o", tmp_path / "old.aotb"], "are both for gfx942, and differ")
+    refused(["merge", folders[0], rows_copy, "-o", tmp_path / "old.aotb"], "are both for gfx942, but differ")
     next((rows_copy / "code").iterdir()).write_bytes(b"x")
     refused(["merge", rows_copy, "-o", tmp_path / "old.aotb"], "is not merged: ")
     refused(["merge", tmp_path / "none", "-o", tmp_path / "old.aotb"], "does not exist")

@@ -1,4 +1,4 @@
-"""`aotbundle pack` and `unpack`: one file that everything takes that takes a folder."""
+"""`aotbundle pack` and `unpack`: a file that is accepted wherever a folder is."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`aotbundle sbom`: bills of materials, held to CycloneDX's schema and to the files that there are."""
+"""`aotbundle sbom`: bills of materials, checked against CycloneDX's schema and the files."""
 
 from __future__ import annotations
 
@@ -78,7 +78,7 @@ def test_what_it_was_made_of(small_bundle: Path):
 
 
 def test_the_same_bundle_gives_the_same_bill(small_bundle: Path, small_copy: Path, tmp_path: Path):
-    """Wherever it is, as a folder and in one file; another bundle another serial number."""
+    """It is the same in every place, as a folder and in one file; another bundle has another serial number."""
     text = bill_text(small_bundle)
     pack_bundle(small_copy, tmp_path / "small.aotb")
     assert text == bill_text(small_copy) == bill_text(tmp_path / "small.aotb")

@@ -1,4 +1,4 @@
-"""`aotbundle selftest`: what it prints, and its exit status."""
+"""`aotbundle selftest`: output and exit status."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""`aotbundle keygen`, `sign`, and what `verify` says of signatures."""
+"""`aotbundle keygen` and `sign`, and `verify` on signatures."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.forging import edit_index
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
-    """A private key, and the policy that `keygen` printed."""
+    """Return a private key, and the policy that `keygen` printed."""
     pytest.importorskip("cryptography", reason="signatures need the extra `trust`")
     key, policy = tmp_path / "team.key", tmp_path / "trust.toml"
     made = aotbundle("keygen", key)
@@ -59,7 +59,7 @@ def test_from_a_key_to_a_verified_bundle(files: tuple[Path, Path], small_copy: P
 def test_what_is_not_whole_is_not_signed(files: tuple[Path, Path], small_copy: Path):
     next((small_copy / "code").iterdir()).write_bytes(b"other")
     result = aotbundle("sign", small_copy, "--key", files[0])
-    assert result.exit_code == 1 and "not whole" in result.stderr and "was altered" in result.stderr
+    assert result.exit_code == 1 and "is damaged" in result.stderr and "was altered" in result.stderr
     assert not (small_copy / SIGNATURE).exists()
 
 
@@ -94,7 +94,7 @@ def test_a_time_that_is_none_is_refused(files: tuple[Path, Path], small_copy: Pa
 
 
 def test_the_library_is_needed_by_policies_only(small_bundle: Path, tmp_path: Path):
-    """Where it is not installed, bundles open; what asks for a signature says what to install."""
+    """Without it bundles open; only what asks for a signature fails, and says what to install."""
     policy = tmp_path / "trust.toml"
     policy.write_text(f'[keys.a]\npublic = "ed25519:{"A" * 43}="\nbundles = ["*"]\n')
     code = f"""if True:

@@ -1,4 +1,4 @@
-"""`aotbundle stubs`: the package of types that it writes, and when it refuses to."""
+"""`aotbundle stubs`: the package of types that it writes, and errors."""
 
 from __future__ import annotations
 
@@ -17,7 +17,7 @@ from tests.support.forging import edit_index
 
 
 def test_a_module_for_each_bundle(small_bundle: Path, rows_bundles: Path, tmp_path: Path):
-    """Those that are there stay; of two architectures, the first is taken."""
+    """Modules that are there stay; of two architectures, the first is taken."""
     package = tmp_path / "types/aot_bundles"
     for bundles, name in ((small_bundle, "small"), (rows_bundles, "rows")):
         result = aotbundle("stubs", bundles, "-o", tmp_path / "types")
@@ -51,7 +51,7 @@ def test_two_bundles_of_one_name_that_differ(rows_bundles: Path, tmp_path: Path)
             shutil.copytree(folder, tmp_path / "dist" / folder.name)
     edit_index(tmp_path / "dist/rows-sm_90", lambda index: index["ops"][0]["scalars"][0].pop("default"))
     result = aotbundle("stubs", tmp_path / "dist", "-o", tmp_path)
-    assert result.exit_code == 1 and "are both called 'rows', but their ops differ" in result.stderr
+    assert result.exit_code == 1 and "are both named 'rows', but their ops differ" in result.stderr
     assert not (tmp_path / "aot_bundles").exists()
 
 

@@ -37,7 +37,7 @@ def test_ls_goes_on_after_a_bundle_that_cannot_be_read(small_copy: Path):
 
 
 def test_show(sample: records.Index, sample_folder: Path):
-    """Every variant; a pipe gets every column."""
+    """Every variant is shown; a pipe gets every column."""
     lines = aotbundle("show", sample_folder, "--variants").output.splitlines()
     assert sum(" yes " in line or " no " in line for line in lines) == len(sample.variants)
     launches = [line for line in lines if ", launch " in line]

@@ -1,4 +1,4 @@
-"""`aotbundle profile` on the shipped bundles: what it counts, what it prints, and what it refuses."""
+"""`aotbundle profile` on the shipped bundles: counts, output and errors."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def test_strides_and_alignment_are_kept(rows_bundle: Path):
 
 
 def test_content(rows_bundle: Path, tmp_path: Path):
-    """Given values reach the kernel: it gives what it would on a device."""
+    """Given values reach the kernel, which computes what it would on a device."""
     x = np.random.default_rng(0).standard_normal((3, 100)).astype(np.float16)
     np.save(tmp_path / "x.npy", x)
     plain = data(rows_bundle, *SOFTMAX, "--shape", "x=3,100")["launches"][0]

@@ -1,4 +1,4 @@
-"""`aotbundle profile --time` on shipped bundles: what it says, how it samples, and what it refuses."""
+"""`aotbundle profile --time` on shipped bundles: output, sampling and errors."""
 
 from __future__ import annotations
 
@@ -49,7 +49,7 @@ def test_the_command(rows_bundle: Path, tmp_path: Path):
     timeline = tmp_path / "timeline.json"
     result = run(rows_bundle, *SOFTMAX, "--time", "--timeline", timeline)
     assert result.exit_code == 0, result.output
-    for part in ("us, modelled", "GB/s of device memory", "of 400 workgroups stands for all", "not measured",
+    for part in ("us, modelled", "GB/s of device memory", "of 400 workgroups represents all", "not measured",
                  "latency of loads", "instructions that wait longest", "s_waitcnt"):  # fmt: skip
         assert part in result.output
     assert max(map(len, result.output.splitlines())) <= 100
@@ -57,7 +57,8 @@ def test_the_command(rows_bundle: Path, tmp_path: Path):
 
 
 def _check_timeline(found: dict[str, Any]) -> None:
-    """Each wavefront does one thing at a time, all of them the same instructions, in the order of the code's flow."""
+    """Assert that each wavefront does one thing at a time, and that all execute the same instructions, in the code's
+    order."""
     assert found["otherData"] == {"measured": False, "arch": "gfx942"}
     events = [event for event in found["traceEvents"] if event["ph"] == "X"]
     threads = {event["tid"] for event in events}
@@ -83,7 +84,7 @@ def test_the_data(rows_bundle: Path):
 
 
 @pytest.mark.parametrize("arguments, words", [
-    (("--timeline", "x.json"), "--timeline needs --time"), (("--time", "--by-instruction"), "give one of them"),
+    (("--timeline", "x.json"), "--timeline needs --time"), (("--time", "--by-instruction"), "exclude each other"),
 ])  # fmt: skip
 def test_options_that_do_not_go_together(rows_bundle: Path, arguments: tuple[str, ...], words: str):
     result = run(rows_bundle, *SOFTMAX, *arguments)
@@ -93,7 +94,7 @@ def test_options_that_do_not_go_together(rows_bundle: Path, arguments: tuple[str
 def test_a_kernel_with_an_instruction_that_has_no_cost(rows_bundle: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(costs, "is_transcendental", lambda instruction: False)
     result = run(rows_bundle, *SOFTMAX, "--time")
-    assert result.exit_code == 1 and "no cost for it on gfx942" in result.stderr
+    assert result.exit_code == 1 and "does not know its cost on gfx942" in result.stderr
     assert re.search(r"v_exp_f32 at pc 0x[0-9a-f]+ of softmax_rows", result.stderr), result.stderr
 
 
@@ -113,7 +114,7 @@ def test_chosen_workgroups():
 
 
 def test_short_launches_are_run_whole_where_another_one_follows(rows_bundle: Path, monkeypatch: pytest.MonkeyPatch):
-    """A device holds 2432 of 2600 rows at a time; a long launch runs only these."""
+    """A device holds 2432 of 2600 rows at a time; a long launch runs only as many."""
     call = CallSpec({"x": (2600, 1024)}, dtypes={"T": "float16"})
     for most, are_left in ((sampling.MOST_OF_A_SHORT_LAUNCH, False), (100, True)):
         monkeypatch.setattr(sampling, "MOST_OF_A_SHORT_LAUNCH", most)
@@ -130,7 +131,7 @@ def test_short_launches_are_run_whole_where_another_one_follows(rows_bundle: Pat
 
 @pytest.mark.slow
 def test_samples_stand_for_all(flash: Path, monkeypatch: pytest.MonkeyPatch):
-    """Causal attention, whose workgroups differ: 16 of 64 sampled, and all of them."""
+    """Workgroups of causal attention differ: results of 16 sampled of 64 are compared with those of all."""
     sampled = attention(flash, causal=True, heads=16, heads_kv=16)
     monkeypatch.setattr(sampling, "MORE_SAMPLES", 1000)
     whole = attention(flash, causal=True, heads=16, heads_kv=16)
@@ -154,7 +155,7 @@ def test_keys_are_fetched_once_by_the_workgroups_that_share_them(flash: Path):
     apart = attention(flash, heads=64, heads_kv=64, seqlen_q=128)
     assert apart.sharing.distinct == pytest.approx(apart.sharing.units)
     together = attention(flash, heads=64, heads_kv=1, seqlen_q=128)
-    assert together.sharing.distinct == pytest.approx(1) and together.sharing.dies == pytest.approx(8)
+    assert together.sharing.distinct == pytest.approx(1) and together.sharing.sum_by_xcd == pytest.approx(8)
 
 
 @pytest.mark.slow

@@ -1,4 +1,4 @@
-"""Bundles that are signed, with a key and by an identity, and the policies that accept them."""
+"""Bundles signed with a key and by an identity, and the policies that accept them."""
 
 from __future__ import annotations
 
@@ -52,7 +52,7 @@ def identity() -> TrustedIdentity:
 
 @pytest.fixture
 def identity_policy(instance: Instance, identity: TrustedIdentity, tmp_path: Path) -> TrustPolicy:
-    """It lets the identity sign, and believes the instance."""
+    """Return a policy that lets the identity sign, and believes the instance."""
     root = tmp_path / "trusted_root.json"
     root.write_text(json.dumps(instance.trusted_root()))
     return TrustPolicy(identities=(identity,), trusted_root=root)

@@ -1,4 +1,4 @@
-"""What is opened by a trust policy: the signer's bundle as it was signed, and no other, however well it is forged."""
+"""A trust policy accepts the signer's bundle as signed, and no other, however well it is forged."""
 
 from __future__ import annotations
 
@@ -44,7 +44,7 @@ def test_a_signed_bundle_computes(signed: Path, policy: TrustPolicy):
 def test_one_file_is_signed_as_a_folder_is(
     signed: Path, policy: TrustPolicy, key: SigningKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Packed with its signature, and signed when it is packed: the same bytes; of another signer it is refused."""
+    """Packed with its signature, or signed when packed, it has the same bytes; another signer's is refused."""
     pack_bundle(signed, tmp_path / "before.aotb")
     (signed / SIGNATURE).unlink()
     pack_bundle(signed, tmp_path / "after.aotb")
@@ -89,7 +89,7 @@ def widen_grid(index: dict[str, Any]) -> None:
 
 
 def swap_kernargs(index: dict[str, Any]) -> None:
-    """The values of the first and the last pointer of each variant."""
+    """Swap the first and the last pointer of each variant."""
     for variant in index["variants"]:
         pointers = [arg for arg in variant["kernargs"] if arg["type"].startswith("*") and arg.get("value")]
         first, last = pointers[0], pointers[-1]
@@ -104,7 +104,7 @@ def rename(index: dict[str, Any]) -> None:
 def test_an_altered_index_is_refused(
     signed: Path, policy: TrustPolicy, monkeypatch: pytest.MonkeyPatch, edit: Callable[[dict[str, Any]], None]
 ):
-    """With hashes and an id that fit: without a policy it opens."""
+    """Its hashes and id fit, so without a policy it opens."""
     edit_index(signed, edit)
     assert open_bundle(signed, device="emulator").name == "small"
     assert "was altered" in refused(signed, policy, "altered", monkeypatch)
@@ -125,7 +125,7 @@ def test_an_altered_code_object_is_refused_with_and_without_its_hash(
 def test_a_signature_of_another_bundle_is_refused(
     signed: Path, policy: TrustPolicy, key: SigningKey, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """Replayed: the older signature of the same signer, over what has the same name."""
+    """It is an older signature of the same signer, over a bundle of the same name."""
     other = Path(shutil.copytree(signed, tmp_path / "other"))
     edit_index(other, rename)
     sign_bundle(other, key, WHEN)
@@ -190,7 +190,7 @@ def test_older_versions_are_refused(
 
 
 def test_a_statement_that_names_the_bundle_otherwise_is_refused(signed: Path, policy: TrustPolicy, key: SigningKey):
-    """Else a signer's mistake would go round the least version."""
+    """Otherwise a signer's mistake would evade the least version."""
     digests = {INDEX: hashlib.sha256((signed / INDEX).read_bytes()).hexdigest()}
     sign_statement(signed, key, make_statement("small", "99", digests, WHEN))
     with pytest.raises(TrustError, match="says it is 'small' of version '99', its index 'small' of version ''"):
@@ -218,7 +218,7 @@ def test_a_signature_whose_bytes_are_others_is_refused(
 def test_a_forged_statement_is_refused_before_it_is_decoded(
     signed: Path, policy: TrustPolicy, monkeypatch: pytest.MonkeyPatch
 ):
-    """Its digest fits the altered index; the signature is that of the statement that was there."""
+    """Its digest fits the altered index; the signature is that of the original statement."""
     edit_index(signed, widen_grid)
     digests = {INDEX: hashlib.sha256((signed / INDEX).read_bytes()).hexdigest()}
     forged = base64.b64encode(make_statement("small", "", digests, WHEN)).decode()
@@ -230,7 +230,7 @@ def test_a_forged_statement_is_refused_before_it_is_decoded(
 def test_a_signature_for_another_purpose_is_refused(
     signed: Path, policy: TrustPolicy, key: SigningKey, monkeypatch: pytest.MonkeyPatch
 ):
-    """What the same key signed as something else: the statement with no type, with another, or one of other meaning."""
+    """The same key signed the statement with no type, with another type, or with one of another meaning."""
     payload = base64.b64decode(json.loads((signed / SIGNATURE).read_text())["payload"])
     bare = base64.b64encode(key.sign(payload)).decode()
     edit_envelope(signed, lambda file: file["signatures"][0].update(sig=bare))

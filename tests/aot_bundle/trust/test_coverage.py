@@ -1,4 +1,4 @@
-"""Every file of a signed bundle is covered by its signature, or is told by whatever checks it or passes it on."""
+"""Files of a signed bundle that its signature does not cover are reported by every command that checks or copies it."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ from tests.support.signing import WHEN, sign_statement
 
 @pytest.fixture
 def files(tmp_path: Path) -> tuple[Path, Path]:
-    """(a private key, a policy that accepts it)."""
+    """Return (a private key, a policy that accepts it)."""
     pytest.importorskip("cryptography", reason="signatures need the extra `trust`")
     pem, public = generate_key()
     key, policy = tmp_path / "release.key", tmp_path / "trust.toml"
@@ -38,7 +38,7 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 
 
 def passed_on(place: Path, folder: Path) -> dict[str, Any]:
-    """Run the commands that pass a bundle on. Returns their results by their names."""
+    """Run the commands that pass a bundle on, and return their results by name."""
     wheel = aotbundle("wheel", place, "-o", folder / "wheels", "--version", "1.0")
     merged = aotbundle("merge", place, "-o", folder / "merged.aotb")
     if place.is_dir():
@@ -85,7 +85,7 @@ OUTSIDE = {"sitecustomize.py": text(""), "notes/read.me": text(""), ".hidden": t
 def test_what_lies_in_a_bundles_folders(
     small_copy: Path, files: tuple[Path, Path], tmp_path: Path, name: str, put: Callable[[Path], Any]
 ):
-    """Signed or not: what compilers and CMake look into has the bundle's files alone."""
+    """Signed or not, folders that compilers and CMake look into have the bundle's files alone."""
     key, policy = files
     assert aotbundle("sign", small_copy, "--key", key).exit_code == 0
     (small_copy / name).parent.mkdir(parents=True, exist_ok=True)
@@ -123,7 +123,8 @@ def test_names_that_cannot_be_printed(small_copy: Path, files: tuple[Path, Path]
 def test_what_lies_beside_a_bundles_folders(
     small_copy: Path, files: tuple[Path, Path], tmp_path: Path, name: str, put: Callable[[Path], Any]
 ):
-    """It is its owner's, and stays out of archives; but nobody signs it, so it does not lie in a signed bundle."""
+    """In an unsigned bundle it is the owner's, and stays out of archives; in a signed one it is refused, as nobody
+    signed it."""
     key, policy = files
     (small_copy / name).parent.mkdir(parents=True, exist_ok=True)
     put(small_copy / name)
@@ -167,7 +168,7 @@ def test_archives_have_the_bundles_files_alone(
 def test_generated_files_that_were_altered_are_not_passed_on(
     small_copy: Path, files: tuple[Path, Path], tmp_path: Path, file: str
 ):
-    """In a folder, in an archive, and in one for several architectures; signing anew covers them."""
+    """They are refused in a folder, in an archive, and in one for several architectures; signing anew covers them."""
     key, policy = files
     assert aotbundle("sign", small_copy, "--key", key).exit_code == 0
     pack_bundle(small_copy, tmp_path / "whole.aotb")
@@ -192,7 +193,7 @@ def test_generated_files_that_were_altered_are_not_passed_on(
 def test_a_statement_about_the_index_alone(
     small_copy: Path, key: SigningKey, policy: TrustPolicy, files: tuple[Path, Path], tmp_path: Path
 ):
-    """A signature of a trusted key that another tool made: the bundle opens, and what nobody signed is told."""
+    """Another tool signed it with a trusted key: the bundle opens, and says what nobody signed."""
     digest = hashlib.sha256((small_copy / INDEX).read_bytes()).hexdigest()
     sign_statement(small_copy, key, make_statement("small", "", {INDEX: digest}, WHEN))
     (tmp_path / "t.toml").write_text(f'[keys.a]\npublic = "{encode_public(key.public)}"\nbundles = ["*"]\n')
@@ -206,7 +207,7 @@ def test_a_statement_about_the_index_alone(
 
 
 def test_a_statement_may_cover_more(small_copy: Path, key: SigningKey, policy: TrustPolicy, tmp_path: Path):
-    """Whatever the signer signed is the signer's."""
+    """Any file that the signer signed is accepted."""
     (small_copy / "LICENSE").write_text("MIT")
     index = read_index(small_copy)
     covered = (INDEX, "LICENSE", *generated_files(index))
@@ -220,7 +221,7 @@ def test_a_statement_may_cover_more(small_copy: Path, key: SigningKey, policy: T
 
 
 def test_each_signature_covers_by_itself(small_copy: Path, key: SigningKey, policy: TrustPolicy):
-    """Without a policy nobody knows which of two counts."""
+    """Without a policy, either of two signatures may count."""
     sign_bundle(small_copy, key, WHEN)
     shutil.copy(small_copy / "include/small.h", small_copy / "include/more.h")
     result = aotbundle("verify", small_copy)
@@ -228,7 +229,7 @@ def test_each_signature_covers_by_itself(small_copy: Path, key: SigningKey, poli
 
 
 def test_what_is_beside_the_index_goes_along_within_bounds(small_copy: Path, tmp_path: Path):
-    """A hole of 2 GiB is not read."""
+    """Files beside the index are copied within bounds; a hole of 2 GiB is not read."""
     (small_copy / "bundle.json.cdx.json").write_text("{}")
     assert aotbundle("pack", small_copy, "-o", tmp_path / "a.aotb").exit_code == 0
     assert "bundle.json.cdx.json" in Archive(tmp_path / "a.aotb").names()
@@ -257,4 +258,4 @@ def test_bundles_of_one_architecture_are_compared_by_their_files(small_copy: Pat
     assert merge_bundles([small_copy, same], tmp_path / "a.aotb") == {"gfx942": small_copy}
     (Path(same) / "include/small.h").write_bytes((Path(same) / "include/small.h").read_bytes() + b"\n")
     result = aotbundle("merge", small_copy, same, "-o", tmp_path / "b.aotb")
-    assert result.exit_code == 1 and "are both for gfx942, and differ" in result.output
+    assert result.exit_code == 1 and "are both for gfx942, but differ" in result.output

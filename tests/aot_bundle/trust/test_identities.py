@@ -1,4 +1,4 @@
-"""Bundles that are signed with sigstore: opened offline where the policy's identity signed them, and else refused."""
+"""Bundles signed with sigstore open offline if an identity of the policy signed them, and are refused otherwise."""
 
 from __future__ import annotations
 
@@ -64,14 +64,14 @@ PAYLOAD = make_statement("small", "", {INDEX: hashlib.sha256(DATA).hexdigest()},
 
 @pytest.fixture
 def only_signature(instance: Instance, tmp_path: Path) -> Path:
-    """A folder that has nothing but the identity's signature over `DATA`."""
+    """Return a folder that has nothing but the identity's signature over `DATA`."""
     (tmp_path / "small").mkdir()
     sign(tmp_path / "small", instance, PAYLOAD)
     return tmp_path / "small"
 
 
 def rejected(folder: Path, policy: TrustPolicy, reason: str) -> str:
-    """Assert that a signature over `DATA` is refused for a reason; returns the message."""
+    """Assert that a signature over `DATA` is refused for a reason; return the message."""
     with pytest.raises(TrustError) as raised:
         checking.check_signature(Folder(folder), DATA, policy)
     assert raised.value.reason == reason, raised.value
@@ -100,7 +100,7 @@ def test_a_signed_bundle_opens_in_a_folder_and_as_one_file(
 def test_a_policy_file_names_identities_and_the_root(
     sigstore_signed: Path, instance: Instance, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """The root lies beside the policy; the subject is a pattern, as each tag has another workflow's URL."""
+    """The root lies beside the policy. The subject is a pattern, as each tag has another workflow's URL."""
     pattern = SUBJECT.replace("v1.0", "*")
     (tmp_path / "policy").mkdir()
     (tmp_path / "policy/root.json").write_text(json.dumps(instance.trusted_root()))
@@ -207,7 +207,7 @@ def test_files_that_were_altered(only_signature: Path, identity_policy: TrustPol
 def test_entries_and_statements_of_another_signature(
     only_signature: Path, instance: Instance, identity_policy: TrustPolicy
 ):
-    """All is the identity's own, and in the log; but not of this signature, or not of this bundle."""
+    """All are the identity's own and in the log, but of another signature or another bundle."""
     other = instance.signed(PAYLOAD)
     edit_file(only_signature, lambda file: file["verificationMaterial"].update(tlogEntries=[entry(other)]))
     assert "do not match bundle" in rejected(only_signature, identity_policy, "signature")
@@ -284,8 +284,8 @@ def test_a_clock_that_is_wrong(
     identity_policy: TrustPolicy,
     monkeypatch: pytest.MonkeyPatch,
 ):
-    """One that is behind prolongs no identity: when the certificate was issued is proven, whatever the signer says.
-    Nor does it believe a root that is not valid yet."""
+    """A clock that is behind prolongs no identity: when a certificate was issued is proven, whatever the signer says. A
+    root that is not valid yet is refused, too."""
     early = datetime(2021, 1, 1, tzinfo=UTC)
     sign(sigstore_signed, instance, bundle_statement(Folder(sigstore_signed), early))
     expired = replace(identity_policy, identities=(replace(identity, expires=date(2026, 11, 21)),))
@@ -320,7 +320,7 @@ def test_a_root_that_cannot_be_used(
 def test_the_public_root_is_the_librarys(
     sigstore_signed: Path, identity_policy: TrustPolicy, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ):
-    """It comes with it, and so this instance is refused by it with no network."""
+    """The library brings the public root, so it refuses this instance with no network."""
     for variable in ("XDG_CACHE_HOME", "XDG_DATA_HOME"):
         monkeypatch.setenv(variable, str(tmp_path / variable))
     refused(sigstore_signed, replace(identity_policy, trusted_root=None), "certificate", monkeypatch)

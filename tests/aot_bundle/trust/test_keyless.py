@@ -1,4 +1,4 @@
-"""`aotbundle sign --sigstore`, with an instance of a test's own that is asked by HTTP, as the public one is."""
+"""`aotbundle sign --sigstore` with a test instance of sigstore, over HTTP."""
 
 from __future__ import annotations
 
@@ -63,15 +63,15 @@ def test_where_sigstore_does_not_sign_nothing_is_written(
         assert result.exit_code == 1 and not (small_copy / SIGSTORE).exists()
         return result.stderr
 
-    assert "sigstore does not sign: FileNotFoundError" in sign()
+    assert "signing with sigstore failed: FileNotFoundError" in sign()
     config.write_text("{}")
-    assert "sigstore does not sign: ValidationError" in sign()
+    assert "signing with sigstore failed: ValidationError" in sign()
     with serve(instance, status=403) as content:
         config.write_text(json.dumps(content))
-        assert "sigstore does not sign: FulcioClientError: HTTPError 403" in sign()
-    assert "sigstore does not sign: ConnectionError" in sign(), "nobody answers any more"
+        assert "signing with sigstore failed: FulcioClientError: HTTPError 403" in sign()
+    assert "signing with sigstore failed: ConnectionError" in sign(), "nobody answers any more"
     monkeypatch.setenv("SIGSTORE_ID_TOKEN", "no token")
-    assert "sigstore does not sign: IdentityError" in sign()
+    assert "signing with sigstore failed: IdentityError" in sign()
 
 
 def test_the_way_to_sign_is_said_once(small_copy: Path, tmp_path: Path):

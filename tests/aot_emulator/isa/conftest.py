@@ -1,4 +1,4 @@
-"""Infinities and NaN are among the numbers that instructions are tested with."""
+"""Instructions are also tested with infinities and NaN."""
 
 from collections.abc import Iterator
 

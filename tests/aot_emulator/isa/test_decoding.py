@@ -1,5 +1,6 @@
-"""What instructions are decoded to, how they are written, and the counters of outstanding operations, against LLVM's
-assembler: above all what the decoder's tables leave out or get wrong."""
+"""Decoding, disassembly and wait counters of instructions against LLVM's assembler, mainly where the decoder's tables
+are incomplete or wrong.
+"""
 
 from __future__ import annotations
 
@@ -151,7 +152,7 @@ def test_names(arch: str, texts: tuple[str, ...]):
 
 
 def test_scaled_matrix_instructions_are_told_from_what_precedes_others():
-    """The tables take any eight bytes before v_mfma_…_f8f6f4 for the first half of its scaled form."""
+    """The tables would take any eight bytes before v_mfma_…_f8f6f4 for the first half of its scaled form."""
     lines = "v_add3_u32 v0, v1, v2, v3\nv_mfma_f32_16x16x128_f8f6f4 v[0:3], v[4:11], v[12:19], v[0:3]"
     names = [found.mnemonic for found in decode(assemble(lines, "gfx950"), ARCHS["gfx950"]).values()]
     assert names == ["v_add3_u32", "v_mfma_f32_16x16x128_f8f6f4"]

@@ -149,7 +149,7 @@ def test_mode_register():
 
 @every_format
 def test_every_code(fmt: FloatFormat):
-    """Is decoded as ml_dtypes does, and encoded to itself."""
+    """Every code is decoded as ml_dtypes does, and encoded to itself."""
     value = conversions.decode(codes(fmt), fmt)
     assert_same(value, codes(fmt).view(ML_DTYPES[fmt]).astype(np.float32))
     got, numbers = conversions.encode(value, fmt), ~np.isnan(value)
@@ -171,7 +171,7 @@ def test_encode_nearest_agrees_with_ml_dtypes(fmt: FloatFormat):
 @every_rounding
 @pytest.mark.parametrize("fmt", SMALL, ids=ident)
 def test_encode_every_gap_of_a_small_format(fmt: FloatFormat, rounding: Rounding):
-    """Each finite value, each middle, and a little to either side, in each rounding mode."""
+    """Encode each finite value, each middle, and a little to either side, in each rounding mode."""
     table = sorted({Fraction(float(v)) for v in conversions.decode(codes(fmt), fmt) if np.isfinite(v)})
     past = table[-1] + (table[-1] - table[-2])
     points = [*table, *((a + b) / 2 for a, b in itertools.pairwise(table)), past, -past, past * 2]
@@ -219,7 +219,7 @@ def test_infinities_and_zeros():
 
 @pytest.mark.parametrize("fmt", (formats.FP8, formats.BF8_FNUZ, formats.FP16, formats.BF16), ids=ident)
 def test_stochastic_rounding_thresholds(fmt: FloatFormat):
-    """The value one quarter of the way up to the next one goes up for exactly a quarter of the random numbers."""
+    """A value one quarter of the way up to the next one goes up for exactly a quarter of the random numbers."""
     ulp = 2.0**-fmt.mantissa_bits
     value, random = np.full(1 << 12, 1 + ulp / 4, np.float32), np.linspace(0, 2**32 - 1, 1 << 12).astype(np.uint32)
     for sign in (1, -1):

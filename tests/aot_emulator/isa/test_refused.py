@@ -1,4 +1,4 @@
-"""Instructions that do nothing here, and those that are refused as they are not implemented, or not known."""
+"""Instructions without effect, and instructions refused as not implemented or unknown."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ gfx1201: v_swmmac_i32_16x16x64_iu4 v[16:23], v[0:1], v[4:7], v12
 
 @pytest.mark.parametrize("line", REFUSED)
 def test_what_is_refused(line: str):
-    """With a lane that is not active."""
+    """Each line names an instruction that is refused, some of them because a lane is inactive."""
     arch, text, message = re.fullmatch(r"(\w+): ([^;]*)(?:; (.*))?", line).groups()
     machine = Machine(arch)
     machine.activate(LANE % 64 < 63)

@@ -1,4 +1,4 @@
-"""The emulated driver, used by its ioctls alone: a C program in ROCr's place, in the process that a shim is loaded to."""
+"""The emulated driver, used by ioctls only: a C program in place of ROCr, with the shim loaded."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ def test_no_library_of_amds(capfd: pytest.CaptureFixture[str], monkeypatch: pyte
 
 
 def test_another_c_library(tmp_path: Path, capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    """The dynamic loader names the library that it leaves out, and why; of a static program there is no loader."""
+    """The dynamic loader says which library it leaves out, and why; a static program has no loader."""
     unusable = tmp_path / "shim.so"
     unusable.touch()
     monkeypatch.setattr(running, "build_shim", lambda: unusable)
@@ -182,7 +182,7 @@ def test_the_server_is_in_the_programs_session_and_its_end_is_noticed():
 
 
 def test_programs_one_after_another_and_at_once(program: Path):
-    """Each has GPUs of its own."""
+    """Each program has GPUs of its own."""
     with emulated_machine(("mi210",), dict(os.environ)) as environment:
         several = [
             subprocess.Popen([program, "copy"], env=environment, stdout=subprocess.PIPE, text=True) for _ in range(3)
@@ -193,7 +193,7 @@ def test_programs_one_after_another_and_at_once(program: Path):
 
 
 def test_the_page_has_the_ioctls():
-    """The table of docs/howto/emulate.md is the one that is served from."""
+    """The table of docs/howto/emulate.md is compared with the one that is served from."""
     source = (SHIM / "driver.c").read_text()
     served = {f"{int(number, 16):#04x}": name for number, name in re.findall(r"\sSERVED\((0x\w+), (\w+)", source)}
     rows = re.findall(

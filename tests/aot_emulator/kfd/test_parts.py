@@ -1,4 +1,4 @@
-"""The parts of the emulated driver by themselves: models, memory, packets, commands of SDMA rings, reports."""
+"""The parts of the emulated driver in isolation: models, memory, packets, commands of SDMA rings, reports."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ SIZE = 1 << 20
 
 @pytest.fixture
 def memory() -> AddressSpace:
-    """A device's memory at `VA`."""
+    """Return a device's memory at `VA`."""
     space = AddressSpace(Process(os.getpid()), [mmap.mmap(-1, SIZE)])
     space.map(VA, SIZE, 0, 0)
     return space
@@ -53,7 +53,7 @@ class Lent:
 def test_gpus_are_found_by_any_name():
     assert find_model("MI300X") is find_model("AMD Instinct MI300X") is find_model("gfx942") is MODELS["mi300x"]
     part = find_model("mi300x-cpx")
-    assert (part.num_cus, part.dies, part.memory_bytes) == (38, 1, 24 << 30)
+    assert (part.num_cus, part.num_xcds, part.memory_bytes) == (38, 1, 24 << 30)
     with pytest.raises(DeviceError, match="unknown GPU 'gfx1150'; emulated GPUs: mi210"):
         find_model("gfx1150")
     assert find_model("Radeon 8060S") is find_model("gfx1151") is MODELS["8060s"]

@@ -1,4 +1,4 @@
-"""Kernels run in strict mode, which must have nothing to say."""
+"""Kernels run in strict mode, without findings."""
 
 from __future__ import annotations
 

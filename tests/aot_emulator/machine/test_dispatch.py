@@ -1,4 +1,4 @@
-"""Launches from dispatch packets: grids of any number of work-items, in three dims, with what a packet tells."""
+"""Launches from dispatch packets: grids of any number of work-items, in three dims, and the fields that kernels read."""
 
 from __future__ import annotations
 
@@ -28,7 +28,8 @@ def put(memory: Memory, content: bytes) -> int:
 
 
 def run_places(arch: str, threads: tuple[int, int, int], shape: tuple[int, int, int], options: Options) -> np.ndarray:
-    """An array [z, y, x] with room for whole workgroups after `places` has written into it; else -1."""
+    """Return an array [z, y, x] with room for whole workgroups, after `places` has written into it; elsewhere it is
+    -1."""
     memory = Memory(1 << 32, 1 << 30)
     kernel = Module(places_code(arch), ARCHS[arch], memory).kernel("places")
     width, height, depth = (-(-n // size) * size for n, size in zip(threads, shape, strict=True))
@@ -58,7 +59,7 @@ def test_each_work_item_has_its_place(
 
 
 def test_wavefronts_that_do_not_exist_are_not_run():
-    """The smaller workgroups at the end of an axis have fewer."""
+    """The smaller workgroups at the end of an axis have fewer wavefronts."""
     memory = Memory(1 << 32, 1 << 30)
     kernel = Module(places_code("gfx942"), ARCHS["gfx942"], memory).kernel("places")
     out, packet = put(memory, bytes(4 * 1024)), put(memory, bytes(PACKET_BYTES))
@@ -105,7 +106,7 @@ STORE = f"{POINTER}v_mov_b32 v2, {{}}\nglobal_store_dword v1, v2, s[4:5]"
 
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1100", "gfx1201"])
 def test_kernels_whose_symbols_have_no_size(arch: str):
-    """Each one's code goes on to the next kernel's, or to the end of the code."""
+    """A kernel's code then reaches to the next kernel's, or to the end of the code."""
     memory = Memory(1 << 32, 1 << 30)
     module = Module(link_several(arch, first=STORE.format(11), second=STORE.format(22)), ARCHS[arch], memory)
     stores = []

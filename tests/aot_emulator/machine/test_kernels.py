@@ -1,6 +1,6 @@
 """Triton kernels compiled for every AMD architecture and run on the emulator, against numpy in float64.
 
-All run in strict mode, which must have nothing to say.
+All run in strict mode, without findings.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ CDNA, RDNA = ("gfx942", "gfx950", "gfx90a"), ("gfx1100", "gfx1201")
 
 
 def cases(names: str, found: list[Any], count: int) -> Any:
-    """Parameters, of whose cases so many are no slow tests."""
+    """Return parameters, of which the first cases are no slow tests."""
 
     def decorate(test: Any) -> Any:
         return pytest.mark.sampled(count)(pytest.mark.parametrize(names, found, ids=str)(test))
@@ -155,7 +155,7 @@ FORMATS = {"e2m1": np.dtype(ml_dtypes.float4_e2m1fn), "e4m3": OCP_FP8, "e5m2": O
 
 @cache
 def microscaled(seed: int, rows: int, k: int, name: str, axis: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Numbers as they are stored (fp4 in pairs along an axis), scales [rows, k // 32], and what they mean [rows, k].
+    """Return numbers as they are stored (fp4 in pairs along an axis), scales [rows, k // 32], and the values [rows, k].
 
     axis: 1 is along k.
     """
@@ -180,7 +180,8 @@ PAIRS = ("e2m1 e2m1", "e4m3 e5m2", "e4m3 e2m1", "e5m2 e4m3", "bf16 e2m1", "fp16 
     ("gfx950", "e4m3 e2m1", 0, False), ("gfx942", "bf16 e2m1", 0, True), ("gfx90a", "bf16 e2m1", 0, True),
 ], 4)  # fmt: skip
 def test_scaled_matmul(arch: str, pair: str, instruction: int, along_k: bool):
-    """Of microscaling formats, also where there are no instructions for them, and with fp4 packed along columns."""
+    """Formats are those of microscaling, also where there are no instructions for them, and fp4 packed along
+    columns."""
     (a, b), (m, n, k) = pair.split(), (32, 32, 256)
     left, left_scales, left_exact = microscaled(0, m, k, a, 1)
     right, right_scales, right_exact = microscaled(1, n, k, b, int(along_k))
@@ -273,7 +274,7 @@ def test_rearrangements(arch: str, order: Order):
 
 @cases("arch,dtype", [(arch, dtype) for dtype in (I32, F32, I64, F64) for arch in ARCHS], 2)
 def test_atomics(arch: str, dtype: np.dtype):
-    """Sums give the order: what each saw before is the sum of those that came before it."""
+    """Old values of sums give the order: each is the sum of those that came before."""
     x = np.random.default_rng(0).integers(1, 100, 300).astype(dtype)
     arguments = {"x": x, "out": np.zeros((4, 7), dtype), "order": np.zeros(300, dtype), "n": 300}
     after, _ = run("atomics", (3,), arguments, arch=arch, BLOCK=128)
@@ -287,7 +288,7 @@ def test_atomics(arch: str, dtype: np.dtype):
 
 @cases("arch,order", [(arch, order) for order in Order for arch in ARCHS], 2)
 def test_spin_lock(arch: str, order: Order):
-    """A wavefront that spins must not keep the one that holds the lock from going on."""
+    """A wavefront that spins must not stop the one that holds the lock."""
     values = np.random.default_rng(0).integers(0, 100, 11).astype(np.int32)
     arguments = {"lock": np.zeros(1, np.int32), "total": np.zeros(1, np.int32), "values": values}
     after, _ = run("locked_sum", (11,), arguments, emulation=Options(order=order, strict=True), arch=arch)

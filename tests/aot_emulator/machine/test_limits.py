@@ -1,4 +1,6 @@
-"""What stops a launch by choice: kinds of faults, a time limit, hostcalls; and what a terminal shows of a long one."""
+"""Configurable limits of a launch (kinds of faults, a time limit, hostcalls), and the progress of a long one on a
+terminal.
+"""
 
 from __future__ import annotations
 
@@ -68,7 +70,7 @@ def test_an_endless_loop_is_stopped_by_time():
 
 
 def test_a_kernel_that_calls_the_host_is_refused_by_name():
-    """Many kernels take the buffer of hostcalls; one that prints reaches for it."""
+    """Many kernels take the buffer of hostcalls; only one that prints uses it."""
     kernel = compile_kernel("printing", (("x", "*fp32"),), (("BLOCK", 64),))
     with pytest.raises(EmulationError, match="the kernel prints or asserts"):
         launch(kernel, (1,), {"x": np.zeros(64, np.float32)})

@@ -1,4 +1,4 @@
-"""Programs: what the loader makes of code objects, what ends a straight run, what only waits, barriers in two parts."""
+"""Programs: loading code objects, ends of basic blocks, instructions that only wait, split barriers."""
 
 from __future__ import annotations
 
@@ -77,7 +77,7 @@ def loaded(arch: str) -> Kernel:
 
 @every_width
 def test_the_descriptor(arch: str):
-    """Registers, the float mode, of which gfx12 has a part, and no preload."""
+    """It gives the registers and the float mode, of which gfx12 has a part; nothing is preloaded."""
     kernel, descriptor = loaded(arch), loaded(arch).descriptor
     assert descriptor.vector_registers == 128
     assert kernel.program.layout.accumulation == kernel.program.layout.total == descriptor.vector_registers
@@ -104,7 +104,7 @@ def test_where_a_workgroup_finds_its_place(arch: str):
 
 
 def test_start_of_a_kernel_with_scratch_on_gfx90a():
-    """Its resource is in the first user SGPRs, and where the wavefront's scratch begins in the last of the system's."""
+    """The resource of scratch is in the first user SGPRs, and the wavefront's offset in the last of the system's."""
     body = """s_add_u32 s0, s0, s9
 s_addc_u32 s1, s1, 0
 s_load_dwordx2 s[10:11], s[4:5], 0x0
@@ -119,7 +119,7 @@ global_store_dword v1, v2, s[10:11]"""
 
 
 def test_ordinary_registers_run_on_into_the_accumulation_registers():
-    """The kernel has 64 ordinary registers, and 128 in all: v64 is a0. Hand-written kernels count on it."""
+    """The kernel has 64 ordinary registers, and 128 in all: v64 is a0. Hand-written kernels rely on it."""
     body = f"{POINTER}v_mov_b32 v64, 9\nv_accvgpr_read_b32 v3, a0\nglobal_store_dword v1, v3, s[4:5]\n"
     assert (run(body, data())[:64] == 9).all()
     with pytest.raises(UnsupportedInstructionError, match="register v128: the kernel has 128 of them"):

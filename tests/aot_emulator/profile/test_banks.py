@@ -1,4 +1,4 @@
-"""Bank conflicts, by numbers worked out by hand, and against a model that goes bank by bank."""
+"""Bank conflicts against numbers computed by hand, and against a model that goes bank by bank."""
 
 from __future__ import annotations
 

@@ -166,7 +166,7 @@ def test_accesses(what: str):
 
 
 def matmul(options: Options) -> Statistics:
-    """64 x 96 x 128, in blocks of 32."""
+    """Multiply 64 x 96 x 128 in blocks of 32."""
     pytest.importorskip("triton", reason="compiling kernels needs the extra `build`")
     from tests.support.emulation import launching
 

@@ -1,4 +1,4 @@
-"""Strict mode: accesses out of bounds or not aligned, and reads of what nothing has written."""
+"""Strict mode: accesses out of bounds or not aligned, and reads of uninitialised memory."""
 
 from __future__ import annotations
 
@@ -150,7 +150,7 @@ def test_scratch_may_be_read_before_it_is_written():
 
 
 def test_loads_past_lds_give_0_where_hardware_is_followed():
-    """AMD's rocBLAS zeroes registers so. Strict mode takes them for faults, whatever the option says."""
+    """AMD's rocBLAS zeroes registers that way. Strict mode takes such loads for faults, whatever the option says."""
     body = (
         f"{POINTER}v_mov_b32 v2, 0xf00000\nv_mov_b32 v3, 7\nds_write_b32 v2, v3\nds_read_b32 v3, v2\n"
         "wait lds\nglobal_store_dword v1, v3, s[4:5]\n"

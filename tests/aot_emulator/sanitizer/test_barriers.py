@@ -1,4 +1,4 @@
-"""Strict mode: barriers; how it is switched on; budgets of instructions."""
+"""Strict mode: barriers, ways to enable it, and instruction budgets."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def test_different_barriers(order: Order):
 
 @ORDERS
 def test_barriers_that_are_shifted_on_purpose(order: Order):
-    """Wavefront 0 is a barrier ahead of 1 between the two branches; without the second it would end too early."""
+    """Wavefront 0 is one barrier ahead of 1 between the two branches; without the second it would end too early."""
     run(WAVE + SHIFT.format(0) + "s_barrier\ns_nop 0\ns_barrier\n" + SHIFT.format(1), wavefronts=2, order=order)
     fault("barrier", "have ended", WAVE + SHIFT.format(0) + "s_barrier\n", wavefronts=2, order=order)
     fault("barrier", "have ended", FORK.format(2, "s_endpgm", "s_endpgm"), wavefronts=3, order=order)

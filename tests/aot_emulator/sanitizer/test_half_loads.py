@@ -1,4 +1,4 @@
-"""Strict mode: halves of registers that a load of 16 bits leaves open."""
+"""Strict mode: halves of registers that a 16-bit load does not define."""
 
 from __future__ import annotations
 
@@ -42,7 +42,7 @@ def test_stores_of_halves():
 
 
 def test_two_loads_leave_the_first_half_open():
-    """Code for chips without ECC loads both halves one after the other."""
+    """Code for chips without ECC loads one half after the other."""
     body = f"{POINTER}{LOW}{AFTER}{HIGH}{AFTER}global_store_dword v1, v2, s[4:5]\n"
     fault("half", "half of v2", body, data())
     found = run(body, data() | np.uint32(5 << 16), strict=False)

@@ -1,4 +1,4 @@
-"""Strict mode: loads that go to LDS (gfx950)."""
+"""Strict mode: loads direct to LDS (gfx950)."""
 
 from __future__ import annotations
 
@@ -55,7 +55,7 @@ def test_a_store_over_a_load_to_lds():
 
 
 def test_loads_to_lds_come_in_order():
-    """The newest may be outstanding while the others are used; one may go over another."""
+    """The newest may be outstanding while the others are used; one may overtake another."""
     second = DIRECT + "s_add_u32 m0, m0, 0x400\n" + LOAD + "wait loads 1\n"
     run(second + TO_ITSELF)
     run(DIRECT + LOAD + "wait loads\n" + TO_ITSELF)

@@ -1,4 +1,4 @@
-"""What the checks notice when an instruction of a kernel is taken out: above all waits and barriers."""
+"""Findings of strict mode after removing single instructions of a kernel, mainly waits and barriers."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def is_wait(instruction: Instruction) -> bool:
 
 
 def check_waits_and_barriers(case: Case, every: int = 1) -> None:
-    """Without each barrier, and every so many of the waits, the results stay right, and strict mode objects."""
+    """Assert that without each barrier, and every so many of the waits, results stay right and strict mode objects."""
     waits = [found for found in case.instructions if is_wait(found)]
     for instruction in [*filter(is_barrier, case.instructions), *waits[::every]]:
         outcome = case.mutant(instruction)

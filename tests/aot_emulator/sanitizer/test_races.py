@@ -1,4 +1,4 @@
-"""Strict mode: races between wavefronts, and what orders them."""
+"""Strict mode: races between wavefronts, and operations that order accesses."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_wavefronts_of_their_own():
 
 
 def test_memory_that_lives_elsewhere_may_end_anywhere():
-    """As the double of libamdhip64 has it: arrays of the host, whose sizes are not rounded up."""
+    """The double of libamdhip64 passes arrays of the host, whose sizes are not rounded up."""
     driver, host = EmulatorDriver(Options(strict=True)), np.zeros(260, np.uint8)
     driver._devices[0].memory.adopt(1 << 20, host)
     body = POINTER + "v_and_b32 v2, 0xf0, v1\nglobal_load_dwordx4 v[4:7], v2, s[4:5]\n"
@@ -144,7 +144,7 @@ def test_workgroups_that_share_memory(order: Order):
 
 
 def test_races_between_batches():
-    """Workgroups that are run one after another race all the same."""
+    """Workgroups that run one after another are still checked for races."""
     message = "stored by wavefront 0 of workgroup .0, 0, 0. with"
     error = fault("race", message, OWN_NUMBER, data(), workgroups=3, batch_wavefronts=1)
     assert error.thread == Thread((1, 0, 0), 0, 0)

@@ -1,4 +1,4 @@
-"""Tiles of fewer elements than a workgroup has lanes: Triton has several wavefronts load them, and one store them."""
+"""Tiles with fewer elements than a workgroup has lanes, which several wavefronts load and one stores."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.support.emulation.launching import run
 
 
 def double_and_add(size: int, options: Options) -> dict[str, np.ndarray]:
-    """By four wavefronts of 64 lanes: ones [size] are doubled in place, after which their sum is added to 256 zeros."""
+    """Double ones [size] in place by four wavefronts of 64 lanes, then add their sum to 256 zeros."""
     arrays = {"x": np.ones(size, np.float32), "y": np.zeros(256, np.float32)}
     return run("double_and_add", (1,), arrays, {"num_warps": 4}, options, BLOCK=size, WIDE=256)[0]
 

@@ -1,4 +1,4 @@
-"""Strict mode of CDNA: instructions that the hardware does not hold up have the wait states between that they need."""
+"""Strict mode on CDNA: wait states between instructions for which the hardware does not stall."""
 
 from __future__ import annotations
 
@@ -82,7 +82,7 @@ def test_s_nop_counts_its_number():
 
 
 def test_ways_that_meet_have_the_hazards_of_both():
-    """A branch around the wait: some wavefronts come without it."""
+    """Some wavefronts branch around the wait, so the code behind it may be reached without one."""
     body = (
         SETTLED
         + f"v_readfirstlane_b32 s8, v0\ns_nop 7\ns_cmp_eq_u32 s8, 0\n{SHORT}\ns_cbranch_scc1 past\ns_nop 15\npast:\n{ADD}"

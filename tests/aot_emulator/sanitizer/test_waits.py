@@ -1,4 +1,4 @@
-"""Strict mode: registers used before the loads that write them were waited for."""
+"""Strict mode: registers used before the wavefront has waited for the loads that write them."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ OUTSTANDING = (
 @pytest.mark.parametrize("text,kinds", OUTSTANDING, ids=lambda value: value.split("\n")[-1].split(" ")[0])
 @every_isa
 def test_results_are_to_be_waited_for(arch: str, text: str, kinds: str):
-    """By the counter that counts them, and no other; by both where there are two."""
+    """A wait is for the counter that counts the result, and no other; for both where there are two."""
     start = f"{POINTER}{RESOURCE}v_mov_b32 v2, 0\n{text}\n"
     register = "s12" if kinds == "scalars" else "v2"
     use = f"v_lshlrev_b32 v9, 16, {register}" if "d16" in text else f"v_mov_b32 v9, {register}"
@@ -124,7 +124,7 @@ def test_scalar_and_lds_operations_share_no_counter_on_gfx12():
 
 
 def test_caches_are_invalidated_beside_loads():
-    """gfx12 counts that among the loads, gfx11 not at all."""
+    """gfx12 counts invalidations among the loads, gfx11 not at all."""
     after = "wait loads 1\nv_mov_b32 v9, v2"
     run(POINTER + LOAD + "global_inv scope:SCOPE_DEV\n" + after, data(), arch="gfx1201")
     fault("wait", "v2 is used", POINTER + LOAD + "buffer_gl0_inv\nbuffer_gl1_inv\n" + after, data(), arch="gfx1100")
@@ -132,7 +132,7 @@ def test_caches_are_invalidated_beside_loads():
 
 @ORDERS
 def test_a_hazard_on_one_way_only(order: Order):
-    """Wavefront 1 loads, both meet, and use the register: of wavefront 1 it is not back."""
+    """Wavefront 1 loads, both wavefronts meet, and both use the register, which has not arrived in wavefront 1."""
 
     def body(wait: str) -> str:
         load = f"s_cmp_eq_u32 s6, 1\ns_cbranch_scc0 .Lover\n{LOAD}{wait}\n.Lover:\n"

@@ -1,4 +1,4 @@
-"""Replays by Python itself: numba would compile for seconds what takes less here. `test_numba` compares the two."""
+"""Replays run in Python: compiling with numba would take longer. `test_numba` compares both."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from aot_emulator.timing import compute_unit, replay
 
 
 def plain_replay() -> ModuleType:
-    """The module `replay` as it is where numba is not installed."""
+    """Return the module `replay` as it is where numba is not installed."""
     assert replay.__spec__ and replay.__spec__.origin
     spec = importlib.util.spec_from_file_location("aot_emulator.timing.replay_in_python", replay.__spec__.origin)
     assert spec and spec.loader

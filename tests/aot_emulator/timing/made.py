@@ -1,4 +1,4 @@
-"""Traces that were never executed: instructions by name, each with what it occupies."""
+"""Artificial traces: instructions by name, with the units that they occupy."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ _NAMES = tuple(COSTS)
 
 
 def workgroup(*waves: Sequence[str]) -> Workgroup:
-    """One whose wavefronts execute these; loops begin with `head`."""
+    """Return a workgroup whose wavefronts execute these; loops begin with `head`."""
     lines = tuple(Line(4 * place, name, name, "") for place, name in enumerate(_NAMES))
     amounts = np.array([amounts for _, amounts in COSTS.values()], float)
     head = _NAMES.index("head")

@@ -1,4 +1,4 @@
-"""The replay of made-up instructions: what each unit takes, and who waits for whom."""
+"""Replay of artificial traces: times of each unit, and waits."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_matrix_instructions_overlap_vector_ones():
 
 
 def test_a_workgroup_starts_where_another_has_ended():
-    """Two resident, of which the older one is preferred: the third begins before the second ends."""
+    """Two of three are resident, and the older is preferred: the third begins before the second ends."""
     made = workgroup(*[["exp"] * 10 + ["valu"] * 10] * 4)
     one, two, three = (made.on(NEAR, 2, count).cycles for count in (1, 2, 3))
     assert one == 200 and two == pytest.approx(400, abs=8)
@@ -66,7 +66,7 @@ def test_loads_wait_for_latency_and_for_their_share_of_the_memory():
 
 
 def test_loads_come_back_in_order():
-    """A wait for all waits for the slowest, though the one that was given last is near."""
+    """A wait for all loads waits for the slowest, though the last one is near."""
     assert cycles(["scratch", "wait load"]) == 4 + MACHINE.cache_latency + 4
     assert cycles(["load", "scratch", "wait load"]) == cycles(["load", "wait load"])
 
@@ -109,7 +109,7 @@ def test_priority_decides_among_those_that_could_issue():
 
 
 def _ends(other: list[str]) -> list[float]:
-    """When wavefronts 0 and 4 have issued all, of which the second executes what is given."""
+    """Return when wavefronts 0 and 4 have issued everything; 4 executes what is given."""
     events = np.zeros((100, replay.EVENT_COLUMNS))
     workgroup(["head", *["valu"] * 20], [], [], [], other).replayed(NEAR, 1, None, events)
     rows = events[events[:, replay.EVENT_DONE] > 0]
@@ -125,7 +125,7 @@ def test_what_is_busy_adds_up():
 @pytest.mark.parametrize("body", [["mfma", *["valu"] * 3, "use"], ["load", "wait load", *["valu"] * 9],
                                   ["conflict", "wait lds", "barrier", "mfma"]])  # fmt: skip
 def test_many_iterations_follow_from_few(body: list[str]):
-    """A loop of 40 iterations: extrapolated, and replayed whole."""
+    """A loop of 40 iterations is extrapolated, and replayed whole."""
     waves = [["valu"] * 5 + ["head", *body] * 40 + ["exp"] * 3] * 4
     made = workgroup(*waves)
     whole, found = made.replayed(NEAR, 2, None), made.on(NEAR, 2)

@@ -1,4 +1,4 @@
-"""Costs of instructions, and what is refused for want of one."""
+"""Costs of instructions, and errors for unknown costs."""
 
 from __future__ import annotations
 
@@ -46,7 +46,7 @@ def test_what_counts_and_what_is_waited_for():
 
 @pytest.mark.parametrize("arch", CONSTANTS)
 def test_passes_are_those_of_the_peak_rates(arch: str):
-    """LLVM's passes against the data sheets' rates: two sources that know nothing of each other.
+    """LLVM's passes agree with the data sheets' rates, two independent sources.
 
     Instructions of 4 x 4 blocks do not reach the peak.
     """
@@ -71,7 +71,7 @@ def test_passes_are_those_of_the_peak_rates(arch: str):
 
 def test_an_instruction_without_a_cost_is_refused_by_name():
     instruction = replace(decoded("v_add_f32 v0, v1, v2"), mnemonic="v_bogus_f32")
-    with pytest.raises(UnsupportedInstructionError, match=r"v_bogus_f32.*no cost for it on gfx942") as error:
+    with pytest.raises(UnsupportedInstructionError, match=r"v_bogus_f32.*does not know its cost on gfx942") as error:
         cost_of(instruction, machine_of("gfx942"))
     assert error.value.mnemonic == "v_bogus_f32"
     for name in ("s_bogus", "v_mfma_f32_64x64x1_f16"):
@@ -80,7 +80,7 @@ def test_an_instruction_without_a_cost_is_refused_by_name():
 
 
 def test_an_architecture_without_constants_is_refused():
-    with pytest.raises(DeviceError, match=r"no constants for gfx1100; it has some for gfx942, gfx90a, gfx950"):
+    with pytest.raises(DeviceError, match=r"does not support gfx1100; supported: gfx942, gfx90a, gfx950"):
         machine_of("gfx1100")
 
 

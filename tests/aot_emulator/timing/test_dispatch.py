@@ -1,4 +1,4 @@
-"""Workgroups that differ, dealt to compute units: who gets what, and how those that are together share the time."""
+"""Dispatch of different workgroups to compute units, and their speed when they share one."""
 
 from __future__ import annotations
 
@@ -8,12 +8,13 @@ import pytest
 from aot_emulator.timing.dispatch import dispatch
 
 
-def done(alone: list[float], together: list[float], units: int, dies: int = 1, resident: int = 1) -> list[float]:
-    return [round(end, 6) for end in dispatch(np.array(alone), np.array(together), units, dies, resident)]
+def done(alone: list[float], together: list[float], units: int, xcds: int = 1, resident: int = 1) -> list[float]:
+    return [round(end, 6) for end in dispatch(np.array(alone), np.array(together), units, xcds, resident)]
 
 
 def test_a_long_workgroup_goes_on_faster_when_its_neighbour_has_ended():
-    """Of two that take 100 and 300 cycles alone, and have half of a compute unit each: 200, and then 200 alone."""
+    """Two take 100 and 300 cycles alone, and share a compute unit: both run at half speed until 200; the second then
+    runs alone for 200."""
     assert done([100, 300], [200, 600], 1, resident=2) == [400]
     assert done([100, 300], [100, 300], 1, resident=2) == [300]  # neither is in the other's way
     assert done([300, 300], [600, 600], 2, resident=2) == [300, 300]  # each has one to itself
@@ -25,11 +26,11 @@ def test_the_next_workgroup_goes_to_what_is_free_first():
 
 
 def test_a_die_has_its_own_workgroups():
-    """Even numbers are the first die's: it does not help the other one, however long that takes."""
-    assert done([10, 500, 10, 500], [10, 500, 10, 500], 2, dies=2) == [20, 1000]
+    """Even numbers go to the first XCD, which does not help the other one, however long that takes."""
+    assert done([10, 500, 10, 500], [10, 500, 10, 500], 2, xcds=2) == [20, 1000]
     assert done([10, 500, 10, 500], [10, 500, 10, 500], 2) == [520, 500]
 
 
 def test_what_is_left_over_never_starts():
-    assert done([100], [100], 4, dies=2) == [100, 0, 0, 0]
+    assert done([100], [100], 4, xcds=2) == [100, 0, 0, 0]
     assert done([0, 7], [0, 7], 1) == pytest.approx([7])

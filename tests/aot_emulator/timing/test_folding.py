@@ -1,4 +1,4 @@
-"""Sequences with the iterations of a loop that are alike written once."""
+"""Instruction sequences in which equal loop iterations are stored once."""
 
 from __future__ import annotations
 

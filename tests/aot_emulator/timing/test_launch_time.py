@@ -1,4 +1,4 @@
-"""Workgroups dealt to compute units: rounds, the last one, and what they share."""
+"""Distribution of workgroups among compute units: rounds, the last round, and shared data."""
 
 from __future__ import annotations
 
@@ -13,12 +13,13 @@ from aot_emulator.timing.launch_time import LaunchTime, Plan, conditions_of, tim
 from aot_emulator.timing.sharing import unshared
 
 MACHINE = replace(machine_of("gfx942"), clock_ghz=1, throttle_ghz=0, launch_us=0)
-CUS, DIES = 304, 8
+CUS, NUM_XCDS = 304, 8
 
 
 @dataclass(frozen=True)
 class Fixed:
-    """A workgroup that takes so many cycles alone, and twice that beside another; half of it in the matrix pipe."""
+    """A workgroup that takes so many cycles alone, and twice as many beside another; half of them are in the matrix
+    pipe."""
 
     number: int
     cycles: float
@@ -42,8 +43,8 @@ class Given:
 
 
 def timed(workgroups: int, resident: int, *samples: Fixed) -> LaunchTime:
-    plan = Plan(workgroups, resident, CUS, DIES)
-    return time_launch(MACHINE, plan, samples, unshared(min(workgroups, CUS), DIES))
+    plan = Plan(workgroups, resident, CUS, NUM_XCDS)
+    return time_launch(MACHINE, plan, samples, unshared(min(workgroups, CUS), NUM_XCDS))
 
 
 @pytest.mark.parametrize(
@@ -71,30 +72,30 @@ def test_workgroups_that_differ_go_to_what_is_free_first():
 
 
 def test_kinds_say_what_each_workgroup_is_like():
-    """The long ones have odd numbers, and with them the odd dies, which no other die relieves."""
-    samples, plan = [Fixed(0, 1000), Fixed(0, 5000)], Plan(608, 1, CUS, DIES)
-    found = time_launch(MACHINE, plan, samples, unshared(CUS, DIES), kinds=np.arange(608) % 2)
+    """Long workgroups have odd numbers, so they go to odd XCDs, which no other XCD relieves."""
+    samples, plan = [Fixed(0, 1000), Fixed(0, 5000)], Plan(608, 1, CUS, NUM_XCDS)
+    found = time_launch(MACHINE, plan, samples, unshared(CUS, NUM_XCDS), kinds=np.arange(608) % 2)
     assert found.seconds == pytest.approx(10000e-9) and found.shares["occupancy"] == pytest.approx(0.4)
     # What they did is counted by kind: half of all cycles of the matrix pipes of compute units that are in use.
     assert found.used["matrix"] == pytest.approx(0.5 * (304 * 1000 + 304 * 5000) / CUS / 10000)
 
 
 def test_the_slowest_resource_is_what_a_compute_unit_gets():
-    alone, all_ = (conditions_of(MACHINE, unshared(units, DIES), 2.0) for units in (1, CUS))
+    alone, all_ = (conditions_of(MACHINE, unshared(units, NUM_XCDS), 2.0) for units in (1, CUS))
     assert alone.per_loaded == pytest.approx(1 / MACHINE.l1_bytes, rel=0.03)
     assert all_.per_loaded == pytest.approx(CUS * 2.0 / MACHINE.hbm / MACHINE.usable, rel=0.03)
-    shared = replace(unshared(CUS, DIES), die=1.0, dies=8.0, distinct=1.0)
+    shared = replace(unshared(CUS, NUM_XCDS), most_by_xcd=1.0, sum_by_xcd=8.0, distinct=1.0)
     assert conditions_of(MACHINE, shared, 2.0).per_loaded == pytest.approx(
-        CUS / DIES / MACHINE.l2_bytes / MACHINE.usable, rel=0.03
+        CUS / NUM_XCDS / MACHINE.l2_bytes / MACHINE.usable, rel=0.03
     )
 
 
 def test_the_clock_falls_with_the_matrix_pipes():
     machine = replace(MACHINE, clock_ghz=2.1, throttle_ghz=1.2)
-    plan, sharing = Plan(304, 1, CUS, DIES), unshared(CUS, DIES)
+    plan, sharing = Plan(304, 1, CUS, NUM_XCDS), unshared(CUS, NUM_XCDS)
     assert time_launch(machine, plan, [Fixed(0, 1000)], sharing).clock_ghz == pytest.approx(1.5)
     idle = Replayed(1000, np.array([2000.0, 0, 0, 0]), np.zeros(len(REASONS)), np.zeros((1, len(REASONS))))
     vector = time_launch(replace(machine, vector_power=0.5), plan, [Given(0, idle)], sharing)
     assert vector.clock_ghz == pytest.approx(2.1 - 1.2 * 0.5 * 0.5)
-    few = time_launch(machine, Plan(4, 1, CUS, DIES), [Fixed(0, 1000)], unshared(4, DIES))
+    few = time_launch(machine, Plan(4, 1, CUS, NUM_XCDS), [Fixed(0, 1000)], unshared(4, NUM_XCDS))
     assert few.clock_ghz == pytest.approx(2.1, abs=0.01)

@@ -1,4 +1,4 @@
-"""Archives against damage and malice: one layout is read, and whatever is not that is a `BundleError`."""
+"""Damaged and malicious archives: only the canonical layout is read, everything else is a `BundleError`."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ WHOLE = packed(FILES)
 
 
 def laid_out(entries: Sequence[tuple[str, bytes]]) -> bytes:
-    """An archive of entries as they are given, whatever a packer would say of their names and order."""
+    """Return an archive of entries as given, whatever a packer would say of their names and order."""
     listed = [Entry(name, zlib.crc32(content), len(content)) for name, content in entries]
     offsets, end = directory(listed)
     content = (header(entry, at) + data for entry, at, (_, data) in zip(listed, offsets, entries, strict=True))
@@ -62,7 +62,7 @@ def test_a_zip_that_others_read_and_the_same_bytes_each_time(tmp_path: Path):
 
 
 def test_every_byte_counts(tmp_path: Path):
-    """No byte can be changed without being found, in the padding, in headers or in the directory either."""
+    """A change of any byte is found, also in the padding, in headers and in the directory."""
     small = packed({"bundle.json": b"{}", "code/0123.hsaco": b"xyz"})
     data = bytearray(small)
     padding = {*range(100, PAGE - 10), *range(PAGE + 100, 2 * PAGE - 10)}
@@ -122,7 +122,7 @@ COLLISIONS = [
 
 @pytest.mark.parametrize("names", COLLISIONS)
 def test_names_that_one_folder_cannot_have_together(tmp_path: Path, names: Sequence[str]):
-    """A file that is a folder of another, and names that some file systems do not tell apart."""
+    """A file would have to be a folder of another, or some file systems do not tell the names apart."""
     files = dict.fromkeys(("bundle.json", *names), b"x")
     with pytest.raises(BundleError, match="are names that one folder cannot have together"):
         read_all(tmp_path / "a", laid_out([(name, files[name]) for name in archive.in_order(files)]))
@@ -171,7 +171,7 @@ def test_files_are_compared_by_what_they_have():
 
 
 def end_with(**fields: int) -> bytes:
-    """The archive with another end."""
+    """Return the archive with another end."""
     names = ("disk", "first_disk", "here", "count", "length", "start", "comment")
     values = dict(zip(names, struct.unpack("<4H2IH", WHOLE[-18:]), strict=True)) | fields
     return WHOLE[:-18] + struct.pack("<4H2IH", *values.values())
@@ -196,7 +196,8 @@ def test_an_end_that_lies(tmp_path: Path, data: bytes):
 
 
 def test_what_opening_alone_finds(tmp_path: Path):
-    """Without a look at any entry: bytes between the last one and the directory, and entries that lie elsewhere."""
+    """Opening reads no entry, and still finds bytes between the last one and the directory, and entries that lie
+    elsewhere."""
     start = int.from_bytes(WHOLE[-6:-2], "little")
     gap = WHOLE[:start] + bytes(PAGE) + WHOLE[start:-6] + struct.pack("<I", start + PAGE) + WHOLE[-2:]
     last = WHOLE.rindex(b"PK\1\2") + 42
@@ -209,7 +210,7 @@ def test_what_opening_alone_finds(tmp_path: Path):
 
 
 def test_sizes_that_lie(tmp_path: Path):
-    """In the directory, in the header, and in both: what is there must be all that is said."""
+    """Wrong sizes are in the directory, in the header, or in both."""
     size = struct.pack("<2I", 5000, 5000)
     assert WHOLE.count(size) == 2
     for wrong in (0, 4999, 5001, 1 << 30, 2**32 - 1):
@@ -224,7 +225,7 @@ def test_sizes_that_lie(tmp_path: Path):
 
 @pytest.mark.parametrize("method", [zipfile.ZIP_STORED, zipfile.ZIP_DEFLATED])
 def test_what_other_packers_write(tmp_path: Path, method: int):
-    """Also a bomb: nothing is ever decompressed."""
+    """This includes a bomb, as nothing is ever decompressed."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w", method) as other:
         other.writestr("bundle.json", bytes(1 << 20))

@@ -1,4 +1,4 @@
-"""Code objects that are compressed in an archive: who reads it sees the plain files, and no more than asked for."""
+"""Compressed code objects in an archive: readers see the plain files, and decompress only requested bytes."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def archive(folder: Path, files: Mapping[str, bytes]) -> Archive:
 
 
 def test_what_gets_shorter_by_a_page_is_compressed(tmp_path: Path):
-    """Code objects, that is; nothing else, whatever its name."""
+    """Only code objects are compressed, whatever their names."""
     names = ("bundle.json", "bundle.json.zst", "stubs/x.zst", "code/below/x", "other/code/x.hsaco")
     plain = dict.fromkeys(names, b"x" * 9000) | {"code/random": os.urandom(9000), "code/short": b"x" * 4096}
     long = {"code/0123.hsaco": b"x" * 4097, "code/1.cubin": b"y" * 9000}
@@ -51,7 +51,7 @@ def test_what_is_no_frame(tmp_path: Path, frame: bytes):
 
 
 def test_bombs(tmp_path: Path):
-    """1 GiB in 32 KiB: what was asked for comes back. A frame that asks for a window of 16 MiB is refused."""
+    """A bomb of 1 GiB in 32 KiB gives only what was asked for. A frame with a window of 16 MiB is refused."""
     opened = archive(tmp_path, {"bundle.json": b"{}", "code/1.zst": bomb(8192)})
     tracemalloc.start()
     assert opened.read("code/1", 1000) == opened.read("code/1", 1000) == b"x" * 1001

@@ -1,4 +1,4 @@
-"""What is read of a bundle is bounded: which files, how much of them, and the work that an image can ask for."""
+"""Bounds on reading a bundle: the files, their sizes, and the work that an image can cause."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ CODE, OTHER_CODE = f"code/{KEY}.hsaco", f"code/{OTHER_KEY}.hsaco"
 
 @pytest.fixture
 def bundle(tmp_path: Path) -> Path:
-    """The sample's index with files in place of its code objects and vectors."""
+    """Return the sample's index with files in place of its code objects and vectors."""
     folder = tmp_path / "sample-gfx942"
     for name, content in (
         (f"code/{'a' * 16}.hsaco", "first"), (f"code/{'b' * 16}.hsaco", "second"),
@@ -96,7 +96,7 @@ REPLACEMENTS = [
 def test_a_code_object_is_a_regular_file_of_the_bundle(
     bundle: Path, replace: Callable[[Path], None], words: str, system: str, monkeypatch: pytest.MonkeyPatch
 ):
-    """Opening a FIFO for reading would wait for its writer, and a link leads out. Windows opens no folders."""
+    """Opening a FIFO would wait for its writer, and a link leads out of the bundle. Windows opens no folders."""
     if system == "windows":
         monkeypatch.setattr(files, "_HAS_FOLDERS", False)
         monkeypatch.setattr(files, "_FLAGS", 0)
@@ -147,7 +147,7 @@ def blob(**fields: Any) -> Callable[[dict[str, Any]], None]:
 
 
 def more_blobs(count: int) -> dict[str, dict[str, Any]]:
-    """Code objects of the largest size: compressed, all of them may be a file of some kilobytes."""
+    """Return code objects of the largest size; compressed, all of them may be a file of some kilobytes."""
     hashes = [f"{number:016x}{'0' * 48}" for number in range(count)]
     return {sha[:16]: {"file": f"code/{sha[:16]}.hsaco", "size": 1 << 28, "sha256": sha} for sha in hashes}
 
@@ -238,7 +238,7 @@ def overlapping_sections() -> bytes:
 
 
 def overlapping_names(length: int, count: int) -> bytes:
-    """Symbols that all have the one long name of a table without an end."""
+    """Return symbols that all have the one long name of a table without an end."""
     elf = MadeElf()
     elf.symbols([(0, FUNC, 0, 0, 0)] * count, b"x" * length)
     return elf.image()
@@ -304,7 +304,7 @@ def test_a_kernel_is_there_once():
 
 
 def test_deep_metadata():
-    """A list in a list, 1020 deep: its text would take more of Python's stack than there is, if decoding it has not."""
+    """A list nested 1020 deep can be decoded, but its text would take more of Python's stack than there is."""
     deep = b"\x91" * 1020 + b"\xc0"
     note = metadata_note(b"\x81\xae" + b"amdhsa.kernels" + b"\x91" + deep)
     with pytest.raises(BundleError, match=r"is not MessagePack: maximum recursion depth|expected, .* found"):

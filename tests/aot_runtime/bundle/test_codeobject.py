@@ -1,4 +1,4 @@
-"""What is read of code objects is what LLVM and NVIDIA's tools say of them; what is none is refused."""
+"""Metadata of code objects agrees with LLVM's and NVIDIA's tools; other files are refused."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ def images() -> dict[str, bytes]:
 
 
 def test_what_an_image_uses_and_does_not_define(images: dict[str, bytes]):
-    """AMD's images alone are looked at: CUDA's driver has functions of its own, as that which prints."""
+    """Only AMD's images are checked: CUDA's driver has functions of its own, such as that which prints."""
     image = images["gfx942"]
     table = ELFFile(io.BytesIO(image)).get_section_by_name(".symtab")
     number = next(at for at, symbol in enumerate(table.iter_symbols()) if symbol.name == "every_type")
@@ -79,7 +79,7 @@ def test_every_target(target: Target, tmp_path: Path):
 @pytest.mark.parametrize("used", ["v40", "v255", "a20", "all"])
 @pytest.mark.parametrize("arch", ["gfx908", "gfx942", "gfx1100", "gfx1201"])
 def test_registers_and_spills(arch: str, used: str):
-    """LLVM's own figures; a value that is needed after all registers were used is spilled."""
+    """The figures are LLVM's own; values that do not fit in the registers are spilled."""
     text, image = assembled(arch, used)
     metadata = read_code_object(image).kernel("kernel")
     said = {name: int(value) for name, value in re.findall(r"\.(\w+): +(\d+)$", text, re.MULTILINE)}
@@ -149,7 +149,7 @@ def test_bit_flips_are_read_or_refused(images: dict[str, bytes], arch: str, data
 
 @pytest.mark.parametrize("arch", FORMATS)
 def test_overwritten_words_are_read_or_refused(images: dict[str, bytes], arch: str):
-    """Every word of the headers and metadata replaced by extremes, which random flips rarely hit."""
+    """Every word of the headers and metadata is replaced by extremes, which random flips rarely hit."""
     words = random.Random(7)
     image = images[arch]
     for position in range(16, len(image) - 8, 4):
@@ -160,7 +160,7 @@ def test_overwritten_words_are_read_or_refused(images: dict[str, bytes], arch: s
 
 
 def test_kernels_of_every_note_are_read():
-    """A linker keeps a note of each object that it links."""
+    """A linker keeps the note of each object that it links."""
     found = read_code_object(link_several(first="s_nop 0", second="s_nop 1"))
     assert [(kernel.symbol, kernel.kernarg_bytes, kernel.code_bytes) for kernel in found.kernels] == [
         ("first", 16, 0), ("second", 16, 0),

@@ -1,4 +1,4 @@
-"""The line table of a code object: it says what pyelftools says, and nothing where it is none."""
+"""The line table of a code object agrees with pyelftools; an invalid one is empty."""
 
 import io
 import random

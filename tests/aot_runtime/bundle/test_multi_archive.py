@@ -1,4 +1,4 @@
-"""Files for several architectures against damage and malice: each fault is a `BundleError`, and `verify` finds it."""
+"""Damaged and malicious files for several architectures: each fault is a `BundleError`, and `verify` finds it."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ AMD, NVIDIA = "gfx942.aotb", "sm_90.aotb"
 
 @pytest.fixture(scope="module")
 def whole(rows_bundles: Path, tmp_path_factory: pytest.TempPathFactory) -> Files:
-    """The entries of a file with two bundles."""
+    """Return the entries of a file with two bundles."""
     path = tmp_path_factory.mktemp("merged") / "rows.aotb"
     merge_bundles([rows_bundles / "rows-gfx942", rows_bundles / "rows-sm_90"], path)
     return entries(path)
@@ -48,7 +48,7 @@ def inner(data: bytes, folder: Path) -> Files:
 
 
 def refused(path: Path, text: str) -> None:
-    """Neither opened nor without faults."""
+    """Assert that an archive does not open and that its faults are reported."""
     with pytest.raises(BundleError, match=text):
         open_bundle(path, "emulator")
     with pytest.raises(BundleError):
@@ -80,7 +80,7 @@ def test_bundles_that_lie_about_their_architecture(whole: Files, tmp_path: Path)
     ],
 )
 def test_a_bundle_that_is_damaged(whole: Files, tmp_path: Path, damage: Callable[[bytes], bytes], text: str):
-    """Whatever the outer archive's checksums say. The other bundles are as they are."""
+    """It is refused even if the outer archive's checksums fit. The other bundles stay usable."""
     path = packed(tmp_path / "rows.aotb", {**whole, AMD: damage(whole[AMD])})
     refused(path, text)
     assert verify_bundle(path / "sm_90") == [] and read_index(path / "sm_90").target.arch == "sm_90"
@@ -104,7 +104,7 @@ def test_every_byte_counts(whole: Files, tmp_path: Path):
 
 
 def test_the_header_of_a_bundle_counts_when_it_is_opened(whole: Files, tmp_path: Path):
-    """Which is looked at with no other bundle read, and so before any checksum."""
+    """A bundle's header is checked with no other bundle read, and so before any checksum."""
     data = bytearray(packed(tmp_path / "rows.aotb", whole).read_bytes())
     for position in (14, 30, 100, PAGE - 1):
         data[position] ^= 1
@@ -137,9 +137,9 @@ def test_what_does_not_belong_together(whole: Files, rows_copy: Path, tmp_path: 
     own = inner(whole[AMD], tmp_path)
     used = next(name for name in own if name.startswith("selftest/"))
     for files, text in (
-        ({**whole, "selftest/0123456789abcdef.npz": b"x"}, "is stored for several architectures, and is of none"),
+        ({**whole, "selftest/0123456789abcdef.npz": b"x"}, "is stored for several architectures, but used by none"),
         ({**whole, used: own[used]}, f"gfx942: {used} is there twice"),
-        ({name: data for name, data in whole.items() if name != NVIDIA}, "several architectures, and is of gfx942"),
+        ({name: data for name, data in whole.items() if name != NVIDIA}, "several architectures, but used by gfx942"),
     ):
         assert any(text in fault for fault in faults(packed(path, files))), text
         assert open_bundle(path, "emulator").arch == "gfx942"  # none of it changes what the bundle says
@@ -154,7 +154,7 @@ def test_what_does_not_belong_together(whole: Files, rows_copy: Path, tmp_path: 
 
 
 def sparse(path: Path, entries: Sequence[tuple[str, bytes | int]]) -> Path:
-    """An archive; of an entry with a number, so many zeros that are a hole."""
+    """Return an archive; an entry that is a number is a hole of so many zeros."""
     listed = []
     for name, content in entries:
         size, crc = (content, 0) if isinstance(content, int) else (len(content), zlib.crc32(content))
@@ -176,7 +176,7 @@ LARGE = 256 << 20
 
 @pytest.mark.parametrize("name", ["selftest/ffffffffaaaaaaaa.npz", "sm_80.aotb"])
 def test_holes_take_no_memory(whole: Files, tmp_path: Path, name: str):
-    """Whatever an entry declares, it is read in parts, or not at all."""
+    """Whatever size an entry declares, it is read in parts, or not at all."""
     path = sparse(tmp_path / "rows.aotb", sorted([*whole.items(), (name, LARGE)]))
     tracemalloc.start()
     for command in ("verify", "unpack", "split", "wheel"):
@@ -214,7 +214,7 @@ def test_too_many_bundles_and_none(whole: Files, tmp_path: Path):
 
 
 def test_formats_of_different_versions(whole: Files, rows_copy: Path, tmp_path: Path):
-    """A bundle that a later reader is needed for is refused by itself."""
+    """A bundle that needs a later reader is refused by itself."""
     own = inner(whole[AMD], tmp_path)
     edit_index(rows_copy, lambda index: index.update(format=99, oldest_reader=99))
     later = {**own, "bundle.json": (rows_copy / "bundle.json").read_bytes()}

@@ -1,4 +1,4 @@
-"""The index and its files are checked when they are read: whatever is not sound is a `BundleError` that says what."""
+"""The index and its files are checked when they are read: each fault is a `BundleError` that describes it."""
 
 from __future__ import annotations
 
@@ -100,7 +100,7 @@ OUTSIDE = ["../" * 21 + "x", "/etc/passwd", "0" * 63, "0" * 65, "A" * 64, "0" * 
 
 @pytest.mark.parametrize("file", OUTSIDE)
 def test_files_of_a_bundle_stay_in_it(sample_folder: Path, file: str):
-    """A code object's file is named by its sha256, and by nothing else."""
+    """A code object's file is named by its sha256, and can have no other name."""
     edit_index(sample_folder, lambda index: next(iter(index["blobs"].values())).update(sha256=file))
     with pytest.raises(BundleError, match="is not a bundle index: Expected `str` matching regex"):
         read_index(sample_folder)

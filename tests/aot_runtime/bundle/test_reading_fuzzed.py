@@ -1,7 +1,6 @@
-"""The reader of indices against damage and malice: a `BundleError` or the same bundle, never anything else.
+"""Damaged and malicious indices give a `BundleError` or the same bundle, never anything else.
 
-What passes the reader also makes its planners: from there on a bad expression is a `BundleError`, and nothing that an
-index says is ever executed.
+Planners are made of every accepted index: a bad expression is a `BundleError`, and nothing in an index is executed.
 """
 
 from __future__ import annotations
@@ -28,11 +27,11 @@ SAMPLE = encode_index(sample_index())
 
 
 class Executed(BaseException):
-    """Raised by `os.system`, which every injection here ends in: no handler of the reader's takes it for its own."""
+    """Raised by `os.system`, which every injection here calls: no handler of the reader's takes it for its own."""
 
 
 def read(folder: Path, data: bytes) -> Index | None:
-    """The index with all of its planners made; None where it was refused as it should be."""
+    """Return the index with all of its planners made, or None where it was refused as it should be."""
     (folder / "bundle.json").write_bytes(data)
     with mock.patch("os.system", side_effect=Executed):
         try:
@@ -62,7 +61,7 @@ def test_what_is_no_index(tmp_path: Path, data: bytes):
 
 
 def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, ...], Any]]:
-    """Every value in a tree by its path, the first variants standing for all."""
+    """Return every value in a tree by its path; the first variants stand for all."""
     items = tree.items() if isinstance(tree, dict) else enumerate(tree) if isinstance(tree, list) else ()
     for key, value in items:
         if path != ("variants",) or key <= 1:
@@ -71,7 +70,7 @@ def places(tree: Any, path: tuple[Any, ...] = ()) -> Iterator[tuple[tuple[Any, .
 
 
 def changed(path: tuple[Any, ...], value: Any, key: str | None = None) -> bytes:
-    """The sample with another value at a place, or another key; its id fits, as a forger would make it."""
+    """Return the sample with another value or key at a place; its id fits, as a forger would make it."""
     tree = inner = json.loads(SAMPLE)
     for step in path[:-1]:
         inner = inner[step]
@@ -109,7 +108,7 @@ _WORDS_OF_KERNELS = [Kernel.__struct_fields__.index(name) for name in ("symbol",
 
 
 def is_mere_words(path: tuple[Any, ...]) -> bool:
-    """Whether a text may be anything at all: nothing reads it but people, or it is compared and no more."""
+    """Tell whether a text may be anything: nobody reads it but people, or it is only compared."""
     if path[0] == "selftest":
         return path[-1] == "sha256" or path[-2] == "scalars"  # scalars are checked as a call's are
     if path[0] == "kernels":
@@ -130,7 +129,7 @@ def is_mere_words(path: tuple[Any, ...]) -> bool:
     ids=range(len(INJECTIONS)),
 )
 def test_code_in_every_text(tmp_path: Path, text: str):
-    """Each text of the index in turn becomes code: whatever is not mere documentation is refused."""
+    """Each text of the index in turn becomes code, and is refused unless it is mere documentation."""
     for path in TEXT_PLACES:
         assert read(tmp_path, changed(path, text)) is None or is_mere_words(path), path
 

@@ -1,4 +1,4 @@
-"""Selftest vectors may come from anywhere: what is malformed is a typed error, whatever the bytes."""
+"""Malformed selftest vectors are typed errors, whatever their bytes."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def npy(array: np.ndarray) -> bytes:
 
 
 def zipped(change: Callable[[bytes], bytes]) -> Callable[[Path], Any]:
-    """A file whose input is other bytes."""
+    """Return a file whose input is other bytes."""
     stream = io.BytesIO()
     with zipfile.ZipFile(stream, "w") as archive:
         archive.writestr("inputs/x.npy", change(npy(np.zeros((2, 16), np.float16))))
@@ -57,7 +57,7 @@ def zipped(change: Callable[[bytes], bytes]) -> Callable[[Path], Any]:
 
 
 def shared_entries(path: Path) -> None:
-    """Many entries for one stretch of a file would take a thousand times its size."""
+    """If many entries named one stretch of a file, they would take a thousand times its size."""
     with zipfile.ZipFile(path, "w") as archive:
         archive.writestr("a.npy", npy(np.zeros(100_000)))
         first = archive.filelist[0]
@@ -115,7 +115,7 @@ def test_an_inout_keeps_its_shape(small_copy: Path):
 
 @fuzz(st.data())
 def test_fuzzed_vectors(small_bundle: Path, tmp_path: Path, data: st.DataObject):
-    """Any bytes are vectors that fit the op, or a `BundleError`."""
+    """Any bytes give vectors that fit the op, or a `BundleError`."""
     op, case = case_of(small_bundle, "an_empty_one")
     content = bytearray((small_bundle / case.vectors.file).read_bytes())
     for _ in range(data.draw(st.integers(1, 4))):

@@ -1,4 +1,4 @@
-"""The build that the error of a call advises is made as it is printed, and serves the call."""
+"""The build command in a call's error works as printed, and its bundle serves the call."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ from tests.support.on_demand import key_of
 
 
 def remedy(error: NoVariantError | Warning) -> tuple[list[str], str]:
-    """The command that the error prints, and the calls file."""
+    """Return the command that the error prints, and the calls file."""
     match = re.search(r"`(aotbuild [^`]*)`, with this in calls\.yaml:\n(.*)\Z", str(error), re.DOTALL)
     assert match, str(error)
     return shlex.split(match[1]), textwrap.dedent(match[2]) + "\n"
@@ -42,7 +42,7 @@ def remedy(error: NoVariantError | Warning) -> tuple[list[str], str]:
 def test_the_command_adds_to_the_bundle(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, working: str, output: str, command: str
 ):
-    """As it is printed, with the entry in a file of its own. What was there stays, and serves what it served."""
+    """The command runs as printed, with the entry in a file of its own. What was served before still is."""
     project = Project(tmp_path, SCALE)
     project.output = tmp_path / output
     project.build("--filter", "T=float16,BLOCK=32")

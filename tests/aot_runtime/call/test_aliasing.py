@@ -1,4 +1,4 @@
-"""What a call writes to shares no memory with its other arguments, unless the contract says so."""
+"""Written tensors of a call share no memory with other arguments, unless the contract allows it."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def rows(op_bundles: OpBundles) -> Bundle:
 
 @pytest.fixture(params=("device", "numpy"))
 def take(request: pytest.FixtureRequest, rows: Bundle) -> Callable[[np.ndarray], Any]:
-    """A copy of a numpy array, on the device or not."""
+    """Return a copy of a numpy array, on the device or not."""
     return rows.device.array if request.param == "device" else np.copy
 
 
@@ -94,7 +94,7 @@ def test_masked_arrays(rows: Bundle):
 
 
 def foreign(array: DeviceArray) -> Interface:
-    """Another library's array over an array's memory."""
+    """Return another library's array over an array's memory."""
     return Interface(**array.__cuda_array_interface__)
 
 
@@ -112,7 +112,7 @@ def test_memory_of_other_libraries(rows_bundle: Path):
 
 
 def test_names_that_are_one_when_they_are_joined():
-    """`out` and `q_scale`, `out_q` and `scale`: the bounds of each two arrays are their own."""
+    """`out` and `q_scale`, `out_q` and `scale`: the bounds of each pair are kept apart."""
 
     def tensor(name: str, dim: str, role: str = "input") -> Tensor:
         return Tensor(name, (Dim(dim),), "float32", role)

@@ -1,4 +1,4 @@
-"""What a call gets: the values of axes, configs, grids, workspaces, and the aligned or the general specialisation."""
+"""Choices for a call: values of axes, configs, grids, workspaces, and the aligned or general specialisation."""
 
 from __future__ import annotations
 
@@ -115,7 +115,7 @@ SAME = "it is built for the same call with "
 def test_advice_names_the_arguments_that_decide_axes_which_follow(
     arguments: dict[str, Any], advice: str, followed: dict[str, Any]
 ):
-    """Axes that are picked by derived names and by other axes are not told; a caller who follows it is served."""
+    """Axes that follow from derived names and other axes are not named; a caller who follows the advice is served."""
     there = planner(FOLLOWING, keep=lambda v: (*list(v.axis_values.values())[1:],) == (True, 32, False, False))
 
     def call(**given: Any) -> None:

@@ -1,4 +1,4 @@
-"""Numbers of integer tensors, checked where the host has them, or where it is asked to look."""
+"""Values of index tensors, checked in host memory, and on the device if requested."""
 
 from __future__ import annotations
 

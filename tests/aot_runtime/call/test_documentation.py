@@ -1,4 +1,4 @@
-"""Ops in words: signatures with their defaults, help in short lines, and representations."""
+"""Descriptions of ops: signatures with defaults, help in short lines, and representations."""
 
 from __future__ import annotations
 
@@ -61,7 +61,7 @@ def test_help_has_the_dtypes_that_are_built():
 
 
 def test_help_has_short_lines():
-    """Documentation of the op with the most arguments, and of one with a word longer than a line."""
+    """Help is shown for the op with the most arguments, and for one with a word longer than a line."""
     manifest = load_manifest(ROOT / "manifests/attention.yaml")
     attention = build_contract(manifest, "flash_attention", "gfx942", option_names(parse_arch("gfx942")))
     assert len(call_signature(attention).parameters) > 12

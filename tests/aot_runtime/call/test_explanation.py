@@ -1,4 +1,4 @@
-"""What is said of a call: why it gets its variants, with no device, and with arrays."""
+"""Explanations of a call's variants, without a device and with arrays."""
 
 from __future__ import annotations
 
@@ -119,7 +119,7 @@ def explained_with(index: records.Index, op: str, *arguments: Any, **keywords: A
 
 
 def with_tensors(index: records.Index, *tensors: records.Tensor) -> records.Index:
-    """The index with other tensors of `reduce`."""
+    """Return the index with other tensors of `reduce`."""
     op = msgspec.structs.replace(index.ops[0], tensors=tensors)
     return msgspec.structs.replace(index, ops=(op, *index.ops[1:]))
 

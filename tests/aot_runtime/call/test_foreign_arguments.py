@@ -1,4 +1,4 @@
-"""Arrays of other libraries as arguments: those in host memory are host arrays, emulated ones are nobody else's."""
+"""Arrays of other libraries as arguments: host arrays are copied, and emulated memory is never shared."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What reaches the library over the double: kernargs, grids, streams, workspaces, graphs; and what is given back."""
+"""Calls that reach the double of libamdhip64: kernargs, grids, streams, workspaces, graphs, and releases."""
 
 from __future__ import annotations
 
@@ -22,7 +22,8 @@ from tests.support.reference_launches import ReferenceLaunches, open_over_double
 
 
 def test_kernarg_image():
-    """Values where their kernargs are, addresses and what changes from call to call left 0."""
+    """The image has the values of kernargs in their places, and 0 for addresses and for what changes from call to
+    call."""
     planned = planner(
         "x: int8[rows, cols]; scale: fp32 = 0.5; shift: i16 = -2; on: flag = True",
         "x: *int8; rows: i32; scale: fp32; shift: i16; on: i1; big: u64 = cols * 4294967296; half: fp64 = cols / 2; "
@@ -122,7 +123,7 @@ def test_several_launches_share_a_zeroed_workspace(small_bundle: Path):
 
 @in_double(HIP_DOUBLE_DEVICES=2)
 def test_launches_go_to_the_bundles_device(small_bundle: Path):
-    """Whatever is current in the thread."""
+    """Launches go there, whichever device is current in the thread."""
     first, _ = open_over_double(small_bundle)
     second, launches = open_over_double(small_bundle, "hip:1")
     x, y = first.device.array(normal(3, 5)), second.device.array(normal(3, 5))
@@ -167,7 +168,7 @@ def test_a_captured_sequence_is_replayed(small_bundle: Path):
 
 @in_double()
 def test_zeroed_outputs(small_bundle: Path):
-    """Those that are allocated and those that are given, also where nothing is launched; in a graph each time."""
+    """Both allocated and given outputs are zeroed, also where nothing is launched, and in a graph each time."""
     small, _ = open_over_double(small_bundle)
     device, stream = small.device, small.device.stream()
     host = np.arange(-3, 90, dtype=np.int32) % 7
@@ -190,8 +191,7 @@ def test_zeroed_outputs(small_bundle: Path):
 
 @in_double()
 def test_scalars_of_16_bits(small_bundle: Path):
-    """Those that change from call to call, and those of a plan; an op that takes no tensor gives what is on the
-    device."""
+    """Such scalars are arguments or part of a plan; an op without tensors gives what is on the device."""
     small, launches = open_over_double(small_bundle)
     for start, step in ((0.1, 0.3), (-7, 0.1), (0.1, 0.2)):
         out = small.ramp(n=40, start=start, step=step)

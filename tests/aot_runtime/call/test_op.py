@@ -1,4 +1,4 @@
-"""Calls of ops over the double: arrays in and out, plans that are kept, and calls that are refused."""
+"""Calls of ops over the double: arrays in and out, cached plans, and refused calls."""
 
 from __future__ import annotations
 
@@ -163,7 +163,7 @@ def test_a_known_call_is_not_planned_again(small_bundle: Path):
 
 @in_double()
 def test_a_known_call_is_checked_again(small_bundle: Path):
-    """What is alike but for one thing gets a plan of its own, or an error: address, stride, dtype, device, overlap."""
+    """A call that differs in one thing gets its own plan, or an error: by address, stride, dtype, device or overlap."""
     small, launches = open_over_double(small_bundle)
     device, flat = small.device, small.device.array(normal(200))
     x, wide, out = flat[:96].reshape(3, 32), device.array(normal(3, 64)), device.empty((3, 32), "float32")
@@ -201,7 +201,7 @@ def test_plans_have_a_limit(small_bundle: Path):
 
 @in_double()
 def test_written_functions_and_their_failures(small_bundle: Path):
-    """The source of a call and of its plan is in `linecache`; only names that they were given are in their reach."""
+    """`linecache` has the source of a call and of its plan; they reach only names that they were given."""
     small, launches = open_over_double(small_bundle)
     x = small.device.array(normal(3, 5))
     small.affine(x)

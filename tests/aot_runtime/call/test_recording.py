@@ -1,4 +1,4 @@
-"""Recordings: what is noted of a program's calls, what a recording costs, and the file that several processes write."""
+"""Recordings: entries of a program's calls, their cost, and a file shared by several processes."""
 
 from __future__ import annotations
 
@@ -31,8 +31,8 @@ ONES = np.ones((3, 21), np.float32)
 
 @in_double()
 def test_a_distinct_call_is_noted_once(small_bundle: Path, tmp_path: Path):
-    """With strides and addresses where they decide something, and the scalars that do; what is refused is not, and
-    what nothing is built for is."""
+    """Strides, addresses and scalars are noted where they decide something. Unbuilt calls are noted; refused ones are
+    not."""
     small, _ = open_over_double(small_bundle)
     known = small.device.array(ONES)
     small.affine(known)
@@ -110,7 +110,7 @@ calls:
 
 @in_double()
 def test_calls_that_are_not_launched_return_zeros(small_bundle: Path, tmp_path: Path):
-    """Also those that nothing is built for; what the caller passes stays as it is."""
+    """Calls for which nothing is built do, too; the caller's arguments stay as they are."""
     small, launches = open_over_double(small_bundle)
     with aot_runtime.record(tmp_path / "calls.yaml", launch=False):
         out = small.device.array(ONES)
@@ -127,7 +127,7 @@ def test_calls_that_are_not_launched_return_zeros(small_bundle: Path, tmp_path: 
 
 @in_double()
 def test_a_recording_costs_nothing_before_and_after_it(small_bundle: Path, tmp_path: Path):
-    """While none runs, plans are as they are; while one runs, a known call is planned no more either."""
+    """While none runs, plans are as before; while one runs, a known call is not planned again either."""
     small, _ = open_over_double(small_bundle)
     x = small.device.array(ONES)
 
@@ -289,7 +289,7 @@ CHAIN = "calls:\n- &a0 [1]\n" + "".join(f"- &a{number} [*a{number - 1}]\n" for n
     ],
 )  # fmt: skip
 def test_another_file_is_left_alone(tmp_path: Path, content: str | bytes, said: str):
-    """It is refused when a recording begins, and not at its end, where the calls would be lost."""
+    """It is refused when a recording begins, not at its end, where the calls would be lost."""
     path, content = tmp_path / "calls.yaml", content.encode() if isinstance(content, str) else content
     path.write_bytes(content)
     for use in (aot_runtime.record, lambda path: merge(path, [CALL])):

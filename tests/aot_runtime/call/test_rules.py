@@ -1,4 +1,4 @@
-"""The rules that a call is held to, on layouts without memory: tensors, dims, scalars, outputs."""
+"""The rules for calls, on layouts without memory: tensors, dims, scalars, outputs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Scratch memory of calls: workspaces, over the double of libamdhip64; what code asks for, over that of libcuda."""
+"""Scratch memory of calls: workspaces over the double of libamdhip64, scratch of code objects over that of libcuda."""
 
 from __future__ import annotations
 
@@ -21,14 +21,14 @@ from tests.support.session_builds import build_once
 
 @pytest.fixture(scope="session")
 def scratch_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """An op of a Gluon kernel for sm_90 that makes tensor maps in scratch memory. Read only."""
+    """Build an op of a Gluon kernel for sm_90 that makes tensor maps in scratch memory. Read only."""
     folder = build_once(tmp_path_factory, "tests/support/gluon/manifest.yaml", "op=scale,dtype=float16", "sm_90")
     return folder / "gluon-sm_90"
 
 
 @in_double()
 def test_calls_on_the_default_stream_take_turns(small_bundle: Path):
-    """With one block, but for a call that begins before another one's launches are enqueued."""
+    """They share one block, except that a call that begins before another's launches are enqueued gets its own."""
     small, launches = open_over_double(small_bundle)
     device, double, stream = small.device, launches.double, small.device.stream()
     x, total = device.array(normal(4, 200)), device.empty(4, "float32")
@@ -64,7 +64,7 @@ def test_calls_on_the_default_stream_take_turns(small_bundle: Path):
 
 @in_double()
 def test_scratch_memory_has_a_limit(small_bundle: Path):
-    """Of all sizes together, and of a block; what is larger is given back after each call."""
+    """The limit is on all sizes together and on a block; larger blocks are freed after each call."""
     memory.SCRATCH_BLOCK, memory.SCRATCH_TOTAL = 4096, 6144
     small, launches = open_over_double(small_bundle)
     device, double = small.device, launches.double

@@ -1,4 +1,4 @@
-"""The self-test on the emulator: bundles as they are built pass, and faults in code and in vectors are noticed."""
+"""The self-test on the emulator: built bundles pass, and faults in code and vectors are found."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def report_of(folder: Path, *ops: str) -> Report:
 
 
 def faults(report: Report) -> dict[str, str]:
-    """Case → what is wrong with it, of those that failed."""
+    """Return case → what is wrong with it, for those that failed."""
     return {
         result.case: "; ".join(filter(None, [result.fault, *(output.fault for output in result.outputs)]))
         for result in report.results
@@ -78,7 +78,7 @@ def test_what_has_no_vectors_says_so(small_copy: Path):
 
 
 def change_code(folder: Path, op: str, wanted: Callable[[int], bool], change: Callable[[int], int]) -> None:
-    """Change every instruction word of a kind in the code object of an op's first case; the index then adopts it."""
+    """Change every instruction word of a kind in the code object of an op's first case, and adopt it into the index."""
     path = folder / report_of(folder, op).results[0].launches[0].file
     image = bytearray(path.read_bytes())
     words = np.frombuffer(image, "<u4", len(image) // 4)
@@ -91,7 +91,7 @@ def change_code(folder: Path, op: str, wanted: Callable[[int], bool], change: Ca
 
 
 def test_another_instruction(small_copy: Path):
-    """v_add_f32 becomes v_sub_f32 (VOP2): hashes fit, nothing crashes, and the numbers are wrong."""
+    """v_add_f32 becomes v_sub_f32 (VOP2): hashes fit and nothing crashes, but the numbers are wrong."""
     change_code(small_copy, "accumulate", lambda word: word >> 25 == 1, lambda word: word ^ 3 << 25)
     (result,) = report_of(small_copy, "accumulate").results
     assert not result.passed and "elements beyond the bound, first at [0]: " in result.outputs[0].fault
@@ -101,7 +101,7 @@ def test_another_instruction(small_copy: Path):
 
 
 def test_results_that_are_not_written(small_copy: Path):
-    """Stores become loads; what was in the output beforehand is NaN, which no bound lets pass."""
+    """Stores become loads. The output holds NaN beforehand, which no bound lets pass."""
 
     def is_buffer_store(word: int) -> bool:
         return word >> 26 == 0x38 and 0x18 <= word >> 18 & 0x7F <= 0x1F
@@ -154,7 +154,8 @@ def test_a_fault_is_a_failed_case(
 
 @pytest.mark.parametrize("value", [None, np.nan, np.inf])
 def test_one_altered_result(small_copy: Path, value: float | None):
-    """A forger who has hashes and id right is still contradicted by the device; what is not finite is no wildcard."""
+    """A forger with the right hashes and id is still contradicted by the device; NaN and infinities match only
+    themselves."""
 
     def edit(arrays: dict[str, np.ndarray]) -> None:
         out = arrays["expected/out"]

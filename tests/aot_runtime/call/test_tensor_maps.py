@@ -1,4 +1,4 @@
-"""Tensor maps from the call to the library: what they are made of, that they are kept, and where there are none."""
+"""Tensor maps from the call to the library: encoded values, caching, and calls without maps."""
 
 from __future__ import annotations
 
@@ -17,8 +17,8 @@ ALL_ONES, UNMARKED = 2**64 - 1, 2**64 - 1 - 2**21
 
 @in_cuda_double
 def test_what_is_launched(maps_bundle: Path):
-    """x is [cols, rows] with stride 1 along cols; its map counts from there. One kernarg lies where the hardware's
-    address of it is a multiple of 64."""
+    """x is [cols, rows] with stride 1 along cols, and its map counts dims from there. One kernarg lies where its
+    address is a multiple of 64, as hardware wants."""
     assert verify_bundle(maps_bundle) == []
     bundle, double = open_bundle(maps_bundle, "cuda"), CudaDouble()
     rows, cols = 200, 1000
@@ -46,7 +46,7 @@ def test_what_is_launched(maps_bundle: Path):
 @pytest.mark.slow
 @in_cuda_double
 def test_maps_are_kept(maps_bundle: Path):
-    """By address, however many there are; of a tensor that is small the driver's mark is taken off."""
+    """Maps are kept by address, however many there are. The driver's mark on the map of a small tensor is cleared."""
     bundle, double = open_bundle(maps_bundle, "cuda"), CudaDouble()
     arrays = [bundle.device.empty((64, 64), "float16", order=(1, 0)) for _ in range(3)]
     out = bundle.device.empty((64, 64), "float16")
@@ -65,8 +65,8 @@ def test_maps_are_kept(maps_bundle: Path):
 @pytest.mark.slow
 @in_cuda_double
 def test_what_no_map_holds(maps_bundle: Path):
-    """It is not launched, and the error says why; what has one element along a dim may have any stride there. A newer
-    driver marks all maps rightly."""
+    """The call launches nothing, and its error says why. A dim with one element may have any stride. A newer driver
+    marks all maps rightly."""
     double = CudaDouble()
     double.be_version(13020)
     bundle = open_bundle(maps_bundle, "cuda")

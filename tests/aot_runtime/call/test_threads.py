@@ -1,4 +1,4 @@
-"""Calls from many threads at once: every launch has its own arguments, whoever made or shares its plan."""
+"""Concurrent calls from many threads: every launch has its own arguments, also with shared plans."""
 
 from __future__ import annotations
 

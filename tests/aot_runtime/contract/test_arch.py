@@ -1,4 +1,4 @@
-"""The table of architectures: its rows agree with themselves, and what differs by architecture is said nowhere else."""
+"""The table of architectures: its rows are consistent, and differences between architectures are nowhere else."""
 
 from __future__ import annotations
 
@@ -53,7 +53,7 @@ def test_rows_agree_with_themselves():
 
 @pytest.mark.parametrize("row", ARCHITECTURES.values(), ids=ARCHITECTURES)
 def test_features_follow_the_generation(row: Architecture):
-    """As vendors' documents have it, by number, so that a new row is held to the rules of its generation."""
+    """Features go by number as in the vendors' documents, so that a new row is held to the rules of its generation."""
     kind, number = re.fullmatch(r"(gfx|sm_)(\w+)", row.name).groups()
     if kind == "sm_":
         capability = int(number)
@@ -83,7 +83,7 @@ def test_emulated_architectures_are_the_rows_that_have_a_product():
 
 
 def named_in_code(path: Path) -> set[str]:
-    """Texts in a file's code that are an architecture's name, docstrings and messages aside."""
+    """Return texts in a file's code that are an architecture's name, docstrings and messages aside."""
     source = path.read_text(encoding="utf-8")
     if not NAME.search(source):
         return set()
@@ -100,7 +100,7 @@ def test_code_names_no_architecture_but_in_the_table():
 
 
 def test_manifests_ask_for_what_the_hardware_has():
-    """And compare no architecture's name."""
+    """And they compare no architecture's name."""
     for path in sorted((ROOT / "manifests").glob("*.yaml")):
         lines = [line.partition("#")[0] for line in path.read_text(encoding="utf-8").splitlines()]
         assert not [line for line in lines if re.search(r"\barch\s*[!=]=", line)], path.name

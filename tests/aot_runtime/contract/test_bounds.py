@@ -101,7 +101,7 @@ def test_the_nearest_name_of_many():
 
 
 def steps(work: Callable[[], object]) -> int:
-    """The number of Python's instructions, and of its calls of C, that some work takes."""
+    """Return how many of Python's instructions, and calls of C, some work takes."""
     count = 0
 
     def trace(frame: Any, event: str, argument: Any) -> Any:

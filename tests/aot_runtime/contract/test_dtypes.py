@@ -49,8 +49,8 @@ def test_triton_calls_the_same_format_by_this_name(row: ElementType):
 
 @every_dtype
 def test_dlpack_has_this_code(row: ElementType):
-    """kDLInt, kDLUInt, kDLFloat, kDLBfloat, kDLBool; from kDLFloat8_e4m3fn on, formats of 8 bits are in alphabetical
-    order."""
+    """The codes are kDLInt, kDLUInt, kDLFloat, kDLBfloat, kDLBool; from kDLFloat8_e4m3fn on, formats of 8 bits are in
+    alphabetical order."""
     plain = {"int": 0, "uint": 1, "float": 2, "bool": 6}
     small = sorted(name for name in DTYPES if name.startswith("float8"))
     expected = {"bfloat16": 4, **{name: 10 + number for number, name in enumerate(small)}}
@@ -88,7 +88,7 @@ def test_names_tell_dtypes_apart():
 
 
 def test_bfloat16_bits():
-    """As ml_dtypes rounds numbers that float32 has: of every exponent, near ties and at them, and what is no number."""
+    """float32 numbers are rounded as ml_dtypes does: of every exponent, near ties and at them, infinities and NaN."""
     random = np.random.default_rng(0)
     words = random.integers(0, 2**32, 20_000, np.uint32)
     words[::3] = words[::3] & 0xFFFF0000 | 0x8000  # ties

@@ -1,4 +1,4 @@
-"""The expression language: what it takes, what it refuses, what it gives, and that no text harms whoever reads it."""
+"""The expression language: accepted and refused texts, values, and safety for any text."""
 
 from __future__ import annotations
 
@@ -168,7 +168,7 @@ environments = st.fixed_dictionaries({name: st.integers(-50, 50) for name in NAM
 
 
 def outcome(compute: Any) -> Any:
-    """The value, or that there is none."""
+    """Return the value, or that there is none."""
     try:
         return compute()
     except (ExpressionError, ArithmeticError):

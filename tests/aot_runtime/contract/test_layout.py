@@ -1,4 +1,4 @@
-"""Layouts: what lies where, against numpy's own answers."""
+"""Properties of layouts, against numpy."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def test_nvidia_registers(arch: str, registers: int, num_warps: int, warps: int)
 
 @pytest.mark.parametrize("arch", [arch for arch, row in ARCHITECTURES.items() if row.backend == "hip"])
 def test_registers_give_the_occupancy_that_llvm_computes(arch: str):
-    """LLVM writes its own figure, in which LDS given at launch has no part, into the assembly."""
+    """LLVM writes its own figure into the assembly; LDS given at launch has no part in it."""
     pytest.importorskip("triton", reason="code objects are assembled with the extra `build`")
     from tests.support.amd_assembly import assembled
 

@@ -1,4 +1,4 @@
-"""Names of dtypes and drivers are written in their tables; elsewhere, code uses the rows."""
+"""Names of dtypes and drivers occur only in their tables; other code uses the rows."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ OTHER_MEANINGS = {
 
 
 def literals(path: Path) -> set[str]:
-    """Names of dtypes and drivers that are text in a file's code; docstrings are not."""
+    """Return the names of dtypes and drivers that a file's code has as text; docstrings are left out."""
     tree = ast.parse(path.read_text(encoding="utf-8"))
     documents = {node.value for node in ast.walk(tree) if isinstance(node, ast.Expr)}
     texts = (node for node in ast.walk(tree) if isinstance(node, ast.Constant) and node not in documents)

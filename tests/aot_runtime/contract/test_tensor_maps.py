@@ -54,7 +54,7 @@ def test_what_there_is_no_map_of(layout: Layout, faults: int):
 
 
 def with_map(tensor_map: TensorMap | None = GOOD, arch: str = "sm_90", aligned: bool = True, **fields: Any) -> Any:
-    """An index whose first variant of that specialisation takes a map of x; `fields` are the kernarg's own."""
+    """Return an index whose first variant of that specialisation takes a map of x; `fields` are the kernarg's own."""
     index = sample_index(arch, "cuda" if arch.startswith("sm") else "hip")
     at, variant = next((i, v) for i, v in enumerate(index.variants) if v.aligned == aligned and v.op == "reduce")
     args = [arg for arg in variant.kernargs if arg.offset >= 8]
@@ -74,7 +74,7 @@ def reread(index: records.Index, folder: Path) -> records.Index:
 
 
 def test_an_index_with_a_map(tmp_path: Path):
-    """It is read as it was written. A variant that takes the map asks for what that needs, and no other does."""
+    """It is read as written. A variant that takes the map asks for what that needs, and no other does."""
     index = with_map()
     assert reread(index, tmp_path).variants == index.variants
     op = next(op for op in index.ops if op.name == "reduce")

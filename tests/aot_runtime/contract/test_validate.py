@@ -1,4 +1,4 @@
-"""Contracts that are not sound are refused before anything is made of them."""
+"""Unsound contracts are refused before they are used."""
 
 from __future__ import annotations
 

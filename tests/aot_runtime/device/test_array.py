@@ -41,7 +41,7 @@ def check_same(ours: DeviceArray, theirs: np.ndarray) -> None:
 
 
 def draw_shape(data: st.DataObject, size: int) -> tuple[int, ...]:
-    """A shape of so many elements."""
+    """Draw a shape of so many elements."""
     if size == 0:
         return data.draw(st.sampled_from([(0,), (3, 0), (0, 2, 1)]))
     shape: list[int] = []
@@ -86,13 +86,13 @@ def test_views_are_numpys():
 
 
 def factorisations(size: int) -> list[tuple[int, ...]]:
-    """Every shape of so many elements whose extents are above 1."""
+    """Return every shape of so many elements whose extents are above 1."""
     splits = [(n, rest) for n in range(2, size + 1) if size % n == 0 for rest in factorisations(size // n)]
     return [(n, *rest) for n, rest in splits] or [()]
 
 
 def test_a_view_of_another_shape_is_there_where_numpy_has_one():
-    """Permuted, with steps, backwards, broadcast, and with dims of one element wherever they may be."""
+    """Views are permuted, stepped, backwards, broadcast, and have dims of one element anywhere."""
     packed = counted((2, 3, 4))
     bases = [packed.transpose(order) for order in permutations(range(3))]
     bases += [counted((4, 6, 8))[::2, ::2, ::2], counted((2, 6, 4))[:, ::2], packed[::-1, ::-1, ::-1], packed[:, ::-1]]

@@ -67,7 +67,7 @@ class Fake:
 
 @pytest.fixture
 def machine(monkeypatch: pytest.MonkeyPatch) -> dict[str, Fake | DeviceError]:
-    """The drivers of a machine that a test makes up, by name; `opened` has those that were opened."""
+    """Return the drivers of a made-up machine by name; `opened` lists those that were opened."""
     drivers: dict[str, Fake | DeviceError] = {"hip": DeviceError("no ROCm"), "cuda": DeviceError("no CUDA")}
     opened: list[str] = []
 

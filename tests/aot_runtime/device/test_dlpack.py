@@ -22,7 +22,7 @@ def counted(*shape: int, dtype: Any = "float32") -> np.ndarray:
 
 
 def exports() -> int:
-    """The number of exports that keep their array."""
+    """Return the number of exports that keep their array."""
     gc.collect()
     return sum(type(item) is SimpleNamespace and hasattr(item, "__array_interface__") for item in gc.get_objects())
 
@@ -64,7 +64,7 @@ def test_an_export_lives_as_long_as_its_import_or_its_capsule():
 
 @in_double()
 def test_a_capsule_that_is_dropped_during_an_exception_leaves_it_alone():
-    """A capsule may end while an exception is on its way."""
+    """A capsule may be dropped while an exception is on its way."""
     device, double = get_device("hip:0"), Double()
     for raised in (KeyError, KeyboardInterrupt):
         with pytest.raises(raised, match="the caller's"):
@@ -95,7 +95,7 @@ Deleter = ctypes.CFUNCTYPE(None, ctypes.c_void_p)
 
 
 class Tensor(ctypes.Structure):
-    """DLManagedTensor of dlpack.h, written down again: the test's own reading of it."""
+    """DLManagedTensor of dlpack.h, declared independently of the library."""
 
     _fields_ = (
         *(("data", ctypes.c_void_p), ("device_type", ctypes.c_int32), ("device_id", ctypes.c_int32)),
@@ -106,7 +106,7 @@ class Tensor(ctypes.Structure):
 
 
 def foreign_capsule(tensor: Tensor, deleted: list[int] | None) -> Any:
-    """A capsule as another library makes them; `deleted` gets the address that its deleter is called with."""
+    """Make a capsule as another library does; `deleted` gets the address that its deleter is called with."""
     tensor.deleter = Deleter() if deleted is None else Deleter(deleted.append)
     new = ctypes.pythonapi.PyCapsule_New
     new.restype, new.argtypes = ctypes.py_object, (ctypes.c_void_p, ctypes.c_char_p, ctypes.c_void_p)
@@ -220,5 +220,5 @@ def leave_exports_behind() -> None:
 
 
 def test_the_interpreter_ends_in_peace(hip_double: DoubleLibrary):
-    """Arrays, capsules, streams and events that are alive at the end are left to the system, without a word."""
+    """Arrays, capsules, streams and events alive at the end are left to the system, without a message."""
     assert hip_double.run(leave_exports_behind) == ""

@@ -1,4 +1,4 @@
-"""Everything that the driver made is given back once nobody has it, wherever its owner dies or an interrupt comes."""
+"""Driver resources are released once their owners are gone, whatever thread drops them or interrupt occurs."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ KINDS = ("memory", "module", "stream", "event", "graph", "executable")
 
 
 def there(device: Device) -> dict[str, int]:
-    """Count what there is when nothing is kept that is not used."""
+    """Count the objects that exist when nothing unused is kept."""
     gc.collect()
     device.trim()
     double, memory = Double(), device.memory
@@ -55,7 +55,7 @@ def use_graphs(device: Device) -> None:
 
 
 def hold_interrupted(device: Device, work: Callable[[Device], None], step: int) -> None:
-    """Interrupt some work at each place, or each of so many, and see that nothing is left of it."""
+    """Interrupt some work at each place, or each of so many, and assert that nothing is left of it."""
     work(device)
     before, at = there(device), 1
     while where := interrupted_at(lambda: work(device), at, "/aot_runtime/device/"):

@@ -1,4 +1,4 @@
-"""What stands for something on a device is not there twice; and low memory leaves nothing half made."""
+"""Objects that own device resources cannot be copied, and low memory leaves no partial object behind."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_a_bundle_is_its_own_copy(small_bundle: Path):
 
 
 def test_a_bundle_that_is_not_open_has_no_attribute():
-    """Copying and unpickling create an object before they look for its methods."""
+    """Copying and unpickling look for an object's methods before it is initialised."""
     with pytest.raises(AttributeError, match="has no 'affine'"):
         _ = Bundle.__new__(Bundle).affine
 
@@ -84,7 +84,7 @@ def test_a_class_is_no_argument(small_bundle: Path):
 
 @in_double()
 def test_an_array_that_cannot_be_taken(small_bundle: Path):
-    """As torch does with a tensor that has gradients."""
+    """They are refused as torch refuses a tensor with gradients."""
     small, _ = open_over_double(small_bundle)
 
     class Tracked:

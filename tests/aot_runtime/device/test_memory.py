@@ -1,4 +1,4 @@
-"""Memory in stream order, and the streams, events and graphs that it waits for, over the double of libamdhip64."""
+"""Stream-ordered memory, and the streams, events and graphs that it waits for, over the double of libamdhip64."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ def test_an_array_forgets_streams_that_are_destroyed():
 
 @in_double()
 def test_streams_and_arrays_in_one_cycle():
-    """The garbage collector finalises them in any order: memory is given back after the work of what used it."""
+    """The collector finalises them in any order: memory is freed after the work of the streams that used it."""
     device, double = get_device("hip:0"), Double()
     for first in (True, False):
         stream, x = device.stream(), device.empty(MIB, "float32")
@@ -117,7 +117,7 @@ def test_a_stream_that_is_dropped_during_a_capture_is_destroyed_after_it():
 
 @in_double()
 def test_a_destroyed_foreign_stream_does_no_harm():
-    """A stream of another library may be gone when an array that it used is dropped, and its handle another's."""
+    """A stream of another library may be destroyed before an array that it used, and its handle reused."""
     device, double = get_device("hip:0"), Double()
     handle = device.driver.create_stream(0)
     device.empty(100, "int8", stream=handle)  # dropped at once
@@ -184,7 +184,7 @@ def test_kept_blocks_are_given_up_when_memory_runs_out():
 
 @in_double(HIP_DOUBLE_MEMORY=64 * MIB)
 def test_memory_that_nothing_uses_can_be_given_back():
-    """The driver's pool holds as much as was in use at one time, and kept blocks are in use to it."""
+    """The driver's pool holds as much as was once in use, and counts blocks kept here as used."""
     device, double = get_device("hip:0"), Double()
     stream = device.stream()
     arrays = [device.empty(size, "int8", stream=where) for size in (100, MIB, 20 * MIB) for where in (None, stream)]
@@ -253,7 +253,7 @@ def test_a_block_is_given_to_one_thread():
 
 @in_double()
 def test_memory_is_released_wherever_garbage_is_collected():
-    """The collector may run while the same thread allocates: what dies then must not wait for that thread's lock."""
+    """The collector may run while a thread allocates; what dies then must not wait for that thread's lock."""
     device, double = get_device("hip:0"), Double()
 
     def collect_while_allocating() -> None:

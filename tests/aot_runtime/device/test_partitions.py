@@ -1,4 +1,4 @@
-"""Compute units and dies are the device's own: a partition of a GPU, or another product, has others than the table."""
+"""Compute units and XCDs come from the device: partitions and other products differ from the table."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from aot_bundle.command.main import main
 from aot_runtime import get_device
 from aot_runtime.call.op import build_op
 from aot_runtime.contract import records
-from aot_runtime.contract.arch import likely_dies
+from aot_runtime.contract.arch import likely_num_xcds
 from aot_runtime.device.drivers.hip import HipDriver
 from tests.support.contracts import decide, launch, layout, op, planner, tensor
 from tests.support.hip_double.double import DoubleLibrary, in_double
@@ -26,13 +26,13 @@ SPREAD = op(
 # What a device says.
 
 
-def properties(cus: int, dies: int) -> None:
+def properties(cus: int, xcds: int) -> None:
     found = HipDriver().properties(0)
-    assert (found.num_cus, found.num_xcds) == (cus, dies)
+    assert (found.num_cus, found.num_xcds) == (cus, xcds)
 
 
 @pytest.mark.parametrize(
-    ("environment", "cus", "dies"),
+    ("environment", "cus", "xcds"),
     [
         ({"HIP_DOUBLE_CUS": 304, "HIP_DOUBLE_XCCS": 8}, 304, 8),
         ({"HIP_DOUBLE_CUS": 228, "HIP_DOUBLE_XCCS": 6}, 228, 6),  # MI300A
@@ -43,19 +43,19 @@ def properties(cus: int, dies: int) -> None:
         ({"HIP_DOUBLE_ARCH": "gfx1100", "HIP_DOUBLE_CUS": 48}, 96, 1),  # HIP counts work-group processors
     ],
 )
-def test_a_device_says_what_it_has(hip_double: DoubleLibrary, environment: dict[str, object], cus: int, dies: int):
-    hip_double.run(properties, cus, dies, **environment)
+def test_a_device_says_what_it_has(hip_double: DoubleLibrary, environment: dict[str, object], cus: int, xcds: int):
+    hip_double.run(properties, cus, xcds, **environment)
 
 
 def without_the_attribute() -> None:
-    """As hip-python 6 is."""
+    """Ask a binding without the attribute, as hip-python 6 has it, for the XCDs."""
     driver = HipDriver()
     driver._binding = Older(driver._binding)
     assert driver.properties(0).num_xcds == 6
 
 
 class Older:
-    """A binding without the attribute that asks for dies."""
+    """A binding without the attribute that asks for XCDs."""
 
     hipDeviceAttribute_t = object
 
@@ -75,11 +75,11 @@ def test_a_binding_that_cannot_ask(hip_double: DoubleLibrary):
 
 
 @pytest.mark.parametrize(
-    ("arch", "cus", "dies"), [("gfx942", 304, 8), ("gfx942", 228, 6), ("gfx942", 152, 4), ("gfx942", 1, 1),
+    ("arch", "cus", "xcds"), [("gfx942", 304, 8), ("gfx942", 228, 6), ("gfx942", 152, 4), ("gfx942", 1, 1),
                               ("gfx90a", 110, 1), ("gfx1103", 12, 1), ("gfx9999", 64, 1)],
 )  # fmt: skip
-def test_dies_by_compute_units(arch: str, cus: int, dies: int):
-    assert likely_dies(arch, cus) == dies
+def test_dies_by_compute_units(arch: str, cus: int, xcds: int):
+    assert likely_num_xcds(arch, cus) == xcds
 
 
 # What reads it.
@@ -108,5 +108,5 @@ def test_explain_of_a_partition(rows_bundle):
         for options in (["--num-cus", "304"], ["--num-cus", "38", "--num-xcds", "1"])
     ]
     assert first == [
-        "softmax on gfx942 with 304 compute units", "softmax on gfx942 with 38 compute units and 1 of 8 dies",
+        "softmax on gfx942 with 304 compute units", "softmax on gfx942 with 38 compute units and 1 of 8 XCDs",
     ]  # fmt: skip

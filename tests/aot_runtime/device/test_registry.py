@@ -57,7 +57,7 @@ class Odd:
         self.said = said
 
     def __cuda_stream__(self) -> Any:
-        """Gives it, or raises it."""
+        """Return the handle, or raise it."""
         if isinstance(self.said, Exception):
             raise self.said
         return self.said

@@ -1,4 +1,4 @@
-"""Policy files: what they say, and that nothing is opened by one that is wrong."""
+"""Policy files: their meaning, and refusal of invalid ones."""
 
 from __future__ import annotations
 
@@ -199,7 +199,8 @@ def test_patterns(text: str, pattern: str, is_match: bool):
 
 
 def test_the_patterns_of_subjects_and_bundles():
-    """A bracket is itself: the account with brackets in its name signs, and nobody whose name only resembles it."""
+    """A bracket means itself: the account with brackets in its name may sign, and one that only resembles it may
+    not."""
     policy = TrustPolicy((key(bundles=("x_[0-9]",)),), identities=(identity(BOT),))
     assert policy.find_identity(HUB, BOT).subject == BOT
     for subject in ("1+botb@b.c", "1+boto@b.c", "1+bot@b.c", BOT.upper()):

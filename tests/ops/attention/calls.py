@@ -1,4 +1,4 @@
-"""Calls of the attention ops: tensors in arrays that are NaN around them, how they are run, and what must come out.
+"""Calls of the attention ops: tensors surrounded by NaN, execution, and checks of results.
 
 The same calls run on the emulator and on GPUs.
 """
@@ -41,7 +41,7 @@ REFERENCES: dict[str, tuple[Callable[..., Any], ...]] = {
 
 @dataclass(frozen=True)
 class Placed:
-    """A tensor in an array with poison around it: `place` finds it there, on the host and on a device."""
+    """A tensor in an array with poison around it; `place` finds it there, on the host and on a device."""
 
     whole: Array
     place: Callable[[Any], Any]
@@ -51,7 +51,7 @@ class Placed:
         return self.place(self.whole)
 
     def is_alone(self, whole: Array) -> bool:
-        """Test whether `whole`, of the same shape, is NaN except for the tensor."""
+        """Tell whether `whole`, of the same shape, is NaN except for the tensor."""
         beside = np.ones(whole.shape, bool)
         self.place(beside)[...] = False
         return bool(np.isnan(whole[beside].astype(np.float32)).all())
@@ -68,7 +68,8 @@ class Call:
 
 
 def room(shape: tuple[int, int, int, int], dtype: np.dtype[Any], layout: str = "bhsd") -> Placed:
-    """Poison for a tensor [batch, heads, rows, columns]. layout: bhsd, bshd, or `columns`: rows are innermost."""
+    """Return poison for a tensor [batch, heads, rows, columns]. layout: bhsd, bshd, or `columns`: rows are
+    innermost."""
     batch, heads, rows, columns = shape
     fill = 127 if dtype == INT8 else np.nan
     if layout == "columns":
@@ -82,7 +83,7 @@ def room(shape: tuple[int, int, int, int], dtype: np.dtype[Any], layout: str = "
 
 
 def placed(values: Array, layout: str = "bhsd") -> Placed:
-    """A copy of `values` in a `room`."""
+    """Return a copy of `values` in a `room`."""
     item = room(values.shape, values.dtype, layout)
     item.values[...] = values
     return item
@@ -96,7 +97,7 @@ def packed(call: Call) -> Call:
 
 
 def lse_room(*shape: int) -> Placed:
-    """Poison for an lse whose last dim is that of the queries."""
+    """Return poison for an lse whose last dim is that of the queries."""
     rows = shape[-1]
     return Placed(np.full((*shape[:-1], rows + 3), np.nan, np.float32), lambda x: x[..., 1 : 1 + rows])
 
@@ -114,7 +115,7 @@ def check(bundle: Bundle, call: Call) -> None:
 
 
 def expected(call: Call) -> list[dict[str, Array]]:
-    """out and lse by each of REFERENCES."""
+    """Return out and lse by each of REFERENCES."""
     inputs = {name: item.values if isinstance(item, Placed) else item for name, item in call.inputs.items()}
     if call.op.removesuffix("_varlen") in ("flash_attention_int8", "flash_attention_fp8"):
         inputs["out"] = call.outputs["out"].values  # for its dtype
@@ -124,7 +125,7 @@ def expected(call: Call) -> list[dict[str, Array]]:
 
 
 def run(bundle: Bundle, call: Call) -> dict[str, Array]:
-    """The outputs of a call, after checking that nothing beside them was written."""
+    """Return the outputs of a call, after checking that nothing beside them was written."""
     wholes, arguments = _on_device(bundle, call)
     getattr(bundle, call.op)(**arguments, **call.scalars)
     after = {name: wholes[id(item.whole)].numpy() for name, item in call.outputs.items()}
@@ -134,7 +135,7 @@ def run(bundle: Bundle, call: Call) -> dict[str, Array]:
 
 
 def launched(bundle: Bundle, call: Call) -> list[Variant]:
-    """The variants that a call launches."""
+    """Return the variants that a call launches."""
     _, arrays = _on_device(bundle, call)
     layouts = {n: (bundle.device.array(x) if isinstance(x, np.ndarray) else x).layout for n, x in arrays.items()}
     decision = getattr(bundle, call.op).decide(layouts, call.scalars)
@@ -142,7 +143,7 @@ def launched(bundle: Bundle, call: Call) -> list[Variant]:
 
 
 def _on_device(bundle: Bundle, call: Call) -> tuple[dict[int, DeviceArray], dict[str, Any]]:
-    """(whole arrays on the device by the identity of those on the host, the call's tensors in them)."""
+    """Return (whole arrays on the device by the identity of those on the host, the call's tensors in them)."""
     tensors: dict[str, Any] = call.inputs | call.outputs
     placed = [item for item in tensors.values() if isinstance(item, Placed)]
     wholes = {id(item.whole): bundle.device.array(item.whole) for item in placed}

@@ -110,12 +110,12 @@ SCHEDULES = tuple(
 
 
 def valid(case: Case) -> bool:
-    """Test whether an op accepts such a call."""
+    """Tell whether an op accepts such a call."""
     return case.mode == "batch" or not case.mask.startswith("g")
 
 
 def pairwise(seed: int = 0) -> tuple[Case, ...]:
-    """Cases in which every two values of two axes that a valid case may have meet."""
+    """Return cases in which every two values of two axes that a valid case may have meet."""
     rng = np.random.default_rng(seed)
     wanted = {pair for pair in _all_pairs() if valid(Case(**dict(pair)))}
     cases = []
@@ -147,7 +147,7 @@ def _random_case(rng: np.random.Generator, fixed: dict[str, Any]) -> Case:
 
 
 def make_call(case: Case, seed: int = 0) -> Call:
-    """Random inputs of a case, and NaN where outputs are to be."""
+    """Make random inputs of a case, and NaN where outputs are to be."""
     rng = np.random.default_rng(seed)
     softcap = {"softcap": 1.5} if "softcap" in case.score else {}
     scale = {} if case.scale is None else {"scale": case.scale}
@@ -166,7 +166,8 @@ def _batch_call(case: Case, rng: np.random.Generator) -> Call:
 
 
 def _varlen_call(case: Case, rng: np.random.Generator) -> Call:
-    """Four sequences, of which one has no queries and one no keys; rows before and behind them belong to none."""
+    """Make a call of four sequences, one without queries and one without keys; rows before and behind belong to
+    none."""
     offsets = sequences(*case.lengths)
     tokens_q, tokens_k = (int(cu[-1]) + 1 for cu in offsets.values())
     inputs, outputs = (rows_first(found) for found in _tensors(case, rng, 1, tokens_q, tokens_k))
@@ -181,7 +182,7 @@ SEQUENCES = 4
 
 
 def sequences(longest_q: int, longest_k: int) -> dict[str, Array]:
-    """Offsets of four sequences, of which one has no queries and one no keys; the first begins at row 2."""
+    """Return the offsets of four sequences, one without queries and one without keys; the first begins at row 2."""
     lengths = ((longest_q, longest_k), (0, 5), (3, 0), (longest_q // 2 + 1, longest_k // 3 + 1))
     return {
         f"cu_seqlens_{name}": np.cumsum([2, *(pair[i] for pair in lengths)], dtype=np.int32)
@@ -190,12 +191,12 @@ def sequences(longest_q: int, longest_k: int) -> dict[str, Array]:
 
 
 def longest(offsets: dict[str, Array]) -> dict[str, int]:
-    """The longest of sequences, as arguments."""
+    """Return the longest of the sequences as arguments."""
     return {f"max_seqlen_{name}": int(np.diff(offsets[f"cu_seqlens_{name}"]).max()) for name in "qk"}
 
 
 def rows_first(tensors: Mapping[str, Placed]) -> dict[str, Any]:
-    """Tensors [1, heads, rows, columns] as [rows, heads, columns]."""
+    """Return tensors [1, heads, rows, columns] as [rows, heads, columns]."""
     return {
         name: Placed(x.whole, lambda whole, place=x.place: place(whole)[0].transpose(1, 0, 2))
         for name, x in tensors.items()
@@ -203,7 +204,8 @@ def rows_first(tensors: Mapping[str, Placed]) -> dict[str, Any]:
 
 
 def score_inputs(case: Any, rng: np.random.Generator, batch: int, rows: int, columns: int) -> dict[str, Any]:
-    """The bias and the slopes that `score` of a case names: of all of a mode's rows of q, and columns for keys."""
+    """Return the bias and the slopes that `score` of a case names, for all rows of q of a mode, and columns for
+    keys."""
     found: dict[str, Placed | Array] = {}
     if case.score.startswith("bias"):
         heads, rows = (case.heads[0], 1) if case.score == "bias of keys" else (1, rows)
@@ -223,7 +225,7 @@ def score_inputs(case: Any, rng: np.random.Generator, batch: int, rows: int, col
 def _tensors(
     case: Case, rng: np.random.Generator, batch: int, rows_q: int, rows_k: int
 ) -> tuple[dict[str, Any], dict[str, Placed]]:
-    """q, k and v, and out, as [batch, heads, rows, head_dim] in the layout of the case."""
+    """Return q, k, v and out as [batch, heads, rows, head_dim] in the layout of the case."""
     (heads, heads_kv), (dim, dim_v), dtype = case.heads, case.head_dims, DTYPES[case.dtype]
     q = (rng.standard_normal((batch, heads, rows_q, dim)) * case.magnitude).astype(dtype)
     k, v = (rng.standard_normal((batch, heads_kv, rows_k, width)).astype(dtype) for width in (dim, dim_v))
@@ -237,7 +239,7 @@ def _tensors(
 
 
 def _packed(tensors: Sequence[Array]) -> list[Placed]:
-    """Tensors whose heads are side by side in one array [batch, rows, heads, columns]."""
+    """Return tensors whose heads are side by side in one array [batch, rows, heads, columns]."""
     heads = [x.shape[1] for x in tensors]
     rows, columns = (max(x.shape[dim] for x in tensors) for dim in (2, 3))
     whole = np.full((len(tensors[0]), rows, sum(heads), columns), np.nan, tensors[0].dtype)

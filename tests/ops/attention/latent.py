@@ -38,7 +38,8 @@ LONG = (
 
 
 def make_call(case: Latent) -> Call:
-    """Normal random inputs; projections of variance 1 / latent, so that keys and values have that of latent vectors."""
+    """Make normal random inputs; projections have variance 1 / latent, so that keys and values vary like latent
+    vectors."""
     rng = np.random.default_rng(0)
     batch, (seqlen_q, seqlen_k), (head_dim, head_dim_v, rope, latent) = 2, case.lengths, case.dims
 

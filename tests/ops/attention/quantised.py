@@ -1,4 +1,4 @@
-"""Calls of the quantised attention ops: normal random values, quantised as a caller would, with a factor a head."""
+"""Calls of the quantised attention ops: random values, quantised as a caller would, with a scale for each head."""
 
 from __future__ import annotations
 
@@ -72,7 +72,7 @@ FEATURES = (
 
 
 def make_call(bundle: Bundle, case: Quantised, unquantised: tuple[Array, Array, Array] | None = None) -> Call:
-    """Random inputs of a case, or `unquantised` q, k and v, poison around them, and NaN where outputs are to be."""
+    """Make random inputs of a case, or use `unquantised` q, k and v, with poison around them and NaN in outputs."""
     rng = np.random.default_rng(0)
     offsets = sequences(*case.lengths) if case.mode == "varlen" else {}
     batch, rows_q, rows_k = (1, *(int(cu[-1]) + 1 for cu in offsets.values())) if offsets else (2, *case.lengths)
@@ -108,12 +108,12 @@ def make_call(bundle: Bundle, case: Quantised, unquantised: tuple[Array, Array, 
 
 
 def _of_sequences(factors: Array) -> Array:
-    """Other factors for each sequence than the one [1, heads] for all that the numbers were made with."""
+    """Return factors of each sequence that differ from the one [1, heads] by which all numbers were made."""
     return factors * np.linspace(0.5, 1, SEQUENCES, dtype=np.float32)[:, None]
 
 
 def _quantise(x: Array, dtype: np.dtype[Any], batches: bool) -> tuple[Array, Array]:
-    """`quantise_heads` with a factor for each head of each batch, or one for each head."""
+    """Quantise with a factor for each head of each batch, or one for each head."""
     if batches:
         return quantise_heads(x, dtype)
     numbers, factors = quantise_heads(x.swapaxes(0, 1).reshape(1, x.shape[1], -1, x.shape[3]), dtype)

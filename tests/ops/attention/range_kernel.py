@@ -1,4 +1,4 @@
-"""A kernel around `key_range`, so that a test sees what it gives."""
+"""A kernel that returns the results of `key_range` to a test."""
 
 import triton
 import triton.language as tl

@@ -67,7 +67,7 @@ def test_persistent_programs_do_every_tile_once(attention: Bundle, case: Case):
 
 
 def test_the_counter_of_tiles_is_zeroed_for_each_call(attention: Bundle):
-    """Two calls on one stream share its memory; the first leaves it past all tiles."""
+    """Two calls on one stream share its memory, and the first leaves the counter past all tiles."""
     call = make_call(replace(SCHEDULES[-1], lengths=(20, 30)))
     check(attention, call)
     check(attention, call)
@@ -86,7 +86,7 @@ def test_latent_attention_of_several_blocks(attention: Bundle, case: Latent):
 
 
 def test_one_row_of_the_values_is_copied_exactly(attention: Bundle):
-    """A score that dwarfs the rest selects it, bit for bit."""
+    """A score that dwarfs the rest selects the row, bit for bit."""
     call = make_call(Case(lengths=(48, 48), heads=(1, 1), scale=1.0))
     q, k, v = (call.inputs[name].values for name in "qkv")
     chosen = np.random.default_rng(1).permutation(48)
@@ -102,7 +102,7 @@ def test_one_row_of_the_values_is_copied_exactly(attention: Bundle):
     ("cu_seqlens_k", [0, 2**31 - 1, 5, 5, 9]), ("cu_seqlens_k", [500, 600, 700, 800, 900]),
 ))  # fmt: skip
 def test_offsets_on_the_device_are_clamped(attention: Bundle, name: str, values: list[int]):
-    """Lengths on the device cause no access outside of the tensors: strict mode sees all accesses."""
+    """Wrong lengths on the device cause no access outside of the tensors, which strict mode would report."""
     call = make_call(Case("t", lengths=(1, 65), layout="bshd", heads=(3, 1), mode="varlen", v_rows=False))
     there = Placed(np.array(values, np.int32), lambda array: array)
     run(attention, replace(call, inputs=call.inputs | {name: there}))
@@ -111,7 +111,7 @@ def test_offsets_on_the_device_are_clamped(attention: Bundle, name: str, values:
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("queries", (20, 70))  # 70: what is written for Hopper
 def test_a_sequence_takes_nothing_of_the_next_one(attention: Bundle, queries: int):
-    """Whose values are NaN, and lie where a block of keys of the first one ends."""
+    """The next one's values are NaN, and lie within the first one's last block of keys."""
     call = make_call(Case("0", lengths=(queries, 40), mode="varlen", values=1.0))
     _, first, *_, last = call.inputs["cu_seqlens_k"]
     call.inputs["v"].values[first:last] = np.nan
@@ -122,7 +122,7 @@ def test_a_sequence_takes_nothing_of_the_next_one(attention: Bundle, queries: in
 
 
 def test_keys_beyond_max_seqlen_k_do_not_count(attention: Bundle):
-    """Keys beyond the bias's columns, in a sequence whose length the host does not see."""
+    """The keys are beyond the bias's columns, in a sequence whose length the host does not see."""
     tensors = make_call(Case(score="bias", lengths=(20, 40), batch=1, return_lse=False))
     own = rows_first({**tensors.inputs, **tensors.outputs})
     bias = Placed(tensors.inputs["bias"].whole, lambda whole: whole[0, :, :, :30])
@@ -169,7 +169,7 @@ def test_features_of_quantised_attention(attention_quantised: Bundle, case: Quan
 
 
 def test_int8_probabilities_depend_neither_on_blocks_nor_on_their_order(attention_quantised: Bundle):
-    """Bit for bit: a call of few queries has other blocks than one of many."""
+    """Bit for bit: a call of few queries uses other blocks than one of many."""
     call = quantised_call(attention_quantised, Quantised("int8", int8_p=True, return_lse=False))
 
     def out_of(queries: int, keys: Array) -> Array:
@@ -189,7 +189,8 @@ def test_int8_probabilities_depend_neither_on_blocks_nor_on_their_order(attentio
     (Quantised("fp8"), 0.14),
 ), ids=str)  # fmt: skip
 def test_quantised_attention_stands_for_what_was_quantised(attention_quantised: Bundle, case: Quantised, bound: float):
-    """Within 2e-2 of the unquantised result, as perf-kernels' int8 is to be, where probabilities keep 11 bits."""
+    """Results stay within 2e-2 of unquantised ones, the bound of perf-kernels' int8, where probabilities keep 11
+    bits."""
     rng = np.random.default_rng(0)
     q, (k, v) = rng.standard_normal((2, 2, 70, 64)), rng.standard_normal((2, 2, 1, 100, 64))
     out = run(attention_quantised, quantised_call(attention_quantised, case, (q, k, v)))["out"]

@@ -1,4 +1,4 @@
-"""The code of the attention kernels: on gfx942 the instructions it should have, on NVIDIA those of its matrix units."""
+"""The code of the attention kernels: the expected instructions on gfx942, and matrix instructions on NVIDIA."""
 
 from __future__ import annotations
 
@@ -71,7 +71,7 @@ FEATURES: tuple[tuple[str, dict[str, Any], str], ...] = (
 
 @pytest.mark.parametrize(("op", "point", "product"), FEATURES, ids=str)
 def test_gfx942_features_load_wide_and_do_not_spill(op: str, point: dict[str, Any], product: str):
-    """The loops over whole blocks, of the last config that serves the point: that of long sequences."""
+    """Checked are the loops over whole blocks in the last config that serves the point, the one for long sequences."""
     manifest = "attention_quantised" if "8" in op else "attention"
     wanted = {"HEAD_DIM": 128, "aligned": True, "T" if op in ("", "_varlen", "_int8_kv") else "O": "bfloat16"} | point
     compiled = compile_variant(variants("gfx942", manifest, f"flash_attention{op}", **wanted)[-1])
@@ -114,7 +114,7 @@ def test_compiles_for_nvidia(arch: str, point: dict[str, Any], product: str, cop
     ("decode", "mla_decode", {"WHOLE_BLOCKS": False}, 24),  # of the warp that loads
 ))  # fmt: skip
 def test_latent_attention_on_hopper_does_not_spill(manifest: str, op: str, point: dict[str, bool], scratch: int):
-    """The warps that multiply use no local memory; nearly all shared memory of a multiprocessor is taken."""
+    """The warps that multiply use no local memory, while nearly all shared memory of a multiprocessor is taken."""
     found = variants("sm_90", manifest, op, HOPPER=True, T="bfloat16", **point)
     (variant,) = (variant for variant in found if variant.job.function.endswith("_hopper"))
     compiled = compile_variant(variant)

@@ -1,5 +1,4 @@
-"""Kernels for Hopper: the calls that get them, tiles one after the other, transposed float8 values, sums
-that are rescaled."""
+"""Kernels for Hopper: calls that use them, several tiles per program, transposed float8 values, rescaled sums."""
 
 from __future__ import annotations
 
@@ -36,7 +35,7 @@ def index(manifest: str) -> Index:
 
 
 def gets_it(dims: dict[str, int], dtype: str, **call: Any) -> bool:
-    """Test whether a call on Hopper gets its kernel, with arrays as aligned as their extents allow."""
+    """Tell whether a call on Hopper gets its kernel, with arrays as aligned as their extents allow."""
     is_float8 = dtype.startswith("float8")
     spec = CallSpec(
         dims=dims, dtypes={"F": dtype, "O": "float16"} if is_float8 else {"T": dtype},
@@ -61,7 +60,7 @@ def gets_it(dims: dict[str, int], dtype: str, **call: Any) -> bool:
     (False, VARLEN, {"innermost": {"v": 0}}), (False, VARLEN, {"softcap": 2}), (False, VARLEN | {"tokens_k": 0}, {}),
 ))  # fmt: skip
 def test_which_calls_of_float8_get_it(hopper: bool, dims: dict[str, int], call: dict[str, Any]):
-    """Aligned ones of e4m3 without features, of more than 64 queries and some keys; no others."""
+    """It gets aligned calls of e4m3 without features, with more than 64 queries and some keys; no others."""
     assert gets_it(dims, **({"dtype": "float8_e4m3fn"} | call)) is hopper
 
 
@@ -81,14 +80,15 @@ def test_which_calls_of_float8_get_it(hopper: bool, dims: dict[str, int], call: 
     (True, HALF, {"strides": {"k": (10240, 0, 128, 1)}}), (False, HALF, {"strides": {"k": (20480, 10240, -128, 1)}}),
 ))  # fmt: skip
 def test_which_calls_of_16_bits_get_it(hopper: bool, dims: dict[str, int], call: dict[str, Any]):
-    """Aligned ones of rows of V, of more than 64 queries, that maps can hold; a bias has an even number of columns."""
+    """It gets aligned calls by rows of V, of more than 64 queries, that maps can hold; a bias has an even number of
+    columns."""
     assert gets_it(dims, **({"dtype": "bfloat16"} | call)) is hopper
 
 
 @pytest.mark.slow
 @pytest.mark.on("emulator")
 def test_values_are_transposed_by_loads_and_stores_of_matrices():
-    """And probabilities go from one product to the other in registers, of which no lane sends any to another."""
+    """Probabilities pass from one product to the other in registers, with no exchange between lanes."""
     point = {"HEAD_DIM": 128, "O": "float16", "V_ROWS": True, "BOUND_RIGHT": False, "HOPPER": True}
     (variant,) = variants("sm_90", "attention_quantised", "flash_attention_fp8", **point)
     ptx = compile_variant(variant).asm["ptx"]
@@ -122,7 +122,7 @@ TILES = (
 @pytest.mark.on("gpu")
 @pytest.mark.parametrize("case", TILES, ids=str)
 def test_tiles_one_after_the_other(attention: Bundle, case: Case):
-    """Tiles of which a group has the first scores while it multiplies the last values of the one before."""
+    """A group computes a tile's first scores while it multiplies the last values of the tile before."""
     if attention.device.arch != "sm_90":
         pytest.skip("the kernel is for Hopper")
     call = make_case(case)
@@ -133,7 +133,7 @@ def test_tiles_one_after_the_other(attention: Bundle, case: Case):
 
 @pytest.mark.on("gpu")
 def test_keys_that_batches_share_by_a_stride_of_0(attention: Bundle):
-    """Bit for bit what the same keys give as often as there are batches."""
+    """Results equal, bit for bit, those of the same keys stored once per batch."""
     rng = np.random.default_rng(5)
     q, k = (rng.standard_normal((batch, 2, 300, 128)).astype(np.float16) for batch in (3, 1))
     device = attention.device
@@ -151,7 +151,7 @@ def test_keys_that_batches_share_by_a_stride_of_0(attention: Bundle):
 @pytest.mark.parametrize("v_rows", (True, False))
 @pytest.mark.parametrize("head_dim", (64, 128, 256))
 def test_keys_and_values_stay_together(attention_quantised: Bundle, head_dim: int, v_rows: bool):
-    """Each query sees one key: its own, in another order. Each result is that key's value, bit for bit."""
+    """Each query sees one key, its own, in another order. Each result is that key's value, bit for bit."""
     case = Quantised("fp8", "0", head_dim, (512, 512), (1, 1), v_rows=v_rows, return_lse=False)
     rng = np.random.default_rng(3)
     chosen = rng.permutation(512)
@@ -181,7 +181,7 @@ FLOAT8 = (
 @pytest.mark.on("gpu")
 @pytest.mark.parametrize("case", FLOAT8, ids=str)
 def test_float8_of_every_shape_and_mask(attention_quantised: Bundle, case: Quantised):
-    """Held to the reference that the kernel of all other hardware is held to."""
+    """Results are held to the same reference as those of all other hardware's kernels."""
     if attention_quantised.device.arch != "sm_90":
         pytest.skip("the kernel is for Hopper")
     call = make_call(attention_quantised, case)
@@ -192,7 +192,7 @@ def test_float8_of_every_shape_and_mask(attention_quantised: Bundle, case: Quant
 
 @pytest.mark.on("gpu")
 def test_a_sequence_takes_nothing_of_the_next_one(attention_quantised: Bundle):
-    """Whose values are NaN, and lie where a block of keys of the first one ends."""
+    """The next one's values are NaN, and lie within the first one's last block of keys."""
     call = make_call(attention_quantised, Quantised("fp8", "0", 128, (200, 150), mode="varlen", return_lse=False))
     _, first, *_, last = call.inputs["cu_seqlens_k"]
     call.inputs["v"].values[first:last] = np.nan
@@ -202,8 +202,7 @@ def test_a_sequence_takes_nothing_of_the_next_one(attention_quantised: Bundle):
 
 
 def growing(head_dim: int, most: float) -> tuple[Array, Array, Array]:
-    """q, k and v of 130 queries and 600 keys, of which each is worth more than the next one: by e^(most * 128 ** 0.5)
-    in all."""
+    """Return q, k and v of 130 queries and 600 keys whose weights fall by e^(most * 128 ** 0.5) from first to last."""
     rng = np.random.default_rng(4)
     worth = np.linspace(most, 0, 600)[:, None] * 128**0.5 / head_dim**0.5
     k = worth + rng.standard_normal((2, 1, 600, head_dim)) / 16
@@ -216,8 +215,8 @@ def growing(head_dim: int, most: float) -> tuple[Array, Array, Array]:
 def test_maxima_that_grow_from_block_to_block(
     attention: Bundle, attention_quantised: Bundle, head_dim: int, most: float
 ):  # fmt: skip
-    """Blocks of keys are walked from the last one, so that all sums have to be rescaled, again and again; or, where
-    they grow less, some of those of float8."""
+    """Blocks of keys are walked from the last one, so sums are rescaled again and again; where maxima grow less, only
+    some of float8's are."""
     tensors = growing(head_dim, most)
     case = Quantised("fp8", "0", head_dim, (130, 600), (1, 1))
     check(attention_quantised, make_call(attention_quantised, case, tensors))

@@ -1,4 +1,4 @@
-"""Mask strings, what they let each query see, and the blocks of keys that kernels skip for them."""
+"""Mask strings, the keys that queries see with them, and the blocks of keys that kernels skip."""
 
 from __future__ import annotations
 
@@ -74,7 +74,8 @@ def test_what_contradicts_itself(message: str, options: dict[str, Any]):
 @pytest.mark.parametrize("block_n", (1, 4))
 @pytest.mark.parametrize("block_m", (1, 3))
 def test_blocks_are_skipped_only_where_nothing_is_seen(block_m: int, block_n: int):
-    """For every window and query block, each visible key is in the range, and the full part has all whole blocks."""
+    """For every window and query block, each visible key is in the range, and the full part consists of whole
+    blocks."""
     every = itertools.product(((6, 6), (5, 9), (9, 5)), range(-4, 7, 2), range(-4, 7, 2))
     windows = [(*lengths, left, right) for lengths, left, right in every if left + right >= 0]
     for window, ranges in zip(windows, key_ranges(windows, block_m, block_n), strict=True):

@@ -19,7 +19,7 @@ def dot(a: list[float], b: list[float]) -> float:
 
 
 def naive_attention(q: Array, k: Array, v: Array, scale: float, causal: bool) -> tuple[Array, Array]:
-    """Attention by Python floats, one score at a time."""
+    """Compute attention by Python floats, one score at a time."""
     out, lse = np.zeros(q.shape), np.full(q.shape[:3], -np.inf)
     for b, h, i in np.ndindex(q.shape[:3]):
         g = h * k.shape[1] // q.shape[1]

@@ -65,7 +65,7 @@ def test_every_combination_is_built(arch: str):
 
 
 def test_variants_are_few():
-    """On gfx942; what few calls ask for is no axis."""
+    """On gfx942, what few calls ask for is no axis."""
     assert len(planned("gfx942", "attention").variants) <= 282
     for op in ("flash_attention", "flash_attention_varlen"):
         assert len(variants("gfx942", "attention", op, PLAIN=False)) <= 45
@@ -79,7 +79,7 @@ def test_variants_are_few():
     ("persistent", "tiles", {"score": "alibi"}),
 ))  # fmt: skip
 def test_persistent_programs_are_chosen(schedule: str, chosen: str, changes: dict[str, Any]):
-    """On demand, where they are compiled."""
+    """They are chosen on demand, where they are compiled."""
     dims = {"heads": 80, "heads_kv": 80, "seqlen_q": 1024, "seqlen_k": 1024} | changes
     texts = {"mask": "b", "score": "plain"} | {name: dims.pop(name) for name in ("mask", "score") if name in dims}
     decision = decide("gfx942", Case(schedule=schedule, **texts), **{**dims, "heads_kv": dims["heads"]})
@@ -96,7 +96,7 @@ def test_persistent_programs_are_chosen(schedule: str, chosen: str, changes: dic
     ({"strides": {"wkv_b": (528 * 256, 528, 1)}}, True),
 ))  # fmt: skip
 def test_which_latent_attention_has_the_kernel_for_hopper(changes: dict[str, Any], hopper: bool):
-    """Aligned calls of its dims, with strides and extents that tensor maps can have."""
+    """Calls are aligned, of its dims, with strides and extents that tensor maps can have."""
     dims = {"batch": 2, "heads": 2, "seqlen_q": 40, "seqlen_k": 70, "head_dim": 128, "head_dim_v": 128, "rope": 64,
             "latent": 512}  # fmt: skip
     others = {name: value for name, value in changes.items() if name not in dims}

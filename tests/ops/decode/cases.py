@@ -24,7 +24,7 @@ FLOORS = {"out": 1e-6, "lse": 1e-5}
 
 
 def references(op: str) -> tuple[Callable[..., Any], Callable[..., Any]]:
-    """Results of an op: exact, and in its dtypes."""
+    """Return the results of an op: exact, and in its dtypes."""
     module = flex_reference if op.startswith("flex") else reference
     return getattr(module, op), getattr(module, f"{op}_same_dtype")
 
@@ -34,7 +34,7 @@ def packed(bundle: Bundle, host: np.ndarray) -> DeviceArray:
 
 
 def other_layout(bundle: Bundle, host: np.ndarray) -> DeviceArray:
-    """`host` [.., .., .., ..] on the device, poisoned around, its middle dims the other way round in memory."""
+    """Put `host` [.., .., .., ..] on the device with its middle dims swapped in memory, poisoned around."""
     return poisoned(bundle, host.swapaxes(1, 2)).transpose(0, 2, 1, 3)
 
 
@@ -47,7 +47,7 @@ PLACES: dict[str, Callable[[Bundle, np.ndarray], Any]] = {
 def check(
     bundle: Bundle, op: str, inputs: Arrays, places: Mapping[str, Any] | None = None, out_width: int = 0, **options: Any
 ) -> None:
-    """Call an op with its inputs on the device and NaN where its output is to be; compare with the references.
+    """Call an op with its inputs on the device and NaN in its output; compare with the references.
 
     places: instead of those of PLACES. out_width: of a row of out; by default that of q.
     """
@@ -62,7 +62,7 @@ def check(
 
 
 def assert_right(op: str, results: Sequence[Any], inputs: Arrays, **options: Any) -> None:
-    """out, or out and lse, as the references have them."""
+    """Assert that out, or out and lse, agree with the references."""
     options = {"scale": inputs["q"].shape[-1] ** -0.5} | options | {"return_lse": True}
     exact, same = (function(**inputs, **options) for function in references(op))
     for result, wanted, like, (name, floor) in zip(results, exact, same, FLOORS.items(), strict=False):
@@ -83,7 +83,7 @@ def cache_of(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype) 
 
 
 def scales(rng: np.random.Generator, *shapes: tuple[int, ...]) -> dict[str, np.ndarray]:
-    """k_scale and v_scale of a cache of 8 bits."""
+    """Return k_scale and v_scale of a cache of 8 bits."""
     factors = (rng.uniform(0.01, 0.05, shape).astype(np.float32) for shape in shapes)
     return dict(zip(("k_scale", "v_scale"), factors, strict=True))
 

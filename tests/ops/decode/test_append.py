@@ -36,7 +36,8 @@ def filled(shape: tuple[int, ...], value: float, dtype: np.dtype) -> list[np.nda
 def run_append(
     decode: Bundle, op: str, new: dict[str, np.ndarray], caches: list[np.ndarray], written: int = 2, **options: Any
 ) -> tuple[tuple[np.ndarray, ...], ...]:
-    """(what the first of the caches and scales hold then, what they should exactly, and as their dtypes allow)."""
+    """Append; return what the first caches and scales hold then, what they should exactly, and what their dtypes
+    allow."""
     given = new | dict(zip(("k", "v", "k_scale", "v_scale"), caches, strict=False))
     arrays = {name: (other_layout if name == "v" else packed)(decode, x) for name, x in given.items()}
     getattr(decode, op)(**arrays, slots=packed(decode, SLOTS), **options)

@@ -1,4 +1,4 @@
-"""The code of the decoding kernels: on gfx942 the instructions it should have, and other targets get some."""
+"""The code of the decoding kernels: the expected instructions on gfx942, and builds for other targets."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ LOOPS: tuple[tuple[str, dict[str, Any], int, int, int], ...] = (
 
 
 def chosen(op: str, point: dict[str, Any]) -> Any:
-    """The compiled variant of an op for aligned arguments, of a head dim of 128 unless the point says otherwise."""
+    """Return the compiled variant of an op for aligned arguments, of head dim 128 unless the point says otherwise."""
     common: dict[str, Any] = {"T": "float16", "aligned": True}
     if op != "mla_decode":
         common["HEAD_DIM"] = 128
@@ -72,7 +72,7 @@ def bytes_to_lds(body: list[str]) -> int:
 @pytest.mark.parametrize("op", ("flash_decode_int4", "paged_attention_int4"))
 @pytest.mark.parametrize("groups", (1, 8))
 def test_gfx942_unpacks_4_bits_with_one_trip_through_lds(op: str, groups: int):
-    """Each tile goes there once, as one of 16 bits a number does; a second trip of one would be half as much again."""
+    """Each tile goes there once, as 16-bit numbers; a second trip of one would cost half as much again."""
     compiled, plain = chosen(op, {"GROUPS": groups}), chosen("flash_decode", HALF)
     most = max(map(bytes_to_lds, loops(plain, "v_mfma")))
     for body in loops(compiled, "v_mfma"):

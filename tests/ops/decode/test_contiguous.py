@@ -21,7 +21,7 @@ pytestmark = pytest.mark.sampled(2)
 def tensors(
     q: tuple[int, ...], heads_kv: int, keys: int, dtype: np.dtype = FP16, cache: np.dtype | None = None
 ) -> dict[str, np.ndarray]:
-    """Random q of a shape, and k and v of as many keys."""
+    """Draw q of a shape, and k and v of as many keys."""
     rng = np.random.default_rng(keys)
     k, v = (cache_of(rng, (q[0], heads_kv, keys, q[3]), cache or dtype) for _ in range(2))
     return {"q": normal(rng, *q, dtype=dtype), "k": k, "v": v}
@@ -37,13 +37,15 @@ def test_flash_decode(decode: Bundle, head_dim: int, dtype: np.dtype, seqlen_q: 
 
 @pytest.mark.parametrize("keys", (200, 201, 202))
 def test_a_last_tile_of_a_key_more_or_less(decode: Bundle, keys: int):
-    """16 queries of two heads are two tiles of rows; the first sees all keys but 8: three tiles of 64, or nearly."""
+    """16 queries of two heads are two tiles of rows; the first sees all keys but 8, and so three tiles of 64, or
+    nearly."""
     check(decode, "flash_decode", tensors((1, 2, 16, 64), 1, keys), num_splits=1)
 
 
 @pytest.mark.parametrize("heads_kv", (1, 8))
 def test_views_that_are_not_copied(decode: Bundle, heads_kv: int):
-    """[batch, tokens, groups, heads, head_dim], with one key head, or with one that strides of 0 repeat."""
+    """The views are [batch, tokens, groups, heads, head_dim], with one key head, or with one that strides of 0
+    repeat."""
     rng = np.random.default_rng(3)
     hosts = {"q": normal(rng, 2, 3, 2, 4, 64), "k": normal(rng, 2, 90, 1, 1, 64), "v": normal(rng, 2, 90, 1, 1, 64)}
 
@@ -65,7 +67,7 @@ def test_views_that_are_not_copied(decode: Bundle, heads_kv: int):
 
 @pytest.mark.parametrize("splits", (1, 4))
 def test_lengths_within_a_batch(decode: Bundle, splits: int):
-    """Lengths of 0, less than the queries, over the cache and below 0 are taken as far as they make sense."""
+    """Lengths of 0, below the queries' number, over the cache and below 0 are clamped to what makes sense."""
     lengths = np.array([0, 1, 2, 15, 16, 17, 64, 100, 1000, -3], np.int32)
     inputs = tensors((len(lengths), 4, 2, 64), 2, 100) | {"seqlens_k": lengths.clip(0, 100)}
     for b, keys in enumerate(inputs["seqlens_k"]):
@@ -86,7 +88,7 @@ def test_caches_of_8_bits(decode: Bundle, cache: str, per_token: tuple[bool, boo
 
 
 def unaligned(bundle: Bundle, host: np.ndarray) -> DeviceArray:
-    """`host` on the device, rows 3 elements apart."""
+    """Put `host` on the device with rows 3 elements apart."""
     return packed(bundle, np.pad(host, [(0, 0)] * (host.ndim - 1) + [(0, 3)]))[..., : host.shape[-1]]
 
 

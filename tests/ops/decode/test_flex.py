@@ -18,7 +18,7 @@ DOCUMENTS = np.repeat([[0, 1, 2, 3], [0, 0, 0, 1]], 75, 1).astype(np.int32)
 
 
 def check_flex(decode: Bundle, name: str, lists: BlockMask, splits: int = 2, **options: Any) -> None:
-    """Two queries, of which the first is at place 200, and 300 keys."""
+    """Check a call of two queries, the first at position 200, and 300 keys."""
     rng = np.random.default_rng(0)
     given = lists.arguments() | options
     inputs = {name: x for name, x in given.items() if isinstance(x, np.ndarray)}
@@ -52,7 +52,7 @@ def test_blocks_in_any_order(decode: Bundle, size: int, splits: int):
     ids=("causal", "window", "prefix_lm", "document"),
 )  # fmt: skip
 def test_mask_functions(decode: Bundle, name: str, options: dict[str, Any], mask: MaskMod):
-    """With lists of all blocks, and with just those that the mask leaves some of."""
+    """The block lists have all blocks, or only those that the mask leaves keys of."""
     check_flex(decode, f"_{name}", all_blocks(), **options)
     lists = create_block_mask(mask, 2, 1, 2, 300, 64)
     assert 0 < lists.kv_num_blocks.sum() < 10
@@ -60,7 +60,7 @@ def test_mask_functions(decode: Bundle, name: str, options: dict[str, Any], mask
 
 
 def test_functions_are_not_asked_about_full_blocks(decode: Bundle):
-    """A prefix beyond the queries is seen all the same."""
+    """A prefix beyond the queries is visible nevertheless."""
     counts, full = np.array([[2]], np.int32), np.array([[1]], np.int32)
     indices, last = np.array([[[0, 3, 0, 0, 0]]], np.int32), np.array([[[4, 0, 0, 0, 0]]], np.int32)
     check_flex(decode, "_causal", BlockMask(counts, indices, full, last, 64))

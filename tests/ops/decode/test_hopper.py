@@ -1,4 +1,4 @@
-"""Decoding on Hopper: which calls its kernel takes, how keys are divided, and what only its loads could get wrong."""
+"""Decoding on Hopper: calls that use its kernel, division of keys, and faults that only its loads could have."""
 
 from __future__ import annotations
 
@@ -60,7 +60,7 @@ def decide(call: str, **changes: Any) -> Decision:
 
 
 def taken(decision: Decision) -> bool:
-    """Test whether the kernel for Hopper serves a call."""
+    """Tell whether the kernel for Hopper serves a call."""
     return decision.launches[0].variant.axis_values["HOPPER"]
 
 
@@ -88,13 +88,13 @@ def test_who_takes_a_call(call: str):
 @pytest.mark.slow
 @pytest.mark.on("emulator")
 def test_parts_fill_two_programs_a_multiprocessor_evenly():
-    """66 parts for each of four key heads would be 7.8 tiles of 128 keys each, of which the last has 0."""
+    """66 parts for each of four key heads would make 7.8 tiles of 128 keys each, and leave the last part empty."""
     decision = decide("flash_decode", dims={"seqlen_k": 32768})
     assert [launch.grid for launch in decision.launches] == [(64, 1, 4), (1, 8, 4)]
 
 
 def at_odd_halves(bundle: Bundle, host: np.ndarray) -> DeviceArray:
-    """`host` on the device, float16, at an address that is no multiple of 4."""
+    """Put `host`, float16, on the device at an address that is no multiple of 4."""
     flat = bundle.device.array(np.concatenate([np.zeros(1, FP16), host.ravel()]))
     return flat[1:].reshape(*host.shape)
 
@@ -112,7 +112,7 @@ def test_pairs_need_no_alignment(decode: Bundle, dtype: np.dtype):
 @pytest.mark.on("gpu")
 @pytest.mark.parametrize("scale", (1e-30, 1e30, 0.0))
 def test_queries_of_any_magnitude_meet_4_bits(decode: Bundle, scale: float):
-    """bfloat16 queries become float16 there, each row in units of its own."""
+    """bfloat16 queries are converted to float16 there, with a factor for each row."""
     rng = np.random.default_rng(1)
     k, k_scale, v, v_scale = (x for _ in "kv" for x in quantise_int4(normal(rng, 1, 1, 200, 128), 1))
     q = (rng.standard_normal((1, 8, 1, 128)) * scale).astype(BF16)

@@ -111,7 +111,8 @@ def test_latent_vectors(decode: Bundle, latent: int, rope: int, heads: int, bloc
 def test_latent_vectors_in_many_blocks(
     decode: Bundle, heads: int, block_size: int, dtype: np.dtype, splits: int, scale: float
 ):
-    """More rows than a tile, and even and odd numbers of tiles of keys, some of which are no sequence's."""
+    """There are more rows than a tile, and even and odd numbers of tiles of keys, some of which belong to no
+    sequence."""
     lengths = [(1, 1000), (4, 333), (1, 64), (3, 65), (2, 1), (1, 128), (5, 3), (1, 0), (1, 705)]
     case = paged(lengths, block_size, (heads, 1), 576, dtype)
     inputs = {"q": case.q, "cache": case.k[:, :, 0], **case.tables}
@@ -120,7 +121,7 @@ def test_latent_vectors_in_many_blocks(
 
 @pytest.mark.on("gpu")
 def test_latent_vectors_give_the_same_bits_each_time(decode: Bundle):
-    """Groups of warps that take turns in what they read and write would differ if one was early."""
+    """Groups of warps take turns in memory; if one was early, results would differ."""
     case = paged([(1, 3000), (2, 1001), (1, 130)] * 10, 64, (64, 1), 576)
     arrays = {name: packed(decode, x) for name, x in case.tables.items()}
     arrays |= {"q": packed(decode, case.q), "cache": packed(decode, case.k[:, :, 0])}
@@ -158,7 +159,7 @@ def test_queries_that_are_outside_are_neither_read_nor_written(decode: Bundle, s
 @pytest.mark.parametrize("sequences", (0, 2))
 @pytest.mark.parametrize("splits", (1, 2))
 def test_nothing_to_do(decode: Bundle, sequences: int, splits: int):
-    """A step without sequences, and one in which none has a query."""
+    """The step has no sequences, or none with a query."""
     tables = {
         "block_tables": np.zeros((sequences, 4), np.int32), "seqlens_k": np.full(sequences, 30, np.int32),
         "cu_seqlens_q": np.zeros(sequences + 1, np.int32),
@@ -185,7 +186,7 @@ def test_a_table_that_points_outside_reads_nothing_outside(decode: Bundle):
     ids=("some", "every"),
 )
 def test_parts_change_no_more_than_rounding(decode: Bundle, counts: Iterable[int]):
-    """And nothing from run to run; up to more parts than there are tiles, and more than are joined at once."""
+    """Nor do results change from run to run. There are more parts than tiles, and more than are joined at once."""
     case = paged([(1, 1300)], 64, (2, 1))
     for splits in counts:
         check_paged(decode, case, num_splits=splits)
@@ -205,7 +206,8 @@ def test_every_length_within_a_batch(decode: Bundle, block_size: int):
 
 
 def test_a_contiguous_cache_of_which_each_sequence_has_an_entry(decode: Bundle):
-    """Blocks as long as the cache, and tables of one: what others call an index into the cache's batch."""
+    """A block is as long as the cache, and each table has one entry: what others call an index into the cache's
+    batch."""
     case = paged([(1, 100), (1, 30), (2, 64)], 128)
     assert case.block_tables.shape == (3, 2)
     check_paged(decode, replace(case, block_tables=case.block_tables[:, :1].copy()), num_splits=2)

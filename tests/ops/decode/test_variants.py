@@ -30,7 +30,7 @@ CACHES = {"": (), **dict.fromkeys(("int8", "float8_e4m3fnuz", "float8_e5m2fnuz")
 
 
 def calls(op: Op) -> Iterator[CallSpec]:
-    """Combinations of dtypes, extents, optional tensors, parts and alignments that the contract allows."""
+    """Draw combinations of dtypes, extents, optional tensors, parts and alignments that the contract allows."""
     ranges = {dim: EXTENTS.get(dim, (2,)) for dim in Scope.of(op).dims}
     if "groups" in ranges:
         ranges["head_dim"] = (64, 256, 96, 80)
@@ -53,7 +53,7 @@ def calls(op: Op) -> Iterator[CallSpec]:
 
 
 def has_code_of_its_own(op: Op, call: CallSpec) -> bool:
-    """Test whether packed arguments at multiples of 16 bytes have variants that rely on that."""
+    """Tell whether packed arguments at multiples of 16 bytes have variants that rely on that."""
     head_dim, groups = call.dims.get("head_dim", call.dims.get("row_dim", 0)), call.dims.get("groups", 0)
     writes, e5m2 = op.name.startswith("append"), call.dtypes.get("C") == "float8_e5m2fnuz"
     if groups and not writes:
@@ -65,7 +65,7 @@ def has_code_of_its_own(op: Op, call: CallSpec) -> bool:
 
 
 def test_every_call_has_code_of_its_alignment(decode: Bundle):
-    """Aligned calls do not load single elements."""
+    """Code for aligned calls does not load single elements."""
     for op in decode.index.ops:
         planner, count = op_planner(decode.index, op.name), 0
         for call in calls(op):
@@ -79,7 +79,7 @@ def test_every_call_has_code_of_its_alignment(decode: Bundle):
 
 
 def test_large_caches_take_the_aligned_code(decode: Bundle):
-    """Caches of 40 GB: the code has 16-byte loads and 64-bit strides."""
+    """For caches of 40 GB the code has 16-byte loads and 64-bit strides."""
     dims = {"blocks": 600_000, "block_size": 64, "heads_kv": 8, "head_dim": 64, "tokens": 4, "heads": 16, "batch": 4,
             "blocks_per_sequence": 99}  # fmt: skip
     call = CallSpec(dims=dims, dtypes={"T": "float16", "C": "float16"}, scalars={"return_lse": "true"})
@@ -109,7 +109,7 @@ def latent_for_hopper() -> Index:
     ({"strides": {"cache": (64 * 576, -576, 1)}}, False), ({"strides": {"cache": (64 * 640, 640, 1)}}, True),
 ))  # fmt: skip
 def test_which_latent_vectors_have_the_kernel_for_hopper(changes: dict[str, Any], hopper: bool):
-    """Aligned ones of its dims, in blocks of whole tiles, with strides that tensor maps can have."""
+    """It serves aligned vectors of its dims, in blocks of whole tiles, with strides that tensor maps can have."""
     index = latent_for_hopper()
     dims = {"tokens": 2, "heads": 16, "row_dim": 576, "blocks": 9, "block_size": 64, "batch": 2,
             "blocks_per_sequence": 400}  # fmt: skip

@@ -1,4 +1,4 @@
-"""Matrix products are called with poison around all tensors, and held against the fp64 references."""
+"""Call matrix products with poison around all tensors, and compare them with the fp64 references."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ def matrix(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, co
 
 
 def on_device(gemm: Bundle, host: np.ndarray) -> DeviceArray:
-    """With poison around it, and stored as `host` is, by rows or by columns."""
+    """Put `host` on the device with poison around it, stored by rows or by columns as on the host."""
     if host.strides[-1] == host.dtype.itemsize or host.ndim < 2 or not host.size:
         return poisoned(gemm, host)
     return poisoned(gemm, np.swapaxes(host, -1, -2)).transpose(*range(host.ndim - 2), host.ndim - 1, host.ndim - 2)
@@ -40,10 +40,10 @@ def check(
     gemm: Bundle, op: str, dtype: np.dtype, how: Mapping[str, Any] | None = None, precision: str = "ieee",
     floor: float = 0, **given: Any,
 ) -> np.ndarray:  # fmt: skip
-    """The result `e`, of this dtype, of an op.
+    """Check the result `e`, of this dtype, of an op.
 
     how: options on which the reference does not depend. floor: errors that these, or the hardware, may add. given:
-    tensors and scalars; None is one that is not given.
+    tensors and scalars; None is not passed.
     """
     given = {name: value for name, value in given.items() if value is not None}
     placed = {name: on_device(gemm, x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
@@ -66,7 +66,7 @@ def check(
 
 
 def check_int8(result: np.ndarray, exact: np.ndarray) -> None:
-    """Rounded half to even, saturating; at what fp32 cannot tell from a tie, either way."""
+    """Check int8 results: rounded half to even and saturated; where fp32 cannot tell a tie, either way is right."""
     inside = np.clip(exact, -128, 127)
     near_tie = np.abs(np.abs(inside - np.floor(inside)) - 0.5) < 1e-4
     wrong = np.abs(result - np.rint(inside)) > near_tie

@@ -1,4 +1,4 @@
-"""The matrix product's code: on gfx942 the shipped configs compile to the instructions they should."""
+"""The code of matrix products: shipped configs for gfx942 compile to the expected instructions."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ LARGE: list[tuple[str, str, dict[str, Any]]] = [
 
 
 def chosen(op: str, kernel: str, config: str, point: dict[str, Any]) -> Any:
-    """The shipped gfx942 variant of a kernel with this config and these values of axes."""
+    """Return the shipped gfx942 variant of a kernel with this config and these values of axes."""
     found = variants("gfx942", "gemm", op, aligned=True, kernel=kernel, config=config, **point)
     assert len({variant.key for variant in found}) == 1, f"{len(found)} variants of {op}"
     return found[0]
@@ -61,7 +61,7 @@ def test_loops_load_wide_multiply_and_do_not_spill(op: str, config: str, point: 
 @pytest.mark.parametrize("kind", ("int8", "float8_e4m3fnuz"))
 @pytest.mark.parametrize("config", ("middle", "wide", "groups64", "groups32"))
 def test_codes_are_less_zeros_by_words(config: str, kind: str, dtype: str):
-    """Nothing is done for each byte by itself, but what float8 needs."""
+    """Nothing is done byte by byte, except what float8 needs."""
     compiled = compile_variant(chosen("linear_int4_a8", "packed_matmul", config, {"Q": kind, "E": dtype}))
     check_resources(compiled)
     body = min(loops(compiled, "v_mfma"), key=len)

@@ -32,7 +32,7 @@ FILTER = "op=matmul,T=float16,A_ROWS=true,EPILOGUE=none,SPLIT=false,STREAM=false
 
 @pytest.fixture(scope="module")
 def candidates(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
-    """The candidates of a space."""
+    """Return the candidates of a space."""
     return candidates_bundle(tmp_path_factory, "gemm", "matmul", SPACE, FILTER)
 
 

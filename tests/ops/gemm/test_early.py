@@ -1,4 +1,4 @@
-"""Products that begin before the launches ahead of them have ended."""
+"""Products that begin before earlier launches have ended."""
 
 from __future__ import annotations
 
@@ -23,12 +23,12 @@ SCALED = 128
 
 
 def compare(gemm: Bundle, m: int, dtype: np.dtype, layers: list[Layer], stream: Any) -> None:
-    """Rows of x [m, N]."""
+    """Compare rows of x [m, N]."""
     assert_links_wait(on_device(gemm, matrix(np.random.default_rng(m), (m, N), dtype)), layers, stream)
 
 
 def weights(seed: int) -> np.ndarray:
-    """[N, N], whose products are about as large as what is multiplied."""
+    """Draw weights [N, N] whose products are about as large as their inputs."""
     return np.random.default_rng(seed).standard_normal((N, N)) / N**0.5
 
 
@@ -56,7 +56,7 @@ def test_sixteen_bits(gemm: Bundle, m: int, b_is_ready: bool):
 
 @pytest.mark.parametrize("m", (40, 700))
 def test_adapters(gemm: Bundle, m: int):
-    """A map of what the first launch writes is made by the second one, in memory that all such launches use."""
+    """The second launch makes a map of what the first one writes, in memory that all such launches use."""
     stream = gemm.device.stream()
     down, up = (on_device(gemm, x[None].astype(BF16)) for x in (weights(9)[:16], weights(10)[:, :16]))
     call = partial(gemm.lora_linear, down=down, up=up, scale=0.5, stream=stream)
@@ -67,7 +67,7 @@ def test_adapters(gemm: Bundle, m: int):
 @pytest.mark.parametrize("how", ("fast", "promoted", "blocks"))
 @pytest.mark.parametrize("m", (16, 128, 700, 3000))
 def test_eight_bits(gemm: Bundle, m: int, how: str):
-    """Operands that an earlier launch has quantised."""
+    """An earlier launch quantises the operands."""
     stream, dtype = gemm.device.stream(), eight_bits(gemm, "e4m3")
     scale_b = on_device(gemm, np.full((N // SCALED,) * 2 if how == "blocks" else N, 0.25, FP32))
     op, more = ("block_scaled_matmul", {}) if how == "blocks" else ("scaled_matmul", {"use_fast_accum": how == "fast"})

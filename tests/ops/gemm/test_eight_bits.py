@@ -33,7 +33,7 @@ def test_integer_matmul(
     gemm: Bundle, dtype: np.dtype, splits: int, shape: tuple[int, int, int], a_columns: bool, b_columns: bool,
     addend: str | None,
 ):  # fmt: skip
-    """Sums that fp32 does not hold; with int32 some wrap."""
+    """Sums exceed what fp32 holds; with int32 some wrap."""
     (m, n, k), rng, scale = shape, np.random.default_rng(1), 1 if dtype == INT8 else 997
     a, b = matrix(rng, (m, k), dtype, a_columns) * scale, matrix(rng, (k, n), dtype, b_columns) * scale
     more = {}
@@ -90,7 +90,7 @@ def test_block_scaled_matmul(gemm: Bundle, shape: tuple[int, int, int], kind: st
     ("block_scaled_matmul", 2, "wide"), ("scaled_matmul", 3, "square"), ("scaled_matmul", 2, "huge"),
 ))  # fmt: skip
 def test_large_tiles(gemm: Bundle, op: str, cus: int, config: str, kind: str, monkeypatch: pytest.MonkeyPatch):
-    """Tiles of many rows and columns; of few, on a device with few compute units."""
+    """Tiles have many rows and columns, or few on a device with few compute units."""
     with_few_units(gemm, monkeypatch, cus)
     m, n, k = 130, 80, 208 + 16 * cus  # other shapes, as plans are cached
     rng, dtype = np.random.default_rng(5), eight_bits(gemm, kind)
@@ -145,7 +145,7 @@ def test_tiles_of_few_rows_and_matrices(gemm: Bundle, op: str, m: int, batch: tu
 
 
 def test_ties_round_to_even_and_what_is_large_saturates(gemm: Bundle):
-    """Results of n + 1/2 for all n, exactly; a bias that brings some over the ends."""
+    """Results are n + 1/2 for all n, exactly; a bias takes some over the ends."""
     a = np.arange(-128, 128, dtype=np.int8)[:, None]
     w, d = np.full((2, 1), 1, np.int8), np.array([[0, 127]], np.int8)
     result = gemm.int8_linear(a, w, d, alpha=1.5, beta=1.0)
@@ -204,7 +204,8 @@ def test_quantise(gemm: Bundle, shape: tuple[int, int], block: int | None, rows:
 
 @pytest.mark.parametrize("kind", ("e4m3", "int8"))
 def test_scales_and_numbers_are_quotients_rounded_once(gemm: Bundle, kind: str):
-    """To the nearest fp32, and from there half to even: 22.5 is 216 times the scale of 25 in e4m3fnuz, a tie."""
+    """The scale is the nearest fp32, and numbers are rounded half to even: 22.5 is 216 times the scale of 25 in
+    e4m3fnuz, a tie."""
     x = np.random.default_rng(12).standard_normal((200, 64)).astype(FP16)
     x[0] = 0
     x[0, :2] = 25, 22.5
@@ -232,7 +233,7 @@ def test_quantise_all(gemm: Bundle, shape: tuple[int, int], kind: str):
 @pytest.mark.parametrize("kind", ("e4m3", "int8"))
 @pytest.mark.parametrize("shape", ((5, 33), (1, 600), (70, 64)), ids=str)
 def test_quantise_static(gemm: Bundle, shape: tuple[int, int], kind: str):
-    """Values too large for the scale saturate; scales of calibration are smaller than some calls need."""
+    """Values too large for the scale saturate: a calibrated scale may be too small for a call."""
     x, dtype = matrix(np.random.default_rng(11), shape, FP16), eight_bits(gemm, kind)
     x[0, :3] = 60000, -60000, 0
     scale = np.array([2.5 / largest(dtype)], np.float32)

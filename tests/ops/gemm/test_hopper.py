@@ -1,4 +1,4 @@
-"""Products by specialised warps, which only Hopper has: their launches anywhere, their results on a GPU."""
+"""Warp-specialised products for Hopper: launches on any device, results on a GPU."""
 
 from __future__ import annotations
 
@@ -22,14 +22,14 @@ HOW = {"schedule": "warp_specialised"}
 
 
 def takes(gemm: Bundle, *operands: Any, op: str = "matmul", **more: Any) -> bool:
-    """Test whether a call gets these products: `explain` tells which launches are left out."""
+    """Tell whether a call gets these products: `explain` tells which launches are left out."""
     launches = [line for line in gemm.explain(op, *operands, **more).splitlines() if line.startswith("launch ")]
     return any("hopper" in line and "is left out" not in line for line in launches)
 
 
 @pytest.fixture(scope="session")
 def hopper_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Some of the variants of these products. Read only."""
+    """Build some of the variants of these products. Read only."""
     filters = "op=matmul,HOPPER=true,T=float16,EPILOGUE=none"
     return build_once(tmp_path_factory, "manifests/gemm.yaml", filters, "sm_90") / "gemm-sm_90"
 
@@ -37,7 +37,7 @@ def hopper_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.slow
 @in_cuda_double
 def test_launches(hopper_bundle: Path):
-    """Warps, shared memory, the grid, and each kernarg where hardware wants it; of both kinds of tiles."""
+    """Check warps, shared memory, the grid, and each kernarg's place, for both kinds of tiles."""
     assert verify_bundle(hopper_bundle) == []
     gemm, double = open_bundle(hopper_bundle, "cuda"), CudaDouble()
     for (m, n, k), threads, grid, boxes in (
@@ -67,7 +67,7 @@ def test_launches(hopper_bundle: Path):
 @pytest.mark.slow
 @in_cuda_double
 def test_which_calls_are_served(hopper_bundle: Path):
-    """Plain calls with operands by rows of k, and addresses and strides of 16 bytes."""
+    """They are plain calls with operands by rows of k, and addresses and strides of 16 bytes."""
     gemm = open_bundle(hopper_bundle, "cuda")  # which has no other kernels
     a, w = gemm.device.empty((64, 128), "float16"), gemm.device.empty((256, 128), "float16")
     for left, right in ((a, w.T), (a[::2], w[:240].T), (a[:, 8:80], w[:232, :72].T)):
@@ -94,7 +94,8 @@ SHAPES = ((1, 16, 16), (7, 240, 4096), (16, 4112, 1008), (30, 4240, 1008), (64, 
 @pytest.mark.parametrize("shape", (*SHAPES, (300, 520, 200), (129, 264, 1000)), ids=str)
 @pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
 def test_ragged_shapes(gemm: Bundle, dtype: np.dtype, shape: tuple[int, int, int]):
-    """Below a tile, above one, and several tiles a program; the same bits each time. float32 is multiplied as tf32."""
+    """Extents are below a tile, above one, and several tiles a program; repeated calls give the same bits. float32 is
+    multiplied as tf32."""
     (m, n, k), rng, precision = shape, np.random.default_rng(5), "tf32" if dtype == FP32 else "ieee"
     a, b = matrix(rng, (m, k), dtype), matrix(rng, (k, n), dtype, True)
     result = check(gemm, "matmul", dtype, HOW, precision, a=a, b=b, alpha=-0.75)
@@ -108,7 +109,7 @@ def test_ragged_shapes(gemm: Bundle, dtype: np.dtype, shape: tuple[int, int, int
 @pytest.mark.parametrize("shape", ((16, 272, 80), (100, 528, 208), (120, 4240, 80), (300, 2192, 1040)), ids=str)
 @pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
 def test_epilogues(gemm: Bundle, dtype: np.dtype, shape: tuple[int, int, int]):
-    """A bias, addends of every form, in place too, and activations."""
+    """Epilogues are a bias, addends of every form, in place too, and activations."""
     (m, n, k), rng, precision = shape, np.random.default_rng(6), "tf32" if dtype == FP32 else "ieee"
     a, b, bias = matrix(rng, (m, k), dtype), matrix(rng, (k, n), dtype, True), matrix(rng, (n,), dtype)
     check(gemm, "matmul", dtype, HOW, precision, a=a, b=b, bias=bias, alpha=0.5)
@@ -127,7 +128,7 @@ def test_epilogues(gemm: Bundle, dtype: np.dtype, shape: tuple[int, int, int]):
 @on_gpu
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
 def test_integers(gemm: Bundle, shape: tuple[int, int, int]):
-    """Exact, with factors and an addend too."""
+    """Results are exact, with factors and an addend too."""
     (m, n, k), rng = shape, np.random.default_rng(7)
     a, b, d = matrix(rng, (m, k), INT8), matrix(rng, (k, n), INT8, True), rng.integers(-9, 9, (m, 1)).astype(np.int32)
     check(gemm, "integer_matmul", INT32, a=a, b=b)
@@ -141,7 +142,7 @@ def test_integers(gemm: Bundle, shape: tuple[int, int, int]):
                                    (1000, 1040, 1040)), ids=str)  # fmt: skip
 @pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
 def test_adapters(gemm: Bundle, dtype: np.dtype, shape: tuple[int, int, int], rank: int):
-    """k in several parts and in one, with ranks below a block of k and above one."""
+    """k is in several parts or in one, with ranks below and above a block of k."""
     (m, n, k), rng = shape, np.random.default_rng(rank)
     x, w, down = (matrix(rng, extents, dtype) for extents in ((m, k), (n, k), (2, rank, k)))
     up = matrix(rng, (2, n, rank), dtype)

@@ -1,4 +1,4 @@
-"""Products of 8 bits by the kernels for Hopper: which calls get them anywhere, their results on a GPU."""
+"""8-bit products for Hopper: the calls that use them on any device, results on a GPU."""
 
 from __future__ import annotations
 
@@ -31,13 +31,13 @@ SHAPES = (
 
 @pytest.fixture(scope="session")
 def hopper_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The variants for float8_e4m3fn and bfloat16, and the general ones. Read only."""
+    """Build the variants for float8_e4m3fn and bfloat16, and the general ones. Read only."""
     filters = "op=scaled_matmul|block_scaled_matmul,T=float8_e4m3fn,E=bfloat16"
     return build_once(tmp_path_factory, "manifests/gemm.yaml", filters, "sm_90") / "gemm-sm_90"
 
 
 def operands(gemm: Bundle, m: int, n: int, k: int, b_columns: bool = True, gap: int = 0) -> dict[str, DeviceArray]:
-    """Arguments of `scaled_matmul`. gap: elements between rows of a."""
+    """Make the arguments of `scaled_matmul`. gap: elements between rows of a."""
     empty = gemm.device.empty
     return {
         "a": empty((m, k + gap), "float8_e4m3fn")[:, :k],
@@ -49,7 +49,8 @@ def operands(gemm: Bundle, m: int, n: int, k: int, b_columns: bool = True, gap: 
 @pytest.mark.slow
 @in_cuda_double
 def test_which_launch_a_call_gets(hopper_bundle: Path):
-    """Rows of tiles and their warps; and what no tensor map holds, or is not compiled, goes to the general kernel."""
+    """The test checks rows of tiles and their warps. What no tensor map holds, or is not compiled, goes to the general
+    kernel."""
     gemm, double = open_bundle(hopper_bundle, "cuda"), CudaDouble()
 
     def launched(given: dict[str, DeviceArray], **more: Any) -> tuple[str, tuple[int, int, int], int]:
@@ -77,7 +78,7 @@ def test_which_launch_a_call_gets(hopper_bundle: Path):
 
 
 def takes(gemm: Bundle, op: str, given: dict[str, Any], **more: Any) -> bool:
-    """Test whether a call gets this kernel: `explain` tells which launches are left out."""
+    """Tell whether a call gets this kernel: `explain` tells which launches are left out."""
     return gemm.explain(op, **given, **more).count(f"{KERNELS[op]} is left out") == 0
 
 
@@ -101,9 +102,9 @@ def placed(gemm: Bundle, given: dict[str, np.ndarray], dtype: np.dtype) -> dict[
 
 
 def lost(op: str, given: dict[str, Any], use_fast_accum: bool = False) -> float:
-    """What matrix units that keep 13 bits behind the largest number's first lose of random sums.
+    """Return what matrix units lose of random sums if they keep 13 bits behind the first of the largest number.
 
-    Errors of the products of 32 of k, and of blocks of 128, have signs at random.
+    Errors of the products of 32 of k, and of blocks of 128, have random signs.
     """
     if given["a"].dtype.kind == "i":
         return 0
@@ -120,7 +121,7 @@ def lost(op: str, given: dict[str, Any], use_fast_accum: bool = False) -> float:
 def test_scaled(
     gemm: Bundle, shape: tuple[int, int, int], kind: str, dtype: np.dtype, fast: bool, per_row: bool, biased: bool
 ):  # fmt: skip
-    """Within what sums allow; the same bits each time."""
+    """Results are within what sums allow, with the same bits each time."""
     given, how = scaled_operands(gemm, shape, kind, per_row), {"use_fast_accum": fast}
     floor = lost("scaled_matmul", given, fast)
     bias = {"bias": matrix(np.random.default_rng(1), (shape[1],), dtype)} if biased else {}
@@ -156,7 +157,7 @@ def test_sums_of_one_sign(gemm: Bundle, fast: bool, k: int):
 def test_block_scaled(
     gemm: Bundle, shape: tuple[int, int, int], rows_per_scale: int, kind: str, dtype: np.dtype, outer: bool
 ):  # fmt: skip
-    """outer: whether scales of rows next to each other lie next to each other."""
+    """Check block scales. outer: whether scales of neighbouring rows are neighbours in memory."""
     (m, n, k), rng, op = shape, np.random.default_rng(4), "block_scaled_matmul"
     blocks, groups = -(-k // SCALED), -(-m // rows_per_scale)
     scale_a = rng.uniform(1e-3, 1e-2, (groups, blocks)).astype(FP32)

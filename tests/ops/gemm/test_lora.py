@@ -1,4 +1,4 @@
-"""Low-rank adapters, one for all rows or one for each: in a layer, and added to what another op has made."""
+"""Low-rank adapters, one for all rows or one for each row: in a layer, and added to another op's result."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ SHAPES = ((37, 19, 33, 5), (1, 64, 64, 8), (130, 144, 48, 40), (16, 48, 80, 16))
 @pytest.mark.parametrize("adapters", (5, 1, None))
 @pytest.mark.parametrize("m, n, k, rank", SHAPES, ids=str)
 def test_layer(gemm: Bundle, m: int, n: int, k: int, rank: int, adapters: int | None):
-    """A single adapter for all rows, or some for each, or none; with scales of the adapters, or one of all."""
+    """Rows share one adapter, have their own, or none; each adapter has a scale, or all have one."""
     rng = np.random.default_rng(m)
     x, w = matrix(rng, (m, k), FP16), matrix(rng, (n, k), FP16)
     down, up = matrix(rng, (adapters or 1, rank, k), FP16), matrix(rng, (adapters or 1, n, rank), FP16)
@@ -35,7 +35,8 @@ def test_layer(gemm: Bundle, m: int, n: int, k: int, rank: int, adapters: int | 
 def given(
     m: int, n: int, k: int, rank: int, adapters: int = 5, dtype: np.dtype = FP16, prompts: bool = False
 ) -> dict[str, Any]:
-    """A call with an adapter for each row, or, of prompts, for a run of rows. Ranks differ; behind them is NaN."""
+    """Make a call with an adapter for each row, or, for prompts, for a run of rows. Ranks differ; NaN lies behind
+    them."""
     rng = np.random.default_rng(m + rank)
     index = rng.integers(-1, adapters + 1, m)
     ranks = rng.integers(0, rank + 1, adapters).astype(np.int32)
@@ -51,7 +52,7 @@ def given(
 
 
 def check_added(gemm: Bundle, call: dict[str, Any]) -> np.ndarray:
-    """With poison around each tensor; rows without an adapter keep their bits."""
+    """Check with poison around each tensor that rows without an adapter keep their bits."""
     m, n = call["e"].shape
     before = np.full((m + 4, n + 16), np.nan, call["e"].dtype)
     before[2:-2, :n] = call["e"]
@@ -75,14 +76,14 @@ def check_added(gemm: Bundle, call: dict[str, Any]) -> np.ndarray:
 @pytest.mark.parametrize("adapters", (5, 1, 33))
 @pytest.mark.parametrize("m, n, k, rank", ((4, 80, 2080, 16), *SHAPES, (200, 96, 32, 64), (4, 80, 2080, 24)), ids=str)
 def test_added(gemm: Bundle, m: int, n: int, k: int, rank: int, adapters: int, dtype: np.dtype, prompts: bool):
-    """To rows of prompts, behind each other, and to those of a decoding batch, in any order; with parts of k."""
+    """Rows are those of prompts in sequence, or of a decoding batch in any order; k has parts."""
     check_added(gemm, given(m, n, k, rank, adapters, dtype, prompts))
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("left_out", (("ranks",), ("ranks", "adapter_scales"), ("adapter_of",)), ids="-".join)
 def test_what_may_be_left_out(gemm: Bundle, left_out: tuple[str, ...]):
-    """Without adapter indices all rows have the first; without ranks padding is zeros."""
+    """Without adapter indices all rows have the first; without ranks, padding is zeros."""
     call = given(20, 48, 64, 8)
     call = {name: np.nan_to_num(x) if name in ("down", "up") else x for name, x in call.items() if name not in left_out}
     check_added(gemm, call)

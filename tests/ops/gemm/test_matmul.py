@@ -1,4 +1,4 @@
-"""Matrix products of floats: one, in batches, and however the work is dealt to programs."""
+"""Matrix products of floats: single, batched, and with every schedule."""
 
 from __future__ import annotations
 
@@ -58,7 +58,7 @@ def test_epilogue(gemm: Bundle, addend: str, activation: str, shape: tuple[int, 
 
 
 def test_activations_of_what_is_not_finite(gemm: Bundle):
-    """-inf, inf and NaN of the product, and values at which exponentials overflow."""
+    """Products are -inf, inf and NaN, and values at which exponentials overflow."""
     b = np.array([[-np.inf, np.inf, np.nan, -3e4, 3e4, -100, 100, 0]], FP16)
     for activation in ACTIVATIONS:
         out = gemm.matmul(np.ones((1, 1), FP16), b, activation=activation)[0].astype(np.float64)
@@ -73,7 +73,7 @@ def test_activations_of_what_is_not_finite(gemm: Bundle):
 @pytest.mark.parametrize("added", (True, False))
 @pytest.mark.parametrize("shape, splits", (((17, 128, 256), 1), ((17, 128, 256), 3), ((1, 64, 96), 1)), ids=str)
 def test_tf32(gemm: Bundle, shape: tuple[int, int, int], splits: int, added: bool):
-    """Within what operands of 10 bits allow, and not as good as fp32: the mode is there."""
+    """Errors are within what operands of 10 bits allow, but larger than fp32's: the mode is in use."""
     (m, n, k), rng = shape, np.random.default_rng(9)
     a, b = matrix(rng, (m, k), FP32), matrix(rng, (k, n), FP32, True)
     given = {"a": a, "b": b} | ({"bias": matrix(rng, (n,), FP32), "d": matrix(rng, (1, n), FP32)} if added else {})
@@ -92,7 +92,7 @@ def test_no_products(gemm: Bundle, splits: int):
 
 
 def test_strides(gemm: Bundle):
-    """Every other row, and rows from the last to the first."""
+    """Rows are every other one, or run from the last to the first."""
     rng = np.random.default_rng(4)
     a, b = matrix(rng, (40, 24), FP16), matrix(rng, (24, 40), FP16)
     wide = gemm.device.array(a)
@@ -123,7 +123,7 @@ def test_batched_matmul(
 @pytest.mark.parametrize("schedule", ("multiply_reduce", "persistent", "stream_k", "tiles", "splits"))
 @pytest.mark.parametrize("shape", ((8, 64, 96), (5, 33, 40)), ids=str)
 def test_what_each_schedule_adds(gemm: Bundle, shape: tuple[int, int, int], schedule: str, biased: bool, added: bool):
-    """A bias, an addend, both or neither, where the code asks at run time and where it does not; each time the same."""
+    """They add a bias, an addend, both or neither, whether the code asks at run time or not; results repeat."""
     (m, n, k), rng = shape, np.random.default_rng(11)
     a, b = matrix(rng, (m, k), FP16), matrix(rng, (k, n), FP16, True)
     bias, d = matrix(rng, (n,), FP16) if biased else None, matrix(rng, (m, n), FP16) if added else None
@@ -136,7 +136,7 @@ def test_what_each_schedule_adds(gemm: Bundle, shape: tuple[int, int, int], sche
 @pytest.mark.parametrize("cus", (7, 1, 40, 3))
 @pytest.mark.parametrize("schedule", ("stream_k", "persistent"))
 def test_few_compute_units(gemm: Bundle, schedule: str, cus: int, monkeypatch: pytest.MonkeyPatch):
-    """Programs with several tiles, or with a part of a tile, whole tiles, and a part of another."""
+    """Programs have several tiles, or a part of a tile, whole tiles, and a part of another."""
     few = msgspec.structs.replace(gemm.device.properties, num_cus=cus)
     monkeypatch.setattr(type(gemm.device), "properties", property(lambda device: few))
     (m, n, k), rng = (256, 128, 192 + 16 * cus), np.random.default_rng(8)  # another shape, as plans are cached

@@ -40,7 +40,7 @@ def test_4_bits(gemm: Bundle, pack: Callable[..., Packed], n: int, k: int, size:
 @pytest.mark.parametrize("m", (1, 20))
 @pytest.mark.parametrize("codes", ("zeros", "offset", "codebook"))
 def test_act_order(gemm: Bundle, codes: str, m: int, biased: bool):
-    """With zeros, as GPTQ has it, with a codebook, or with neither."""
+    """Weights have zeros, as in GPTQ, a codebook, or neither."""
     rng = np.random.default_rng(m)
     w = pack_int4(rng.integers(0, 16, (48, 128)).astype(np.uint8))
     zeros = rng.integers(0, 17, (4, 48)).astype(np.uint8) if codes == "zeros" else None
@@ -78,7 +78,7 @@ def test_act_order_of_int8(gemm: Bundle, m: int, zeros: bool):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("bits", (4, 8))
 def test_large_tiles(gemm: Bundle, bits: int, monkeypatch: pytest.MonkeyPatch):
-    """Tiles of many rows and columns; of few, on a device with few compute units."""
+    """Tiles have many rows and columns, or few on a device with few compute units."""
     with_few_units(gemm, monkeypatch)
     rng = np.random.default_rng(3)
     weights = (to_int4 if bits == 4 else to_int8)(rng.standard_normal((144, 224)), 32)

@@ -44,7 +44,7 @@ def arguments(
                                                 ("e4m3", True, BF16)), ids=str)  # fmt: skip
 @pytest.mark.parametrize("n, k, size", SHAPES, ids=str)
 def test_groups(gemm: Bundle, n: int, k: int, size: int, kind: str, zeros: bool, dtype: np.dtype, m: int, splits: int):
-    """Groups of all sizes, and parts of k that end within groups and between them."""
+    """Groups have all sizes; parts of k end within groups and between them."""
     check(gemm, OP, dtype, {"splits": splits}, **arguments(gemm, m, n, k, size, kind, dtype, zeros))
 
 
@@ -73,7 +73,7 @@ def test_one_factor_of_all_rows(gemm: Bundle):
 
 
 def test_every_code_less_every_zero(gemm: Bundle):
-    """Codes at every place of a word, with a row that has the place alone, and the largest values."""
+    """Codes stand at every place of a word, with a row that has the place alone, and with the largest values."""
     k = 32
     codes, zeros = (part.ravel() for part in np.meshgrid(np.arange(16), np.arange(17)))
     w = np.tile(codes[:, None], k)

@@ -1,4 +1,4 @@
-"""Linear layers with prepacked weights of 4 and 8 bits, which only Hopper has: refusals anywhere, results on a GPU."""
+"""Linear layers with prepacked weights of 4 and 8 bits, for Hopper: refusals on any device, results on a GPU."""
 
 from __future__ import annotations
 
@@ -25,12 +25,12 @@ OPS = "linear_int4_prepacked|linear_int8_prepacked"
 
 
 def to_symmetric(weight: np.ndarray, size: int, dtype: np.dtype) -> Packed:
-    """Codes of all values, and no zeros."""
+    """Return codes of all values, without zeros."""
     return replace(to_int4(weight, size, dtype), zeros=None)
 
 
 def to_int8_zeros(weight: np.ndarray, size: int, dtype: np.dtype) -> Packed:
-    """Zeros from the least to the greatest, so that codes less these are of 9 bits."""
+    """Return zeros from the least to the greatest, so that codes less zeros have 9 bits."""
     packed = to_int8(weight, size, dtype)
     zeros = np.random.default_rng(size).integers(-128, 128, packed.scales.shape).astype(np.int8)
     return replace(packed, zeros=zeros)
@@ -48,7 +48,7 @@ def weights_of(pack: Callable[..., Packed], n: int, k: int, size: int, dtype: np
 
 
 def within(gemm: Bundle, host: np.ndarray) -> DeviceArray:
-    """On the device, with poison before and behind it: prepacked weights have no gaps."""
+    """Put an array on the device with poison before and behind it: prepacked weights have no gaps."""
     whole = np.full((len(host) + 2, *host.shape[1:]), np.nan if host.dtype.kind in "fV" else 127, host.dtype)
     whole[1:-1] = host
     return gemm.device.array(whole)[1:-1]
@@ -87,7 +87,7 @@ def test_the_reference_is_that_of_weights_that_are_not_prepacked(pack: Callable[
 def test_ragged_shapes(
     gemm: Bundle, m: int, n: int, k: int, size: int, pack: Callable[..., Packed], dtype: np.dtype
 ):  # fmt: skip
-    """Steps of k that are not whole, fewer rows than a block, one group and many; the same bits each time."""
+    """Steps of k are not whole, rows are fewer than a block, groups are one and many; the same bits come each time."""
     rng, weights = np.random.default_rng(m), weights_of(pack, n, k, size, dtype)
     x, bias = matrix(rng, (m, k), dtype), matrix(rng, (n,), dtype) if m % 2 else None
     first, second = (check_prepacked(gemm, x, weights, bias) for _ in range(2))
@@ -98,7 +98,7 @@ def test_ragged_shapes(
 @pytest.mark.parametrize("pack", (to_int4, to_int8_zeros))
 @pytest.mark.parametrize("m", (3, 70))
 def test_unaligned_rows(gemm: Bundle, m: int, pack: Callable[..., Packed]):
-    """Rows of x and of the result at odd places within larger arrays, and what lies beside the result."""
+    """Rows of x and of the result lie at odd places of larger arrays, whose other elements stay as they were."""
     n, k = 192, 256
     rng, weights = np.random.default_rng(m), weights_of(pack, n, k, 64)
     x, whole = gemm.device.empty((m, k + 3), FP16)[:, 1 : k + 1], gemm.device.array(np.full((m + 2, n + 5), 7, FP16))
@@ -115,7 +115,7 @@ def test_unaligned_rows(gemm: Bundle, m: int, pack: Callable[..., Packed]):
 
 @pytest.fixture(scope="session")
 def hopper_bundle(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The ops with zeros. Read only."""
+    """Build the ops with zeros. Read only."""
     filters = f"op={OPS},T=float16,CODES=zeros"
     return build_once(tmp_path_factory, "manifests/gemm.yaml", filters, "sm_90") / "gemm-sm_90"
 

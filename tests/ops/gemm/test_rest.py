@@ -1,4 +1,4 @@
-"""Products whose last tiles would not fill the device: a second launch takes them, in smaller ones."""
+"""Products whose last tiles would not fill the device: a second launch computes them in smaller tiles."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ SHAPES = (((520, 272, 1024), 4, "halves"), ((137, 2320, 1040), 9, "quarters"))
 
 @pytest.fixture
 def units(gemm: Bundle, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None]:
-    """Gives the device so many compute units."""
+    """Pretend that the device has so many compute units."""
     if gemm.index.target.arch != "gfx942":
         pytest.skip("only gfx942 has large tiles that are cut")
     return lambda count: with_few_units(gemm, monkeypatch, count)
@@ -36,7 +36,7 @@ def units(gemm: Bundle, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None
 def test_the_rest_is_cut(
     gemm: Bundle, shape: tuple[int, int, int], cus: int, config: str, kind: str, units: Callable[[int], None]
 ):
-    """Ragged rows and columns, in poison: each element is written, and by the same bits each time."""
+    """Rows and columns are ragged and in poison: each element is written, with the same bits each time."""
     units(cus)
     (m, n, k), rng = shape, np.random.default_rng(cus)
     if kind in ("float16", "bfloat16"):
@@ -94,11 +94,12 @@ EIGHT: dict[str, Any] = {"op": "scaled_matmul", "dtypes": {"T": "int8", "E": "bf
     (EIGHT | {"dtypes": {"T": "int8", "E": "float32"}}, (8192, 8192, 8192), [4096]),
 ), ids=str)  # fmt: skip
 def test_which_are_cut(plans, call: dict[str, Any], shape: tuple[int, int, int], grids: list[int]):
-    """Whole rounds of 304 compute units, and the rest in one round of smaller tiles; else one launch."""
+    """Whole rounds of 304 compute units are one launch, and the rest is one round of smaller tiles; otherwise all is
+    one launch."""
     assert [launch.grid[0] for launch in plans(*shape, **call).launches] == grids
 
 
 def test_what_is_not_cut(plans):
-    """Code that serves any epilogue, and schedules that have a kernel of their own."""
+    """Such are code that serves any epilogue, and schedules that have a kernel of their own."""
     for scalars in ({"activation": "relu"}, {"schedule": "persistent"}, {"schedule": "stream_k"}, {"splits": "2"}):
         assert plans(8192, 8192, 8192, **scalars).names["CUT"] is False

@@ -1,4 +1,4 @@
-"""Copying, reading and writing memory, in arrays that begin and end anywhere."""
+"""Copying, reading and writing memory, in arrays with any alignment and size."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ NUMBERS = np.random.default_rng(0).integers(-(2**31), 2**31, LENGTHS[-1], dtype=
 
 
 def within(bundle: Bundle, host: np.ndarray, offset: int) -> tuple[DeviceArray, DeviceArray]:
-    """(an array of -1, a view in it that begins `offset` elements in and holds `host`)."""
+    """Return (an array of -1, a view in it that begins `offset` elements in and holds `host`)."""
     whole = np.full(len(host) + offset + 50, -1, np.int32)
     whole[offset : offset + len(host)] = host
     array = bundle.device.array(whole)
@@ -52,7 +52,7 @@ def test_reads_see_each_element_once(memory: Bundle, n: int, programs: int, offs
 @pytest.mark.slow
 @pytest.mark.on("gpu")
 def test_beyond_4_gib(memory: Bundle):
-    """Offsets past 2**32 bytes, and a ragged end."""
+    """Offsets pass 2**32 bytes, and the end is ragged."""
     device, n = memory.device, (1 << 30) + 5001
     x, out = device.empty((n,), np.int32), device.empty((n,), np.int32)
     memory.write(x, value=7)

@@ -1,4 +1,4 @@
-"""Memory traffic, which only the emulator tells."""
+"""Memory traffic, counted by the emulator."""
 
 from __future__ import annotations
 

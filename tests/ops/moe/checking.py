@@ -1,4 +1,4 @@
-"""Mixtures of experts are called with poison around all tensors, and held against the fp64 references."""
+"""Call mixtures of experts with poison around all tensors, and compare them with the fp64 references."""
 
 from __future__ import annotations
 
@@ -18,7 +18,8 @@ FLOOR = 1e-6
 
 
 def check_route(moe: Bundle, logits: np.ndarray, topk: int, bias: np.ndarray | None = None, **how: Any) -> np.ndarray:
-    """The chosen experts. Each is as good as the exact choice, within what fp32 can tell; and its weight is right."""
+    """Check the chosen experts: each is as good as the exact choice, as far as fp32 can tell, and its weight is
+    right."""
     tokens, experts = logits.shape
     given = {"logits": poisoned(moe, logits)} | ({} if bias is None else {"bias": poisoned(moe, bias)})
     chosen = moe.device.empty((tokens, topk), INT32)
@@ -53,7 +54,7 @@ PACKED = ("weights", "chosen", "scale_gate_up", "scale_down", "scales_gate_up", 
 def check_moe(
     moe: Bundle, activation: str = "silu", op: str = "moe", how: dict[str, int] | None = None, **arrays: np.ndarray
 ) -> np.ndarray:
-    """The result of `moe`, or of its like with weights of fewer bits, on these tensors. how: more scalars."""
+    """Check the result of `moe`, or of its like with weights of fewer bits, on these tensors. how: more scalars."""
     x = arrays["x"]
     place = dict.fromkeys(PACKED, moe.device.array)
     placed = {name: place.get(name, partial(poisoned, moe))(host) for name, host in arrays.items()}
@@ -69,7 +70,7 @@ def check_moe(
 def made(
     rng: np.random.Generator, tokens: int, experts: int, topk: int, hidden: int, intermediate: int, dtype: np.dtype
 ) -> dict[str, np.ndarray]:
-    """Tensors of `moe`, whose results are of about 1; no token has an expert twice."""
+    """Make tensors of `moe` whose results are about 1; no token has an expert twice."""
     chosen = np.argsort(rng.random((tokens, experts)), 1)[:, :topk].astype(np.int32)
     return {
         "x": rng.standard_normal((tokens, hidden)).astype(dtype),
@@ -84,7 +85,7 @@ def made_scaled(
     rng: np.random.Generator, eight_bits: np.dtype, dims: tuple[int, int, int, int, int], dtype: np.dtype,
     block: tuple[int, int] | None = None,
 ) -> dict[str, np.ndarray]:  # fmt: skip
-    """Those of `moe_scaled`, or of `moe_block_scaled` with its `block`; scales differ by factors up to 4.
+    """Make the tensors of `moe_scaled`, or of `moe_block_scaled` with its `block`; scales differ by factors up to 4.
 
     dims: what `made` takes.
     """

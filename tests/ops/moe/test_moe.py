@@ -1,4 +1,4 @@
-"""Feed-forward networks of experts: blocks of assignments of every size, and experts that nobody or everybody has."""
+"""Mixtures of experts: blocks of assignments of every size, and experts chosen by no token or by all."""
 
 from __future__ import annotations
 
@@ -31,7 +31,7 @@ def test_the_shared_part_is_added(moe: Bundle, hidden: int):
 
 
 def test_a_token_whose_experts_are_alone(moe: Bundle):
-    """With more slots and columns than are multiplied at a time, the shared part, and experts of other devices."""
+    """There are more slots and columns than are multiplied at a time, a shared part, and experts of other devices."""
     rng = np.random.default_rng(9)
     given = made(rng, 1, 36, 9, 264, 272, BF16)
     given["chosen"][0, 3:8] = -1
@@ -39,7 +39,7 @@ def test_a_token_whose_experts_are_alone(moe: Bundle):
 
 
 def test_all_tokens_on_one_expert_and_tokens_on_none(moe: Bundle):
-    """Experts of other devices (-1) are left out; a token with none at all is 0."""
+    """Experts of other devices (-1) are left out; a token without any is 0."""
     given = made(np.random.default_rng(3), 40, 6, 3, 32, 16, BF16)
     given["chosen"] = np.full((40, 3), -1, INT32)
     given["chosen"][:, 1] = 4
@@ -48,8 +48,8 @@ def test_all_tokens_on_one_expert_and_tokens_on_none(moe: Bundle):
 
 
 def test_assignments_are_ordered_in_several_runs(moe: Bundle):
-    """More assignments than a run has, the last run not full; indices on the device that are no experts are
-    harmless."""
+    """There are more assignments than a run has, the last run is not full, and wrong indices on the device do no
+    harm."""
     given = made(np.random.default_rng(8), 130, 13, 8, 32, 16, BF16)
     given["chosen"] = np.where(given["chosen"] == 3, INT32.type(-1), given["chosen"])
     expected = check_moe(moe, **given)
@@ -66,7 +66,7 @@ def test_an_expert_twice(moe: Bundle):
 @pytest.mark.parametrize("number", (-(2**31), 8, 2**31 - 1))
 @pytest.mark.parametrize("tokens", (1, 5), ids=("alone", "in_order"))
 def test_numbers_on_the_device_that_are_no_experts_are_left_out(moe: Bundle, tokens: int, number: int):
-    """Device arrays are not looked at before the call: a wrong index must be harmless."""
+    """Device arrays are not read before the call, so a wrong index must be harmless."""
     given = made(np.random.default_rng(5), tokens, 8, 2, 32, 16, BF16)
     chosen, removed = given["chosen"], given["chosen"][0, 1]
     expected = moe.moe(**given | {"chosen": np.where(chosen == removed, -1, chosen).astype(INT32)})

@@ -40,7 +40,7 @@ def test_masked(candidates: Bundle, candidate: int, hidden: int):
 
 @pytest.mark.parametrize("candidate", (3, 4))
 def test_halved(candidates: Bundle, candidate: int):
-    """Blocks of 64, of which some have half as many assignments or fewer, and one has one more."""
+    """Some blocks of 64 have half as many assignments or fewer, and one has one more."""
     given = made(np.random.default_rng(candidate), 60, 5, 3, 32, 16, BF16)
     given["chosen"] = np.repeat(np.arange(5), (32, 33, 96, 1, 18)).astype(INT32).reshape(60, 3)
     check_moe(candidates, **given, how={SCALAR: candidate})

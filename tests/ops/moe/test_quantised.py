@@ -1,4 +1,4 @@
-"""Experts with weights of 8 and 4 bits: scales, zeros, groups, and what is quantised in between."""
+"""Experts with weights of 8 and 4 bits: scales, zeros, groups, and quantised intermediate results."""
 
 from __future__ import annotations
 
@@ -38,7 +38,7 @@ def test_scales_of_blocks(moe: Bundle, dtype: np.dtype, shape: tuple[int, ...]):
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("op, block", (("moe_block_scaled", (128, 128)), ("moe_scaled", None)))
 def test_rounds_where_other_libraries_do(moe: Bundle, op: str, block: tuple[int, int] | None, seed: int):
-    """vLLM allows a mean difference of 0.035 of the mean magnitude; one rounding that is left out costs up to 0.02."""
+    """vLLM allows a mean difference of 0.035 of the mean magnitude; one missing rounding costs up to 0.02."""
     given = made_scaled(np.random.default_rng(seed), eight_bits(moe, "e4m3"), (7, 8, 2, 256, 256), BF16, block)
     wanted = getattr(quantised_reference, f"{op}_same_dtype")(**given).astype(np.float32)
     difference = np.abs(getattr(moe, op)(**given).astype(np.float32) - wanted)

@@ -1,4 +1,4 @@
-"""Row-wise ops are called with poison around all tensors, and held against the fp64 references."""
+"""Call row-wise ops with poison around all tensors, and compare them with the fp64 references."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ def normal(rng: np.random.Generator, shape: tuple[int, ...], dtype: np.dtype, sc
 
 
 def given(rng: np.random.Generator, op: str, vectors: str, shape: tuple[int, ...], dtype: np.dtype) -> dict[str, Any]:
-    """x, the named vectors of its columns, and eps, as the op takes them."""
+    """Return x, the named vectors of its columns, and eps, as the op takes them."""
     found = {"x": normal(rng, shape, dtype, 3)} | {name: normal(rng, shape[1:], dtype) for name in vectors.split()}
     return found | ({"eps": EPS[op]} if op in EPS else {})
 
@@ -34,9 +34,10 @@ def check(
     rows: Bundle, op: str, floor: float = 2e-6, shape: tuple[int, ...] = (), dtype: np.dtype | None = None,
     **arguments: Any,
 ) -> np.ndarray:  # fmt: skip
-    """The result of an op. shape, dtype: the result's, if not those of the first tensor.
+    """Check the result of an op.
 
-    floor: of the tolerance rule, for results of about 1. A residual has to become the sum, exactly.
+    shape, dtype: the result's, if not those of the first tensor. floor: of the tolerance rule, for results of about 1.
+    A residual has to equal the sum exactly.
     """
     arrays = {name: value for name, value in arguments.items() if isinstance(value, np.ndarray)}
     first = next(iter(arrays.values()))
@@ -55,7 +56,7 @@ def check(
 
 
 def parameters(rng: np.random.Generator, rows: int) -> dict[str, np.ndarray]:
-    """Make parameters of sampling: for some rows the temperature is so low that the largest logit is taken."""
+    """Draw parameters of sampling: in some rows the temperature is so low that the largest logit is taken."""
     temperature = rng.uniform(0.2, 2, rows).astype(np.float32)
     temperature[1:4] = (0, 1e-30, -1)[: rows - 1]
     seeds, positions = rng.integers(-(2**63), 2**63 - 1, rows), rng.integers(0, 2**31 - 1, rows, dtype=np.int32)
@@ -63,7 +64,7 @@ def parameters(rng: np.random.Generator, rows: int) -> dict[str, np.ndarray]:
 
 
 def check_sample(rows: Bundle, x: np.ndarray, given: dict[str, np.ndarray]) -> np.ndarray:
-    """The token has the largest score, or, where fp32 cannot tell, one that is as good as the largest."""
+    """Check that the token has the largest score, or one that fp32 cannot tell from it."""
     tokens = rows.sample(poisoned(rows, x), **given).numpy()
     scores = reference.sample_scores(x, **given)
     chosen = np.take_along_axis(scores, tokens[:, None].astype(np.int64), 1)[:, 0]

@@ -1,4 +1,4 @@
-"""The code of the row-wise kernels on gfx942: what a lane loads and stores at a time."""
+"""The code of the row-wise kernels on gfx942: widths of loads and stores."""
 
 from __future__ import annotations
 

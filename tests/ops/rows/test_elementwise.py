@@ -60,7 +60,7 @@ def test_gates_at_the_ends(rows: Bundle, op: str, options: dict):
 @pytest.mark.parametrize("dtype", (BF16, FP16, FP32), ids=str)
 @pytest.mark.parametrize("kind", (np.int32, np.int64))
 def test_embedding(rows: Bundle, kind: type, dtype: np.dtype, cols: int):
-    """Zeros for what the table has not."""
+    """Ids outside of the table give zeros."""
     limits = np.iinfo(kind)
     ids = np.array([0, 49, 7, 7, 50, -1, limits.max, limits.min], kind)
     table = normal(np.random.default_rng(cols), (50, cols), dtype)

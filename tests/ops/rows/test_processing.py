@@ -21,13 +21,13 @@ IN_PROMPT = 2**30
 
 
 def counts_of(rng: np.random.Generator, capacity: int, cols: int) -> np.ndarray:
-    """Most tokens were never there; some in the prompt, generated, or both."""
+    """Draw counts: most tokens were never there; some are in the prompt, generated, or both."""
     times = rng.integers(1, 5, (capacity, cols)) * (rng.random((capacity, cols)) < 0.3)
     return (times + IN_PROMPT * (rng.random((capacity, cols)) < 0.3)).astype(np.int32)
 
 
 def given(cols: int, dtype: np.dtype, names: tuple[str, ...]) -> dict[str, Any]:
-    """Six rows, whose sequences are in any order; some have none."""
+    """Make six rows, whose sequences are in any order; some have none."""
     rng = np.random.default_rng(cols)
     bias = normal(rng, (6, cols), FP32, 3)
     bias[2, cols // 2] = -np.inf
@@ -51,7 +51,7 @@ ALL = ("bias", "counts", "sequences", *PENALTIES)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("cols", (1000, 1, 2064, 5001))
 def test_process_logits(rows: Bundle, cols: int, dtype: np.dtype, softcap: float, names: tuple[str, ...]):
-    """Whatever of it a call asks for; in place, too."""
+    """Calls ask for any part of it, in place too."""
     call = given(cols, dtype, names) | {"softcap": softcap}
     result = check(rows, "process_logits", floor=2e-5, **call)
     placed = poisoned(rows, call["logits"])
@@ -60,7 +60,8 @@ def test_process_logits(rows: Bundle, cols: int, dtype: np.dtype, softcap: float
 
 
 def test_penalties_are_those_of_their_definitions(rows: Bundle):
-    """Penalties by hand: a token of the prompt, one generated twice, both, and a new one; above 0 and below."""
+    """The penalties of a token of the prompt, one generated twice, both, and a new one are computed by hand, for logits
+    above 0 and below."""
     logits = np.array([[2, 2, 2, 2, -2, -2, -2, -2]], np.float32)
     counts = np.tile(np.array([IN_PROMPT, 2, IN_PROMPT + 2, 0], np.int32), 2)[None]
     penalties = dict(zip(PENALTIES, (np.array([x], np.float32) for x in (4, 0.25, 0.5)), strict=True))
@@ -78,7 +79,7 @@ def test_nothing_exceeds_the_cap(rows: Bundle):
 @pytest.mark.parametrize("prompt", (False, True))
 @pytest.mark.parametrize("indexed", (True, False))
 def test_count_tokens(rows: Bundle, indexed: bool, prompt: bool, n: int, capacity: int, cols: int):
-    """Equal ones are all counted; what the counts have not is left out."""
+    """Equal ones are all counted; tokens outside of the counts are left out."""
     rng = np.random.default_rng(n)
     tokens, sequences = (rng.integers(-1, limit + 1, n).astype(np.int32) for limit in (cols, capacity))
     counts, more = counts_of(rng, capacity, cols), {"sequences": sequences} if indexed else {}
@@ -91,7 +92,7 @@ def test_count_tokens(rows: Bundle, indexed: bool, prompt: bool, n: int, capacit
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("cols", (1000, 1, 3, 4096, 32000, 20001))
 def test_token_logprobs(rows: Bundle, cols: int, dtype: np.dtype):
-    """-inf for what is not in the vocabulary."""
+    """Tokens outside of the vocabulary get -inf."""
     rng = np.random.default_rng(cols)
     logits, tokens = normal(rng, (6, cols), dtype, 5), rng.integers(0, cols, 6).astype(np.int32)
     tokens[:3] = -1, cols, cols - 1

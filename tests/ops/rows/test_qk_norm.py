@@ -23,7 +23,7 @@ DTYPES = (BF16, FP16, FP32)
 def given(
     head_dim: int, pairs: int, dtype: np.dtype, heads: tuple[int, int] = (9, 3), tokens: int = 5
 ) -> dict[str, Any]:
-    """Arguments of a call; some positions are outside of the table."""
+    """Make the arguments of a call; some positions are outside of the table."""
     rng = np.random.default_rng(head_dim + pairs)
     phases = rng.uniform(-np.pi, np.pi, (20, pairs))
     positions = np.array([19, -1, 7, 20, 3, 0, 2**31 - 1], np.int32)[:tokens]
@@ -34,14 +34,14 @@ def given(
 
 
 def assert_right(results: tuple[np.ndarray, ...], call: dict[str, Any]) -> None:
-    """q and k against the reference."""
+    """Compare q and k with the reference."""
     exact, same = reference.qk_norm_rotary(**call), reference.qk_norm_rotary_same_dtype(**call)
     for found, wanted, rounded in zip(results, exact, same, strict=True):
         assert_close(found, wanted, rounded, 2e-6)
 
 
 def check(rows: Bundle, call: dict[str, Any]) -> None:
-    """With poison around each tensor, of which no two have the same strides."""
+    """Check with poison around each tensor; no two have the same strides."""
     arrays = [name for name, value in call.items() if isinstance(value, np.ndarray)]
     placed = call | {name: poisoned(rows, call[name], 16 * at) for at, name in enumerate(arrays, 1)}
     found: dict[str, np.ndarray] = {}

@@ -20,7 +20,7 @@ VOCABULARIES = (1, 3, 127, 1000, 4096, 32000, 131072, 20000)
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("cols", VOCABULARIES)
 def test_argmax(rows: Bundle, cols: int, dtype: np.dtype):
-    """Many bfloat16 logits are equal: the first wins."""
+    """Many bfloat16 logits are equal, and the first wins."""
     x = normal(np.random.default_rng(cols), (5, cols), dtype)
     assert np.array_equal(rows.argmax(poisoned(rows, x)).numpy(), reference.argmax(x))
 
@@ -53,7 +53,7 @@ def test_sample(rows: Bundle, cols: int, dtype: np.dtype):
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("cols", (1000, 3, 32000, 100))
 def test_limits(rows: Bundle, cols: int, dtype: np.dtype, limits: tuple[str, ...]):
-    """Together or alone; also where one keeps a single logit."""
+    """Limits apply together or alone, and one may keep a single logit."""
     rng = np.random.default_rng(cols)
     x, given = normal(rng, (8, cols), dtype, 3), parameters(rng, 8)
     top_k, top_p = (0, 2, 40, 40, 1, cols, 2**31 - 1, 500), (0.9, 0.99, 1, 0.5, 1, 0.95, 1, 0.0)
@@ -66,9 +66,9 @@ def test_limits(rows: Bundle, cols: int, dtype: np.dtype, limits: tuple[str, ...
 
 
 def test_the_kept_set_is_exact(rows: Bundle):
-    """Over many seeds all of the kept columns are drawn, and no other. Equal logits are kept together.
+    """Over many seeds exactly the kept columns are drawn.
 
-    The largest are those at the ends, which a pass over all columns has to count, too.
+    Equal logits are kept together. The largest are at the ends, which a pass over all columns has to count, too.
     """
     draws, different = 12, np.random.default_rng(0).permutation(100).astype(np.float32) / 100
     different[[0, -1]] = 1.01, 1.02
@@ -120,7 +120,7 @@ def test_a_captured_step_draws_anew(rows: Bundle):
 
 @pytest.mark.parametrize("varied", ("seeds", "positions"))
 def test_frequencies_are_the_probabilities(varied: str):
-    """A chi-squared test."""
+    """A chi-squared test compares them."""
     draws, x = 2048, np.array([0, 0.7, 1.1, 2.3, -0.7, 3.4, -np.inf, 1.6], np.float32)
     probabilities = np.exp(x.astype(np.float64) / 0.7)
     expected = draws * probabilities / probabilities.sum()

@@ -1,4 +1,4 @@
-"""Softmax, and norms with all that they can do besides."""
+"""Softmax, and norms with all their options."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_many_short_rows(rows: Bundle, cols: int, count: int, op: str, vectors: 
 @pytest.mark.parametrize("op, vectors", CALLS[1:])
 @pytest.mark.parametrize("count, cols", ((16 * 8, 16), (4 * 8, 500), (4 * 8, 512), (64, 1024)))
 def test_programs_take_several_tiles(rows: Bundle, count: int, cols: int, op: str, vectors: str):
-    """count: rows for each compute unit."""
+    """Programs loop over tiles. count: rows for each compute unit."""
     shape, rng = (count * rows.device.properties.num_cus + 21, cols), np.random.default_rng(0)
     check(rows, op, **given(rng, op, vectors, shape, BF16), residual=normal(rng, shape, BF16))
 
@@ -123,7 +123,7 @@ def test_quantised_norm(rows: Bundle, cols: int, op: str, kind: str, residual: b
 @pytest.mark.parametrize("op", NORMS)
 @pytest.mark.parametrize("cols", (64, 40000))
 def test_scales_of_quantised_norms_are_quotients_rounded_once(rows: Bundle, cols: int, op: str, kind: str):
-    """Rows of 1 and -1 are normalised to themselves, exactly, so that each scale is that of the weights."""
+    """Rows of 1 and -1 are normalised to themselves exactly, so that each scale is that of the weights."""
     rng, out = np.random.default_rng(cols), np.zeros((1, cols), eight_bits(rows, kind))
     x = np.where(np.arange(cols) % 2, 1, -1).astype(BF16)[None]
     bias = {"bias": np.zeros(cols, BF16)} if op == "layer_norm" else {}
@@ -137,7 +137,7 @@ SPECIAL = (-np.inf, np.inf, np.nan, 3e38, -3e38)
 
 
 def with_special(special: float, cols: int, dtype: np.dtype) -> np.ndarray:
-    """Rows with one special value, with usual ones, with nothing but special ones, and with usual ones again."""
+    """Make rows with one special value, with usual ones, with nothing but special ones, and with usual ones again."""
     x = normal(np.random.default_rng(0), (4, cols), dtype)
     x[0, cols // 3] = x[2, :] = special
     return x

@@ -1,4 +1,4 @@
-"""Memory traffic of row-wise ops, which only the emulator tells."""
+"""Memory traffic of row-wise ops, counted by the emulator."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ def test_each_element_is_read_or_written_once(rows: Bundle, op: str, dtypes: str
 
 
 def touched(launch: dict) -> dict[str, tuple[int, int]]:
-    """Distinct bytes that are read and written of each tensor."""
+    """Return how many distinct bytes of each tensor are read and written."""
     return {name: (counts["read"], counts["written"]) for name, counts in launch["tensors"].items()}
 
 
@@ -57,7 +57,7 @@ def test_programs_read_the_weights_once(rows: Bundle, count: int, cols: int, pro
 
 @pytest.mark.parametrize("pairs", (64, 16))
 def test_rotary_reads_and_writes_each_element_once(rows: Bundle, pairs: int):
-    """All of a head is rotated, or a part of it. Lanes of each of the eight heads read the cached angles."""
+    """All of a head is rotated, or a part of it. Lanes read the cached angles for each of the eight heads."""
     launch = profiled(rows, "rotary", "T=bfloat16", tokens=1, heads=8, head_dim=128, pairs=pairs, max_position=9)
     n, angle = 2 * 8 * 128, 4 * pairs
     assert touched(launch) == {"x": (n, 0), "cos": (angle, 0), "sin": (angle, 0), "positions": (4, 0), "out": (0, n)}
@@ -79,7 +79,7 @@ def test_heads_are_read_and_written_once(rows: Bundle):
 
 
 def test_embedding_reads_the_rows_that_are_asked_for(rows: Bundle):
-    """The ids by scalar loads."""
+    """The ids are read by scalar loads."""
     launch = profiled(rows, "embedding", "T=bfloat16 I=int32", tokens=1, vocabulary=9, cols=4096)
     assert touched(launch) == {"table": (8192, 0), "ids": (4, 0), "out": (0, 8192)}
     assert loaded_and_stored(launch) == (8192, 8192)

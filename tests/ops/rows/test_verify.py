@@ -1,4 +1,4 @@
-"""Verification of drafts: what is accepted, and that tokens keep their probabilities."""
+"""Verification of drafts: accepted tokens, and their unchanged probabilities."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ def softmax(x: np.ndarray) -> np.ndarray:
 
 
 def given(cols: int, dtype: np.dtype, *names: str, batch: int = 12, drafts: int = 3) -> dict[str, Any]:
-    """Drafts of a model that is like the one that verifies them. One is at temperature 0, some have fewer drafts."""
+    """Make drafts of a model like the one that verifies them. One is at temperature 0, and some rows have fewer
+    drafts."""
     rng = np.random.default_rng(cols)
     logits = normal(rng, (batch, drafts + 1, cols), dtype, 2)
     temperature = rng.uniform(0.3, 1.5, batch).astype(np.float32)
@@ -47,7 +48,7 @@ def given(cols: int, dtype: np.dtype, *names: str, batch: int = 12, drafts: int 
 
 
 def check(rows: Bundle, call: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
-    """(tokens, accepted), which are those of the reference, with poison around each tensor."""
+    """Check (tokens, accepted) against the reference, with poison around each tensor."""
     wanted, accepted = verify_drafts(**call)
     placed = {name: poisoned(rows, value, 16 * at) for at, (name, value) in enumerate(call.items(), 1)}
     counts = rows.device.empty(accepted.shape, np.int32)
@@ -63,7 +64,7 @@ def check(rows: Bundle, call: dict[str, Any]) -> tuple[np.ndarray, np.ndarray]:
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("cols", (100, 1, 3, 1024, 9000))
 def test_verification(rows: Bundle, cols: int, dtype: np.dtype, names: tuple[str, ...]):
-    """Some are accepted and some are not; behind a number that is no token's nothing is."""
+    """Some drafts are accepted and some are not; nothing follows a number that is no token."""
     tokens, accepted = check(rows, given(cols, dtype, *names))
     assert accepted[2] < 3 and accepted[3] == 0 and (tokens[3, 1:] == -1).all()
     assert cols < 4 or 0 < accepted.sum() < 3 * len(accepted)
@@ -77,7 +78,7 @@ def test_parts_of_rows(rows: Bundle):
 
 @pytest.mark.slow
 def test_without_probabilities_tokens_are_those_of_sample(rows: Bundle):
-    """Whatever was drafted: the accepted drafts and what comes behind are what one row after the other draws."""
+    """Whatever was drafted, the accepted drafts and the token behind them are those drawn row after row."""
     call = given(100, FP32)
     tokens, accepted = check(rows, call)
     drafts = call["draft_tokens"].shape[1]
@@ -102,7 +103,7 @@ def test_drafts_of_the_model_itself_are_accepted(rows: Bundle):
 
 @pytest.mark.slow
 def test_large_logits_at_a_low_temperature(rows: Bundle):
-    """Logits of 100 that differ by a few units of their last place: probabilities are made of differences."""
+    """Logits of 100 differ by a few units of their last place: probabilities are made of differences."""
     rng = np.random.default_rng(0)
     q = np.full((100, 1, 8), 0.125, np.float32)
     call = {
@@ -125,7 +126,7 @@ Q = np.array([0.3, 0.05, 0.25, 0.2, 0.1, 0.1])
 
 
 def drawn_for_drafts(draws: int, named: bool) -> dict[str, np.ndarray]:
-    """The call, with a draft that was drawn by Q; from numbers that have nothing to do with those of the seeds."""
+    """Make the call with a draft that was drawn by Q, from numbers independent of those of the seeds."""
     logits = np.tile(np.log(P).astype(np.float32), (draws, 1))
     tokens = np.random.default_rng(0).choice(6, (draws, 1), p=Q).astype(np.int32)
     call = {
@@ -136,7 +137,7 @@ def drawn_for_drafts(draws: int, named: bool) -> dict[str, np.ndarray]:
 
 
 def check_probabilities(tokens: np.ndarray, accepted: np.ndarray, rate: float) -> None:
-    """Chi-squared tests of the first tokens, and of those behind accepted drafts; and the rate of acceptance."""
+    """Apply chi-squared tests to the first tokens, to those behind accepted drafts, and to the rate of acceptance."""
     assert chi_squared(tokens[:, 0], P[0]) < 20.5  # 0.1 % of 5 degrees of freedom
     assert chi_squared(tokens[accepted == 1, 1], P[1]) < 20.5
     assert abs(accepted.mean() - rate) < 3.3 * (rate * (1 - rate) / len(accepted)) ** 0.5

@@ -16,7 +16,8 @@ from .projects import EVERYTHING, OPTIONS, edit, load
 
 
 def parameter(text: str) -> Parameter:
-    """A name in capitals is a constexpr, `shift=3` has a default, `x: ptr stride_rows=0` is a tuple of two members."""
+    """Return a parameter: a name in capitals is a constexpr, `shift=3` has a default, `x: ptr stride_rows=0` is a tuple
+    of two members."""
     text, _, fields = text.partition(": ")
     name, _, default = text.partition("=")
     members = (parameter(field) for field in fields.split())
@@ -27,7 +28,7 @@ def parameter(text: str) -> Parameter:
 
 
 def with_bind(bind: str, text: str = EVERYTHING) -> str:
-    """A manifest whose launch has a `bind` with these entries."""
+    """Return a manifest whose launch has a `bind` with these entries."""
     return edit(text, ("        grid: [rows]\n", f"        grid: [rows]\n        bind: {{{bind}}}\n"))
 
 
@@ -41,7 +42,7 @@ class Bindings:
         self.variants = enumerate_variants(self.op, self.manifest.spec.ops["scale"], "gfx942").variants
 
     def variant(self, **wanted: Any) -> VariantSpec:
-        """The first variant that is aligned, of dtype float16 and config 0, unless `wanted` says otherwise."""
+        """Return the first variant that is aligned, of dtype float16 and config 0, unless `wanted` says otherwise."""
         wanted = {"aligned": True, "T": "float16", **wanted}
         return next(v for v in self.variants if wanted.items() <= dict(v.constants).items())
 

@@ -36,7 +36,7 @@ class Project:
 
     @staticmethod
     def invoke(command: list[str], workers: bool = False) -> Result:
-        """The command with these words."""
+        """Run the command with these words."""
         result = CliRunner().invoke(main, command) if workers else build_here(command)
         assert result.exception is None or isinstance(result.exception, SystemExit), result.exception
         return result
@@ -53,7 +53,7 @@ class Project:
         return self.output / f"tiny-{arch}"
 
     def bundle(self, arch: str = "gfx942") -> Index:
-        """The index of a bundle whose every code object is what the index says."""
+        """Return the index of a bundle, after checking that its every code object is what the index says."""
         index = read_index(self.folder_of(arch))
         for blob in index.blobs.values():
             read_blob(self.folder_of(arch), blob, arch)
@@ -61,7 +61,7 @@ class Project:
 
 
 def figures(result: Result | str) -> tuple[int, int]:
-    """(compiled, from the cache) as a build that went well reports them."""
+    """Return (compiled, from the cache) as a successful build reports them."""
     if isinstance(result, Result):
         assert result.exit_code == 0, result.output
         return figures(result.stdout)
@@ -71,5 +71,5 @@ def figures(result: Result | str) -> tuple[int, int]:
 
 
 def contents(folder: Path) -> dict[str, bytes]:
-    """Every file below a folder."""
+    """Return every file below a folder."""
     return {str(path.relative_to(folder)): path.read_bytes() for path in folder.rglob("*") if path.is_file()}

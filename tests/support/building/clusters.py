@@ -44,7 +44,7 @@ class Cluster:
     def worker(
         self, *options: str, environment: Mapping[str, str] | None = None
     ) -> tuple[subprocess.Popen[bytes], str]:
-        """Start a worker, by default of one thread; returns its process and its address."""
+        """Start a worker, by default of one thread; return its process and its address."""
         options = (self.address, "--host", "127.0.0.1", "--nthreads", "1", *self._options, *options)
         process, log = self._start("worker", *options, environment=environment)
         wait_for(lambda: "Registered to:" in log.read_text())
@@ -77,7 +77,7 @@ def kill(process: subprocess.Popen[bytes]) -> None:
 
 
 def changed(folder: Path, change: str) -> dict[str, str]:
-    """Environment variables with which Python runs a line when it starts."""
+    """Return environment variables by which Python runs a line when it starts."""
     (folder / "changed").mkdir()
     (folder / "changed" / "sitecustomize.py").write_text(change)
     return {"PYTHONPATH": os.pathsep.join([str(folder / "changed"), *filter(None, sys.path)])}

@@ -1,4 +1,4 @@
-"""A compile job as far as Triton's own IR: what tells which tensors a kernel accesses, in a hundredth of the time."""
+"""Compile jobs only to Triton's IR, which shows the accessed tensors in a hundredth of the time."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from aot.source.project import project
 
 
 def accesses(job: CompileJob) -> dict[str, str]:
-    """Accesses that `compile_job` records for a job, of its pointers and scalars."""
+    """Return the accesses that `compile_job` records for a job, of its pointers and scalars."""
     from triton._C.libtriton import ir
     from triton.compiler import make_backend
 
@@ -40,5 +40,5 @@ def accesses(job: CompileJob) -> dict[str, str]:
 
 
 def kernels(bundle: PlannedBundle) -> dict[str, Any]:
-    """By key, kernels that have nothing but their accesses."""
+    """Return kernels by key that have nothing but their accesses."""
     return {key: SimpleNamespace(accesses=accesses(job)) for key, job in bundle.jobs.items()}

@@ -35,7 +35,7 @@ def scalars(arch: str) -> CompileJob:
 
 
 def load_kernel(root: Path | str, source: str, function: str) -> Any:
-    """The `@triton.jit` function of a file, with all that it reads."""
+    """Load the `@triton.jit` function of a file, with all that it reads."""
     with project(root).active() as modules:
         return modules.load(source, function)
 

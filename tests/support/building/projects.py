@@ -83,19 +83,19 @@ ops:
 
 
 def tuning(launches: str, arch: str = "gfx942") -> str:
-    """A tuning file for one architecture; `launches` in flow style, or a block that is indented by six."""
+    """Return a tuning file for one architecture; `launches` in flow style, or a block that is indented by six."""
     return f"tuning:\n  - arch: [{arch}]\n    modelled: {{by: registers}}\n    launches: {launches}\n"
 
 
 def rows(table: str) -> list[list[str]]:
-    """A table of text: cells are separated by ` -> `, and a line that is indented goes on with the row above; in a
-    cell, `\\n` is the end of a line."""
+    r"""Read a table from text: cells are separated by ` -> `, an indented line goes on with the row above, and `\n`
+    ends a line within a cell."""
     lines = re.sub(r"\n +", " ", table.strip("\n")).splitlines()
     return [line.replace("\\n", "\n").split(" -> ") for line in lines]
 
 
 def edit(text: str, *changes: Sequence[str]) -> str:
-    """`text` with each `old` (which it has exactly once) replaced by its `new`."""
+    """Return `text` with each `old`, which it has exactly once, replaced by its `new`."""
     for old, new in changes:
         assert text.count(old) == 1, f"{old!r} is there {text.count(old)} times"
         text = text.replace(old, new)
@@ -103,7 +103,7 @@ def edit(text: str, *changes: Sequence[str]) -> str:
 
 
 def write_project(folder: Path, manifest: str, kernels: str = KERNELS) -> Path:
-    """Write `m.yaml` and `k.py` to a folder; returns the manifest's path."""
+    """Write `m.yaml` and `k.py` to a folder; return the manifest's path."""
     folder.mkdir(parents=True, exist_ok=True)
     (folder / "k.py").write_text(kernels)
     (folder / "m.yaml").write_text(manifest)
@@ -111,7 +111,7 @@ def write_project(folder: Path, manifest: str, kernels: str = KERNELS) -> Path:
 
 
 def unmarked(text: str) -> tuple[str, str]:
-    """(`line:column` of the `@` in a text, the text without it)."""
+    """Return (`line:column` of the `@` in a text, the text without it)."""
     before, mark, after = text.partition("@")
     assert mark and "@" not in after
     return f"{before.count(chr(10)) + 1}:{len(before) - before.rfind(chr(10))}", before + after
@@ -122,14 +122,14 @@ def load(folder: Path, text: str) -> Manifest:
 
 
 def contract(folder: Path, text: str, arch: str = "gfx942") -> records.Op:
-    """The contract of the only op of a manifest."""
+    """Return the contract of the only op of a manifest."""
     manifest = load(folder, text)
     (op,) = manifest.spec.ops
     return build_contract(manifest, op, arch, OPTIONS)
 
 
 def check_fault(folder: Path, text: str, message: str, read: Callable[[Path, str], Any] = contract) -> None:
-    """Reading a manifest gives exactly one fault: `message`, at the `@` in its text."""
+    """Check that reading a manifest gives exactly one fault: `message`, at the `@` in its text."""
     place, plain = unmarked(text)
     with pytest.raises(ManifestError) as caught:
         read(folder, plain)
@@ -139,6 +139,6 @@ def check_fault(folder: Path, text: str, message: str, read: Callable[[Path, str
 def check_row(
     folder: Path, text: str, row: Sequence[str], about: str = "", read: Callable[..., Any] = contract
 ) -> None:
-    """`check_fault` of a row of a table: what is replaced in a manifest, by what, as often as need be; what is said."""
+    """Apply `check_fault` to a row of a table: pairs of old and new text in a manifest, and then the message."""
     *cells, message = row
     check_fault(folder, edit(text, *zip(cells[::2], cells[1::2], strict=True)), about + message, read)

@@ -1,4 +1,4 @@
-"""A file of kernels with the functions that launch them, in the styles in which they are published."""
+"""A file of kernels with the functions that launch them, in common published styles."""
 
 PUBLISHED = """\
 import torch

@@ -1,4 +1,4 @@
-"""A file of kernels in the style of those that are found: torch is imported, wrappers launch, and one launch is run."""
+"""A file of kernels in a common style: it imports torch, launches from wrappers, and runs a launch at import."""
 
 WILD = """\
 import torch

@@ -80,7 +80,7 @@ class Arguments:
 
 
 def compile_library(folder: Path, source: Path, *flags: str, language: str = "c11") -> Path:
-    """A shared library of one source; every warning is an error."""
+    """Compile a shared library of one source; every warning is an error."""
     library = folder / f"{source.stem}.so"
     command = [*LANGUAGES[language], *WARNINGS, *flags, "-shared", "-fPIC", str(source), "-o", str(library), "-lm"]
     result = subprocess.run(command, capture_output=True, text=True)
@@ -89,7 +89,7 @@ def compile_library(folder: Path, source: Path, *flags: str, language: str = "c1
 
 
 def run_c(folder: Path, index: records.Index, program: str) -> str:
-    """The output of a C program that is appended to the source of an index's dispatcher."""
+    """Return the output of a C program that is appended to the source of an index's dispatcher."""
     source, header = folder / f"src/{index.name}.c", folder / f"include/{index.name}.h"
     for file, text in ((source, f"{source_text(index)}\n{program}"), (header, header_text(index))):
         file.parent.mkdir(exist_ok=True)
@@ -114,7 +114,7 @@ class PlannedInC:
     def plan(
         self, op: str, tensors: Mapping[str, Tensor | None], scalars: Mapping[str, Any], cus: int, xcds: int
     ) -> Any:
-        """The plan of a call as data, or (code, message) if it is refused."""
+        """Return the plan of a call as data, or (code, message) if it is refused."""
         arguments = self.ops[op]
         args = arguments.make(tensors, scalars)
         number = ctypes.c_uint64(int(signature(arguments.op), 16))
@@ -147,7 +147,7 @@ class _Library(ctypes.Structure):
 
 
 class RefusedError(Exception):
-    """A status other than AOT_OK: its code, and its message."""
+    """Raised for a status other than AOT_OK, with its code and message."""
 
     def __init__(self, status: Status):
         super().__init__(status.code, status.message.decode())
@@ -169,7 +169,7 @@ class OpenedInC:
     def request(
         self, request: int, op: str, tensors: Mapping[str, Tensor | None], scalars: Mapping[str, Any], stream: int = 0
     ) -> tuple[Any, str]:
-        """(the arguments, the status's message). Raises `RefusedError`."""
+        """Return (the arguments, the status's message). Raises `RefusedError`."""
         args, status = self._ops[op].make(tensors, scalars), Status()
         number = int(signature(self._ops[op].op), 16)
         self._library.call(self._handle, number, request, ctypes.byref(args), stream or None, ctypes.byref(status))

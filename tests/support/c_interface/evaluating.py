@@ -1,4 +1,4 @@
-"""Expressions evaluated by the C that is written for them."""
+"""Evaluate expressions with their generated C code."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ class _Value(ctypes.Structure):
 
 
 class FaultError(Exception):
-    """An expression has no value in C."""
+    """Raised if an expression has no value in C."""
 
 
 class EvaluatedInC:
@@ -56,7 +56,7 @@ class EvaluatedInC:
         self._evaluate = ctypes.CDLL(str(compile_library(folder, source))).evaluate
 
     def value(self, text: str, names: Mapping[str, Any]) -> Any:
-        """The value of an expression. Raises `FaultError`."""
+        """Return the value of an expression. Raises `FaultError`."""
         values = (_Value * (len(self.places) + 1))()
         for name, value in names.items():
             values[self.places[name]] = self._value(value)

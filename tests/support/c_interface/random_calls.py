@@ -1,4 +1,4 @@
-"""Calls at random of any op: most keep its contract, and many of them break one rule of it."""
+"""Random calls of any op: most satisfy its contract, and many break a single rule."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ class RandomCalls:
         self.limits = {limit.name: limit.max for limit in op.dims}
 
     def make(self, cus: int) -> RandomCall | None:
-        """A call; None where no shapes follow from what was drawn."""
+        """Draw a call; return None if no shapes follow from what was drawn."""
         op, pick = self.op, self.random.choice
         pool = self.random.sample(EXTENTS, 3)
         names: dict[str, Any] = {name: self._extent(name, pool) for name in self.dims}
@@ -74,7 +74,7 @@ class RandomCalls:
         return RandomCall({t.name: layouts.get(t.name) for t in op.tensors}, addresses, scalars)
 
     def _extent(self, dim: str, pool: list[int]) -> int:
-        """An extent that the dim may have, mostly; what must agree often does, since few are drawn from."""
+        """Draw an extent, mostly one that the dim may have. Extents that must agree often do, as few are drawn from."""
         most = self.limits.get(dim, 2**31)
         allowed = [extent for extent in pool if extent <= most] or [extent for extent in EXTENTS if extent <= most]
         return self.random.choice(allowed if allowed and self.random.random() < 0.97 else pool)
@@ -114,7 +114,7 @@ class RandomCalls:
 
 
 def damaged(call: Mapping[str, Any], source: random.Random) -> None:
-    """Put nonsense into some members of a call's tensors, as a program that is wrong might."""
+    """Put nonsense into some members of a call's tensors, as a faulty program might."""
     numbers = (0, 1, -1, 2, 8, 9, 63, 2**31, -(2**31), 2**53, 2**62, 2**63 - 1, -(2**63))
     for tensor in filter(None, call.values()):
         for _ in range(source.choice((0, 0, 0, 1, 2))):

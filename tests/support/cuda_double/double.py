@@ -1,4 +1,4 @@
-"""The test double of libcuda for Python: to build it, to run code over it, and to look into it.
+"""The test double of libcuda in Python: build it, run code over it, and inspect it.
 
 cuda-bindings binds its library once in a process, so a test's body runs in a process of its own:
 
@@ -32,7 +32,7 @@ _TIMEOUT_S = 120
 
 
 def build(folder: Path) -> Path:
-    """Compile the double into a folder; returns the library's path."""
+    """Build the double into a folder; return the library's path."""
     folder.mkdir()
     library = folder / "libcuda.so.1"
     flags = ["-std=c11", "-Wall", "-Wextra", "-Werror", "-O1", "-shared", "-fPIC", "-Wl,-soname,libcuda.so.1"]
@@ -41,7 +41,8 @@ def build(folder: Path) -> Path:
 
 
 def in_cuda_double(body: Callable[..., None]) -> Callable[..., None]:
-    """Make a function, whose parameters are fixtures (paths all), a test over the double, in a process of its own."""
+    """Turn a function, whose parameters are fixtures (paths all), into a test over the double, in a process of its
+    own."""
     names = list(inspect.signature(body).parameters)
 
     def test(tmp_path: Path, **fixtures: Any) -> None:
@@ -124,11 +125,11 @@ class CudaDouble:
         return self._library.cuda_double_encoded()
 
     def be_version(self, version: int) -> None:
-        """Set the result of `cuDriverGetVersion`."""
+        """Set the driver's version that `cuDriverGetVersion` gives."""
         self._library.cuda_double_version(version)
 
     def launches(self) -> list[CudaLaunch]:
-        """All launches so far, of at most 256."""
+        """Return all launches so far, of at most 256."""
         found = (self._library.cuda_double_launch(i).contents for i in range(self._library.cuda_double_launched()))
         return [
             CudaLaunch(item.kernel.decode(), tuple(item.grid), item.block, item.shared, item.stream or 0,

@@ -1,4 +1,4 @@
-"""Kernels given as assembly text: whole code objects, made with LLVM's assembler and linker, and run."""
+"""Assemble kernels to code objects with LLVM's assembler and linker, and run them."""
 
 from __future__ import annotations
 
@@ -78,7 +78,8 @@ WAITS = {
 
 
 def in_words_of(arch: str, body: str) -> str:
-    """Lines in gfx942's words, of which `wait loads` stands for a wait for all loads, and `wait loads 2` for all but two."""
+    """Translate lines from gfx942's words, where `wait loads` stands for a wait for all loads, and `wait loads 2` for
+    all but two."""
 
     def line_of(line: str) -> str:
         if not line.startswith("wait "):
@@ -91,13 +92,15 @@ def in_words_of(arch: str, body: str) -> str:
 
 @cache
 def link(body: str, arch: str = "gfx942") -> bytes:
-    """A code object with one kernel of these instructions; it ends behind them. s[0:1] has its arguments' address."""
+    """Return a code object with one kernel of these instructions; it ends behind them. s[0:1] has its arguments'
+    address."""
     return _linked(_text(body, arch), arch)
 
 
 @cache
 def link_several(arch: str = "gfx942", **bodies: str) -> bytes:
-    """A code object as linkers make it of hand-written ones: a note of metadata for each kernel, and symbols of no size."""
+    """Return a code object as linkers make it of hand-written ones: a note of metadata for each kernel, and symbols of
+    no size."""
     texts = []
     for name, body in bodies.items():
         text = re.sub(r"^end:\n\.size .*\n", "", _text(body, arch), flags=re.MULTILINE)
@@ -121,7 +124,7 @@ def _linked(text: str, arch: str) -> bytes:
 
 
 def number_of(arch: str) -> int:
-    """The emulator's device of an architecture."""
+    """Return the emulator's device of an architecture."""
     return list(ARCHS).index(arch_of(arch).name)
 
 
@@ -140,10 +143,10 @@ def run(
     body: str | bytes, array: np.ndarray | int = 4, wavefronts: int = 1, workgroups: int = 1, arch: str = "gfx942", strict: bool = True,
     **options: Any,
 ) -> np.ndarray | None:  # fmt: skip
-    """Run a kernel's lines on an array; returns it as it is after that.
+    """Run a kernel's lines on an array; return it as it is afterwards.
 
     An int stands for so many bytes that nothing has written. There are 4096 bytes of LDS, and 64 of scratch for a lane.
-    Lines that are written by hand leave wait states out but where these are tested.
+    Hand-written lines leave wait states out except where these are tested.
     """
     options.setdefault("ignored", frozenset({"hazard"}))
     driver, device = EmulatorDriver(Options(strict=strict, **options)), number_of(arch)
@@ -164,7 +167,7 @@ def data(count: int = 256) -> np.ndarray:
 
 
 def fault(kind: str, message: str, body: str, *array: Any, **launch: Any) -> SanitizerError:
-    """The fault of a kernel, which without strict mode runs to its end, or leaves its bounds."""
+    """Return the fault of a kernel, which without strict mode runs to its end, or leaves its bounds."""
     try:
         run(body, *array, strict=False, **launch)
     except MemoryAccessError as error:

@@ -18,12 +18,12 @@ PLAIN_ATTENTION = "op=flash_attention,HEAD_DIM=64,T=float16,PLAIN=true,BOUND_LEF
 
 
 def on_demand(manifest: str, filters: str = "", arch: str = "gfx942", check_contents: bool = False) -> Bundle:
-    """A bundle on the emulator, in strict mode, whose variants are compiled when calls need them."""
+    """Open a bundle on the emulator, in strict mode, whose variants are compiled when calls need them."""
     return on_demand_on(strict_device(arch), manifest, filters, check_contents)
 
 
 def on_demand_on(device: Device, manifest: str, filters: str = "", check_contents: bool = False) -> Bundle:
-    """As `on_demand`, on any device."""
+    """Do as `on_demand`, on any device."""
     pytest.importorskip("triton", reason="building bundles needs the extra `build`")
     return _planned(device, manifest, filters, check_contents)
 
@@ -44,7 +44,7 @@ def strict_device(arch: str = "gfx942") -> Device:
 
 
 def built(factory: pytest.TempPathFactory, manifest: str | Path, filters: str = "", arch: str = "gfx942") -> Bundle:
-    """A bundle on the emulator, in strict mode; it is built once for all workers of a session.
+    """Build a bundle once for all workers of a session and open it on the emulator, in strict mode.
 
     manifest: a path, or the name of one in `manifests`.
     """

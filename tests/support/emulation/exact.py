@@ -17,7 +17,8 @@ _WAYS = {NEAREST: round, Rounding.UP: math.ceil, Rounding.DOWN: math.floor, Roun
 
 
 def rounded(value: Fraction | int, fmt: FloatFormat, rounding: Rounding = NEAREST) -> float:
-    """As a number of the format, or infinity where it is too large; by integers, so that no other rounding comes first."""
+    """Round to a number of the format, or to infinity where it is too large; by integers, so that no other rounding
+    comes first."""
     digits, lowest = fmt.mantissa_bits + 1, 1 - fmt.bias - fmt.mantissa_bits
     largest = Fraction(2) ** (((fmt.max_code >> fmt.mantissa_bits) or 1) - fmt.bias - fmt.mantissa_bits)
     largest *= (1 << fmt.mantissa_bits) | fmt.max_code & (1 << fmt.mantissa_bits) - 1
@@ -32,7 +33,8 @@ def rounded(value: Fraction | int, fmt: FloatFormat, rounding: Rounding = NEARES
 
 
 def exactly(function: Callable[..., Any], dtype: Any, rounding: Rounding = NEAREST) -> Callable[..., Any]:
-    """The function of fractions, rounded; where something is not finite, or the result 0, what IEEE 754 says."""
+    """Make a function of fractions round; where something is not finite, or the result 0, it gives what IEEE 754
+    says."""
     dtype, fmt = np.dtype(dtype).type, FORMAT_OF_DTYPE[np.dtype(dtype)]
 
     def compute(*values: Any) -> Any:
@@ -48,7 +50,7 @@ def exactly(function: Callable[..., Any], dtype: Any, rounding: Rounding = NEARE
 
 
 def low(a: Any, b: Any) -> Any:
-    """The minimum: -0 is below 0, and a number wins over NaN."""
+    """Return the minimum: -0 is below 0, and a number wins over NaN."""
     if np.isnan(a) or np.isnan(b):
         return b if np.isnan(a) else a
     return min(a, b, key=lambda v: (v, not np.signbit(v)))
@@ -63,7 +65,7 @@ def nan_or(function: Callable[..., Any]) -> Callable[..., Any]:
 
 
 def flushed(values: np.ndarray) -> np.ndarray:
-    """Floats without denormals."""
+    """Return floats without denormals."""
     if values.dtype.kind != "f":
         return values
     return np.where(np.abs(values) < np.finfo(values.dtype).tiny, np.copysign(0, values), values).astype(values.dtype)

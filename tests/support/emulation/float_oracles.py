@@ -21,12 +21,12 @@ ALL, SHORT = ("f16", "f32", "f64"), ("f16", "f32")
 
 
 def exact(function: Function) -> Callable[[str, Rounding], Function]:
-    """Rounded to a kind, once, as MODE says."""
+    """Round to a kind, once, as MODE says."""
     return lambda kind, rounding: exactly(function, dtype_of(kind), rounding)
 
 
 def unfused(kind: str, rounding: Rounding) -> Function:
-    """a * b + c, the product rounded too."""
+    """Return a * b + c, with the product rounded too."""
     multiply, add = (exactly(f, dtype_of(kind), rounding) for f in (lambda a, b: a * b, lambda a, b: a + b))
     return lambda a, b, c: add(multiply(a, b), c)
 
@@ -111,7 +111,7 @@ def fraction(x: Any) -> Any:
 
 
 def flushing(a: Any, b: Any, c: Any) -> Any:
-    """a * b + c whose product is rounded, and in which denormals are zeros, whatever MODE says."""
+    """Return a * b + c whose product is rounded, and in which denormals are zeros, whatever MODE says."""
 
     def flushed(x: Any) -> Any:
         return np.float32(np.copysign(0, x)) if abs(x) < np.finfo(np.float32).tiny else x

@@ -1,4 +1,4 @@
-"""Compiles Triton kernels and runs them on the emulator, with numpy arrays as arguments."""
+"""Compile Triton kernels and run them on the emulator, with numpy arrays as arguments."""
 
 from __future__ import annotations
 
@@ -47,7 +47,7 @@ def compile_kernel(
     function: str, signature: Pairs, constants: Pairs, options: Pairs = (), divisible: tuple[str, ...] = (),
     arch: str = "gfx942",
 ) -> Kernel:  # fmt: skip
-    """A function of kernels/triton_kernels.py."""
+    """Compile a function of kernels/triton_kernels.py."""
     pointers = tuple(name for name, kind in signature if kind.startswith("*"))
     full = signature + tuple((name, "constexpr") for name, _ in constants)
     source, wide = "kernels/triton_kernels.py", pointers if divisible else ()
@@ -60,9 +60,9 @@ def run(
     function: str, grid: tuple[int, ...], arguments: Mapping[str, Any], options: Mapping[str, Any] | None = None,
     emulation: Options | None = None, divisible: tuple[str, ...] = (), arch: str = "gfx942", **constants: Any,
 ) -> tuple[dict[str, np.ndarray], EmulatorDriver]:  # fmt: skip
-    """The arrays after the launch, and the driver that ran it. Scalars are i32 or f32.
+    """Return the arrays after the launch, and the driver that ran it.
 
-    Checks that nothing beside the arrays was written.
+    Scalars are i32 or f32. Checks that nothing beside the arrays was written.
     """
     signature = tuple((name, _type(value)) for name, value in arguments.items())
     compiling = tuple(constants.items()), tuple((options or {}).items()), divisible, arch

@@ -1,4 +1,4 @@
-"""Executes instructions given as assembly text, with LLVM's assembler for the encodings.
+"""Execute instructions given as assembly text, encoded by LLVM's assembler.
 
 A machine has 256 lanes whatever its arch: values of registers are given and read as arrays of 256, or [256, n].
 """
@@ -46,7 +46,7 @@ def features(arch: Arch) -> str:
 
 @cache
 def assemble(text: str, arch: str = "gfx942") -> bytes:
-    """Machine code of some lines."""
+    """Return the machine code of some lines."""
     compiler = pytest.importorskip("triton.backends.amd.compiler", reason="assembling needs the extra `build`")
     found = arch_of(arch)
     source = f'.amdgcn_target "amdgcn-amd-amdhsa--{found.name}"\n.text\n{text}\n'
@@ -57,7 +57,7 @@ def assemble(text: str, arch: str = "gfx942") -> bytes:
 
 
 def decoded(text: str, arch: str = "gfx942") -> Instruction:
-    """The one instruction that some text is; it takes all bytes."""
+    """Return the one instruction that some text is; it takes all bytes."""
     code = assemble(text, arch)
     found = decode(code, arch_of(arch))
     assert list(found) == [0] and found[0].size == len(code), text
@@ -78,15 +78,15 @@ RETURN = {"cdna": "sc0", "rdna3": "glc", "rdna4": "th:TH_ATOMIC_RETURN"}
 
 
 def translated(line: str, arch: str) -> str:
-    """A memory instruction of gfx942 in an arch's words."""
+    """Return a memory instruction of gfx942 in an arch's words."""
     for old, new in _RDNA_NAMES if is_rdna(arch) else ():
         line = re.sub(old, new, line)
     return line.replace(" sc0", f" {RETURN[arch_of(arch).isa]}")
 
 
 class Machine:
-    """256 threads with registers to set, and LDS, scratch and memory to reach, in two workgroups; or fewer or more
-    wavefronts."""
+    """A machine of 256 threads with registers to set, and LDS, scratch and memory to reach, in two workgroups; or fewer
+    or more wavefronts."""
 
     def __init__(
         self, arch: str = "gfx942", wavefronts: int = 0, lds_bytes: int = 4096, scratch_bytes: int = 64,
@@ -111,8 +111,8 @@ class Machine:
     # Vector registers
 
     def put(self, number: int, values: Any, half: int = 0) -> None:
-        """Values of 16 bits go to one half of a register, wider ones to as many registers as they need. int64 is taken
-        for 32 bits."""
+        """Set registers: values of 16 bits go to one half, wider ones to as many as they need. int64 is taken for 32
+        bits."""
         values = np.asarray(values)
         if values.dtype in (np.int64, bool):
             values = values.astype(np.uint32)
@@ -132,7 +132,7 @@ class Machine:
         return self
 
     def get(self, number: int, dtype: npt.DTypeLike = np.uint32, half: int = 0, count: int = 1) -> np.ndarray:
-        """`count` values of each lane, or one."""
+        """Return `count` values of each lane, or one."""
         dtype = np.dtype(dtype)
         if count * dtype.itemsize == 2:
             return np.ascontiguousarray(self.v[number].view(np.uint16)[:, half::2]).view(dtype).ravel()
@@ -172,7 +172,7 @@ class Machine:
         return names.get(register, (block(register, 1, "s"), block(register, 2, "s")))[wide]
 
     def lanes(self, register: int) -> np.ndarray:
-        """The bits of a mask, one a lane."""
+        """Return the bits of a mask, one per lane."""
         bits = np.arange(self.arch.lanes, dtype=np.uint64)
         return (self.pair(register)[:, None] >> bits & np.uint64(1)).astype(bool).ravel()
 
@@ -198,14 +198,14 @@ class Machine:
         return self.memory.bytes_at(address, like.nbytes).copy().view(like.dtype).reshape(like.shape)
 
     def hold(self, nbytes: int = 4096) -> tuple[np.ndarray, int]:
-        """Random bytes in memory, and their address, which is in s[4:5]."""
+        """Put random bytes in memory, and their address in s[4:5]."""
         content = np.random.default_rng(0).integers(0, 256, nbytes, np.uint8)
         address = self.allocate(content)
         self.set_pair(4, address)
         return content, address
 
     def describe(self, address: int, records: int, stride: int = 0) -> None:
-        """A buffer's resource in s[8:11]; RDNA's bit 24 is reserved to 1, and its OOB_SELECT is raw."""
+        """Put a buffer's resource in s[8:11]; RDNA's bit 24 is reserved to 1, and its OOB_SELECT is raw."""
         self.s[8], self.s[9] = address & 0xFFFFFFFF, address >> 32 | stride << 16
         self.s[10], self.s[11] = records, 0x31027000 if is_rdna(self.arch.name) else 0x27000
 
@@ -225,7 +225,7 @@ class Machine:
         return self
 
     def portable(self, *lines: str) -> Machine:
-        """Run memory instructions that have the names of gfx942's, whatever the arch."""
+        """Run memory instructions named as on gfx942, whatever the arch."""
         return self.execute(*(translated(line, self.name) for line in lines))
 
     def _forget(self) -> None:

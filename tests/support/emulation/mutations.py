@@ -25,7 +25,7 @@ Run = Callable[[EmulatorDriver], bool]
 
 
 class SubstitutingDriver(EmulatorDriver):
-    """Loads other code objects than it is told to: `substitutes`, by image."""
+    """A driver that loads other code objects than it is told to: `substitutes`, by image."""
 
     def __init__(self, options: Options, substitutes: dict[bytes, bytes] | None = None):
         super().__init__(options)
@@ -65,7 +65,7 @@ class Case:
 
     @cached_property
     def instructions(self) -> list[Instruction]:
-        """The instructions that the case executes, except the end of the kernel."""
+        """Return the instructions that the case executes, except the end of the kernel."""
         runs = self._recorded[1].program._runs.values()
         executed = {found.pc: found for run in runs for found in run.instructions if found.mnemonic != "s_endpgm"}
         return [executed[pc] for pc in sorted(executed)]
@@ -100,7 +100,7 @@ def _file_offset(image: bytes, address: int) -> int:
 
 
 def matmul(arch: str = "gfx942", stages: int = 2, aligned: tuple[str, ...] = ("m", "n", "k")) -> Case:
-    """32 x 32 x 128, of integers, so that every order of sums gives the same."""
+    """Multiply 32 x 32 x 128 integers, so that every order of sums gives the same."""
     arguments = ("a", "*fp16"), ("b", "*fp16"), ("c", "*fp32"), ("m", "i32"), ("n", "i32"), ("k", "i32")
     blocks = ("BLOCK_M", 32), ("BLOCK_N", 32), ("BLOCK_K", 32)
     options = ("num_warps", 4), ("num_stages", stages)
@@ -121,7 +121,7 @@ def matmul(arch: str = "gfx942", stages: int = 2, aligned: tuple[str, ...] = ("m
 
 
 def attention(path: Any) -> Case:
-    """Causal attention of a bundle: the first block of queries has no keys, the last is ragged."""
+    """Run a bundle's causal attention: the first block of queries has no keys, and the last is ragged."""
     from kernels.attention.reference import attention as reference
 
     rng = np.random.default_rng(0)

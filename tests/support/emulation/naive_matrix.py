@@ -82,7 +82,7 @@ def output_place(op, i, j, block):
 
 @functools.cache
 def all_input_places(op, size, bits):
-    """By copy: the lanes and the bits in them where elements [block, i, k] begin."""
+    """Return the lanes and the bits in them where elements [block, i, k] begin, for each copy of an element."""
     grid = [
         [[input_places(op, size, bits, i, k, block) for k in range(op.k)] for i in range(size)]
         for block in range(op.blocks)
@@ -92,7 +92,7 @@ def all_input_places(op, size, bits):
 
 @functools.cache
 def all_output_places(op, high=False):
-    """The lanes, and the bits in them, where elements [block, i, j] begin; each is in one register on gfx11."""
+    """Return the lanes and the bits in them where elements [block, i, j] begin; each is in one register on gfx11."""
     grid = [[[output_place(op, i, j, block) for j in range(op.n)] for i in range(op.m)] for block in range(op.blocks)]
     unit, start = (32, 16 * high) if op.family == "wmma11" and op.d.bits == 16 else (op.d.bits, 0)
     return np.moveaxis(np.array(grid) * [1, unit] + [0, start], -1, 0)
@@ -102,7 +102,8 @@ def all_output_places(op, high=False):
 
 
 def pack(op, values, bits, dtype, places, registers):
-    """uint32 [registers, wavefronts, lanes] from values [wavefronts, block, i, k], which may be in several places."""
+    """Pack values [wavefronts, block, i, k], which may be in several places, into uint32 [registers, wavefronts,
+    lanes]."""
     if np.issubdtype(dtype, np.integer):
         codes = np.asarray(values).astype(np.int64).view(np.uint64)
     else:
@@ -124,7 +125,7 @@ def unpack_d(op, registers, dtype, high=False):
 
 
 def naive(a, b, c):
-    """c[i][j] + sum over k of a[i][k] * b[j][k], one product at a time."""
+    """Compute c[i][j] + sum over k of a[i][k] * b[j][k], one product at a time."""
     d = c.astype(np.float64).copy()
     for k in range(a.shape[-1]):
         for i in range(a.shape[-2]):
@@ -163,15 +164,16 @@ class Case:
         return *found, pack(op, self.c, op.d.bits, self.d_type, [all_output_places(op, self.high)], op.d_registers)
 
     def want(self, a=None, b=None, c=None):
-        """D of the operands, or of others."""
+        """Return D of the operands, or of others."""
         return naive(self.a if a is None else a, self.b if b is None else b, self.c if c is None else c)
 
     def run(self, *given, **more):
-        """D of the instruction, executed without active lanes."""
+        """Return D of the instruction, executed without active lanes."""
         return unpack_d(self.op, self.execute(*given, **more), self.d_type, self.high)
 
     def execute(self, addend=None, target=C, scales=(), arithmetic=Arithmetic.FLOAT32, mode=DEFAULT_MODE):
-        """D's registers, [registers, wavefronts, lanes]. addend: the text of a constant C. target: D's first register."""
+        """Return D's registers, [registers, wavefronts, lanes]. addend: the text of a constant C. target: D's first
+        register."""
         machine, letters = Machine(self.arch, self.waves, mode=mode), "vvv" if is_rdna(self.arch) else "vaa"
         machine.batch.numerics, texts = Numerics(matrix=arithmetic), []
         for first, letter, values in zip((A, B, C), letters, self.registers(), strict=True):

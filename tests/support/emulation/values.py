@@ -1,4 +1,4 @@
-"""Numbers to test instructions with, among them the edges of each type; and what is told apart when they are compared."""
+"""Test values for instructions, with the edge cases of each type, and their comparison."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ _TABLES = ("SOP1", "SOP2", "SOPC", "SOPK", "VOP1", "VOP2", "VOP3", "VOP3SD", "VO
 
 
 def arch_of(name: str) -> Arch:
-    """The architecture of a name, which may end in `-wave64`."""
+    """Return the architecture of a name, which may end in `-wave64`."""
     bare, _, lanes = name.partition("-wave")
     return ARCHS[bare].with_lanes(int(lanes)) if lanes else ARCHS[bare]
 
@@ -32,7 +32,7 @@ def is_rdna(arch: str) -> bool:
 
 @cache
 def mnemonics(arch: str) -> dict[str, str]:
-    """An arch's mnemonics in the decoder's tables, by what CDNA calls them."""
+    """Return an arch's mnemonics in the decoder's tables by CDNA's names."""
     isa = arch_of(arch).isa
     tables = importlib.import_module(f"tinygrad.runtime.autogen.amd.{isa}.enum")
     names = (op.name.lower() for table in _TABLES for op in getattr(tables, f"{table}Op"))
@@ -55,14 +55,14 @@ def block(first: int, count: int, letter: str = "v") -> str:
 
 
 def spelled(kind: str, number: int, half: int | None = None) -> str:
-    """A vector register; half: which 16 bits, None where the arch does not name them."""
+    """Return the syntax of a vector register. half: which 16 bits; None where the arch does not name them."""
     if bits_of(kind) == 16 and half is not None:
         return f"v{number}.{'lh'[half]}"
     return block(number, bits_of(kind) // 32 or 1)
 
 
 def s(value: int, bits: int = 32) -> int:
-    """Two's complement."""
+    """Return a number in two's complement."""
     value &= (1 << bits) - 1
     return value - (value >> bits - 1 << bits)
 
@@ -73,14 +73,14 @@ EDGES32 = np.array([int(word, 16) for word in _EDGES.split()], np.uint32)
 
 
 def integers(seed: int, *shape: int) -> np.ndarray:
-    """uint32 of random bits, a third of them edge values; 256 by default."""
+    """Return uint32 of random bits, a third of them edge values; 256 by default."""
     rng, shape = np.random.default_rng(seed), shape or (COUNT,)
     values = rng.integers(0, 1 << 32, shape, np.uint32) >> rng.integers(0, 32, shape, np.uint32)
     return np.where(rng.random(shape) < 0.35, rng.choice(EDGES32, shape), values)
 
 
 def edge_floats(seed: int, dtype: Any, *shape: int) -> np.ndarray:
-    """Floats of every magnitude, with NaN, infinities, zeros and denormals among them."""
+    """Return floats of every magnitude, with NaN, infinities, zeros and denormals among them."""
     dtype, rng, shape = np.dtype(dtype), np.random.default_rng(seed), shape or (COUNT,)
     info, bits = np.finfo(dtype), np.dtype(f"u{dtype.itemsize}")
     special = np.array([0, 1, 0.5, 1.5, 2.5, 3, 1 / 3, np.inf, np.nan], dtype)
@@ -94,7 +94,7 @@ def edge_floats(seed: int, dtype: Any, *shape: int) -> np.ndarray:
 
 
 def sources_of(kinds: tuple[str, ...]) -> list[np.ndarray]:
-    """256 of each kind, unsigned where they are integers."""
+    """Return 256 of each kind, unsigned where they are integers."""
 
     def source_of(seed: int, dtype: np.dtype) -> np.ndarray:
         if dtype.kind == "f":
@@ -106,7 +106,7 @@ def sources_of(kinds: tuple[str, ...]) -> list[np.ndarray]:
 
 
 def assert_same(got: Any, want: Any, what: object = "") -> None:
-    """Bit for bit; any NaN is as good as another."""
+    """Assert equality bit for bit; any NaN equals another."""
     got, want = np.asarray(got), np.asarray(want)
     assert got.dtype == want.dtype
     same = got == want

@@ -1,4 +1,4 @@
-"""Kernels in the ways of those that are found elsewhere: what they take was not made for a manifest."""
+"""Kernels in styles found elsewhere, whose parameters were not designed for a manifest."""
 
 import triton
 import triton.language as tl
@@ -30,7 +30,7 @@ def rounded_kernel(x_ptr, out_ptr, n_elements, BLOCK_SIZE: tl.constexpr, TO: tl.
 
 @triton.jit
 def planes_kernel(planes, out_ptr, strides, weights, shape: tl.constexpr, BLOCK_SIZE: tl.constexpr):
-    """The weighted sum of a tuple of pointers, of arrays of one shape and the same strides."""
+    """Compute the weighted sum of a tuple of pointers to arrays of one shape and the same strides."""
     rows, cols = shape
     stride_row, stride_col = strides
     offsets = tl.program_id(0) * BLOCK_SIZE + tl.arange(0, BLOCK_SIZE)

@@ -111,7 +111,7 @@ def scale_blocks(out, tile, result, filled, drained, blocks, factor, LAYOUT: gl.
 def scale_by_tma(
     x, out, rows, cols, stride_x_rows, stride_out_rows, factor, BLOCK_ROWS: gl.constexpr, BLOCK_COLS: gl.constexpr
 ):
-    """With tensor maps that are made here, in the program's scratch memory."""
+    """Scale with tensor maps that are made here, in the program's scratch memory."""
     block: gl.constexpr = [BLOCK_ROWS, BLOCK_COLS]
     shared: gl.constexpr = gl.NVMMASharedLayout.get_default_for(block, x.dtype.element_ty)
     x_map = tma.make_tensor_descriptor(x, [rows, cols], [stride_x_rows, 1], block, shared)
@@ -121,7 +121,8 @@ def scale_by_tma(
 
 @gluon.jit
 def scale_by_maps(x, out, cols, factor):
-    """Out of a warp that loads and four that compute. x, out: tensor maps of [rows, cols], of one block and layout."""
+    """Scale by a warp that loads and four that compute. x, out: tensor maps of [rows, cols], of one block and
+    layout."""
     registers: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     tile = gl.allocate_shared_memory(x.dtype, x.block_shape, x.layout)
     result = gl.allocate_shared_memory(out.dtype, out.block_shape, out.layout)

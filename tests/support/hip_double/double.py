@@ -10,10 +10,10 @@ fixtures:
         ...
         assert double.calls("hipModuleLaunchKernel") == 0
 
-Such a process is the fork of one that has imported hip-python and the test's module, and has called nothing of the
-library: imports are paid for once a session. `conftest.py` has the fixture `hip_double`, which builds the double.
-The environment that it reads is described in `amdhip64.c`. AMD's library has the GPUs of the session, so tests that
-ask for others skip there, as those do that say `@in_double(only="why")`.
+Such a process is forked from one that has imported hip-python and the test's module, but not called the library, so
+imports are done once per session. `conftest.py` has the fixture `hip_double`, which builds the double. The environment
+that it reads is described in `amdhip64.c`. AMD's library has the GPUs of the session: tests that ask for others are
+skipped there, and so are those marked `@in_double(only="why")`.
 """
 
 from __future__ import annotations
@@ -51,7 +51,7 @@ ILLEGAL_ADDRESS, LAUNCH_FAILURE = 700, 719
 
 
 def build(directory: Path) -> Path:
-    """Compile the double into `directory/lib`, laid out as ROCm is; returns the library's path."""
+    """Build the double into `directory/lib`, laid out as ROCm is; return the library's path."""
     return _compile(directory, "amdhip64.c")
 
 
@@ -115,7 +115,7 @@ class DoubleLibrary:
         return _printed(*pickle.load(self._server.stdout))
 
     def run_text(self, source: str, **environment: object) -> str:
-        """As `run`, for source text and in a fresh interpreter, with nothing imported."""
+        """Do as `run`, for source text and in a fresh interpreter with nothing imported."""
         return self._run(["-c", source], b"", environment)
 
     def _run(self, arguments: list[str], given: bytes, environment: dict[str, object]) -> str:
@@ -124,7 +124,7 @@ class DoubleLibrary:
         return _printed(child.returncode, child.stdout.decode(), child.stderr.decode())
 
     def run_fresh(self, body: Callable[..., None], *arguments: Any, **environment: object) -> str:
-        """As `run`, but in a fresh interpreter, which has no libamdhip64 yet. The arguments are literals."""
+        """Do as `run`, but in a fresh interpreter, which has no libamdhip64 yet. The arguments are literals."""
         source = f"from {body.__module__} import {body.__name__} as body; body(*{arguments!r})"
         return self.run_text(source, **environment)
 
@@ -135,12 +135,12 @@ class DoubleLibrary:
         return subprocess.Popen([*self.python, __file__], env=variables, stdin=subprocess.PIPE, stdout=subprocess.PIPE)
 
     def close(self) -> None:
-        """End the process that is forked."""
+        """End the forked process."""
         if "_server" in vars(self):
             self._server.communicate()
 
     def environment(self, extra: dict[str, object]) -> dict[str, str]:
-        """The variables of a process whose libamdhip64 it is."""
+        """Return the variables of a process whose libamdhip64 it is."""
         # hip-python 10 asks ROCM_PATH; before, the dynamic loader alone decided.
         where: dict[str, object] = {"ROCM_PATH": self.path.parent.parent, "LD_LIBRARY_PATH": self.path.parent}
         if not self.is_double:
@@ -302,7 +302,7 @@ class Double:
             self._library.hip_double_allocation.argtypes = [ctypes.c_int, ctypes.c_size_t, place]
 
     def read_environment(self) -> None:
-        """Be what the environment now says; only before the first call of the library."""
+        """Take over what the environment now says; only before the first call of the library."""
         self._library.hip_double_read_environment()
 
     def fail(self, function: str, status: int, count: int = 1) -> None:
@@ -325,23 +325,23 @@ class Double:
         return count
 
     def allocated(self, device: int = 0) -> int:
-        """Bytes of a device that are allocated."""
+        """Return how many bytes of a device are allocated."""
         return self._library.hip_double_allocated(device)
 
     def kept(self, device: int = 0) -> int:
-        """Bytes of a device that its memory pools keep, though nothing uses them."""
+        """Return how many bytes of a device its memory pools keep unused."""
         return self._library.hip_double_kept(device)
 
     def dead_bytes(self) -> int:
-        """Bytes that the double itself keeps for objects that died, so that their handles are never used again."""
+        """Return the bytes that the double keeps for objects that died, so that their handles are never used again."""
         return self._library.hip_double_dead_bytes()
 
     def release_threshold(self, device: int = 0) -> int:
-        """The release threshold of a device's newest memory pool, in bytes."""
+        """Return the release threshold of a device's newest memory pool, in bytes."""
         return self._library.hip_double_release_threshold(device)
 
     def allocations(self, device: int) -> list[tuple[int, int]]:
-        """(address, bytes) of a device's allocations. Only during a launch's callback."""
+        """Return (address, bytes) of a device's allocations. Only during a launch's callback."""
         found, size = [], ctypes.c_size_t()
         while address := self._library.hip_double_allocation(device, len(found), ctypes.byref(size)):
             found.append((address, size.value))

@@ -89,7 +89,7 @@ def _group_lines(kind: str, group: Group, every: bool) -> Iterator[str]:
 def group_text(group: Group) -> str:
     """Describe a group of variants, with their number."""
     count = f"{len(group.variants)} variant{'s' * (len(group.variants) != 1)}"
-    return f"{count} of {group.what}" if group.what else f"{count} of values that both have"
+    return f"{count} of {group.what}" if group.what else f"{count} of values in both"
 
 
 def shift_text(shift: Shift) -> str:

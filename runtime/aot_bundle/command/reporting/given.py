@@ -13,7 +13,7 @@ from aot_runtime.regular_files import read_regular
 from aot_runtime.texts import ID_LENGTH
 
 LARGEST = 256 << 20
-"""Most bytes of a file."""
+"""Maximum size of a file, in bytes."""
 SHORTEST = 1e-12
 """Shortest plausible time of a launch in a roofline, in seconds."""
 Count = Annotated[int, msgspec.Meta(ge=0, le=2**63 - 1)]

@@ -164,7 +164,7 @@ _NAME = re.compile(
 def _describe(canonical: str, mnemonic: str, family: Family, elements: Mapping[str, Element]) -> MatrixOp:
     match = _NAME.fullmatch(canonical)
     if match is None:
-        raise ValueError(f"{canonical!r} is not the name of a matrix instruction")
+        raise ValueError(f"unknown matrix instruction {canonical!r}")
     a, b = elements[match["a"]], elements[match["b"] or match["a"]]
     op = MatrixOp(
         mnemonic,
@@ -314,5 +314,7 @@ def resolve(op: MatrixOp, modifiers: MatrixModifiers = NO_MODIFIERS) -> MatrixOp
     if op.a.bits == 8 and op.a.fmt and op.family == "wmma12" and (modifiers.neg | modifiers.neg_hi) & 3:
         raise ValueError(f"{op.mnemonic}: only C can be negated")
     if modifiers.opsel & ~(4 if op.family == "wmma11" and op.d.bits == 16 else 0):
-        raise ValueError(f"{op.mnemonic}: op_sel={modifiers.opsel}: only bit 2 of gfx11's 16-bit results has a meaning")
+        raise ValueError(
+            f"{op.mnemonic}: op_sel={modifiers.opsel}: only bit 2 is defined, and only for 16-bit results on gfx11"
+        )
     return op

@@ -7,7 +7,7 @@ import os
 from contextlib import suppress
 from typing import Any, ClassVar
 
-from aot_runtime.contract.arch import ARCHITECTURES, HIP, likely_dies
+from aot_runtime.contract.arch import ARCHITECTURES, HIP, likely_num_xcds
 from aot_runtime.errors import DeviceError, DriverCallError
 
 from . import DeviceProperties, Outcome
@@ -68,7 +68,7 @@ class HipDriver(GpuDriver):
             lds_bytes=max(found.sharedMemPerBlock, found.sharedMemPerBlockOptin),
             memory_bytes=found.totalGlobalMem,
             driver_version=f"{version // 10_000_000}.{version // 100_000 % 100}.{version % 100_000}",
-            num_xcds=self._attribute("NumberOfXccs", device) or likely_dies(arch, num_cus),
+            num_xcds=self._attribute("NumberOfXccs", device) or likely_num_xcds(arch, num_cus),
             library=str(self._opened),
             clock=1e3 * found.clockRate,
             memory_clock=1e3 * found.memoryClockRate,

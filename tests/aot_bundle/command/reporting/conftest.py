@@ -1,4 +1,4 @@
-"""A bundle of as many variants as large ones have, and one whose texts were forged, with their pages."""
+"""The pages of a bundle with many variants, and of one with forged texts."""
 
 from __future__ import annotations
 
@@ -27,8 +27,7 @@ def _extra() -> None:
 
 @pytest.fixture(scope="session")
 def large_page(sample: records.Index, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of the sample with so many values of its axis WIDTH that it has 1,706 variants, against one with some
-    more and without others."""
+    """Write the page of the sample with 1,706 variants, by as many values of its axis WIDTH, against a similar one."""
     folder, other = tmp_path_factory.mktemp("large"), tmp_path_factory.mktemp("other")
     _widened(sample, other, (*range(3, WIDTHS + 2), 4096))
     edit_index(other, _recompile)
@@ -61,7 +60,7 @@ def _widened(sample: records.Index, folder: Path, widths: tuple[int, ...]) -> Pa
 
 @pytest.fixture(scope="session")
 def forged_page(sample: records.Index, tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """The page of a bundle, and of files given with it, that have markup wherever a reader lets texts be."""
+    """Return the page of a bundle, and of files given with it, that have markup wherever a reader allows text."""
     folder = tmp_path_factory.mktemp("forged")
     (folder / records.INDEX).write_bytes(encode_index(sample))
     edit_index(folder, _forge)
@@ -106,7 +105,7 @@ def _forge(index: dict[str, Any]) -> None:
 
 
 def selftest_data(bundle_id: str, text: str = "text") -> dict[str, Any]:
-    """What `selftest --json` writes, of one case that passes and one that fails, with a text in every place."""
+    """Return what `selftest --json` writes of a passing and a failing case, with a text in every place."""
     outputs = [{"name": text, "error": 1e-3, "bound": 2e-3, "fault": ""}, {"name": text, "error": None, "bound": 1.0}]
     case = {"op": text, "case": text, "passed": True, "seconds": 0.5, "outputs": outputs}
     results = [case, {**case, "passed": False, "fault": text}]
@@ -114,7 +113,7 @@ def selftest_data(bundle_id: str, text: str = "text") -> dict[str, Any]:
 
 
 def profile_data(bundle_id: str, text: str = "text") -> dict[str, Any]:
-    """What `profile --json` writes, as far as a report reads it, of one launch."""
+    """Return what a report reads of `profile --json`, for one launch."""
     launch = {
         "kernel": text, "config": text, "grid": [2, 1, 1], "instructions": 100, "classes": {"valu": 75, text: 25},
         "matrix": {"f16": {"instructions": 5, "flops": 81920}}, "memory_bytes": 4096,
@@ -124,7 +123,7 @@ def profile_data(bundle_id: str, text: str = "text") -> dict[str, Any]:
 
 
 def time_data(bundle_id: str, text: str = "text") -> dict[str, Any]:
-    """What `profile --time --json` writes, as far as a report reads it, of one launch."""
+    """Return what a report reads of `profile --time --json`, for one launch."""
     launch = {
         "kernel": text, "config": text, "workgroups": 5000, "sampled": [0, 7], "seconds": 2e-6, "flops": 3e6,
         "memory_bytes": 100.0, "shares": {"matrix": 0.75, text: 0.25},
@@ -133,7 +132,7 @@ def time_data(bundle_id: str, text: str = "text") -> dict[str, Any]:
 
 
 def write_page(bundle: Path, page: Path, *options: object) -> Path:
-    """The page of a bundle, written by the command."""
+    """Write a bundle's page by the command."""
     result = aotbundle("report", bundle, "-o", page, *options)
     assert result.exit_code == 0, result.output
     return page

@@ -193,7 +193,7 @@ def test_forged_texts_do_nothing(browser: Browser, forged_page: Path):
 
 @pytest.mark.slow
 def test_the_policy_stops_what_is_injected_nevertheless(browser: Browser, forged_page: Path, tmp_path: Path):
-    """Were there a hole in the escaping, the page's policy would still let no script run, and nothing be loaded."""
+    """Even if escaping had a hole, the page's policy would let no script run and nothing be loaded."""
     page = tmp_path / "page.html"
     hole = "<main><script>window.forged = 1</script><img src='https://example.org/x.png' onerror='window.forged = 1'>"
     page.write_text(forged_page.read_text(encoding="utf-8").replace("<main>", hole), encoding="utf-8")

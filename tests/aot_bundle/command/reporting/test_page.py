@@ -1,4 +1,4 @@
-"""The page of `aotbundle report` as text: what is in it, that it loads and runs nothing else, and what is refused."""
+"""The page of `aotbundle report` as text: its content, that it loads and runs nothing else, and refused inputs."""
 
 from __future__ import annotations
 
@@ -146,7 +146,7 @@ def test_the_same_bundle_gives_the_same_page(sample_folder: Path, tmp_path: Path
 
 
 def test_what_other_commands_print_is_read(rows_bundle: Path, tmp_path: Path):
-    """The real reports of both commands, and the columns of the code."""
+    """The test reads the real reports of both commands, and the columns of the code."""
     files = {}
     for name, arguments in {
         "selftest": ("--device", "emulator"),

@@ -22,7 +22,7 @@ def exponent_of(value, smallest):
 
 
 def cut(x, exponent, bits, how):
-    """x / 2**exponent to a number of binary places."""
+    """Round x / 2**exponent to a number of binary places."""
     scaled = x / Fraction(2) ** exponent * 2**bits
     return Fraction(how(scaled)) / 2**bits
 

@@ -31,7 +31,7 @@ def op_of(arch: str, name: str) -> matrix_op.MatrixOp:
 
 
 def among(forms: list[tuple[str, str]], *parts: str) -> Any:
-    """Parameters `arch` and `name` of instructions whose names have one of some parts."""
+    """Return parameters `arch` and `name` of the instructions whose names contain one of some parts."""
     return pytest.mark.parametrize("arch,name", [(a, n) for a, n in forms if any(part in n for part in parts or ("",))])
 
 
@@ -193,7 +193,7 @@ FP16_OVFL, MAX = 1 << 23, float(np.finfo(np.float32).max)
     ((np.inf, 1, 0), np.inf, np.inf), ((1, 1, -np.inf), -np.inf, -np.inf),
 ])  # fmt: skip
 def test_overflow_of_sums(values: tuple[float, float, float], plain: float, saturated: float):
-    """With FP16_OVFL, infinity only from infinity."""
+    """With FP16_OVFL, a sum is infinite only if an operand is."""
     case = Case("gfx942", "v_mfma_f32_32x32x2_f32", waves=1)
     case.a[...], case.b[...], case.c[...] = values
     assert (case.run() == plain).all() and (case.run(mode=DEFAULT_MODE | FP16_OVFL) == saturated).all()
@@ -231,7 +231,7 @@ def test_infinities_and_nan_stay_in_their_row_and_column(arch: str, name: str):
 
 @among([(a, n) for a, n in FLOATS if op_of(a, n).a.bits == 16])
 def test_denormal_operands(arch: str, name: str):
-    """Kept, but flushed on gfx90a."""
+    """They are kept, except on gfx90a, which flushes them."""
     case = Case(arch, name, waves=1)
     is_half = case.op.a.name == "f16"
     case.a[...], case.b[...], case.c[...] = 2.0 ** (-24 if is_half else -133), 2.0 ** (15 if is_half else 120), 0

@@ -1,4 +1,4 @@
-"""The tables of matrix instructions against the decoder's, what they refuse, and the codes of their operands."""
+"""The tables of matrix instructions against the decoder's; refused modifiers, and codes of operands."""
 
 from __future__ import annotations
 

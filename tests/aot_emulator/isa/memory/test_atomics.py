@@ -43,7 +43,7 @@ def operation_of(space: str, arch: str, name: str) -> tuple[str, str]:
 
 
 def text_of(space: str, arch: str, name: str, words: int, returns: bool) -> str:
-    """Operands from v8 on, the result to v20; of a buffer's to v8."""
+    """Return an atomic's operands: from v8 on, with the result in v20; a buffer's result is in v8."""
     data, target, returning = (
         block(8, words),
         f"{block(20, words)}, " if returns else "",
@@ -63,7 +63,7 @@ def text_of(space: str, arch: str, name: str, words: int, returns: bool) -> str:
 def simulate(
     operation: str, kind: str, start: list[Any], places: list[int], operands: list[list[Any]]
 ) -> tuple[list, list]:
-    """Lane after lane: memory, and each lane's old value."""
+    """Carry the atomic out lane after lane; return memory, and each lane's old value."""
     memory, before, bits = list(start), [], int(kind[1:])
     for place, *values in zip(places, *operands, strict=True):
         old = memory[place]
@@ -79,7 +79,7 @@ def simulate(
 
 @pytest.mark.parametrize("space,arch,name", FORMS)
 def test_atomic(space: str, arch: str, name: str):
-    """Of two wavefronts of a workgroup at 16 places, with and without the old values."""
+    """Two wavefronts of a workgroup change 16 places, with and without returning the old values."""
     operation, kind = operation_of(space, arch, name)
     dtype = np.dtype(f"{kind[0]}{int(kind[1:]) // 8}")
     always = operation in ("wrxchg", "storexchg", "csub")
@@ -126,7 +126,7 @@ def test_packed_atomic_add(arch: str, name: str, dtype: Any):
 
 @every_isa
 def test_buffer_atomic(arch: str):
-    """Half of it is outside."""
+    """Half of the lanes are out of the buffer's range."""
     machine, inside = Machine(arch).fill({1: LANE % 32 * 4, 8: 3}), LANE % 32 < 16
     address = machine.allocate(np.zeros(1024, np.uint32))
     machine.describe(address, 64)
@@ -138,7 +138,7 @@ def test_buffer_atomic(arch: str):
 
 @every_isa
 def test_flat_atomics(arch: str):
-    """By even lanes on memory, by odd ones on LDS."""
+    """Even lanes change memory, odd ones LDS."""
     machine, odd = Machine(arch).fill({8: 1}), LANE % 2 == 1
     address = machine.allocate(np.full(16, 5, np.uint32))
     machine.execute("s_mov_b64 s[6:7], src_shared_base")
@@ -169,7 +169,7 @@ def test_misaligned_atomics_are_errors(arch: str, text: str):
 
 
 def test_minimum_with_nan():
-    """gfx11 compares, gfx12 takes the number."""
+    """gfx11 compares with NaN; gfx12 takes the number."""
     for arch, name, want in (("gfx1100", "min_f32", [np.nan, 3]), ("gfx1201", "min_num_f32", [2, 3])):
         machine = Machine(arch).fill({1: LANE % 2 * 4, 2: np.where(LANE % 2, np.nan, 2).astype(np.float32)})
         machine.lds()[:8] = np.array([np.nan, 3], np.float32).view(np.uint8)
@@ -179,7 +179,7 @@ def test_minimum_with_nan():
 
 
 def test_sums_of_denormals():
-    """Of memory are flushed always; of LDS by MODE."""
+    """Sums in memory always flush denormals; in LDS, MODE decides."""
     denormal = np.float32(2.0**-140)
     for mode, kept in ((DEFAULT_MODE, True), (DEFAULT_MODE & ~0x10, False)):
         machine = Machine(mode=mode).fill({1: LANE * 4, 3: np.full(256, denormal)})

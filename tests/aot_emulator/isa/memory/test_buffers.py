@@ -15,7 +15,7 @@ RAW, STRUCTURED, INDEX_ONLY, EMPTY_ONLY = 3, 0, 1, 2
 
 
 def with_buffer(arch: str, records: int, stride: int = 0, select: int = RAW) -> tuple[Machine, np.ndarray]:
-    """A machine, and the dwords that its buffer is of; byte offsets of dwords are in v1."""
+    """Return a machine, and the dwords of its buffer; v1 has the byte offsets of dwords."""
     machine = Machine(arch).fill({1: 4 * LANE})
     content, address = machine.hold()
     machine.describe(address, records, stride)
@@ -42,7 +42,8 @@ def test_soffset_counts_in_the_check(arch: str, soffset: str):
 
 @every_isa
 def test_large_offsets(arch: str):
-    """They wrap at 32 bits. Triton masks a lane by 2**31. What is in range, but outside of its allocation, is an error."""
+    """Offsets wrap at 32 bits, and Triton masks a lane by 2**31. An access in range, but outside of its allocation, is
+    an error."""
     machine, dwords = with_buffer(arch, 0x7FFFFFFE)
     machine.put(1, 4 * LANE - 12)
     machine.portable("buffer_load_dword v8, v1, s[8:11], 0 offen offset:12").expect({8: dwords[:256]})
@@ -68,7 +69,7 @@ def test_structures():
 ))  # fmt: skip
 @every_rdna
 def test_what_is_out_of_range(arch: str, select: int, indexed: bool, inside: Callable[..., np.ndarray]):
-    """OOB_SELECT, on 40 records, of 24 bytes where they are structures; a load of two dwords, none split."""
+    """OOB_SELECT decides for 40 records, of 24 bytes where they are structures; a load of two dwords is never split."""
     machine, dwords = with_buffer(arch, 40, 0 if select == RAW else 24, select)
     index, offset = LANE % 32 * 3, LANE % 8 * 8
     machine.fill({2: index if indexed else offset, 3: offset})
@@ -93,7 +94,7 @@ def test_an_empty_buffer_has_nothing(arch: str):
 ))  # fmt: skip
 @every_isa
 def test_resources_that_are_refused(arch: str, word: int, bits: int, text: str, message: str):
-    """CDNA's bit 30 is about the cache, and its index is not checked like that."""
+    """Bit 30 is about the cache on CDNA, where the index is not checked like that."""
     machine, _ = with_buffer(arch, 64)
     machine.s[word] |= bits
     if arch == "gfx942" and (bits == 1 << 30 or text == "idxen"):

@@ -17,7 +17,7 @@ SPACES = ("lds", "global", "global with a scalar", "buffer")
 
 @dataclass(frozen=True)
 class Form:
-    """What an instruction moves, by its name: so many bytes, sign-extended or not, of half a register or whole ones."""
+    """What an instruction moves: its number of bytes, sign-extended or not, to half a register or whole ones."""
 
     nbytes: int
     signed: bool
@@ -37,16 +37,16 @@ def form_of(name: str) -> Form:
 
 
 def random_offsets(step: int, size: int) -> np.ndarray:
-    """A multiple of the step for each lane, in no order."""
+    """Return a multiple of the step for each lane, in no order."""
     return (np.random.default_rng(1).permutation(256) * step % size).astype(np.uint32)
 
 
 def prepare(
     arch: str, space: str, offsets: np.ndarray, offset: int, records: int
 ) -> tuple[Machine, np.ndarray, int, str, str]:
-    """(machine, content, address, mnemonic's start, the operands of an access at some offsets of 8192 bytes).
+    """Return (machine, content, address, start of the mnemonic, operands) of an access at some offsets of 8192 bytes.
 
-    Addresses of lanes that are not active do not matter.
+    Addresses of inactive lanes do not matter.
     """
     machine = Machine(arch, lds_bytes=8192)
     content, address = machine.hold(8192)
@@ -67,7 +67,7 @@ def prepare(
 
 
 def every(loads: bool) -> list[tuple[str, str, str]]:
-    """(arch, space, name) of every load or store."""
+    """Return (arch, space, name) of every load or store."""
     memory = MEMORY_LOADS if loads else MEMORY_STORES
     return [(arch, space, name) for arch in ("gfx942", *RDNA) for space in SPACES
             for name in ((LDS_LOADS[arch_of(arch).isa] if loads else LDS_STORES) if space == "lds"
@@ -76,7 +76,7 @@ def every(loads: bool) -> list[tuple[str, str, str]]:
 
 @pytest.mark.parametrize("arch,space,name", every(loads=True))
 def test_load(arch: str, space: str, name: str):
-    """Aligned, at dwords, and anywhere; what is past the end of a buffer reads as 0, dword by dword."""
+    """Loads are aligned, at dwords, or anywhere; each dword past the end of a buffer reads as 0."""
     form = form_of(name)
     for step in (16, 12) if space == "buffer" else (16, 12, 7):
         offsets = random_offsets(step, 1024 if space == "buffer" else 8000)

@@ -1,4 +1,4 @@
-"""Addresses and offsets of memory, scratch, LDS and flat addresses; scalar loads; what is refused."""
+"""Addresses and offsets of memory, scratch, LDS and flat accesses; scalar loads; refused accesses."""
 
 from __future__ import annotations
 
@@ -219,7 +219,7 @@ def test_loads_to_lds_end_there_too():
 
 @every_isa
 def test_lanes_exchange_through_the_crossbar(arch: str):
-    """Inactive lanes give 0; of several senders to a lane the highest wins. RDNA 3 knows lanes within 32 alone."""
+    """Inactive lanes give 0; of several senders to a lane the highest wins. RDNA 3 exchanges only within 32 lanes."""
     data, to = integers(1), integers(0)
     machine = Machine(arch).fill({1: to, 2: data})
     machine.activate(ACTIVE)

@@ -119,7 +119,7 @@ def test_every_instruction_has_a_case():
 
 
 def with_sources(arch: str, seed: int) -> Machine:
-    """s[4:5] and s[8:9] random, equal in places; SCC alternating."""
+    """Set s[4:5] and s[8:9] to random bits, equal in places, and SCC alternating."""
     machine = Machine(arch, WAVES)
     machine.s[[4, 5, 8, 9]] = integers(seed, 4, WAVES)
     machine.s[8:10, ::7] = machine.s[4:6, ::7]
@@ -298,7 +298,7 @@ def vector_name(operation: str, arch: str) -> str:
 @pytest.mark.parametrize("mode", (DEFAULT_MODE, DEFAULT_MODE & ~0xF0 | 5), ids=("", "flushed and upward"))
 @pytest.mark.parametrize("arch,operation", SCALAR_FLOATS)
 def test_scalar_floats(arch: str, operation: str, mode: int):
-    """A value a wavefront: what the vector unit gives for a value a lane."""
+    """They give one value a wavefront: what the vector unit gives for each lane."""
     result, *kinds = _OPS[operation].kinds
     literal = {"mk": 1, "ak": 2}.get(operation[5:7])
     reference, machine = Machine(arch, mode=mode), Machine(arch, 256, mode=mode)

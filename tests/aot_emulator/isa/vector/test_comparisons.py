@@ -1,4 +1,4 @@
-"""Comparisons, in each encoding; the masks of lanes that they write, and selection by one."""
+"""Comparisons in each encoding, the lane masks that they write, and selection by a mask."""
 
 from __future__ import annotations
 
@@ -14,7 +14,8 @@ FORMS = [(name, arch) for name in OPS for arch in ("gfx942", *RDNA, WAVE64) if f
 
 @pytest.mark.parametrize("name,arch", FORMS)
 def test_comparison(name: str, arch: str):
-    """A mask of 64 lanes or 32; v_cmpx writes EXEC, and on RDNA nothing else. Halves are high ones where there are any."""
+    """The mask has 64 lanes or 32. v_cmpx writes EXEC, and on RDNA nothing else. Halves are high ones where there are
+    any."""
     order, kind = name.split("_")
     a, b = sources_of((kind, kind))
     b = np.where(LANE % 3 == 0, a, b)

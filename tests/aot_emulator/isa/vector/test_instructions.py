@@ -1,4 +1,4 @@
-"""Each instruction of the vector unit that takes numbers and gives one, on every instruction set that has it."""
+"""Vector instructions that map values to one value, on every instruction set that has them."""
 
 from __future__ import annotations
 
@@ -57,7 +57,7 @@ def place_of_literal(operation: str) -> int | None:
 def run(
     operation: str, kinds: tuple[str, ...], sources: list[np.ndarray], arch: str, half: int = 0, mode: int = DEFAULT_MODE
 ) -> Machine:  # fmt: skip
-    """Sources in v8, v12, …, the result in v2.
+    """Execute with sources in v8, v12, … and the result in v2.
 
     half: where operands of 16 bits are; CDNA's encodings have op_sel for that, which are those of VOP3.
     """
@@ -78,7 +78,7 @@ def run(
 
 @cache
 def expected(name: str, rounding: Rounding, flushes: bool) -> tuple[list[np.ndarray], np.ndarray]:
-    """The sources and the results."""
+    """Return the sources and the results."""
     result, *kinds = OPS[name].kinds
     sources, function = sources_of(tuple(kinds)), INTEGERS.get(name) or function_of(name, result, rounding)
     place = place_of_literal(name)
@@ -99,7 +99,7 @@ FORMS = [(name, arch) for name in (*INTEGERS, *PLAIN, *ROUNDED) for arch in arch
 
 @pytest.mark.parametrize("name,arch", FORMS)
 def test_instruction(name: str, arch: str):
-    """In each half that there is; what floats round, upward too; with denormals flushed."""
+    """Operands are in each possible half; floats are rounded, upward too, and denormals also flushed."""
     kinds = OPS[name].kinds
     modes = {DEFAULT_MODE: (NEAREST, False)}
     if name not in INTEGERS:
@@ -122,7 +122,7 @@ def test_instruction(name: str, arch: str):
     for arch in archs_of(f"v_{name}_{kind}")
 ])  # fmt: skip
 def test_approximation(name: str, kind: str, arch: str):
-    """Within a unit of the last place, which is what hardware states."""
+    """Results are within a unit of the last place, as hardware states."""
     dtype, info, half = dtype_of(kind), np.finfo(dtype_of(kind)), int(is_rdna(arch))
     source = edge_floats(4, dtype)
     if name in ("sin", "cos"):

@@ -1,4 +1,4 @@
-"""Instructions of the vector unit with a second result, or one mask of lanes more; any function of three bits."""
+"""Vector instructions with a second result or an additional lane mask; any function of three bits."""
 
 from __future__ import annotations
 
@@ -21,7 +21,7 @@ CARRY_FORMS = [(arch, name, scalar) for arch in ("gfx942", *RDNA, WAVE64) for na
 
 @pytest.mark.parametrize("arch,name,scalar", CARRY_FORMS)
 def test_carries(arch: str, name: str, scalar: bool):
-    """To VCC, or in VOP3 to any pair."""
+    """Carries go to VCC, or in VOP3 to any pair."""
     operation, takes = mnemonics(arch)[f"v_{name}_co_u32"], name not in ("add", "sub", "subrev")
     a, b, taken = integers(1), integers(2), np.random.default_rng(3).random(256) < 0.5
     machine = Machine(arch).fill({8: a, 12: b})

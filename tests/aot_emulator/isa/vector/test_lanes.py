@@ -1,4 +1,4 @@
-"""Moves between lanes, and to and from single lanes; DPP; the registers and halves that an instruction reaches."""
+"""Moves between lanes, and to and from single lanes; DPP; registers and halves accessed by an instruction."""
 
 from __future__ import annotations
 
@@ -24,7 +24,8 @@ def test_only_active_lanes_are_written(arch: str):
 
 @every_isa
 def test_single_lanes(arch: str):
-    """Of the number as many bits count as there are lanes; v_writelane ignores EXEC; without lanes, the first is read."""
+    """The lane's number counts modulo the number of lanes. v_writelane ignores EXEC; with no active lane, the first is
+    read."""
     machine = Machine(arch).fill({1: integers(0), 2: integers(1)})
     (waves, lanes), a, before = machine.shape, machine.v[1], machine.v[2].copy()
     machine.s[5] = picked = np.arange(waves) * 37 + lanes - 2
@@ -61,7 +62,7 @@ def test_accumulation_registers_come_after_the_ordinary_ones():
 @pytest.mark.parametrize("width", (16, 32))
 @pytest.mark.parametrize("form", ("", "_e64"))
 def test_swap_of_rows(width: int, form: str):
-    """Odd rows of the first with even rows of the second."""
+    """Odd rows of the first register and even rows of the second change places."""
     (first, second), odd = integers(width, 2, 256), LANE // width % 2 == 1
     machine = Machine("gfx950").fill({2: first, 3: second}).execute(f"v_permlane{width}_swap_b32{form} v2, v3")
     after = np.where(odd, second[LANE - width], first), np.where(odd, second, first[(LANE + width) % 256])
@@ -98,7 +99,7 @@ def test_exchange_of_the_halves_of_a_wavefront(arch: str):
 @pytest.mark.parametrize("name,other", [("v_permlane16_b32", 0), ("v_permlanex16_b32", 16)])
 @every_width
 def test_permutations_of_rows(arch: str, name: str, other: int):
-    """op_sel's first bit has inactive lanes read, its second has them give 0."""
+    """op_sel's first bit lets inactive lanes be read; its second makes them give 0."""
     a = integers(0)
     machine = Machine(arch).fill({8: a})
     machine.s[4:6] = low, high = integers(1, 2, len(machine.v[0])).astype(np.uint64)
@@ -139,7 +140,7 @@ DPP_FORMS = [(arch, control, source) for arch in ("gfx942", *RDNA, WAVE64)
 @pytest.mark.parametrize("bound", (False, True), ids=("kept", "zero"))
 @pytest.mark.parametrize("arch,control,source", DPP_FORMS)
 def test_dpp(arch: str, control: str, source: Source, bound: bool):
-    """With inactive lanes, and v2 its own source; in the subtraction the other source stays in place."""
+    """Some lanes are inactive, and v2 is its own source; the subtraction's other source is not permuted."""
     a, b = integers(0), integers(1)
     for rows, banks in ((0xF, 0xF), (0xA, 0xF), (0xF, 0x5), (0x3, 0xC)):
         machine = Machine(arch).fill({2: a, 3: b})

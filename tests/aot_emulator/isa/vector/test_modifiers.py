@@ -1,4 +1,4 @@
-"""What MODE and the modifiers of an encoding do to an instruction: signs, clamp, omod, halves of registers, SDWA."""
+"""Effects of MODE and of an encoding's modifiers: signs, clamp, omod, halves of registers, SDWA."""
 
 from __future__ import annotations
 
@@ -26,7 +26,7 @@ def test_signs_clamp_and_output_modifiers():
     "arch,cleared,works", (("gfx942", 0x230, True), ("gfx942", 0x30, False), ("gfx1201", 0x30, True))
 )
 def test_output_modifiers_without_denormals(arch: str, cleared: int, works: bool):
-    """In IEEE mode, which gfx12 has not, they do nothing either."""
+    """In IEEE mode, which gfx12 does not have, they do nothing either."""
     machine = Machine(arch, mode=DEFAULT_MODE & ~cleared).fill({8: np.full(256, 3, np.float32)})
     machine.execute(*(f"v_mul_f32_e64 v{i}, v8, v8 {omod}" for i, omod in enumerate(("mul:2", "mul:4", "div:2"))))
     assert machine.get(0, np.float32, count=3)[0].tolist() == ([18, 36, 4.5] if works else [9, 9, 9])
@@ -46,7 +46,7 @@ def test_rounding_is_of_fp32_and_of_the_others(rounding: Rounding):
 
 @pytest.mark.parametrize("bit", (4, 5, 6, 7))
 def test_denormals_are_flushed_of_sources_or_results(bit: int):
-    """Of fp32, by two fields of MODE; of fp16 by others."""
+    """Two fields of MODE decide for fp32, two others for fp16."""
     values = np.resize(np.array([2.0**-130, -(2.0**-130), 1, 0, 2.0**-126], np.float32), 256)
     halves = np.resize(np.array([2.0**-15, -(2.0**-24), 1, 0, 2.0**-14], np.float16), 256)
     machine = Machine(mode=DEFAULT_MODE & ~(1 << bit)).fill({8: values})

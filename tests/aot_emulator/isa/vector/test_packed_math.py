@@ -32,7 +32,7 @@ def floats(seed: int, *shape: int, dtype: Any = np.float16) -> np.ndarray:
 
 @pytest.mark.parametrize("arch,name", FORMS)
 def test_packed_halves(arch: str, name: str):
-    """Once plainly, once with halves chosen crosswise."""
+    """Halves are used in order, and chosen crosswise."""
     function = INTEGERS.get(f"v_{name}") or function_of(f"v_{name}", "f16")
     machine, is_float = Machine(arch), name.endswith("f16")
     count = 3 if name.startswith(("mad", "fma", "minimum3", "maximum3")) else 2
@@ -100,7 +100,7 @@ DOTS += [(arch, f"v_dot{name}") for arch in RDNA for name in ("4_u32_u8", "8_u32
 
 @pytest.mark.parametrize("arch,name", DOTS)
 def test_integer_dot_products(arch: str, name: str):
-    """Of two signs alike, or with neg_lo saying which elements are signed."""
+    """Both operands have one sign, or neg_lo says which elements are signed."""
     bits, chosen, sources = int(name.rpartition("_")[2].lstrip("iu")), "_iu" in name, [integers(i) for i in range(3)]
     machine = Machine(arch).fill({8 + i: source for i, source in enumerate(sources)})
     for first, second in ((0, 0), (1, 0), (0, 1), (1, 1)) if chosen else [(int("_i32" in name),) * 2]:

@@ -1,5 +1,6 @@
-"""Conversions of floats of 8 bits, which are those of the OCP but on gfx942, and of gfx950's scaled ones; gfx950's
-stochastic rounding to 16 bits."""
+"""Conversions of 8-bit floats (OCP's, except on gfx942), gfx950's scaled conversions, and its stochastic rounding to 16
+bits.
+"""
 
 from __future__ import annotations
 
@@ -24,7 +25,7 @@ def type_of(arch: str, name: str) -> Any:
 
 
 def every_code() -> np.ndarray:
-    """Each in each place, uint8 [256, 4]."""
+    """Return each code in each place, uint8 [256, 4]."""
     return np.random.default_rng(0).permutation(np.arange(256, dtype=np.uint8).repeat(4)).reshape(256, 4)
 
 
@@ -44,7 +45,7 @@ def test_from_bytes(arch: str, name: str):
 @pytest.mark.parametrize("saturate", (False, True))
 @every_byte
 def test_to_bytes(arch: str, name: str, saturate: bool):
-    """With FP16_OVFL, which Triton sets around conversions on gfx942, what is too large saturates, and infinities."""
+    """With FP16_OVFL, which Triton sets around conversions on gfx942, large values and infinities saturate."""
     dtype = type_of(arch, name)
     limit, smallest = (np.float32(x) for x in (ml_dtypes.finfo(dtype).max, ml_dtypes.finfo(dtype).smallest_subnormal))
     sizes = np.random.default_rng(1).choice(smallest * 2.0 ** np.arange(-2, 18), (256, 2))
@@ -64,7 +65,7 @@ STOCHASTIC = [*((*form, "") for form in FORMS), *(("gfx950", name, "scalef32_") 
 
 @pytest.mark.parametrize("arch,name,scale", STOCHASTIC)
 def test_stochastic_rounding_to_a_byte(arch: str, name: str, scale: str):
-    """Between two codes no random bits truncate, and all ones round what is inexact up."""
+    """Between two codes, random bits of 0 truncate, and all ones round what is inexact up."""
     dtype, x = type_of(arch, name), (1.0 + LANE / 2048).astype(np.float32)
     machine = Machine(arch).fill({8: x, 9: 0, 10: 0xFFFFFFFF, 11: 129 << 23})
     text, tail = f"v_cvt_{scale}sr_{name}_f32", ", v11" * bool(scale)
@@ -76,7 +77,7 @@ def test_stochastic_rounding_to_a_byte(arch: str, name: str, scale: str):
 
 @pytest.mark.parametrize("name,dtype,bits", (("bf16", BF16, 16), ("f16", np.float16, 13)))
 def test_stochastic_rounding_to_16_bits(name: str, dtype: Any, bits: int):
-    """The upper random bits count."""
+    """Only the upper random bits count."""
     x = np.float32(1).view(np.uint32) | LANE.astype(np.uint32) << np.uint32(bits - 5)
     machine = Machine("gfx950").fill({8: x, 9: 0, 10: 0xFFFFFFFF, 11: 0x80000000})
     machine.execute(*(f"v_cvt_sr_{name}_f32 v{2 + i}, v8, v{9 + i} op_sel:[0,0,{int(i == 1)}]" for i in range(3)))
@@ -87,7 +88,8 @@ def test_stochastic_rounding_to_16_bits(name: str, dtype: Any, bits: int):
 
 
 def block_scales(seed: int) -> tuple[np.ndarray, np.ndarray]:
-    """Registers that hold block exponents, with a sign and a mantissa that do not matter, and the powers of two."""
+    """Return registers that hold block exponents, with a sign and a mantissa that do not matter, and their powers of
+    two."""
     rng = np.random.default_rng(seed)
     exponents = rng.choice(np.array([127, 128, 120, 140, 126], np.uint32), 256)
     noise = rng.integers(0, 1 << 32, 256, np.uint32) & np.uint32(0x807FFFFF)
@@ -121,7 +123,7 @@ def test_a_scale_that_is_no_number():
 @pytest.mark.parametrize("of", WIDE)
 @pytest.mark.parametrize("to", OCP)
 def test_scaled_narrowing(to: str, of: str, saturate: bool):
-    """ml_dtypes rounds float64 once; fp4 has no infinity, and saturates always."""
+    """ml_dtypes rounds float64 once; fp4 has no infinity and always saturates."""
     limit, (scales, factor) = float(ml_dtypes.finfo(OCP[to]).max), block_scales(2)
     sizes = np.random.default_rng(1).choice([limit / 4, 1.0, 2.0**-6, 2.0**-9, 2.0**-16], (256, 2))
     values = np.random.default_rng(0).standard_normal((256, 2)) * sizes

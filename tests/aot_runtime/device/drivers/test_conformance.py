@@ -1,4 +1,4 @@
-"""The facts about libamdhip64, held to AMD's own library (`--on rocm`) and, in any session, to the double of it."""
+"""Facts about libamdhip64, checked with AMD's own library (`--on rocm`) and always with its double."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ FUNCTIONS = re.compile(r"X\((hip[A-Z]\w+)\)")
 
 
 def check(path: str, *names: str) -> set[str]:
-    """Hold a library to facts: the functions that were called."""
+    """Hold a library to facts; return the functions that were called."""
     hip = Hip(ctypes.CDLL(path))
     for name in names:
         before = len(hip.differences)
@@ -34,7 +34,7 @@ def check_double(*names: str) -> None:
 
 
 def test_the_double(hip_double: DoubleLibrary):
-    """Each function that it has is in a fact."""
+    """Each function that the double has is in a fact."""
     hip_double.only("AMD's library has tests of its own")
     for arch in ("gfx942", "gfx1100"):
         scale_code(arch)

@@ -1,4 +1,4 @@
-"""The device that is current in the calling thread is the caller's: it is found again as it was left."""
+"""Calls preserve the current device of the calling thread."""
 
 from __future__ import annotations
 
@@ -105,7 +105,7 @@ def test_so_does_one_that_fails(scale_image: bytes):
 
 @in_double(HIP_DOUBLE_DEVICES=1)
 def test_a_single_device_is_never_asked_for(scale_image: bytes):
-    """It is always current, so that no call costs anything for it."""
+    """It is always current, so calls need not ask for it."""
     double, driver = Double(), HipDriver()
     before = double.calls("hipSetDevice"), double.calls("hipGetDevice")
     for call in work(driver, 0, scale_image).values():
@@ -159,7 +159,7 @@ def test_an_array_that_another_thread_drops():
 
 
 class Contexts:
-    """An API with a current context, whose launches ask for one."""
+    """An API with a current context, without which launches fail."""
 
     def __init__(self, context: int | None, is_only: bool = False):
         self.context, self.launched_in, self.failed = context, [], 0
@@ -194,7 +194,7 @@ def test_a_thread_without_a_context_has_none_afterwards(always: bool, context: i
 
 
 def test_of_a_single_device_it_keeps_the_context():
-    """No other device can be meant, and each launch would begin with one that fails."""
+    """No other device can be meant; otherwise each launch would begin with one that fails."""
     contexts = Contexts(None, is_only=True)
     launch = contexts.prepared(False)
     launch.run(0), launch.run(0)

@@ -39,7 +39,7 @@ def driver(request: pytest.FixtureRequest) -> GpuDriver:
 
 @pytest.fixture(scope="module")
 def cuda() -> GpuDriver:
-    """For tests of what CUDA alone has, or whose kernels are PTX."""
+    """Mark tests of what CUDA alone has, or whose kernels are PTX."""
     return driver_with_device("cuda")
 
 
@@ -50,7 +50,7 @@ def test_contract(driver: GpuDriver, name: str):
 
 @pytest.fixture(scope="module")
 def image(driver: GpuDriver) -> bytes:
-    """The code object of the kernels that are launched."""
+    """Return the code object of the kernels that are launched."""
     return PTX if driver.name == "cuda" else scale_code(driver.properties(0).arch)
 
 
@@ -60,7 +60,7 @@ def test_launches(driver: GpuDriver, image: bytes, name: str):
 
 
 def test_dynamic_shared_memory(cuda: GpuDriver):
-    """A little, the default's most, all there is; and the limit is never lowered."""
+    """Launches use a little, the default's maximum, and all there is; the limit is never lowered."""
     most, module = cuda.properties(0).lds_bytes, cuda.load_module(0, PTX)
     for lds_bytes in (1024, 48 << 10, most):
         function = cuda.get_function(0, module, "mirror", lds_bytes)
@@ -73,7 +73,7 @@ def test_dynamic_shared_memory(cuda: GpuDriver):
 
 
 def test_tensor_maps(cuda: GpuDriver):
-    """They say what they were made of; what the driver refuses is an error."""
+    """Maps say what they were made of; what the driver refuses is an error."""
     boxes = TensorMap("bfloat16", (0, 1), (64, 64), 128)
     with allocated(cuda, 1 << 20) as address:
         made = {cuda.tensor_map(0, boxes, (512, 512), (1024,), at) for at in (address, address + 1024, address)}

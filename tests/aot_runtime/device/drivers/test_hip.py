@@ -34,7 +34,7 @@ def abort() -> None:
 
 
 def test_the_child_reports_its_failure(hip_double: DoubleLibrary):
-    """Or no test over the double could fail."""
+    """Otherwise no test over the double could fail."""
     with pytest.raises(AssertionError, match="KeyError: 'no such check'"):
         hip_double.run(check_contract, "no such check")
     with pytest.raises(AssertionError, match="exit status -6"):
@@ -45,7 +45,7 @@ def test_the_child_reports_its_failure(hip_double: DoubleLibrary):
 
 @in_double(HIP_DOUBLE_ARCH="gfx1100")
 def test_compute_units_of_rdna():
-    """HIP counts work-group processors, of two compute units; with its variable, compute units."""
+    """HIP counts work-group processors, of two compute units each; with its variable, compute units."""
     assert HipDriver().properties(0).num_cus == 2 * 304
     with mock.patch.dict(os.environ, {"GPU_ENABLE_WGP_MODE": "0"}):
         assert HipDriver().properties(0).num_cus == 304
@@ -113,7 +113,7 @@ print("|", available_drivers())
 
 @in_double(HIP_DOUBLE_DEVICES=2)
 def test_each_device_and_driver_has_a_pool_that_dies_with_the_driver():
-    """Threads share the object of a driver and device, which keeps its memory."""
+    """Threads share the object of a driver and device, which keeps the pool's memory."""
     double, drivers = Double(), [HipDriver(), HipDriver()]
     with ThreadPoolExecutor(8) as threads:
         barrier = threading.Barrier(8)

@@ -1,4 +1,4 @@
-"""Which libamdhip64 is used: copies of the double lie where ROCm, ROCm's wheels and torch have theirs."""
+"""Choice of libamdhip64, with copies of the double where ROCm, ROCm's wheels and torch have theirs."""
 
 from __future__ import annotations
 
@@ -29,7 +29,7 @@ LAYOUTS = {
 
 @pytest.fixture(scope="module")
 def places(hip_double: DoubleLibrary, tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The paths of copies of the double by what they are laid out as; `root` is where they all lie."""
+    """Return the paths of copies of the double by their layout; all lie in `root`."""
     hip_double.only("only the double is copied")
     root = tmp_path_factory.mktemp("machine")
     for place in LAYOUTS.values():
@@ -128,7 +128,7 @@ def test_maps():
 
 
 def use(driver: HipDriver, path: str) -> None:
-    """Both ways of calling the library lead to this one, and there is no other."""
+    """Call the library in both ways, which lead to this one and no other."""
     assert loaded_libraries() == [path]
     double = ctypes.CDLL(path)
     double.hip_double_calls.restype = ctypes.c_long
@@ -158,7 +158,7 @@ def opens_with_system(path: str, folder: str) -> None:
 
 
 def run(double: DoubleLibrary, body: Callable[..., None], *arguments: Any, **environment: str) -> None:
-    """Over no library but those that are named; the double's own is not where anything looks."""
+    """Run over the named libraries alone; the double's own is not where anything looks."""
     nowhere = {"ROCM_PATH": "", "HIP_PATH": "", "LD_LIBRARY_PATH": ""}
     double.run_fresh(body, *arguments, **(nowhere | environment))
 
@@ -186,7 +186,7 @@ def test_what_the_environment_names(
 
 
 def test_wheels(hip_double: DoubleLibrary, places: dict[str, str]):
-    """They have only the name with a version, and nothing has told the dynamic loader of them."""
+    """They have only the name with a version, which the dynamic loader does not know."""
     run(hip_double, opens_with_site, places["wheel"], "of ROCm's wheels", f"{places['root']}/site")
 
 
@@ -213,7 +213,7 @@ def test_what_cannot_be_loaded_is_said(hip_double: DoubleLibrary, places: dict[s
 
 
 def opens_after_hip_python(own: str, other: str) -> None:
-    """hip-python was used before, and torch brought another library: arrays and launches go where hip-python goes."""
+    """Use hip-python, then open where torch brought another library: arrays and launches go where hip-python goes."""
     from hip import hip
 
     hip.hipGetDeviceCount()

@@ -1,7 +1,7 @@
-"""Copies between host and device, those behind other work through pinned memory, over the double of libamdhip64.
+"""Copies between host and device, through pinned memory if there is other work, over the double of libamdhip64.
 
-There, with HIP_DOUBLE_DEFERS, work is done when something waits for it and not before: a copy that reads its source
-late, or from a buffer that was used again, brings the wrong bytes.
+With HIP_DOUBLE_DEFERS, the double does work only when something waits for it. A copy that reads its source too late, or
+from a reused buffer, transfers wrong bytes.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ WAITS = ("hipStreamSynchronize", "hipEventSynchronize")
 
 
 def numbered(nbytes: int, seed: int) -> np.ndarray:
-    """Bytes of which each word differs; quicker to make than noise."""
+    """Return bytes whose words all differ; they are quicker to make than noise."""
     return np.arange(seed, seed + nbytes // 4 + 1, dtype=np.uint32).view(np.uint8)[:nbytes].copy()
 
 
@@ -32,7 +32,7 @@ def waits(double: Double) -> tuple[int, ...]:
 
 
 def behind_work(driver: HipDriver, address: int, data: np.ndarray, stream: int = 0) -> None:
-    """Copy to the device behind work that is not done."""
+    """Copy to the device behind work that has not ended."""
     driver.fill(0, address, 1, 4, stream)
     to_device(driver, address, data, stream)
 
@@ -111,7 +111,7 @@ def test_failed_calls_lose_no_buffer_and_no_bytes():
 
 @in_double(HIP_DOUBLE_DEFERS=1)
 def test_a_buffer_with_no_event_behind_its_copy_is_not_used_again_before_that():
-    """A copy that is on its way when its call fails would bring the next copy's bytes."""
+    """If the copy's call fails before its event, a later copy's bytes could overwrite those still on the way."""
     double, driver = Double(), HipDriver()
     with new_stream(driver) as stream, allocated(driver, SMALL) as first, allocated(driver, SMALL) as second:
         sent = [numbered(SMALL, 0), numbered(SMALL, 1)]

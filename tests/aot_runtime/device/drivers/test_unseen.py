@@ -11,7 +11,7 @@ from aot_runtime.device.drivers.unseen import gpus_of_linux, why_unseen
 
 @pytest.fixture
 def nodes(tmp_path: Path) -> Path:
-    """The folder of a machine with a processor and two GPUs."""
+    """Return the folder of a machine with a processor and two GPUs."""
     for number, version in enumerate((0, 90500, 110501)):
         (tmp_path / str(number)).mkdir()
         (tmp_path / str(number) / "properties").write_text(f"simd_count 8\ngfx_target_version {version}\n")

@@ -1,4 +1,4 @@
-"""Kernels that between them make Triton emit most of what it can."""
+"""Kernels that together make Triton emit most of its instructions."""
 
 import triton
 import triton.language as tl
@@ -60,7 +60,7 @@ def scaled_matmul(
     a, a_scale, b, b_scale, c, k, M: tl.constexpr, N: tl.constexpr, K: tl.constexpr, A: tl.constexpr, B: tl.constexpr,
     B_PACKED_ALONG_K: tl.constexpr,
 ):  # fmt: skip
-    """c = (a * scales) (b * scales), of microscaling formats; fp4 comes two to a byte."""
+    """Compute c = (a * scales) (b * scales) of microscaling formats; fp4 comes two to a byte."""
     A_PACK: tl.constexpr = 2 if A == "e2m1" else 1
     B_PACK: tl.constexpr = 2 if B == "e2m1" and B_PACKED_ALONG_K else 1
     N_PACK: tl.constexpr = 2 if B == "e2m1" and not B_PACKED_ALONG_K else 1
@@ -84,7 +84,7 @@ def scaled_matmul(
 
 @triton.jit
 def float_functions(x, y, out, BLOCK: tl.constexpr):
-    """y is positive."""
+    """Apply functions of floats; y is positive."""
     at = tl.arange(0, BLOCK)
     a, b = tl.load(x + at), tl.load(y + at)
     tl.store(out + 0 * BLOCK + at, tl.exp(a))
@@ -115,7 +115,7 @@ def float_functions(x, y, out, BLOCK: tl.constexpr):
 
 @triton.jit
 def integer_functions(x, y, out, BLOCK: tl.constexpr):
-    """y is positive."""
+    """Apply functions of integers; y is positive."""
     at = tl.arange(0, BLOCK)
     a, b = tl.load(x + at), tl.load(y + at)
     tl.store(out + 0 * BLOCK + at, a // b)
@@ -152,7 +152,7 @@ def rearrangements(x, index, out, ROWS: tl.constexpr, COLUMNS: tl.constexpr):
 
 @triton.jit
 def atomics(x, out, order, n, BLOCK: tl.constexpr):
-    """out: seven each of maxima, minima, sums and, of integers, exclusive ors."""
+    """Count into out: seven each of maxima, minima, sums and, of integers, exclusive ors."""
     at = tl.program_id(0) * BLOCK + tl.arange(0, BLOCK)
     inside = at < n
     value = tl.load(x + at, mask=inside, other=0)
@@ -183,7 +183,7 @@ def _halved(value):
 
 @triton.jit
 def collatz(x, out):
-    """A loop whose length differs from program to program, with real calls (s_getpc, s_swappc and s_setpc); the grid
+    """Loop for a length that differs from program to program, with real calls (s_getpc, s_swappc and s_setpc); the grid
     has three dimensions."""
     program = (tl.program_id(2) * tl.num_programs(1) + tl.program_id(1)) * tl.num_programs(0) + tl.program_id(0)
     value = tl.load(x + program)
