@@ -20,6 +20,7 @@ from tests.docs.scripts import ROOT
 from tests.support.c_interface.calling import LANGUAGES, WARNINGS
 from tests.support.emulated_launches import EmulatedLaunches
 from tests.support.hip_double.double import DoubleLibrary
+from tests.support.session_builds import build_once
 
 PAGE = (ROOT / "docs/cpp.md").read_text(encoding="utf-8")
 BUNDLE = (ROOT / "docs/bundle.md").read_text(encoding="utf-8")
@@ -59,8 +60,12 @@ def test_the_names_of_the_variants(rows_bundle: Path):
     assert name in variant_names(read_index(rows_bundle))
 
 
-def test_the_example_program(hip_double: DoubleLibrary, rows_bundle: Path, hip_headers: list[str], tmp_path: Path):
+def test_the_example_program(
+    hip_double: DoubleLibrary, tmp_path_factory: pytest.TempPathFactory, hip_headers: list[str], tmp_path: Path
+):
     """It prints the bytes that Python computes. Its `main` runs in a process whose launches are emulated."""
+    built = build_once(tmp_path_factory, ROOT / "manifests/rows.yaml", "op=softmax,T=float32,BLOCK=32", "gfx942")
+    rows_bundle = built / "rows-gfx942"
     library = tmp_path / "softmax.so"
     flags = [
         "-I",
@@ -75,7 +80,7 @@ def test_the_example_program(hip_double: DoubleLibrary, rows_bundle: Path, hip_h
     command = [*LANGUAGES["c++17"], *WARNINGS, *hip_headers, *flags, str(EXAMPLE), source, "-o", str(library)]
     subprocess.run([*command, "-lamdhip64"], check=True)
     printed = hip_double.run(_run_example, str(library), str(rows_bundle)).splitlines()
-    assert printed[0] == "rows_gfx942_softmax_softmax_rows_f32_block512_onepass_hasmask_general_several, grid (1, 1, 1)"
+    assert printed[0] == "rows_gfx942_softmax_softmax_rows_f32_block32_onepass_hasmask_aligned_most, grid (1, 1, 1)"
     assert printed[1:17] == printed[18:]
     assert printed[17] == (
         "softmax: argument 'out' has shape [2, 8]: dim 1 (cols) is 8, but must be 9 to agree with the other arguments"

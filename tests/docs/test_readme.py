@@ -56,10 +56,9 @@ def test_ci_runs_the_readmes_test_command_and_the_release_check(tmp_path: Path):
     called = [line.rstrip() for line in log.read_text().splitlines()]
     checks = ["ruff check .", "mypy", "lint-imports", "mkdocs build --strict"]
     kept = tmp_path / "cache/aotbuild-release"
-    drivers = "tests/aot_runtime/device/drivers"
     selections = (
         "--within 120 --each 1 tests/ops",
-        f"--within 240 {drivers}/test_conformance.py {drivers}/test_gpu.py tests/rocm",
+        "--within 300 tests/aot_runtime tests/aot/c tests/rocm",
     )
     rocm = [f"pytest --on rocm --rocm {release} {selected}" for release in SUITES for selected in selections]
     release = f"python -m tests.release --cache {kept}"
