@@ -110,12 +110,12 @@ def test_an_installed_bundle_is_opened_by_its_name(rows_bundle: Path, site: Site
     rows = open_bundle("rows", "emulator", version=">=0.1")
     path = site.folder / "aotbundle_rows_gfx942/rows_gfx942.aotb"
     assert rows.path == path
-    y = rows.softmax(np.zeros((1, 16), np.float32))
-    assert np.array_equal(y, np.full((1, 16), 1 / 16, np.float32))
+    y = rows.softmax(np.zeros((1, 512), np.float32))
+    assert np.array_equal(y, np.full((1, 512), 1 / 512, np.float32))
     for place in (Path("rows"), "./rows"):
         with pytest.raises(BundleError, match=r"rows is not a bundle"):
             open_bundle(place, "emulator")
-    for words in (["show"], ["verify"], ["explain", "softmax", "--shape", "x=2,16", "--dtype", "T=float32"]):
+    for words in (["show"], ["verify"], ["explain", "softmax", "--shape", "x=2,512", "--dtype", "T=float32"]):
         result = aotbundle(words[0], "rows", *words[1:])
         assert result.exit_code == 0, result.output
     result = aotbundle("selftest", "rows", "--device", "emulator", "--op", "softmax")

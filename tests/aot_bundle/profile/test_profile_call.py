@@ -40,10 +40,9 @@ def test_softmax_reads_and_writes_each_element_once(rows_bundle: Path):
 
 
 def test_a_row_longer_than_a_block_is_read_again(rows_bundle: Path):
-    (launch,) = data(rows_bundle, "softmax", "--shape", "x=1,40000", "--dtype", "T=float16")["launches"]
-    assert launch["tensors"]["x"]["read"] == 80000
-    assert launch["accesses"]["global_load"]["bytes"] == 2 * 80000
-    assert [loop["trip_count"] for loop in launch["loops"]] == [5, 5]  # steps of 8192
+    """By the second of two launches, after the first has found maximum and sum of parts of the row."""
+    launches = data(rows_bundle, "softmax", "--shape", "x=1,40000", "--dtype", "T=float16")["launches"]
+    assert [launch["tensors"]["x"]["read"] for launch in launches] == [80000, 80000]
 
 
 def test_strides_and_alignment_are_kept(rows_bundle: Path):

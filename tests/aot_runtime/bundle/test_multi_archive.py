@@ -150,7 +150,7 @@ def test_what_does_not_belong_together(whole: Files, rows_copy: Path, tmp_path: 
     edit_index(rows_copy, lambda index: index.update(version="9.9"))
     changed = {**own, **{name: (rows_copy / name).read_bytes() for name in own}}
     packed(path, {**whole, AMD: b"".join(parts(changed))})
-    assert any("are not of one name and version: rows 9.9 for gfx942, rows" in fault for fault in faults(path))
+    assert any("the bundles differ in name or version: rows 9.9 for gfx942, rows" in fault for fault in faults(path))
 
 
 def sparse(path: Path, entries: Sequence[tuple[str, bytes | int]]) -> Path:
