@@ -214,7 +214,7 @@ ASM, CALL = "inline_asm_elementwise", "outer(tl.load"
         (assembly("sm_90", "mov.b32 %r1, $1;", "=r,r"), ASM, "does not write its output .0, whose value is used"),
         (assembly("gfx942", "", "=v,v"), ASM, "does not write its output .0, whose value is used"),
         # Functions that nothing has: a linker for AMD leaves them to a loader.
-        (foreign("called", "gfx942", NAME="__ocml_nothere_f32"), CALL, "'__ocml_nothere_f32' is called, and nothing in"),
+        (foreign("called", "gfx942", NAME="__ocml_nothere_f32"), CALL, "'__ocml_nothere_f32' is called, and nothing"),
         (foreign("called", "gfx942", NAME="llvm.nvvm.tanh.approx.f"), CALL, "'llvm.nvvm.tanh.approx.f' is called"),
         (foreign("called", "gfx942", NAME="__nv_tanhf"), CALL, "Implicit conversion of CUDA __nv_tanhf"),
         (foreign("called", "sm_90", NAME="__ocml_tanh_f32"), CALL, "Unresolved extern function '__ocml_tanh_f32'"),
