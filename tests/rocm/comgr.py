@@ -22,8 +22,8 @@ from aot_runtime.bundle.kernel_metadata import KernelArg, KernelMetadata
 from aot_runtime.bundle.reading import read_index
 
 READING = Path(__file__).with_name("comgr_reading.py")
-UNDECODED = frozenset({"v_mov_b16"})
-"""Instructions of gfx1151 and gfx12 that LLVM 21 does not disassemble: there it knows 16-bit halves of registers as
+UNDECODED = frozenset({"v_cvt_f16_f32", "v_mov_b16"})
+"""Instructions of gfx1151 and gfx12 that LLVM 21 does not always disassemble: it knows high halves of registers as
 operands on gfx11.0 alone. tinygrad's tables, which are made of AMD's own, have them."""
 
 
