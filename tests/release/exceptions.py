@@ -83,6 +83,8 @@ TABLE = (
     Rule(r"^python (-m benchmarks\.rocm|(product|attention)\.py) ", Action.SKIP,
          "fetches AMD's libraries: hundreds of megabytes"),
     Rule(r"^python -m tests\.rocm ", Action.SKIP, "fetches packages; tests/rocm does"),
+    Rule(r"^aotbuild (capture -o |run --no-compile|install-cache (?!--help)|--arch .*\bkernels\.jsonl)", Action.SKIP,
+         "needs a Triton program that runs; tests/docs/test_no_compile.py and tests/aot/capture have one"),
     # What ends with the error that there is no GPU, or that torch, which is measured beside, is not there
     Rule("^aotbundle selftest dist/[^ ]+$", Action.REFUSED, "runs the ops", NO_GPU),
     Rule("^aotbundle diff dist/rows-gfx942 half/", Action.REFUSED, "its status is 1 where bundles differ",
@@ -96,8 +98,8 @@ TABLE = (
          NO_GPU),
     Rule("^python benchmarks/copies.py", Action.REFUSED, "measures the device", NO_GPU),
     Rule("^aotbuild tune .*--device hip", Action.REFUSED, "measures the device", NO_GPU),
-    Rule("^python benchmarks/(rows|decode|mla|gemm|moe|chunks).py ", Action.REFUSED, "measures the device",
-         NO_GPU_OR_TORCH),
+    Rule("^python benchmarks/(rows|decode|mla|gemm|moe|chunks|random_calls).py (?!.*--modelled)", Action.REFUSED,
+         "measures the device", NO_GPU_OR_TORCH),
 )  # fmt: skip
 
 
