@@ -174,7 +174,7 @@ def _read(path: Path) -> Capture:
         LOG.warning("%s", note)
     if not capture.kernels:
         raise CaptureError(f"{path}: no kernel is recorded")
-    if not all(re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", part) for part in (path.stem,)):
+    if not re.fullmatch(r"[A-Za-z0-9_][A-Za-z0-9_.-]{0,99}", path.stem):
         raise CaptureError(f"{path}: {path.stem!r} cannot be the name of what is shipped: use letters, digits, _ . -")
     first, *others = capture.installations
     for other in others:

@@ -51,7 +51,7 @@ class _File:
 
 @dataclass(frozen=True)
 class _Binding:
-    """What a global name is bound to, the statements that bind it, and the files that these import."""
+    """A global name's value, the statements that bind it, and the files that these import."""
 
     value: Json
     lines: tuple[str, ...]

@@ -113,7 +113,7 @@ class ShippedCache:
     source: Source
     manifest: Manifest
     signer: str
-    """Who signed it, by a policy; empty if there was none."""
+    """The signer by a policy; empty if there was none."""
 
     def read(self, name: str) -> bytes:
         """Read a file that the manifest lists. Raises `ShippedCacheError` if it is another one."""

@@ -23,7 +23,7 @@ from aot_runtime.errors import ExpressionError
 from .constants import literal
 
 HINTS = (DIVISIBLE, RANGED) = (str(ALIGNMENT), "32bits")
-"""What code may take for granted: a value or address is a multiple of 16; offsets from a pointer fit 32 bits."""
+"""Assumptions of code: a value or address is a multiple of 16; offsets from a pointer fit 32 bits."""
 _TYPE = re.compile(r"(\*?)(\w+)((?::\w+)*)\Z")
 _DTYPES = {dtype.triton: name for name, dtype in DTYPES.items()}
 

@@ -153,7 +153,7 @@ def test_other_files_of_triton_are_told(shipped: Session, captured: Captured, ch
 
 
 def test_a_captured_kernel_that_was_not_built_is_told(shipped: Session, captured: Captured):
-    """What an earlier run left in Triton's own cache does not count."""
+    """Kernels that an earlier run left in Triton's own cache do not count."""
     empty = shipped.folder / "empty"
     empty.mkdir()
     shutil.copytree(captured.cache, shipped.folder / "own-cache")

@@ -1,4 +1,4 @@
-"""What a worker answers is not believed: its code objects are read back, and what its compiler printed counts."""
+"""A worker's answers are not believed: its code objects are read back, and what its compiler printed counts."""
 
 from __future__ import annotations
 

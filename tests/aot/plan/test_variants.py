@@ -108,7 +108,7 @@ LARGE: {values: [false, true], pick: warp_size > 32} -> BLOCK LARGE -> 16 True: 
 
 @pytest.mark.parametrize(("text", "axes", "left"), rows(POINTS))
 def test_points_that_no_call_can_reach_are_not_built(tmp_path: Path, text: str, axes: str, left: str):
-    """Where a point decides a value, config or launch, one is left; where only a call decides, all are."""
+    """One value, config or launch is left where a point decides it; all are where only a call decides."""
     match text.partition(":")[0]:
         case "LARGE":
             change = (AXES, f"{AXES}      {text}\n")

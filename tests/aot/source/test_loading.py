@@ -148,7 +148,7 @@ RAN = "def {0}(*functions):\n    pathlib.Path(__file__).with_name('ran').touch()
 
 
 def test_what_a_kernel_does_not_depend_on_is_not_run(tmp_path: Path):
-    """That covers benchmarks at module level and wrappers of kernels, both here and in imported files."""
+    """Benchmarks at module level and wrappers of kernels are left out, both here and in imported files."""
     ran = f"{RAN.format('benchmark')}{RAN.format('wrapped')}benchmark(1)\nvalues = []\nvalues.append(benchmark(2))\n"
     kernel = KERNEL.replace("@", "@wrapped\n@").replace("(x,", "(x, values,")
     text = f"{HEAD}import pathlib\n{ran}{{}}{kernel}"

@@ -77,7 +77,7 @@ def tuned_with_hook(x, n, BLOCK: tl.constexpr):
 
 
 class Tensor:
-    """What Triton asks of a tensor."""
+    """The attributes that Triton asks of a tensor."""
 
     def __init__(self, dtype=tl.float32, pointer=1 << 20):
         self.dtype, self.pointer = dtype, pointer
