@@ -21,7 +21,7 @@ from tests.ops.attention.quantised import make_call as make_quantised
 from tests.ops.decode import test_append, test_contiguous, test_flex, test_paged
 from tests.ops.gemm import test_lora
 from tests.ops.moe.checking import check_moe, made_codes, made_scaled
-from tests.ops.rows import checking, test_processing, test_qk_norm, test_sampling, test_verify
+from tests.ops.rows import checking, test_merge, test_processing, test_qk_norm, test_sampling, test_verify
 from tests.support.dtypes import FP16, FP32, INT8
 from tests.support.op_bundles import OpBundles
 from tests.support.session_builds import ROOT, session_cache
@@ -105,6 +105,7 @@ COUNTED = (
     "op=count_tokens",
     partial(test_processing.test_count_tokens, indexed=True, prompt=False, n=1000, capacity=5, cols=37),
 )
+MERGED = "rows", "op=merge_states,T=float16", partial(test_merge.check_merged, shape=(3, 3, 9, 33), dtype=FP16)
 DRAFTS = (
     "rows",
     "op=verify_drafts,T=float32",
@@ -213,6 +214,10 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
         "is_residual, OF_TOKENS, OF_TOKENS"),
     "drafts that top_k leaves out": (DRAFTS, "rows/verify", "thresholds + row), p, 0.0)", "thresholds + row), p, p)"),
     "accepted behind a refused one": (DRAFTS, "rows/verify", "going = going & accept", "going = accept"),
+    # Merging of attention over parts
+    "logarithms in base 2": (MERGED, "rows/merge", "0.0, peak)) * LOG2_E)", "0.0, peak)))"),
+    "part without keys read": (MERGED, "rows/merge", "seen = (weight > 0) &", "seen = (weight >= 0) &"),
+    "no sum without keys": (MERGED, "rows/merge", 'tl.where(peak == float("-inf"), 0.0, peak)', "peak"),
     # Heads of queries and keys
     "weights of the queries for keys": (HEADS, "rows/qk_norm", "_heads(k, k_weight", "_heads(k, q_weight"),
     "norm of what is rotated": (HEADS, "rows/qk_norm", "squares += rest * rest", "squares += 0.0 * rest"),
