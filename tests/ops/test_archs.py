@@ -21,6 +21,7 @@ from tests.ops.gemm import checking as gemm
 from tests.ops.gemm import test_lora
 from tests.ops.gemm.test_packed_eight_bits import arguments
 from tests.ops.moe.checking import check_moe, made, made_codes, made_scaled
+from tests.ops.moe.test_permute import check_align
 from tests.ops.rows import checking as rows
 from tests.ops.rows import test_merge, test_processing, test_qk_norm, test_verify
 from tests.support.choices import configs, with_few_units
@@ -108,8 +109,9 @@ def experts(op: str) -> Row:
         else:
             given = made_codes(rng, 4 if op == "moe_int4" else 8, dims, FP16, (2, 1), with_zeros=op == "moe_int4")
         check_moe(bundle, "silu", op, **given)
+        check_align(bundle, (700, 3, 5), 16)
 
-    return Row("moe", "op=moe|moe_scaled|moe_block_scaled|moe_int4|moe_int8", check, op)
+    return Row("moe", "op=moe|moe_scaled|moe_block_scaled|moe_int4|moe_int8|moe_align", check, op)
 
 
 def norms(op: str, vectors: str, cols: int, dtype: np.dtype[Any]) -> Row:

@@ -21,6 +21,7 @@ from tests.ops.attention.quantised import make_call as make_quantised
 from tests.ops.decode import test_append, test_contiguous, test_flex, test_paged
 from tests.ops.gemm import test_lora
 from tests.ops.moe.checking import check_moe, made_codes, made_scaled
+from tests.ops.moe.test_permute import check_align
 from tests.ops.rows import checking, test_merge, test_processing, test_qk_norm, test_sampling, test_verify
 from tests.support.dtypes import FP16, FP32, INT8
 from tests.support.op_bundles import OpBundles
@@ -98,6 +99,7 @@ HEADS = "rows", "op=qk_norm_rotary,T=float16", partial(test_qk_norm.check, call=
 SCALED = experts("moe_scaled", made_scaled, INT8, (5, 4, 2, 64, 48), FP16)
 SCALED_BLOCKS = experts("moe_block_scaled", made_scaled, FNUZ, (5, 3, 2, 160, 144), FP16, (128, 128))
 CODES = experts("moe_int4", made_codes, 4, (5, 3, 2, 64, 32), FP16, (2, 1), True)
+ALIGNED = "moe", "op=moe_align", partial(check_align, shape=(700, 3, 5), block_size=16)
 KEPT = "rows", "op=sample,T=float32", test_sampling.test_the_kept_set_is_exact
 PENALTIES = "rows", "op=process_logits,T=float32", test_processing.test_penalties_are_those_of_their_definitions
 COUNTED = (
@@ -230,6 +232,10 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     "scale of the first block": (SCALED_BLOCKS, "moe/quantise", "row * scale.stride_rows + part",
         "row * scale.stride_rows"),
     "zeros of the first expert": (CODES, "moe/dequantise", "tl.where(given(zeros), before, 0)", "0"),
+    "places of other experts": (ALIGNED, "moe/order", "place[:, None] + before, is_own)", "before, is_own)"),
+    "nobody's places left out": (ALIGNED, "moe/order", "(expert < 0) | (expert >= experts)", "(expert < 0)"),
+    "end of the order left out": (ALIGNED, "moe/order", "for start in range(total, blocks * BLOCK_M, STEP)",
+        "for start in range(total + 1, blocks * BLOCK_M, STEP)"),
     # Softmax and norms
     "padding counted": (SOFTMAX, "rows/softmax", 'tl.where(inside, values, float("-inf"))', "values"),
     "one column too many": (SOFTMAX, "rows/softmax", "    inside = (row < rows) & (columns < cols)",
