@@ -22,7 +22,7 @@ from tests.ops.decode import test_append, test_contiguous, test_flex, test_paged
 from tests.ops.gemm import test_lora
 from tests.ops.moe.checking import check_moe, made_codes, made_scaled
 from tests.ops.moe.test_permute import check_align
-from tests.ops.rows import checking, test_merge, test_processing, test_qk_norm, test_sampling, test_verify
+from tests.ops.rows import checking, test_limits, test_merge, test_processing, test_qk_norm, test_sampling, test_verify
 from tests.support.dtypes import FP16, FP32, INT8
 from tests.support.op_bundles import OpBundles
 from tests.support.session_builds import ROOT, session_cache
@@ -106,6 +106,11 @@ COUNTED = (
     "rows",
     "op=count_tokens",
     partial(test_processing.test_count_tokens, indexed=True, prompt=False, n=1000, capacity=5, cols=37),
+)
+JOINT = (
+    "rows",
+    "op=renorm_probs,T=float32",
+    partial(test_limits.check_renormalised, cols=111, dtype=FP32, names=("top_k", "top_p"), joint=True),
 )
 MERGED = "rows", "op=merge_states,T=float16", partial(test_merge.check_merged, shape=(3, 3, 9, 33), dtype=FP16)
 DRAFTS = (
@@ -216,6 +221,9 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
         "is_residual, OF_TOKENS, OF_TOKENS"),
     "drafts that top_k leaves out": (DRAFTS, "rows/verify", "thresholds + row), p, 0.0)", "thresholds + row), p, p)"),
     "accepted behind a refused one": (DRAFTS, "rows/verify", "going = going & accept", "going = accept"),
+    "top_p of the top_k": (JOINT, "rows/sample", "                floor = LOWEST", "                floor = threshold"),
+    "sum of all probabilities": (JOINT, "rows/limit", "lanes += tl.where(order_key(values) >= threshold, values, 0.0)",
+        "lanes += values"),
     # Merging of attention over parts
     "logarithms in base 2": (MERGED, "rows/merge", "0.0, peak)) * LOG2_E)", "0.0, peak)))"),
     "part without keys read": (MERGED, "rows/merge", "seen = (weight > 0) &", "seen = (weight >= 0) &"),
