@@ -60,7 +60,7 @@ def choose_parts(
     position = 0
     if seeds is not None:
         heat = 1.0
-        if temperature is not None:
+        if temperature.ptr is not None:
             heat = tl.load(temperature.ptr + request * temperature.stride_rows)
         seed = tl.load(seeds + request)
         position = tl.load(positions + request) + place
