@@ -94,12 +94,16 @@ def _plain(compute: type, storage: np.dtype | None, *arguments: object, **option
     return values if total is None else (total, values)
 
 
-def _quantised(compute: type, rounded: bool, out: Array, *arguments: object, **options: object) -> Results:
+def _quantised(
+    compute: type, rounded: bool, out: Array, *arguments: object, scale: Array | None = None, bound: float = 0,
+    **options: object,
+) -> Results:  # fmt: skip
     values, total = _norm(compute, *arguments, **options)
-    scale = row_scale(values, out.dtype)
-    values = scaled(values, scale, out.dtype)
+    largest_used = np.minimum(np.abs(values).max(-1), compute(bound or np.inf))
+    scales = largest_used / compute(largest(out.dtype)) if scale is None else np.full(len(values), scale[0], compute)
+    values = scaled(values, scales, out.dtype)
     values = rounded_to(values, out.dtype) if rounded else values
-    return tuple(result for result in (values, total, scale) if result is not None)
+    return tuple(result for result in (values, total, scales) if result is not None)
 
 
 def _norm(
