@@ -2,6 +2,7 @@
 
     python -m benchmarks.rocm install build/libraries
     python -m benchmarks.rocm products build/libraries --size 2048 4096
+    python -m benchmarks.rocm generate build/libraries --size 2048 4096
     python -m benchmarks.rocm sample build/libraries hipblaslt --count 20
     python -m benchmarks.rocm attention build/libraries --length 512
     python -m benchmarks.rocm llama build/libraries --device rx7900xtx
@@ -22,7 +23,8 @@ from tests.rocm.packages import Unavailable
 
 from .aiter import attention_code
 from .building import built
-from .libraries import LLAMA, NAMES, Libraries, environment, install
+from .generator import ARCH, SOURCE, Kind, generate
+from .libraries import CLANG, LLAMA, NAMES, Libraries, environment, install
 from .llama import write_model
 from .samples import Case, cases
 
@@ -30,6 +32,8 @@ ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("product.py")
 ATTENTION = SCRIPT.with_name("attention.py")
 CHECKED = (257, 129, 65)
+CHECKED_GENERATED = (520, 456, 576)
+"""Kernels for large products refuse other multiples than of 8, and of their tile along K."""
 CHECKED_ATTENTION = ("1", "2", "512")
 """Batch, heads and length."""
 HEAD_DIM = 128
@@ -56,10 +60,15 @@ def main() -> None:
     command.add_argument("--type", choices=("f16", "bf16"), default="bf16")
     command.add_argument("--ops", choices=("NN", "NT", "TN", "TT"), default="TN")
     command.add_argument("--size", type=int, nargs="+", default=[2048, 4096, 8192], metavar="N")
-    command.add_argument("--tensile", type=Path, metavar="FOLDER",
-                         help="kernels of hipBLASLt that were generated elsewhere, for a GPU that Debian builds none "
-                         "for: a folder as hipBLASLt's own `library`")  # fmt: skip
     command.set_defaults(run=run_products)
+    command = commands.add_parser("generate", help="make hipBLASLt's kernels for gfx942 with AMD's generator")
+    command.add_argument("folder", type=Path)
+    command.add_argument("--source", default=SOURCE, metavar="PLACE",
+                         help="hipBLASLt's repository, or a checkout of it (%(default)s)")  # fmt: skip
+    command.add_argument("--type", choices=("f16", "bf16"), nargs="+", default=["bf16"])
+    command.add_argument("--ops", choices=("NN", "NT", "TN"), nargs="+", default=["TN"])
+    command.add_argument("--size", type=int, nargs="+", default=[2048, 4096, 8192], metavar="N")
+    command.set_defaults(run=run_generate)
     command = commands.add_parser("sample", help="products drawn at random, checked by the library's own program")
     command.add_argument("folder", type=Path)
     command.add_argument("library", choices=NAMES)
@@ -91,14 +100,23 @@ def run_install(given: argparse.Namespace) -> None:
     print(f"{', '.join(given.only)} and HIP are in {given.folder}")
 
 
+def run_generate(given: argparse.Namespace) -> None:
+    libraries = install(given.folder.absolute(), ["hipblaslt", CLANG])
+    kinds = [Kind(kind, ops) for kind in given.type for ops in given.ops]
+    print(f"hipBLASLt's kernels for {ARCH} are in {generate(libraries, kinds, given.size, given.source)}")
+
+
 def run_products(given: argparse.Namespace) -> None:
     libraries = Libraries(given.folder.absolute())
-    more = {} if given.tensile is None else {"HIPBLASLT_TENSILE_LIBPATH": str(given.tensile.absolute())}
+    generated = libraries.generated(given.arch)
+    more = {"HIPBLASLT_TENSILE_LIBPATH": str(generated)} if generated.exists() else {}
+    checked_sizes = CHECKED_GENERATED if more else CHECKED
     row(HEADINGS)
     for size in given.size:
         product = [given.type, given.ops, *[str(size)] * 3]
-        small = [given.type, given.ops, *map(str, CHECKED)]
-        bundle = built(given.folder.absolute() / "ours", given.arch, given.type, given.ops, [(size,) * 3, CHECKED])
+        small = [given.type, given.ops, *map(str, checked_sizes)]
+        sizes = [(size,) * 3, checked_sizes]
+        bundle = built(given.folder.absolute() / "ours", given.arch, given.type, given.ops, sizes)
         own = None
         for who in ("ours", *(name for name in NAMES if libraries.has(name))):
             place = str(bundle) if who == "ours" else who

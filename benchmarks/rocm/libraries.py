@@ -19,6 +19,8 @@ HERE = Path(__file__).parent
 NAMES = ("hipblaslt", "rocblas")
 LLAMA = "llama"
 """llama.cpp with its HIP backend, which needs rocBLAS."""
+CLANG = "clang"
+"""Debian's compiler, which assembles generated kernels."""
 EMULATED = ("gfx90a", "gfx1100", "gfx1201")
 """Architectures of both Debian's kernels and the emulator; of others nothing is unpacked."""
 _ARCHS = (
@@ -51,6 +53,14 @@ class Libraries:
         rocm = Rocm(self.rocm.folder, (libraries / "llama", libraries, *self.rocm.more))
         command = rocm.command([found / "bin/llama-completion", *arguments])
         return ["env", "-C", str(libraries / "ggml/backends0"), *command]
+
+    def kernels(self, name: str) -> Path:
+        """Return the folder of the library's kernels and their tables."""
+        return self.folder / name / _LIBRARIES / name / "library"
+
+    def generated(self, arch: str) -> Path:
+        """Return the folder of hipBLASLt's kernels for an architecture, if they were generated here."""
+        return self.folder / "generated" / arch
 
     def bench(self, name: str) -> Path:
         """Return the library's benchmark program."""
