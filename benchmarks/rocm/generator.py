@@ -109,7 +109,7 @@ def sources(source: str, folder: Path) -> Path:
 def _git(*arguments: str, folder: Path | None = None) -> str:
     place = [] if folder is None else ["-C", str(folder)]
     try:
-        done = subprocess.run(["git", *place, *arguments], capture_output=True, text=True)
+        done = subprocess.run(["git", *place, *arguments], capture_output=True, text=True, stdin=subprocess.DEVNULL)
     except FileNotFoundError:
         raise Unavailable("AMD's generator is fetched with git, which is not installed") from None
     if done.returncode:
@@ -168,7 +168,7 @@ def _run_generator(checkout: Path, compiler: Path, work: Path) -> None:
 
 def _assemble(compiler: Path, work: Path, made: Path) -> None:
     """Make one code object of a run's kernels, and the table beside it."""
-    (table,) = (work / "made/library").glob(f"TensileLibrary_*_UA_*_{ARCH}.dat")
+    (table,) = (work / "made/library").glob(f"TensileLibrary_*_Contraction_*_{ARCH}.dat")
     target = [str(compiler), "-target", "amdgcn-amd-amdhsa"]
     options = ["-x", "assembler", "-mcode-object-version=4", f"-mcpu={ARCH}", "-mwavefrontsize64", "-c"]
     objects = []
