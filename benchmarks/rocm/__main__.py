@@ -118,7 +118,7 @@ def run_products(given: argparse.Namespace) -> None:
         sizes = [(size,) * 3, checked_sizes]
         bundle = built(given.folder.absolute() / "ours", given.arch, given.type, given.ops, sizes)
         own = None
-        for who in ("ours", *(name for name in NAMES if libraries.has(name))):
+        for who in ("ours", *(name for name in NAMES if libraries.computes(name, given.arch))):
             place = str(bundle) if who == "ours" else who
             seconds = modelled(libraries, given.device, [SCRIPT, place, *product], more)
             own = own or seconds

@@ -42,17 +42,12 @@ class Libraries:
         own = [self.folder / "stand-ins", *(self.folder / name / _LIBRARIES for name in NAMES)]
         return Rocm(self.folder / "hip", (*own, self.folder / "rocblas" / _LIBRARIES / "blas"))
 
-    def has(self, name: str) -> bool:
-        return (self.folder / name / _LIBRARIES / f"lib{name}.so.{4 if name == 'rocblas' else 1}").exists()
-
-    def llama(self, *arguments: str) -> list[str]:
-        """Return the command of llama.cpp's program that completes a text; it looks for backends where it is
-        started."""
-        found = self.folder / LLAMA / "usr"
-        libraries = found / "lib/x86_64-linux-gnu"
-        rocm = Rocm(self.rocm.folder, (libraries / "llama", libraries, *self.rocm.more))
-        command = rocm.command([found / "bin/llama-completion", *arguments])
-        return ["env", "-C", str(libraries / "ggml/backends0"), *command]
+    def computes(self, name: str, arch: str) -> bool:
+        """Tell whether a library is there and has kernels for an architecture."""
+        if not (self.folder / name / _LIBRARIES / f"lib{name}.so.{4 if name == 'rocblas' else 1}").exists():
+            return False
+        made = name == "hipblaslt" and self.generated(arch).exists()
+        return made or any((self.folder / name / _LIBRARIES / name).rglob(f"*_{arch}.dat"))
 
     def kernels(self, name: str) -> Path:
         """Return the folder of the library's kernels and their tables."""
