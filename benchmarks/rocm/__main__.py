@@ -4,6 +4,7 @@
     python -m benchmarks.rocm products build/libraries --size 2048 4096
     python -m benchmarks.rocm generate build/libraries --size 2048 4096
     python -m benchmarks.rocm sample build/libraries hipblaslt --count 20
+    python -m benchmarks.rocm random build/libraries
     python -m benchmarks.rocm attention build/libraries --length 512
     python -m benchmarks.rocm llama build/libraries --device rx7900xtx
 
@@ -24,13 +25,14 @@ from tests.rocm.packages import Unavailable
 from .aiter import attention_code
 from .building import built
 from .generator import ARCH, SOURCE, Kind, generate
-from .libraries import CLANG, LLAMA, NAMES, Libraries, environment, install
+from .libraries import CLANG, LLAMA, NAMES, RANDOM, Libraries, environment, install
 from .llama import write_model
 from .samples import Case, cases
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("product.py")
 ATTENTION = SCRIPT.with_name("attention.py")
+RANDOM_NUMBERS = SCRIPT.with_name("random_numbers.py")
 CHECKED = (257, 129, 65)
 CHECKED_GENERATED = (520, 456, 576)
 """Kernels for large products refuse other multiples than of 8, and of their tile along K."""
@@ -51,7 +53,7 @@ def main() -> None:
     commands = parser.add_subparsers(required=True)
     command = commands.add_parser("install", help="fetch HIP and AMD's libraries")
     command.add_argument("folder", type=Path)
-    command.add_argument("--only", nargs="+", choices=(*NAMES, LLAMA), default=NAMES)
+    command.add_argument("--only", nargs="+", choices=(*NAMES, RANDOM, LLAMA), default=NAMES)
     command.set_defaults(run=run_install)
     command = commands.add_parser("products", help="a table of modelled products")
     command.add_argument("folder", type=Path)
@@ -76,6 +78,11 @@ def main() -> None:
     command.add_argument("--count", type=int, default=20)
     command.add_argument("--seed", type=int, default=0)
     command.set_defaults(run=run_sample)
+    command = commands.add_parser("random", help="rocRAND's numbers of a GPU, compared with the host's")
+    command.add_argument("folder", type=Path)
+    command.add_argument("--device", default="mi210", metavar="GPU")
+    command.add_argument("--count", type=int, default=20000)
+    command.set_defaults(run=run_random)
     command = commands.add_parser("attention", help="AITER's attention of an MI300X, checked and modelled")
     command.add_argument("folder", type=Path)
     command.add_argument("--code", type=Path, help="the code object, where it cannot be fetched from GitHub")
@@ -188,6 +195,16 @@ def run_sample(given: argparse.Namespace) -> None:
         print(f"{case}: {text}", flush=True)
     print(f"{given.count - wrong} of {given.count} are right")
     sys.exit(bool(wrong))
+
+
+def run_random(given: argparse.Namespace) -> None:
+    libraries = install(given.folder.absolute(), [RANDOM])
+    for generator in ("xorwow", "philox"):
+        program = [RANDOM_NUMBERS, generator, str(given.count)]
+        done = emulated(libraries, ["--device", given.device], program, {})
+        print(done.stdout, end="", flush=True)
+        if done.returncode:
+            sys.exit(f"{generator} fails: {done.stderr[-1000:]}")
 
 
 def run_llama(given: argparse.Namespace) -> None:

@@ -19,6 +19,8 @@ HERE = Path(__file__).parent
 NAMES = ("hipblaslt", "rocblas")
 LLAMA = "llama"
 """llama.cpp with its HIP backend, which needs rocBLAS."""
+RANDOM = "rocrand"
+"""rocRAND, which generates random numbers."""
 CLANG = "clang"
 """Debian's compiler, which assembles generated kernels."""
 EMULATED = ("gfx90a", "gfx1100", "gfx1201")
@@ -39,7 +41,7 @@ class Libraries:
     @property
     def rocm(self) -> Rocm:
         """Return HIP with these libraries beside it; the stand-in for ROCm SMI is found first."""
-        own = [self.folder / "stand-ins", *(self.folder / name / _LIBRARIES for name in NAMES)]
+        own = [self.folder / "stand-ins", *(self.folder / name / _LIBRARIES for name in (*NAMES, RANDOM))]
         return Rocm(self.folder / "hip", (*own, self.folder / "rocblas" / _LIBRARIES / "blas"))
 
     def computes(self, name: str, arch: str) -> bool:
