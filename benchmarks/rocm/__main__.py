@@ -4,6 +4,7 @@
     python -m benchmarks.rocm products build/libraries --size 2048 4096
     python -m benchmarks.rocm generate build/libraries --size 2048 4096
     python -m benchmarks.rocm sample build/libraries hipblaslt --count 20
+    python -m benchmarks.rocm tests build/libraries
     python -m benchmarks.rocm random build/libraries
     python -m benchmarks.rocm attention build/libraries --length 512
     python -m benchmarks.rocm llama build/libraries --device rx7900xtx
@@ -25,8 +26,10 @@ from tests.rocm.packages import Unavailable
 from .aiter import attention_code
 from .building import built
 from .generator import ARCH, SOURCE, Kind, generate
-from .libraries import CLANG, LLAMA, NAMES, RANDOM, Libraries, environment, install
+from .libraries import CLANG, LLAMA, NAMES, RANDOM, ROCBLAS_TESTS, Libraries, environment, install
 from .llama import write_model
+from .own_tests import drawn, listed
+from .own_tests import outcome as outcome_of_tests
 from .samples import Case, cases
 
 ROOT = Path(__file__).parents[2]
@@ -78,6 +81,11 @@ def main() -> None:
     command.add_argument("--count", type=int, default=20)
     command.add_argument("--seed", type=int, default=0)
     command.set_defaults(run=run_sample)
+    command = commands.add_parser("tests", help="rocBLAS's own test program: a test of each function")
+    command.add_argument("folder", type=Path)
+    command.add_argument("--device", default="mi210", metavar="GPU")
+    command.add_argument("--seed", type=int, default=1)
+    command.set_defaults(run=run_tests)
     command = commands.add_parser("random", help="rocRAND's numbers of a GPU, compared with the host's")
     command.add_argument("folder", type=Path)
     command.add_argument("--device", default="mi210", metavar="GPU")
@@ -197,6 +205,21 @@ def run_sample(given: argparse.Namespace) -> None:
     sys.exit(bool(wrong))
 
 
+def run_tests(given: argparse.Namespace) -> None:
+    libraries = install(given.folder.absolute(), ["rocblas", ROCBLAS_TESTS])
+
+    def rocblas_test(option: str) -> subprocess.CompletedProcess[str]:
+        return run(["--device", given.device], libraries.rocm.command([*libraries.rocblas_test(), option]), {})
+
+    names = drawn(listed(rocblas_test("--gtest_list_tests").stdout), given.seed)
+    done = rocblas_test(f"--gtest_filter={':'.join(names)}")
+    found = outcome_of_tests(done.stdout)
+    print(f"{found.passed} of {len(names)} tests pass on {given.device}")
+    if found.failed or found.passed < len(names):
+        print(*found.failed, done.stdout[-2000:], done.stderr[-2000:], sep="\n")
+        sys.exit(1)
+
+
 def run_random(given: argparse.Namespace) -> None:
     libraries = install(given.folder.absolute(), [RANDOM])
     for generator in ("xorwow", "philox"):
@@ -204,7 +227,7 @@ def run_random(given: argparse.Namespace) -> None:
         done = emulated(libraries, ["--device", given.device], program, {})
         print(done.stdout, end="", flush=True)
         if done.returncode:
-            sys.exit(f"{generator} fails: {done.stderr[-1000:]}")
+            sys.exit(f"{generator} is not right: {done.stderr[-1000:]}")
 
 
 def run_llama(given: argparse.Namespace) -> None:

@@ -126,7 +126,7 @@ def _compiler(libraries: Libraries) -> Path:
     folder.mkdir(exist_ok=True)
     clang, linker = folder / "clang++", folder / "ld.lld"
     # Clang starts itself, and the linker beside it, by the name that it was started with.
-    by_name = "case $1 in -cc1*) ;; *) set -- -no-canonical-prefixes \"$@\" ;; esac\n"
+    by_name = 'case $1 in -cc1*) ;; *) set -- -no-canonical-prefixes "$@" ;; esac\n'
     for program, binary, first in ((clang, "clang", by_name), (linker, "lld", "")):
         command = " ".join(f"'{word}'" for word in rocm.command([llvm / "bin" / binary], program))
         program.write_text(f'#!/bin/sh\n{first}exec {command} "$@"\n')

@@ -21,6 +21,8 @@ LLAMA = "llama"
 """llama.cpp with its HIP backend, which needs rocBLAS."""
 RANDOM = "rocrand"
 """rocRAND, which generates random numbers."""
+ROCBLAS_TESTS = "rocblas-tests"
+"""rocBLAS's own test program."""
 CLANG = "clang"
 """Debian's compiler, which assembles generated kernels."""
 EMULATED = ("gfx90a", "gfx1100", "gfx1201")
@@ -58,6 +60,12 @@ class Libraries:
     def generated(self, arch: str) -> Path:
         """Return the folder of hipBLASLt's kernels for an architecture, if they were generated here."""
         return self.folder / "generated" / arch
+
+    def rocblas_test(self) -> list[str | Path]:
+        """Return the command of rocBLAS's own test program."""
+        found = self.folder / ROCBLAS_TESTS / "usr"
+        data = found / "share/librocblas4-tests/data/rocblas_gtest.data"
+        return [found / "libexec/rocm/librocblas4-tests/rocblas-test", "--data", data]
 
     def bench(self, name: str) -> Path:
         """Return the library's benchmark program."""

@@ -10,6 +10,7 @@ import pytest
 
 from benchmarks.rocm import generator
 from benchmarks.rocm.generator import Kind, converted, cut, merged, sources
+from benchmarks.rocm.libraries import Libraries
 
 from .packages import Unavailable
 
@@ -31,7 +32,8 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 def git(folder: Path, *arguments: str) -> str:
-    return subprocess.run(["git", "-C", str(folder), *arguments], check=True, capture_output=True, text=True).stdout[:40]
+    command = ["git", "-C", str(folder), *arguments]
+    return subprocess.run(command, check=True, capture_output=True, text=True).stdout.strip()
 
 
 def test_a_remote_repository_is_fetched_in_part(repository: Path, tmp_path: Path):
@@ -77,6 +79,17 @@ def test_a_table_keeps_the_winners_of_some_sizes():
     assert found[5] == [{"name": "a", "SolutionIndex": 0}, {"name": "c", "SolutionIndex": 1}]
     assert found[7] == [[[64, 64, 1, 64], [1, 9.0]], [[32, 32, 1, 32, 8], [0, 5.0]]]
     assert found[8] == "rest"
+
+
+def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(generator, "_NEEDED", {"os": "os", "not_there": "the-package"})
+    with pytest.raises(Unavailable, match="pip install the-package$"):
+        generator.generate(Libraries(tmp_path), [Kind("bf16", "TN")], [64], "")
+    with pytest.raises(Unavailable, match="no table of bf16 TT for gfx942"):
+        generator._cut(tmp_path / "none.yaml", tmp_path / "cut.yaml", [64], Kind("bf16", "TT"))
+    (tmp_path / "some.yaml").write_text("[a, b, c, d, e, [{}], [], [[[64, 64, 1, 64], [0, 9.0]]]]")
+    with pytest.raises(Unavailable, match="bf16 TN for gfx942 does not have the sizes 96, 128"):
+        generator._cut(tmp_path / "some.yaml", tmp_path / "cut.yaml", [64, 96, 128], Kind("bf16", "TN"))
 
 
 def made_table() -> dict[str, Any]:
