@@ -83,7 +83,7 @@ def test_a_table_keeps_the_winners_of_some_sizes():
 
 def test_what_is_missing_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr(generator, "_NEEDED", {"os": "os", "not_there": "the-package"})
-    with pytest.raises(Unavailable, match="pip install the-package$"):
+    with pytest.raises(Unavailable, match=r"pip install the-package$"):
         generator.generate(Libraries(tmp_path), [Kind("bf16", "TN")], [64], "")
     with pytest.raises(Unavailable, match="no table of bf16 TT for gfx942"):
         generator._cut(tmp_path / "none.yaml", tmp_path / "cut.yaml", [64], Kind("bf16", "TT"))
