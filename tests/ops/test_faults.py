@@ -24,7 +24,16 @@ from tests.ops.decode import test_append, test_contiguous, test_flex, test_paged
 from tests.ops.gemm import test_lora
 from tests.ops.moe.checking import check_moe, made_codes, made_scaled
 from tests.ops.moe.test_permute import check_align
-from tests.ops.rows import checking, test_limits, test_merge, test_processing, test_qk_norm, test_sampling, test_verify
+from tests.ops.rows import (
+    checking,
+    test_limits,
+    test_merge,
+    test_processing,
+    test_qk_norm,
+    test_sampling,
+    test_softmax_and_norms,
+    test_verify,
+)
 from tests.support.dtypes import FP16, FP32, INT8
 from tests.support.op_bundles import OpBundles
 from tests.support.session_builds import ROOT, session_cache
@@ -113,6 +122,14 @@ JOINT = (
     "rows",
     "op=renorm_probs,T=float32",
     partial(test_limits.check_renormalised, cols=111, dtype=FP32, names=("top_k", "top_p"), joint=True),
+)
+STATIC, BOUNDED = (
+    (
+        "rows",
+        "op=rms_norm_quantised,T=bfloat16",
+        partial(test_softmax_and_norms.test_static_and_bounded_scales, cols=100, op="rms_norm", kind="int8", how=how),
+    )
+    for how in ({"scale": np.array([0.02], FP32)}, {"bound": 1.5})
 )
 MERGED = "rows", "op=merge_states,T=float16", partial(test_merge.check_merged, shape=(3, 3, 9, 33), dtype=FP16)
 DRAFTS = (
@@ -247,6 +264,8 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     "end of the order left out": (ALIGNED, "moe/order", "for start in range(total, blocks * BLOCK_M, STEP)",
         "for start in range(total + 1, blocks * BLOCK_M, STEP)"),
     # Softmax and norms
+    "given scale not taken": (STATIC, "rows/norm", "tl.where(given(scale), tl.load", "tl.where(bound < 0, tl.load"),
+    "scale without a bound": (BOUNDED, "rows/norm", "(largest > bound), bound, largest)", "(largest < 0), bound, largest)"),
     "padding counted": (SOFTMAX, "rows/softmax", 'tl.where(inside, values, float("-inf"))', "values"),
     "one column too many": (SOFTMAX, "rows/softmax", "    inside = (row < rows) & (columns < cols)",
         "    inside = (row < rows) & (columns <= cols)"),
