@@ -14,7 +14,7 @@ from kernels.rows.quantise import quantise
 def norm_rows(
     x: Matrix, weight, residual: Matrix, out: Matrix, rows, cols, eps, zero_centred,
     BLOCK: tl.constexpr, ROWS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SUBTRACT_MEAN: tl.constexpr,
-    PERSISTENT: tl.constexpr = False, bias=None, row_scales=None, LARGEST: tl.constexpr = 0.0, scale=None, bound=None,
+    PERSISTENT: tl.constexpr = False, bias=None, row_scales=None, LARGEST: tl.constexpr = 0.0, scale=None, bound=0.0,
 ):  # fmt: skip
     """out[i, :] = (x[i, :] - mean) / sqrt(variance + eps) * weight + bias, ROWS rows at a time, in fp32.
 
@@ -61,7 +61,7 @@ def norm_rows(
 def norm_long_rows(
     x: Matrix, weight, residual: Matrix, out: Matrix, cols, eps, zero_centred,
     STEP: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SUBTRACT_MEAN: tl.constexpr,
-    bias=None, row_scales=None, LARGEST: tl.constexpr = 0.0, scale=None, bound=None, pairs=None, parts=1,
+    bias=None, row_scales=None, LARGEST: tl.constexpr = 0.0, scale=None, bound=0.0, pairs=None, parts=1,
 ):  # fmt: skip
     """`norm_rows` of rows that do not fit in registers, STEP columns at a time. Grid: (rows, parts).
 
@@ -216,5 +216,6 @@ def _store(values, out, row_scales, scale, bound, row, rows, columns, inside, LA
 def _scale(largest, scale, bound, LARGEST: tl.constexpr):
     """Return the given scale or, if that is null, the one of the largest magnitude, but of `bound` at most, if
     that is more than 0."""
-    made = scale_of(tl.where((bound > 0) & (largest > bound), bound, largest), LARGEST)
+    bound = tl.where(bound > 0, bound, float("inf"))
+    made = scale_of(tl.minimum(largest, bound, propagate_nan=tl.PropagateNan.ALL), LARGEST)
     return tl.where(given(scale), tl.load(scale, given(scale), 0.0), made)

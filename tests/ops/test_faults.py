@@ -265,7 +265,7 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
         "for start in range(total + 1, blocks * BLOCK_M, STEP)"),
     # Softmax and norms
     "given scale not taken": (STATIC, "rows/norm", "tl.where(given(scale), tl.load", "tl.where(bound < 0, tl.load"),
-    "scale without a bound": (BOUNDED, "rows/norm", "(largest > bound), bound, largest)", "(largest < 0), bound, largest)"),
+    "scale without a bound": (BOUNDED, "rows/norm", "tl.where(bound > 0, bound,", "tl.where(bound < 0, bound,"),
     "padding counted": (SOFTMAX, "rows/softmax", 'tl.where(inside, values, float("-inf"))', "values"),
     "one column too many": (SOFTMAX, "rows/softmax", "    inside = (row < rows) & (columns < cols)",
         "    inside = (row < rows) & (columns <= cols)"),
