@@ -41,13 +41,6 @@ def test_keys_of_few_queries_are_split(attention: Bundle, case: Case, is_packed:
     check(attention, call)
 
 
-def test_few_queries_with_gaps_between_heads(attention: Bundle):
-    """Without a mask, strides do not let each query count as a head."""
-    call = make_call(PACKED[0])
-    assert len(launched(attention, call)) == 1
-    check(attention, call)
-
-
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", WIDE, ids=str)
 def test_large_head_dims(attention: Bundle, case: Case):
