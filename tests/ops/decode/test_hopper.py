@@ -79,7 +79,12 @@ def test_who_takes_a_call(call: str):
         others += [{"dims": {"groups": 2}}, {"dims": {"head_dim": 64}}]
     if call == "flash_decode of bytes":
         others += [{"strides": {"k_scale": (1, 1, 1 << 29)}}]
-    assert taken(decide(call))
+    # Masks other than causal ones, unless there is but one query.
+    several = {"scalars": {"causal": "false", "max_seqlen_q": "2"}} if size == "block_size" else {
+        "scalars": {"causal": "false"}, "dims": {"seqlen_q": 2}
+    }  # fmt: skip
+    others += [several, {"scalars": {"attention_chunk": "64"}}, {"given": CALLS[call].given | {"first_keys"}}]
+    assert taken(decide(call)) and taken(decide(call, scalars={"causal": "false"}))
     for changes in others:
         changes["dims"] = {name: x for name, x in changes.get("dims", {}).items() if name in CALLS[call].dims}
         assert not taken(decide(call, **changes)), changes
@@ -186,9 +191,10 @@ def test_who_takes_chunks_of_prompts():
     assert taken({"head_dim": 64, "block_size": 48})
     for dims in ({"head_dim": 96}, {"head_dim": 256}, {"block_size": 24}):
         assert not taken(dims), dims
-    for scalars in ({"max_seqlen_q": "64"}, {"num_splits": "2"}, {"window_left": "100"}, {"softcap": "1"}):
+    for scalars in ({"max_seqlen_q": "64"}, {"num_splits": "2"}, {"window_left": "100"}, {"softcap": "1"},
+                    {"causal": "false"}, {"attention_chunk": "64"}):  # fmt: skip
         assert not taken(scalars=scalars), scalars
-    assert not taken(given=frozenset({"alibi_slopes"}))
+    assert not taken(given=frozenset({"alibi_slopes"})) and not taken(given=frozenset({"first_keys"}))
     assert not taken(unaligned=frozenset("v"))
     assert not taken(strides={"k": (16 * 1024, 1024, -128, 1)})
 
