@@ -25,13 +25,15 @@ def visible_keys(
     window_left: int = -1,
     window_right: int = -1,
     mask_align: str = "bottom_right",
+    attention_chunk: int = 0,
 ) -> Array:
     """Return the mask of the keys that each query sees, bool [seqlen_q, seqlen_k].
 
     Query i has key i on its diagonal, or i + seqlen_k - seqlen_q where mask_align is bottom_right. It sees the
     window_left keys before that one, the key itself, and the window_right keys after it; all of them where the number
     is negative, unless mask_align is generic: then a negative number counts from the diagonal in the other direction.
-    causal is a window_right of 0.
+    causal is a window_right of 0. With an attention_chunk, keys are in chunks of so many, and a query sees only those of
+    the chunk with its diagonal.
 
     Raises ValueError for what the ops refuse, too: a positive window_right beside causal; with generic causal, or a
     last key that is before the first.
@@ -52,13 +54,16 @@ def visible_keys(
         seen &= ahead >= -window_left
     if generic or right >= 0:
         seen &= ahead <= right
+    if attention_chunk:
+        diagonal = np.arange(seqlen_q)[:, None] + shift
+        seen &= np.arange(seqlen_k) // attention_chunk == diagonal // attention_chunk
     return seen
 
 
 def attention(
     q: Array, k: Array, v: Array, bias: Array | None = None, alibi_slopes: Array | None = None, *,
     scale: float, causal: bool = False, window_left: int = -1, window_right: int = -1,
-    mask_align: str = "bottom_right", softcap: float = 0.0, return_lse: bool = False,
+    mask_align: str = "bottom_right", attention_chunk: int = 0, softcap: float = 0.0, return_lse: bool = False,
     score_mod: ScoreMod | None = None, mask_mod: MaskMod | None = None, schedule: str = "auto",
     compute: type = np.float64, storage: Any = None, rounding: Rounding | None = None,
 ) -> Result:  # fmt: skip
@@ -85,8 +90,9 @@ def attention(
         raise ValueError(f"heads = {heads} is not a multiple of heads_kv = {heads_kv}")
     queries, keys = np.arange(seqlen_q)[:, None], np.arange(seqlen_k)
     seen = visible_keys(
-        seqlen_q, seqlen_k, causal=causal, window_left=window_left, window_right=window_right, mask_align=mask_align
-    )
+        seqlen_q, seqlen_k, causal=causal, window_left=window_left, window_right=window_right, mask_align=mask_align,
+        attention_chunk=attention_chunk,
+    )  # fmt: skip
     distance = np.abs(queries + (seqlen_k - seqlen_q if mask_align == "bottom_right" else 0) - keys)
     out = np.empty((*q.shape[:3], v.shape[3]), storage)
     lse = np.empty(q.shape[:3], compute)

@@ -183,7 +183,7 @@ def sum_of_lanes(folded: Softmax):
 def fold_loaded(
     queries: Queries, cache: Cache, place: Place, seen: Causal, scoring, begin, end, KEYS: gl.constexpr
 ):  # fmt: skip
-    """Fold the keys from begin to end, KEYS of a warp at a time. 
+    """Fold the keys from begin to end, KEYS of a warp at a time.
     The tile of the next iteration is loaded into registers before this one multiplies, and the block table entries of
     the one after it before that.
     """
@@ -231,7 +231,9 @@ def fold_copied(
 
 
 @gluon.jit
-def fold_tile(queries: Queries, tile: CacheTile, seen: Causal, scoring, start, folded: Softmax, CACHE_DTYPE: gl.constexpr):
+def fold_tile(
+    queries: Queries, tile: CacheTile, seen: Causal, scoring, start, folded: Softmax, CACHE_DTYPE: gl.constexpr
+):
     """Fold a CacheTile, which begins with key `start`, into a Softmax."""
     q_tile = queries.operand
     WARPS: gl.constexpr = q_tile.shape[0]

@@ -41,6 +41,25 @@ def test_keys_of_few_queries_are_split(attention: Bundle, case: Case, is_packed:
     check(attention, call)
 
 
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("seed", range(12))
+def test_chunks(attention: Bundle, seed: int):
+    rng = np.random.default_rng(seed)
+    masks, scores, dims = (
+        ("0", "b", "t", "b:20,-1", "t:7,3"),
+        ("plain", "alibi of batches"),
+        ((64, 64), (128, 128), (40, 40)),
+    )
+    lengths = ((70, 100), (90, 50), (130, 64), (33, 150))
+    case = Case(
+        str(rng.choice(masks)), dims[rng.integers(3)], str(rng.choice(scores)), lengths[rng.integers(4)],
+        mode=str(rng.choice(("batch", "varlen"))),
+    )  # fmt: skip
+    call = make_call(case)
+    chunk = int(rng.choice((1, 7, 32, 64, 100, 2**31 - 1)))
+    check(attention, replace(call, scalars=call.scalars | {"attention_chunk": chunk}))
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", WIDE, ids=str)
 def test_large_head_dims(attention: Bundle, case: Case):

@@ -117,6 +117,7 @@ def test_a_right_window_beside_causal_is_refused(decode: Bundle):
 
 def test_visible_keys_by_hand():
     """Three queries of seven keys, the first two of which are padding."""
+
     def seen(**mask: Any) -> list[str]:
         return ["".join("x" if shown else "." for shown in row) for row in visible_keys(3, 7, 2, **mask)]
 
