@@ -40,8 +40,8 @@ def attention_forward(
     heads, seqlen_q, seqlen_k] (a stride of 0 broadcasts) unless that is None or a null pointer; minus alibi_slopes
     (fp32 [batch, heads]) * |distance from the diagonal| unless these are. score_mod is applied last. The diagonal of
     query i is key i, or i + seqlen_k - seqlen_q if window.bottom_right. Query i with diagonal d sees keys j >= d - left
-    if BOUND_LEFT and j <= d + right if BOUND_RIGHT, with both and window.chunk > 0 only those of the chunk with d, and of
-    those only the ones that mask_mod shows. score_mod and mask_mod: functions as in `mods`.
+    if BOUND_LEFT and j <= d + right if BOUND_RIGHT, with both and window.chunk > 0 only those of the chunk with d, and
+    of those only the ones that mask_mod shows. score_mod and mask_mod: functions as in `mods`.
 
     A row that sees no key gives out = 0 and lse = -inf. scale is any finite fp32. Offsets take the width of the
     strides: 32 bits only if every tensor spans less than 2 GiB.

@@ -39,8 +39,8 @@ class LatentExtents(NamedTuple):
 
 class Window(NamedTuple):
     """Keys that a query sees before and after its diagonal, which for query i is key i, or key
-    i + seqlen_k - seqlen_q if bottom_right. chunk: if > 0, keys are in chunks of so many, and a query sees only those of
-    the chunk with its diagonal; tested only where both sides are bound."""
+    i + seqlen_k - seqlen_q if bottom_right. chunk: if > 0, keys are in chunks of so many, and a query sees only those
+    of the chunk with its diagonal; tested only where both sides are bound."""
 
     left: tl.tensor = 0
     right: tl.tensor = 0

@@ -32,8 +32,8 @@ def visible_keys(
     Query i has key i on its diagonal, or i + seqlen_k - seqlen_q where mask_align is bottom_right. It sees the
     window_left keys before that one, the key itself, and the window_right keys after it; all of them where the number
     is negative, unless mask_align is generic: then a negative number counts from the diagonal in the other direction.
-    causal is a window_right of 0. With an attention_chunk, keys are in chunks of so many, and a query sees only those of
-    the chunk with its diagonal.
+    causal is a window_right of 0. With an attention_chunk, keys are in chunks of so many, and a query sees only those
+    of the chunk with its diagonal.
 
     Raises ValueError for what the ops refuse, too: a positive window_right beside causal; with generic causal, or a
     last key that is before the first.

@@ -41,9 +41,9 @@ def decode_split_hopper(
     """`decode_split` for rows of HEAD_DIM elements, 64 or 128, at multiples of 16 bytes.
 
     K and V are of q's dtype, of 8 bits, or of 4 bits in one group, in uint8. The block size of a paged cache is a
-    multiple of 16. Strides along keys are below 2 ** 31 bytes. Masks are causal: a query sees its diagonal and `left` keys
-    before it. KEYS: keys of a warp, a multiple of 16. STAGES: tiles
-    that are kept in shared memory, which takes 8 or 4 bits and a multiple of 32 KEYS; 1: loads go to registers.
+    multiple of 16. Strides along keys are below 2 ** 31 bytes. Masks are causal: a query sees its diagonal and `left`
+    keys before it. KEYS: keys of a warp, a multiple of 16. STAGES: tiles that are kept in shared memory, which takes 8
+    or 4 bits and a multiple of 32 KEYS; 1: loads go to registers.
     """
     await_earlier_launches()
     WARPS: gl.constexpr = gl.num_warps()
@@ -204,7 +204,8 @@ def fold_loaded(
 
 @gluon.jit
 def fold_copied(
-    queries: Queries, cache: Cache, place: Place, seen: Causal, scoring, begin, end, KEYS: gl.constexpr, STAGES: gl.constexpr
+    queries: Queries, cache: Cache, place: Place, seen: Causal, scoring, begin, end, KEYS: gl.constexpr,
+    STAGES: gl.constexpr,
 ):  # fmt: skip
     """`fold_loaded` through a ring in shared memory.
 

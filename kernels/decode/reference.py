@@ -1,7 +1,7 @@
 """Attention over caches in numpy: exactly, and as hardware rounds.
 
-The queries of a sequence are its last tokens; `visible_keys` tells which keys they see. A row that sees no key gives out
-= 0, lse = -inf. num_splits and max_seqlen_q, which do not change the result, are accepted and ignored.
+The queries of a sequence are its last tokens; `visible_keys` tells which keys they see. A row that sees no key gives
+out = 0, lse = -inf. num_splits and max_seqlen_q, which do not change the result, are accepted and ignored.
 """
 
 from __future__ import annotations

@@ -45,14 +45,14 @@ def decode_split(
     q, out: [batch, heads, tokens, head_dim] of seqlen_q tokens; or, where cu_seqlens_q (int32 [batch + 1]) is given, of
     all sequences' total_q tokens, of which one has at most seqlen_q, the stride along batch 0. k, v: [batch, heads_kv,
     tokens, head_dim] of seqlen_k tokens; or, with block_tables, [blocks, heads_kv, block_size, head_dim]. seqlens_k:
-    int32 [batch], how many keys each sequence has; None, or null: seqlen_k. Its queries are its last tokens: the diagonal
-    of query t, of which `mask` counts, is t + keys - queries.
+    int32 [batch], how many keys each sequence has; None, or null: seqlen_k. Its queries are its last tokens: query t has key t +
+    keys - queries on its diagonal, around which `mask` shows keys.
 
     k_scale, v_scale: fp32, factors of the cached values, a stride 0 where one serves all. With GROUPS the cache has 4
     bits a value, uint8 [.., head_dim / 2], the even ones low, and each token has `groups` (factor, shift) pairs, fp16
     [.., groups, 2], contiguous; GROUPS: a multiple of it; WORDS: as `load_int4` has it. softcap: if > 0,
-    scores become softcap * tanh(score / softcap). alibi_slopes: fp32 [batch, heads], None or null; adds -slope * |distance
-    from the diagonal|.
+    scores become softcap * tanh(score / softcap). alibi_slopes: fp32 [batch, heads], None or null; adds -slope *
+    |distance from the diagonal|.
 
     lse: fp32 [batch, heads, tokens], natural, or null. What is written, and where, is as in `store_rows`.
     WHOLE_BLOCKS: block_size is a multiple of 64. What a length or a block table says is clamped: nothing outside of the
