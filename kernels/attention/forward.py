@@ -7,7 +7,7 @@ from kernels.attention.inner import attend_spans, load_tile
 from kernels.attention.int8 import attend_int8
 from kernels.attention.masks import bounds, key_range
 from kernels.attention.problem import Extents, KeyHead, Problem, QueryTile, Scoring, Span, Window, Work, make_form
-from kernels.common.softmax import LN_2, inverse, log2_sum
+from kernels.common.softmax import LN_2, LOG2_E, add_logit, inverse, log2_sum
 from kernels.common.tensors import Closure, HeadRows, Heads, HeadScalars, Matrix
 
 
@@ -18,7 +18,7 @@ def attention_forward(
     # What an op need not have
     lse: HeadRows = None, bias: Heads = None, alibi_slopes: HeadScalars = None, cu_seqlens_q=None, cu_seqlens_k=None,
     window: Window = None, BOUND_LEFT: tl.constexpr = False, BOUND_RIGHT: tl.constexpr = False,
-    softcap=0.0, FEATURES: tl.constexpr = False, score_mod: Closure = None, mask_mod: Closure = None,
+    softcap=0.0, sinks=None, FEATURES: tl.constexpr = False, score_mod: Closure = None, mask_mod: Closure = None,
     PADDED: tl.constexpr = True, NUM_XCDS: tl.constexpr = 1, HAS_BF16_CVT: tl.constexpr = False,
     PERSISTENT: tl.constexpr = False, PIPELINED: tl.constexpr = False,
 ):  # fmt: skip
@@ -43,8 +43,11 @@ def attention_forward(
     if BOUND_LEFT and j <= d + right if BOUND_RIGHT, with both and window.chunk > 0 only those of the chunk with d, and
     of those only the ones that mask_mod shows. score_mod and mask_mod: functions as in `mods`.
 
-    A row that sees no key gives out = 0 and lse = -inf. scale is any finite fp32. Offsets take the width of the
-    strides: 32 bits only if every tensor spans less than 2 GiB.
+    sinks: fp32 [heads], with FEATURES only: a logit of each head that is added to the sums of exponentials; None or
+    null: none.
+
+    A row that sees no key gives out = 0 and, without sinks, lse = -inf. scale is any finite fp32. Offsets take the
+    width of the strides: 32 bits only if every tensor spans less than 2 GiB.
 
     HEAD_DIM, HEAD_DIM_V: powers of two >= head_dim, head_dim_v; PADDED: either may be greater. NUM_XCDS: XCDs that the
     hardware deals workgroups to in turn, each with an L2 of its own (gfx942, gfx950: 8; elsewhere 1). HAS_BF16_CVT: the
@@ -58,7 +61,7 @@ def attention_forward(
     problem = Problem(
         q=q, k=k, v=v, out=out, lse=lse, extents=extents, window=window, scale=scale, bias=bias,
         alibi_slopes=alibi_slopes, softcap=softcap, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
-        score_operands=score_mod.operands, mask_operands=mask_mod.operands,
+        score_operands=score_mod.operands, mask_operands=mask_mod.operands, sinks=sinks,
     )  # fmt: skip
     form: tl.constexpr = make_form(
         HEAD_DIM, HEAD_DIM_V, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT, FEATURES, HAS_BF16_CVT,
@@ -164,6 +167,10 @@ def attend_tile(block, head, batch, problem, form: tl.constexpr):
             acc, row_max, row_sum = attend_spans(q_tile, tile, keys, scoring, whole, edges, form)
             weight = row_sum
 
+        if form.FEATURES and problem.sinks is not None:  # noqa: SIM102 (one is for the compiler, the other for the hardware)
+            if problem.sinks.to(tl.int64) != 0:
+                acc, row_max, row_sum = add_logit(acc, row_max, row_sum, tl.load(problem.sinks + head) * LOG2_E)
+                weight = row_sum
         stored = rows < seqlen_q
         # Before out: its conversion takes all the scalar registers that there are.
         store_lse(problem.lse, batch, head, first_row_q, rows, row_max, row_sum, stored)

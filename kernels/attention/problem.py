@@ -79,6 +79,7 @@ class Problem(NamedTuple):
     cu_seqlens_k: tl.tensor = None
     score_operands: tl.tuple = ()
     mask_operands: tl.tuple = ()
+    sinks: tl.tensor = None
 
 
 class KeyHead(NamedTuple):

@@ -62,8 +62,8 @@ def flash_decode(q: Array, k: Array, v: Array, **options: object) -> Result:
     """Attention of each sequence's last tokens in float64.
 
     q: [batch, heads, seqlen_q, head_dim]; k, v: [batch, heads_kv, seqlen_k, head_dim], any dtype; seqlens_k: [batch] or
-    None; first_keys: [batch] or None; k_scale, v_scale: [batch|1, heads_kv|1, seqlen_k|1] or None. Masks are those of
-    `visible_keys`. Returns out as q, or (out, lse) with lse [batch, heads, seqlen_q].
+    None; first_keys: [batch] or None; sinks: [heads] or None; k_scale, v_scale: [batch|1, heads_kv|1, seqlen_k|1] or
+    None. Masks are those of `visible_keys`. Returns out as q, or (out, lse) with lse [batch, heads, seqlen_q].
     """
     return _flash_decode(EXACT, q, k, v, **options)
 
@@ -78,8 +78,8 @@ def paged_attention(q: Array, k: Array, v: Array, *tables: Array, **options: obj
 
     q: [tokens, heads, head_dim]; k, v: [blocks, block_size, heads_kv, head_dim]; tables: block_tables [batch,
     blocks_per_sequence], seqlens_k [batch], cu_seqlens_q [batch + 1], by name too; first_keys: [batch] or None;
-    k_scale, v_scale: [blocks|1, block_size|1, heads_kv|1] or None; alibi_slopes: [batch|1, heads] or None. Masks are
-    those of `visible_keys`. Returns out as q, or (out, lse) with lse [tokens, heads].
+    k_scale, v_scale: [blocks|1, block_size|1, heads_kv|1] or None; alibi_slopes: [batch|1, heads] or None; sinks:
+    [heads] or None. Masks are those of `visible_keys`. Returns out as q, or (out, lse) with lse [tokens, heads].
     """
     return _paged_attention(EXACT, q, k, v, *tables, **options)
 
@@ -91,20 +91,20 @@ def paged_attention_same_dtype(q: Array, k: Array, v: Array, *tables: Array, **o
 
 def attend(
     precision: Precision, q: Array, k: Array, v: Array, scale: float, seen: Array, modify: ScoreMod | None = None,
-    v_scale: Array | None = None,
+    v_scale: Array | None = None, sink: float = -np.inf,
 ) -> tuple[Array, Array]:  # fmt: skip
     """Return (out, lse) of one head. q: [queries, head_dim]; k, v: [keys, head_dim]; seen: bool [queries, keys];
-    v_scale: [keys], factors of v's rows.
+    v_scale: [keys], factors of v's rows; sink: a logit that is added to the sums of exponentials.
     """
     real = precision.compute.type
     keys, queries = len(k), len(q)
     i, j = np.arange(queries)[:, None] + (keys - queries), np.arange(keys)[None, :]
     scores = (q.astype(precision.compute) @ k.astype(precision.compute).T) * real(scale)
     scores = np.where(seen, scores if modify is None else modify(scores, i, j), real(-np.inf))
-    row_max = scores.max(1, keepdims=True, initial=-np.inf)
+    row_max = scores.max(1, keepdims=True, initial=real(sink))
     row_max = np.where(np.isneginf(row_max), real(0), row_max)
     p = np.exp(scores - row_max)
-    row_sum = p.sum(1, keepdims=True)
+    row_sum = p.sum(1, keepdims=True) + np.exp(real(sink) - row_max)
     weights = (p if v_scale is None else p * v_scale.astype(precision.compute)).astype(precision.storage)
     weighted = weights.astype(precision.compute) @ np.where(seen.any(0)[:, None], v.astype(precision.compute), 0)
     out = np.divide(weighted, row_sum, out=np.zeros_like(weighted), where=row_sum != 0)
@@ -114,8 +114,8 @@ def attend(
 
 def _flash_decode(
     precision: Precision, q: Array, k: Array, v: Array, *, seqlens_k: Array | None = None, k_scale: Array | None = None,
-    v_scale: Array | None = None, first_keys: Array | None = None, scale: float, return_lse: bool = False,
-    num_splits: int = 0, **mask: object,
+    v_scale: Array | None = None, first_keys: Array | None = None, sinks: Array | None = None, scale: float,
+    return_lse: bool = False, num_splits: int = 0, **mask: object,
 ) -> Result:  # fmt: skip
     batch, heads = q.shape[:2]
     heads_kv, seqlen_k = k.shape[1:3]
@@ -126,15 +126,17 @@ def _flash_decode(
         modify = _modifier(None if k_scale is None else k_scale[b, g, :keys])
         factors = None if v_scale is None else v_scale[b, g, :keys]
         seen = visible_keys(q.shape[2], keys, _first(first_keys, b), **mask)
-        out[b, h], lse[b, h] = attend(precision, q[b, h], k[b, g, :keys], v[b, g, :keys], scale, seen, modify, factors)
+        out[b, h], lse[b, h] = attend(
+            precision, q[b, h], k[b, g, :keys], v[b, g, :keys], scale, seen, modify, factors, _sink(sinks, h)
+        )
     return (out, lse) if return_lse else out
 
 
 def _paged_attention(
     precision: Precision, q: Array, k: Array, v: Array, block_tables: Array, seqlens_k: Array, cu_seqlens_q: Array, *,
     k_scale: Array | None = None, v_scale: Array | None = None, first_keys: Array | None = None, alibi_slopes: Array |
-    None = None, scale: float, softcap: float = 0.0, return_lse: bool = False, max_seqlen_q: int = 1, num_splits: int =
-    0, **mask: object,
+    None = None, sinks: Array | None = None, scale: float, softcap: float = 0.0, return_lse: bool = False,
+    max_seqlen_q: int = 1, num_splits: int = 0, **mask: object,
 ) -> Result:  # fmt: skip
     heads, (_, block_size, heads_kv, _) = q.shape[1], k.shape
     out, lse = np.empty(q.shape, precision.storage), np.empty(q.shape[:2], precision.compute)
@@ -150,7 +152,15 @@ def _paged_attention(
             modify = _modifier(None if k_scale is None else k_scale[block, place, g], softcap, slope)
             factors = None if v_scale is None else v_scale[block, place, g]
             out[tokens, h], lse[tokens, h] = attend(
-                precision, q[tokens, h], k[block, place, g], v[block, place, g], scale, seen, modify, factors
+                precision,
+                q[tokens, h],
+                k[block, place, g],
+                v[block, place, g],
+                scale,
+                seen,
+                modify,
+                factors,
+                _sink(sinks, h),
             )
     return (out, lse) if return_lse else out
 
@@ -161,6 +171,10 @@ def _spread(factors: Array | None, shape: tuple[int, ...]) -> Array | None:
 
 def _first(first_keys: Array | None, sequence: int) -> int:
     return 0 if first_keys is None else int(first_keys[sequence])
+
+
+def _sink(sinks: Array | None, head: int) -> float:
+    return -np.inf if sinks is None else float(sinks[head])
 
 
 def _modifier(k_scale: Array | None, softcap: float = 0.0, slope: float = 0.0) -> ScoreMod:

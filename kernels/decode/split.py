@@ -6,12 +6,12 @@ import triton
 import triton.language as tl
 
 from kernels.common.softcap import cap
-from kernels.common.softmax import LOG2_E, fold, inverse, log2_sum
+from kernels.common.softmax import LOG2_E, add_logit, fold, inverse, log2_sum
 from kernels.common.tensors import HeadRows, Heads, HeadScalars
 from kernels.decode.cache import BlockTables, columns_of, find, load_rows
 from kernels.decode.int4 import deinterleave, in_eighths, interleave, load_int4
 from kernels.decode.masks import CacheMask, first_key_of, is_seen, seen_keys, tile_keys, within
-from kernels.decode.parts import Parts, load_queries, part, rows_of, sequence_of, store_rows
+from kernels.decode.parts import Parts, given_sinks, load_queries, part, rows_of, sequence_of, store_rows
 
 GAIN: tl.constexpr = tl.constexpr(128.0)
 """Probabilities times the scale of a quantised value are small; this keeps them in float16's normal range."""
@@ -36,7 +36,7 @@ def decode_split(
     k_scale: HeadRows = None, v_scale: HeadRows = None,
     groups=0, GROUPS: tl.constexpr = 0, WORDS: tl.constexpr = False,
     # Of scores
-    mask: CacheMask = None, alibi_slopes: HeadScalars = None, softcap=0.0,
+    mask: CacheMask = None, alibi_slopes: HeadScalars = None, softcap=0.0, sinks=None,
 ):  # fmt: skip
     """Fold one of parts.splits parts of a sequence's keys into a softmax, for BLOCK_M (token, head) rows of a key head.
 
@@ -45,14 +45,14 @@ def decode_split(
     q, out: [batch, heads, tokens, head_dim] of seqlen_q tokens; or, where cu_seqlens_q (int32 [batch + 1]) is given, of
     all sequences' total_q tokens, of which one has at most seqlen_q, the stride along batch 0. k, v: [batch, heads_kv,
     tokens, head_dim] of seqlen_k tokens; or, with block_tables, [blocks, heads_kv, block_size, head_dim]. seqlens_k:
-    int32 [batch], how many keys each sequence has; None, or null: seqlen_k. Its queries are its last tokens: query t has key t +
-    keys - queries on its diagonal, around which `mask` shows keys.
+    int32 [batch], how many keys each sequence has; None, or null: seqlen_k. Its queries are its last tokens: query t
+    has key t + keys - queries on its diagonal, around which `mask` shows keys.
 
     k_scale, v_scale: fp32, factors of the cached values, a stride 0 where one serves all. With GROUPS the cache has 4
     bits a value, uint8 [.., head_dim / 2], the even ones low, and each token has `groups` (factor, shift) pairs, fp16
     [.., groups, 2], contiguous; GROUPS: a multiple of it; WORDS: as `load_int4` has it. softcap: if > 0,
     scores become softcap * tanh(score / softcap). alibi_slopes: fp32 [batch, heads], None or null; adds -slope *
-    |distance from the diagonal|.
+    |distance from the diagonal|. sinks: as in `merge_parts`, added here if there is but one part.
 
     lse: fp32 [batch, heads, tokens], natural, or null. What is written, and where, is as in `store_rows`.
     WHOLE_BLOCKS: block_size is a multiple of 64. What a length or a block table says is clamped: nothing outside of the
@@ -98,6 +98,8 @@ def decode_split(
             p *= (tl.load(v_factors) * GAIN)[None, :]
         acc = tl.dot(p.to(q_tile.dtype), v_tile.to(q_tile.dtype), acc * rescale[:, None])
 
+    if not parts.always and given_sinks(sinks) and parts.splits == 1:
+        acc, row_max, row_sum = add_logit(acc, row_max, row_sum, tl.load(sinks + rows.heads) * LOG2_E)
     acc *= inverse(row_sum)[:, None]
     if SCALED:
         acc *= 1.0 / GAIN

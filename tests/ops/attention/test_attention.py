@@ -60,6 +60,15 @@ def test_chunks(attention: Bundle, seed: int):
     check(attention, replace(call, scalars=call.scalars | {"attention_chunk": chunk}))
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("mode", ("batch", "varlen"))
+@pytest.mark.parametrize("mask, score", (("b", "plain"), ("b:20,-1", "alibi of batches"), ("0", "bias")))
+def test_sinks(attention: Bundle, mask: str, score: str, mode: str):
+    """With more queries than keys, some see nothing but the sink."""
+    call = make_call(Case(mask, lengths=(90, 50), score=score, mode=mode))
+    check(attention, replace(call, inputs=call.inputs | {"sinks": np.array([3.0, -2.0], np.float32)}))
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", WIDE, ids=str)
 def test_large_head_dims(attention: Bundle, case: Case):

@@ -1,4 +1,4 @@
-"""Which keys of a cache queries see: windows, chunks, padding on the left, slopes; over all kinds of caches."""
+"""Masks over all kinds of caches: windows, chunks, padding on the left; with slopes and sinks."""
 
 from __future__ import annotations
 
@@ -107,6 +107,21 @@ def test_latent_vectors(decode: Bundle, seed: int):
     inputs = {"q": case.q, "cache": case.k[:, :, 0], **case.tables, **first}
     check(decode, "mla_decode", inputs, out_width=256, scale=0.1, num_splits=int(rng.choice([1, 3])), **case.longest,
           **draw_mask(rng))  # fmt: skip
+
+
+SINKS = np.array([3.0, -2.0, 0.0, 8.0], np.float32)
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("head_dim", (64, 72))
+@pytest.mark.parametrize("splits", (1, 3))
+def test_sinks(decode: Bundle, splits: int, head_dim: int):
+    """A sequence's first queries see nothing but the sink: out is 0, lse the sink."""
+    check_paged(decode, paged(LENGTHS, 16, head_dim=head_dim), num_splits=splits, sinks=SINKS)
+    rng = np.random.default_rng(splits)
+    inputs = {"q": normal(rng, 2, 4, 3, head_dim), "sinks": SINKS}
+    inputs |= {name: normal(rng, 2, 2, 150, head_dim) for name in "kv"}
+    check(decode, "flash_decode", inputs, num_splits=splits)
 
 
 def test_a_right_window_beside_causal_is_refused(decode: Bundle):
