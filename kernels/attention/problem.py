@@ -39,11 +39,13 @@ class LatentExtents(NamedTuple):
 
 class Window(NamedTuple):
     """Keys that a query sees before and after its diagonal, which for query i is key i, or key
-    i + seqlen_k - seqlen_q if bottom_right."""
+    i + seqlen_k - seqlen_q if bottom_right. chunk: if > 0, keys are in chunks of so many, and a query sees only those
+    of the chunk with its diagonal; tested only where both sides are bound."""
 
     left: tl.tensor = 0
     right: tl.tensor = 0
     bottom_right: tl.tensor = False
+    chunk: tl.tensor = 0
 
 
 class Work(NamedTuple):
@@ -77,6 +79,7 @@ class Problem(NamedTuple):
     cu_seqlens_k: tl.tensor = None
     score_operands: tl.tuple = ()
     mask_operands: tl.tuple = ()
+    sinks: tl.tensor = None
 
 
 class KeyHead(NamedTuple):

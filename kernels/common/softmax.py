@@ -35,6 +35,15 @@ def fold(scores, row_max, row_sum, scale=None, EMPTY: tl.constexpr = True, HEADR
 
 
 @triton.jit
+def add_logit(acc, row_max, row_sum, logit):
+    """Add a logit without a value, fp32 [rows], in units of log2, to each row's sum; return (acc, row_max, row_sum)."""
+    new_max = tl.maximum(row_max, logit)
+    origin = tl.where(new_max == float("-inf"), 0.0, new_max)
+    rescale = tl.exp2(row_max - origin)
+    return acc * rescale[:, None], new_max, row_sum * rescale + tl.exp2(logit - origin)
+
+
+@triton.jit
 def inverse(total):
     """1 / total; 1 for a row that saw no key, whose total is 0."""
     return 1.0 / tl.where(total == 0, 1.0, total)
