@@ -19,7 +19,8 @@ from aot_bundle.packing import write_aside
 from aot_bundle.trust.signing import Signer, signature_file
 from aot_bundle.trust.statement import make_statement
 from aot_runtime.bundle.archive import Archive, parts
-from aot_runtime.bundle.files import Folder, Source
+from aot_runtime.bundle.files import Folder
+from aot_runtime.bundle.source import Source
 from aot_runtime.contract.records import signature_names
 from aot_runtime.errors import AotError, BundleError
 from aot_runtime.folders import FOR_ALL, opened_folder
