@@ -23,7 +23,8 @@ from aot.plan.specialisations import DIVISIBLE, RANGED
 from aot.source.constants import LAYOUTS
 from aot_capture.records import Capture, Function, Kernel, Launch, read_capture
 from aot_runtime.contract.dtypes import DTYPES, FLAG_TYPES, FLOAT_TYPES, SCALAR_TYPES
-from aot_runtime.contract.names import RESERVED, RESERVED_OPS
+from aot_runtime.contract.manifest_rules import RESERVED_OPS
+from aot_runtime.contract.names import RESERVED
 
 from .kernel_files import PREFIX, KernelFiles, UnsupportedError
 from .launch_functions import function_expressions
