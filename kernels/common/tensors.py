@@ -1,4 +1,4 @@
-"""Kernel parameters: tensors, functions with captured operands, and the extents of attention. docs/manifest.md describes
+"""Kernel parameters: tensors, functions with captured operands, and extents of attention. docs/manifest.md describes
 their binding.
 
 Strides are in elements. An absent tensor has the address None and strides 0; an absent nullable tensor has a null
