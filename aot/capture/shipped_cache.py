@@ -117,7 +117,7 @@ class ShippedCache:
     """The signer by a policy; empty if there was none."""
 
     def read(self, name: str) -> bytes:
-        """Read a file that the manifest lists. Raises `ShippedCacheError` if it is another one."""
+        """Read a file that the manifest lists. Raises `ShippedCacheError` if its contents differ."""
         listed = self.manifest.files[name]
         try:
             content = self.source.read(name, listed.size)
@@ -192,7 +192,7 @@ def shipped_files(manifest: Manifest, files: Mapping[str, bytes], signer: Signer
 
 
 def listed_files(files: Mapping[str, bytes]) -> dict[str, ShippedFile]:
-    """Return what a manifest says of files, in the order of their names. Raises `ShippedCacheError` for their names."""
+    """Return the manifest's entries of files, sorted by name. Raises `ShippedCacheError` for an invalid name."""
     for name in files:
         if not _FILE.fullmatch(name):
             raise ShippedCacheError(f"{name!r} is not a name of a file in a shipped cache")
