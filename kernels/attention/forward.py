@@ -6,9 +6,9 @@ import triton.language as tl
 from kernels.attention.inner import attend_spans, load_tile
 from kernels.attention.int8 import attend_int8
 from kernels.attention.masks import bounds, key_range
-from kernels.attention.problem import Extents, KeyHead, Problem, QueryTile, Scoring, Span, Window, Work, make_form
+from kernels.attention.problem import KeyHead, Problem, QueryTile, Scoring, Span, Work, make_form
 from kernels.common.softmax import LN_2, LOG2_E, add_logit, inverse, log2_sum
-from kernels.common.tensors import Closure, HeadRows, Heads, HeadScalars, Matrix
+from kernels.common.tensors import Closure, Extents, HeadRows, Heads, HeadScalars, Matrix, Window
 
 
 @triton.jit

@@ -12,9 +12,9 @@ import triton.language as tl
 
 from kernels.attention.forward import deal, matrix_of, spans, store_lse, tile_of
 from kernels.attention.inner import attend_spans, load_tile, rows_from
-from kernels.attention.problem import KeyHead, LatentExtents, Scoring, Window, make_form
+from kernels.attention.problem import KeyHead, Scoring, make_form
 from kernels.common.softmax import inverse
-from kernels.common.tensors import HeadRows, Heads, Matrix
+from kernels.common.tensors import HeadRows, Heads, LatentExtents, Matrix, Window
 
 
 class Latents(NamedTuple):

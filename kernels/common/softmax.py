@@ -1,4 +1,4 @@
-"""Online softmax over blocks of keys, for attention and decoding.
+"""Online softmax over blocks of keys, for attention and decoding, and the smooth bound of scores before it.
 
 Scores are in units of log2, since the hardware has exp2. A row's state is row_max, the greatest score so far, -inf at
 first, and row_sum, the sum of exponentials relative to it, 0 at first; fp32.
@@ -53,3 +53,10 @@ def inverse(total):
 def log2_sum(row_max, row_sum):
     """Base-2 logarithm of a row's sum of exponentials; -inf for a row that saw no key."""
     return row_max + tl.log2(row_sum)
+
+
+@triton.jit
+def cap(products, scale, softcap):
+    """softcap * tanh(products * scale / softcap), fp32; softcap > 0."""
+    e = tl.exp2(products * (2 * LOG2_E * scale / softcap))
+    return softcap - 2 * softcap / (e + 1)

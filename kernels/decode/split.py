@@ -5,8 +5,7 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from kernels.common.softcap import cap
-from kernels.common.softmax import LOG2_E, add_logit, fold, inverse, log2_sum
+from kernels.common.softmax import LOG2_E, add_logit, cap, fold, inverse, log2_sum
 from kernels.common.tensors import HeadRows, Heads, HeadScalars
 from kernels.decode.cache import BlockTables, columns_of, find, load_rows
 from kernels.decode.int4 import deinterleave, in_eighths, interleave, load_int4

@@ -168,7 +168,7 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
         "batch, head, first_row_q + tile.queries, form", "batch, head, tile.queries, form"),
     "slope of another head": (ALIBI, "attention/forward", "head_of(slopes, batch, head)", "head_of(slopes, batch, 0)"),
     "ALiBi with a sign": (VARLEN_ALIBI, "attention/inner", "tl.abs(distance) *", "distance *"),
-    "soft-cap of the wrong width": (SOFTCAP, "common/softcap", "softcap - 2 * softcap / (e + 1)", "1 - 2 / (e + 1)"),
+    "soft-cap of the wrong width": (SOFTCAP, "common/softmax", "softcap - 2 * softcap / (e + 1)", "1 - 2 / (e + 1)"),
     "sign of scale lost": (SOFTCAP, "attention/forward", "tl.where(scale < 0, -q_tile, q_tile)", "q_tile + 0.0"),
     "products of less than float32": (FLOAT32, "attention/inner", "acc * rescale[:, None], input_precision=\"ieee\"",
         "acc * rescale[:, None], input_precision=\"tf32\""),
