@@ -8,11 +8,10 @@ combinations ask for one.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import partial
 from typing import Any
 
-import ml_dtypes
 import numpy as np
 
 from aot_models.masks import parse_mask
@@ -27,8 +26,6 @@ from tests.support.dtypes import BF16, FP16, FP32, INT8
 Array = np.ndarray[Any, Any]
 DTYPES = {
     "float16": FP16, "fp16": FP16, "bfloat16": BF16, "bf16": BF16, "float32": FP32, "fp32": FP32, "int8": INT8,
-    "float8_e4m3fn": np.dtype(ml_dtypes.float8_e4m3fnuz), "float8_e4m3fnuz": np.dtype(ml_dtypes.float8_e4m3fnuz),
-    "fp8": np.dtype(ml_dtypes.float8_e4m3fnuz),
 }  # fmt: skip
 EPSILON = {FP16: 2.0**-10, BF16: 2.0**-7, FP32: 2.0**-23}
 DEFAULT = {FP16: (1e-3, 1e-3), BF16: (1e-3, 1.6e-2), FP32: (1e-5, 1.3e-6)}
@@ -77,14 +74,16 @@ class Draw:
     function: Function
     values: Combination
     limit: float
-    rng: np.random.Generator = field(default_factory=np.random.default_rng)
+    float8: np.dtype[Any]
+    rng: np.random.Generator
 
     def get(self, names: str, default: Any = None) -> Any:
         """Return the value of the first of the parameters, by names that blanks part, that the function has."""
         return next((self.values[name] for name in names.split() if name in self.values), default)
 
     def dtype(self, names: str = "dtype prec test_dtype in_dtype_str", default: str = "float16") -> np.dtype[Any]:
-        return DTYPES[self.get(names) or default]
+        asked = self.get(names) or default
+        return self.float8 if asked.startswith(("float8", "fp8", "current_platform")) else DTYPES[asked]
 
     def within(self, work: float) -> None:
         if work > self.limit:
@@ -114,7 +113,7 @@ def tolerance(draw: Draw, dtype: np.dtype[Any], masked: Mapping[str, Any]) -> To
         return Tolerance(1e-5, factor=5 if "alibi_slopes" in masked else 3) if kvcache else Tolerance(factor=2)
     if suite == "flash-attention 3":
         factor = 3 if masked.get("softcap") else 2
-        return Tolerance(1e-4, factor=4 if kvcache else factor) if kvcache else Tolerance(EPSILON[dtype], factor=factor)
+        return Tolerance(1e-4, factor=4) if kvcache else Tolerance(EPSILON[dtype], factor=factor)
     if suite == "aotriton":
         return Tolerance(*DEFAULT[dtype], factor=1)
     if suite == "composable_kernel":
@@ -177,10 +176,38 @@ def dense(draw: Draw) -> Call:
     tensors = {"q": q, "k": k, "v": v} | biases(draw, batch, heads, queries, keys, dtype)
     if draw.get("has_qv"):
         tensors["qv"] = draw.normal(batch, heads, queries, dim_v, dtype=dtype)
+    if dtype.itemsize == 1:
+        return in_float8(draw, batch, tensors, scalars)
     reference = partial(attention, **tensors, **scale_of(scalars, dim))
     expected = lambda: (reference(), reference(**torch_like(dtype)))  # noqa: E731
     return Call("flash_attention", tensors, scalars, expected, tolerance(draw, dtype, scalars),
                 ("out", (batch, heads, queries, dim_v), dtype))  # fmt: skip
+
+
+def in_float8(draw: Draw, batch: int, tensors: Mapping[str, Array], scalars: Mapping[str, Any]) -> Call:
+    """The same with float8 tensors, which have a scale for each sequence and head, and with a result of bfloat16."""
+    op = "flash_attention_fp8_varlen" if "cu_seqlens_q" in tensors else "flash_attention_fp8"
+    scales = {name: (draw.rng.random((batch, tensors[name].shape[1])) * 2).astype(FP32) for name in "qkv"}
+    exact = dict(tensors)
+    for name, scale in scales.items():
+        if op.endswith("varlen"):
+            factors = np.repeat(scale, np.diff(tensors["cu_seqlens_q" if name == "q" else "cu_seqlens_k"]), 0)[
+                ..., None
+            ]
+        else:
+            factors = scale[..., None, None]
+        exact[name] = tensors[name].astype(np.float64) * factors
+    like = {"compute": np.float32, "storage": BF16, "rounding": partial(rounded, tensors["v"].dtype)}
+    options = scale_of(scalars, tensors["q"].shape[-1])
+    reference = partial(attention_varlen if op.endswith("varlen") else attention, **exact, **options)
+    expected = lambda: (reference(), reference(**like))  # noqa: E731
+    return Call(op, {**tensors, **{f"{name}_scale": scale for name, scale in scales.items()}}, scalars, expected,
+                tolerance(draw, BF16, scalars), ("out", (*tensors["q"].shape[:-1], tensors["v"].shape[-1]), BF16),
+                )  # fmt: skip
+
+
+def rounded(dtype: np.dtype[Any], probabilities: Array) -> tuple[Array, Array]:
+    return probabilities.astype(dtype).astype(FP32), probabilities
 
 
 def lengths(draw: Draw) -> tuple[int, int]:
@@ -216,6 +243,8 @@ def varlen(draw: Draw) -> Call:
         tensors["qv"] = draw.normal(cu_q[-1], heads, dim_v, dtype=dtype)
     if draw.get("pos_encoding_mode", "NONE") == "ROPE_LLAMA":
         tensors["cos"] = draw.normal(keys, dim // 2)
+    if dtype.itemsize == 1:
+        return in_float8(draw, batch, tensors, scalars)
     reference = partial(attention_varlen, **tensors, **scale_of(scalars, dim))
     expected = lambda: (reference(), reference(**torch_like(dtype)))  # noqa: E731
     return Call("flash_attention_varlen", tensors, scalars | {"max_seqlen_q": queries, "max_seqlen_k": keys}, expected,
@@ -235,8 +264,8 @@ def cache(draw: Draw) -> Call:
     size = draw.get("paged_kv_block_size page_size page_block_size block_size") or longest
     per_sequence = -(-longest // size)
     dtype, scalars = draw.dtype(default="bfloat16" if draw.function.suite == "flash-attention 3" else "float16"), {}
-    asked = draw.get("q_dtype input_dtype")
-    dtype = DTYPES[asked] if asked in ("fp8", "float8_e4m3fn", "float8_e4m3fnuz") else dtype
+    if str(draw.get("q_dtype input_dtype")).startswith(("fp8", "float8")):
+        dtype = draw.float8
     scalars = masks(draw, longest, causal=True)
     if all(queries == 1 for queries, _ in pairs):
         scalars = {name: value for name, value in scalars.items() if name not in ("causal", "window_right")}
@@ -360,7 +389,7 @@ def scaled(draw: Draw) -> Call:
     """scaled_matmul of int8 or float8, with scales of rows and columns or of all."""
     m, n, k = draw.get("M m"), draw.get("N n"), draw.get("K k")
     draw.within(m * n * k)
-    kind = INT8 if draw.get("in_dtype", "int8") == "int8" else DTYPES["fp8"]
+    kind = draw.dtype("in_dtype")
     a, b = (draw.rng.integers(-32, 32, shape).astype(kind) for shape in ((m, k), (n, k)))
     one_a, one_b = draw.get("use_scalar_scale_a"), draw.get("use_scalar_scale_b")
     scale_a = draw.rng.random(1 if one_a else m).astype(FP32)

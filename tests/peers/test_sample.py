@@ -9,13 +9,16 @@ from __future__ import annotations
 import os
 from functools import cache
 
+import ml_dtypes
 import numpy as np
 import pytest
 
 from aot.manifest.loading import load_manifest
+from aot.manifest.schema import OpSpec
 from tests.peers.calls import CALLS, Call, Draw, TooLargeError
 from tests.peers.grids import Combination, Function, combination, read_suites
-from tests.peers.rules import MANIFESTS, Contracts, Verdict, contracts, verdict
+from tests.peers.rules import MANIFESTS, RULES, Contracts, Verdict, contracts, verdict
+from tests.support.dtypes import eight_bits
 from tests.support.op_bundles import OpBundles
 from tests.support.poison import into_poison, poisoned
 
@@ -23,13 +26,14 @@ SEED, COUNT = (int(os.environ.get(f"PEERS_{name}", default)) for name, default i
 LIMITS = {"emulator": 3e7, "rocm": 1e7, "gpu": 1e10}
 """Multiplications that a call may take, by device."""
 ATTEMPTS = 30
+FNUZ = np.dtype(ml_dtypes.float8_e4m3fnuz)
 
 
 @cache
 def functions() -> dict[str, list[Function]]:
     """Return the functions whose calls can be made, by suite."""
     return {
-        suite: [item for item in found if (suite, item.name) in CALLS and item.op]
+        suite: [item for item in found if (suite, item.name) in CALLS and item.op and not item.counted]
         for suite, found in read_suites().items()
     }
 
@@ -45,37 +49,43 @@ def bundle_of(op: str) -> str:
     return stem
 
 
-def draw(rng: np.random.Generator) -> tuple[Function, Combination]:
-    """Draw a suite, a function of it, and a combination of its values that is not skipped."""
+def draw_function(rng: np.random.Generator) -> Function:
+    """Draw a suite, and a function of it."""
     suites = functions()
     suite = suites[sorted(suites)[rng.integers(len(suites))]]
-    function = suite[rng.integers(len(suite))]
+    return suite[rng.integers(len(suite))]
+
+
+def draw(function: Function, rng: np.random.Generator) -> Combination:
+    """Draw a combination that is not skipped."""
     while True:
         values = tuple(choices[rng.integers(len(choices))] for choices in function.axes.values())
         if not function.skip.holds(found := combination(function.axes, values)):
-            return function, found
+            return found
 
 
-def drawn(index: int, limit: float) -> tuple[Function, Combination, Call]:
+def drawn(index: int, limit: float, float8: np.dtype) -> tuple[Function, Combination, Call]:
     """Return a call of a combination that is taken directly. Raises TooLargeError if none is small enough."""
     rng = np.random.default_rng((SEED, index))
+    function = draw_function(rng)
     for _ in range(ATTEMPTS):
-        function, values = draw(rng)
+        values = draw(function, rng)
         if verdict(function.op, function.requests(values), known())[0] is not Verdict.DIRECT:
             continue
         try:
-            return function, values, CALLS[function.suite, function.name](Draw(function, values, limit, rng))
+            return function, values, CALLS[function.suite, function.name](Draw(function, values, limit, float8, rng))
         except TooLargeError:
             continue
-    raise TooLargeError(f"{ATTEMPTS} combinations were drawn, none of up to {limit:.0e} multiplications")
+    raise TooLargeError(f"{function.name}: no combination of {ATTEMPTS} is taken directly and takes up to {limit:.0e}")
 
 
 @pytest.mark.slow
 @pytest.mark.timeout(900)
 @pytest.mark.parametrize("index", range(COUNT))
 def test_drawn_calls_are_right(op_bundles: OpBundles, index: int):
+    float8 = eight_bits(op_bundles, "e4m3")
     try:
-        function, values, call = drawn(index, LIMITS[op_bundles.on])
+        function, values, call = drawn(index, LIMITS[op_bundles.on], float8)
     except TooLargeError as error:
         pytest.skip(str(error))
     print(f"{function.file}::{function.name} {values}")
@@ -89,3 +99,38 @@ def test_drawn_calls_are_right(op_bundles: OpBundles, index: int):
         bundle, shape, dtype, lambda out: getattr(bundle, call.op)(**placed, **call.scalars, **{name: out})
     )
     call.tolerance.check(result, *call.expected())
+
+
+def taken(call: Call) -> bool:
+    """Tell whether a contract has the arguments of a call, and takes their dims and dtypes."""
+    op = known()[call.op]
+    extents = (("HEAD_DIM", "q"), ("HEAD_DIM_V", "v"))
+    return (
+        call.tensors.keys() | call.scalars.keys() <= op.tensors.keys() | op.scalars.keys()
+        and all(len(op.tensors[name].shape) == x.ndim for name, x in call.tensors.items())
+        and all(str(x.dtype) in dtypes_of(op, op.tensors[name].dtype) for name, x in call.tensors.items())
+        and all(max(op.constexprs[axis].values) >= call.tensors[name].shape[-1]
+                for axis, name in extents if axis in op.constexprs and name in call.tensors)
+    )  # fmt: skip
+
+
+def dtypes_of(op: OpSpec, dtype: str) -> list[str]:
+    return op.dtypes.get(dtype, [dtype])
+
+
+@pytest.mark.parametrize("suite, name", CALLS, ids=lambda item: item.replace(" ", "_"))
+def test_rules_agree_with_calls(suite: str, name: str):
+    """The contract has the arguments of a combination's call if its requests are met, and only then."""
+    rng = np.random.default_rng(SEED)
+    for function in (item for item in functions()[suite] if item.name == name):
+        for _ in range(ATTEMPTS):
+            values = draw(function, rng)
+            requests = function.requests(values)
+            missing = [r for r in requests if RULES[r].verdict(known()) is not Verdict.DIRECT]
+            if any((needs := RULES[r].needs) is None or needs.op != function.op for r in missing):
+                continue  # which the arguments of the op do not show
+            try:
+                call = CALLS[suite, name](Draw(function, values, 3e6, FNUZ, rng))
+            except TooLargeError:
+                continue
+            assert taken(call) == (not missing), (values, requests, call.scalars, list(call.tensors))
