@@ -89,8 +89,13 @@ class Draw:
         if work > self.limit:
             raise TooLargeError(f"{work:.1e} multiplications")
 
-    def normal(self, *shape: int, dtype: np.dtype[Any] = FP32, scale: float = 1.0) -> Array:
-        return (self.rng.standard_normal(shape) * scale).astype(dtype)
+    def normal(self, *shape: int, dtype: np.dtype[Any] = FP32) -> Array:
+        return self.rng.standard_normal(shape).astype(dtype)
+
+    def tensor(self, *shape: int, dtype: np.dtype[Any], swapped: tuple[int, int] | None = None) -> Array:
+        """Return normal values; swapped: two dims that are the other way round in memory."""
+        x = self.normal(*shape, dtype=dtype)
+        return x if swapped is None else np.ascontiguousarray(x.swapaxes(*swapped)).swapaxes(*swapped)
 
     @property
     def heads(self) -> tuple[int, int]:
@@ -171,8 +176,11 @@ def dense(draw: Draw) -> Call:
         batch, heads, heads_kv = 1, 2, 1
     draw.within(batch * heads * queries * keys * (dim + dim_v))
     dtype, scalars = draw.dtype(), masks(draw, keys)
-    q = draw.normal(batch, heads, queries, dim, dtype=dtype, scale=(scalars.get("softcap") or 4) / 4)
-    k, v = (draw.normal(batch, heads_kv, keys, width, dtype=dtype) for width in (dim, dim_v))
+    rows_first = draw.function.suite.startswith("flash") or draw.get("storage_flip") or draw.get("perm") == 0
+    layout = (1, 2) if rows_first else None
+    q = draw.tensor(batch, heads, queries, dim, dtype=dtype, swapped=layout)
+    k = draw.tensor(batch, heads_kv, keys, dim, dtype=dtype, swapped=layout)
+    v = draw.tensor(batch, heads_kv, keys, dim_v, dtype=dtype, swapped=(2, 3) if draw.get("vl") == "c" else layout)
     tensors = {"q": q, "k": k, "v": v} | biases(draw, batch, heads, queries, keys, dtype)
     if draw.get("has_qv"):
         tensors["qv"] = draw.normal(batch, heads, queries, dim_v, dtype=dtype)
@@ -235,7 +243,7 @@ def varlen(draw: Draw) -> Call:
     if draw.function.suite == "flashinfer" or (queries == keys and "packed" in draw.function.name):
         cu_q, cu_k = offsets([queries] * batch), offsets([keys] * batch)
     dtype, scalars = draw.dtype(), masks(draw, keys)
-    q = draw.normal(cu_q[-1], heads, dim, dtype=dtype, scale=(scalars.get("softcap") or 4) / 4)
+    q = draw.normal(cu_q[-1], heads, dim, dtype=dtype)
     k, v = (draw.normal(cu_k[-1], heads_kv, width, dtype=dtype) for width in (dim, dim_v))
     tensors = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k}
     tensors |= biases(draw, batch, heads, queries, keys, dtype)
@@ -272,7 +280,8 @@ def cache(draw: Draw) -> Call:
     elif scalars.get("causal") is not False:
         scalars.pop("causal", None)
         scalars.pop("window_right", None)
-    k, v = (draw.normal(batch * per_sequence, size, heads_kv, dim, dtype=dtype) for _ in range(2))
+    layout = (1, 2) if draw.get("kv_layout layout") == "HND" else None
+    k, v = (draw.tensor(batch * per_sequence, size, heads_kv, dim, dtype=dtype, swapped=layout) for _ in range(2))
     tables = draw.rng.permutation(batch * per_sequence).astype(np.int32).reshape(batch, per_sequence)
     q = draw.normal(sum(queries for queries, _ in pairs), heads, dim, dtype=dtype)
     slopes = biases(draw, batch, heads, 0, 0, dtype)
@@ -433,7 +442,7 @@ CALLS: dict[tuple[str, str], Callable[[Draw], Call]] = {
     ("flashinfer", "test_batch_decode_sliding_window"): cache,
     ("flashinfer", "test_batch_paged_prefill_sliding_window"): cache,
     ("flashinfer", "test_batch_paged_prefill"): cache,
-    ("flashinfer", "test_batch_prefill_with_ragged_kv_cache"): varlen,
+    ("flashinfer", "test_batch_prefill_kernels.py::test_batch_prefill_with_ragged_kv_cache"): varlen,
     ("flashinfer", "test_batch_ragged_prefill"): varlen,
     ("flashinfer", "test_single_prefill_logits_soft_cap"): dense,
     ("flashinfer", "test_norm"): norm,
@@ -449,4 +458,10 @@ CALLS: dict[tuple[str, str], Callable[[Draw], Call]] = {
     ("vLLM", "test_scaled_mm"): scaled,
     ("vLLM", "test_fused_moe"): experts,
 }  # fmt: skip
-"""What makes the call of a test, by suite and name."""
+"""What makes the call of a test, by suite and name; with its file, if others of that name make other calls."""
+
+
+def maker(function: Function) -> Callable[[Draw], Call] | None:
+    """Return what makes the calls of a test function, if the sample has them."""
+    qualified = f"{function.file.rpartition('/')[2]}::{function.name}"
+    return CALLS.get((function.suite, qualified)) or CALLS.get((function.suite, function.name))
