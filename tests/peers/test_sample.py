@@ -15,9 +15,10 @@ import pytest
 
 from aot.manifest.loading import load_manifest
 from aot.manifest.schema import OpSpec
-from tests.peers.calls import CALLS, Call, Draw, TooLargeError, maker
+from tests.peers.calls import CALLS, maker
+from tests.peers.draws import Call, Draw, TooLargeError
 from tests.peers.grids import Combination, Function, combination, read_suites
-from tests.peers.rules import MANIFESTS, RULES, Contracts, Verdict, contracts, verdict
+from tests.peers.rules import MANIFESTS, RULES, Contracts, Needs, Rule, Verdict, contracts, verdict
 from tests.support.dtypes import eight_bits
 from tests.support.op_bundles import OpBundles
 from tests.support.poison import into_poison
@@ -129,17 +130,35 @@ def test_rules_agree_with_calls(suite: str):
     for function in functions()[suite]:
         make = maker(function)
         assert make is not None
-        for _ in range(ATTEMPTS):
+        seen: set[tuple[str, ...]] = set()
+        for _ in range(10 * ATTEMPTS):
             values = draw(function, rng)
             requests = function.requests(values)
             missing = [request for request in requests if RULES[request].verdict(known()) is not Verdict.DIRECT]
             if any((needs := RULES[request].needs) is None or needs.op != function.op for request in missing):
                 continue  # which the arguments of the op do not show
+            if requests in seen:
+                continue
             try:
-                call = make(Draw(function, values, 3e6, FNUZ, rng))
+                call = make(Draw(function, values, 1e7, FNUZ, rng))
             except TooLargeError:
                 continue
+            seen.add(requests)
             assert taken(call) == (not missing), (function.name, values, requests, call.scalars, list(call.tensors))
+
+
+WRONG = {
+    "attention: qv": ("flash-attention 3", "flash_attention"),
+    "cache: rotation": ("flashinfer", "paged_attention"),
+}
+"""Requests for arguments that no op has, with a suite that makes them, and an op whose contract does not show them."""
+
+
+@pytest.mark.parametrize("request_, suite, op", [(name, *where) for name, where in WRONG.items()])
+def test_a_wrong_rule_is_found(monkeypatch: pytest.MonkeyPatch, request_: str, suite: str, op: str):
+    monkeypatch.setitem(RULES, request_, Rule(Needs(op, "q")))
+    with pytest.raises(AssertionError):
+        test_rules_agree_with_calls(suite)
 
 
 def test_every_maker_has_a_function():
