@@ -140,7 +140,7 @@ def test_rules_agree_with_calls(suite: str):
             if requests in seen:
                 continue
             try:
-                call = make(Draw(function, values, 1e7, FNUZ, rng))
+                call = make(Draw(function, values, 3e7, FNUZ, rng))
             except TooLargeError:
                 continue
             seen.add(requests)
