@@ -7,6 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 pytest.importorskip("triton", reason="planning needs the extra `build`")
+pytest.importorskip("tinygrad", reason="the emulator needs the extra `emulator`")
 
 from aot.check.call_selection import plan_op
 from aot.manifest.loading import load_manifest

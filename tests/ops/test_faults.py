@@ -12,6 +12,8 @@ import ml_dtypes
 import numpy as np
 import pytest
 
+pytest.importorskip("tinygrad", reason="the emulator needs the extra `emulator`")
+
 from aot_emulator.errors import EmulationError
 from aot_runtime import Bundle
 from tests.ops.attention import calls

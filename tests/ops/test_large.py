@@ -42,7 +42,8 @@ LATENT = [
     for dtype in DTYPES
 ]  # fmt: skip
 QUANTISED = [
-    Quantised(op, mask, head_dim, lengths, (4, 2), v_rows=v_rows, int8_p=op == "int8" and not v_rows, mode=mode)
+    Quantised(op, mask, head_dim, lengths, (4, 2), v_rows=v_rows, mode=mode,
+              int8_p=op == "int8" and not v_rows and mode == "batch")
     for op in ("int8", "int8_kv", "fp8") for mask in ("0", "b:200,20") for head_dim in (64, 128, 80, 256)
     for lengths in ((700, 1000), (129, 144)) for v_rows in (True, False) for mode in AXES["mode"]
 ]  # fmt: skip

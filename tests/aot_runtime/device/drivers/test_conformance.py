@@ -9,6 +9,8 @@ from types import SimpleNamespace
 
 import pytest
 
+pytest.importorskip("tinygrad", reason="the emulator needs the extra `emulator`")
+
 from tests.support.emulated_launches import as_hip_copies
 from tests.support.hip_conformance import FACTS, Hip
 from tests.support.hip_double.double import DoubleLibrary
