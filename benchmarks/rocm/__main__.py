@@ -2,7 +2,10 @@
 
     python -m benchmarks.rocm install build/libraries
     python -m benchmarks.rocm products build/libraries --size 2048 4096
+    python -m benchmarks.rocm generate build/libraries --size 2048 4096
     python -m benchmarks.rocm sample build/libraries hipblaslt --count 20
+    python -m benchmarks.rocm tests build/libraries
+    python -m benchmarks.rocm random build/libraries
     python -m benchmarks.rocm attention build/libraries --length 512
     python -m benchmarks.rocm llama build/libraries --device rx7900xtx
 
@@ -22,14 +25,20 @@ from tests.rocm.packages import Unavailable
 
 from .aiter import attention_code
 from .building import built
-from .libraries import LLAMA, NAMES, Libraries, environment, install
+from .generator import ARCH, SOURCE, Kind, generate
+from .libraries import CLANG, LLAMA, NAMES, RANDOM, ROCBLAS_TESTS, Libraries, environment, install
 from .llama import write_model
+from .own_tests import drawn, listed
+from .own_tests import outcome as outcome_of_tests
 from .samples import Case, cases
 
 ROOT = Path(__file__).parents[2]
 SCRIPT = Path(__file__).with_name("product.py")
 ATTENTION = SCRIPT.with_name("attention.py")
+RANDOM_NUMBERS = SCRIPT.with_name("random_numbers.py")
 CHECKED = (257, 129, 65)
+CHECKED_GENERATED = (520, 456, 576)
+"""Kernels for large products refuse other multiples than of 8, and of their tile along K."""
 CHECKED_ATTENTION = ("1", "2", "512")
 """Batch, heads and length."""
 HEAD_DIM = 128
@@ -47,7 +56,7 @@ def main() -> None:
     commands = parser.add_subparsers(required=True)
     command = commands.add_parser("install", help="fetch HIP and AMD's libraries")
     command.add_argument("folder", type=Path)
-    command.add_argument("--only", nargs="+", choices=(*NAMES, LLAMA), default=NAMES)
+    command.add_argument("--only", nargs="+", choices=(*NAMES, RANDOM, LLAMA), default=NAMES)
     command.set_defaults(run=run_install)
     command = commands.add_parser("products", help="a table of modelled products")
     command.add_argument("folder", type=Path)
@@ -56,10 +65,15 @@ def main() -> None:
     command.add_argument("--type", choices=("f16", "bf16"), default="bf16")
     command.add_argument("--ops", choices=("NN", "NT", "TN", "TT"), default="TN")
     command.add_argument("--size", type=int, nargs="+", default=[2048, 4096, 8192], metavar="N")
-    command.add_argument("--tensile", type=Path, metavar="FOLDER",
-                         help="kernels of hipBLASLt that were generated elsewhere, for a GPU that Debian builds none "
-                         "for: a folder as hipBLASLt's own `library`")  # fmt: skip
     command.set_defaults(run=run_products)
+    command = commands.add_parser("generate", help="make hipBLASLt's kernels for gfx942 with AMD's generator")
+    command.add_argument("folder", type=Path)
+    command.add_argument("--source", default=SOURCE, metavar="PLACE",
+                         help="hipBLASLt's repository, or a checkout of it (%(default)s)")  # fmt: skip
+    command.add_argument("--type", choices=("f16", "bf16"), nargs="+", default=["bf16"])
+    command.add_argument("--ops", choices=("NN", "NT", "TN"), nargs="+", default=["TN"])
+    command.add_argument("--size", type=int, nargs="+", default=[2048, 4096, 8192], metavar="N")
+    command.set_defaults(run=run_generate)
     command = commands.add_parser("sample", help="products drawn at random, checked by the library's own program")
     command.add_argument("folder", type=Path)
     command.add_argument("library", choices=NAMES)
@@ -67,6 +81,16 @@ def main() -> None:
     command.add_argument("--count", type=int, default=20)
     command.add_argument("--seed", type=int, default=0)
     command.set_defaults(run=run_sample)
+    command = commands.add_parser("tests", help="rocBLAS's own test program: a test of each function")
+    command.add_argument("folder", type=Path)
+    command.add_argument("--device", default="mi210", metavar="GPU")
+    command.add_argument("--seed", type=int, default=1)
+    command.set_defaults(run=run_tests)
+    command = commands.add_parser("random", help="rocRAND's numbers of a GPU, compared with the host's")
+    command.add_argument("folder", type=Path)
+    command.add_argument("--device", default="mi210", metavar="GPU")
+    command.add_argument("--count", type=int, default=20000)
+    command.set_defaults(run=run_random)
     command = commands.add_parser("attention", help="AITER's attention of an MI300X, checked and modelled")
     command.add_argument("folder", type=Path)
     command.add_argument("--code", type=Path, help="the code object, where it cannot be fetched from GitHub")
@@ -91,16 +115,25 @@ def run_install(given: argparse.Namespace) -> None:
     print(f"{', '.join(given.only)} and HIP are in {given.folder}")
 
 
+def run_generate(given: argparse.Namespace) -> None:
+    libraries = install(given.folder.absolute(), ["hipblaslt", CLANG])
+    kinds = [Kind(kind, ops) for kind in given.type for ops in given.ops]
+    print(f"hipBLASLt's kernels for {ARCH} are in {generate(libraries, kinds, given.size, given.source)}")
+
+
 def run_products(given: argparse.Namespace) -> None:
     libraries = Libraries(given.folder.absolute())
-    more = {} if given.tensile is None else {"HIPBLASLT_TENSILE_LIBPATH": str(given.tensile.absolute())}
+    generated = libraries.generated(given.arch)
+    more = {"HIPBLASLT_TENSILE_LIBPATH": str(generated)} if generated.exists() else {}
+    checked_sizes = CHECKED_GENERATED if more else CHECKED
     row(HEADINGS)
     for size in given.size:
         product = [given.type, given.ops, *[str(size)] * 3]
-        small = [given.type, given.ops, *map(str, CHECKED)]
-        bundle = built(given.folder.absolute() / "ours", given.arch, given.type, given.ops, [(size,) * 3, CHECKED])
+        small = [given.type, given.ops, *map(str, checked_sizes)]
+        sizes = [(size,) * 3, checked_sizes]
+        bundle = built(given.folder.absolute() / "ours", given.arch, given.type, given.ops, sizes)
         own = None
-        for who in ("ours", *(name for name in NAMES if libraries.has(name))):
+        for who in ("ours", *(name for name in NAMES if libraries.computes(name, given.arch))):
             place = str(bundle) if who == "ours" else who
             seconds = modelled(libraries, given.device, [SCRIPT, place, *product], more)
             own = own or seconds
@@ -170,6 +203,31 @@ def run_sample(given: argparse.Namespace) -> None:
         print(f"{case}: {text}", flush=True)
     print(f"{given.count - wrong} of {given.count} are right")
     sys.exit(bool(wrong))
+
+
+def run_tests(given: argparse.Namespace) -> None:
+    libraries = install(given.folder.absolute(), ["rocblas", ROCBLAS_TESTS])
+
+    def rocblas_test(option: str) -> subprocess.CompletedProcess[str]:
+        return run(["--device", given.device], libraries.rocm.command([*libraries.rocblas_test(), option]), {})
+
+    names = drawn(listed(rocblas_test("--gtest_list_tests").stdout), given.seed)
+    done = rocblas_test(f"--gtest_filter={':'.join(names)}")
+    found = outcome_of_tests(done.stdout)
+    print(f"{found.passed} of {len(names)} tests pass on {given.device}")
+    if found.failed or found.passed < len(names):
+        print(*found.failed, done.stdout[-2000:], done.stderr[-2000:], sep="\n")
+        sys.exit(1)
+
+
+def run_random(given: argparse.Namespace) -> None:
+    libraries = install(given.folder.absolute(), [RANDOM])
+    for generator in ("xorwow", "philox"):
+        program = [RANDOM_NUMBERS, generator, str(given.count)]
+        done = emulated(libraries, ["--device", given.device], program, {})
+        print(done.stdout, end="", flush=True)
+        if done.returncode:
+            sys.exit(f"{generator} is not right: {done.stderr[-1000:]}")
 
 
 def run_llama(given: argparse.Namespace) -> None:

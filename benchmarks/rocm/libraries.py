@@ -19,6 +19,12 @@ HERE = Path(__file__).parent
 NAMES = ("hipblaslt", "rocblas")
 LLAMA = "llama"
 """llama.cpp with its HIP backend, which needs rocBLAS."""
+RANDOM = "rocrand"
+"""rocRAND, which generates random numbers."""
+ROCBLAS_TESTS = "rocblas-tests"
+"""rocBLAS's own test program."""
+CLANG = "clang"
+"""Debian's compiler, which assembles generated kernels."""
 EMULATED = ("gfx90a", "gfx1100", "gfx1201")
 """Architectures of both Debian's kernels and the emulator; of others nothing is unpacked."""
 _ARCHS = (
@@ -37,20 +43,29 @@ class Libraries:
     @property
     def rocm(self) -> Rocm:
         """Return HIP with these libraries beside it; the stand-in for ROCm SMI is found first."""
-        own = [self.folder / "stand-ins", *(self.folder / name / _LIBRARIES for name in NAMES)]
+        own = [self.folder / "stand-ins", *(self.folder / name / _LIBRARIES for name in (*NAMES, RANDOM))]
         return Rocm(self.folder / "hip", (*own, self.folder / "rocblas" / _LIBRARIES / "blas"))
 
-    def has(self, name: str) -> bool:
-        return (self.folder / name / _LIBRARIES / f"lib{name}.so.{4 if name == 'rocblas' else 1}").exists()
+    def computes(self, name: str, arch: str) -> bool:
+        """Tell whether a library is there and has kernels for an architecture."""
+        if not (self.folder / name / _LIBRARIES / f"lib{name}.so.{4 if name == 'rocblas' else 1}").exists():
+            return False
+        made = name == "hipblaslt" and self.generated(arch).exists()
+        return made or any((self.folder / name / _LIBRARIES / name).rglob(f"*_{arch}.dat"))
 
-    def llama(self, *arguments: str) -> list[str]:
-        """Return the command of llama.cpp's program that completes a text; it looks for backends where it is
-        started."""
-        found = self.folder / LLAMA / "usr"
-        libraries = found / "lib/x86_64-linux-gnu"
-        rocm = Rocm(self.rocm.folder, (libraries / "llama", libraries, *self.rocm.more))
-        command = rocm.command([found / "bin/llama-completion", *arguments])
-        return ["env", "-C", str(libraries / "ggml/backends0"), *command]
+    def kernels(self, name: str) -> Path:
+        """Return the folder of the library's kernels and their tables."""
+        return self.folder / name / _LIBRARIES / name / "library"
+
+    def generated(self, arch: str) -> Path:
+        """Return the folder of hipBLASLt's kernels for an architecture, if they were generated here."""
+        return self.folder / "generated" / arch
+
+    def rocblas_test(self) -> list[str | Path]:
+        """Return the command of rocBLAS's own test program."""
+        found = self.folder / ROCBLAS_TESTS / "usr"
+        data = found / "share/librocblas4-tests/data/rocblas_gtest.data"
+        return [found / "libexec/rocm/librocblas4-tests/rocblas-test", "--data", data]
 
     def bench(self, name: str) -> Path:
         """Return the library's benchmark program."""

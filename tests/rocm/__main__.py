@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import os
+import subprocess
 import sys
 from pathlib import Path
 
 import click
 
 from .packages import SUITES, Rocm, Unavailable, install
+from .session import installed
 
 
 @click.group()
@@ -43,6 +45,29 @@ def run_command(folder: Path, program: tuple[str, ...]) -> None:
     else:
         command = rocm.command([own if own.exists() else program[0], *program[1:]])
     os.execv(command[0], command)
+
+
+@main.command("selftests", context_settings={"allow_interspersed_args": False, "ignore_unknown_options": True})
+@click.argument("options", nargs=-1, type=click.UNPROCESSED)
+def selftests_command(options: tuple[str, ...]) -> None:
+    """Run every selftest case of every shipped manifest for gfx942 on each release of HIP, by pytest with OPTIONS.
+
+    Ends with status 1 if a case fails, or if a release cannot be had.
+    """
+    failed = [release for release in SUITES if not _selftests_pass(release, options)]
+    if failed:
+        raise click.ClickException(f"selftests fail on HIP {', '.join(failed)}")
+    click.echo(f"all selftests pass on HIP {', '.join(SUITES)}")
+
+
+def _selftests_pass(release: str, options: tuple[str, ...]) -> bool:
+    try:
+        installed(release)  # pytest would skip without it
+    except Unavailable as error:
+        raise click.ClickException(str(error)) from None
+    tests = Path(__file__).with_name("test_selftests.py")
+    command = ["pytest", "--on", "rocm", "--rocm", release, "-m", "slow or not slow", *options, str(tests)]
+    return subprocess.run([sys.executable, "-m", *command]).returncode == 0
 
 
 if __name__ == "__main__":

@@ -12,6 +12,7 @@ interrupt, each step was thus either done or not, and can be resumed.
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 from collections import deque
@@ -70,6 +71,8 @@ class Holding(ref[Any]):
 class Holdings:
     """The driver resources of one device. Safe to use from any thread and from finalisers.
 
+    In a forked process, finalisers release nothing: the resources are the parent's, and HIP and CUDA cannot be called.
+
     Attributes:
         lock: held while resources are released. Hold it to use a resource that may be released meanwhile.
         captures: captures in progress, by stream. Nothing is released during one, since that would break it.
@@ -84,6 +87,7 @@ class Holdings:
         self._held: dict[int, Holding] = {}
         """All holdings, by id."""
         self._is_settling = False
+        self._process = os.getpid()
 
     def hold(self, kind: type[_H], owner: object) -> _H:
         """Return a new holding for an owner, to be passed to `add` once its attributes are set."""
@@ -131,8 +135,10 @@ class Holdings:
         self._held.pop(id(holding), None)
         del self.dropped[0]  # last, and without a call that could be interrupted
 
-    def _settle_for(self, _: object, is_finalizing: Callable[[], bool] = sys.is_finalizing) -> None:
-        if not is_finalizing():
+    def _settle_for(
+        self, _: object, is_finalizing: Callable[[], bool] = sys.is_finalizing, process: Callable[[], int] = os.getpid
+    ) -> None:
+        if not is_finalizing() and process() == self._process:
             self.settle()
 
     def _end_captures(self) -> None:

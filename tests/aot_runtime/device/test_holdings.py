@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -120,6 +121,24 @@ def test_a_capture_whose_end_was_interrupted_is_ended_by_the_next():
         target.fill(2, stream)
     graph.launch(stream)
     assert (target.numpy() == 2).all() and not driver.is_capturing(0, stream.handle)
+
+
+@in_double()
+def test_a_fork_leaves_the_resources_of_its_parent_alone():
+    """HIP works in no other process than the one that initialised it: a call of a fork may crash, or never return."""
+    double, device = Double(), get_device("hip:0")
+    stream, array = device.stream(), device.empty(LARGE, "int8")
+    with device.capture(stream) as graph:
+        array.fill(1, stream)
+    event = stream.record()
+    before = {kind: double.alive(kind) for kind in KINDS}
+    if (child := os.fork()) == 0:
+        del stream, array, graph, event
+        gc.collect()
+        os._exit({kind: double.alive(kind) for kind in KINDS} != before)
+    assert os.waitpid(child, 0)[1] == 0
+    graph.launch(stream)
+    device.synchronize()
 
 
 # Code
