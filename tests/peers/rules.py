@@ -182,7 +182,11 @@ RULES: dict[str, Rule] = {
     "grouped product": Rule(Needs("grouped_matmul")),
     "weights: dequantise": Rule(),
     # Mixtures of experts
-    "moe: bookkeeping": Rule(Needs("moe_align")),
+    "moe: aligned blocks": Rule(Needs("moe_align")),
+    "moe: counts of tokens": Rule(Needs("moe_align", "counts")),
+    "moe: permutation": Rule(Needs("moe_permute")),
+    "moe: sum": Rule(Needs("moe_sum")),
+    "moe: shuffled scales": Rule(),
     "moe: static scale": Rule(Needs("moe_scaled", "x_scale"), "dynamic scales by token instead"),
     "moe: clamped SwiGLU": Rule(),
     "moe: activations": Rule(),
@@ -192,14 +196,17 @@ RULES: dict[str, Rule] = {
     "moe: order": Rule(),
     "moe: LoRA": Rule(),
     "route: 16-bit bias": Rule(Needs("moe_route", "bias", "bfloat16"), "`cast` of the bias before"),
-    "route: sorted experts": Rule(Needs("moe_align"), "the sort on the host"),
+    "route: sorted experts": Rule(detour="`moe_route`, and the sort after"),
     "route: scores": Rule(),
     "route: variants": Rule(),
     "route: many experts": Rule(),
     # Sampling
-    "sample: probabilities": Rule(Needs("sample", "probabilities"), "logarithms on the host"),
+    "sample: probabilities": Rule(Needs("sample_probs"), "logarithms on the host"),
     "sample: NaN": Rule(),
-    "probabilities: top-k, top-p": Rule(Needs("renormalise")),
+    "verify: probabilities": Rule(Needs("verify_drafts", "probs"), "logarithms on the host"),
+    "probabilities: renormalise": Rule(Needs("renorm_probs")),
+    "logits: mask": Rule(Needs("mask_logits")),
+    "rows: top-k": Rule(Needs("top_k")),
 }  # fmt: skip
 """Rules by request. A request names what is called, and what is asked of it beyond a plain call."""
 
