@@ -30,7 +30,8 @@ in the contract of the op.
 - *Not*: no op computes it.
 
 Left out are backward passes, dropout, checks of errors, and combinations that the tests skip themselves. A combination
-that asks for several things counts for the one that is hardest to have.
+that asks for several things counts for the one that is hardest to have. For some functions, only the first of these
+is recorded: their numbers are upper bounds of what is taken.
 
 A seeded sample of the combinations runs on the emulator or on a GPU by the tolerances of the suites:
 `pytest -m slow tests/peers`.
