@@ -88,6 +88,7 @@ QUERY = "a call of one query a sequence"
 RULES: dict[str, Rule] = {
     # Dense attention
     "attention: chunk": Rule(Needs("flash_attention", "attention_chunk"), BIAS),
+    "float8 attention: chunk": Rule(Needs("flash_attention_fp8", "attention_chunk"), BIAS),
     "attention: custom mask": Rule(Needs("flash_attention_varlen", "mask"), BIAS),
     "attention: custom mask, rotated": Rule(Needs("flash_attention_varlen", "cos"), f"`rotary`, and {BIAS}"),
     "attention: multi-item mask": Rule(),
