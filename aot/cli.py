@@ -17,7 +17,7 @@ from click.shell_completion import CompletionItem
 
 from aot_bundle.command.lazy_group import LazyGroup
 from aot_bundle.terminal import error_lines, write, write_error
-from aot_runtime.contract.arch import GPU_NAMES
+from aot_runtime.contract.gpu_names import GPU_NAMES
 
 from . import __version__
 from .command.caches import cache_options

@@ -6,7 +6,8 @@ import difflib
 from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
-from aot_runtime.contract.arch import ARCHITECTURES, GPU_NAMES, HIP, Architecture, Tier, arch_of
+from aot_runtime.contract.arch import ARCHITECTURES, HIP, Architecture, Tier
+from aot_runtime.contract.gpu_names import GPU_NAMES, arch_of
 
 if TYPE_CHECKING:
     from triton.backends.compiler import GPUTarget

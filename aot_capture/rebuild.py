@@ -172,7 +172,7 @@ class Session:
             made.launch_metadata = None
 
     def _all_unlike(self, identifiers: list[str]) -> list[str]:
-        """Return the functions among these, and those that they use, whose hash is another here than captured."""
+        """Return the functions, among these and those that they use, whose hash differs from the captured one."""
         seen, waiting, found = set(), list(identifiers), []
         while waiting:
             identifier = waiting.pop()
@@ -435,7 +435,7 @@ def _assume(target: Any) -> None:
 def _with_pointer_ranges(
     signature: dict[str, Any], attributes: dict[tuple[int, ...], Any]
 ) -> dict[tuple[int, ...], Any]:
-    """Promise that tensors are smaller than 2 GB, as HIP's launches find out and CUDA's do not."""
+    """Mark tensors as smaller than 2 GB. HIP's launches measure this; CUDA's do not."""
     found = dict(attributes)
 
     def visit(kind: Any, path: tuple[int, ...]) -> None:
@@ -508,7 +508,7 @@ def _run_compiler(arguments: list[str]) -> None:
     except OSError as error:
         raise RebuildError(f"the C compiler {compiler!r} cannot be run: {error.strerror}") from None
     except subprocess.CalledProcessError:
-        raise RebuildError(f"the C compiler {compiler!r} fails: are the headers those of Python?") from None
+        raise RebuildError(f"the C compiler {compiler!r} failed; are the headers of this Python version?") from None
 
 
 # Lines in and out

@@ -513,7 +513,6 @@ def attention_peers(torch: Any, t: Tensors, call: CallSpec, op: str) -> Mapping[
 
 # Rows
 
-ROW_TENSORS = {"silu_mul": ("gate", "up")}
 WEIGHTED = ("rms_norm", "layer_norm")
 
 

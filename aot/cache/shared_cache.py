@@ -100,7 +100,12 @@ class Refusals:
         self._cache, self._known = cache, set[str]()
 
     def tell(self, reasons: Mapping[str, str], cure: str) -> None:
-        """Warn about entries. reasons: by name of the entry; cure: what is done about each."""
+        """Warn about entries.
+
+        Args:
+            reasons: name of the entry → why it was refused.
+            cure: what happens to each.
+        """
         new = {name: reason for name, reason in reasons.items() if name not in self._known}
         self._known |= new.keys()
         told = len(new) if len(new) <= TOLD + 1 else TOLD

@@ -223,7 +223,7 @@ def _chosen(version: str, request: CaptureRequest, console: Console) -> Environm
 
 
 def _unlike(captured: Installation, here: Mapping[str, Any]) -> str:
-    """Return why the captured keys must not be stated: another Triton's code would go under them."""
+    """Return why the captured keys must not be used; empty if they may be. They would name another Triton's code."""
     if captured.triton != here["triton"]:
         return f"Triton {captured.triton} was captured, {here['triton']} compiles"
     if not (captured.key_ok and here["key_ok"]):
@@ -305,7 +305,7 @@ def _rebuilt(jobs: Sequence[RebuildJob], workers: Workers, request: CaptureReque
 def _report_failures(
     name: str, jobs: Sequence[RebuildJob], results: _Results, captured: int, request: CaptureRequest
 ) -> None:  # fmt: skip
-    """Print the kernels that did not compile; neighbours alone are counted, since nobody has asked for one."""
+    """Print the kernels that did not compile. Neighbours are only counted, since nobody asked for a particular one."""
     wrong = {number: failure for number, failure in results.failures.items() if number < captured}
     if wrong:
         end = "left out" if request.keep_going else "nothing was written (--keep-going leaves them out)"
@@ -359,7 +359,7 @@ def _listed(folders: Mapping[str, Mapping[str, bytes]]) -> dict[str, bytes]:
 def _launchers(
     plan: _Plan, captured: Sequence[Kernel], target: Target, workers: Workers, request: CaptureRequest, console: Console
 ) -> dict[str, bytes]:
-    """Return the C modules that Triton would compile by a C compiler, as far as they can be made here."""
+    """Return the C modules that Triton would compile with a C compiler and that can be built here."""
     kernels = [kernel for kernel in captured if kernel.target == target_parts(target)]
     if plan.reason or not kernels:
         return {}
@@ -459,7 +459,7 @@ def _ingredients(plan: _Plan, target: Target, jobs: Sequence[RebuildJob]) -> Ing
 
 
 def _report(plan: _Plan, target: Target, manifest: Manifest, jobs: Sequence[RebuildJob], console: Console) -> None:
-    """Say which kernels the captured program finds (=), and which are for another target or under another key (~)."""
+    """Print which kernels the captured program will find (=), and which have another target or another key (~)."""
     if plan.reason:
         console.print(f"~ all kernels have keys of this Triton: {plan.reason}")
         return

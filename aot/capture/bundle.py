@@ -23,7 +23,8 @@ from aot.plan.specialisations import DIVISIBLE, RANGED
 from aot.source.constants import LAYOUTS
 from aot_capture.records import Capture, Function, Kernel, Launch, read_capture
 from aot_runtime.contract.dtypes import DTYPES, FLAG_TYPES, FLOAT_TYPES, SCALAR_TYPES
-from aot_runtime.contract.names import RESERVED, RESERVED_OPS
+from aot_runtime.contract.manifest_rules import RESERVED_OPS
+from aot_runtime.contract.names import RESERVED
 
 from .kernel_files import PREFIX, KernelFiles, UnsupportedError
 from .launch_functions import function_expressions
@@ -194,7 +195,7 @@ def _attribute(value: Json) -> str:
 
 
 def _leaves(path: Path_, name: str, kind: Json) -> Iterator[tuple[Path_, str, str]]:
-    """Yield (path, name, type) of a parameter, or of each element of one that is a tuple."""
+    """Yield (path, name, type) of a parameter, or of each element if it is a tuple."""
     if isinstance(kind, str):
         yield path, name, kind
         return
@@ -246,7 +247,7 @@ class _Op:
     # Autotuning
 
     def _winners(self, variants: Sequence[_Variant]) -> list[_Variant]:
-        """Return the variants without those that an autotuner measured and chose for no such call."""
+        """Return the variants without those that an autotuner measured but never chose."""
         distinct = list({repr(item): item for item in variants}.values())
         if not self.tuned:
             return distinct
@@ -621,7 +622,7 @@ def _has_dtypes(variant: _Variant, key: Json) -> bool:
 
 
 def _degree(config: Mapping[str, Any]) -> tuple[int, int]:
-    """Return how much a config takes for granted: of two that serve a call, the one with more is better."""
+    """Return how specialised a config is, as a key for sorting. Calls get the most specialised that serves them."""
     known = sum(text.count(":") for text in config.get("signature", {}).values()) + len(config.get("constants", {}))
     return known, len(config.get("when", ""))
 

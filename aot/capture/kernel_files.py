@@ -117,7 +117,7 @@ class KernelFiles:
             if is_free and file.takes(bindings) and name not in self._reached(file.imported(bindings)):
                 return name
             if function.name in bindings:
-                raise UnsupportedError(f"'{function.name}' reads another value of its own name")
+                raise UnsupportedError(f"'{function.name}' reads a global of its own name that has another value")
             number += 1
 
     def _reached(self, names: frozenset[str]) -> set[str]:

@@ -102,7 +102,7 @@ class RebuiltCache(Cache[RebuiltKernel]):
 
 
 def check_rebuilt(kernel: RebuiltKernel, target: Target) -> None:
-    """Raise `CompileError` unless the code object is one for the target that takes the arguments of the launch."""
+    """Raise `CompileError` unless the code object is for the target and takes the launch's arguments."""
     if kernel.binary not in kernel.files:
         raise CompileError(f"its code object {kernel.binary!r} is missing")
     verify_code(kernel, _layout(kernel, target), target)
@@ -156,7 +156,7 @@ _DECISIVE = (
 
 
 def _used(capture: Capture, functions: list[str]) -> Iterator[str]:
-    """Yield the ids of functions and classes that some functions are made of, with themselves."""
+    """Yield the ids of some functions and of all functions and classes that these refer to."""
     seen: set[str] = set()
     waiting = [*functions]
     while waiting:
@@ -208,6 +208,6 @@ def key_differences(job: RebuildJob, kernel: RebuiltKernel) -> list[str]:
 
 
 def _shown(text: str) -> str:
-    """Shorten a part of a key: of ptxas's version its last lines, of a hash its beginning."""
+    """Shorten a part of a key: the last lines of ptxas's version, the beginning of a hash."""
     line = [line for line in text.splitlines() if line.strip()][-1:] or [""]
     return line[0] if len(line[0]) < 64 else f"{line[0][:12]}…"

@@ -49,7 +49,7 @@ def build_inputs(kernel: Kernel) -> str:
 
 
 def results_for(capture: Capture, kernels: list[Kernel], target: Target) -> list[tuple[Autotune, Kernel]]:
-    """Return the results of autotuners that hold for a target, each with a kernel of its function.
+    """Return the autotuners' results that are valid for a target, each with a kernel of its function.
 
     Results are those of the GPU that measured them: there are none for another target.
     """
@@ -79,7 +79,7 @@ def _specialisation(kernel: Kernel) -> str:
 
 
 def _lists_constants(kernel: Kernel) -> bool:
-    """Tell if the Triton of a kernel lists hints of constants, too, which are none."""
+    """Return True if the kernel's Triton also lists hints for constants, which mean nothing."""
     places = enumerate(kernel.signature.values())
     return any(_at(kernel.attributes, place) is not None for place, kind in places if kind == "constexpr")
 

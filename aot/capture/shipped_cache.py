@@ -19,7 +19,8 @@ from aot_bundle.packing import write_aside
 from aot_bundle.trust.signing import Signer, signature_file
 from aot_bundle.trust.statement import make_statement
 from aot_runtime.bundle.archive import Archive, parts
-from aot_runtime.bundle.files import Folder, Source
+from aot_runtime.bundle.files import Folder
+from aot_runtime.bundle.source import Source
 from aot_runtime.contract.records import signature_names
 from aot_runtime.errors import AotError, BundleError
 from aot_runtime.folders import FOR_ALL, opened_folder
@@ -116,7 +117,7 @@ class ShippedCache:
     """The signer by a policy; empty if there was none."""
 
     def read(self, name: str) -> bytes:
-        """Read a file that the manifest lists. Raises `ShippedCacheError` if it is another one."""
+        """Read a file that the manifest lists. Raises `ShippedCacheError` if its contents differ."""
         listed = self.manifest.files[name]
         try:
             content = self.source.read(name, listed.size)
@@ -191,7 +192,7 @@ def shipped_files(manifest: Manifest, files: Mapping[str, bytes], signer: Signer
 
 
 def listed_files(files: Mapping[str, bytes]) -> dict[str, ShippedFile]:
-    """Return what a manifest says of files, in the order of their names. Raises `ShippedCacheError` for their names."""
+    """Return the manifest's entries of files, sorted by name. Raises `ShippedCacheError` for an invalid name."""
     for name in files:
         if not _FILE.fullmatch(name):
             raise ShippedCacheError(f"{name!r} is not a name of a file in a shipped cache")

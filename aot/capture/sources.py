@@ -45,7 +45,7 @@ def _with_source(function: Function, folder: Path | None) -> Function:
 
 
 def _places(file: str, folder: Path | None) -> Iterator[Path]:
-    """Yield the paths at which a file may lie: by the longest end of its captured path first."""
+    """Yield the paths where a file may be, longest suffix of its captured path first."""
     if folder is None:
         yield Path(file)
         return

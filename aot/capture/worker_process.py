@@ -93,7 +93,7 @@ class WorkerProcess:
             raise WorkerDiedError(self._obituary()) from None
         except (ValueError, RecursionError):
             self.kill()
-            raise WorkerDiedError("the compiler process sent something else than an answer") from None
+            raise WorkerDiedError("the compiler process sent a malformed answer") from None
         if "error" in answer:
             printed = errors(diagnostics(answer["native"] + ptxas_output(answer["python"])))
             reason = "\n    ".join([answer["error"], *map(str, foremost(printed))])
@@ -160,7 +160,7 @@ def _wait(descriptor: int, event: int, deadline: float) -> None:
 
 
 def describe(environment: Environment, targets: list[list[str | int]]) -> dict[str, Any]:
-    """Describe the Triton of an environment, as the captured one is, and its compilers for some targets.
+    """Describe the Triton of an environment in the form of a capture file, and its compilers for some targets.
 
     Raises as `WorkerProcess.ask` does.
     """

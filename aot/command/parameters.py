@@ -10,7 +10,7 @@ import click
 from click.shell_completion import CompletionItem
 
 from aot.targets import TARGETS, Target, parse_arch
-from aot_runtime.contract.arch import GPU_NAMES
+from aot_runtime.contract.gpu_names import GPU_NAMES
 from aot_runtime.formats import UNITS
 
 if TYPE_CHECKING:

@@ -10,7 +10,8 @@ from __future__ import annotations
 import re
 from collections.abc import Collection
 
-from aot_runtime.contract.names import RESERVED, RESERVED_OPS
+from aot_runtime.contract.manifest_rules import RESERVED_OPS
+from aot_runtime.contract.names import RESERVED
 
 from .body import read_body
 from .draft import OpDraft

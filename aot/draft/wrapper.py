@@ -178,7 +178,7 @@ def _functions(tree: ast.Module, names: Mapping[str, Value]) -> Iterator[tuple[s
 
 
 def _positional(host: Host, call: ast.Call, count: int) -> list[Value]:
-    """Find what is passed by position, for `count` parameters; what follows a sequence of unknown length is lost."""
+    """Return the positional arguments of a call, at most `count`, up to a sequence of unknown length."""
     found: list[Value] = []
     for i, item in enumerate(call.args):
         if not isinstance(item, ast.Starred):

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping
 from dataclasses import dataclass, field
 from functools import cache, lru_cache
+from typing import Any
 
 import msgspec
 
@@ -14,12 +15,15 @@ from aot.compile.keys import JobKeys
 from aot.compile.settings import option_names
 from aot.errors import CompileError
 from aot.manifest.loading import Manifest, OpSource
-from aot.manifest.schema import BindSpec
+from aot.manifest.schema import BindSpec, OpSpec
 from aot.manifest.yamlfile import Key, ManifestError
 from aot.source.kernel_source import KernelSource, inspect_kernel, split_function
 from aot.source.source_hash import joined_hash
 from aot.targets import TARGETS, Target
 from aot_runtime.contract import records
+from aot_runtime.contract.arch import ARCHITECTURES
+from aot_runtime.contract.expressions import parse
+from aot_runtime.contract.partial_evaluation import UNKNOWN, partial_value
 from aot_runtime.errors import AotError, ExpressionError
 
 from .bind_parameters import Binder, bound_functions
@@ -106,7 +110,8 @@ def plan_bundle(
     there: set[PresentKey] = set()
     read = cache(lambda root, path: inspect(root, path, target.arch))
     for declared in manifest.sources:
-        source = _with_kernels(declared, read)
+        served = served_launches(declared.spec, target.arch)
+        source = _with_kernels(declared, served, read)
         op = _restricted(build_contract(source.manifest, source.name, target.arch, all_option_names()), source.only)
         every = _variants(source, op, target)
         own = {item for item in every if present is not None and key_of(op, item) in present.labels}
@@ -114,13 +119,13 @@ def plan_bundle(
         kept = [item for item in every if item in own or passes(op, item, filters)]
         maps = _maps(source, kept, read)
         if wanted is not None:
-            served = plan_calls(wanted.of(manifest.spec.bundle, op.name), op, kept, target, maps)
-            chosen = own.union(built_for(served, kept, wanted.neighbours))
-            calls, left_out = [*calls, *served], left_out + len(kept) - len(chosen)
+            recorded = plan_calls(wanted.of(manifest.spec.bundle, op.name), op, kept, target, maps)
+            chosen = own.union(built_for(recorded, kept, wanted.neighbours))
+            calls, left_out = [*calls, *recorded], left_out + len(kept) - len(chosen)
             kept = [item for item in kept if item in chosen]
         if kept:
             ops.append(op)
-            variants += _bind_op(source.manifest, op, kept, target, line_info, read)
+            variants += _bind_op(source.manifest, op, served, kept, target, line_info, read)
             cases += plan_cases(source.manifest, op, kept, target, maps)
     if present is not None and (fault := present.missing(there)):
         raise ManifestError([f"{manifest.file.path}: {fault}"])
@@ -131,12 +136,34 @@ def plan_bundle(
     return PlannedBundle(manifest, target, *planned, filters, wanted, tuple(calls), left_out)
 
 
-def _with_kernels(source: OpSource, inspect: _Read) -> OpSource:
-    launches = source.spec.launches
-    kernels = [
-        _inspected(source.manifest, source.name, index, inspect, launch.kernel, "kernel")
-        for index, launch in enumerate(launches)
-    ]
+def served_launches(op: OpSpec, arch: str) -> tuple[int, ...]:
+    """Return the launches that calls on an architecture may make. The kernels of the others are not read.
+
+    A launch is left out if its condition is false whatever the call is: `when: HOPPER`, with an axis HOPPER that is
+    picked by `has_wgmma and …`.
+    """
+    known: dict[str, Any] = dict(ARCHITECTURES[arch].device_constants)
+    for name, axis in op.constexprs.items():
+        value = _decided(str(axis.pick), known)
+        if isinstance(value, bool):
+            known[name] = value
+    conditions = ((index, str(launch.when)) for index, launch in enumerate(op.launches))
+    return tuple(index for index, when in conditions if not when or _decided(when, known) is not False)
+
+
+def _decided(text: str, known: Mapping[str, Any]) -> Any:
+    try:
+        return partial_value(parse(text), known)
+    except ExpressionError:
+        return UNKNOWN  # whoever checks the contract reports it
+
+
+def _with_kernels(source: OpSource, served: Collection[int], inspect: _Read) -> OpSource:
+    kernels = {
+        index: _inspected(source.manifest, source.name, index, inspect, launch.kernel, "kernel")
+        for index, launch in enumerate(source.spec.launches)
+        if index in served
+    }
     return OpSource(with_kernels(source.manifest, source.name, kernels), source.name, source.only)
 
 
@@ -189,12 +216,13 @@ def _variants(source: OpSource, op: records.Op, target: Target) -> list[VariantS
 def _bind_op(
     manifest: Manifest,
     op: records.Op,
+    served: Collection[int],
     variants: Iterable[VariantSpec],
     target: Target,
     line_info: bool,
     inspect: _Read,
 ) -> list[PlannedVariant]:
-    kernels = [_read_kernel(manifest, op, index, target, inspect) for index in range(len(op.launches))]
+    kernels = {index: _read_kernel(manifest, op, index, target, inspect) for index in served}
     launches = manifest.spec.ops[op.name].launches
     keys, allowed = JobKeys(target, line_info), option_names(target)
     planned = []

@@ -13,8 +13,8 @@ from aot.targets import Target
 from aot_bundle.callspec import CallSpec, plan_call
 from aot_runtime.call.planner import Planner, op_planner
 from aot_runtime.contract import records
-from aot_runtime.contract.arch import usual_cus
 from aot_runtime.contract.expressions import nearest
+from aot_runtime.contract.gpu_names import usual_cus
 from aot_runtime.contract.names import Scope
 from aot_runtime.errors import ArgumentError
 

@@ -18,8 +18,9 @@ from aot.manifest.yamlfile import Key, ManifestError
 from aot_runtime.contract import records
 from aot_runtime.contract.expressions import DIM_QUERIES, Expression, nearest, parse
 from aot_runtime.contract.layout import ALIGNMENT
-from aot_runtime.contract.names import Scope, axis_rule, stride_position
-from aot_runtime.contract.validate import contract_faults, text_faults
+from aot_runtime.contract.manifest_rules import axis_rule, contract_faults
+from aot_runtime.contract.names import Scope, stride_position
+from aot_runtime.contract.validate import text_faults
 from aot_runtime.errors import ExpressionError
 
 from .configs import config_error, derived_error, launch_configs, launch_name, tuned_derived

@@ -29,11 +29,16 @@ from .constants import literal
 from .kinds import value_kind
 
 
-def with_kernels(manifest: Manifest, op: str, kernels: Sequence[KernelSource]) -> Manifest:
-    """Return the manifest, with an op completed from the decorators of its kernels. Raises `ManifestError`."""
+def with_kernels(manifest: Manifest, op: str, kernels: Mapping[int, KernelSource]) -> Manifest:
+    """Return the manifest, with an op completed from the decorators of its kernels. Raises `ManifestError`.
+
+    Args:
+        kernels: the kernels of launches, by position. The others' decorators are not looked at.
+    """
     spec = manifest.spec.ops[op]
     configs: dict[str, tuple[ConfigSpec, ...]] = {}
-    for index, (launch, kernel) in enumerate(zip(spec.launches, kernels, strict=True)):
+    for index, kernel in kernels.items():
+        launch = spec.launches[index]
         if kernel.autotuning.fault and any(config.from_kernel is not None for config in launch.configs):
             message = f"the configs of '{launch.kernel}' cannot be taken from it: {kernel.autotuning.fault}"
             raise manifest.error(("ops", op, "launches", index, "configs"), f"op '{op}': {message}")

@@ -5,10 +5,10 @@ import triton.language as tl
 
 from kernels.attention.inner import attend_spans, load_tile
 from kernels.attention.int8 import attend_int8
-from kernels.attention.masks import key_range
-from kernels.attention.problem import Extents, KeyHead, Problem, QueryTile, Scoring, Span, Window, Work, make_form
-from kernels.common.softmax import LN_2, inverse, log2_sum
-from kernels.common.tensors import Closure, HeadRows, Heads, HeadScalars, Matrix
+from kernels.attention.masks import bounds, key_range
+from kernels.attention.problem import KeyHead, Problem, QueryTile, Scoring, Span, Work, make_form
+from kernels.common.softmax import LN_2, LOG2_E, add_logit, inverse, log2_sum
+from kernels.common.tensors import Closure, Extents, HeadRows, Heads, HeadScalars, Matrix, Window
 
 
 @triton.jit
@@ -18,7 +18,7 @@ def attention_forward(
     # What an op need not have
     lse: HeadRows = None, bias: Heads = None, alibi_slopes: HeadScalars = None, cu_seqlens_q=None, cu_seqlens_k=None,
     window: Window = None, BOUND_LEFT: tl.constexpr = False, BOUND_RIGHT: tl.constexpr = False,
-    softcap=0.0, FEATURES: tl.constexpr = False, score_mod: Closure = None, mask_mod: Closure = None,
+    softcap=0.0, sinks=None, FEATURES: tl.constexpr = False, score_mod: Closure = None, mask_mod: Closure = None,
     PADDED: tl.constexpr = True, NUM_XCDS: tl.constexpr = 1, HAS_BF16_CVT: tl.constexpr = False,
     PERSISTENT: tl.constexpr = False, PIPELINED: tl.constexpr = False,
 ):  # fmt: skip
@@ -40,11 +40,14 @@ def attention_forward(
     heads, seqlen_q, seqlen_k] (a stride of 0 broadcasts) unless that is None or a null pointer; minus alibi_slopes
     (fp32 [batch, heads]) * |distance from the diagonal| unless these are. score_mod is applied last. The diagonal of
     query i is key i, or i + seqlen_k - seqlen_q if window.bottom_right. Query i with diagonal d sees keys j >= d - left
-    if BOUND_LEFT and j <= d + right if BOUND_RIGHT, and of those only the ones that mask_mod shows. score_mod and
-    mask_mod: functions as in `mods`.
+    if BOUND_LEFT and j <= d + right if BOUND_RIGHT, with both and window.chunk > 0 only those of the chunk with d, and
+    of those only the ones that mask_mod shows. score_mod and mask_mod: functions as in `mods`.
 
-    A row that sees no key gives out = 0 and lse = -inf. scale is any finite fp32. Offsets take the width of the
-    strides: 32 bits only if every tensor spans less than 2 GiB.
+    sinks: fp32 [heads], with FEATURES only: a logit of each head that is added to the sums of exponentials; None or
+    null: none.
+
+    A row that sees no key gives out = 0 and, without sinks, lse = -inf. scale is any finite fp32. Offsets take the
+    width of the strides: 32 bits only if every tensor spans less than 2 GiB.
 
     HEAD_DIM, HEAD_DIM_V: powers of two >= head_dim, head_dim_v; PADDED: either may be greater. NUM_XCDS: XCDs that the
     hardware deals workgroups to in turn, each with an L2 of its own (gfx942, gfx950: 8; elsewhere 1). HAS_BF16_CVT: the
@@ -58,7 +61,7 @@ def attention_forward(
     problem = Problem(
         q=q, k=k, v=v, out=out, lse=lse, extents=extents, window=window, scale=scale, bias=bias,
         alibi_slopes=alibi_slopes, softcap=softcap, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
-        score_operands=score_mod.operands, mask_operands=mask_mod.operands,
+        score_operands=score_mod.operands, mask_operands=mask_mod.operands, sinks=sinks,
     )  # fmt: skip
     form: tl.constexpr = make_form(
         HEAD_DIM, HEAD_DIM_V, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT, FEATURES, HAS_BF16_CVT,
@@ -137,7 +140,7 @@ def attend_tile(block, head, batch, problem, form: tl.constexpr):
     if first_query < seqlen_q:
         rows = first_query + tl.arange(0, form.BLOCK_M)
         shift = tl.where(window.bottom_right, seqlen_k - seqlen_q, 0)
-        tile = tile_of(batch, head, rows, shift, window.left, window.right, seqlen_q, seqlen_k, None)
+        tile = tile_of(batch, head, rows, shift, window, seqlen_q, seqlen_k, None, form)
 
         head_kv = head // (extents.heads // extents.heads_kv)
         scale = problem.scale * factor_of(problem.q_scale, batch, head) * factor_of(problem.k_scale, batch, head_kv)
@@ -157,13 +160,17 @@ def attend_tile(block, head, batch, problem, form: tl.constexpr):
         scoring = scoring_of(problem, scale, batch, head, first_row_q + tile.queries, form)
 
         last_query = tl.minimum(first_query + form.BLOCK_M, seqlen_q) - 1
-        whole, edges = spans(first_query + shift, last_query + shift, window.left, window.right, seqlen_k, form)
+        whole, edges = spans(first_query + shift, last_query + shift, window, seqlen_k, form)
         if form.INT8_P:
             acc, row_max, row_sum, weight = attend_int8(q_tile, tile, keys, scoring, whole, edges, form)
         else:
             acc, row_max, row_sum = attend_spans(q_tile, tile, keys, scoring, whole, edges, form)
             weight = row_sum
 
+        if form.FEATURES and problem.sinks is not None:  # noqa: SIM102 (one is for the compiler, the other for the hardware)
+            if problem.sinks.to(tl.int64) != 0:
+                acc, row_max, row_sum = add_logit(acc, row_max, row_sum, tl.load(problem.sinks + head) * LOG2_E)
+                weight = row_sum
         stored = rows < seqlen_q
         # Before out: its conversion takes all the scalar registers that there are.
         store_lse(problem.lse, batch, head, first_row_q, rows, row_max, row_sum, stored)
@@ -194,19 +201,20 @@ def scoring_of(problem, scale, batch, head, rows_q, form: tl.constexpr):
 
 
 @triton.jit
-def tile_of(batch, head, rows, shift, left, right, seqlen_q, seqlen_k, rotated):
+def tile_of(batch, head, rows, shift, window, seqlen_q, seqlen_k, rotated, form: tl.constexpr):
     """Make the QueryTile of queries `rows`, whose diagonals are `shift` keys further."""
     diagonal = rows + shift
-    last_key = tl.minimum(diagonal + right, seqlen_k - 1)
-    return QueryTile(batch, head, tl.minimum(rows, seqlen_q - 1), diagonal, diagonal - left, last_key, rotated)
+    seen = bounds(diagonal, window, form.BOUND_LEFT and form.BOUND_RIGHT)
+    last_key = tl.minimum(seen.last, seqlen_k - 1)
+    return QueryTile(batch, head, tl.minimum(rows, seqlen_q - 1), diagonal, seen.first, last_key, rotated)
 
 
 @triton.jit
-def spans(first_diagonal, last_diagonal, left, right, seqlen_k, form: tl.constexpr):
+def spans(first_diagonal, last_diagonal, window, seqlen_k, form: tl.constexpr):
     """Return (Span of the blocks of keys that all queries of a tile see, Span of those that some of them see)."""
-    ranges = key_range(
-        first_diagonal, last_diagonal, left, right, seqlen_k, form.BLOCK_N, form.BOUND_LEFT, form.BOUND_RIGHT
-    )
+    CHUNKS: tl.constexpr = form.BOUND_LEFT and form.BOUND_RIGHT
+    first, last = bounds(first_diagonal, window, CHUNKS), bounds(last_diagonal, window, CHUNKS)
+    ranges = key_range(first, last, seqlen_k, form.BLOCK_N, form.BOUND_LEFT, form.BOUND_RIGHT)
     full, full_end = ranges.full, ranges.full_end
     begin, hole = (ranges.begin, full) if form.BOUND_LEFT else (full_end, full_end)
     return Span(full, full_end, full_end, full_end), Span(begin, hole, full_end, ranges.end)

@@ -31,7 +31,6 @@ from kernels.attention.hopper_float8 import (
     scaled_if_needed,
     transpose_block,
 )
-from kernels.attention.problem import Extents, Window
 from kernels.common.hopper import (
     GROUP_0,
     GROUP_1,
@@ -55,7 +54,7 @@ from kernels.common.hopper import (
     slot_of,
 )
 from kernels.common.softmax import LN_2, LOG2_E
-from kernels.common.tensors import HeadRows, Heads, HeadScalars
+from kernels.common.tensors import Extents, HeadRows, Heads, HeadScalars, Window
 
 GROUPS = gl.constexpr(2)
 """Warpgroups that multiply."""

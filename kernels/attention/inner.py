@@ -7,8 +7,7 @@ import triton
 import triton.language as tl
 
 from kernels.common.rounding import truncate, truncation_loss
-from kernels.common.softcap import cap
-from kernels.common.softmax import LN_2, LOG2_E, fold
+from kernels.common.softmax import LN_2, LOG2_E, cap, fold
 from kernels.common.tensors import Matrix
 
 HEADROOM: tl.constexpr = tl.constexpr(7.0)

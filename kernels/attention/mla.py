@@ -12,9 +12,9 @@ import triton.language as tl
 
 from kernels.attention.forward import deal, matrix_of, spans, store_lse, tile_of
 from kernels.attention.inner import attend_spans, load_tile, rows_from
-from kernels.attention.problem import KeyHead, LatentExtents, Scoring, make_form
+from kernels.attention.problem import KeyHead, Scoring, make_form
 from kernels.common.softmax import inverse
-from kernels.common.tensors import HeadRows, Heads, Matrix
+from kernels.common.tensors import HeadRows, Heads, LatentExtents, Matrix, Window
 
 
 class Latents(NamedTuple):
@@ -75,13 +75,14 @@ def mla_prefill(
     rotated = tl.where(scale < 0, -rotated, rotated)
 
     shift = seqlen_k - seqlen_q
-    tile = tile_of(batch, head, rows, shift, 0, right, seqlen_q, seqlen_k, rotated)
+    window = Window(0, right, True)
+    tile = tile_of(batch, head, rows, shift, window, seqlen_q, seqlen_k, rotated, form)
     keys = KeyHead(
         k=sequence_of(kv, batch), v=None, seqlen=seqlen_k, head_dim=extents.latent, head_dim_v=extents.latent,
         rotated=sequence_of(k_pe, batch), rotated_dim=extents.rope,
     )  # fmt: skip
     last_query = tl.minimum(block * BLOCK_M + BLOCK_M, seqlen_q) - 1
-    whole, edges = spans(block * BLOCK_M + shift, last_query + shift, 0, right, seqlen_k, form)
+    whole, edges = spans(block * BLOCK_M + shift, last_query + shift, window, seqlen_k, form)
     acc, row_max, row_sum = attend_spans(q_tile, tile, keys, Scoring(tl.abs(scale)), whole, edges, form)
 
     store_lse(lse, batch, head, 0, rows, row_max, row_sum, stored)

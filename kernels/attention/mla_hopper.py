@@ -10,10 +10,9 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.hopper import mbarrier, warpgroup_mma, warpgroup_mma_wait
 
 from kernels.attention.hopper_latent import ROW_LAYOUT, S_LAYOUT, Seen, attend, load_slot, make_buffers, share_queries
-from kernels.attention.problem import LatentExtents
 from kernels.common.hopper import GROUP_0, GROUP_1, ROWS, accumulator_layout, head_of, matrix, positive, rows_layout
 from kernels.common.softmax import LN_2
-from kernels.common.tensors import HeadRows, Heads
+from kernels.common.tensors import HeadRows, Heads, LatentExtents
 
 
 @gluon.jit

@@ -11,7 +11,7 @@ scalars. Any module of a project may define further functions.
 import triton
 import triton.language as tl
 
-from kernels.common.softcap import cap
+from kernels.common.softmax import cap
 
 
 @triton.jit

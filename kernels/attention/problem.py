@@ -6,44 +6,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from kernels.common.tensors import HeadRows, Heads, HeadScalars, Matrix
-
-
-class Extents(NamedTuple):
-    """Extents of q and k; head_dim_v: columns of v and out.
-
-    With cu_seqlens, seqlen_q and seqlen_k are the rows of all sequences together, and max_seqlen_k limits the keys of a
-    sequence; None: no limit.
-    """
-
-    heads: tl.tensor
-    heads_kv: tl.tensor
-    seqlen_q: tl.tensor
-    seqlen_k: tl.tensor
-    head_dim: tl.tensor
-    head_dim_v: tl.tensor
-    max_seqlen_k: tl.tensor = None
-
-
-class LatentExtents(NamedTuple):
-    """Extents of the tensors of `mla.mla_prefill`."""
-
-    heads: tl.tensor
-    seqlen_q: tl.tensor
-    seqlen_k: tl.tensor
-    head_dim: tl.tensor
-    head_dim_v: tl.tensor
-    rope: tl.tensor
-    latent: tl.tensor
-
-
-class Window(NamedTuple):
-    """Keys that a query sees before and after its diagonal, which for query i is key i, or key
-    i + seqlen_k - seqlen_q if bottom_right."""
-
-    left: tl.tensor = 0
-    right: tl.tensor = 0
-    bottom_right: tl.tensor = False
+from kernels.common.tensors import Extents, HeadRows, Heads, HeadScalars, Matrix, Window
 
 
 class Work(NamedTuple):
@@ -77,6 +40,7 @@ class Problem(NamedTuple):
     cu_seqlens_k: tl.tensor = None
     score_operands: tl.tuple = ()
     mask_operands: tl.tuple = ()
+    sinks: tl.tensor = None
 
 
 class KeyHead(NamedTuple):

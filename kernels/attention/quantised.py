@@ -4,8 +4,8 @@ import triton
 import triton.language as tl
 
 from kernels.attention.forward import attend_tile, place
-from kernels.attention.problem import Extents, Problem, Window, Work, make_form
-from kernels.common.tensors import HeadRows, Heads, HeadScalars
+from kernels.attention.problem import Problem, Work, make_form
+from kernels.common.tensors import Extents, HeadRows, Heads, HeadScalars, Window
 
 
 @triton.jit

@@ -25,13 +25,15 @@ def visible_keys(
     window_left: int = -1,
     window_right: int = -1,
     mask_align: str = "bottom_right",
+    attention_chunk: int = 0,
 ) -> Array:
     """Return the mask of the keys that each query sees, bool [seqlen_q, seqlen_k].
 
     Query i has key i on its diagonal, or i + seqlen_k - seqlen_q where mask_align is bottom_right. It sees the
     window_left keys before that one, the key itself, and the window_right keys after it; all of them where the number
     is negative, unless mask_align is generic: then a negative number counts from the diagonal in the other direction.
-    causal is a window_right of 0.
+    causal is a window_right of 0. With an attention_chunk, keys are in chunks of so many, and a query sees only those
+    of the chunk with its diagonal.
 
     Raises ValueError for what the ops refuse, too: a positive window_right beside causal; with generic causal, or a
     last key that is before the first.
@@ -52,13 +54,17 @@ def visible_keys(
         seen &= ahead >= -window_left
     if generic or right >= 0:
         seen &= ahead <= right
+    if attention_chunk:
+        diagonal = np.arange(seqlen_q)[:, None] + shift
+        seen &= np.arange(seqlen_k) // attention_chunk == diagonal // attention_chunk
     return seen
 
 
 def attention(
-    q: Array, k: Array, v: Array, bias: Array | None = None, alibi_slopes: Array | None = None, *,
+    q: Array, k: Array, v: Array, bias: Array | None = None, alibi_slopes: Array | None = None, sinks: Array | None =
+    None, *,
     scale: float, causal: bool = False, window_left: int = -1, window_right: int = -1,
-    mask_align: str = "bottom_right", softcap: float = 0.0, return_lse: bool = False,
+    mask_align: str = "bottom_right", attention_chunk: int = 0, softcap: float = 0.0, return_lse: bool = False,
     score_mod: ScoreMod | None = None, mask_mod: MaskMod | None = None, schedule: str = "auto",
     compute: type = np.float64, storage: Any = None, rounding: Rounding | None = None,
 ) -> Result:  # fmt: skip
@@ -66,7 +72,8 @@ def attention(
 
     q: [batch, heads, seqlen_q, head_dim]; k: [batch, heads_kv, seqlen_k, head_dim]; v: [batch, heads_kv, seqlen_k,
     head_dim_v], any float dtype; query head h reads key head h // (heads // heads_kv). bias: broadcast to [batch,
-    heads, seqlen_q, seqlen_k]; alibi_slopes: to [batch, heads].
+    heads, seqlen_q, seqlen_k]; alibi_slopes: to [batch, heads]; sinks: [heads], logits that are added to the sums of
+    exponentials.
 
     scores = scale * q k^T, then softcap * tanh(scores / softcap) unless softcap is 0, + bias, - alibi_slopes * distance
     from the diagonal, then score_mod of that. The diagonal of query i is key i + seqlen_k - seqlen_q where mask_align
@@ -85,8 +92,9 @@ def attention(
         raise ValueError(f"heads = {heads} is not a multiple of heads_kv = {heads_kv}")
     queries, keys = np.arange(seqlen_q)[:, None], np.arange(seqlen_k)
     seen = visible_keys(
-        seqlen_q, seqlen_k, causal=causal, window_left=window_left, window_right=window_right, mask_align=mask_align
-    )
+        seqlen_q, seqlen_k, causal=causal, window_left=window_left, window_right=window_right, mask_align=mask_align,
+        attention_chunk=attention_chunk,
+    )  # fmt: skip
     distance = np.abs(queries + (seqlen_k - seqlen_q if mask_align == "bottom_right" else 0) - keys)
     out = np.empty((*q.shape[:3], v.shape[3]), storage)
     lse = np.empty(q.shape[:3], compute)
@@ -102,9 +110,10 @@ def attention(
         if score_mod is not None:
             scores = score_mod(scores, b, h, queries, keys)
         shown = seen if mask_mod is None else seen & mask_mod(b, h, queries, keys)
-        p, lse[b, h] = _exp_rows(np.where(shown, scores, -np.inf).astype(compute))
+        sink = -np.inf if sinks is None else compute(sinks[h])
+        p, rest, lse[b, h] = _exp_rows(np.where(shown, scores, -np.inf).astype(compute), sink)
         factors, weights = (p.astype(storage).astype(compute), p) if rounding is None else rounding(p)
-        weight = weights.sum(1, keepdims=True)
+        weight = weights.sum(1, keepdims=True) + rest
         weighted = factors @ v[b, h_kv].astype(compute)
         out[b, h] = np.divide(weighted, weight, out=np.zeros_like(weighted), where=weight != 0).astype(storage)
     return (out, lse) if return_lse else out
@@ -120,10 +129,11 @@ def attention_same_dtype(q: Array, k: Array, v: Array, *optional: Array | None, 
 
 def attention_varlen(
     q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, bias: Array | None = None,
-    alibi_slopes: Array | None = None, **options: Any,
+    alibi_slopes: Array | None = None, sinks: Array | None = None, **options: Any,
 ) -> Result:  # fmt: skip
     """`attention` of concatenated sequences: see `by_sequence`."""
-    return by_sequence(attention, q, k, v, cu_seqlens_q, cu_seqlens_k, bias, {"alibi_slopes": alibi_slopes}, **options)
+    slopes = {"alibi_slopes": alibi_slopes}
+    return by_sequence(attention, q, k, v, cu_seqlens_q, cu_seqlens_k, bias, slopes, sinks=sinks, **options)
 
 
 def attention_varlen_same_dtype(q: Array, k: Array, v: Array, *rest: Any, **options: Any) -> Result:
@@ -164,10 +174,11 @@ def by_sequence(
     return (out, lse) if return_lse else out
 
 
-def _exp_rows(scores: Array) -> tuple[Array, Array]:
-    """Return exp(scores - row maximum), and the logarithm of each row's sum of exponentials."""
-    maximum = scores.max(1, keepdims=True, initial=-np.inf)
+def _exp_rows(scores: Array, sink: Any) -> tuple[Array, Array, Array]:
+    """Return exp(scores - row maximum), exp(sink - row maximum), and the logarithm of each row's sum of both."""
+    maximum = scores.max(1, keepdims=True, initial=sink)
     maximum = np.where(np.isneginf(maximum), scores.dtype.type(0), maximum)  # a row that sees no key
     p = np.exp(scores - maximum)
     with np.errstate(divide="ignore"):
-        return p, np.log(p.sum(1)) + maximum[:, 0]
+        rest = np.exp(sink - maximum)
+        return p, rest, np.log(p.sum(1) + rest[:, 0]) + maximum[:, 0]

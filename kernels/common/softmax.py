@@ -1,4 +1,4 @@
-"""Online softmax over blocks of keys, for attention and decoding.
+"""Online softmax over blocks of keys, for attention and decoding, and the smooth bound of scores before it.
 
 Scores are in units of log2, since the hardware has exp2. A row's state is row_max, the greatest score so far, -inf at
 first, and row_sum, the sum of exponentials relative to it, 0 at first; fp32.
@@ -35,6 +35,15 @@ def fold(scores, row_max, row_sum, scale=None, EMPTY: tl.constexpr = True, HEADR
 
 
 @triton.jit
+def add_logit(acc, row_max, row_sum, logit):
+    """Add a logit without a value, fp32 [rows], in units of log2, to each row's sum; return (acc, row_max, row_sum)."""
+    new_max = tl.maximum(row_max, logit)
+    origin = tl.where(new_max == float("-inf"), 0.0, new_max)
+    rescale = tl.exp2(row_max - origin)
+    return acc * rescale[:, None], new_max, row_sum * rescale + tl.exp2(logit - origin)
+
+
+@triton.jit
 def inverse(total):
     """1 / total; 1 for a row that saw no key, whose total is 0."""
     return 1.0 / tl.where(total == 0, 1.0, total)
@@ -44,3 +53,10 @@ def inverse(total):
 def log2_sum(row_max, row_sum):
     """Base-2 logarithm of a row's sum of exponentials; -inf for a row that saw no key."""
     return row_max + tl.log2(row_sum)
+
+
+@triton.jit
+def cap(products, scale, softcap):
+    """softcap * tanh(products * scale / softcap), fp32; softcap > 0."""
+    e = tl.exp2(products * (2 * LOG2_E * scale / softcap))
+    return softcap - 2 * softcap / (e + 1)

@@ -1,4 +1,5 @@
-"""Kernel parameters for tensors, and for functions with captured operands. docs/manifest.md describes their binding.
+"""Kernel parameters: tensors, functions with captured operands, and extents of attention. docs/manifest.md describes
+their binding.
 
 Strides are in elements. An absent tensor has the address None and strides 0; an absent nullable tensor has a null
 pointer.
@@ -84,3 +85,45 @@ class Closure(NamedTuple):
 
     function: tl.constexpr
     operands: tl.tuple
+
+
+# Extents and windows of attention.
+
+
+class Extents(NamedTuple):
+    """Extents of q and k; head_dim_v: columns of v and out.
+
+    With cu_seqlens, seqlen_q and seqlen_k are the rows of all sequences together, and max_seqlen_k limits the keys of a
+    sequence; None: no limit.
+    """
+
+    heads: tl.tensor
+    heads_kv: tl.tensor
+    seqlen_q: tl.tensor
+    seqlen_k: tl.tensor
+    head_dim: tl.tensor
+    head_dim_v: tl.tensor
+    max_seqlen_k: tl.tensor = None
+
+
+class LatentExtents(NamedTuple):
+    """Extents of the tensors of `mla.mla_prefill`."""
+
+    heads: tl.tensor
+    seqlen_q: tl.tensor
+    seqlen_k: tl.tensor
+    head_dim: tl.tensor
+    head_dim_v: tl.tensor
+    rope: tl.tensor
+    latent: tl.tensor
+
+
+class Window(NamedTuple):
+    """Keys that a query sees before and after its diagonal, which for query i is key i, or key
+    i + seqlen_k - seqlen_q if bottom_right. chunk: if > 0, keys are in chunks of so many, and a query sees only those
+    of the chunk with its diagonal; tested only where both sides are bound."""
+
+    left: tl.tensor = 0
+    right: tl.tensor = 0
+    bottom_right: tl.tensor = False
+    chunk: tl.tensor = 0

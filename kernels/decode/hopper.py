@@ -8,7 +8,7 @@ from triton.experimental.gluon.language.nvidia.ampere import async_copy, mma_v2
 
 from kernels.common.pdl import await_earlier_launches
 from kernels.common.softmax import inverse, log2_sum
-from kernels.common.tensors import HeadRows, Heads
+from kernels.common.tensors import HeadRows, Heads, HeadScalars
 from kernels.decode.cache import BlockTables
 from kernels.decode.hopper_cache import (
     PIECE,
@@ -26,7 +26,7 @@ from kernels.decode.hopper_cache import (
 )
 from kernels.decode.hopper_operands import LOWEST, factors_of, in_order, in_order_of_k, k_operand, v_operand
 from kernels.decode.parts import Parts, load_queries, part, rows_at, sequence_of, store_rows
-from kernels.decode.split import GAIN, make_scoring, visible_scores
+from kernels.decode.split import GAIN, make_scoring, scores_of
 
 
 @gluon.jit
@@ -36,13 +36,14 @@ def decode_split_hopper(
     HEAD_DIM: gl.constexpr, BLOCK_M: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr,
     seqlens_k=None, cu_seqlens_q=None, total_q=0, block_tables: BlockTables = None,
     k_scale: HeadRows = None, v_scale: HeadRows = None,
-    alibi_slopes=None, window=-1, softcap=0.0,
+    alibi_slopes: HeadScalars = None, left=2147483647, softcap=0.0,
 ):  # fmt: skip
     """`decode_split` for rows of HEAD_DIM elements, 64 or 128, at multiples of 16 bytes.
 
     K and V are of q's dtype, of 8 bits, or of 4 bits in one group, in uint8. The block size of a paged cache is a
-    multiple of 16. Strides along keys are below 2 ** 31 bytes. KEYS: keys of a warp, a multiple of 16. STAGES: tiles
-    that are kept in shared memory, which takes 8 or 4 bits and a multiple of 32 KEYS; 1: loads go to registers.
+    multiple of 16. Strides along keys are below 2 ** 31 bytes. Masks are causal: a query sees its diagonal and `left`
+    keys before it. KEYS: keys of a warp, a multiple of 16. STAGES: tiles that are kept in shared memory, which takes 8
+    or 4 bits and a multiple of 32 KEYS; 1: loads go to registers.
     """
     await_earlier_launches()
     WARPS: gl.constexpr = gl.num_warps()
@@ -65,23 +66,23 @@ def decode_split_hopper(
 
     offset = sequence.keys - sequence.queries
     mine = rows_at(tile * BLOCK_M + gl.arange(0, BLOCK_M, layout=COLUMN), head_kv, group, sequence.queries)
-    last = (mine.tokens + offset)[None, None, :]
+    seen = Causal((mine.tokens + offset)[None, None, :], left)
     if queries.unit is not None:
         scale = scale * queries.unit
-    scoring = make_scoring(scale, softcap, window, alibi_slopes, mine.heads[None, None, :])
+    scoring = make_scoring(scale, softcap, alibi_slopes, batch, mine.heads[None, None, :])
     first_place = gl.maximum(tile * BLOCK_M // group + offset, 0)
-    begin = gl.maximum(first_place - scoring.reach, 0) // BLOCK_N * BLOCK_N
+    begin = gl.maximum(first_place - left, 0) // BLOCK_N * BLOCK_N
     end = gl.minimum((tile * BLOCK_M + BLOCK_M - 1) // group + offset + 1, sequence.keys)
     begin, end = part(begin, end, split, parts.splits, BLOCK_N)
     place = Place(batch, head_kv, gl.maximum(sequence.keys - 1, 0), block_tables)
     cache = Cache(k, v, k_scale, v_scale)
     if STAGES == 1:
-        folded = fold_loaded(queries, cache, place, last, scoring, begin, end, KEYS)
+        folded = fold_loaded(queries, cache, place, seen, scoring, begin, end, KEYS)
     else:
         if are_aligned_words(k_scale) and are_aligned_words(v_scale):
-            folded = fold_copied(queries, cache, place, last, scoring, begin, end, KEYS, STAGES)
+            folded = fold_copied(queries, cache, place, seen, scoring, begin, end, KEYS, STAGES)
         else:
-            folded = fold_loaded(queries, cache, place, last, scoring, begin, end, PIECE)
+            folded = fold_loaded(queries, cache, place, seen, scoring, begin, end, PIECE)
     joined = join_warps(folded)
     row_max = gl.convert_layout(joined.row_max, ROW)
     row_sum = gl.convert_layout(joined.row_sum, ROW)
@@ -90,6 +91,13 @@ def decode_split_hopper(
         acc = acc * (in_units(columns) * (1.0 / LOWEST))[None, :] + gl.convert_layout(joined.shifts, ROW)[:, None]
     acc *= inverse(row_sum)[:, None]
     store_rows(acc, log2_sum(row_max, row_sum), sequence, rows, columns, split, parts, out, lse, heads, HEAD_DIM, False)
+
+
+class Causal(NamedTuple):
+    """Keys that rows see: up to `last`, [1, 1, rows], from `reach` keys before it on."""
+
+    last: gl.tensor
+    reach: gl.tensor
 
 
 class Queries(NamedTuple):
@@ -173,10 +181,9 @@ def sum_of_lanes(folded: Softmax):
 
 @gluon.jit
 def fold_loaded(
-    queries: Queries, cache: Cache, place: Place, last, scoring, begin, end, KEYS: gl.constexpr
+    queries: Queries, cache: Cache, place: Place, seen: Causal, scoring, begin, end, KEYS: gl.constexpr
 ):  # fmt: skip
-    """Fold the keys from begin to end, KEYS of a warp at a time. Queries see keys up to last, [1, 1, rows].
-
+    """Fold the keys from begin to end, KEYS of a warp at a time.
     The tile of the next iteration is loaded into registers before this one multiplies, and the block table entries of
     the one after it before that.
     """
@@ -190,14 +197,15 @@ def fold_loaded(
         for start in range(begin, end, BLOCK_N):
             coming = load_tile(cache, place, start + BLOCK_N, pieces, HEAD_DIM, KEYS)
             pieces = find_pieces(place, start + 2 * BLOCK_N, KEYS)
-            folded = fold_tile(queries, tile, last, scoring, start, folded, cache.k.ptr.dtype.element_ty)
+            folded = fold_tile(queries, tile, seen, scoring, start, folded, cache.k.ptr.dtype.element_ty)
             tile = coming
     return sum_of_lanes(folded)
 
 
 @gluon.jit
 def fold_copied(
-    queries: Queries, cache: Cache, place: Place, last, scoring, begin, end, KEYS: gl.constexpr, STAGES: gl.constexpr
+    queries: Queries, cache: Cache, place: Place, seen: Causal, scoring, begin, end, KEYS: gl.constexpr,
+    STAGES: gl.constexpr,
 ):  # fmt: skip
     """`fold_loaded` through a ring in shared memory.
 
@@ -217,14 +225,16 @@ def fold_copied(
             tile = read(ring, at)
             fill(ring, (at + AHEAD) % STAGES, cache, place, start + AHEAD * BLOCK_N, pieces)
             pieces = find_pieces(place, start + STAGES * BLOCK_N, KEYS)
-            folded = fold_tile(queries, tile, last, scoring, start, folded, cache.k.ptr.dtype.element_ty)
+            folded = fold_tile(queries, tile, seen, scoring, start, folded, cache.k.ptr.dtype.element_ty)
             at = (at + 1) % STAGES
         async_copy.wait_group(0)
     return sum_of_lanes(folded)
 
 
 @gluon.jit
-def fold_tile(queries: Queries, tile: CacheTile, last, scoring, start, folded: Softmax, CACHE_DTYPE: gl.constexpr):
+def fold_tile(
+    queries: Queries, tile: CacheTile, seen: Causal, scoring, start, folded: Softmax, CACHE_DTYPE: gl.constexpr
+):
     """Fold a CacheTile, which begins with key `start`, into a Softmax."""
     q_tile = queries.operand
     WARPS: gl.constexpr = q_tile.shape[0]
@@ -240,7 +250,9 @@ def fold_tile(queries: Queries, tile: CacheTile, last, scoring, start, folded: S
     if BITS == 4:
         factor, shift = factors_of(tile.k_factors, CACHE_DTYPE, PER_KEY)
         scores = scores * (factor * (1.0 / LOWEST)) + queries.sums * shift
-    scores = visible_scores(scores, last - keys_of(start, KEYS, MMA)[:, :, None], scoring)
+    distance = seen.last - keys_of(start, KEYS, MMA)[:, :, None]
+    scores = scores_of(scores, distance, scoring)
+    scores = gl.where((distance | (seen.reach - distance)) >= 0, scores, float("-inf"))  # both, by their signs
     p, rescale, row_max = fold(scores, folded.row_max)
     of_lanes = gl.convert_layout(rescale, gl.SliceLayout(1, folded.row_sum.type.layout), assert_trivial=True)
     row_sum = folded.row_sum * of_lanes[:, None, :] + sum_in_lanes(p)

@@ -11,6 +11,7 @@ import triton.language as tl
 from kernels.common.softmax import LOG2_E, fold, inverse, log2_sum
 from kernels.common.tensors import HeadRows, Heads
 from kernels.decode.cache import BlockTables, columns_of, find, load_rows
+from kernels.decode.masks import CacheMask, first_key_of, is_seen, seen_keys, tile_keys, within
 from kernels.decode.parts import Parts, offsets_of, part, rows_of, sequence_of, store_rows
 
 
@@ -19,7 +20,7 @@ def mla_split(
     q: Heads, cache: Heads, out: Heads, lse: HeadRows, parts: Parts,
     block_tables: BlockTables, seqlens_k, cu_seqlens_q, heads, total_q, max_seqlen_q, seqlen_k, latent, rope, scale,
     LATENT: tl.constexpr, ROPE: tl.constexpr, PADDED: tl.constexpr, WHOLE: tl.constexpr,
-    WHOLE_BLOCKS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    WHOLE_BLOCKS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, mask: CacheMask = None,
 ):  # fmt: skip
     """Fold one of parts.splits parts of a sequence's rows into a softmax, for BLOCK_M (token, head) rows of queries.
 
@@ -47,25 +48,24 @@ def mla_split(
         q_latent = tl.where((tl.arange(0, LATENT) < latent)[None, :], q_latent, 0.0)
         q_rope = tl.where((tl.arange(0, ROPE) < rope)[None, :], q_rope, 0.0)
 
-    offset = sequence.keys - sequence.queries  # of a token's place among the cached rows
-    last = rows.tokens + offset  # the last row that each query sees
-    end = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // heads + 1 + offset, sequence.keys)
-    begin, end = part(0, end, split, parts.splits, BLOCK_N)
+    first_key = first_key_of(mask, sequence)
+    seen = seen_keys(rows.tokens, mask, first_key, sequence)
+    begin, end = tile_keys(tile * BLOCK_M, BLOCK_M, heads, mask, first_key, sequence, BLOCK_N)
+    begin, end = part(begin, end, split, parts.splits, BLOCK_N)
     scale_log2 = scale * LOG2_E
     acc = tl.zeros([BLOCK_M, LATENT], tl.float32)
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
     for start in range(begin, end, BLOCK_N):
         keys = start + tl.arange(0, BLOCK_N)
-        visible = keys[None, :] <= last[:, None]
-        # Rows past the last repeat it: loads need no masks, and what is made of them is not seen.
-        block, place = find(block_tables, batch, start, tl.minimum(keys, sequence.keys - 1), WHOLE_BLOCKS)
+        # Rows outside repeat the nearest inside: loads need no masks, and what is made of them is not seen.
+        block, place = find(block_tables, batch, start, within(keys, first_key, sequence), WHOLE_BLOCKS)
         rows_at = block * cache.stride_batch + place * cache.stride_rows
         latent_tile = load_rows(cache.ptr, rows_at, of_latent)
         rope_tile = load_rows(cache.ptr, rows_at, of_rope)
         scores = tl.dot(q_latent, tl.trans(latent_tile))
         scores = tl.dot(q_rope, tl.trans(rope_tile), scores) * scale_log2
-        p, rescale, row_max, row_sum = fold(tl.where(visible, scores, float("-inf")), row_max, row_sum)
+        p, rescale, row_max, row_sum = fold(tl.where(is_seen(keys, seen), scores, float("-inf")), row_max, row_sum)
         acc = tl.dot(p.to(latent_tile.dtype), latent_tile, acc * rescale[:, None])
 
     acc *= inverse(row_sum)[:, None]

@@ -10,7 +10,7 @@ import triton
 import triton.language as tl
 
 from kernels.common.pdl import await_earlier_launches
-from kernels.common.softmax import LN_2, fold, inverse, log2_sum
+from kernels.common.softmax import LN_2, LOG2_E, add_logit, fold, inverse, log2_sum
 from kernels.common.tensors import HeadRows, Heads
 
 
@@ -94,6 +94,12 @@ def load_queries(q: Heads, sequence: Sequence, rows: Rows, columns, head_dim, PA
 
 
 @triton.jit
+def given_sinks(sinks):
+    """Test whether there are sinks, which may be None or null."""
+    return False if sinks is None else sinks.to(tl.int64) != 0
+
+
+@triton.jit
 def part(begin, end, split, splits, BLOCK_N: tl.constexpr):
     """Return (begin, end) of one of `splits` even parts of the keys [begin, end), in whole tiles from `begin` on."""
     length = tl.cdiv(tl.cdiv(tl.maximum(end - begin, 0), BLOCK_N), splits) * BLOCK_N
@@ -130,14 +136,15 @@ def store_rows(
 @triton.jit
 def merge_parts(
     parts: Parts, out: Heads, lse: HeadRows, heads, seqlen_q, head_dim, HEAD_DIM: tl.constexpr, SPLITS: tl.constexpr,
-    cu_seqlens_q=None, sequences=0,
+    cu_seqlens_q=None, sequences=0, sinks=None,
 ):  # fmt: skip
     """Join the parts of each row. Grid: (tokens, heads, batch).
 
     parts: of HEAD_DIM columns, its queries those of [batch, seqlen_q]. out: [batch, heads, seqlen_q, head_dim]; lse:
     fp32 [batch, heads, seqlen_q], natural, or null. SPLITS: power of two, parts that are read at once; they are summed
     in an order that depends on nothing but their number. cu_seqlens_q: int32 [sequences + 1], or None; tokens from its
-    last number on are of no sequence, and left out.
+    last number on are of no sequence, and left out. sinks: fp32 [heads], a logit of each head that is added to the sums
+    of exponentials; None or null: none.
     """
     await_earlier_launches()
     token, head, batch = tl.program_id(0), tl.program_id(1), tl.program_id(2)
@@ -156,6 +163,8 @@ def merge_parts(
         rows = parts.partial + (place + at)[:, None] * HEAD_DIM + columns[None, :]
         values = tl.load(rows, mask=known[:, None], other=0.0)
         acc = acc * rescale[:, None] + tl.sum(values * tl.trans(weights), 0)[None, :]
+    if given_sinks(sinks):
+        acc, row_max, row_sum = add_logit(acc, row_max, row_sum, tl.load(sinks + head + tl.arange(0, 1)) * LOG2_E)
     acc *= inverse(row_sum)[:, None]
     out_row = out.ptr + batch * out.stride_batch + head * out.stride_heads + token * out.stride_rows
     tl.store(out_row + columns[None, :], acc.to(out.ptr.dtype.element_ty), mask=(columns < head_dim)[None, :])

@@ -22,9 +22,8 @@ from kernels.attention.hopper import (
     publish_next_step,
     tile_at,
 )
-from kernels.attention.problem import Window
 from kernels.common.hopper import GROUP_0, GROUP_1, Ring, make_ring, slot_of
-from kernels.common.tensors import HeadRows, Heads, HeadScalars
+from kernels.common.tensors import HeadRows, Heads, HeadScalars, Window
 from kernels.decode.cache import BlockTables
 
 

@@ -1,8 +1,7 @@
 """Attention over caches in numpy: exactly, and as hardware rounds.
 
-Query t of a sequence with `queries` of them sees keys j <= t + keys - queries and, if window >= 0, only those with j >=
-t + keys - queries - window. A row that sees no key gives out = 0, lse = -inf. num_splits and max_seqlen_q, which do not
-change the result, are accepted and ignored.
+The queries of a sequence are its last tokens; `visible_keys` tells which keys they see. A row that sees no key gives
+out = 0, lse = -inf. num_splits and max_seqlen_q, which do not change the result, are accepted and ignored.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from kernels.rows.reference import largest, row_scale
 Array = np.ndarray
 Result = Array | tuple[Array, Array]
 ScoreMod = Callable[[Array, Array, Array], Array]
-"""(scores [queries, keys], positions of the queries [queries, 1], of the keys [1, keys]) -> scores; -inf hides."""
+"""(scores [queries, keys], positions of the queries [queries, 1], of the keys [1, keys]) -> scores."""
 
 
 @dataclass(frozen=True)
@@ -36,12 +35,35 @@ def as_kernel(q: Array) -> Precision:
     return Precision(np.dtype(np.float32), q.dtype)
 
 
+def visible_keys(
+    queries: int, keys: int, first_key: int = 0, *, causal: bool = True, window_left: int = -1, window_right: int = -1,
+    attention_chunk: int = 0,
+) -> Array:  # fmt: skip
+    """Return the mask of the keys that each query of a sequence sees, bool [queries, keys].
+
+    The diagonal of query t is key t + keys - queries. A query sees the window_left keys before its diagonal, the key on
+    it, and the window_right keys after it; all of them where the number is negative. causal is a window_right of 0.
+    Keys before first_key are not seen. With an attention_chunk, keys are in chunks of so many, from first_key on, and a
+    query sees only those of the chunk with its diagonal.
+    """
+    i, j = np.arange(queries)[:, None] + (keys - queries), np.arange(keys)[None, :]
+    seen = np.broadcast_to(j >= first_key, (queries, keys)).copy()
+    right = 0 if causal else window_right
+    if window_left >= 0:
+        seen &= j >= i - window_left
+    if right >= 0:
+        seen &= j <= i + right
+    if attention_chunk > 0:
+        seen &= (j - first_key) // attention_chunk == (i - first_key) // attention_chunk
+    return seen
+
+
 def flash_decode(q: Array, k: Array, v: Array, **options: object) -> Result:
     """Attention of each sequence's last tokens in float64.
 
     q: [batch, heads, seqlen_q, head_dim]; k, v: [batch, heads_kv, seqlen_k, head_dim], any dtype; seqlens_k: [batch] or
-    None; k_scale, v_scale: [batch|1, heads_kv|1, seqlen_k|1] or None. Returns out as q, or (out, lse) with
-    lse [batch, heads, seqlen_q].
+    None; first_keys: [batch] or None; sinks: [heads] or None; k_scale, v_scale: [batch|1, heads_kv|1, seqlen_k|1] or
+    None. Masks are those of `visible_keys`. Returns out as q, or (out, lse) with lse [batch, heads, seqlen_q].
     """
     return _flash_decode(EXACT, q, k, v, **options)
 
@@ -55,9 +77,9 @@ def paged_attention(q: Array, k: Array, v: Array, *tables: Array, **options: obj
     """Attention of sequences' last tokens over a cache in blocks, in float64.
 
     q: [tokens, heads, head_dim]; k, v: [blocks, block_size, heads_kv, head_dim]; tables: block_tables [batch,
-    blocks_per_sequence], seqlens_k [batch], cu_seqlens_q [batch + 1], by name too; k_scale, v_scale: [blocks|1,
-    block_size|1, heads_kv|1] or None; alibi_slopes: [heads] or None. Returns out as q, or (out, lse) with lse [tokens,
-    heads].
+    blocks_per_sequence], seqlens_k [batch], cu_seqlens_q [batch + 1], by name too; first_keys: [batch] or None;
+    k_scale, v_scale: [blocks|1, block_size|1, heads_kv|1] or None; alibi_slopes: [batch|1, heads] or None; sinks:
+    [heads] or None. Masks are those of `visible_keys`. Returns out as q, or (out, lse) with lse [tokens, heads].
     """
     return _paged_attention(EXACT, q, k, v, *tables, **options)
 
@@ -68,22 +90,23 @@ def paged_attention_same_dtype(q: Array, k: Array, v: Array, *tables: Array, **o
 
 
 def attend(
-    precision: Precision, q: Array, k: Array, v: Array, scale: float, modify: ScoreMod, v_scale: Array | None = None
-) -> tuple[Array, Array]:
-    """Return (out, lse) of one head. q: [queries, head_dim]; k, v: [keys, head_dim]; v_scale: [keys], factors of v's
-    rows.
+    precision: Precision, q: Array, k: Array, v: Array, scale: float, seen: Array, modify: ScoreMod | None = None,
+    v_scale: Array | None = None, sink: float = -np.inf,
+) -> tuple[Array, Array]:  # fmt: skip
+    """Return (out, lse) of one head. q: [queries, head_dim]; k, v: [keys, head_dim]; seen: bool [queries, keys];
+    v_scale: [keys], factors of v's rows; sink: a logit that is added to the sums of exponentials.
     """
     real = precision.compute.type
     keys, queries = len(k), len(q)
     i, j = np.arange(queries)[:, None] + (keys - queries), np.arange(keys)[None, :]
-    scores = modify((q.astype(precision.compute) @ k.astype(precision.compute).T) * real(scale), i, j)
-    scores = np.where(j <= i, scores, real(-np.inf))
-    row_max = scores.max(1, keepdims=True, initial=-np.inf)
+    scores = (q.astype(precision.compute) @ k.astype(precision.compute).T) * real(scale)
+    scores = np.where(seen, scores if modify is None else modify(scores, i, j), real(-np.inf))
+    row_max = scores.max(1, keepdims=True, initial=real(sink))
     row_max = np.where(np.isneginf(row_max), real(0), row_max)
     p = np.exp(scores - row_max)
-    row_sum = p.sum(1, keepdims=True)
+    row_sum = p.sum(1, keepdims=True) + np.exp(real(sink) - row_max)
     weights = (p if v_scale is None else p * v_scale.astype(precision.compute)).astype(precision.storage)
-    weighted = weights.astype(precision.compute) @ v.astype(precision.compute)
+    weighted = weights.astype(precision.compute) @ np.where(seen.any(0)[:, None], v.astype(precision.compute), 0)
     out = np.divide(weighted, row_sum, out=np.zeros_like(weighted), where=row_sum != 0)
     with np.errstate(divide="ignore"):
         return out.astype(precision.storage), (np.log(row_sum) + row_max)[:, 0].astype(precision.compute)
@@ -91,7 +114,8 @@ def attend(
 
 def _flash_decode(
     precision: Precision, q: Array, k: Array, v: Array, *, seqlens_k: Array | None = None, k_scale: Array | None = None,
-    v_scale: Array | None = None, scale: float, return_lse: bool = False, num_splits: int = 0,
+    v_scale: Array | None = None, first_keys: Array | None = None, sinks: Array | None = None, scale: float,
+    return_lse: bool = False, num_splits: int = 0, **mask: object,
 ) -> Result:  # fmt: skip
     batch, heads = q.shape[:2]
     heads_kv, seqlen_k = k.shape[1:3]
@@ -101,14 +125,18 @@ def _flash_decode(
         g, keys = h // (heads // heads_kv), seqlen_k if seqlens_k is None else int(seqlens_k[b])
         modify = _modifier(None if k_scale is None else k_scale[b, g, :keys])
         factors = None if v_scale is None else v_scale[b, g, :keys]
-        out[b, h], lse[b, h] = attend(precision, q[b, h], k[b, g, :keys], v[b, g, :keys], scale, modify, factors)
+        seen = visible_keys(q.shape[2], keys, _first(first_keys, b), **mask)
+        out[b, h], lse[b, h] = attend(
+            precision, q[b, h], k[b, g, :keys], v[b, g, :keys], scale, seen, modify, factors, _sink(sinks, h)
+        )
     return (out, lse) if return_lse else out
 
 
 def _paged_attention(
     precision: Precision, q: Array, k: Array, v: Array, block_tables: Array, seqlens_k: Array, cu_seqlens_q: Array, *,
-    k_scale: Array | None = None, v_scale: Array | None = None, alibi_slopes: Array | None = None, scale: float, window:
-    int = -1, softcap: float = 0.0, return_lse: bool = False, max_seqlen_q: int = 1, num_splits: int = 0,
+    k_scale: Array | None = None, v_scale: Array | None = None, first_keys: Array | None = None, alibi_slopes: Array |
+    None = None, sinks: Array | None = None, scale: float, softcap: float = 0.0, return_lse: bool = False,
+    max_seqlen_q: int = 1, num_splits: int = 0, **mask: object,
 ) -> Result:  # fmt: skip
     heads, (_, block_size, heads_kv, _) = q.shape[1], k.shape
     out, lse = np.empty(q.shape, precision.storage), np.empty(q.shape[:2], precision.compute)
@@ -117,13 +145,22 @@ def _paged_attention(
         at = np.arange(keys)
         block, place = block_tables[b, at // block_size].clip(0, len(k) - 1), at % block_size
         tokens = slice(cu_seqlens_q[b], cu_seqlens_q[b + 1])
+        seen = visible_keys(len(q[tokens]), keys, _first(first_keys, b), **mask)
         for h in range(heads):
             g = h // (heads // heads_kv)
-            slope = 0.0 if alibi_slopes is None else float(alibi_slopes[h])
-            modify = _modifier(None if k_scale is None else k_scale[block, place, g], window, softcap, slope)
+            slope = 0.0 if alibi_slopes is None else float(np.broadcast_to(alibi_slopes, (len(seqlens_k), heads))[b, h])
+            modify = _modifier(None if k_scale is None else k_scale[block, place, g], softcap, slope)
             factors = None if v_scale is None else v_scale[block, place, g]
             out[tokens, h], lse[tokens, h] = attend(
-                precision, q[tokens, h], k[block, place, g], v[block, place, g], scale, modify, factors
+                precision,
+                q[tokens, h],
+                k[block, place, g],
+                v[block, place, g],
+                scale,
+                seen,
+                modify,
+                factors,
+                _sink(sinks, h),
             )
     return (out, lse) if return_lse else out
 
@@ -132,15 +169,22 @@ def _spread(factors: Array | None, shape: tuple[int, ...]) -> Array | None:
     return None if factors is None else np.broadcast_to(factors, shape)
 
 
-def _modifier(k_scale: Array | None, window: int = -1, softcap: float = 0.0, slope: float = 0.0) -> ScoreMod:
+def _first(first_keys: Array | None, sequence: int) -> int:
+    return 0 if first_keys is None else int(first_keys[sequence])
+
+
+def _sink(sinks: Array | None, head: int) -> float:
+    return -np.inf if sinks is None else float(sinks[head])
+
+
+def _modifier(k_scale: Array | None, softcap: float = 0.0, slope: float = 0.0) -> ScoreMod:
     def modify(scores: Array, i: Array, j: Array) -> Array:
         real = scores.dtype.type
         if k_scale is not None:
             scores = scores * k_scale.astype(scores.dtype)
         if softcap > 0:
             scores = real(softcap) * np.tanh(scores / real(softcap))
-        scores = scores - real(slope) * np.abs(i - j).astype(scores.dtype)
-        return np.where(j >= i - window, scores, real(-np.inf)) if window >= 0 else scores
+        return scores - real(slope) * np.abs(i - j).astype(scores.dtype)
 
     return modify
 
@@ -309,7 +353,8 @@ append_kv_int4 = append_kv_int4_same_dtype = _appending("int4", np.float32)
 def mla_decode(q: Array, cache: Array, *tables: Array, **options: object) -> Result:
     """Latent attention in float64.
 
-    q: [tokens, heads, latent + rope]; cache: [blocks, block_size, latent + rope]; tables as in `paged_attention`.
+    q: [tokens, heads, latent + rope]; cache: [blocks, block_size, latent + rope]; tables, first_keys and masks as in
+    `paged_attention`.
     Returns out [tokens, heads, latent], or (out, lse) with lse [tokens, heads].
     """
     return _mla_decode(EXACT, q, cache, *tables, **options)
@@ -321,8 +366,9 @@ def mla_decode_same_dtype(q: Array, cache: Array, *tables: Array, **options: obj
 
 
 def _mla_decode(
-    precision: Precision, q: Array, cache: Array, block_tables: Array, seqlens_k: Array, cu_seqlens_q: Array, *, rope:
-    int = 64, scale: float, return_lse: bool = False, max_seqlen_q: int = 1, num_splits: int = 0,
+    precision: Precision, q: Array, cache: Array, block_tables: Array, seqlens_k: Array, cu_seqlens_q: Array,
+    first_keys: Array | None = None, *, rope: int = 64, scale: float, return_lse: bool = False, max_seqlen_q: int = 1,
+    num_splits: int = 0, **mask: object,
 ) -> Result:  # fmt: skip
     latent = cache.shape[2] - rope
     out, lse = np.empty((*q.shape[:2], latent), precision.storage), np.empty(q.shape[:2], precision.compute)
@@ -330,8 +376,7 @@ def _mla_decode(
         at = np.arange(keys)
         rows = cache[block_tables[b, at // cache.shape[1]].clip(0, len(cache) - 1), at % cache.shape[1]]
         tokens = slice(cu_seqlens_q[b], cu_seqlens_q[b + 1])
+        seen = visible_keys(len(q[tokens]), keys, _first(first_keys, b), **mask)
         for h in range(q.shape[1]):
-            out[tokens, h], lse[tokens, h] = attend(
-                precision, q[tokens, h], rows, rows[:, :latent], scale, lambda scores, i, j: scores
-            )
+            out[tokens, h], lse[tokens, h] = attend(precision, q[tokens, h], rows, rows[:, :latent], scale, seen)
     return (out, lse) if return_lse else out

@@ -5,25 +5,23 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from kernels.common.softcap import cap
-from kernels.common.softmax import LOG2_E, fold, inverse, log2_sum
-from kernels.common.tensors import HeadRows, Heads
+from kernels.common.softmax import LOG2_E, add_logit, cap, fold, inverse, log2_sum
+from kernels.common.tensors import HeadRows, Heads, HeadScalars
 from kernels.decode.cache import BlockTables, columns_of, find, load_rows
 from kernels.decode.int4 import deinterleave, in_eighths, interleave, load_int4
-from kernels.decode.parts import Parts, load_queries, part, rows_of, sequence_of, store_rows
+from kernels.decode.masks import CacheMask, first_key_of, is_seen, seen_keys, tile_keys, within
+from kernels.decode.parts import Parts, given_sinks, load_queries, part, rows_of, sequence_of, store_rows
 
 GAIN: tl.constexpr = tl.constexpr(128.0)
 """Probabilities times the scale of a quantised value are small; this keeps them in float16's normal range."""
 
 
 class DecodeScoring(NamedTuple):
-    """Steps from a product of a query and a key to a score. slopes: fp32, of each row, in units of log2, or None.
-    reach: keys that a query sees before its own place."""
+    """Steps from a product of a query and a key to a score. slopes: fp32, of each row, in units of log2, or None."""
 
     scale: tl.tensor
     softcap: tl.tensor
     slopes: tl.tensor
-    reach: tl.tensor
 
 
 @triton.jit
@@ -37,7 +35,7 @@ def decode_split(
     k_scale: HeadRows = None, v_scale: HeadRows = None,
     groups=0, GROUPS: tl.constexpr = 0, WORDS: tl.constexpr = False,
     # Of scores
-    alibi_slopes=None, window=-1, softcap=0.0,
+    mask: CacheMask = None, alibi_slopes: HeadScalars = None, softcap=0.0, sinks=None,
 ):  # fmt: skip
     """Fold one of parts.splits parts of a sequence's keys into a softmax, for BLOCK_M (token, head) rows of a key head.
 
@@ -47,12 +45,13 @@ def decode_split(
     all sequences' total_q tokens, of which one has at most seqlen_q, the stride along batch 0. k, v: [batch, heads_kv,
     tokens, head_dim] of seqlen_k tokens; or, with block_tables, [blocks, heads_kv, block_size, head_dim]. seqlens_k:
     int32 [batch], how many keys each sequence has; None, or null: seqlen_k. Its queries are its last tokens: query t
-    sees keys j <= t + keys - queries and, if window >= 0, only those with j >= t + keys - queries - window.
+    has key t + keys - queries on its diagonal, around which `mask` shows keys.
 
     k_scale, v_scale: fp32, factors of the cached values, a stride 0 where one serves all. With GROUPS the cache has 4
     bits a value, uint8 [.., head_dim / 2], the even ones low, and each token has `groups` (factor, shift) pairs, fp16
     [.., groups, 2], contiguous; GROUPS: a multiple of it; WORDS: as `load_int4` has it. softcap: if > 0,
-    scores become softcap * tanh(score / softcap). alibi_slopes: fp32 [heads], None or null; adds -slope * |distance|.
+    scores become softcap * tanh(score / softcap). alibi_slopes: fp32 [batch, heads], None or null; adds -slope *
+    |distance from the diagonal|. sinks: as in `merge_parts`, added here if there is but one part.
 
     lse: fp32 [batch, heads, tokens], natural, or null. What is written, and where, is as in `store_rows`.
     WHOLE_BLOCKS: block_size is a multiple of 64. What a length or a block table says is clamped: nothing outside of the
@@ -71,20 +70,19 @@ def decode_split(
     if WORDS:
         q_tile = interleave(q_tile)
 
-    offset = sequence.keys - sequence.queries  # from a token to its place among the keys, the last that it sees
-    last = rows.tokens + offset
-    scoring = make_scoring(scale, softcap, window, alibi_slopes, rows.heads[:, None])
-    first_place = tl.maximum(tile * BLOCK_M // group + offset, 0)
-    begin = tl.maximum(first_place - scoring.reach, 0) // BLOCK_N * BLOCK_N
-    end = tl.minimum((tile * BLOCK_M + BLOCK_M - 1) // group + offset + 1, sequence.keys)
+    diagonal = rows.tokens + (sequence.keys - sequence.queries)
+    first_key = first_key_of(mask, sequence)
+    seen = seen_keys(rows.tokens, mask, first_key, sequence)
+    scoring = make_scoring(scale, softcap, alibi_slopes, batch, rows.heads[:, None])
+    begin, end = tile_keys(tile * BLOCK_M, BLOCK_M, group, mask, first_key, sequence, BLOCK_N)
     begin, end = part(begin, end, split, parts.splits, BLOCK_N)
     acc = tl.zeros([BLOCK_M, HEAD_DIM], tl.float32)
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
     for start in range(begin, end, BLOCK_N):
         keys = start + tl.arange(0, BLOCK_N)
-        # Keys past the last repeat it: loads need no masks, and what is made of them is not seen.
-        block, place = find(block_tables, batch, start, tl.minimum(keys, sequence.keys - 1), WHOLE_BLOCKS)
+        # Keys outside repeat the nearest inside: loads need no masks, and what is made of them is not seen.
+        block, place = find(block_tables, batch, start, within(keys, first_key, sequence), WHOLE_BLOCKS)
         k_factors = factors_at(k_scale, block, head_kv, place)
         v_factors = factors_at(v_scale, block, head_kv, place)
         k_tile = load_cache(k, k_factors, block, head_kv, place, head_dim, groups, HEAD_DIM, PADDED, GROUPS, WORDS)
@@ -92,12 +90,15 @@ def decode_split(
         products = tl.dot(q_tile, tl.trans(k_tile.to(q_tile.dtype)))
         if SCALED:
             products *= tl.load(k_factors)[None, :]
-        scores = visible_scores(products, last[:, None] - keys[None, :], scoring)
+        scores = scores_of(products, diagonal[:, None] - keys[None, :], scoring)
+        scores = tl.where(is_seen(keys, seen), scores, float("-inf"))
         p, rescale, row_max, row_sum = fold(scores, row_max, row_sum)
         if SCALED:
             p *= (tl.load(v_factors) * GAIN)[None, :]
         acc = tl.dot(p.to(q_tile.dtype), v_tile.to(q_tile.dtype), acc * rescale[:, None])
 
+    if not parts.always and given_sinks(sinks) and parts.splits == 1:
+        acc, row_max, row_sum = add_logit(acc, row_max, row_sum, tl.load(sinks + rows.heads) * LOG2_E)
     acc *= inverse(row_sum)[:, None]
     if SCALED:
         acc *= 1.0 / GAIN
@@ -135,23 +136,22 @@ def load_cache(
 
 
 @triton.jit
-def make_scoring(scale, softcap, window, alibi_slopes, heads):
+def make_scoring(scale, softcap, alibi_slopes: HeadScalars, batch, heads):
     """Make the DecodeScoring of rows of these query heads; arguments as in `decode_split`."""
     slopes = None
-    if alibi_slopes is not None:
-        slopes = tl.load(alibi_slopes + heads, alibi_slopes.to(tl.int64) != 0, 0.0) * LOG2_E
-    return DecodeScoring(scale, softcap, slopes, window if window >= 0 else 2147483647)
+    if alibi_slopes.ptr is not None:
+        at = batch * alibi_slopes.stride_batch + heads * alibi_slopes.stride_heads
+        slopes = tl.load(alibi_slopes.ptr + at, alibi_slopes.ptr.to(tl.int64) != 0, 0.0) * LOG2_E
+    return DecodeScoring(scale, softcap, slopes)
 
 
 @triton.jit
-def visible_scores(products, distance, scoring: DecodeScoring):
-    """Return scores in units of log2, -inf where the key is not seen; distance: int32, from the key to the last one
-    seen."""
+def scores_of(products, distance, scoring: DecodeScoring):
+    """Return scores in units of log2; distance: int32, from the key to the diagonal."""
     if scoring.softcap > 0:
         scores = cap(products, scoring.scale, scoring.softcap) * LOG2_E
     else:
         scores = products * (scoring.scale * LOG2_E)
     if scoring.slopes is not None:
-        scores -= scoring.slopes * tl.abs(distance).to(tl.float32)
-    visible = (distance | (scoring.reach - distance)) >= 0  # both, by their signs
-    return tl.where(visible, scores, float("-inf"))
+        scores -= scoring.slopes * tl.abs(distance.to(tl.float32))  # as abs is free there
+    return scores

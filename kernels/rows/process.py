@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from kernels.common.softcap import cap
+from kernels.common.softmax import cap
 from kernels.common.tensors import Matrix, Vector, given
 
 IN_PROMPT: tl.constexpr = tl.constexpr(1 << 30)

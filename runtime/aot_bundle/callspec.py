@@ -10,8 +10,9 @@ from typing import Any
 from aot_runtime.call.choosing import Decision
 from aot_runtime.call.planner import Planner
 from aot_runtime.contract import expressions
-from aot_runtime.contract.arch import device_names, usual_cus
+from aot_runtime.contract.arch import device_names
 from aot_runtime.contract.dtypes import DTYPES, FLAG_TYPES, FLOAT_TYPES
+from aot_runtime.contract.gpu_names import usual_cus
 from aot_runtime.contract.layout import Layout, Shape, make_layout, packed_strides, packing_order
 from aot_runtime.contract.names import Scope
 from aot_runtime.contract.partial_evaluation import evaluate

@@ -11,8 +11,9 @@ import hashlib
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from aot_runtime.bundle.files import Folder, Source, named, unreadable
+from aot_runtime.bundle.files import Folder, named, unreadable
 from aot_runtime.bundle.reading import MAX_INDEX_BYTES
+from aot_runtime.bundle.source import Source
 from aot_runtime.bundle.statement import MAX_SIGNATURE_BYTES, read_claim
 from aot_runtime.contract.records import CODE_FOLDER, INDEX, SELFTEST_FOLDER, SIGNATURES, TEXT_FILES, Index
 from aot_runtime.errors import TrustError

@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import IO, TypeVar
 
 from aot_runtime.bundle.archive import CHUNK_BYTES, Archive, Content, Files, parts
-from aot_runtime.bundle.files import SUFFIX, Folder, Merged, Source, open_place, source_of, unreadable
+from aot_runtime.bundle.files import SUFFIX, Folder, open_place, source_of, unreadable
 from aot_runtime.bundle.multi_archive import MultiArchive, Part, multi_files, part_name
 from aot_runtime.bundle.reading import read_index
+from aot_runtime.bundle.source import Source
 from aot_runtime.contract.records import INDEX, Index
 from aot_runtime.errors import BundleError
 from aot_runtime.folders import FOR_ALL, opened_folder
@@ -176,7 +177,7 @@ def unpack_bundle(path: Path, folder: Path) -> None:
     """
     found = _opened_whole(path, "unpacked")
     with _new_folder(folder) as aside, opened_folder(aside) as place:
-        if isinstance(found, Merged):
+        if isinstance(found, MultiArchive):
             for part in found.parts():
                 index, files = _whole(part, "unpacked")
                 with place.below(_folder_name(index), make=True) as own:
@@ -191,7 +192,7 @@ def split_bundles(path: Path, folder: Path) -> list[Path]:
     The archives are those that `pack_bundle` writes. Returns their paths. Raises as `unpack_bundle` does.
     """
     found = _opened_whole(path, "split")
-    if not isinstance(found, Merged):
+    if not isinstance(found, MultiArchive):
         raise BundleError(f"{path} is not split: it has one bundle")
     written = []
     with _new_folder(folder) as aside:
@@ -203,7 +204,7 @@ def split_bundles(path: Path, folder: Path) -> list[Path]:
     return written
 
 
-def _opened_whole(path: Path, done: str) -> Source | Merged:
+def _opened_whole(path: Path, done: str) -> Source | MultiArchive:
     """Open an archive. Checks that several bundles belong together. `done` names the action for errors."""
     found = open_place(path)
     if isinstance(found, Folder):

@@ -22,7 +22,8 @@ from aot_runtime.call.arguments import Argument, Computed, default_value, parame
 from aot_runtime.call.documentation import built_dtypes, bundle_title, docstring
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import FLAG_TYPES, FLOAT_TYPES
-from aot_runtime.contract.names import RESERVED_OPS, TYPE_NAME, TYPE_OPS
+from aot_runtime.contract.manifest_rules import RESERVED_OPS
+from aot_runtime.contract.names import TYPE_NAME, TYPE_OPS
 from aot_runtime.formats import printable
 
 WIDTH = 120

@@ -8,9 +8,10 @@ from itertools import chain, islice
 from pathlib import Path
 
 from aot_runtime.bundle.codeobject import CodeObject, read_code_object
-from aot_runtime.bundle.files import Place, Source, named, source_of, unreadable
+from aot_runtime.bundle.files import named, source_of, unreadable
 from aot_runtime.bundle.multi_archive import MultiArchive, part_name
 from aot_runtime.bundle.reading import read_blob, read_index
+from aot_runtime.bundle.source import Place, Source
 from aot_runtime.bundle.vector_files import read_vectors
 from aot_runtime.contract.records import INDEX, SELFTEST_FOLDER, SIGNATURES, Index, Variant
 from aot_runtime.contract.validate import expression_faults

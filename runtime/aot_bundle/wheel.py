@@ -16,9 +16,10 @@ from pathlib import Path
 from typing import IO
 
 from aot_runtime.bundle.archive import Archive, Content
-from aot_runtime.bundle.files import SUFFIX, Folder, Source, open_place
+from aot_runtime.bundle.files import SUFFIX, Folder, open_place
 from aot_runtime.bundle.multi_archive import MultiArchive
 from aot_runtime.bundle.reading import read_index
+from aot_runtime.bundle.source import Source
 from aot_runtime.contract.arch import BACKENDS
 from aot_runtime.contract.index_file import FIRST_READERS, OLDEST_FORMAT
 from aot_runtime.contract.names import is_version

@@ -10,10 +10,15 @@ from __future__ import annotations
 import os
 import re
 import sys
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial
+from pathlib import Path
 from typing import NamedTuple
 
-from aot_runtime.bundle.files import SUFFIX
+from aot_runtime.bundle.files import SUFFIX, source_of
+from aot_runtime.bundle.source import Source
+from aot_runtime.contract.records import Index
+from aot_runtime.errors import BundleError
 from aot_runtime.regular_files import open_regular
 
 GROUP = "aotbuild.bundles"
@@ -58,6 +63,40 @@ def installed_bundles(name: str | None = None, folders: Iterable[str] | None = N
                 found += (_installed(folder, info, *entry) for entry in entries if name in (None, entry[0]))
         before += infos
     return sorted(found)
+
+
+def candidates_named(
+    name: str, read: Callable[[Source], Index]
+) -> list[tuple[str, str, Callable[[], tuple[Source, Index]]]]:
+    """Return (distribution, architecture, function that reads it) of the installed bundles of a name."""
+    found = installed_bundles(name)
+    return [(item.distribution, item.arch, partial(_read, item, read)) for item in found]
+
+
+def _read(item: Installed, read: Callable[[Source], Index]) -> tuple[Source, Index]:
+    try:
+        source = source_of(Path(item.path), item.arch)
+        index = read(source)
+        if (index.name, index.target.arch) != (item.name, item.arch):
+            raise BundleError(f"{item.path} is bundle '{index.name}' for {index.target.arch}")
+    except BundleError as error:
+        error.args = (f"bundle {item}: {error}",)
+        raise
+    return source, index
+
+
+def wheel_name(name: str, arch: str) -> str:
+    """Return the default name of a bundle's wheel, as pip installs it."""
+    return f"aotbundle-{name}-{arch}".replace("_", "-")
+
+
+def missing(name: str) -> BundleError:
+    """Return the error for a name that is neither a path's nor an installed bundle's."""
+    installed = ", ".join(map(str, installed_bundles())) or "none"
+    return BundleError(
+        f"no bundle is called '{name}': no file, folder or installed bundle has this name; installed: {installed}. "
+        f"Its wheel is {wheel_name(name, '<architecture>')}, unless its makers named it otherwise"
+    )
 
 
 def _distribution(info: str) -> str:

@@ -9,7 +9,7 @@ from functools import cache, cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, overload
 
-from aot_runtime.bundle.files import Place, source_of
+from aot_runtime.bundle.files import source_of
 from aot_runtime.bundle.reading import read_blob, read_index
 from aot_runtime.call.documentation import bundle_help, bundle_title
 from aot_runtime.call.op import build_op
@@ -26,6 +26,7 @@ from aot_runtime.selection import Reader, select_bundle
 from aot_runtime.trust import VARIABLE as TRUST_VARIABLE
 
 if TYPE_CHECKING:
+    from aot_runtime.bundle.source import Place
     from aot_runtime.call.selftests import Report
     from aot_runtime.trust.policy import TrustPolicy
 

@@ -7,20 +7,21 @@ import re
 from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, NamedTuple
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias
 
-from aot_runtime.bundle.files import SUFFIX, Merged, Place, Source, open_place, source_of
+from aot_runtime.bundle.files import SUFFIX, Folder, open_place
 from aot_runtime.contract.records import INDEX, Index
 from aot_runtime.device.device import Device
 from aot_runtime.device.registry import find_device
 from aot_runtime.errors import ArchMismatchError, ArgumentError, BundleError, VersionMismatchError
 
 if TYPE_CHECKING:
-    from aot_runtime.installed import Installed
+    from aot_runtime.bundle.multi_archive import MultiArchive
+    from aot_runtime.bundle.source import Place, Source
 
 _NAME = re.compile(r"[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*")
 
-Reader = Callable[[Place], Index]
+Reader: TypeAlias = "Callable[[Place], Index]"
 """Function that reads a bundle's index, and verifies its signature if a trust policy is set."""
 
 
@@ -111,37 +112,26 @@ def is_name(path: object) -> bool:
 def _choice(path: str | Path, read: Reader) -> Choice:
     folder = Path(path)
     if is_name(path):
-        from aot_runtime.installed import installed_bundles
+        from aot_runtime.installed import candidates_named, missing, wheel_name
 
-        if installed := installed_bundles(str(path)):
-            wheel = wheel_name(str(path), "{arch}")
-            candidates = [
-                Candidate(item.distribution, item.arch, partial(_read_installed, item, read)) for item in installed
-            ]
-            return Choice(f"bundle '{path}' is installed as", candidates, f"; a wheel for it is called {wheel}")
+        if installed := candidates_named(str(path), read):
+            advice = f"; a wheel for it is called {wheel_name(str(path), '{arch}')}"
+            return Choice(f"bundle '{path}' is installed as", [Candidate(*item) for item in installed], advice)
         if not folder.exists():
-            raise _missing(str(path))
+            raise missing(str(path))
     if folder.is_dir() and not os.path.lexists(folder / INDEX):
-        return _choice_in_folder(folder, read)
+        from aot_runtime.bundle.search import distinct_bundles
+
+        bundles = distinct_bundles(folder, read)
+        return Choice(f"{folder} has bundles", [_read_already(*item) for item in bundles])
     place = open_place(folder)
-    if isinstance(place, Merged):
-        candidates = [Candidate("", arch, partial(_read_part, place, arch, read)) for arch in place.archs]
-        return Choice(f"{folder} has bundles for", candidates)
+    if not isinstance(place, Folder):
+        from aot_runtime.bundle.multi_archive import MultiArchive
+
+        if isinstance(place, MultiArchive):
+            candidates = [Candidate("", arch, partial(_read_part, place, arch, read)) for arch in place.archs]
+            return Choice(f"{folder} has bundles for", candidates)
     return Choice(f"bundle {place.path} is for", [_read_already("", place, read(place))])
-
-
-def _choice_in_folder(folder: Path, read: Reader) -> Choice:
-    """Collect the folder's distinct bundles: a bundle and an archive of it count once."""
-    from aot_runtime.bundle.search import bundles_in
-
-    found: dict[str, Candidate] = {}
-    for path in bundles_in(folder):
-        source = source_of(path)
-        index = read(source)
-        found.setdefault(index.id, _read_already(path.name, source, index))
-    if not found:
-        raise BundleError(f"{folder} is not a bundle and contains none")
-    return Choice(f"{folder} has bundles", [*found.values()])
 
 
 def _read_already(label: str, source: Source, index: Index) -> Candidate:
@@ -161,21 +151,9 @@ def _device(choice: Choice, device: Device | str | None) -> Device:
     return chosen
 
 
-def _read_part(merged: Merged, arch: str, read: Reader) -> tuple[Source, Index]:
+def _read_part(merged: MultiArchive, arch: str, read: Reader) -> tuple[Source, Index]:
     source = merged.part(arch)
     return source, read(source)
-
-
-def _read_installed(item: Installed, read: Reader) -> tuple[Source, Index]:
-    try:
-        source = source_of(Path(item.path), item.arch)
-        index = read(source)
-        if (index.name, index.target.arch) != (item.name, item.arch):
-            raise BundleError(f"{item.path} is bundle '{index.name}' for {index.target.arch}")
-    except BundleError as error:
-        error.args = (f"bundle {item}: {error}",)
-        raise
-    return source, index
 
 
 def _with_id(found: Sequence[tuple[Source, Index]], id: str) -> list[tuple[Source, Index]]:
@@ -201,18 +179,3 @@ def _with_version(found: Sequence[tuple[Source, Index]], version: str | None) ->
         wanted = ",".join(map(str, clauses))
         raise VersionMismatchError(f"bundle '{found[0][1].name}' has version {versions}; requested is {wanted}")
     return left
-
-
-def wheel_name(name: str, arch: str) -> str:
-    """Return the default name of a bundle's wheel, as pip installs it."""
-    return f"aotbundle-{name}-{arch}".replace("_", "-")
-
-
-def _missing(name: str) -> BundleError:
-    from aot_runtime.installed import installed_bundles
-
-    installed = ", ".join(map(str, installed_bundles())) or "none"
-    return BundleError(
-        f"no bundle is called '{name}': no file, folder or installed bundle has this name; installed: {installed}. "
-        f"Its wheel is {wheel_name(name, '<architecture>')}, unless its makers named it otherwise"
-    )

@@ -22,7 +22,8 @@ import pytest
 from aot.manifest.yamlfile import ManifestError
 from aot.plan.contract import build_contract
 from aot_runtime import Bundle, open_bundle
-from aot_runtime.contract.names import IDENTIFIER, RESERVED, RESERVED_OPS
+from aot_runtime.contract.manifest_rules import RESERVED_OPS
+from aot_runtime.contract.names import IDENTIFIER, RESERVED
 from tests.support.building.builds import Project
 from tests.support.building.projects import KERNELS, OPTIONS, SCALE, edit, load
 from tests.support.session_builds import ROOT

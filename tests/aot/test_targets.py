@@ -5,7 +5,8 @@ import sys
 import pytest
 
 from aot.targets import TARGETS, Target, parse_arch
-from aot_runtime.contract.arch import ARCHITECTURES, GPU_NAMES
+from aot_runtime.contract.arch import ARCHITECTURES
+from aot_runtime.contract.gpu_names import GPU_NAMES
 
 
 @pytest.mark.parametrize(("arch", "triton_arch", "lds_kib"), [("gfx950", "gfx950", 160), ("sm_90", 90, 227)])

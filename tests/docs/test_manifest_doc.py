@@ -27,7 +27,8 @@ from aot_runtime.call.documentation import call_signature
 from aot_runtime.contract import expressions, records
 from aot_runtime.contract.arch import ARCHITECTURES, EXPRESSION_NAMES
 from aot_runtime.contract.dtypes import DTYPES, SCALAR_TYPES
-from aot_runtime.contract.names import RESERVED_OPS, Scope, config_names
+from aot_runtime.contract.manifest_rules import RESERVED_OPS
+from aot_runtime.contract.names import Scope, config_names
 
 PAGE = (ROOT / "docs/manifest.md").read_text(encoding="utf-8")
 MODELS: dict[str, type[BaseModel]] = {

@@ -16,11 +16,11 @@ pytest.importorskip("tinygrad", reason="the emulator needs the extra `emulator`"
 
 from aot_emulator.errors import EmulationError
 from aot_runtime import Bundle
-from tests.ops.attention import calls
+from tests.ops.attention import calls, test_attention
 from tests.ops.attention.cases import Case, make_call
 from tests.ops.attention.quantised import Quantised
 from tests.ops.attention.quantised import make_call as make_quantised
-from tests.ops.decode import test_append, test_contiguous, test_flex, test_paged
+from tests.ops.decode import test_append, test_contiguous, test_flex, test_masks, test_paged
 from tests.ops.gemm import test_lora
 from tests.ops.moe.checking import check_moe, made_codes, made_scaled
 from tests.ops.rows import checking, test_processing, test_qk_norm, test_sampling, test_verify
@@ -85,6 +85,9 @@ INT4 = decode("flash_decode_int4", test_contiguous.test_caches_of_4_bits, 64, 4,
 BLOCKS, ODD = (decode("paged_attention", test_paged.test_block_sizes, size, 2) for size in (64, 17))
 PAGED_WINDOW = decode("paged_attention", test_paged.test_window, 20, 1)
 RAGGED_QUERIES = decode("paged_attention", test_paged.test_ragged_queries, FP16, 56, (3, 3), 1)
+AHEAD, CHUNKS, SHORT_CHUNKS, PADDING, SLOPES = (
+    decode("paged_attention", test_masks.test_paged_attention, seed) for seed in (6, 14, 20, 2, 17)
+)
 LATENT = decode("mla_decode", test_paged.test_latent_vectors, 256, 64, 16, 64, 1)
 APPEND = decode("append_kv", test_append.test_append, 40)
 APPEND_INT8 = decode("append_kv|append_kv_per_token", test_append.test_append_of_8_bits, "int8")
@@ -126,17 +129,18 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     "exp for exp2": (CAUSAL, "attention/inner", "products * (scoring.scale * LOG2_E)", "products * scoring.scale"),
     "right edge one key short": (CAUSAL, "attention/inner", "offsets[None, :] < 0\n    elif",
         "offsets[None, :] <= 0\n    elif"),
-    "diagonal block unmasked": (CAUSAL, "attention/masks", "first_diagonal + right + 1", "last_diagonal + right + 1"),
-    "last block dropped": (CAUSAL, "attention/masks", "last_diagonal + right + 1", "first_diagonal + right"),
+    "diagonal block unmasked": (CAUSAL, "attention/masks", "first_query.last + 1", "last_query.last + 1"),
+    "last block dropped": (CAUSAL, "attention/masks", "last_query.last + 1", "first_query.last"),
     "left edge one key long": (WINDOW, "attention/inner", "(tile.first_key - start)[:, None] < 0)",
         "(tile.first_key - start)[:, None] < -1)"),
-    "left edge unmasked": (WIDE, "attention/masks", "tl.cdiv(tl.maximum(last_diagonal - left, 0), BLOCK_N)",
+    "left edge unmasked": (WIDE, "attention/masks", "tl.cdiv(tl.maximum(last_query.first, 0), BLOCK_N)",
         "tl.cdiv(begin, BLOCK_N)"),
     "hole not skipped": (WIDE, "attention/inner", "at + (span.hole_end - span.hole)) if HOLE", "at) if HOLE"),
+    "chunk of attention one key long": ((*WIDE[:2], partial(test_attention.test_chunks, seed=8)), "attention/masks",
+        "begin + window.chunk - 1", "begin + window.chunk"),
     "mask always bottom-right": (TOP_LEFT, "attention/forward",
         "tl.where(window.bottom_right, seqlen_k - seqlen_q, 0)", "seqlen_k - seqlen_q"),
-    "keys past the end seen": (FEW_KEYS, "attention/forward", "tl.minimum(diagonal + right, seqlen_k - 1)",
-        "diagonal + right"),
+    "keys past the end seen": (FEW_KEYS, "attention/forward", "tl.minimum(seen.last, seqlen_k - 1)", "seen.last"),
     "no sum in a row without keys": (attention("b", (53, 37)), "common/softmax", "tl.where(total == 0, 1.0, total)",
         "total"),
     "end one key long": (RAGGED, "attention/inner", "start - offsets <= 0", "start - offsets < 0"),
@@ -164,7 +168,7 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
         "batch, head, first_row_q + tile.queries, form", "batch, head, tile.queries, form"),
     "slope of another head": (ALIBI, "attention/forward", "head_of(slopes, batch, head)", "head_of(slopes, batch, 0)"),
     "ALiBi with a sign": (VARLEN_ALIBI, "attention/inner", "tl.abs(distance) *", "distance *"),
-    "soft-cap of the wrong width": (SOFTCAP, "common/softcap", "softcap - 2 * softcap / (e + 1)", "1 - 2 / (e + 1)"),
+    "soft-cap of the wrong width": (SOFTCAP, "common/softmax", "softcap - 2 * softcap / (e + 1)", "1 - 2 / (e + 1)"),
     "sign of scale lost": (SOFTCAP, "attention/forward", "tl.where(scale < 0, -q_tile, q_tile)", "q_tile + 0.0"),
     "products of less than float32": (FLOAT32, "attention/inner", "acc * rescale[:, None], input_precision=\"ieee\"",
         "acc * rescale[:, None], input_precision=\"tf32\""),
@@ -178,7 +182,8 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     # Decoding
     "part's acc not rescaled": (FLASH, "decode/split", "acc * rescale[:, None])", "acc)"),
     "heads of another key head": (FLASH, "decode/parts", "head_kv * group + rows % group", "head_kv + rows % group"),
-    "keys past the end read": (LENGTHS, "decode/split", "tl.minimum(keys, sequence.keys - 1)", "keys"),
+    "keys past the end read": (LENGTHS, "decode/masks", "tl.minimum(tl.maximum(keys, first_key), sequence.keys - 1)",
+        "tl.maximum(keys, first_key)"),
     "lengths not clamped": (LENGTHS, "decode/parts", "tl.minimum(tl.maximum(tl.load(seqlens_k + batch), 0), seqlen_k)",
         "tl.load(seqlens_k + batch)"),
     "parts overlap": (PARTS, "decode/parts", "begin + split * length", "begin + split * length // 2"),
@@ -189,8 +194,21 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     "columns left interleaved": (INT4, "decode/split", "acc = deinterleave(acc)", "acc = acc"),
     "block of another tile": (BLOCKS, "decode/cache", "tl.load(table + start // tables.block_size)", "tl.load(table)"),
     "first sequence's table": (ODD, "decode/cache", "tables.ptr + batch * tables.stride_batch", "tables.ptr"),
-    "queries see the future": (RAGGED_QUERIES, "decode/split", "= sequence.keys - sequence.queries", "= sequence.keys"),
-    "window one key short": (PAGED_WINDOW, "decode/split", "window if window >= 0", "window - 1 if window >= 0"),
+    "queries see the future": (RAGGED_QUERIES, "decode/masks", "(sequence.keys - sequence.queries)", "sequence.keys"),
+    "window one key short": (PAGED_WINDOW, "decode/masks", "mask.left) - mask.left", "mask.left) - mask.left + 1"),
+    "right window one key short": (AHEAD, "decode/masks", "- 1 - mask.right) + mask.right",
+        "- 1 - mask.right) + mask.right - 1"),
+    "last tile of a right window left out": (AHEAD, "decode/masks", "last.first + last.count, 0)",
+        "tl.minimum(last.first + last.count, sequence.keys - sequence.queries + 1), 0)"),
+    "chunks from key 0": (CHUNKS, "decode/masks", "tl.maximum(diagonal - first_key, 0)", "tl.maximum(diagonal, 0)"),
+    "chunk one key long": (SHORT_CHUNKS, "decode/masks", "mask.attention_chunk - 1)", "mask.attention_chunk)"),
+    "padding seen": (PADDING, "decode/masks", "- mask.left, first_key)", "- mask.left, 0)"),
+    "padding read": (PADDING, "decode/masks", "tl.maximum(keys, first_key)", "tl.maximum(keys, 0)"),
+    "slopes of the first sequence": (SLOPES, "decode/split", "batch * alibi_slopes.stride_batch", "0"),
+    "sink of the first head": (decode("paged_attention|flash_decode", test_masks.test_sinks, 3, 64), "decode/parts",
+        "tl.load(sinks + head + tl.arange(0, 1))", "tl.load(sinks + tl.arange(0, 1))"),
+    "sink in the largest logit alone": (decode("paged_attention|flash_decode", test_masks.test_sinks, 1, 64),
+        "common/softmax", "row_sum * rescale + tl.exp2(logit - origin)", "row_sum * rescale"),
     "rotated part left out": (LATENT, "decode/mla", "tl.dot(q_rope, tl.trans(rope_tile), scores)", "scores"),
     "list of the first head": (decode("flex_decode", test_flex.test_blocks_in_any_order, 64, 3), "decode/flex",
         "batch * indices.stride_batch + head_kv * indices.stride_heads", "batch * indices.stride_batch"),

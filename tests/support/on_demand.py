@@ -82,7 +82,7 @@ class PlannerOnDemand(Planner):
     def __init__(self, planner: Planner, compiled: Callable[[records.Variant], records.Variant]):
         self.op, self.origin, self.static, self.choosing = planner.op, planner.origin, planner.static, planner.choosing
         self._planner, self._variant = planner, compiled
-        self.entry, self.lay_out = planner.entry, planner.lay_out  # type: ignore[method-assign]
+        self.checking, self.entry = planner.checking, planner.entry  # type: ignore[method-assign]
 
     def decide(self, *arguments: Any) -> Decision:
         decision = self._planner.decide(*arguments)

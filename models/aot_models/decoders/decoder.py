@@ -164,14 +164,14 @@ class Decoder:
                 return
             self.bundle.paged_attention(
                 q, cache.k[number], cache.v[number], tables, seqlens, starts, max_seqlen_q=longest,
-                window=self._window(number), scale=self.config.score_scale, softcap=self.config.attention_softcap,
+                window_left=self._window(number), scale=self.config.score_scale, softcap=self.config.attention_softcap,
                 out=out, stream=stream,
             )  # fmt: skip
 
         return attend
 
     def _window(self, number: int) -> int:
-        """The ops' argument `window`: tokens before its own that a token attends to; -1: all."""
+        """The ops' argument `window_left`: tokens before its own that a token attends to; -1: all."""
         window = self.config.attention[number].window
         return -1 if window is None else window - 1
 

@@ -15,8 +15,9 @@ import msgspec
 
 from aot_bundle.coverage import MAX_TEXT_BYTES, generated_files
 from aot_runtime import __version__
-from aot_runtime.bundle.files import Source, unreadable
+from aot_runtime.bundle.files import unreadable
 from aot_runtime.bundle.reading import read_index_bytes
+from aot_runtime.bundle.source import Source
 from aot_runtime.contract.provenance import SOURCE_CLOSURE
 from aot_runtime.contract.records import INDEX, Index
 

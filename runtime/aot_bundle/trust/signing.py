@@ -12,8 +12,9 @@ from pathlib import Path
 from aot_bundle.coverage import MAX_TEXT_BYTES, generated_files, stray_files
 from aot_bundle.packing import put_file
 from aot_bundle.verification import MAX_FAULTS, verify_bundle
-from aot_runtime.bundle.files import Source, named, source_of
+from aot_runtime.bundle.files import named, source_of
 from aot_runtime.bundle.reading import decode_checked, read_index_bytes
+from aot_runtime.bundle.source import Source
 from aot_runtime.contract.records import INDEX, SIGNATURE
 from aot_runtime.errors import BundleError
 from aot_runtime.regular_files import read_regular

@@ -7,8 +7,9 @@ from dataclasses import dataclass
 from typing import Literal
 
 from aot_bundle.coverage import uncovered
-from aot_runtime.bundle.files import Place, Source, source_of
+from aot_runtime.bundle.files import source_of
 from aot_runtime.bundle.reading import decode_checked, read_index_bytes
+from aot_runtime.bundle.source import Place, Source
 from aot_runtime.bundle.statement import read_claim
 from aot_runtime.contract.records import SIGNATURES, Index
 from aot_runtime.errors import TrustError

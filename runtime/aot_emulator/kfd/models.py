@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from typing import NamedTuple
 
 from aot_emulator.isa.archs import ARCHS, Arch
-from aot_runtime.contract.arch import arch_of
+from aot_runtime.contract.gpu_names import arch_of
 from aot_runtime.errors import DeviceError
 
 GIB = 1 << 30

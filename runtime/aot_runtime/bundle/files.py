@@ -14,9 +14,13 @@ from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Protocol, runtime_checkable
+from typing import TYPE_CHECKING
 
 from aot_runtime.errors import BundleError
+
+if TYPE_CHECKING:
+    from .multi_archive import MultiArchive
+    from .source import Place, Source
 
 SUFFIX = ".aotb"
 """Suffix of archives."""
@@ -30,49 +34,6 @@ False on Windows, where nobody else may change a bundle's folder while it is rea
 _FLAGS = (os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK) if _HAS_FOLDERS else getattr(os, "O_BINARY", 0)
 
 
-class Source(Protocol):
-    """The files of a bundle, by names such as `code/0123.hsaco`."""
-
-    @property
-    def path(self) -> Path:
-        """The bundle's path, for messages."""
-
-    @property
-    def arch(self) -> str | None:
-        """The architecture that it is stored under, or None if only the index has it."""
-
-    def read(self, name: str, limit: int) -> bytes:
-        """Read a file, at most `limit` + 1 bytes of it.
-
-        Raises `OSError` if the file is missing or unreadable, `BundleError` for an altered archive.
-        """
-
-    def names(self, folder: str = "") -> list[str]:
-        """Return the names of all files, or of those below a folder."""
-
-    def writable_by_all(self, names: Iterable[str]) -> Iterator[str]:
-        """Yield the names, and `.` for the source itself, that every user of the machine may write to."""
-
-
-@runtime_checkable
-class Merged(Protocol):
-    """A file with bundles for several architectures."""
-
-    @property
-    def archs(self) -> tuple[str, ...]:
-        """The architectures of the bundles."""
-
-    def part(self, arch: str) -> Source:
-        """Return the bundle for an architecture. Raises `ArchMismatchError` if there is none, and `BundleError`."""
-
-    def parts(self) -> Iterator[Source]:
-        """Return all bundles. Raises `BundleError`."""
-
-
-Place = Path | Source
-"""A bundle's path, or an open bundle."""
-
-
 def source_of(place: Place, arch: str | None = None) -> Source:
     """Open a bundle for reading. `arch` selects one in a file for several architectures.
 
@@ -81,35 +42,23 @@ def source_of(place: Place, arch: str | None = None) -> Source:
     if not isinstance(place, Path):
         return place
     found = open_place(place)
-    if not isinstance(found, Merged):
+    if isinstance(found, Folder):
         return found
-    if arch is None:
-        example = f"{place / found.archs[0]}"
-        raise BundleError(f"{place} has bundles for {', '.join(found.archs)}: name one of them, such as {example}")
-    return found.part(arch)
+    from .multi_archive import one_bundle
+
+    return one_bundle(found, place, arch)
 
 
-def open_place(path: Path) -> Source | Merged:
+def open_place(path: Path) -> Source | MultiArchive:
     """Open the bundle at a path, or a file with bundles for several architectures.
 
     A bundle within such a file has a path such as `rows.aotb/gfx942`. Raises `BundleError` for a malformed archive.
     """
-    is_file = is_archive(path)
-    if not is_file and not is_archive(path.parent):
+    if not is_archive(path) and not is_archive(path.parent):
         return Folder(path)
-    from .archive import Archive  # not needed for a bundle in a folder
-    from .multi_archive import MultiArchive, is_multi
+    from .multi_archive import open_archive  # not needed for a bundle in a folder
 
-    file = path if is_file else path.parent
-    try:
-        archive = Archive(file)
-    except OSError as error:
-        raise unreadable("", path, error) from None
-    if not is_multi(archive):
-        if not is_file:
-            raise BundleError(f"{file} has one bundle; open it as {file}, not as {path}")
-        return archive
-    return MultiArchive(archive) if is_file else MultiArchive(archive).part(path.name)
+    return open_archive(path)
 
 
 def is_archive(path: Path) -> bool:
@@ -144,14 +93,9 @@ class Folder:
 
     def writable_by_all(self, names: Iterable[str]) -> Iterator[str]:
         """See `Source`."""
-        folders = dict.fromkeys((".", *(name.rpartition("/")[0] for name in names if "/" in name)))
-        for name in (*folders, *names):
-            try:
-                mode = os.lstat(self.path / name).st_mode
-            except OSError:
-                continue
-            if mode & stat.S_IWOTH and not stat.S_ISLNK(mode):
-                yield name
+        from .search import writable_in
+
+        return writable_in(self.path, names)
 
 
 def named(name: str) -> str:

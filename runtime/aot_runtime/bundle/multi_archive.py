@@ -16,7 +16,8 @@ from aot_runtime.contract.records import INDEX, SELFTEST_FOLDER
 from aot_runtime.errors import ArchMismatchError, BundleError
 
 from .archive import Archive, Content, Files, parts
-from .files import SUFFIX
+from .files import SUFFIX, is_archive, unreadable
+from .source import Source
 
 _PART = re.compile(rf"(\w+)\{SUFFIX}")
 _SHARED = f"{SELFTEST_FOLDER}/"
@@ -32,6 +33,31 @@ def part_name(arch: str) -> str:
 def is_multi(archive: Archive) -> bool:
     """Return True if an archive contains bundles rather than being one."""
     return INDEX not in archive and any(map(_PART.fullmatch, archive.names()))
+
+
+def open_archive(path: Path) -> Archive | MultiArchive | Part:
+    """Open an archive, or the bundle for an architecture in one: `rows.aotb/gfx942`. Raises `BundleError`."""
+    whole = is_archive(path)
+    file = path if whole else path.parent
+    try:
+        archive = Archive(file)
+    except OSError as error:
+        raise unreadable("", path, error) from None
+    if not is_multi(archive):
+        if not whole:
+            raise BundleError(f"{file} has one bundle; open it as {file}, not as {path}")
+        return archive
+    return MultiArchive(archive) if whole else MultiArchive(archive).part(path.name)
+
+
+def one_bundle(found: Source | MultiArchive, place: Path, arch: str | None) -> Source:
+    """Return the bundle for an architecture. Raises `BundleError` if `arch` is None and there are several."""
+    if not isinstance(found, MultiArchive):
+        return found
+    if arch is None:
+        example = f"{place / found.archs[0]}"
+        raise BundleError(f"{place} has bundles for {', '.join(found.archs)}: name one of them, such as {example}")
+    return found.part(arch)
 
 
 class MultiArchive:

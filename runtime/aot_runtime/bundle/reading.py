@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 import math
 import re
+from typing import TYPE_CHECKING
 
 from aot_runtime.contract.arch import ARCHITECTURES, BACKENDS
 from aot_runtime.contract.dtypes import SCALAR_TYPES
@@ -30,7 +31,10 @@ from aot_runtime.contract.validate import structure_faults
 from aot_runtime.errors import ArchMismatchError, BundleError
 from aot_runtime.texts import shown
 
-from .files import Place, Source, source_of, unreadable
+from .files import source_of, unreadable
+
+if TYPE_CHECKING:
+    from .source import Place, Source
 
 _ID = re.compile(rb'"id"\s*:\s*"([0-9a-f]{64})"')
 _VECTORS = re.compile(rf"{SELFTEST_FOLDER}/[0-9a-f]{{8,64}}\.npz\Z")

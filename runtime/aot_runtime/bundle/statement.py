@@ -17,7 +17,7 @@ from aot_runtime.contract.records import SIGNATURE
 from aot_runtime.errors import TrustError
 from aot_runtime.texts import shown
 
-from .files import Source
+from .source import Source
 
 MAX_SIGNATURE_BYTES = 64 << 10
 PAYLOAD_TYPE = "application/vnd.in-toto+json"

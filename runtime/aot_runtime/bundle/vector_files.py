@@ -21,8 +21,9 @@ from aot_runtime.contract.dtypes import numpy_dtype
 from aot_runtime.contract.records import Case, Op, Tensor
 from aot_runtime.errors import BundleError
 
-from .files import Place, source_of
+from .files import source_of
 from .reading import read_checked
+from .source import Place
 
 INPUTS, EXPECTED = "inputs", "expected"
 _NPY = re.compile(

@@ -11,8 +11,9 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
-from aot_runtime.contract.arch import ARCHITECTURES, usual_cus
+from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.expressions import evaluator, parse
+from aot_runtime.contract.gpu_names import usual_cus
 from aot_runtime.contract.layout import Layout, make_layout, packed_strides, packing_order
 from aot_runtime.contract.names import Scope, stride_position
 from aot_runtime.contract.records import Op, Tensor

@@ -12,7 +12,6 @@ from types import MethodType
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
-import msgspec
 import numpy as np
 
 from aot_runtime.contract.layout import packing_order
@@ -192,7 +191,7 @@ class _Calls:
             decision, note = recording.plan(self, layouts, scalars)
         given = frozenset(name for name, value in (*arrays.items(), *scalars.items()) if value is not None)
         log("planned a call of %s: %s", self.op.name, ", ".join(taken.variant.symbol for taken in decision.launches))
-        op = self.op if recording is None or recording.launch else _zeroing(self.op, given)
+        op = self.op if recording is None else recording.contract(self.op, given)
         run = build_run(op, decision, self.shape, given, self.device, self.load)
         outputs = tuple(t.name for t in self.op.tensors if t.role == "output" and t.name in decision.layouts)
         if len(outputs) > 1:
@@ -223,11 +222,6 @@ class _Calls:
         properties = self.device.properties
         key, cus, xcds = self.device.key, properties.num_cus, properties.num_xcds
         return self.planner.decide(layouts, scalars, key, cus, properties.arch, xcds)
-
-    def lay_out(self, layouts: Mapping[str, Any], scalars: Mapping[str, Any]) -> Decision:
-        properties = self.device.properties
-        key, cus, xcds = self.device.key, properties.num_cus, properties.num_xcds
-        return self.planner.lay_out(layouts, scalars, key, cus, properties.arch, xcds)
 
     # Arrays in and out
 
@@ -315,13 +309,6 @@ def _is_masked(value: Any) -> bool:
     """Return True for a numpy masked array, without importing `numpy.ma`."""
     module = sys.modules.get("numpy.ma")
     return module is not None and isinstance(value, module.MaskedArray)
-
-
-def _zeroing(op: Op, given: frozenset[str]) -> Op:
-    replace = msgspec.structs.replace
-    allocated = [tensor.role == "output" and tensor.name not in given for tensor in op.tensors]
-    tensors = (replace(tensor, zero=new) for tensor, new in zip(op.tensors, allocated, strict=True))
-    return replace(op, tensors=tuple(tensors))
 
 
 def call_source(op: Op, static: frozenset[str]) -> str:

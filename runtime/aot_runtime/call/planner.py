@@ -103,7 +103,7 @@ class Planner:
             ArgumentError: the arguments break the contract.
             NoVariantError: no variant of the bundle fits the call.
         """
-        with self._named_failures():
+        with self.named_failures():
             hardware = device_names(arch, num_cus, num_xcds)
             call = self.checking.check(layouts, scalars, device, hardware)
 
@@ -122,23 +122,9 @@ class Planner:
         first = f"{self.op.name}: no variant of this bundle fits the call:"
         raise NoVariantError(first, *search.tried, explain=explain)
 
-    def lay_out(
-        self,
-        layouts: Mapping[str, Layout | None],
-        scalars: Mapping[str, Any],
-        device: tuple[str, int],
-        num_cus: int,
-        arch: str,
-        num_xcds: int | None = None,
-    ) -> Decision:
-        """Return the outputs and names of a call without choosing variants. Raises `ArgumentError`."""
-        with self._named_failures():
-            call = self.checking.check(layouts, scalars, device, device_names(arch, num_cus, num_xcds))
-        there = {name: layout for name, layout in call.layouts.items() if layout is not None}
-        return Decision(call.names, False, (), there, (), ())
-
     @contextmanager
-    def _named_failures(self) -> Iterator[None]:
+    def named_failures(self) -> Iterator[None]:
+        """Raise `ArgumentError`, which names the op, for failures of arithmetic."""
         try:
             yield
         except (ArithmeticError, TypeError) as error:

@@ -14,13 +14,20 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
+import msgspec
+
+from aot_runtime.contract.arch import device_names
 from aot_runtime.errors import ArgumentError, NoVariantError
 from aot_runtime.texts import escaped
 
+from .choosing import Decision
 from .recorder import RECORD_VARIABLE, current, swap
 
 if TYPE_CHECKING:
-    from .choosing import Decision
+    from aot_runtime.contract.layout import Layout
+    from aot_runtime.contract.records import Op
+    from aot_runtime.device.device import Device
+
     from .entries import Entry
     from .planner import Planner
 
@@ -32,10 +39,9 @@ class Caller(Protocol):
     """An op that plans its calls."""
 
     planner: Planner
+    device: Device
 
     def decide(self, layouts: Mapping[str, Any], scalars: Mapping[str, Any]) -> Decision: ...
-
-    def lay_out(self, layouts: Mapping[str, Any], scalars: Mapping[str, Any]) -> Decision: ...
 
 
 class Note:
@@ -86,7 +92,9 @@ class Recording:
 
     def plan(self, caller: Caller, layouts: Mapping[str, Any], scalars: Mapping[str, Any]) -> tuple[Decision, Note]:
         """Plan and note a new call. A valid call is noted even if no variant fits it. Raises `ArgumentError`."""
-        laid_out = caller.lay_out(layouts, scalars)
+        here = caller.device.properties
+        hardware = device_names(here.arch, here.num_cus, here.num_xcds)
+        laid_out = lay_out(caller.planner, layouts, scalars, caller.device.key, hardware)
         note = self._note(caller.planner.entry(layouts, scalars, laid_out.names))
         if not self.launch:
             return laid_out, note
@@ -95,6 +103,19 @@ class Recording:
         except NoVariantError:
             note.add()
             raise
+
+    def contract(self, op: Op, given: frozenset[str]) -> Op:
+        """Return the contract by which a call of `op` is made: outputs that no launch writes are zeroed instead.
+
+        Args:
+            given: the tensors that the caller passes.
+        """
+        if self.launch:
+            return op
+        replace = msgspec.structs.replace
+        allocated = [tensor.role == "output" and tensor.name not in given for tensor in op.tensors]
+        tensors = (replace(tensor, zero=new) for tensor, new in zip(op.tensors, allocated, strict=True))
+        return replace(op, tensors=tuple(tensors))
 
     def _note(self, entry: Entry) -> Note:
         with self._lock:
@@ -122,6 +143,25 @@ class Recording:
 
             told = f"{self.path} has the first {MAX_CALLS} distinct calls; {self._passed_over} plans were not noted"
             warnings.warn(escaped(told), RuntimeWarning, stacklevel=2)
+
+
+def lay_out(
+    planner: Planner,
+    layouts: Mapping[str, Layout | None],
+    scalars: Mapping[str, Any],
+    device: tuple[str, int],
+    hardware: Mapping[str, Any],
+) -> Decision:
+    """Return the outputs and names of a call without choosing variants. Raises `ArgumentError`.
+
+    Args:
+        device: (driver name, device index), where outputs are allocated.
+        hardware: values of the names that describe the device; see `device_names`.
+    """
+    with planner.named_failures():
+        call = planner.checking.check(layouts, scalars, device, hardware)
+    present = {name: layout for name, layout in call.layouts.items() if layout is not None}
+    return Decision(call.names, False, (), present, (), ())
 
 
 def record(path: str | os.PathLike[str], *, launch: bool = True) -> Recording:

@@ -185,7 +185,7 @@ def _variants(file: IndexFile, layouts: list[tuple[Kernarg, ...]], keys: list[st
 
 def _names_of(names: Mapping[str, list[str]], kernel: Kernel) -> list[str]:
     if kernel.op not in names:
-        raise BundleError(f"kernel {kernel.symbol!r} is of op {kernel.op!r}, which is not there")
+        raise BundleError(f"kernel {kernel.symbol!r} is of op {kernel.op!r}, which the index does not have")
     return names[kernel.op]
 
 

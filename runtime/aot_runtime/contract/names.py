@@ -7,7 +7,6 @@ import keyword
 import re
 from collections import ChainMap
 from collections.abc import Container, Iterator, Mapping
-from itertools import islice
 from typing import cast
 
 import msgspec
@@ -29,13 +28,6 @@ Known = Mapping[str, type]
 RESERVED = frozenset({"num_cus", "aligned", "stream", "extent", *EXPRESSION_NAMES, *expressions.FUNCTIONS}) | frozenset(
     keyword.kwlist
 )
-RESERVED_OPS = frozenset(
-    {"arch", "device", "explain", "id", "index", "load", "name", "ops", "path", "preload", "selftest", "version"}
-)
-"""Attributes of an open bundle, which no manifest may use as an op's name.
-
-If an older bundle has an op of such a name, the op is `bundle["name"]`.
-"""
 TYPE_NAME, TYPE_OPS = "_bundle_name", "_bundle_ops"
 """Attributes of a bundle's type (a stub class): the bundle's name and the names of its ops."""
 VERSION = (
@@ -46,24 +38,11 @@ VERSION = (
 MAX_VERSION = 64
 """Maximum length of a version."""
 IDENTIFIER = re.compile(r"(?=.{1,256}\Z)[A-Za-z][A-Za-z0-9]*(_[A-Za-z0-9]+)*\Z")
-_RULE = re.compile(r"(smallest|largest)\s*(>=|<=|>|<)\s*(.+)\Z", re.DOTALL)
-_RULES = {("smallest", ">="), ("smallest", ">"), ("largest", "<="), ("largest", "<")}
 
 
 def is_version(text: str) -> bool:
     """Return True if `text` is a valid version of a bundle."""
     return len(text) <= MAX_VERSION and re.fullmatch(VERSION, text) is not None
-
-
-def axis_rule(text: str) -> tuple[str, str]:
-    """Split a `pick` into (rule, expression).
-
-    `smallest >= head_dim` gives (`>=`, `head_dim`), and `causal` gives (`equal`, `causal`).
-    """
-    match = _RULE.match(text.strip())
-    if match and (match[1], match[2]) in _RULES:
-        return match[2], match[3]
-    return "equal", text
 
 
 class DimSource(msgspec.Struct, frozen=True):
@@ -84,40 +63,6 @@ class DimSource(msgspec.Struct, frozen=True):
 def overlay(over: Names, under: Known) -> Known:
     """Return a view of both mappings in which `over` takes precedence."""
     return ChainMap(over, cast(Names, under))  # a ChainMap writes to its first mapping only
-
-
-class _FirstNames(Mapping[str, type]):
-    """A snapshot of the names in a growing table, without a copy."""
-
-    def __init__(self, names: Mapping[str, type], places: Mapping[str, int]):
-        self._names, self._places, self._count = names, places, len(names)
-
-    def __getitem__(self, name: str) -> type:
-        if self._places[name] >= self._count:
-            raise KeyError(name)
-        return self._names[name]
-
-    def __iter__(self) -> Iterator[str]:
-        return islice(self._names, self._count)
-
-    def __len__(self) -> int:
-        return self._count
-
-
-class _Table:
-    """A growing table of names."""
-
-    def __init__(self, names: Mapping[str, type]):
-        self._names = dict(names)
-        self._places = {name: place for place, name in enumerate(self._names)}
-
-    def add(self, name: str, kind: type) -> None:
-        self._places.setdefault(name, len(self._names))
-        self._names[name] = kind
-
-    @property
-    def now(self) -> Known:
-        return _FirstNames(self._names, self._places)
 
 
 class Scope(msgspec.Struct, frozen=True):
@@ -158,7 +103,10 @@ class Scope(msgspec.Struct, frozen=True):
                 stride_position(self.subjects[str(subject)], rest[0])
 
     def expressions(self, op: Op) -> Iterator[tuple[Path, str, Known]]:
-        """Yield every expression of the contract: (path in the manifest, text, names that it may use)."""
+        """Yield every expression of the contract: (path in the manifest, text, names that it may use).
+
+        The names are valid until the next expression is asked for: later ones may use more.
+        """
         of_call = self.call_names(op)
         of_shapes = of_call | dict.fromkeys((item.name for item in op.derived), int)
         for tensor in op.tensors:
@@ -166,23 +114,22 @@ class Scope(msgspec.Struct, frozen=True):
                 yield ("tensors", tensor.name, "shape", i), dim.extent, of_shapes
             if tensor.when:
                 yield ("tensors", tensor.name, "when"), tensor.when, of_call
-        table = _Table({**dict.fromkeys(self.dims, int), **EXPRESSION_NAMES, "num_cus": int})
+        names: Names = {**dict.fromkeys(self.dims, int), **EXPRESSION_NAMES, "num_cus": int}
         for variable in op.dtypes:
-            table.add(variable, str)
+            names[variable] = str
         for scalar in op.scalars:
             if scalar.default:
-                yield ("scalars", scalar.name, "default"), scalar.default, table.now
-            table.add(scalar.name, scalar_kind(scalar.type))
+                yield ("scalars", scalar.name, "default"), scalar.default, names
+            names[scalar.name] = scalar_kind(scalar.type)
         for i, text in enumerate(op.require):
-            yield ("require", i), text, table.now
+            yield ("require", i), text, names
         for item in op.derived:
-            yield ("derived", item.name), item.value, table.now
-            table.add(item.name, int)
-        table.add("aligned", bool)
+            yield ("derived", item.name), item.value, names
+            names[item.name] = int
+        names["aligned"] = bool
         for axis in op.axes:
-            yield ("constexprs", axis.name, "pick"), axis.pick, table.now
-            table.add(axis.name, axis_kind(axis))
-        names = table.now
+            yield ("constexprs", axis.name, "pick"), axis.pick, names
+            names[axis.name] = axis_kind(axis)
         for space in op.workspace:
             for i, text in enumerate(space.shape):
                 yield ("workspace", space.name, "shape", i), text, names

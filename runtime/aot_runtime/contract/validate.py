@@ -14,7 +14,7 @@ from aot_runtime.errors import ExpressionError
 
 from .dtypes import DTYPES, INDEX_DTYPES, INTEGERS, SCALAR_TYPES
 from .expressions import nearest, parse
-from .names import IDENTIFIER, RESERVED, RESERVED_OPS, DimSource, Path, Scope, config_names, named, overlay
+from .names import IDENTIFIER, RESERVED, DimSource, Path, Scope, config_names, named, overlay
 from .records import Launch, Op, Tensor, Variant
 
 _BEFORE_OUTPUTS = ("tensors", "scalars", "require", "derived")
@@ -33,21 +33,6 @@ class Fault(msgspec.Struct, frozen=True):
 
     def __str__(self) -> str:
         return f"{'.'.join(map(str, self.path))}: {self.text}" if self.path else self.text
-
-
-def contract_faults(op: Op) -> Iterator[Fault]:
-    """Yield every fault of a contract. Expressions are checked only if the structure is sound.
-
-    Names of attributes of open bundles are faults in new contracts.
-    """
-    if op.name in RESERVED_OPS:
-        yield Fault((), f"an op cannot be called '{op.name}': open bundles have an attribute of that name")
-    sound = True
-    for fault in structure_faults(op):
-        sound = False
-        yield fault
-    if sound:
-        yield from expression_faults(op)
 
 
 def require_sound(op: Op, faults: Iterable[Fault]) -> None:

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import cached_property
 from typing import TYPE_CHECKING, Any
 
@@ -146,24 +146,14 @@ class Device(Shared):
         """Wait for all work of a stream."""
         self.driver.synchronize(self.index, self.handle(stream))
 
-    @contextmanager
-    def capture(self, stream: Stream) -> Iterator[Graph]:
+    def capture(self, stream: Stream) -> AbstractContextManager[Graph]:
         """Record the calls on `stream` into a graph instead of running them.
 
         Calls cannot allocate during a capture: pass every output with `out=`, or `CaptureError` is raised.
         """
-        from .graph import Graph
+        from .graph import captured
 
-        graph = Graph(self, self.handle(stream))
-        try:
-            graph.begin()
-            yield graph
-        finally:
-            graph.is_over = True  # from here on, any `settle` ends the capture
-            try:
-                graph.end()
-            finally:
-                self.holdings.settle()
+        return captured(self, stream)
 
     def handle(self, stream: Any) -> int:
         """Return the handle of a stream: a `Stream`, an integer, None (the default stream), or a foreign stream."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 
 from aot_runtime.errors import CaptureError, DeviceError
@@ -81,6 +83,21 @@ class Graph(OneOfAKind):
 
     def __repr__(self) -> str:
         return f"<graph {self.handle:#x} on {self.device}>" if self.handle else f"<graph without work on {self.device}>"
+
+
+@contextmanager
+def captured(device: DeviceLike, stream: StreamLike) -> Iterator[Graph]:
+    """Record the calls on a stream, and keep the stream alive meanwhile. See `Device.capture`."""
+    graph = Graph(device, device.handle(stream))
+    try:
+        graph.begin()
+        yield graph
+    finally:
+        graph.is_over = True  # from here on, any `settle` ends the capture
+        try:
+            graph.end()
+        finally:
+            device.holdings.settle()
 
 
 class _Workspace:

@@ -17,7 +17,7 @@ import sys
 import threading
 from collections import deque
 from collections.abc import Callable
-from typing import Any, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 from weakref import ref
 
 from aot_runtime.errors import DeviceError
@@ -25,23 +25,10 @@ from aot_runtime.logs import log
 
 from .drivers import handle_of
 
+if TYPE_CHECKING:
+    from .protocol import Capture
+
 _H = TypeVar("_H", bound="Holding")
-
-
-class Capture(Protocol):
-    """A capture in progress."""
-
-    is_over: bool
-    """True if the capture only remains to be ended."""
-
-    def end(self) -> None:
-        """End it. Call again after an interrupt."""
-
-    def workspace(self, nbytes: int) -> int:
-        """Allocate memory that lives as long as the captured graph. Returns its address."""
-
-    def need(self, thing: Any) -> None:
-        """Keep an object alive as long as the captured graph."""
 
 
 class Holding(ref[Any]):

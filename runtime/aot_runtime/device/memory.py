@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import contextlib
 from collections import deque
-from typing import TYPE_CHECKING, NamedTuple, Protocol
+from typing import TYPE_CHECKING, NamedTuple
 from weakref import WeakSet
 
 from aot_runtime.errors import CaptureError, DeviceError, DeviceMemoryError, DriverCallError
@@ -25,6 +25,7 @@ from .holdings import Holding, Holdings
 
 if TYPE_CHECKING:
     from .drivers.protocol import Driver
+    from .protocol import LaunchedOn
 
 GRANULE = 512
 """Sizes are rounded up to this many bytes."""
@@ -45,14 +46,8 @@ class MemoryStats(NamedTuple):
     in_use: int
 
 
-class LaunchedOn(Protocol):
-    """An object that records the handles of streams that it launched kernels on."""
-
-    streams: set[int]
-
-
 class StreamHolding(Holding):
-    """A stream created by the runtime.
+    """A stream created by the runtime: a `streams.OwnStream`.
 
     Attributes:
         blocks: blocks allocated on it and not yet released, by id.
@@ -63,25 +58,6 @@ class StreamHolding(Holding):
     blocks: dict[int, Block]
     is_retired: bool
     memory: DeviceMemory
-
-    def give_back(self) -> None:
-        """Destroy the stream, unless blocks of it remain: releasing the last one calls this again.
-
-        The default stream is made to wait for its work first, so memory in use is not reused early.
-        """
-        handle = handle_of(self.made)
-        self.is_retired = True
-        if not handle or self.blocks:
-            return
-        if not self.gone:
-            self.memory.trim(handle)
-            if self.blocks:
-                return
-            with contextlib.suppress(DriverCallError):  # failed work is finished, too
-                self.memory.order_after(0, handle)
-            with contextlib.suppress(DriverCallError):
-                self.memory.driver.destroy_stream(self.device, handle, self.gone)
-        self.memory.forget_stream(handle, self)
 
 
 Users = dict[int, StreamHolding | None]
@@ -177,7 +153,8 @@ class DeviceMemory:
         self._small: dict[int, Block] = {}
         """All shelf blocks by address: a weak reference must outlive its referent to be called."""
         self._small_bytes = 0
-        self._moment: _Moment | None = None
+        self.moment: Moment | None = None
+        """The owner of the event of `order_after`."""
         self._scratch: dict[int, list[Allocation]] = {}
         """Free scratch blocks, by size."""
         self._scratch_blocks: dict[int, Block] = {}
@@ -250,18 +227,22 @@ class DeviceMemory:
         for user in block.others or ():
             if _is_user(block.others, user):
                 with contextlib.suppress(DriverCallError):
-                    self._order_by_one_event(block.stream, user)
+                    self.order_after(block.stream, user)
 
-    def _order_by_one_event(self, later: int, earlier: int) -> None:
-        """Like `order_after`, with an event that is reused while the runtime has streams. Needs the lock."""
-        moment = self._moment
-        if moment is None:
-            moment = _Moment()
-            made = self.holdings.hold_handle(moment, self.driver.destroy_event)
-            moment.event = self.driver.create_event(self.index, made)
-            self._moment = moment if self.streams else None
-        self.driver.record_event(self.index, moment.event, earlier)
-        self.driver.wait_event(self.index, later, moment.event)
+    def order_after(self, later: int, earlier: int) -> None:
+        """Make further work on stream `later` wait for the work so far on stream `earlier`.
+
+        The event is reused while the runtime has streams.
+        """
+        with self._lock:
+            moment = self.moment
+            if moment is None:
+                moment = Moment()
+                made = self.holdings.hold_handle(moment, self.driver.destroy_event)
+                moment.event = self.driver.create_event(self.index, made)
+                self.moment = moment if self.streams else None
+            self.driver.record_event(self.index, moment.event, earlier)
+            self.driver.wait_event(self.index, later, moment.event)
 
     def _hold(self, owner: Allocation, size: int, stream: int) -> Block:
         block = self.holdings.hold(Block, owner)
@@ -374,30 +355,6 @@ class DeviceMemory:
             block.others = {user: others[user] for user in others if _is_user(others, user)}
             block.others[stream] = self.streams.get(stream)
 
-    def hold_stream(self, owner: object) -> StreamHolding:
-        """Register a holding for a stream that is created next and then added to `streams`."""
-        holding = self.holdings.hold(StreamHolding, owner)
-        holding.memory, holding.blocks, holding.is_retired = self, {}, False
-        self.holdings.add(holding)
-        return holding
-
-    def forget_stream(self, handle: int, holding: StreamHolding) -> None:
-        """Forget a destroyed stream. Its handle may have been reused."""
-        if self.streams.get(handle) is holding:
-            del self.streams[handle]
-            for launcher in self.launched_on:  # the default stream already waits for the stream's work
-                launcher.streams.discard(handle)
-        if not self.streams:
-            self._moment = None
-
-    def order_after(self, later: int, earlier: int) -> None:
-        """Make further work on stream `later` wait for the work so far on stream `earlier`."""
-        moment = _Moment()
-        made = self.holdings.hold_handle(moment, self.driver.destroy_event)
-        event = self.driver.create_event(self.index, made)
-        self.driver.record_event(self.index, event, earlier)
-        self.driver.wait_event(self.index, later, event)
-
     def give_back(self, keep: int) -> None:
         """Wait for the device's streams and return unused memory to the system. See `Device.trim`."""
         self.trim()
@@ -442,7 +399,7 @@ class DeviceMemory:
             self.holdings.settle()
 
 
-class _Moment:
+class Moment:
     """The owner of an event."""
 
     __slots__ = ("__weakref__", "event")

@@ -1,4 +1,4 @@
-"""The part of a `Device` and of a `DeviceArray` that other modules of this folder use.
+"""Protocols of objects that modules of this folder use: `Device`, `DeviceArray`, captures and code.
 
 Only type checkers import this module.
 """
@@ -50,3 +50,25 @@ class ArrayLike(Protocol):
 
     def numpy(self) -> np.ndarray[Any, Any]:
         """Return a copy in host memory."""
+
+
+class Capture(Protocol):
+    """A capture in progress."""
+
+    is_over: bool
+    """True if the capture only remains to be ended."""
+
+    def end(self) -> None:
+        """End it. Call again after an interrupt."""
+
+    def workspace(self, nbytes: int) -> int:
+        """Allocate memory that lives as long as the captured graph. Returns its address."""
+
+    def need(self, thing: Any) -> None:
+        """Keep an object alive as long as the captured graph."""
+
+
+class LaunchedOn(Protocol):
+    """An object that records the handles of streams that it launched kernels on."""
+
+    streams: set[int]

@@ -7,7 +7,6 @@ from collections.abc import Collection, Iterable
 from functools import cache
 from typing import TYPE_CHECKING
 
-from aot_runtime.contract.arch import arch_of
 from aot_runtime.errors import ArchMismatchError, DeviceError
 
 from .device import Device
@@ -70,6 +69,8 @@ def find_device(device: Device | str | None, archs: Collection[str]) -> Device:
         if which.isdecimal():
             return _device(name, int(which))
         if which:
+            from aot_runtime.contract.gpu_names import arch_of  # for the emulator
+
             return _device(name, device_for_arch(_driver(name), arch_of(which)))
         return _first_of(name, archs)
 

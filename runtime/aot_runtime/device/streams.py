@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+import contextlib
 from typing import TYPE_CHECKING, Any, NoReturn, Protocol, TypeAlias
 
-from aot_runtime.errors import ArgumentError
+from aot_runtime.errors import ArgumentError, DriverCallError
 from aot_runtime.texts import shown
 
+from .drivers import handle_of
 from .identity import OneOfAKind
+from .memory import StreamHolding
 
 if TYPE_CHECKING:
     from .protocol import DeviceLike
@@ -33,7 +36,9 @@ class Stream(OneOfAKind):
 
     def __init__(self, device: DeviceLike):
         self.device = device
-        holding = device.memory.hold_stream(self)
+        holding = device.holdings.hold(OwnStream, self)
+        holding.memory, holding.blocks, holding.is_retired = device.memory, {}, False
+        device.holdings.add(holding)
         with device.holdings.lock:  # `settle` must not destroy an older stream with the same handle meanwhile
             self.handle = device.driver.create_stream(device.index, holding.made)
             device.memory.streams[self.handle] = holding
@@ -62,6 +67,41 @@ class Stream(OneOfAKind):
         raise TypeError("the runtime has no current stream to set with `with`: pass stream= to each call")
 
     def __exit__(self, *_: object) -> None: ...
+
+
+class OwnStream(StreamHolding):
+    """The holding of a `Stream`."""
+
+    __slots__ = ()
+
+    def give_back(self) -> None:
+        """Destroy the stream, unless blocks of it remain: releasing the last one calls this again.
+
+        The default stream is made to wait for its work first, so memory in use is not reused early.
+        """
+        handle = handle_of(self.made)
+        self.is_retired = True
+        if not handle or self.blocks:
+            return
+        if not self.gone:
+            self.memory.trim(handle)
+            if self.blocks:
+                return
+            with contextlib.suppress(DriverCallError):  # failed work is finished, too
+                self.memory.order_after(0, handle)
+            with contextlib.suppress(DriverCallError):
+                self.memory.driver.destroy_stream(self.device, handle, self.gone)
+        self._forget(handle)
+
+    def _forget(self, handle: int) -> None:
+        """Forget the destroyed stream. Its handle may have been reused."""
+        memory = self.memory
+        if memory.streams.get(handle) is self:
+            del memory.streams[handle]
+            for launcher in memory.launched_on:  # the default stream already waits for the stream's work
+                launcher.streams.discard(handle)
+        if not memory.streams:
+            memory.moment = None
 
 
 StreamLike: TypeAlias = Stream | SupportsCudaStream | SupportsCudaStreamHandle | int

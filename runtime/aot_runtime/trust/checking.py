@@ -8,8 +8,9 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass
 
-from aot_runtime.bundle.files import Place, Source, source_of
+from aot_runtime.bundle.files import source_of
 from aot_runtime.bundle.reading import decode_checked, read_index_bytes
+from aot_runtime.bundle.source import Place, Source
 from aot_runtime.bundle.statement import (
     Statement,
     decode_envelope,

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import TYPE_CHECKING
 
-from aot_runtime.bundle.files import Place
 from aot_runtime.bundle.reading import read_index
+from aot_runtime.bundle.source import Place
 from aot_runtime.contract.records import Index
 from aot_runtime.errors import TrustError
 

@@ -51,6 +51,19 @@ def test_options_of_both_backends_stand_side_by_side(tmp_path: Path):
     assert nvidia.job.options == (("maxnreg", 64), ("num_warps", 1))
 
 
+@pytest.mark.parametrize("axis", [False, True])
+def test_a_kernel_of_other_architectures_is_not_read(tmp_path: Path, axis: bool):
+    """A launch may depend on the architecture itself, or through an axis that calls pick by it."""
+    condition = "HOPPER" if axis else "has_wgmma"
+    configs = "configs: [{options: {num_warps: 1}}]\n"
+    launch = f"      - {{kernel: gone.py:scale_rows, name: hopper, when: {condition}, grid: [rows]}}\n"
+    hopper = "cols}\n      HOPPER: {values: [false, true], pick: has_wgmma and cols > 16}\n" if axis else "cols}\n"
+    text = edit(SCALE, (configs, configs + launch), ("cols}\n", hopper))
+    assert planned(tmp_path, text).variants
+    with pytest.raises(ManifestError, match=r"file gone\.py is not in"):
+        planned(tmp_path, text, arch="sm_90")
+
+
 # What is replaced in SCALE, by what, with an @ where the fault is; what is said. PLACE is the folder.
 FAULTS = r"""
 ops:\n  scale -> ops:\n  @scale -> launches: -> exclude: [1 // (BLOCK - 16) > 0]\n    launches:

@@ -18,7 +18,9 @@ from aot.targets import Target
 from aot_bundle.callspec import plan_call
 from aot_runtime.call.entries import entry_lines
 from aot_runtime.call.planner import op_planner
-from aot_runtime.contract.arch import usual_cus
+from aot_runtime.call.recording import lay_out
+from aot_runtime.contract.arch import device_names
+from aot_runtime.contract.gpu_names import usual_cus
 from aot_runtime.errors import AotError
 from tests.support.building.builds import Project
 from tests.support.building.projects import EVERYTHING, SCALE, edit, load, unmarked, write_project
@@ -136,7 +138,8 @@ def test_a_bundle_that_is_built_for_calls_serves_each(
             if any(math.prod(launch.grid[:1]) > 2**22 for launch in decision.launches):
                 continue  # more than a device takes, with as many threads as the variant has
             made.append((op.name, arguments, [key_of(launch.variant) for launch in decision.launches]))
-            texts += entry_lines(planner.entry(call.layouts, call.scalars, planner.lay_out(*arguments).names))
+            laid_out = lay_out(planner, call.layouts, call.scalars, where, device_names(arch, cus))
+            texts += entry_lines(planner.entry(call.layouts, call.scalars, laid_out.names))
     (tmp_path / "calls.yaml").write_text("calls:\n" + "\n".join(texts) + "\n")
     wanted = WantedCalls(entries([load_calls(tmp_path / "calls.yaml")]), False)
     small = index_of(plan_bundle(loaded, Target(arch), {}, False, wanted=wanted))
@@ -178,8 +181,9 @@ def test_the_words_of_a_call_say_all_that_decides(tmp_path: Path, manifest: Path
                 taken = {id(launch.variant) for launch in planner.decide(*arguments).launches}
             except AotError:
                 continue
-            entry = planner.entry(call.layouts, call.scalars, planner.lay_out(*arguments).names)
-            texts += entry_lines(entry)
+            hardware = device_names("gfx942", num_cus)
+            laid_out = lay_out(planner, call.layouts, call.scalars, ("hip", 0), hardware)
+            texts += entry_lines(planner.entry(call.layouts, call.scalars, laid_out.names))
             wanted.append({spec for stub, spec in zip(index.variants, specs, strict=True) if id(stub) in taken})
         if not wanted:
             continue  # what is drawn for this op is never a call that it takes

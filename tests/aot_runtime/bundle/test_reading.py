@@ -49,7 +49,7 @@ def again(what: str) -> Edit:
         (lambda index: index["target"].update(arch="gfx9999"), "no architecture is 'gfx9999'"),
         (lambda index: index["target"].update(warp_size=32), "and 32 lanes a wave"),
         (again("ops"), "an op is listed twice"),
-        (variant(op="nothing"), "is of op 'nothing', which is not there"),
+        (variant(op="nothing"), "is of op 'nothing', which the index does not have"),
         (variant(launch=7), "is of a launch that does not exist"),
         (variant(launch=-1), "is of a launch that does not exist"),
         (variant(code="f" * 16), "and code object 2: there are "),

@@ -18,7 +18,9 @@ from aot_runtime import ArgumentError, CallsFileError, NoVariantError
 from aot_runtime.call import recording as recordings
 from aot_runtime.call.calls_file import HEAD, MAX_BYTES, merge
 from aot_runtime.call.planner import Planner
+from aot_runtime.call.recording import lay_out
 from aot_runtime.contract import records
+from aot_runtime.contract.arch import device_names
 from tests.support.contracts import HERE, layout, planner
 from tests.support.hip_double.double import in_double
 from tests.support.reference_launches import open_over_double
@@ -172,7 +174,7 @@ def test_a_stride_that_something_is_picked_by():
 
     def words(*strides: int) -> dict[str, Any]:
         layouts = {"x": layout(4, 32, strides=strides)}
-        return made.entry(layouts, {}, made.lay_out(layouts, {}, HERE, 304, "gfx942").names)
+        return made.entry(layouts, {}, lay_out(made, layouts, {}, HERE, device_names("gfx942", 304)).names)
 
     assert words(32, 1) == {"bundle": "b", "op": "op", "shapes": {"x": [4, 32]}}
     assert words(128, 1) == {**words(32, 1), "strides": {"x": [128, 1]}}

@@ -10,7 +10,8 @@ import pytest
 
 from aot_emulator import ARCHS
 from aot_runtime.bundle.elf_header import read_arch
-from aot_runtime.contract.arch import ARCHITECTURES, EXPRESSION_NAMES, GPU_NAMES, Architecture, arch_of
+from aot_runtime.contract.arch import ARCHITECTURES, EXPRESSION_NAMES, Architecture
+from aot_runtime.contract.gpu_names import GPU_NAMES, arch_of
 from aot_runtime.device.drivers import driver_for_arch
 from tests.support.session_builds import ROOT
 from tests.support.sources import PACKAGES, sources

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from aot_runtime.contract.names import Scope, axis_rule, stride_position
+from aot_runtime.contract.manifest_rules import axis_rule
+from aot_runtime.contract.names import Scope, stride_position
 from aot_runtime.errors import ExpressionError
 from tests.support.contracts import contract, op, tensor
 

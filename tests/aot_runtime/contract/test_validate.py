@@ -7,9 +7,10 @@ from collections.abc import Callable
 import pytest
 
 from aot_runtime.contract import records
-from aot_runtime.contract.names import RESERVED, RESERVED_OPS
+from aot_runtime.contract.manifest_rules import RESERVED_OPS, contract_faults
+from aot_runtime.contract.names import RESERVED
 from aot_runtime.contract.records import Divisible
-from aot_runtime.contract.validate import Fault, contract_faults, structure_faults
+from aot_runtime.contract.validate import Fault, structure_faults
 from aot_runtime.errors import ExpressionError
 from tests.support.contracts import contract, launch, op, planner, tensor
 

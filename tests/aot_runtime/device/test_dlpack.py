@@ -180,7 +180,10 @@ def test_an_export_makes_the_consumers_stream_wait():
         x.__dlpack__(stream=quiet)
     assert double.calls("hipStreamWaitEvent") == before
     x.__dlpack__(stream=stream.handle)
-    assert double.calls("hipStreamWaitEvent") == before + 1
+    x.__dlpack__(stream=stream.handle)
+    assert double.calls("hipStreamWaitEvent") == before + 2
+    assert double.alive("event") == 1
+    del stream
     assert double.alive("event") == 0
 
 

@@ -41,11 +41,32 @@ def test_keys_of_few_queries_are_split(attention: Bundle, case: Case, is_packed:
     check(attention, call)
 
 
-def test_few_queries_with_gaps_between_heads(attention: Bundle):
-    """Without a mask, strides do not let each query count as a head."""
-    call = make_call(PACKED[0])
-    assert len(launched(attention, call)) == 1
-    check(attention, call)
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("seed", range(12))
+def test_chunks(attention: Bundle, seed: int):
+    rng = np.random.default_rng(seed)
+    masks, scores, dims = (
+        ("0", "b", "t", "b:20,-1", "t:7,3"),
+        ("plain", "alibi of batches"),
+        ((64, 64), (128, 128), (40, 40)),
+    )
+    lengths = ((70, 100), (90, 50), (130, 64), (33, 150))
+    case = Case(
+        str(rng.choice(masks)), dims[rng.integers(3)], str(rng.choice(scores)), lengths[rng.integers(4)],
+        mode=str(rng.choice(("batch", "varlen"))),
+    )  # fmt: skip
+    call = make_call(case)
+    chunk = int(rng.choice((1, 7, 32, 64, 100, 2**31 - 1)))
+    check(attention, replace(call, scalars=call.scalars | {"attention_chunk": chunk}))
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("mode", ("batch", "varlen"))
+@pytest.mark.parametrize("mask, score", (("b", "plain"), ("b:20,-1", "alibi of batches"), ("0", "bias")))
+def test_sinks(attention: Bundle, mask: str, score: str, mode: str):
+    """With more queries than keys, some see nothing but the sink."""
+    call = make_call(Case(mask, lengths=(90, 50), score=score, mode=mode))
+    check(attention, replace(call, inputs=call.inputs | {"sinks": np.array([3.0, -2.0], np.float32)}))
 
 
 @pytest.mark.sampled(1)

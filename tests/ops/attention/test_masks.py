@@ -76,11 +76,13 @@ def test_what_contradicts_itself(message: str, options: dict[str, Any]):
 def test_blocks_are_skipped_only_where_nothing_is_seen(block_m: int, block_n: int):
     """For every window and query block, each visible key is in the range, and the full part consists of whole
     blocks."""
-    every = itertools.product(((6, 6), (5, 9), (9, 5)), range(-4, 7, 2), range(-4, 7, 2))
-    windows = [(*lengths, left, right) for lengths, left, right in every if left + right >= 0]
+    every = itertools.product(((6, 6), (5, 9), (9, 5)), range(-4, 7, 2), range(-4, 7, 2), (0, 1, 3))
+    windows = [(*lengths, left, right, chunk) for lengths, left, right, chunk in every if left + right >= 0]
     for window, ranges in zip(windows, key_ranges(windows, block_m, block_n), strict=True):
-        seqlen_q, seqlen_k, left, right = window
-        seen = visible_keys(seqlen_q, seqlen_k, window_left=left, window_right=right, mask_align="generic")
+        seqlen_q, seqlen_k, left, right, chunk = window
+        seen = visible_keys(
+            seqlen_q, seqlen_k, window_left=left, window_right=right, mask_align="generic", attention_chunk=chunk
+        )
         for first, found in zip(range(0, seqlen_q, block_m), ranges, strict=False):
             check_range(seen[first : first + block_m], block_n, *map(int, found))
 
@@ -95,7 +97,7 @@ def check_range(rows: np.ndarray, block_n: int, begin: int, full: int, full_end:
 
 
 def key_ranges(windows: list[tuple[int, ...]], block_m: int, block_n: int) -> np.ndarray:
-    """Run `key_range` for each window (seqlen_q, seqlen_k, left, right), and up to 9 blocks of queries."""
+    """Run `key_range` for each window (seqlen_q, seqlen_k, left, right, chunk), and up to 9 blocks of queries."""
     pytest.importorskip("triton", reason="building bundles needs the extra `build`")
     from aot.compile.compiler import compile_job
     from aot.compile.jobs import CompileJob

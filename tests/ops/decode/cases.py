@@ -138,7 +138,8 @@ def paged(
 
 
 def check_paged(bundle: Bundle, case: Paged, **options: Any) -> None:
-    arrays = {name: options.pop(name) for name in ("k_scale", "v_scale", "alibi_slopes") if name in options}
+    optional = ("first_keys", "k_scale", "v_scale", "alibi_slopes", "sinks")
+    arrays = {name: options.pop(name) for name in optional if name in options}
     check(bundle, "paged_attention", vars(case) | arrays, **case.longest, **options)
 
 

@@ -79,7 +79,12 @@ def test_who_takes_a_call(call: str):
         others += [{"dims": {"groups": 2}}, {"dims": {"head_dim": 64}}]
     if call == "flash_decode of bytes":
         others += [{"strides": {"k_scale": (1, 1, 1 << 29)}}]
-    assert taken(decide(call))
+    # Masks other than causal ones, unless there is but one query.
+    several = {"scalars": {"causal": "false", "max_seqlen_q": "2"}} if size == "block_size" else {
+        "scalars": {"causal": "false"}, "dims": {"seqlen_q": 2}
+    }  # fmt: skip
+    others += [several, {"scalars": {"attention_chunk": "64"}}, {"given": CALLS[call].given | {"first_keys"}}]
+    assert taken(decide(call)) and taken(decide(call, scalars={"causal": "false"}))
     for changes in others:
         changes["dims"] = {name: x for name, x in changes.get("dims", {}).items() if name in CALLS[call].dims}
         assert not taken(decide(call, **changes)), changes
@@ -131,7 +136,7 @@ def test_pieces_of_blocks(decode: Bundle, block_size: int, heads: tuple[int, int
     """Repeated calls give the same bits."""
     case = paged(LENGTHS, block_size, heads, 128)
     for _ in range(2):
-        check(decode, "paged_attention", vars(case), num_splits=3, window=300, **case.longest)
+        check(decode, "paged_attention", vars(case), num_splits=3, window_left=300, **case.longest)
 
 
 @pytest.mark.on("gpu")
@@ -147,7 +152,7 @@ def test_pieces_of_blocks_of_8_bits(
 ):  # fmt: skip
     case = paged(LENGTHS, block_size, heads, head_dim, dtype, eight_bits(decode, cache))
     shapes = [case.k.shape[:3] if each else (1, 1, heads[1]) for each in per_token]
-    check_paged(decode, case, num_splits=3, window=300, **scales(np.random.default_rng(0), *shapes))
+    check_paged(decode, case, num_splits=3, window_left=300, **scales(np.random.default_rng(0), *shapes))
 
 
 @pytest.mark.on("gpu")
@@ -163,7 +168,7 @@ def test_pieces_of_blocks_of_4_bits(
         known = np.clip(np.nan_to_num(arrays[name].astype(np.float32)), -1, 1) * (size if name == "v" else 1)
         arrays[name], arrays[pairs] = quantise_int4(known, 1)
         arrays[pairs][np.isnan(vars(case)[name][..., 0].astype(np.float32))] = np.nan
-    check(decode, "paged_attention_int4", arrays, dict.fromkeys("kv", packed), num_splits=3, window=300)
+    check(decode, "paged_attention_int4", arrays, dict.fromkeys("kv", packed), num_splits=3, window_left=300)
 
 
 # Chunks of prompts
@@ -186,9 +191,10 @@ def test_who_takes_chunks_of_prompts():
     assert taken({"head_dim": 64, "block_size": 48})
     for dims in ({"head_dim": 96}, {"head_dim": 256}, {"block_size": 24}):
         assert not taken(dims), dims
-    for scalars in ({"max_seqlen_q": "64"}, {"num_splits": "2"}, {"window": "100"}, {"softcap": "1"}):
+    for scalars in ({"max_seqlen_q": "64"}, {"num_splits": "2"}, {"window_left": "100"}, {"softcap": "1"},
+                    {"causal": "false"}, {"attention_chunk": "64"}):  # fmt: skip
         assert not taken(scalars=scalars), scalars
-    assert not taken(given=frozenset({"alibi_slopes"}))
+    assert not taken(given=frozenset({"alibi_slopes"})) and not taken(given=frozenset({"first_keys"}))
     assert not taken(unaligned=frozenset("v"))
     assert not taken(strides={"k": (16 * 1024, 1024, -128, 1)})
 

@@ -49,13 +49,13 @@ def test_chunk_of_a_prompt(decode: Bundle):
 @pytest.mark.parametrize("splits", (1, 3))
 @pytest.mark.parametrize("window", (0, 1, 20, 100, 1000))
 def test_window(decode: Bundle, window: int, splits: int):
-    check_paged(decode, paged([(1, 130), (3, 90), (18, 18)], 32), window=window, num_splits=splits)
+    check_paged(decode, paged([(1, 130), (3, 90), (18, 18)], 32), window_left=window, num_splits=splits)
 
 
-@pytest.mark.parametrize("options", ({"softcap": 1.5}, {"softcap": 30.0, "window": 40}, {"scale": -0.3}), ids=str)
+@pytest.mark.parametrize("options", ({"softcap": 1.5}, {"softcap": 30.0, "window_left": 40}, {"scale": -0.3}), ids=str)
 @pytest.mark.parametrize("alibi", (False, True))
 def test_scores(decode: Bundle, alibi: bool, options: dict[str, Any]):
-    slopes = {"alibi_slopes": np.array([0.5, 0.25, 0.125, 0.0625], np.float32)} if alibi else {}
+    slopes = {"alibi_slopes": np.array([[0.5, 0.25, 0.125, 0.0625]], np.float32)} if alibi else {}
     check_paged(decode, paged([(1, 100), (4, 40)], 64), num_splits=2, **options, **slopes)
 
 
@@ -69,7 +69,7 @@ def test_blocks_of_8_bits(decode: Bundle, cache: str, per_token: tuple[bool, boo
 
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("splits", (1, 3))
-@pytest.mark.parametrize("options", ({}, {"softcap": 2.0, "window": 40}), ids=("plain", "window"))
+@pytest.mark.parametrize("options", ({}, {"softcap": 2.0, "window_left": 40}), ids=("plain", "window"))
 @pytest.mark.parametrize(
     "head_dim, groups, block_size",
     ((64, 4, 64), (64, 4, 16), (160, 1, 16), (64, 4, 17), (64, 1, 64), (80, 8, 64)),

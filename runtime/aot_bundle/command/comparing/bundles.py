@@ -9,8 +9,9 @@ from typing import Any
 
 from aot_bundle.command.listing import find_bundles
 from aot_bundle.isa import read_instructions
-from aot_runtime.bundle.files import Source, source_of
+from aot_runtime.bundle.files import source_of
 from aot_runtime.bundle.reading import read_blob, read_index
+from aot_runtime.bundle.source import Source
 from aot_runtime.contract.arch import HIP
 from aot_runtime.contract.index_encoding import encode_json
 from aot_runtime.contract.provenance import Provenance, Resource, decode_provenance

@@ -40,18 +40,6 @@ def open_driver(name: str) -> Driver:
     return driver
 
 
-def available_drivers() -> tuple[str, ...]:
-    """Return the names of the GPU drivers that have at least one device."""
-    return tuple(name for name in GPUS if _sees_a_device(name))
-
-
-def _sees_a_device(name: str) -> bool:
-    try:
-        return open_driver(name).device_count() > 0
-    except DeviceError:
-        return False
-
-
 def device_for_arch(driver: Driver, arch: str) -> int:
     """Return the index of a driver's first device of an arch. Raises `DeviceError`, with the archs of its devices."""
     archs = [driver.properties(device).arch for device in range(driver.device_count())]

@@ -9,12 +9,14 @@ from collections.abc import Callable, Mapping
 from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from itertools import starmap
-from typing import Any, ClassVar, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, TypeVar
 
 from aot_runtime.errors import DeviceError, DeviceMemoryError, DriverCallError
 
 from . import Outcome
-from .current import Current, Selector
+
+if TYPE_CHECKING:
+    from .current import Selector
 
 # Statuses on which HIP and CUDA agree.
 SUCCESS, INVALID_VALUE, OUT_OF_MEMORY, NO_DEVICE = 0, 1, 2, 100
@@ -148,6 +150,8 @@ class GpuApi(ABC):
         # The current device is not cached: other libraries in the process change it too.
         if self._is_always_current(device):
             return _NOTHING
+        from .current import Current  # not needed by the only device of a process
+
         return Current(self._selector_of(device), self._select_error)
 
     def _is_always_current(self, device: int) -> bool:

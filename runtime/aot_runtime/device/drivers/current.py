@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -52,3 +53,21 @@ class Current:
 
     def __exit__(self, *_: object) -> None:
         self._selector.leave(self._before)
+
+
+def checked_call(call: Callable[[], int], there: Callable[[], int], selector: Selector) -> Callable[[], int]:
+    """Wrap a launch: use `there` if another device is current. The lookup reuses the same buffer."""
+    found, wanted = selector.kind(), selector.wanted.value
+    look = partial(selector.get, ctypes.byref(found))
+    return lambda: there() if look() or found.value != wanted else call()
+
+
+def call_there(call: Callable[[], int], selector: Selector) -> int:
+    """Make a call with the selector's device current. Return its status, or that of making the device current."""
+    status, before = selector.enter()
+    if status:
+        return status
+    try:
+        return call()
+    finally:
+        selector.leave(before)

@@ -5,15 +5,17 @@ from __future__ import annotations
 import ctypes
 import os
 from contextlib import suppress
-from typing import Any, ClassVar
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from aot_runtime.contract.arch import ARCHITECTURES, HIP, likely_num_xcds
 from aot_runtime.errors import DeviceError, DriverCallError
 
 from . import DeviceProperties, Outcome
-from .current import Selector
 from .gpu import KEEP_EVERYTHING, GpuDriver
 from .hip_python import bind, import_binding, returns_structs
+
+if TYPE_CHECKING:
+    from .current import Selector
 
 
 class HipDriver(GpuDriver):
@@ -127,6 +129,8 @@ class HipDriver(GpuDriver):
         return library.hipGetErrorName(status).decode(), library.hipGetErrorString(status).decode()
 
     def _selector(self, device: int) -> Selector:
+        from .current import Selector
+
         library = self._library
         return Selector(ctypes.c_int, library.hipGetDevice, library.hipSetDevice, ctypes.c_int(device))
 

@@ -19,11 +19,12 @@ from __future__ import annotations
 import ctypes
 from collections.abc import Callable
 from functools import partial
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import msgspec
 
-from .current import Selector
+if TYPE_CHECKING:
+    from .current import Selector
 
 _BUFFER_POINTER, _BUFFER_SIZE = 1, 2
 """Keys of the launch's `extra` list. HIP and CUDA differ only in the key that ends it."""
@@ -42,24 +43,6 @@ class LaunchFunction(msgspec.Struct, frozen=True):
     """Makes the exception for a status."""
     takes_config: bool = False
     """The function takes the arguments of `cuLaunchKernelEx`."""
-
-
-class LaunchConfig(ctypes.Structure):
-    """CUDA's CUlaunchConfig."""
-
-    _fields_ = (
-        ("grid", ctypes.c_uint * 3), ("block", ctypes.c_uint * 3), ("lds_bytes", ctypes.c_uint),
-        ("stream", ctypes.c_void_p), ("attributes", ctypes.c_void_p), ("num_attributes", ctypes.c_uint),
-    )  # fmt: skip
-
-
-_PROGRAMMATIC_STREAM_SERIALIZATION = 6
-
-
-class LaunchAttribute(ctypes.Structure):
-    """CUDA's CUlaunchAttribute with an int value."""
-
-    _fields_ = (("id", ctypes.c_uint), ("padding", ctypes.c_uint), ("value", ctypes.c_int * 16))
 
 
 class KernelLaunch:
@@ -96,22 +79,22 @@ class KernelLaunch:
         extra.kept = segment, size  # type: ignore[attr-defined]  # for as long as `enqueue` is
         self._launch, handle = launch, ctypes.c_void_p(function)
         if launch.takes_config:
-            config = LaunchConfig(grid, (block, 1, 1), lds_bytes)
-            if early:
-                attribute = LaunchAttribute(_PROGRAMMATIC_STREAM_SERIALIZATION, 0, (1,))
-                config.attributes, config.num_attributes = ctypes.addressof(attribute), 1
-                extra.kept = *extra.kept, attribute  # type: ignore[attr-defined]
-            self._place = partial(setattr, config, "stream")
-            call = partial(launch.call, ctypes.pointer(config), handle, None, extra)
+            from .launch_config import config_launch  # CUDA's
+
+            self._place, call = config_launch(launch.call, handle, grid, block, lds_bytes, extra, early)
         else:
             stream = ctypes.c_void_p(0)
             self._place = partial(setattr, stream, "value")
             call = partial(launch.call, handle, *grid, block, 1, 1, lds_bytes, stream, None, extra)
-        self._there = call if selector is None else partial(_call_there, call, selector)
         self._by_itself = selector is None or not always
-        self.enqueue: Callable[[], int] = call  # no method: what a call of the runtime makes is this very call
-        if selector is not None and always:
-            self.enqueue = _looking(call, self._there, selector)
+        self.enqueue: Callable[[], int] = call  # not a method: a repeated call of the runtime makes this very call
+        self._there: Callable[[], int] = call
+        if selector is not None:
+            from .current import call_there, checked_call
+
+            self._there = partial(call_there, call, selector)
+            if always:
+                self.enqueue = checked_call(call, self._there, selector)
 
     def place(self, stream: int) -> None:
         """Set the stream of later launches."""
@@ -129,20 +112,3 @@ class KernelLaunch:
         self.place(stream)
         if status := self.enqueue():
             self.settle(status)
-
-
-def _looking(call: Callable[[], int], there: Callable[[], int], selector: Selector) -> Callable[[], int]:
-    """Wrap a launch: make its device current if another one is. The lookup reuses the same buffer."""
-    found, wanted = selector.kind(), selector.wanted.value
-    look = partial(selector.get, ctypes.byref(found))
-    return lambda: there() if look() or found.value != wanted else call()
-
-
-def _call_there(call: Callable[[], int], selector: Selector) -> int:
-    status, before = selector.enter()
-    if status:
-        return status
-    try:
-        return call()
-    finally:
-        selector.leave(before)
