@@ -17,9 +17,6 @@ EPSILON = {FP16: 2.0**-10, BF16: 2.0**-7, FP32: 2.0**-23}
 DEFAULT = {FP16: (1e-3, 1e-3), BF16: (1e-3, 1.6e-2), FP32: (1e-5, 1.3e-6)}
 """Absolute and relative tolerances of PyTorch's comparisons."""
 
-WINDOW = "window"
-"""The argument of `paged_attention` that is `window_left` in attention."""
-
 
 def tolerance(draw: Draw, dtype: np.dtype[Any], masked: Mapping[str, Any]) -> Tolerance:
     """Return what the suite's tests of attention allow. masked: arguments of the call."""
@@ -202,7 +199,6 @@ def cache(draw: Draw) -> Call:
     if draw.get("v_scale"):
         scalars["out_scale"] = draw.get("v_scale")
     expected = partial(gathered, tensors, pairs, {"causal": True} | scale_of(scalars, dim), dtype)
-    scalars = {WINDOW if name == "window_left" else name: value for name, value in scalars.items()}
     return Call("paged_attention", tensors, scalars | {"max_seqlen_q": max(queries for queries, _ in pairs)}, expected,
                 tolerance(draw, dtype, slopes), ("out", q.shape, dtype))  # fmt: skip
 
