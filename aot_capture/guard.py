@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import json
 import os
+import sys
 import tempfile
 from typing import Any, Optional
 
@@ -17,10 +18,11 @@ from triton.runtime.cache import FileCacheManager
 
 from .compiling import Compilation, current_compilation
 from .differences import nearest, process_differences
+from .ingredients import mismatch
 from .installation import installation
 from .recorder import Recorder
 from .records import Capture, CaptureError, Function, read_capture
-from .report import AUTOTUNE, KERNEL, MODULE, Event, log
+from .report import AUTOTUNE, INGREDIENTS, KERNEL, MODULE, Event, log
 from .variables import GUARD, GUARD_CACHE, GUARD_KERNELS, GUARD_LOG, NO_GPU, RAISE
 
 
@@ -33,7 +35,7 @@ def note(event: Event) -> None:
     path = os.environ.get(GUARD_LOG)
     if path:
         log(path, event)
-    if not event.hit and event.what != AUTOTUNE and os.environ.get(GUARD) == RAISE:
+    if not event.hit and event.what in (KERNEL, MODULE) and os.environ.get(GUARD) == RAISE:
         raise WouldCompileError(f"aotbuild run --no-compile: {event}")
 
 
@@ -67,6 +69,8 @@ class Manager(FileCacheManager):
 
     def get_group(self, filename: str) -> Optional[dict[str, str]]:
         """Return the files that a list names. They lie beside it, whatever paths it states: the cache was moved."""
+        if self._watched:
+            _compare_ingredients(os.getpid())
         incomplete: list[str] = []
         for folder in self._folders():
             group = _group_in(folder, filename, incomplete)
@@ -108,6 +112,22 @@ class Manager(FileCacheManager):
             with open(os.path.join(folder, name), "w", encoding="utf-8") as file:
                 file.write(text)
         return {name: os.path.join(folder, name) for name in files}
+
+
+@functools.lru_cache(maxsize=None)
+def _compare_ingredients(pid: int) -> None:
+    """Say, before the first kernel of a process is looked up, why none can be found in the caches for its target."""
+    compilation = current_compilation()
+    if compilation is None:
+        return
+    try:
+        found = mismatch(os.environ.get(GUARD_CACHE), knobs.cache.dir, compilation.target, compilation.backend.hash())
+    except Exception as error:  # the run goes on, whatever a manifest has in it
+        found = [f"the ingredients of the cache cannot be compared: {type(error).__name__}: {error}"]
+    if found:
+        event = Event(False, INGREDIENTS, compilation.target.arch, "", pid, differences=found)
+        print(f"aotbuild run: {event}", file=sys.stderr)
+        note(event)
 
 
 def _is_library(filename: str) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import hashlib
 import os
 import pkgutil
@@ -33,6 +34,7 @@ def _key_function() -> Callable[[], str]:
     return found
 
 
+@functools.lru_cache(maxsize=None)
 def triton_root() -> Path:
     """Return the folder of the package triton."""
     import triton

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import ast
 import dataclasses
 import hashlib
 import os
@@ -10,13 +9,14 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from typing import Any, Optional
 
 from . import records
 from .compiling import Compilation, current_compilation
 from .installation import installation, triton_key
 from .launches import current_launch
+from .names import names_read
 from .values import Encoder, functions_of_class, is_callable
 
 
@@ -183,10 +183,11 @@ class Recorder:
             raise
 
     def _refers(self, fn: Any, source: str) -> dict[str, Any]:
-        scope = _scope(fn)
+        scope, code = _scope(fn.fn), fn.fn.__code__
+        parameters = frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
         return {
             name: self._reference(scope[name], attributes)
-            for name, attributes in names_read(source).items()
+            for name, attributes in names_read(source, parameters).items()
             if name in scope and scope[name] is not fn and not _is_unread_function(scope[name])
         }
 
@@ -221,34 +222,6 @@ class Recorder:
         return name
 
 
-def names_read(source: str) -> dict[str, dict[str, Any]]:
-    """Return the names that a function's source reads from outside, each with the attributes read from it."""
-    definition = ast.parse(source).body[0]
-    assert isinstance(definition, (ast.FunctionDef, ast.AsyncFunctionDef))
-    arguments = definition.args
-    every = [*arguments.posonlyargs, *arguments.args, *arguments.kwonlyargs, arguments.vararg, arguments.kwarg]
-    parameters = {argument.arg for argument in every if argument is not None}
-    found: dict[str, dict[str, Any]] = {}
-    for part in (arguments, definition.returns):
-        if part is not None:
-            _collect(part, frozenset(), found)
-    for statement in definition.body:
-        _collect(statement, parameters, found)
-    return found
-
-
-def _collect(tree: ast.AST, local: Any, found: dict[str, dict[str, Any]]) -> None:
-    for node in ast.walk(tree):
-        path: list[str] = []
-        while isinstance(node, ast.Attribute):
-            path.insert(0, node.attr)
-            node = node.value
-        if isinstance(node, ast.Name) and node.id not in local:
-            attributes = found.setdefault(node.id, {})
-            for name in path:
-                attributes = attributes.setdefault(name, {})
-
-
 def _is_unread_function(value: Any) -> bool:
     """Return True for a function that Triton has not read for this kernel's key.
 
@@ -257,12 +230,13 @@ def _is_unread_function(value: Any) -> bool:
     return is_callable(value) and getattr(getattr(value, "__func__", value), "hash", "") is None
 
 
-def _scope(fn: Any) -> dict[str, Any]:
-    if hasattr(fn, "get_capture_scope"):
-        return dict(fn.get_capture_scope())
-    import inspect
-
-    return {**fn.fn.__globals__, **inspect.getclosurevars(fn.fn).nonlocals}
+def _scope(function: Any) -> dict[str, Any]:
+    """Return the variables that a function may read: its module's, and those that it closes over."""
+    scope = dict(function.__globals__)
+    for name, cell in zip(function.__code__.co_freevars, function.__closure__ or ()):
+        with suppress(ValueError):  # not assigned yet
+            scope[name] = cell.cell_contents
+    return scope
 
 
 def _type_of(fn: Any) -> str:

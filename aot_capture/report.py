@@ -8,6 +8,7 @@ from dataclasses import dataclass, field
 from typing import Any, Optional
 
 KERNEL, MODULE, AUTOTUNE = "kernel", "C module", "autotune result"
+INGREDIENTS = "ingredients"  # of the keys: an event of its own, where they differ from a cache's
 
 
 @dataclass(frozen=True)
@@ -15,7 +16,7 @@ class Event:
     """A look-up in Triton's cache. A miss tells why: `differences` from the nearest captured kernel."""
 
     hit: bool
-    what: str  # KERNEL, MODULE or AUTOTUNE
+    what: str  # KERNEL, MODULE, AUTOTUNE or INGREDIENTS
     name: str
     key: str  # the folder in the cache
     pid: int
@@ -26,6 +27,8 @@ class Event:
     differences: list[str] = field(default_factory=list)
 
     def __str__(self) -> str:
+        if self.what == INGREDIENTS:
+            return "\n".join(self.differences)
         place = f" ({self.file}:{self.line})" if self.file else ""
         verb = {KERNEL: "would compile", MODULE: "would be compiled by the C compiler", AUTOTUNE: "is measured again"}
         lines = [f"{self.name}{place} {verb[self.what]}{f' for {self.target}' if self.target else ''}"]
@@ -65,6 +68,7 @@ class Report:
             "processes": self.processes,
             "hits": {what: len(self.of(what, True)) for what in (KERNEL, MODULE, AUTOTUNE)},
             "misses": [_miss(event) for event in self.misses],
+            "ingredients": [line.strip() for event in self.of(INGREDIENTS, False) for line in event.differences],
             "measured": [_miss(event) for event in self.of(AUTOTUNE, False)],
         }
 

@@ -23,6 +23,7 @@ from aot.targets import Target
 from aot.workers.pool import CompileFailure, default_workers, run_jobs
 from aot_bundle.terminal import Console, write
 from aot_bundle.trust.signing import Signer
+from aot_capture.ingredients import root_digest
 from aot_capture.records import Capture, CaptureError, Installation, Kernel, read_capture
 from aot_runtime.contract.arch import CUDA, HIP
 from aot_runtime.errors import AotError
@@ -39,7 +40,6 @@ from .environments import (
     own_version,
     present_environment,
 )
-from .installing import root_digest
 from .rebuilt import RebuildJob, RebuiltCache, RebuiltKernel, fault_of, key_differences, rebuild_job, stated_key
 from .selection import kernels_for, neighbours, results_for, target_parts
 from .shipped_cache import INDUCTOR, KERNELS, Ingredients, Manifest, ShippedKernel

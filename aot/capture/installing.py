@@ -6,10 +6,8 @@ and with final paths; a kernel whose list is there and whole is left as it is.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
-import re
 import subprocess
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
@@ -17,13 +15,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from aot_capture import ingredients
+from aot_capture.ingredients import INSTALLED, MANIFEST
 from aot_capture.rebuild import TRITON_FOLDER
 from aot_runtime.folders import FOR_ALL, InTheWayError, OpenFolder, opened_folder
 
-from .shipped_cache import INDUCTOR, KERNELS, MANIFEST, Ingredients, ShippedCache, ShippedCacheError
+from .shipped_cache import INDUCTOR, KERNELS, ShippedCache, ShippedCacheError
 
-OURS = "aotbuild"
-"""Folder in Triton's cache with the manifests of what is installed, and with Inductor's artefacts."""
 GROUP = "__grp__"
 """Prefix of a kernel's list of files."""
 
@@ -56,7 +56,7 @@ def install(shipped: ShippedCache, cache: Path, triton: str) -> Installed:
     with opened_folder(final) as top:
         for name, files in _folders(shipped):
             _install_folder(top, final, name, files, shipped, triton, done)
-        with top.below(OURS, make=True, over_links=True) as ours:
+        with top.below(INSTALLED, make=True, over_links=True) as ours:
             stem = f"{shipped.manifest.name}-{shipped.manifest.arch}"
             if INDUCTOR in shipped.manifest.files:
                 ours.write(f"{stem}.{INDUCTOR}", [shipped.read(INDUCTOR)], FOR_ALL)
@@ -123,37 +123,10 @@ def _is_there(folder: OpenFolder, name: str, content: bytes, is_group: bool) -> 
     return False
 
 
-def differences(there: Ingredients, here: Mapping[str, Any]) -> list[str]:
+def differences(shipped: ShippedCache, here: Mapping[str, Any]) -> list[str]:
     """Return the ingredients of the keys that an environment has otherwise: with any, every look-up misses.
 
     `here` is the environment's description by `worker_process.describe`, for the manifest's target.
     """
-    found = []
-    if there.triton != here["triton"]:
-        found.append(f"Triton: {there.triton} was captured, {here['triton']} is here")
-    else:
-        names = [name for name in {**there.files, **here["files"]} if there.files.get(name) != here["files"].get(name)]
-        if names:
-            more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-            found.append(f"files of Triton {there.triton}: {', '.join(names[:4])}{more}")
-        (backend,) = here["backends"]
-        if there.backend != backend:
-            found.append(f"compiler: {_release(there.backend)} was captured, {_release(backend)} is here")
-    if there.root and there.root != root_digest(here["root"]):
-        found.append(f"Triton's folder, whose path is in the keys of HIP before Triton 3.9: here it is {here['root']}")
-    for name in sorted({**there.environment, **here["environment"]}):
-        was, now = there.environment.get(name), here["environment"].get(name)
-        if was != now:
-            found.append(f"{name}: {was or 'not set'} was captured, {now or 'not set'} is here")
-    return found
-
-
-def root_digest(folder: str) -> str:
-    """Return the digest by which a manifest names the folder of Triton."""
-    return hashlib.sha256(folder.encode()).hexdigest()
-
-
-def _release(backend: str) -> str:
-    """Shorten the key of a backend: ptxas's version is in a text of several lines."""
-    found = re.search(r"V\d[\d.]+", backend)
-    return f"ptxas {found.group()}" if found else backend.strip()[-80:]
+    (backend,) = here["backends"]
+    return ingredients.differences(msgspec.to_builtins(shipped.manifest.ingredients), {**here, "backend": backend})

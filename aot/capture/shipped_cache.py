@@ -18,6 +18,7 @@ import msgspec
 from aot_bundle.packing import write_aside
 from aot_bundle.trust.signing import Signer, signature_file
 from aot_bundle.trust.statement import make_statement
+from aot_capture.ingredients import MANIFEST
 from aot_runtime.bundle.archive import Archive, parts
 from aot_runtime.bundle.files import Folder
 from aot_runtime.bundle.source import Source
@@ -28,7 +29,6 @@ from aot_runtime.trust.checking import check_signature
 from aot_runtime.trust.policy import find_policy
 from aot_runtime.trust.reader import named_policy
 
-MANIFEST = "captured.json"
 INDUCTOR = "inductor.bin"
 """File with what `torch.compiler.save_cache_artifacts` returned."""
 KERNELS = "cache"
@@ -202,6 +202,7 @@ def listed_files(files: Mapping[str, bytes]) -> dict[str, ShippedFile]:
 def unpack_shipped(shipped: ShippedCache, folder: Path) -> None:
     """Write the files of a shipped cache to an empty folder. Raises `ShippedCacheError` and `OSError`."""
     with opened_folder(folder) as top:
+        top.create_all({MANIFEST: shipped.source.read(MANIFEST, MAX_MANIFEST_BYTES)}, FOR_ALL)
         for name in shipped.manifest.files:
             top.create_all({name: shipped.read(name)}, FOR_ALL)
 

@@ -10,9 +10,10 @@ from pathlib import Path
 
 from aot_bundle.packing import opened_aside
 from aot_bundle.wheel import TAG, zip_wheel
+from aot_capture.ingredients import MANIFEST
 from aot_runtime.bundle.archive import parts
 
-from .shipped_cache import ARCHIVE_SUFFIX, MANIFEST, ShippedCacheError
+from .shipped_cache import ARCHIVE_SUFFIX, ShippedCacheError
 
 GROUP = "aotbuild.caches"
 """Entry points of wheels: the name of a shipped cache, and the package that has its archive."""

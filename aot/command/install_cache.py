@@ -70,7 +70,7 @@ def install_cache(
     try:
         shipped = open_shipped(source if os.path.lexists(source) else installed_archive(str(source)), trust)
         here = _described(shipped, python)
-        wrong = differences(shipped.manifest.ingredients, here) if here else []
+        wrong = differences(shipped, here) if here else []
         if check:
             shipped.check()
         if wrong:

@@ -98,7 +98,8 @@ def run(
 @contextmanager
 def _opened(cache: Path | None) -> Iterator[Path | None]:
     """Yield the folder of a cache in Triton's layout: of such a folder itself, or of a shipped cache, once verified."""
-    from aot.capture.shipped_cache import KERNELS, MANIFEST, open_shipped, unpack_shipped
+    from aot.capture.shipped_cache import KERNELS, open_shipped, unpack_shipped
+    from aot_capture.ingredients import MANIFEST
     from aot_runtime.errors import AotError
 
     if cache is None or (cache.is_dir() and not (cache / MANIFEST).exists()):
@@ -119,9 +120,9 @@ def _opened(cache: Path | None) -> Iterator[Path | None]:
 
 
 def _print(report: Report) -> None:
-    from aot_capture.report import AUTOTUNE, KERNEL, MODULE
+    from aot_capture.report import AUTOTUNE, INGREDIENTS, KERNEL, MODULE
 
-    for event in [*report.misses, *report.of(AUTOTUNE, False)]:
+    for event in [*report.of(INGREDIENTS, False), *report.misses, *report.of(AUTOTUNE, False)]:
         write(*str(event).splitlines(), err=True)
     hits = ", ".join(f"{len(report.of(what, True))} {what}s" for what in (KERNEL, MODULE, AUTOTUNE))
     if not report.events:

@@ -38,13 +38,17 @@ def count_assignments(chosen, counts, assignments, experts, run, STEP: tl.conste
 def order_assignments(
     chosen, counts, order, expert_of_block, assignments, experts, blocks, run, runs,
     BLOCK_M: tl.constexpr, EXPERTS: tl.constexpr, RUNS: tl.constexpr, STEP: tl.constexpr,
-    TOGETHER: tl.constexpr = 1,
+    TOGETHER: tl.constexpr = 1, offsets=None, places=None,
 ):  # fmt: skip
     """Write each expert's assignments to its blocks. Grid: (cdiv(experts, TOGETHER), runs).
 
     counts, run, TOGETHER: as `count_assignments` has them. order: int32 [blocks, BLOCK_M], the indices of assignments,
     and `assignments` where a block has no more. expert_of_block: int32 [blocks]; NOBODY for the blocks behind the last
     that is used. EXPERTS, RUNS: powers of two, at least `experts` and `runs`.
+
+    offsets, places: None, or int32 [experts + 1], where each expert's assignments begin in `order`, and where the last
+    one's end, with their padding; and int32 [assignments], where each assignment is in `order`, or -1. Then all of
+    `order` is written, too.
     """
     await_earlier_launches()
     own, number = _own_experts(TOGETHER), tl.program_id(1)
@@ -65,6 +69,11 @@ def order_assignments(
         is_own = _is_own(chosen, own, experts, start + lane, end)
         before = tl.cumsum(is_own.to(tl.int32), 1) - 1
         tl.store(order + place[:, None] + before, tl.broadcast_to((start + lane)[None, :], is_own.shape), mask=is_own)
+        if places is not None:
+            tl.store(places + tl.broadcast_to((start + lane)[None, :], is_own.shape), place[:, None] + before, is_own)
+            expert = tl.load(chosen + start + lane, mask=start + lane < end, other=0)
+            is_nobody = (tl.program_id(0) == 0) & ((expert < 0) | (expert >= experts))
+            tl.store(places + start + lane, NOBODY, mask=is_nobody)
         place += tl.sum(is_own.to(tl.int32), 1)
 
     if number == runs - 1:
@@ -78,6 +87,13 @@ def order_assignments(
         if tl.program_id(0) == tl.num_programs(0) - 1:
             for start in range(tl.sum(needed, 0), blocks, STEP):
                 tl.store(expert_of_block + start + lane, NOBODY, mask=start + lane < blocks)
+        if offsets is not None:
+            tl.store(offsets + own, first * BLOCK_M, mask=own < experts)
+            if tl.program_id(0) == tl.num_programs(0) - 1:
+                total = tl.sum(needed, 0) * BLOCK_M
+                tl.store(offsets + experts, total)
+                for start in range(total, blocks * BLOCK_M, STEP):
+                    tl.store(order + start + lane, assignments, mask=start + lane < blocks * BLOCK_M)
 
 
 @triton.jit

@@ -14,7 +14,7 @@ from kernels.rows.quantise import quantise
 def norm_rows(
     x: Matrix, weight, residual: Matrix, out: Matrix, rows, cols, eps, zero_centred,
     BLOCK: tl.constexpr, ROWS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SUBTRACT_MEAN: tl.constexpr,
-    PERSISTENT: tl.constexpr = False, bias=None, row_scales=None, LARGEST: tl.constexpr = 0.0,
+    PERSISTENT: tl.constexpr = False, bias=None, row_scales=None, LARGEST: tl.constexpr = 0.0, scale=None, bound=0.0,
 ):  # fmt: skip
     """out[i, :] = (x[i, :] - mean) / sqrt(variance + eps) * weight + bias, ROWS rows at a time, in fp32.
 
@@ -27,7 +27,8 @@ def norm_rows(
     that sum. HAS_RESIDUAL: it may be there.
 
     row_scales: fp32 [rows] or None; out is int8 or float8, and out * scale the result. A scale takes the largest value
-    of its row to LARGEST, and is 0 in a row of zeros.
+    of its row, or `bound` if that is less and not 0, to LARGEST, and is 0 in a row of zeros. scale: fp32 [1], the scale
+    of all rows, or a null pointer. Larger results saturate.
 
     BLOCK: power of two >= cols. PERSISTENT: programs take several tiles of rows, keep weight and bias, and load a tile
     while they compute and store the one before.
@@ -47,20 +48,20 @@ def norm_rows(
             next_values, next_added = _load(x, residual, row + step, columns, next_inside, HAS_RESIDUAL)
             values = _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL, True)
             values = _normalise(values, cols, eps, inside, SUBTRACT_MEAN) * gain + shift
-            _store(values, out, row_scales, row, rows, columns, inside, LARGEST)
+            _store(values, out, row_scales, scale, bound, row, rows, columns, inside, LARGEST)
             values, added = next_values, next_added
     else:
         values = _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL, True)
         values = _normalise(values, cols, eps, inside, SUBTRACT_MEAN)
         gain, shift = _affine(weight, bias, columns, columns < cols, zero_centred)
-        _store(values * gain + shift, out, row_scales, row, rows, columns, inside, LARGEST)
+        _store(values * gain + shift, out, row_scales, scale, bound, row, rows, columns, inside, LARGEST)
 
 
 @triton.jit
 def norm_long_rows(
     x: Matrix, weight, residual: Matrix, out: Matrix, cols, eps, zero_centred,
     STEP: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SUBTRACT_MEAN: tl.constexpr,
-    bias=None, row_scales=None, LARGEST: tl.constexpr = 0.0, pairs=None, parts=1,
+    bias=None, row_scales=None, LARGEST: tl.constexpr = 0.0, scale=None, bound=0.0, pairs=None, parts=1,
 ):  # fmt: skip
     """`norm_rows` of rows that do not fit in registers, STEP columns at a time. Grid: (rows, parts).
 
@@ -93,8 +94,8 @@ def norm_long_rows(
             values = _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL, False)
             gain, shift = _affine(weight, bias, columns, inside, zero_centred)
             lane_max = tl.maximum(lane_max, tl.where(inside, tl.abs((values - mean) * rstd * gain + shift), 0.0))
-        scale = scale_of(tl.max(lane_max, 0), LARGEST)
-        tl.store(row_scales + row, scale)
+        row_scale = _scale(tl.max(lane_max, 0), scale, bound, LARGEST)
+        tl.store(row_scales + row, row_scale)
     for start in range(first, end, STEP):
         columns = start + block
         inside = columns < cols
@@ -103,7 +104,7 @@ def norm_long_rows(
         gain, shift = _affine(weight, bias, columns, inside, zero_centred)
         values = (values - mean) * rstd * gain + shift
         if row_scales is not None:
-            values = quantise(values, scale, out.ptr.dtype.element_ty, LARGEST)
+            values = quantise(values, row_scale, out.ptr.dtype.element_ty, LARGEST)
         tl.store(out.ptr + row * out.stride_rows + columns, values.to(out.ptr.dtype.element_ty), mask=inside)
 
 
@@ -203,9 +204,18 @@ def _normalise(values, cols, eps, inside, SUBTRACT_MEAN: tl.constexpr):
 
 
 @triton.jit
-def _store(values, out, row_scales, row, rows, columns, inside, LARGEST: tl.constexpr):
+def _store(values, out, row_scales, scale, bound, row, rows, columns, inside, LARGEST: tl.constexpr):
     if row_scales is not None:
-        scale = scale_of(tl.max(tl.where(inside, tl.abs(values), 0.0), 1)[:, None], LARGEST)
-        tl.store(row_scales + row, scale, mask=row < rows)
-        values = quantise(values, scale, out.ptr.dtype.element_ty, LARGEST)
+        row_scale = _scale(tl.max(tl.where(inside, tl.abs(values), 0.0), 1)[:, None], scale, bound, LARGEST)
+        tl.store(row_scales + row, row_scale, mask=row < rows)
+        values = quantise(values, row_scale, out.ptr.dtype.element_ty, LARGEST)
     tl.store(out.ptr + row * out.stride_rows + columns, values.to(out.ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def _scale(largest, scale, bound, LARGEST: tl.constexpr):
+    """Return the given scale or, if that is null, the one of the largest magnitude, but of `bound` at most, if
+    that is more than 0."""
+    bound = tl.where(bound > 0, bound, float("inf"))
+    made = scale_of(tl.minimum(largest, bound, propagate_nan=tl.PropagateNan.ALL), LARGEST)
+    return tl.where(given(scale), tl.load(scale, given(scale), 0.0), made)

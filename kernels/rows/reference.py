@@ -94,12 +94,16 @@ def _plain(compute: type, storage: np.dtype | None, *arguments: object, **option
     return values if total is None else (total, values)
 
 
-def _quantised(compute: type, rounded: bool, out: Array, *arguments: object, **options: object) -> Results:
+def _quantised(
+    compute: type, rounded: bool, out: Array, *arguments: object, scale: Array | None = None, bound: float = 0,
+    **options: object,
+) -> Results:  # fmt: skip
     values, total = _norm(compute, *arguments, **options)
-    scale = row_scale(values, out.dtype)
-    values = scaled(values, scale, out.dtype)
+    largest_used = np.minimum(np.abs(values).max(-1), compute(bound or np.inf))
+    scales = largest_used / compute(largest(out.dtype)) if scale is None else np.full(len(values), scale[0], compute)
+    values = scaled(values, scales, out.dtype)
     values = rounded_to(values, out.dtype) if rounded else values
-    return tuple(result for result in (values, total, scale) if result is not None)
+    return tuple(result for result in (values, total, scales) if result is not None)
 
 
 def _norm(
@@ -299,17 +303,74 @@ def sample_scores(
     return scores
 
 
-def kept(x: Array, k: int, p: float, least: float, heat: float) -> Array:
-    """Mark a row's logits that top_k, top_p and min_p keep, together with those equal to the last one kept."""
-    k, p, least, heat = int(k), float(p), float(least), float(heat)
-    ordered = np.sort(x)[::-1]
-    bound = ordered[0] + heat * np.log(least) if least > 0 else -np.inf
+def kept(x: Array, k: int, p: float, least: float, heat: float | None, joint: bool = False) -> Array:
+    """Mark a row's logits that top_k, top_p and min_p keep, together with those equal to the last one kept.
+
+    heat: the temperature, or None: x are probabilities. joint: p is a part of all, and not of the k largest.
+    """
+    k, p, least = int(k), float(p), float(least)
+    every = ordered = np.sort(x)[::-1]
+    bound = -np.inf
+    if least > 0:
+        bound = ordered[0] * least if heat is None else ordered[0] + float(heat) * np.log(least)
     if 0 < k < len(x):
         ordered = ordered[ordered >= ordered[k - 1]]
+    last = ordered[-1]
     if p < 1:
-        mass = np.exp((ordered - ordered[0]) / heat).cumsum()
-        ordered = ordered[: 1 + np.searchsorted(mass, max(p, 0) * mass[-1])]
-    return (x >= ordered[-1]) & (x >= bound)
+        among = every if joint else ordered
+        mass = (among if heat is None else np.exp((among - among[0]) / float(heat))).cumsum()
+        last = max(last, among[: 1 + np.searchsorted(mass, max(p, 0) * mass[-1])][-1])
+    return (x >= last) & (x >= bound)
+
+
+def renorm_probs(probs: Array, **limits: Array | bool) -> Array:
+    """Probabilities that the limits keep, divided by their sum; 0 for the others."""
+    return _renormalised(np.float64, probs, **limits)
+
+
+def renorm_probs_same_dtype(probs: Array, **limits: Array | bool) -> Array:
+    return _renormalised(np.float32, probs, **limits).astype(probs.dtype)
+
+
+def _renormalised(compute: type, probs: Array, **limits: Array | bool) -> Array:
+    values = np.where(kept_rows(probs, None, **limits), probs.astype(compute), compute(0))
+    total = values.sum(1, keepdims=True)
+    return values / np.where(total == 0, 1, total)
+
+
+def mask_logits(logits: Array, **limits: Array) -> Array:
+    """Logits that the limits keep; -inf for the others."""
+    return np.where(kept_rows(logits, 1.0, **limits), logits, -np.inf).astype(logits.dtype)
+
+
+mask_logits_same_dtype = mask_logits
+
+
+def kept_rows(
+    x: Array, heat: float | None, top_k: Array | None = None, top_p: Array | None = None, min_p: Array | None = None,
+    joint: bool = False,
+) -> Array:  # fmt: skip
+    """`kept` of each row."""
+    rows = len(x)
+    limits = (0 if top_k is None else top_k), (1 if top_p is None else top_p), (0 if min_p is None else min_p)
+    each = zip(x.astype(np.float64), *(np.broadcast_to(limit, rows) for limit in limits), strict=True)
+    return np.array([kept(row, *limit, heat, joint) for row, *limit in each], bool).reshape(x.shape)
+
+
+def sample_probs(probs: Array, seeds: Array, positions: Array, **limits: Array | bool) -> Array:
+    """A column of each row, at random. int32 [rows]."""
+    return argmax(sample_probs_scores(probs, seeds, positions, **limits))
+
+
+sample_probs_same_dtype = sample_probs
+
+
+def sample_probs_scores(probs: Array, seeds: Array, positions: Array, **limits: Array | bool) -> Array:
+    """Return the scores of which the sampled column has the largest: log(probability) + noise if kept, else -inf."""
+    with np.errstate(divide="ignore"):
+        scores = np.log(np.where(kept_rows(probs, None, **limits), probs.astype(np.float64), 0))
+    noise = [gumbel(int(seed), int(position), probs.shape[1]) for seed, position in zip(seeds, positions, strict=True)]
+    return scores + np.array(noise).reshape(scores.shape)
 
 
 OF_TOKENS, OF_DRAFTS, OF_RESIDUALS = range(3)

@@ -30,6 +30,7 @@ def choose_parts(
     temperature: Vector = None, seeds=None, positions=None, thresholds=None,
     # Of the verification of drafts
     group=1, draft_tokens: Matrix = None, draft_probs: Matrices = None, peaks=None, log_sums=None,
+    PROBABILITIES: tl.constexpr = False,
 ):  # fmt: skip
     """The best column of each part of each row, the first of equal ones. Grid: (rows, parts).
 
@@ -37,7 +38,7 @@ def choose_parts(
 
     seeds: int64 [rows] or None: the best is the one with the largest logit. Else it is the one with the largest logit /
     temperature + noise, the noise a function of seeds, positions (int32 [rows]) and the column; temperature: fp32
-    [rows].
+    [rows], or None: 1. PROBABILITIES: logits are probabilities, and their logarithms the logits.
     thresholds: int32 [rows] or None; columns with keys below them do not take part.
 
     group: rows that share an element of temperature, seeds and positions, of which each takes the position behind that
@@ -58,7 +59,9 @@ def choose_parts(
     seed = 0
     position = 0
     if seeds is not None:
-        heat = tl.load(temperature.ptr + request * temperature.stride_rows)
+        heat = 1.0
+        if temperature.ptr is not None:
+            heat = tl.load(temperature.ptr + request * temperature.stride_rows)
         seed = tl.load(seeds + request)
         position = tl.load(positions + request) + place
     if thresholds is not None:
@@ -79,7 +82,10 @@ def choose_parts(
         values = tl.load(source + columns, mask=inside, other=0.0).to(tl.float32)
         kept = inside & (order_key(values) >= threshold)
         if heat > COLD:
-            scores = (values - peak) * (1.0 / heat)
+            if PROBABILITIES:
+                scores = tl.where(values > 0, tl.log(values), float("-inf"))
+            else:
+                scores = (values - peak) * (1.0 / heat)
             if log_sums is not None:
                 rest = tl.exp2((values - peak) * (LOG2_E / heat) - log_sum)
                 rest -= tl.load(drafts + columns, mask=inside & is_residual, other=0.0)
@@ -108,13 +114,16 @@ def threshold_rows(
     STEP: tl.constexpr, SAME_BITS: tl.constexpr,
     # Of the verification of drafts
     group=1, draft_probs: Matrices = None, peaks=None, log_sums=None,
+    joint=0, PROBABILITIES: tl.constexpr = False,
 ):  # fmt: skip
     """The key at and above which logits take part. Grid: (rows,).
 
     First the top_k largest are kept, and with them those equal to the last; all if it is 0 or a null pointer. Of these
     as few of the largest as have top_p of the probability; all if it is 1 or a null pointer. Of these those that have
-    min_p of the probability of the largest; all if it is 0 or a null pointer.
+    min_p of the probability of the largest; all if it is 0 or a null pointer. joint: top_p is a part of the probability
+    of all, not of the top_k largest.
 
+    PROBABILITIES: logits are probabilities, of any sum. An absent temperature is 1.
     SAME_BITS: low bits of keys that follow from the others, an even number. group: rows that share an element of
     temperature, top_k, top_p and min_p. peaks, log_sums: fp32 [rows] or None; each row's largest logit, and the
     logarithm, to base 2, of the sum of exp((logit - that) / temperature) of what is kept; 0 without draft_probs.
@@ -122,7 +131,9 @@ def threshold_rows(
     row = tl.program_id(0)
     request = row // group
     source = logits.ptr + row * logits.stride_rows
-    heat = tl.load(temperature.ptr + request * temperature.stride_rows)
+    heat = 1.0
+    if temperature.ptr is not None:
+        heat = tl.load(temperature.ptr + request * temperature.stride_rows)
     k = tl.load(top_k.ptr + request * top_k.stride_rows, given(top_k.ptr), 0)
     p = tl.load(top_p.ptr + request * top_p.stride_rows, given(top_p.ptr), 1.0)
     least = tl.load(min_p.ptr + request * min_p.stride_rows, given(min_p.ptr), 0.0)
@@ -134,7 +145,7 @@ def threshold_rows(
         summed = given(draft_probs.ptr)
     if heat > COLD:
         if (k > 0) & (k < cols):
-            threshold = _search(source, cols, LOWEST, 0.0, 0.0, k.to(tl.float32), STEP, SAME_BITS, False)
+            threshold = _search(source, cols, LOWEST, 0.0, 0.0, k.to(tl.float32), STEP, SAME_BITS, False, False)
         factor = LOG2_E / heat
         if (p < 1.0) | (least > 0.0) | summed:
             lanes = tl.full([STEP], float("-inf"), tl.float32)
@@ -144,14 +155,21 @@ def threshold_rows(
                 lanes = tl.maximum(lanes, values)
             largest = tl.max(lanes, 0)
         if p < 1.0:
-            mass, _, _ = _masses(source, cols, threshold, threshold, threshold, threshold, largest, factor, STEP, True)
-            # The largest alone has 1: so much is always kept.
-            needed = tl.maximum(p * mass, 1.0)
-            threshold = _search(source, cols, threshold, largest, factor, needed, STEP, SAME_BITS, True)
+            floor = threshold
+            if joint:
+                floor = LOWEST
+            mass, _, _ = _masses(source, cols, floor, floor, floor, floor, largest, factor, STEP, True, PROBABILITIES)
+            # The largest alone has so much, which is always kept.
+            needed = tl.maximum(p * mass, largest if PROBABILITIES else 1.0)
+            found = _search(source, cols, floor, largest, factor, needed, STEP, SAME_BITS, True, PROBABILITIES)
+            threshold = tl.maximum(threshold, found)
         if least > 0.0:
-            threshold = tl.maximum(threshold, order_key(largest + heat * tl.log(least)))
+            bound = largest * least if PROBABILITIES else largest + heat * tl.log(least)
+            threshold = tl.maximum(threshold, order_key(bound))
         if summed:
-            mass, _, _ = _masses(source, cols, threshold, threshold, threshold, threshold, largest, factor, STEP, True)
+            mass, _, _ = _masses(
+                source, cols, threshold, threshold, threshold, threshold, largest, factor, STEP, True, PROBABILITIES
+            )
             log_sum = tl.log2(mass)
     tl.store(thresholds + row, threshold)
     if log_sums is not None:
@@ -161,15 +179,18 @@ def threshold_rows(
 
 @triton.jit
 def _search(
-    logits, cols, floor, largest, factor, needed, STEP: tl.constexpr, SAME_BITS: tl.constexpr, WEIGHTED: tl.constexpr
-):
+    logits, cols, floor, largest, factor, needed, STEP: tl.constexpr, SAME_BITS: tl.constexpr, WEIGHTED: tl.constexpr,
+    PROBABILITIES: tl.constexpr,
+):  # fmt: skip
     """The largest key at and above which columns have a mass of `needed`, of those from `floor` on; two bits a pass."""
     key = LOWEST
     for step in range((32 - SAME_BITS) // 2):
         unit = 1 << (30 - 2 * step)
         # In three steps of `unit` from the lowest key: no sum here leaves the range of int32.
         one, two, three = key + unit, key + unit + unit, key + unit + unit + unit
-        first, second, third = _masses(logits, cols, floor, one, two, three, largest, factor, STEP, WEIGHTED)
+        first, second, third = _masses(
+            logits, cols, floor, one, two, three, largest, factor, STEP, WEIGHTED, PROBABILITIES
+        )
         if first >= needed:
             key += unit
         if second >= needed:
@@ -180,10 +201,13 @@ def _search(
 
 
 @triton.jit
-def _masses(logits, cols, floor, first, second, third, largest, factor, STEP: tl.constexpr, WEIGHTED: tl.constexpr):
+def _masses(
+    logits, cols, floor, first, second, third, largest, factor, STEP: tl.constexpr, WEIGHTED: tl.constexpr,
+    PROBABILITIES: tl.constexpr,
+):  # fmt: skip
     """Count the columns with keys from `floor` on that have keys from `first`, from `second` and from `third` on.
 
-    WEIGHTED: sum exp2((logit - largest) * factor) over them instead.
+    WEIGHTED: sum exp2((logit - largest) * factor) over them instead, or the PROBABILITIES themselves.
     """
     first_sum = tl.zeros([STEP], tl.float32)
     second_sum = tl.zeros([STEP], tl.float32)
@@ -195,7 +219,8 @@ def _masses(logits, cols, floor, first, second, third, largest, factor, STEP: tl
         keys = order_key(values)
         weights = tl.where(inside & (keys >= floor), 1.0, 0.0)
         if WEIGHTED:
-            weights = tl.where(weights > 0, tl.exp2((values - largest) * factor), 0.0)
+            powers = values if PROBABILITIES else tl.exp2((values - largest) * factor)
+            weights = tl.where(weights > 0, powers, 0.0)
         first_sum += tl.where(keys >= first, weights, 0.0)
         second_sum += tl.where(keys >= second, weights, 0.0)
         third_sum += tl.where(keys >= third, weights, 0.0)

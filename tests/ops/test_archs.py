@@ -21,8 +21,9 @@ from tests.ops.gemm import checking as gemm
 from tests.ops.gemm import test_lora
 from tests.ops.gemm.test_packed_eight_bits import arguments
 from tests.ops.moe.checking import check_moe, made, made_codes, made_scaled
+from tests.ops.moe.test_permute import check_align
 from tests.ops.rows import checking as rows
-from tests.ops.rows import test_processing, test_qk_norm, test_verify
+from tests.ops.rows import test_limits, test_merge, test_processing, test_qk_norm, test_verify
 from tests.support.choices import configs, with_few_units
 from tests.support.dtypes import BF16, FP16, FP32, INT32, eight_bits
 from tests.support.emulation.bundling import on_demand
@@ -108,8 +109,9 @@ def experts(op: str) -> Row:
         else:
             given = made_codes(rng, 4 if op == "moe_int4" else 8, dims, FP16, (2, 1), with_zeros=op == "moe_int4")
         check_moe(bundle, "silu", op, **given)
+        check_align(bundle, (700, 3, 5), 16)
 
-    return Row("moe", "op=moe|moe_scaled|moe_block_scaled|moe_int4|moe_int8", check, op)
+    return Row("moe", "op=moe|moe_scaled|moe_block_scaled|moe_int4|moe_int8|moe_align", check, op)
 
 
 def norms(op: str, vectors: str, cols: int, dtype: np.dtype[Any]) -> Row:
@@ -135,8 +137,10 @@ def sampling(cols: int, dtype: np.dtype[Any]) -> Row:
         logits = {"logits": call["logits"], "tokens": tokens}
         rows.check(bundle, "token_logprobs", floor=1e-5, shape=(6,), dtype=FP32, **logits)
         test_verify.check(bundle, test_verify.given(cols, dtype, "draft_probs", *test_verify.LIMITS))
+        test_limits.check_renormalised(bundle, cols, dtype, ("top_k", "top_p", "min_p"))
+        test_merge.check_merged(bundle, (3, 2, 5, cols), dtype)
 
-    filters = "op=process_logits|count_tokens|token_logprobs|verify_drafts"
+    filters = "op=process_logits|count_tokens|token_logprobs|verify_drafts|merge_states|renorm_probs"
     return Row("rows", filters, check, f"sampling {cols} {dtype}")
 
 

@@ -23,7 +23,17 @@ from tests.ops.attention.quantised import make_call as make_quantised
 from tests.ops.decode import test_append, test_contiguous, test_flex, test_masks, test_paged
 from tests.ops.gemm import test_lora
 from tests.ops.moe.checking import check_moe, made_codes, made_scaled
-from tests.ops.rows import checking, test_processing, test_qk_norm, test_sampling, test_verify
+from tests.ops.moe.test_permute import check_align
+from tests.ops.rows import (
+    checking,
+    test_limits,
+    test_merge,
+    test_processing,
+    test_qk_norm,
+    test_sampling,
+    test_softmax_and_norms,
+    test_verify,
+)
 from tests.support.dtypes import FP16, FP32, INT8
 from tests.support.op_bundles import OpBundles
 from tests.support.session_builds import ROOT, session_cache
@@ -103,6 +113,7 @@ HEADS = "rows", "op=qk_norm_rotary,T=float16", partial(test_qk_norm.check, call=
 SCALED = experts("moe_scaled", made_scaled, INT8, (5, 4, 2, 64, 48), FP16)
 SCALED_BLOCKS = experts("moe_block_scaled", made_scaled, FNUZ, (5, 3, 2, 160, 144), FP16, (128, 128))
 CODES = experts("moe_int4", made_codes, 4, (5, 3, 2, 64, 32), FP16, (2, 1), True)
+ALIGNED = "moe", "op=moe_align", partial(check_align, shape=(700, 3, 5), block_size=16)
 KEPT = "rows", "op=sample,T=float32", test_sampling.test_the_kept_set_is_exact
 PENALTIES = "rows", "op=process_logits,T=float32", test_processing.test_penalties_are_those_of_their_definitions
 COUNTED = (
@@ -110,6 +121,20 @@ COUNTED = (
     "op=count_tokens",
     partial(test_processing.test_count_tokens, indexed=True, prompt=False, n=1000, capacity=5, cols=37),
 )
+JOINT = (
+    "rows",
+    "op=renorm_probs,T=float32",
+    partial(test_limits.check_renormalised, cols=111, dtype=FP32, names=("top_k", "top_p"), joint=True),
+)
+STATIC, BOUNDED = (
+    (
+        "rows",
+        "op=rms_norm_quantised,T=bfloat16",
+        partial(test_softmax_and_norms.test_static_and_bounded_scales, cols=100, op="rms_norm", kind="int8", how=how),
+    )
+    for how in ({"scale": np.array([0.02], FP32)}, {"bound": 1.5})
+)
+MERGED = "rows", "op=merge_states,T=float16", partial(test_merge.check_merged, shape=(3, 3, 9, 33), dtype=FP16)
 DRAFTS = (
     "rows",
     "op=verify_drafts,T=float32",
@@ -233,6 +258,13 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
         "is_residual, OF_TOKENS, OF_TOKENS"),
     "drafts that top_k leaves out": (DRAFTS, "rows/verify", "thresholds + row), p, 0.0)", "thresholds + row), p, p)"),
     "accepted behind a refused one": (DRAFTS, "rows/verify", "going = going & accept", "going = accept"),
+    "top_p of the top_k": (JOINT, "rows/sample", "                floor = LOWEST", "                floor = threshold"),
+    "sum of all probabilities": (JOINT, "rows/limit", "lanes += tl.where(order_key(values) >= threshold, values, 0.0)",
+        "lanes += values"),
+    # Merging of attention over parts
+    "logarithms in base 2": (MERGED, "rows/merge", "0.0, peak)) * LOG2_E)", "0.0, peak)))"),
+    "part without keys read": (MERGED, "rows/merge", "seen = (weight > 0) &", "seen = (weight >= 0) &"),
+    "no sum without keys": (MERGED, "rows/merge", 'tl.where(peak == float("-inf"), 0.0, peak)', "peak"),
     # Heads of queries and keys
     "weights of the queries for keys": (HEADS, "rows/qk_norm", "_heads(k, k_weight", "_heads(k, q_weight"),
     "norm of what is rotated": (HEADS, "rows/qk_norm", "squares += rest * rest", "squares += 0.0 * rest"),
@@ -245,7 +277,13 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     "scale of the first block": (SCALED_BLOCKS, "moe/quantise", "row * scale.stride_rows + part",
         "row * scale.stride_rows"),
     "zeros of the first expert": (CODES, "moe/dequantise", "tl.where(given(zeros), before, 0)", "0"),
+    "places of other experts": (ALIGNED, "moe/order", "place[:, None] + before, is_own)", "before, is_own)"),
+    "nobody's places left out": (ALIGNED, "moe/order", "(expert < 0) | (expert >= experts)", "(expert < 0)"),
+    "end of the order left out": (ALIGNED, "moe/order", "for start in range(total, blocks * BLOCK_M, STEP)",
+        "for start in range(total + 1, blocks * BLOCK_M, STEP)"),
     # Softmax and norms
+    "given scale not taken": (STATIC, "rows/norm", "tl.where(given(scale), tl.load", "tl.where(bound < 0, tl.load"),
+    "scale without a bound": (BOUNDED, "rows/norm", "tl.where(bound > 0, bound,", "tl.where(bound < 0, bound,"),
     "padding counted": (SOFTMAX, "rows/softmax", 'tl.where(inside, values, float("-inf"))', "values"),
     "one column too many": (SOFTMAX, "rows/softmax", "    inside = (row < rows) & (columns < cols)",
         "    inside = (row < rows) & (columns <= cols)"),

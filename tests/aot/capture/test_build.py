@@ -208,3 +208,37 @@ def test_a_capture_without_sources_takes_those_that_are_there(own: Built, tmp_pa
     own.session.edit("x * 2", "x * 4")
     result = own.build("--sources", own.session.folder)
     assert result.returncode == 1 and "the source of 'double' is not in the capture file" in result.stderr
+
+
+def test_ingredients_are_compared_before_the_first_kernel(own: Built, tmp_path: Path):
+    """Of a shipped cache, of its archive, and of what is installed; also without a capture file."""
+    manifest = own.shipped / "captured.json"
+    content = own.manifest
+    content["ingredients"]["files"]["language/core.py"] = "0" * 64
+    content["ingredients"]["environment"]["TRITON_DEFAULT_FP_FUSION"] = "0"
+    installed = tmp_path / "cache"
+    assert own.aotbuild("install-cache", own.shipped, "--to", installed).returncode == 0
+    for place in (manifest, next((installed / "aotbuild").glob("*.json"))):
+        place.write_text(json.dumps(content))
+    expected = [
+        f"none of the {len(content['kernels'])} kernels of kernels can be found:",
+        "files of Triton 3.9.0: language/core.py",
+        "TRITON_DEFAULT_FP_FUSION: 0 was captured, not set is here",
+    ]
+    for options, environment in ((["--cache", own.shipped], {}), ([], {"TRITON_CACHE_DIR": str(installed)})):
+        report, result = own.run("--warn", *options, **environment)
+        assert report["ingredients"] == expected
+        said, kernels = (result.stderr.index(text) for text in (f"aotbuild run: {expected[0]}", " would compile"))
+        assert said < kernels
+
+
+def test_nothing_is_said_of_ingredients_that_are_those_of_the_cache(own: Built, tmp_path: Path):
+    for cache in (own.shipped, _archive(own, tmp_path)):
+        report, _ = own.run("--cache", cache)
+        assert report["ingredients"] == [] and not report["misses"]
+
+
+def _archive(own: Built, folder: Path) -> Path:
+    result = own.build("--pack", "-o", folder)
+    assert result.returncode == 0, result.stderr
+    return next(folder.glob("*.aotc"))

@@ -17,7 +17,6 @@ import pytest
 
 from aot.capture.installing import differences, install
 from aot.capture.shipped_cache import (
-    MANIFEST,
     Manifest,
     ShippedCacheError,
     listed_files,
@@ -26,6 +25,7 @@ from aot.capture.shipped_cache import (
     write_shipped,
 )  # fmt: skip
 from aot_bundle.trust.signing import Signer
+from aot_capture.ingredients import MANIFEST, launcher_difference
 from aot_runtime import open_bundle
 from aot_runtime.errors import TrustError
 from aot_runtime.folders import OpenFolder
@@ -196,7 +196,7 @@ def test_a_signature_of_a_shipped_cache_is_none_of_a_bundle(tmp_path: Path, smal
 
 
 def test_ingredients_that_differ_are_named(tmp_path: Path):
-    there = open_shipped(_shipped(tmp_path)).manifest.ingredients
+    there = open_shipped(_shipped(tmp_path))
     here = {"triton": "3.9.0", "files": {"a.py": "1"}, "backends": ["b"], "environment": {}, "root": "/x"}
     assert differences(there, here) == []
     for change, told in (
@@ -258,3 +258,11 @@ def test_an_installation_needs_no_packages_of_the_builder(own: Built, tmp_path: 
     ):
         result = subprocess.run([sys.executable, script, *arguments], env=variables, capture_output=True, text=True)
         assert result.returncode == 0, result.stderr
+
+
+def test_launchers_of_another_python_are_named():
+    manifest = {"ingredients": {"extension_suffix": ".cpython-312.so"}, "files": {"cache/A/l.cpython-312.so": {}}}
+    told = launcher_difference(manifest, ".cpython-311.so")
+    assert told is not None and ".cpython-312.so" in told
+    assert launcher_difference(manifest, ".cpython-312.so") is None
+    assert launcher_difference({**manifest, "files": {}}, ".cpython-311.so") is None

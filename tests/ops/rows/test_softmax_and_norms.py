@@ -119,6 +119,30 @@ def test_quantised_norm(rows: Bundle, cols: int, op: str, kind: str, residual: b
     assert not residual or np.array_equal(placed["residual"].numpy(), exact[1])
 
 
+@pytest.mark.parametrize("how", ({"scale": np.array([0.02], np.float32)}, {"bound": 1.5}), ids="-".join)
+@pytest.mark.parametrize("kind", ("int8", "e4m3"))
+@pytest.mark.parametrize("op", NORMS)
+@pytest.mark.parametrize("cols", (100, 64, 40000))
+def test_static_and_bounded_scales(rows: Bundle, cols: int, op: str, kind: str, how: dict[str, object]):
+    """Values beyond the scale saturate, and row_scales has the scale that was given."""
+    rng, dtype = np.random.default_rng(cols), eight_bits(rows, kind)
+    arrays = {
+        "x": normal(rng, (3, cols), BF16),
+        "weight": normal(rng, (cols,), BF16),
+        "out": np.zeros((3, cols), dtype),
+    }
+    arrays |= {"residual": normal(rng, (3, cols), BF16)}
+    arrays |= {"bias": np.zeros(cols, BF16)} if op == "layer_norm" else {}
+    placed = {name: rows.device.array(value) for name, value in arrays.items()}
+    scales = getattr(rows, f"{op}_quantised")(**placed, **how).numpy()
+    exact, same = (
+        getattr(reference, f"{op}_quantised{suffix}")(**arrays, **how, eps=EPS[op]) for suffix in ("", "_same_dtype")
+    )
+    assert_close(scales, exact[-1], same[-1], 1e-7, "row_scales")
+    assert_close(placed["out"].numpy().astype(np.float64), exact[0], same[0], 1e-3)
+    assert np.abs(exact[0]).max() <= reference.largest(dtype)
+
+
 @pytest.mark.parametrize("kind", ("int8", "e4m3"))
 @pytest.mark.parametrize("op", NORMS)
 @pytest.mark.parametrize("cols", (64, 40000))
