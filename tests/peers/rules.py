@@ -147,7 +147,10 @@ RULES: dict[str, Rule] = {
     "rotary: float8 out, latent": Rule(Needs("append_latent", "cos")),
     "rotary: 2 and 3 dims": Rule(detour="`rotary` once a dim, on views"),
     # Norms, activations, quantising
-    "norm: quantised": Rule(Needs("rms_norm_quantised", "scale"), "the norm or activation, and `quantise`"),
+    "norm: quantised": Rule(Needs("rms_norm_quantised", "scale"), "the norm, and `quantise_static`"),
+    "norm: quantised by group": Rule(detour="the norm, and `quantise`"),
+    "norm: float8_e5m2": Rule(Needs("rms_norm_quantised", "out", "float8_e5m2fnuz"), "the norm, and `quantise_static`"),
+    "activation: quantised": Rule(detour="the activation, and `quantise`"),
     "norm: quantised float32": Rule(Needs("rms_norm_quantised", "x", "float32"), "`rms_norm`, and `quantise`"),
     "norm: smooth scales": Rule(detour="scales folded into the weights"),
     "norm: weight dtype": Rule(detour="`cast` of the weights before"),
