@@ -1,0 +1,244 @@
+"""Calls of attention, dense, of different lengths and over caches, as the suites make them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from functools import partial
+from typing import Any
+
+import numpy as np
+
+from aot_models.masks import parse_mask
+from kernels.attention.reference import attention, attention_varlen
+from tests.peers.draws import Array, Call, Draw, Tolerance
+from tests.support.dtypes import BF16, FP16, FP32
+
+EPSILON = {FP16: 2.0**-10, BF16: 2.0**-7, FP32: 2.0**-23}
+DEFAULT = {FP16: (1e-3, 1e-3), BF16: (1e-3, 1.6e-2), FP32: (1e-5, 1.3e-6)}
+"""Absolute and relative tolerances of PyTorch's comparisons."""
+
+
+def tolerance(draw: Draw, dtype: np.dtype[Any], masked: Mapping[str, Any]) -> Tolerance:
+    """Return what the suite's tests of attention allow. masked: arguments of the call."""
+    suite, kvcache = draw.function.suite, draw.function.op == "paged_attention"
+    if suite == "flash-attention 2":
+        return Tolerance(1e-5, factor=5 if "alibi_slopes" in masked else 3) if kvcache else Tolerance(factor=2)
+    if suite == "flash-attention 3":
+        factor = 3 if masked.get("softcap") else 2
+        return Tolerance(1e-4, factor=4) if kvcache else Tolerance(EPSILON[dtype], factor=factor)
+    if suite == "aotriton":
+        return Tolerance(*DEFAULT[dtype], factor=1)
+    if suite == "composable_kernel":
+        return Tolerance(*((1e-3, 1e-3) if dtype == FP16 else (1e-2, 1e-2)))
+    if suite == "aiter":
+        return Tolerance(2e-2 if kvcache else 1e-2, 1e-2)
+    if suite == "flashinfer":
+        return Tolerance(*((1e-3, 1e-3) if dtype == FP16 else (1e-2, 1e-2)))
+    return Tolerance(1.5e-2, 1e-2)
+
+
+def masks(draw: Draw, keys: int, causal: bool = False) -> dict[str, Any]:
+    """Return the scalars of a combination's mask and scores. causal: what a test does that does not say."""
+    if (text := draw.get("mask")) is not None:
+        return dict(parse_mask(str(text)))
+    causal = bool(draw.get("causal CAUSAL", causal or "causal" in draw.function.name))
+    found: dict[str, Any] = {"causal": causal}
+    if draw.get("local"):
+        left, right = draw.rng.integers(0, max(keys, 1), 2).tolist()
+        found |= {"window_left": left, "window_right": 0 if causal else right}
+    if (window := draw.get("window_left sliding_window")) is not None and window >= 0:
+        found["window_left"] = window - (draw.get("sliding_window") is not None)
+    if draw.function.suite == "aotriton":
+        found["mask_align"] = "top_left"
+    if softcap := draw.get("softcap logits_soft_cap soft_cap"):
+        found["softcap"] = softcap
+    if draw.get("attention_chunk"):
+        found["attention_chunk"] = int(draw.rng.integers(1, 2 * keys))
+    if (scale := draw.get("sm_scale")) is not None:
+        dim = draw.get("D_HEAD", 64)
+        found["scale"] = dim**-0.5 if scale == "l1" else 1 / dim
+    return found
+
+
+def head_dims(draw: Draw) -> tuple[int, int]:
+    dim = draw.get("d hd D_HEAD HEAD_SZ head_dim head_size", 64)
+    return dim, draw.get("dv", dim)
+
+
+def scale_of(scalars: Mapping[str, Any], dim: int) -> dict[str, Any]:
+    """Return the scalars as references take them."""
+    return {"scale": dim**-0.5} | dict(scalars)
+
+
+def torch_like(dtype: np.dtype[Any]) -> dict[str, Any]:
+    """Options of a reference that rounds scores too, as a computation in the dtype of the queries does."""
+    return {"compute": np.float32, "storage": dtype, "score_mod": lambda s, b, h, i, j: s.astype(dtype).astype(FP32)}
+
+
+def dense(draw: Draw) -> Call:
+    """flash_attention over sequences of one length."""
+    queries, keys = lengths(draw)
+    batch, (heads, heads_kv), (dim, dim_v) = draw.get("batch_size BATCH b", 2), draw.heads, head_dims(draw)
+    if draw.function.suite == "composable_kernel":
+        batch, heads, heads_kv = 1, 2, 1
+    draw.within(batch * heads * queries * keys * (dim + dim_v))
+    dtype, scalars = draw.dtype(), masks(draw, keys)
+    rows_first = draw.function.suite.startswith("flash") or draw.get("storage_flip") or draw.get("perm") == 0
+    layout = (1, 2) if rows_first else None
+    q = draw.tensor(batch, heads, queries, dim, dtype=dtype, swapped=layout)
+    k = draw.tensor(batch, heads_kv, keys, dim, dtype=dtype, swapped=layout)
+    v = draw.tensor(batch, heads_kv, keys, dim_v, dtype=dtype, swapped=(2, 3) if draw.get("vl") == "c" else layout)
+    tensors = {"q": q, "k": k, "v": v} | biases(draw, batch, heads, queries, keys, dtype)
+    if draw.get("has_qv"):
+        tensors["qv"] = draw.normal(batch, heads, queries, dim_v, dtype=dtype)
+    if dtype.itemsize == 1:
+        return in_float8(draw, batch, tensors, scalars)
+    reference = partial(attention, **tensors, **scale_of(scalars, dim))
+    expected = lambda: (reference(), reference(**torch_like(dtype)))  # noqa: E731
+    return Call("flash_attention", tensors, scalars, expected, tolerance(draw, dtype, scalars),
+                ("out", (batch, heads, queries, dim_v), dtype))  # fmt: skip
+
+
+def in_float8(draw: Draw, batch: int, tensors: Mapping[str, Array], scalars: Mapping[str, Any]) -> Call:
+    """The same with float8 tensors, which have a scale for each sequence and head, and with a result of bfloat16."""
+    op = "flash_attention_fp8_varlen" if "cu_seqlens_q" in tensors else "flash_attention_fp8"
+    scales = {name: (draw.rng.random((batch, tensors[name].shape[1])) * 2).astype(FP32) for name in "qkv"}
+    exact = dict(tensors)
+    for name, scale in scales.items():
+        counts = np.diff(tensors["cu_seqlens_q" if name == "q" else "cu_seqlens_k"]) if op.endswith("varlen") else None
+        factors = scale[..., None, None] if counts is None else np.repeat(scale, counts, 0)[..., None]
+        exact[name] = tensors[name].astype(np.float64) * factors
+    like = {"compute": np.float32, "storage": BF16, "rounding": partial(rounded, tensors["v"].dtype)}
+    options = scale_of(scalars, tensors["q"].shape[-1])
+    reference = partial(attention_varlen if op.endswith("varlen") else attention, **exact, **options)
+    expected = lambda: (reference(), reference(**like))  # noqa: E731
+    tensors = {**tensors, **{f"{name}_scale": scale for name, scale in scales.items()}}
+    shape = *tensors["q"].shape[:-1], tensors["v"].shape[-1]
+    return Call(op, tensors, scalars, expected, tolerance(draw, BF16, scalars), ("out", shape, BF16))
+
+
+def rounded(dtype: np.dtype[Any], probabilities: Array) -> tuple[Array, Array]:
+    return probabilities.astype(dtype).astype(FP32), probabilities
+
+
+def lengths(draw: Draw) -> tuple[int, int]:
+    """Return the (longest) sequences of queries and keys."""
+    queries = draw.get("seqlen_q SEQLEN_Q qo_len q_len seq_len seqlen s")
+    keys = draw.get("seqlen_k SEQLEN_K kv_len s_k seq_len seqlen", queries)
+    return (keys, queries) if draw.get("swap_sq_sk") else (queries, keys)
+
+
+def biases(draw: Draw, batch: int, heads: int, queries: int, keys: int, dtype: np.dtype[Any]) -> dict[str, Array]:
+    """Return the bias or the slopes that a combination asks for."""
+    if draw.get("alibi") or draw.get("bias") == "a":
+        return {"alibi_slopes": (draw.rng.random((batch, heads)) * 0.3).astype(FP32)}
+    if draw.get("bias_type") or draw.get("bias") == "e" or "matrix_bias" in draw.function.name:
+        return {"bias": draw.normal(batch, heads, queries, keys, dtype=dtype)}
+    return {}
+
+
+def varlen(draw: Draw) -> Call:
+    """flash_attention_varlen over three sequences, or as many as the combination has, of random lengths."""
+    queries, keys = lengths(draw)
+    batch, (heads, heads_kv), (dim, dim_v) = draw.get("batch_size BATCH", 3), draw.heads, head_dims(draw)
+    draw.within(batch * heads * queries * keys * (dim + dim_v))
+    cu_q, cu_k = (offsets(draw.rng.integers(max(1, n - 20), n + 1, batch)) for n in (queries, keys))
+    if draw.function.suite == "flashinfer" or (queries == keys and "packed" in draw.function.name):
+        cu_q, cu_k = offsets([queries] * batch), offsets([keys] * batch)
+    dtype, scalars = draw.dtype(), masks(draw, keys)
+    q = draw.normal(cu_q[-1], heads, dim, dtype=dtype)
+    k, v = (draw.normal(cu_k[-1], heads_kv, width, dtype=dtype) for width in (dim, dim_v))
+    tensors = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k}
+    tensors |= biases(draw, batch, heads, queries, keys, dtype)
+    if draw.get("has_qv"):
+        tensors["qv"] = draw.normal(cu_q[-1], heads, dim_v, dtype=dtype)
+    if draw.get("pos_encoding_mode", "NONE") == "ROPE_LLAMA":
+        tensors["cos"] = draw.normal(keys, dim // 2)
+    if dtype.itemsize == 1:
+        return in_float8(draw, batch, tensors, scalars)
+    reference = partial(attention_varlen, **tensors, **scale_of(scalars, dim))
+    expected = lambda: (reference(), reference(**torch_like(dtype)))  # noqa: E731
+    return Call("flash_attention_varlen", tensors, scalars | {"max_seqlen_q": queries, "max_seqlen_k": keys}, expected,
+                tolerance(draw, dtype, scalars), ("out", (len(q), heads, dim_v), dtype))  # fmt: skip
+
+
+def offsets(counts: Any) -> Array:
+    return np.concatenate([[0], np.cumsum(counts)]).astype(np.int32)
+
+
+def cache(draw: Draw) -> Call:
+    """paged_attention; a contiguous cache is one in blocks of its length."""
+    pairs = of_sequences(draw)
+    batch, (heads, heads_kv), (dim, _) = len(pairs), draw.heads, head_dims(draw)
+    draw.within(heads * dim * 2 * sum(queries * keys for queries, keys in pairs))
+    longest = max(keys for _, keys in pairs)
+    size = draw.get("paged_kv_block_size page_size page_block_size block_size") or longest
+    per_sequence = -(-longest // size)
+    dtype = draw.dtype(default="bfloat16" if draw.function.suite == "flash-attention 3" else "float16")
+    if str(draw.get("q_dtype input_dtype")).startswith(("fp8", "float8")):
+        dtype = draw.float8
+    scalars = masks(draw, longest, causal=True)
+    if all(queries == 1 for queries, _ in pairs):
+        scalars = {name: value for name, value in scalars.items() if name not in ("causal", "window_right")}
+    elif scalars.get("causal") is not False:
+        scalars.pop("causal", None)
+        scalars.pop("window_right", None)
+    layout = (1, 2) if draw.get("kv_layout layout") == "HND" else None
+    k, v = (draw.tensor(batch * per_sequence, size, heads_kv, dim, dtype=dtype, swapped=layout) for _ in range(2))
+    tables = draw.rng.permutation(batch * per_sequence).astype(np.int32).reshape(batch, per_sequence)
+    q = draw.normal(sum(queries for queries, _ in pairs), heads, dim, dtype=dtype)
+    slopes = biases(draw, batch, heads, 0, 0, dtype)
+    first = draw.rng.integers(0, longest // 5 + 1, batch).astype(np.int32)
+    tensors = {"q": q, "k": k, "v": v, "block_tables": tables,
+               "seqlens_k": np.array([keys for _, keys in pairs], np.int32),
+               "cu_seqlens_q": offsets([queries for queries, _ in pairs])} | slopes  # fmt: skip
+    if draw.get("has_leftpad"):
+        tensors["first_keys"] = first
+    if draw.get("pos_encoding_mode", "NONE") == "ROPE_LLAMA":
+        tensors["cos"] = draw.normal(longest, dim // 2)
+    if draw.get("v_scale"):
+        scalars["out_scale"] = draw.get("v_scale")
+    expected = partial(gathered, tensors, pairs, {"causal": True} | scale_of(scalars, dim), dtype)
+    return Call("paged_attention", tensors, scalars | {"max_seqlen_q": max(queries for queries, _ in pairs)}, expected,
+                tolerance(draw, dtype, slopes), ("out", q.shape, dtype))  # fmt: skip
+
+
+def of_sequences(draw: Draw) -> list[tuple[int, int]]:
+    """Return the queries and keys of each sequence of a cache."""
+    if pairs := draw.get("seq_lens"):
+        return [(queries, keys) for queries, keys in pairs]
+    if keys := draw.get("kv_lens"):
+        return [(1, count) for count in keys]
+    queries, keys = lengths(draw)
+    queries = 1 if "decode" in draw.function.name else queries
+    if draw.function.suite in ("flashinfer", "aiter"):
+        return [(queries, keys)] * draw.get("batch_size", 2)
+    if draw.get("has_leftpad"):
+        queries = min(queries, keys - keys // 5)
+    return [(queries, int(count)) for count in draw.rng.integers(max(min(queries, keys), keys // 2), keys + 1, 2)]
+
+
+def gathered(
+    tensors: Mapping[str, Array], pairs: list[tuple[int, int]], options: dict[str, Any], dtype: np.dtype[Any]
+) -> tuple[Array, Array]:
+    """Attention of each sequence over its keys, gathered from their blocks, exact and in the dtypes of torch."""
+    results: list[list[Array]] = [[], []]
+    chunk = options.pop("attention_chunk", 0)
+    for b, (queries, keys) in enumerate(pairs):
+        first = int(tensors["first_keys"][b]) if "first_keys" in tensors else 0
+        k, v = (
+            tensors[name][tensors["block_tables"][b]].reshape(-1, *tensors[name].shape[2:])[first:keys] for name in "kv"
+        )
+        q = tensors["q"][tensors["cu_seqlens_q"][b] :][:queries]
+        q, k, v = (x.swapaxes(0, 1)[None] for x in (q, k, v))
+        given = {"alibi_slopes": tensors["alibi_slopes"][[b]]} if "alibi_slopes" in tensors else {}
+        if chunk:
+            given["mask_mod"] = partial(in_chunk, keys - first - queries, chunk)
+        for found, how in zip(results, ({}, torch_like(dtype)), strict=True):
+            found.append(attention(q, k, v, **given, **options, **how)[0].swapaxes(0, 1))
+    return np.concatenate(results[0]), np.concatenate(results[1])
+
+
+def in_chunk(shift: int, chunk: int, _batch: int, _head: int, queries: Array, keys: Array) -> Array:
+    """Tell which keys are in the chunk of each query's diagonal."""
+    return keys // chunk == (queries + shift) // chunk

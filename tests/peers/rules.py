@@ -1,0 +1,223 @@
+"""The ops of ours that take what a combination of a peer's test asks for.
+
+A rule asks the contracts of the shipped manifests: a request is taken directly as soon as an op has the argument, dtype
+or extent that it needs. Until then, it is taken by a detour, if there is one, or not at all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from enum import IntEnum
+from pathlib import Path
+
+from aot.manifest.loading import load_manifest
+from aot.manifest.schema import OpSpec
+
+MANIFESTS = Path(__file__).parents[2] / "manifests"
+Contracts = Mapping[str, OpSpec]
+
+
+def contracts() -> dict[str, OpSpec]:
+    """Return the ops of all shipped manifests."""
+    return {name: op for path in sorted(MANIFESTS.glob("*.yaml")) for name, op in load_manifest(path).spec.ops.items()}
+
+
+class Verdict(IntEnum):
+    """How a call is taken. Directly includes views, tables made on the host, and chains that the peer documents."""
+
+    DIRECT, DETOUR, NOT = range(3)
+
+
+@dataclass(frozen=True)
+class Needs:
+    """What a contract has to have.
+
+    argument: a tensor or a scalar. dtype: one that the tensor `argument` may have. rank: how many dims it has.
+    axis, extent: a compiled extent, and the smallest value that its largest one has to reach.
+    """
+
+    op: str
+    argument: str = ""
+    dtype: str = ""
+    rank: int = 0
+    axis: str = ""
+    extent: int = 0
+
+    def met(self, ops: Contracts) -> bool:
+        if (op := ops.get(self.op)) is None:
+            return False
+        tensor = op.tensors.get(self.argument)
+        if self.argument and tensor is None and self.argument not in op.scalars:
+            return False
+        if self.dtype and (tensor is None or self.dtype not in op.dtypes.get(tensor.dtype, [tensor.dtype])):
+            return False
+        if self.rank and (tensor is None or len(tensor.shape) != self.rank):
+            return False
+        return not self.axis or (self.axis in op.constexprs and max(op.constexprs[self.axis].values) >= self.extent)
+
+    def __str__(self) -> str:
+        parts = [f"`{self.argument}`" if self.argument else "", f"of {self.dtype}" if self.dtype else ""]
+        parts += [f"of {self.rank} dims" if self.rank else "", f"`{self.axis}` of {self.extent}" if self.axis else ""]
+        described = " ".join(filter(None, parts))
+        return f"`{self.op}` with {described}" if described else f"`{self.op}`"
+
+
+@dataclass(frozen=True)
+class Rule:
+    """needs: what takes the request directly; none if nothing is planned. detour: how the ops that exist take it."""
+
+    needs: Needs | None = None
+    detour: str = ""
+
+    def verdict(self, ops: Contracts) -> Verdict:
+        if self.needs is not None and self.needs.met(ops):
+            return Verdict.DIRECT
+        return Verdict.DETOUR if self.detour else Verdict.NOT
+
+    @property
+    def taker(self) -> str:
+        """The op that takes the request directly."""
+        return self.needs.op if self.needs else ""
+
+
+FLOAT8 = "float8_e4m3fnuz"
+BIAS = "the mask as a `bias` of `flash_attention`"
+QUERY = "a call of one query a sequence"
+
+RULES: dict[str, Rule] = {
+    # Dense attention
+    "attention: chunk": Rule(Needs("flash_attention", "attention_chunk"), BIAS),
+    "float8 attention: chunk": Rule(Needs("flash_attention_fp8", "attention_chunk"), BIAS),
+    "attention: custom mask": Rule(Needs("flash_attention_varlen", "mask"), BIAS),
+    "attention: custom mask, rotated": Rule(Needs("flash_attention_varlen", "cos"), f"`rotary`, and {BIAS}"),
+    "attention: multi-item mask": Rule(),
+    "attention: block-sparse": Rule(Needs("flash_attention", "block_mask"), f"{BIAS}; nothing is skipped"),
+    "attention: rotation": Rule(Needs("flash_attention_varlen", "cos"), "`rotary` before"),
+    "attention: qv": Rule(Needs("flash_attention", "qv")),
+    "attention: head dim of v 512": Rule(Needs("flash_attention", axis="HEAD_DIM_V", extent=512)),
+    "attention: sinks": Rule(Needs("flash_attention", "sinks"), "a key more, and its logit as a `bias`"),
+    "attention: signed ALiBi": Rule(detour=BIAS),
+    "attention: float8 out": Rule(Needs("flash_attention_fp8", "out", FLOAT8), "`quantise_static` after"),
+    "attention: float8 keys": Rule(Needs("flash_attention_fp8_kv_varlen"), "`cast` of the keys before"),
+    "attention: block scales": Rule(),
+    "attention: two buffers": Rule(detour="keys joined before"),
+    # Attention over caches
+    "cache: not causal": Rule(Needs("paged_attention", "causal"), QUERY),
+    "contiguous cache: window right": Rule(Needs("paged_attention", "window_right"), BIAS),
+    "paged cache: window right": Rule(Needs("paged_attention", "window_right")),
+    "contiguous cache: ALiBi, not causal": Rule(Needs("paged_attention", "causal"), BIAS),
+    "paged cache: ALiBi, not causal": Rule(Needs("paged_attention", "causal")),
+    "cache: several ALiBi slopes": Rule(Needs("paged_attention", "alibi_slopes", rank=2), "a call a sequence"),
+    "cache: left padding": Rule(Needs("paged_attention", "first_keys"), "tables of blocks of one key"),
+    "contiguous cache: chunk": Rule(Needs("paged_attention", "attention_chunk"), BIAS),
+    "paged cache: chunk": Rule(Needs("paged_attention", "attention_chunk")),
+    "paged cache: custom mask": Rule(Needs("paged_attention", "mask")),
+    "paged cache: sinks": Rule(Needs("paged_attention", "sinks")),
+    "cache: sink tokens": Rule(),
+    "cache: float8 queries": Rule(Needs("paged_attention", "q", FLOAT8), "`cast` of the queries before"),
+    "cache: float32": Rule(Needs("paged_attention", "k", "float32")),
+    "cache: factor of v": Rule(Needs("paged_attention", "out_scale"), "the factor times the result"),
+    "cache: scales by page": Rule(),
+    "cache: head dim 512": Rule(Needs("paged_attention", axis="HEAD_DIM", extent=512)),
+    "decode: head dim of v": Rule(Needs("paged_attention", axis="HEAD_DIM_V", extent=512)),
+    "cache: rotation": Rule(Needs("paged_attention", "cos")),
+    "cache: layout of blocks": Rule(Needs("convert_cache")),
+    "cache: layout of blocks (prompts)": Rule(Needs("convert_cache"), "`flash_attention_varlen`, keys gathered before"),
+    "cache: copies": Rule(Needs("copy_blocks")),
+    "cascade": Rule(Needs("merge_states"), "one call over joined tables"),
+    "states: merge": Rule(Needs("merge_states")),
+    # Latent attention
+    "latent cache: not causal": Rule(Needs("mla_decode", "causal"), QUERY),
+    "latent cache: no rotated part": Rule(detour="a rotated part of zeros"),
+    "latent cache: rotation": Rule(Needs("mla_decode", "cos"), "`rotary` before"),
+    "latent cache: rope above 64": Rule(Needs("mla_decode", axis="ROPE", extent=128)),
+    "latent cache: 8 and 4 bits": Rule(Needs("mla_decode", "cache", FLOAT8)),
+    "latent cache: writes": Rule(Needs("append_latent"), "two calls of `append_kv` on views"),
+    "latent cache: fused writes": Rule(Needs("append_latent", "cos")),
+    "latent cache: sparse": Rule(),
+    "latent cache: indexer": Rule(),
+    "latent cache: gather": Rule(),
+    # Rotation
+    "rotary: int64 positions": Rule(Needs("rotary", "positions", "int64"), "positions cast on the host"),
+    "rotary: angle by element": Rule(Needs("rotary", "by_element")),
+    "rotary: last elements": Rule(Needs("rotary", "first_rotated"), "`rotary` on a view, and a copy of the rest"),
+    "rotary: split with a gate": Rule(detour="`rotary` on views, and a copy of the gate"),
+    "rotary: float8 out": Rule(Needs("rotary", "out", FLOAT8), "`rotary`, `quantise_static`, `append_kv`"),
+    "rotary: float8 out, latent": Rule(Needs("append_latent", "cos")),
+    "rotary: 2 and 3 dims": Rule(detour="`rotary` once a dim, on views"),
+    # Norms, activations, quantising
+    "norm: quantised": Rule(Needs("rms_norm_quantised", "scale"), "the norm, and `quantise_static`"),
+    "norm: quantised by group": Rule(detour="the norm, and `quantise`"),
+    "norm: float8_e5m2": Rule(Needs("rms_norm_quantised", "out", "float8_e5m2fnuz"), "the norm, and `quantise_static`"),
+    "activation: quantised": Rule(detour="the activation, and `quantise`"),
+    "norm: quantised float32": Rule(Needs("rms_norm_quantised", "x", "float32"), "`rms_norm`, and `quantise`"),
+    "norm: smooth scales": Rule(detour="scales folded into the weights"),
+    "norm: weight dtype": Rule(detour="`cast` of the weights before"),
+    "norm: gated, quantised": Rule(),
+    "activation: no gate": Rule(Needs("activate"), "a gate of ones"),
+    "activation: kinds": Rule(Needs("activate")),
+    "quantise: bound": Rule(Needs("quantise", "scale_bound")),
+    "quantise: powers of two": Rule(),
+    "quantise: column-major scales": Rule(detour="`transpose` of the scales"),
+    "softmax: temperatures": Rule(Needs("softmax", "temperature"), "a call a temperature"),
+    "elementwise: multiply-add": Rule(),
+    "concatenation": Rule(),
+    "rows: permutation": Rule(Needs("gather_rows")),
+    "masks: packed bits": Rule(),
+    "other fusions": Rule(),
+    "linear attention": Rule(),
+    "4-bit floats": Rule(),
+    # Products
+    "product: float32 out": Rule(detour="the product of tensors cast to float32"),
+    "product: float8 weights": Rule(Needs("linear_fp8")),
+    "product: fused with others": Rule(detour="a call each"),
+    "product: gated": Rule(detour="`matmul`, and `silu_mul` or `gelu_mul`"),
+    "product: gated, relu or none": Rule(),
+    "product: parts": Rule(),
+    "product: parts, norm": Rule(),
+    "feed-forward": Rule(detour="a call of each product"),
+    "scaled product: batched": Rule(Needs("batched_scaled_matmul"), "a call a matrix"),
+    "scaled product: column-major a": Rule(detour="`transpose` of a before"),
+    "scaled product: int32 out": Rule(),
+    "scaled product: zero points": Rule(Needs("scaled_matmul", "zero_a")),
+    "scaled product: zero point of all": Rule(Needs("scaled_matmul", "zero_a"), "folded into the bias on the host"),
+    "block-scaled product: quantising": Rule(detour="`quantise` before"),
+    "grouped product": Rule(Needs("grouped_matmul")),
+    "weights: dequantise": Rule(),
+    # Mixtures of experts
+    "moe: aligned blocks": Rule(Needs("moe_align")),
+    "moe: counts of tokens": Rule(Needs("moe_align", "counts")),
+    "moe: permutation": Rule(Needs("moe_permute")),
+    "moe: sum": Rule(Needs("moe_sum")),
+    "moe: shuffled scales": Rule(),
+    "moe: static scale": Rule(Needs("moe_scaled", "x_scale"), "dynamic scales by token instead"),
+    "moe: clamped SwiGLU": Rule(),
+    "moe: activations": Rule(),
+    "moe: float32": Rule(Needs("moe", "x", "float32")),
+    "moe: int8 blocks": Rule(Needs("moe_block_scaled", "gate_up", "int8")),
+    "moe: int8 zero points": Rule(Needs("moe_int8", "zeros_gate_up")),
+    "moe: order": Rule(),
+    "moe: LoRA": Rule(),
+    "route: 16-bit bias": Rule(Needs("moe_route", "bias", "bfloat16"), "`cast` of the bias before"),
+    "route: sorted experts": Rule(detour="`moe_route`, and the sort after"),
+    "route: scores": Rule(),
+    "route: variants": Rule(),
+    "route: many experts": Rule(),
+    # Sampling
+    "sample: probabilities": Rule(Needs("sample_probs"), "logarithms on the host"),
+    "sample: NaN": Rule(),
+    "verify: probabilities": Rule(Needs("verify_drafts", "probs"), "logarithms on the host"),
+    "probabilities: renormalise": Rule(Needs("renorm_probs")),
+    "logits: mask": Rule(Needs("mask_logits")),
+    "rows: top-k": Rule(Needs("top_k")),
+}  # fmt: skip
+"""Rules by request. A request names what is called, and what is asked of it beyond a plain call."""
+
+
+def verdict(op: str, requests: Iterable[str], ops: Contracts) -> tuple[Verdict, str]:
+    """Return how a call is taken, and the request that decides: the first of the worst, or "" if the call is plain."""
+    plain = Verdict.DIRECT if not op or op in ops else Verdict.NOT
+    return max(
+        [(plain, ""), *((RULES[request].verdict(ops), request) for request in requests)], key=lambda found: found[0]
+    )
