@@ -184,6 +184,7 @@ def fold_loaded(
     queries: Queries, cache: Cache, place: Place, seen: Causal, scoring, begin, end, KEYS: gl.constexpr
 ):  # fmt: skip
     """Fold the keys from begin to end, KEYS of a warp at a time.
+
     The tile of the next iteration is loaded into registers before this one multiplies, and the block table entries of
     the one after it before that.
     """
