@@ -13,13 +13,15 @@ import sys
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from aot_runtime.bundle.files import SUFFIX, source_of
-from aot_runtime.bundle.source import Source
-from aot_runtime.contract.records import Index
 from aot_runtime.errors import BundleError
 from aot_runtime.regular_files import open_regular
+
+if TYPE_CHECKING:
+    from aot_runtime.bundle.source import Source
+    from aot_runtime.contract.records import Index
 
 GROUP = "aotbuild.bundles"
 _GROUP = GROUP.encode()

@@ -17,7 +17,7 @@ def test_calls(op_bundles: OpBundles):
     rng = np.random.default_rng(0)
     shapes = {"logits": (3, 8), "x": (3, 64), "gate_up": (8, 64, 64), "down": (8, 64, 32)}
     given = {name: (rng.standard_normal(shape) / 4).astype(np.float16) for name, shape in shapes.items()}
-    (source,) = (block.text for block in blocks(page, "python"))
+    source, ordering = (block.text for block in blocks(page, "python"))
     assert source.count('open_bundle("dist/moe-gfx942")') == 1
     names = given | {"bundle": op_bundles.open("moe")}
     exec(compile(source.replace('open_bundle("dist/moe-gfx942")', "bundle"), "docs/moe.md", "exec"), names)
@@ -26,3 +26,7 @@ def test_calls(op_bundles: OpBundles):
     assert np.array_equal(names["chosen"], chosen) and np.abs(names["weights"] - weights).max() < 1e-6
     operands = given["x"], given["gate_up"], given["down"], names["weights"], chosen
     assert_close(names["y"], exact_moe(*operands), moe_same_dtype(*operands), 1e-6)
+
+    exec(compile(ordering, "docs/moe.md", "exec"), names)
+    wanted = given["x"].astype(np.float64) * names["weights"].sum(1, keepdims=True, dtype=np.float64)
+    np.testing.assert_allclose(names["y"], wanted, rtol=2e-3, atol=1e-4)
