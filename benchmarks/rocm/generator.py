@@ -26,7 +26,7 @@ from .libraries import Libraries
 ARCH = "gfx942"
 SOURCE = "https://github.com/ROCm/hipBLASLt"
 COMMIT = "7d9fb683db25941d38c5f89749a2c26acc493992"
-"""Of October 2024, TensileLite 4.33."""
+"""A commit of October 2024, with TensileLite 4.33."""
 _GENERATOR = "tensilelite"
 _TABLES = "library/src/amd_detail/rocblaslt/src/Tensile/Logic/asm_full/aquavanjaram/gfx942/Equality"
 _FILES = (f"/{_GENERATOR}/", f"!/{_GENERATOR}/Tensile/CustomKernels/", f"/{_TABLES}/")

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 _CATEGORIES = re.compile("quick|pre_checkin")
-"""Those of AMD's that take seconds on a GPU at most."""
+"""AMD's tests that take seconds on a GPU at most."""
 _PASSED, _FAILED, _BEGUN = "[  PASSED  ] ", "[  FAILED  ] ", re.compile(r"^\[-+\] 1 test from (\S+)$", re.MULTILINE)
 _COUNT = re.compile(re.escape(_PASSED) + r"(\d+) tests?\.")
 

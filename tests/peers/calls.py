@@ -137,7 +137,7 @@ CALLS: dict[tuple[str, str], Callable[[Draw], Call]] = {
     ("vLLM", "test_scaled_mm"): scaled,
     ("vLLM", "test_fused_moe"): experts,
 }  # fmt: skip
-"""What makes the call of a test, by suite and name; with its file, if others of that name make other calls."""
+"""Functions that make a test's call, by suite and name, and by file if tests of one name make different calls."""
 
 
 def maker(function: Function) -> Callable[[Draw], Call] | None:

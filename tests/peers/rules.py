@@ -31,7 +31,7 @@ class Verdict(IntEnum):
 
 @dataclass(frozen=True)
 class Needs:
-    """What a contract has to have.
+    """Requirements on a contract.
 
     argument: a tensor or a scalar. dtype: one that the tensor `argument` may have. rank: how many dims it has.
     axis, extent: a compiled extent, and the smallest value that its largest one has to reach.

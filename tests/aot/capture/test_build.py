@@ -211,7 +211,7 @@ def test_a_capture_without_sources_takes_those_that_are_there(own: Built, tmp_pa
 
 
 def test_ingredients_are_compared_before_the_first_kernel(own: Built, tmp_path: Path):
-    """Of a shipped cache, of its archive, and of what is installed; also without a capture file."""
+    """Ingredients of folders, archives and installed caches are compared, also without a capture file."""
     manifest = own.shipped / "captured.json"
     content = own.manifest
     content["ingredients"]["files"]["language/core.py"] = "0" * 64
