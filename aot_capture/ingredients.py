@@ -15,7 +15,7 @@ import sysconfig
 from collections.abc import Iterator, Mapping
 from typing import Any, Optional
 
-from .installation import files_of_key, triton_root
+from .installation import changed_variables, file_differences, files_of_key, triton_root
 
 MANIFEST = "captured.json"
 INSTALLED = "aotbuild"
@@ -31,21 +31,14 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     if there["triton"] != here["triton"]:
         found.append(f"Triton: {there['triton']} was captured, {here['triton']} is here")
     else:
-        files = there["files"], here["files"]
-        names = [name for name in {**files[0], **files[1]} if files[0].get(name) != files[1].get(name)]
-        if names:
-            more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-            found.append(f"files of Triton {there['triton']}: {', '.join(names[:4])}{more}")
+        found += file_differences(there["triton"], there["files"], here["files"])
         if there["backend"] != here["backend"]:
             was, now = _release(there["backend"]), _release(here["backend"])
             found.append(f"compiler: {was} was captured, {now} is here")
     if there.get("root") and there["root"] != root_digest(here["root"]):
         found.append(f"Triton's folder, whose path is in the keys of HIP before Triton 3.9: here it is {here['root']}")
-    for name in sorted({**there["environment"], **here["environment"]}):
-        was, now = there["environment"].get(name), here["environment"].get(name)
-        if was != now:
-            found.append(f"{name}: {was or 'not set'} was captured, {now or 'not set'} is here")
-    return found
+    changed = changed_variables(there["environment"], here["environment"])
+    return [*found, *(f"{name}: {was} was captured, {now} is here" for name, was, now in changed)]
 
 
 def launcher_difference(manifest: Mapping[str, Any], suffix: str) -> Optional[str]:

@@ -10,7 +10,7 @@ import platform
 import re
 import sys
 import sysconfig
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from typing import Optional
 
@@ -141,17 +141,28 @@ def differences(captured: Installation, here: Installation) -> list[str]:
     if captured.triton != here.triton:
         found.append(f"Triton: captured {captured.triton}, now {here.triton}")
     else:
-        names = [name for name in {**captured.files, **here.files} if captured.files.get(name) != here.files.get(name)]
-        if names:
-            more = f" and {len(names) - 4} more" if len(names) > 4 else ""
-            found.append(f"files of Triton {here.triton}: {', '.join(names[:4])}{more}")
+        found += file_differences(here.triton, captured.files, here.files)
     if captured.ptxas != here.ptxas and captured.ptxas and here.ptxas:
         found.append(f"ptxas: captured {release_of(captured.ptxas)}, now {release_of(here.ptxas)}")
-    for name in sorted({**captured.environment, **here.environment}):
-        was, now = captured.environment.get(name), here.environment.get(name)
+    changed = changed_variables(captured.environment, here.environment)
+    return [*found, *(f"{name}: captured {was}, now {now}" for name, was, now in changed)]
+
+
+def file_differences(version: str, there: Mapping[str, str], here: Mapping[str, str]) -> list[str]:
+    """Return a line that names the files of a version of Triton whose hashes differ; none if all are equal."""
+    names = [name for name in {**there, **here} if there.get(name) != here.get(name)]
+    more = f" and {len(names) - 4} more" if len(names) > 4 else ""
+    return [f"files of Triton {version}: {', '.join(names[:4])}{more}"] if names else []
+
+
+def changed_variables(
+    there: Mapping[str, Optional[str]], here: Mapping[str, Optional[str]]
+) -> Iterator[tuple[str, str, str]]:
+    """Yield (name, value there, value here) of the variables that differ; "not set" stands for a missing value."""
+    for name in sorted({**there, **here}):
+        was, now = there.get(name), here.get(name)
         if was != now:
-            found.append(f"{name}: captured {was or 'not set'}, now {now or 'not set'}")
-    return found
+            yield name, was or "not set", now or "not set"
 
 
 def release_of(text: str) -> str:
