@@ -143,7 +143,7 @@ RULES: dict[str, Rule] = {
     "rotary: angle by element": Rule(Needs("rotary_by_element")),
     "rotary: last elements": Rule(Needs("rotary", "first_rotated"), "`rotary` on a view, and a copy of the rest"),
     "rotary: split with a gate": Rule(detour="`rotary` on views, and a copy of the gate"),
-    "rotary: float8 out": Rule(Needs("rotary", "out", FLOAT8), "`rotary`, `quantise_static`, `append_kv`"),
+    "rotary: float8 out": Rule(Needs("append_kv", "q_quantised"), "`rotary`, `quantise_static`, `append_kv`"),
     "rotary: float8 out, latent": Rule(Needs("append_latent", "cos")),
     "rotary: 2 and 3 dims": Rule(detour="`rotary` once a dim, on views"),
     # Norms, activations, quantising
