@@ -119,7 +119,7 @@ def taken(call: Call) -> bool:
 
 
 def dtypes_of(op: OpSpec, dtype: str) -> list[str]:
-    return op.dtypes.get(dtype, [dtype])
+    return op.dtypes.get(dtype, dtype.split("|"))
 
 
 @pytest.mark.parametrize("suite", sorted(functions()), ids=lambda suite: suite.replace(" ", "_"))

@@ -14,6 +14,7 @@ from aot_runtime.contract.layout import (
     ALIGNMENT,
     RANGE_32,
     Layout,
+    allowed_dtypes,
     divisors,
     innermost_dim,
     make_layout,
@@ -74,7 +75,7 @@ class Rules:
                 f"argument '{name}' has {len(layout.shape)} dims {list(layout.shape)}; "
                 f"it takes {len(tensor.shape)}: {_dims(tensor)}"
             )
-        allowed = self.op.dtypes.get(tensor.dtype, (tensor.dtype,))
+        allowed = allowed_dtypes(self.op, tensor)
         if layout.dtype not in allowed:
             raise self.error(f"argument '{name}' is {layout.dtype}; allowed: {', '.join(allowed)}")
         self._contiguity(tensor, layout)

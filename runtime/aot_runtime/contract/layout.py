@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from functools import lru_cache
 from typing import Any
 
-from .dtypes import DTYPES
+from .dtypes import DTYPES, INT64
 from .records import Op, Tensor
 
 Shape = tuple[int, ...]
@@ -28,7 +28,8 @@ class Layout:
         dtype: the dtype's name.
         shape: extents.
         strides: in elements.
-        kernel_strides: the strides that are passed to kernels: 0 for dims of extent 1, which broadcasts them.
+        kernel_strides: the strides that are passed to kernels (see `strides_for`): 0 for dims of extent 1, which
+            broadcasts them.
         aligned: the address is a multiple of 16 bytes.
         foreign: the memory belongs to another library, so overlap cannot be ruled out by comparing owners.
         writeable: the owner permits writes.
@@ -106,6 +107,18 @@ def divisors(op: Op, names: Mapping[str, Any]) -> dict[str, int]:
     """
     units = {tensor.name: aligned_elements(DTYPES[names.get(tensor.dtype, tensor.dtype)].size) for tensor in op.tensors}
     return {item.dim: item.elements or max(units[name] for name in item.tensors) for item in op.divisible}
+
+
+def allowed_dtypes(op: Op, tensor: Tensor) -> tuple[str, ...]:
+    """Return the names of the dtypes that a tensor may have."""
+    return (tensor.dtype, INT64.name) if tensor.also_int64 else op.dtypes.get(tensor.dtype, (tensor.dtype,))
+
+
+def strides_for(tensor: Tensor, layout: Layout) -> Shape:
+    """Return the strides that kernels get: those of the low halves if a tensor of int32 is passed as int64."""
+    if tensor.also_int64 and layout.dtype == INT64.name:
+        return tuple(2 * stride for stride in layout.kernel_strides)
+    return layout.kernel_strides
 
 
 def make_layout(
