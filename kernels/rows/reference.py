@@ -16,21 +16,27 @@ Array = np.ndarray
 Results = Array | tuple[Array, ...]
 
 
-def softmax(x: Array, mask: Array | None = None, scale: float = 1.0) -> Array:
-    """exp(scale * x) / sum(exp(scale * x)) over the last dim. x: [rows, cols], any float dtype; mask: bool or None.
+def softmax(
+    x: Array, mask: Array | None = None, temperature: Array | None = None, scale: float = 1.0
+) -> Array:
+    """exp(scale * x / temperature) over its sum along the last dim. x: [rows, cols], any float dtype; mask: bool or
+    None; temperature: [rows], [1] or None.
 
     A row that holds a NaN or +inf, or nothing but -inf, becomes NaN throughout.
     """
-    return _softmax(x.astype(np.float64), mask, scale)
+    return _softmax(np.float64, x, mask, temperature, scale)
 
 
-def softmax_same_dtype(x: Array, mask: Array | None = None, scale: float = 1.0) -> Array:
-    return _softmax(x.astype(np.float32), mask, np.float32(scale)).astype(x.dtype)
+def softmax_same_dtype(
+    x: Array, mask: Array | None = None, temperature: Array | None = None, scale: float = 1.0
+) -> Array:
+    return _softmax(np.float32, x, mask, temperature, scale).astype(x.dtype)
 
 
-def _softmax(x: Array, mask: Array | None, scale: float) -> Array:
+def _softmax(compute: type, x: Array, mask: Array | None, temperature: Array | None, scale: float) -> Array:
+    heat = compute(1) if temperature is None else temperature.astype(compute)[:, None]
     with np.errstate(invalid="ignore"):
-        x = x * scale
+        x = x.astype(compute) * (compute(scale) / heat)
         if mask is not None:
             x = np.where(mask.astype(bool), x, x.dtype.type(-np.inf))
         p = np.exp(x - x.max(-1, keepdims=True))
@@ -108,7 +114,7 @@ def _quantised(
 
 def _norm(
     compute: type, subtract_mean: bool, x: Array, residual: Array | None, weight: Array, bias: Array | None,
-    eps: float, zero_centred: bool = False,
+    eps: float, zero_centred: bool = False, smooth: Array | None = None,
 ) -> tuple[Array, Array | None]:  # fmt: skip
     """(the result, the new residual if there is one)."""
     total = None
@@ -120,7 +126,8 @@ def _norm(
             x = x - x.mean(-1, keepdims=True, dtype=compute)
         variance = np.square(x).mean(-1, keepdims=True, dtype=compute)
         values = x / np.sqrt(variance + compute(eps)) * (weight.astype(compute) + compute(zero_centred))
-        return (values if bias is None else values + bias.astype(compute)), total
+        values = values if bias is None else values + bias.astype(compute)
+        return (values if smooth is None else values * smooth.astype(compute)), total
 
 
 # Quantising
