@@ -111,6 +111,35 @@ def norm_long_rows(
 
 
 @triton.jit
+def norm_blocks(
+    x: Matrix, weight, residual: Matrix, out: Matrix, scales: Matrix, cols, eps, zero_centred, block,
+    STEP: tl.constexpr, WIDTH: tl.constexpr, LARGEST: tl.constexpr,
+):  # fmt: skip
+    """RMS norm of each row, quantised with a scale for each `block` columns, WIDTH at most. Grid: (rows,).
+
+    scales: fp32 [rows, cdiv(cols, block)], in any order in memory. The rest as in `norm_rows`.
+    """
+    row = tl.program_id(0)
+    _, squares = _mean_and_squares(x, residual, row, 0, cols, STEP, True, False)
+    rstd = tl.rsqrt(squares / cols + eps)
+    blocks = tl.cdiv(cols, block)
+    lane = tl.arange(0, WIDTH)[None, :]
+    for first in range(0, blocks, STEP // WIDTH):
+        number = first + tl.arange(0, STEP // WIDTH)[:, None]
+        columns = number * block + lane
+        inside = (lane < block) & (columns < cols)
+        values, added = _load(x, residual, row, columns, inside, True)
+        values = _sum(values, added, residual, row, columns, inside, True, True)
+        gain, _ = _affine(weight, None, None, columns, inside, zero_centred)
+        values = values * rstd * gain
+        scale = scale_of(tl.max(tl.abs(values), 1)[:, None], LARGEST)
+        at = scales.ptr + row * scales.stride_rows + number * scales.stride_columns
+        tl.store(at, scale, mask=number < blocks)
+        values = quantise(values, scale, out.ptr.dtype.element_ty, LARGEST)
+        tl.store(out.ptr + row * out.stride_rows + columns, values.to(out.ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
 def norm_part(
     x: Matrix, residual: Matrix, pairs, cols, parts,
     STEP: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SUBTRACT_MEAN: tl.constexpr,

@@ -144,6 +144,25 @@ def test_factors_of_columns_apply_to_the_bias(rows: Bundle):
     assert np.array_equal(out.numpy(), np.rint(np.tile(smooth, (2, 1)) / scales[:, None]).astype(np.int8))
 
 
+@pytest.mark.parametrize("block", (1, 64, 100, 128))
+@pytest.mark.parametrize("kind", ("int8", "e4m3"))
+@pytest.mark.parametrize("cols", (33, 512, 5000))
+def test_norm_with_scales_of_blocks(rows: Bundle, cols: int, kind: str, block: int):
+    rng, dtype = np.random.default_rng(cols), eight_bits(rows, kind)
+    x, added = (normal(rng, (3, cols), BF16) for _ in range(2))
+    x[1] = added[1] = 0
+    arrays = {"x": x, "weight": normal(rng, (cols,), BF16), "out": np.zeros((3, cols), dtype), "residual": added}
+    placed = {name: rows.device.array(value) for name, value in arrays.items()}
+    options = {"block": block, "eps": 0.1, "zero_centred": True}
+    scales = rows.device.array(np.zeros((3, -(-cols // block)), FP32), order=(1, 0))
+    rows.rms_norm_block_quantised(**placed, **options, scales=scales)
+    exact, same = (getattr(reference, f"rms_norm_block_quantised{end}")(**arrays, **options)
+                   for end in ("", "_same_dtype"))  # fmt: skip
+    assert_close(scales.numpy(), exact[2], same[2], 1e-7, "scales")
+    assert_close(placed["out"].numpy().astype(np.float64), exact[0], same[0], 1e-3)
+    assert np.array_equal(placed["residual"].numpy(), exact[1])
+
+
 @pytest.mark.parametrize("how", ({"scale": np.array([0.02], np.float32)}, {"bound": 1.5}), ids="-".join)
 @pytest.mark.parametrize("kind", ("int8", "e4m3"))
 @pytest.mark.parametrize("op", NORMS)
