@@ -2,8 +2,7 @@
 
 from __future__ import annotations
 
-import itertools
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -19,6 +18,9 @@ from .checking import Call
 from .rules import Rules, pick_value
 
 Table = Mapping[tuple[Any, ...], Variant]
+Layouts = Mapping[str, Layout | None]
+Tried = tuple[Mapping[str, int], float | None]
+"""Values of alternatives that were tried, and the cost of the launches; None if one is not built."""
 
 
 class AxisChoice(msgspec.Struct, frozen=True):
@@ -41,12 +43,9 @@ class ConfigChoice(msgspec.Struct, frozen=True):
     variant: Variant | None
     cost: float | None = None
 
-
-class AlternativesChoice(msgspec.Struct, frozen=True):
-    """Values of a call's alternatives that were tried, and the cost of its launches; None if one is not built."""
-
-    values: Mapping[str, int]
-    cost: float | None
+    @property
+    def price(self) -> float:
+        return self.cost or 0.0
 
 
 class LaunchDecision(msgspec.Struct, frozen=True):
@@ -85,7 +84,7 @@ class Decision(msgspec.Struct, frozen=True):
         workspaces: (name, bytes, zeroed) of each workspace.
         launches: the launches, in order.
         axes: the choice of each axis value.
-        alternatives: the combinations of alternatives that were tried; empty if the call has one only.
+        alternatives: the combinations of alternatives that were tried.
     """
 
     names: Mapping[str, Any]
@@ -95,7 +94,7 @@ class Decision(msgspec.Struct, frozen=True):
     workspaces: tuple[tuple[str, int, bool], ...]
     launches: tuple[LaunchDecision, ...]
     axes: tuple[AxisChoice, ...] = ()
-    alternatives: tuple[AlternativesChoice, ...] = ()
+    alternatives: tuple[Tried, ...] = ()
 
 
 class _Launch(msgspec.Struct, frozen=True):
@@ -116,17 +115,15 @@ class Way(msgspec.Struct, frozen=True):
     """A way to make a call.
 
     Attributes:
-        names: values of all names.
         launches: (launch, configs that were tried, of which the last is the chosen one).
         cost: sum of the costs of the chosen configs, in microseconds.
-        tried: the combinations of alternatives that were tried; empty if the call has one only.
     """
 
     names: Mapping[str, Any]
     axes: tuple[AxisChoice, ...]
     launches: tuple[tuple[_Launch, tuple[ConfigChoice, ...]], ...]
     cost: float
-    tried: tuple[AlternativesChoice, ...] = ()
+    tried: tuple[Tried, ...] = ()
 
 
 class Search(msgspec.Struct):
@@ -161,7 +158,6 @@ class Choosing:
         }
         self.maps = mapped_tensors(self.table.values())
         self.axes: list[tuple[Axis, Evaluator]] = [(axis, evaluator(axis.pick)) for axis in op.axes]
-        self.alternatives = [(item.name, tuple(map(evaluator, item.values))) for item in op.alternatives]
         self.launches = [self._launch(index, launch, kernargs[index]) for index, launch in enumerate(op.launches)]
         self.workspaces = [(space, tuple(evaluator(extent) for extent in space.shape)) for space in op.workspace]
 
@@ -192,43 +188,25 @@ class Choosing:
                 return self._decision(way, tuple(search.misaligned), layouts)
         return None
 
-    def cheapest(self, names: Mapping[str, Any], search: Search, layouts: Mapping[str, Layout | None]) -> Way | None:
-        """Return the way to make a call that costs least over all combinations of its alternatives; None if for each of
-        them a variant is not built, or needs a map of an unmappable tensor. The first one's reasons go to `search`.
+    def cheapest(self, names: Mapping[str, Any], search: Search, layouts: Layouts) -> Way | None:
+        """Return the cheapest way to make a call, or None.
 
         Args:
-            names: values of all names, including `aligned`, but for alternatives and axes.
+            names: values of all names but alternatives and axes, including `aligned`.
         """
-        combinations = self._combinations(names)
-        if len(combinations) == 1:
-            return self._way({**names, **combinations[0]}, search, layouts)
-        best: Way | None = None
-        tried: list[AlternativesChoice] = []
-        others = Search()
-        for values in combinations:
-            way = self._way({**names, **values}, others if tried else search, layouts)
-            tried.append(AlternativesChoice(values, None if way is None else way.cost))
-            if way is not None and (best is None or way.cost < best.cost):
-                best = way
-        return None if best is None else msgspec.structs.replace(best, tried=tuple(tried))
+        if not self.op.alternatives:
+            return self.way({**names}, search, layouts)
+        from .alternatives import cheapest_way  # few ops have any
 
-    def _combinations(self, names: Mapping[str, Any]) -> list[dict[str, int]]:
-        """Return all combinations of the values of a call's alternatives, in order."""
-        if not self.alternatives:
-            return [{}]
-        known = [name for name, _ in self.alternatives]
-        lists = [
-            dict.fromkeys(self.rules.derived(name, value(names)) for value in values)
-            for name, values in self.alternatives
-        ]
-        return [dict(zip(known, values, strict=True)) for values in itertools.product(*lists)]
+        return cheapest_way(self, names, search, layouts)
 
-    def _way(self, names: dict[str, Any], search: Search, layouts: Mapping[str, Layout | None]) -> Way | None:
+    def way(self, names: dict[str, Any], search: Search, layouts: Layouts) -> Way | None:
+        """Pick axes into `names`, and choose configs. Return None, with the reasons in `search`, if that fails."""
         axes = self._pick_axes(names, search)
         launches = None if axes is None else self._choose_configs(names, search, layouts)
         if axes is None or launches is None:
             return None
-        return Way(names, axes, launches, sum(configs[-1].cost or 0.0 for _, configs in launches))
+        return Way(names, axes, launches, sum(configs[-1].price for _, configs in launches))
 
     def _pick_axes(self, names: dict[str, Any], search: Search) -> tuple[AxisChoice, ...] | None:
         """Pick each axis's value into `names`. Return None, with the reason in `search`, if an axis has no match."""
@@ -246,7 +224,7 @@ class Choosing:
         return tuple(choices)
 
     def _choose_configs(
-        self, names: Mapping[str, Any], search: Search, layouts: Mapping[str, Layout | None]
+        self, names: Mapping[str, Any], search: Search, layouts: Layouts
     ) -> tuple[tuple[_Launch, tuple[ConfigChoice, ...]], ...] | None:
         """Choose a config for each launch. Return None if one is not built, or needs a map of an unmappable tensor."""
         axis_values = tuple(names[name] for name in self.axis_names)
@@ -298,10 +276,10 @@ class Choosing:
             variant = self.table.get((item.index, axis_values, names["aligned"], number)) if holds else None
             choice = ConfigChoice(number, config, holds, variant, float(cost(names)) if holds and cost else None)
             tried.append(choice)
-            if variant is not None and (best is None or _price(choice) < _price(best)):
+            if variant is not None and (best is None or choice.price < best.price):
                 best = choice
-            if best is choice and cost is None:
-                break
+                if cost is None:
+                    break
         return tuple(sorted(tried, key=lambda choice: choice is best))
 
     def _decision(self, way: Way, misaligned: tuple[str, ...], layouts: Mapping[str, Layout]) -> Decision:
@@ -314,7 +292,7 @@ class Choosing:
         return Decision(names, names["aligned"], misaligned, layouts, spaces, launches, way.axes, way.tried)
 
     def _decide_launch(
-        self, item: _Launch, configs: Sequence[ConfigChoice], names: Mapping[str, Any]
+        self, item: _Launch, configs: tuple[ConfigChoice, ...], names: Mapping[str, Any]
     ) -> LaunchDecision:
         chosen = configs[-1]
         assert chosen.variant is not None
@@ -322,11 +300,7 @@ class Choosing:
         x, y, z = (extent(known) for extent in item.grid)
         grid = self.rules.grid((x, y, z), chosen.variant)
         values = {text: value(known) for text, value in item.kernargs}
-        return LaunchDecision(item.index, chosen.variant, grid, values, tuple(configs))
-
-
-def _price(choice: ConfigChoice) -> float:
-    return choice.cost or 0.0
+        return LaunchDecision(item.index, chosen.variant, grid, values, configs)
 
 
 def mapped_tensors(variants: Iterable[Variant]) -> dict[int, tuple[str, ...]]:

@@ -103,7 +103,7 @@ def decision_data(planner: Planner, decision: Decision, blobs: Mapping[str, Blob
         },
         "dims": {name: names[name] for name in scope.dims},
         "scalars": {scalar.name: names[scalar.name] for scalar in planner.op.scalars},
-        "alternatives": [{"values": tried.values, "us": tried.cost} for tried in decision.alternatives],
+        "alternatives": [{"values": values, "us": cost} for values, cost in decision.alternatives],
         "axes": {choice.axis.name: choice.value for choice in decision.axes},
         "workspace_bytes": {name: size for name, size, _ in decision.workspaces},
         "launches": [_launch_data(planner.op, taken, blobs) for taken in decision.launches],
@@ -165,16 +165,12 @@ def _specialisation(decision: Decision) -> Iterator[str]:
 
 def _alternatives(decision: Decision) -> Iterator[str]:
     """Yield the combinations of alternatives that were tried, with the modelled time of the call's launches."""
-    taken = {name: decision.names[name] for tried in decision.alternatives for name in tried.values}
-    yield from _group(
-        "alternatives, by cost",
-        {
-            ", ".join(f"{name}={value}" for name, value in tried.values.items()): (
-                "not built" if tried.cost is None else f"{tried.cost:.2f} us{', taken' * (tried.values == taken)}"
-            )
-            for tried in decision.alternatives
-        },
-    )
+    costs = {}
+    for values, cost in decision.alternatives:
+        is_taken = all(decision.names[name] == value for name, value in values.items())
+        shown = "not built" if cost is None else f"{cost:.2f} us{', taken' * is_taken}"
+        costs[", ".join(f"{name}={value}" for name, value in values.items())] = shown
+    yield from _group("alternatives, by cost", costs)
 
 
 def _axes(op: Op, decision: Decision) -> Iterator[str]:
