@@ -24,6 +24,7 @@ Examples:
   aotbuild tune softmax --arch gfx942 --group wide --dim rows=304 --dim cols=16384 --dtype T=float16 -o tuned.yaml
   aotbuild tune softmax --arch gfx942 --device hip
   aotbuild tune matmul --arch sm_90 --device cuda --group large
+  aotbuild tune matmul --costs dist/gemm-sm_90 --device cuda
 
 Exit status: 0 done; 1 no candidate was left, or something failed; 2 wrong usage, manifest or space.
 """
@@ -89,6 +90,11 @@ class _Pair(click.ParamType):
 @click.option(
     "--keep", type=click.IntRange(1), default=16, show_default=True, help="Candidates of each group of the shortlist."
 )
+@click.option("--costs", "costs", type=click.Path(path_type=Path, exists=True), metavar="BUNDLE",
+              help="Fit the constants of OP's costs to times of random calls of a built bundle.")  # fmt: skip
+@click.option("--seed", default=0, show_default=True, help="With --costs, the seed of the calls.")
+@click.option("--count", type=click.IntRange(6), default=90, show_default=True,
+              help="With --costs, the number of calls. One of three is not used for the fit.")  # fmt: skip
 @click.option("--margin", type=click.FloatRange(0, 100), metavar="PERCENT",
               help="Time that the best candidate has to save. [default: 2 if measured, 10 if modelled]")  # fmt: skip
 @click.option("--rounds", type=click.IntRange(1), default=11, show_default=True,
@@ -106,9 +112,9 @@ def tune(
     space: Path | None, shortlist: Path | None, groups: tuple[str, ...], calls: tuple[Path, ...],
     dims: tuple[tuple[str, int], ...], shapes: tuple[tuple[str, list[int]], ...], dtypes: tuple[tuple[str, str], ...],
     scalars: tuple[tuple[str, str], ...], given: tuple[str, ...], content: tuple[tuple[str, str], ...],
-    output: Path | None, results: Path | None, shortlist_file: Path | None, keep: int, margin: float | None,
-    rounds: int, jobs: int | None, scheduler: str | None, timeout: float, caches: CacheSettings, dry_run: bool,
-    verbose: int, quiet: bool,
+    output: Path | None, results: Path | None, shortlist_file: Path | None, keep: int, costs: Path | None, seed: int,
+    count: int, margin: float | None, rounds: int, jobs: int | None, scheduler: str | None, timeout: float,
+    caches: CacheSettings, dry_run: bool, verbose: int, quiet: bool,
 ) -> None:  # fmt: skip
     """Find the best configs of OP among the candidates of its space.
 
@@ -119,7 +125,7 @@ def tune(
     replaces another in the tuning file if it is faster, and is marked as measured or modelled; a modelled config never
     replaces a measured one.
     """
-    if targets is None and not shortlist:
+    if targets is None and not shortlist and not costs:
         raise click.UsageError("Missing option '--arch'.")
     if targets is not None and len(targets) != 1:
         raise click.UsageError("--arch takes one architecture: an op is tuned for one at a time")
@@ -147,17 +153,19 @@ def tune(
         scheduler=scheduler,
     )  # fmt: skip
     try:
+        from aot.tune.costs import CostRequest, fit_costs
         from aot.tune.request import TuneRequest
         from aot.tune.tune_op import tune as run
 
         call = _call(*words) if any(words) else None
-        run(
-            TuneRequest(
-                op, build, device, space or shortlist, call, calls, dict(content), groups, results, output,
-                shortlist_file, keep, None if margin is None else margin / 100, rounds, dry_run,
-            ),
-            console,
+        request = TuneRequest(
+            op, build, device, space or shortlist, call, calls, dict(content), groups, results, output,
+            shortlist_file, keep, None if margin is None else margin / 100, rounds, dry_run,
         )  # fmt: skip
+        if costs is not None:
+            fit_costs(CostRequest(request, costs, seed, count), console)
+        else:
+            run(request, console)
     except ManifestError as error:
         for message in error.messages:
             write_error("aotbuild", message)

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Annotated
 
 from pydantic import Field
 
 from .calls import CallEntrySpec
 from .faults import validated
-from .schema import ArchName, Expr, ModelledSpec, Name, Number, Option, Spec, Value
+from .schema import ArchName, DtypeName, Expr, ModelledSpec, Name, Number, Option, Spec, Value
 from .yamlfile import YamlFile, read_yaml
 
 
@@ -46,6 +47,21 @@ class GroupSpec(Spec):
     calls: list[SpaceCallSpec] = Field([], description="What it is compared on, unless the command says.")
 
 
+class DrawsSpec(Spec):
+    """Random calls, on which the constants of costs are fitted."""
+
+    arch: list[ArchName] = Field([], description="Architectures that they are for; by default all.")
+    dims: dict[Name, Annotated[list[int], Field(min_length=1, max_length=3)]] = Field(
+        description="Dim → its extent; or least, largest, and a number that it is a multiple of: log-uniform."
+    )
+    dtypes: dict[Name, list[DtypeName]] = Field({}, description="Dtype variable → those of which it has one.")
+    innermost: dict[Name, list[int]] = Field({}, description="Tensor → positions of dims of which one has stride 1.")
+    given: list[list[Name]] = Field([[]], description="Optional inputs, one list of which is passed.")
+    scalars: dict[Name, list[Value]] = Field({}, description="Scalar → values of which it has one.")
+    require: list[Expr] = Field([], description="Conditions on the dims.")
+    weight: int = Field(1, ge=1, description="How often calls are of this kind.")
+
+
 class SpaceSpec(Spec):
     """A space file."""
 
@@ -53,7 +69,8 @@ class SpaceSpec(Spec):
     manifest: str = Field("", description="Of a shortlist: the manifest that has the op, by name or from this file.")
     doc: str = ""
     modelled: ModelledSpec | None = Field(None, description="Of a shortlist: what chose the candidates.")
-    groups: list[GroupSpec] = Field(min_length=1)
+    groups: list[GroupSpec] = Field([], description="The candidates, by the config that they are for.")
+    draws: list[DrawsSpec] = Field([], description="Calls for `aotbuild tune --costs`.")
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,22 @@ def with_config(text: str, arch: str, launch: str, config: ConfigSpec, schema: s
     return _in_front(text, configs, members)
 
 
+def with_fitted(text: str, arch: str, launch: str, config: str, constants: Mapping[str, float]) -> str:
+    """Return the text of a tuning file with other constants of a config's cost. Raises KeyError if it has none."""
+    entries = _member(_composed(text), "tuning")
+    assert isinstance(entries, SequenceNode)
+    entry = next((item for item in entries.value if arch in _archs(item)), None)
+    if entry is None:
+        raise KeyError(config)
+    launches = _member(entry, "launches")
+    assert isinstance(launches, MappingNode)
+    for item in (item for key, value in launches.value if key.value == launch for item in value.value):
+        for key, value in item.value:
+            if _name(item) == config and key.value == "fitted":
+                return text[: value.start_mark.index] + flow(dict(constants)) + text[value.end_mark.index :]
+    raise KeyError(config)
+
+
 def _composed(text: str) -> Node:
     return YAML(typ="safe", pure=True).compose(text)
 

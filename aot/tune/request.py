@@ -85,12 +85,12 @@ class Subject:
 
 def subject_of(request: TuneRequest) -> Subject:
     """Read the files that a request names. Raises `ManifestError` and `TuningError`."""
-    space, source = _space_and_op(request)
+    space, source = space_and_op(request)
     groups = _wanted_groups(request, read_groups(space, source, request.target.arch))
     return Subject(source, space, groups, _calls(request, space, source, groups))
 
 
-def _space_and_op(request: TuneRequest) -> tuple[Space, OpSource]:
+def space_and_op(request: TuneRequest) -> tuple[Space, OpSource]:
     if request.space is not None:
         space = load_space(request.space)
         op = request.op or space.spec.op

@@ -98,7 +98,7 @@ TABLE = (
     Rule("^python benchmarks/(launch|coldstart|attention|llama|first_token).py ", Action.REFUSED, "measures the device",
          NO_GPU),
     Rule("^python benchmarks/copies.py", Action.REFUSED, "measures the device", NO_GPU),
-    Rule("^aotbuild tune .*--device hip", Action.REFUSED, "measures the device", NO_GPU),
+    Rule("^aotbuild tune .*(--device hip|--costs .*--device)", Action.REFUSED, "measures the device", NO_GPU),
     Rule("^python benchmarks/(rows|decode|mla|gemm|moe|chunks|random_calls).py (?!.*--modelled)", Action.REFUSED,
          "measures the device", NO_GPU_OR_TORCH),
 )  # fmt: skip

@@ -26,7 +26,7 @@ def cheapest_way(choosing: Choosing, names: Mapping[str, Any], search: Search, l
     best: Way | None = None
     tried: list[Tried] = []
     others = Search()
-    for values in _combinations(choosing, names):
+    for values in combinations(choosing, names):
         way = choosing.way({**names, **values}, others if tried else search, layouts)
         tried.append((values, None if way is None else way.cost))
         if way is not None and (best is None or way.cost < best.cost):
@@ -34,7 +34,8 @@ def cheapest_way(choosing: Choosing, names: Mapping[str, Any], search: Search, l
     return None if best is None else msgspec.structs.replace(best, tried=tuple(tried))
 
 
-def _combinations(choosing: Choosing, names: Mapping[str, Any]) -> list[dict[str, int]]:
+def combinations(choosing: Choosing, names: Mapping[str, Any]) -> list[dict[str, int]]:
+    """Return all combinations of the values of a call's alternatives, in order."""
     known = [item.name for item in choosing.op.alternatives]
     lists = [
         dict.fromkeys(choosing.rules.derived(item.name, evaluator(value)(names)) for value in item.values)

@@ -185,7 +185,7 @@ class Choosing:
             way = self.cheapest({**call.names, "aligned": aligned}, search, call.layouts)
             if way is not None:
                 layouts = {name: layout for name, layout in call.layouts.items() if layout is not None}
-                return self._decision(way, tuple(search.misaligned), layouts)
+                return self.decision(way, tuple(search.misaligned), layouts)
         return None
 
     def cheapest(self, names: Mapping[str, Any], search: Search, layouts: Layouts) -> Way | None:
@@ -282,7 +282,8 @@ class Choosing:
                     break
         return tuple(sorted(tried, key=lambda choice: choice is best))
 
-    def _decision(self, way: Way, misaligned: tuple[str, ...], layouts: Mapping[str, Layout]) -> Decision:
+    def decision(self, way: Way, misaligned: tuple[str, ...], layouts: Mapping[str, Layout]) -> Decision:
+        """Return the plan of a call that is made in this way."""
         names = way.names
         launches = tuple(self._decide_launch(item, configs, names) for item, configs in way.launches)
         spaces = tuple(

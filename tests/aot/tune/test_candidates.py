@@ -89,7 +89,7 @@ def test_an_architecture_without_a_group(tmp_path: Path):
 
 
 def test_the_space_that_the_page_shows(tmp_path: Path):
-    (block,) = blocks((ROOT / "docs/howto/tune.md").read_text(encoding="utf-8"), "yaml")
+    block, _ = blocks((ROOT / "docs/howto/tune.md").read_text(encoding="utf-8"), "yaml")
     (tmp_path / "softmax.yaml").write_text(block.text)
     source = next(item for item in load_manifest(ROOT / "manifests/rows.yaml").sources if item.name == "softmax")
     (group,) = read_groups(load_space(tmp_path / "softmax.yaml"), source, "gfx942")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import signal
 import subprocess
 import sys
@@ -142,6 +143,49 @@ def test_on_a_device_a_wrong_candidate_is_named_and_dropped(tmp_path: Path):
     wrong = {candidate for candidate, fault in faults.items() if fault == "computes another out"}
     assert wrong == {(64, True), (512, True)} and not any(faults[key] for key in faults.keys() - wrong)
     assert "left out: 2 computes another out" in output and not project.tuning.exists()
+
+
+COSTED = edit(
+    MANIFEST,
+    (
+        "        configs: [{name: base,",
+        """        cost: start + step * cdiv(n, BLOCK * times)
+        configs: [{name: small, when: n > 0, blocks: {BLOCK: 64}, options: {num_warps: 1}}, {name: base,""",
+    ),
+    ("    specialisations:", "    alternatives: {times: [1, 2]}\n    specialisations:"),
+    ('"cdiv(n, BLOCK)"', '"cdiv(n, BLOCK)", times'),
+)
+FITTED = """\
+tuning:
+  - arch: [gfx942]
+    modelled: {by: guesses}
+    launches:
+      double:
+        - {name: small, fitted: {start: 9, step: 1}}
+        - {name: base, fitted: {start: 1, step: 1}}
+"""
+DRAWS = "op: double\ndraws: [{dims: {n: [1, 30000, 8]}}]\n"
+
+
+def test_costs_are_fitted_to_modelled_times_of_all_ways(tmp_path: Path):
+    project = Tuned(tmp_path, DRAWS)
+    project.manifest.write_text(COSTED)
+    project.tuning.write_text(FITTED)
+    built = project.invoke(["--arch", "gfx942", str(project.manifest), "-o", str(tmp_path), "--cache-dir",
+                            str(project.cache)])  # fmt: skip
+    assert built.exit_code == 0, built.output
+    options = ("--costs", str(tmp_path / "tiny-gfx942"), "--count", "9", "--seed", "3")
+    first = project.tune(*options)
+    found = re.search(r"regret of 3 calls that the fit does not use: mean (\d+\.\d)%", first)
+    assert found and float(found[1]) < 10
+    times = [json.loads(line) for line in project.results.read_text().splitlines()]
+    assert len(times) == 9 and {*times[0]["seconds"]} == {
+        f"times={times} 0:{config}" for times in (1, 2) for config in ("small", "base")
+    }
+    configs = load_tuning(project.tuning).spec.tuning[0].launches["double"]
+    assert 1 < configs[0].fitted["start"] < 9 and configs[1].fitted["step"] < 1
+    again = project.tune(*options)
+    assert "timing all ways of 0 calls" in again and len(project.results.read_text().splitlines()) == 9
 
 
 def test_recorded_calls(modelled_run: Tuned):
