@@ -28,7 +28,7 @@ from .ways import ways_of
 
 HELD_OUT = 3
 """One of so many calls is not used for the fit, and tells the regret."""
-SIGNIFICANT = 4
+SIGNIFICANT = 3
 """Digits of a constant that is written."""
 
 

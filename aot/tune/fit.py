@@ -14,6 +14,8 @@ Constant = tuple[int, str, str]
 """(position of a launch, name of a config, name of a constant)."""
 ROUNDS = 60
 STEP = 1e-4
+HELD = 0.1
+"""How strongly constants are held to their start: those that few times tell do not go far."""
 _LEAST = 1e-6
 
 
@@ -63,16 +65,20 @@ def fitted(samples: Sequence[Sample], start: Mapping[Constant, float]) -> dict[C
     for sample in samples:
         best[sample.call] = min(best.get(sample.call, math.inf), sample.seconds)
     weights = np.array([best[sample.call] / sample.seconds for sample in samples])
-    logs = np.log([max(value, _LEAST) for value in start.values()])
-    damping, error = 1e-2, math.inf
-    residuals, slopes = _linearised(samples, keys, places, logs, weights)
+    first = logs = np.log([max(value, _LEAST * _LEAST) for value in start.values()])
+
+    def linearised(logs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+        residuals, slopes = _linearised(samples, keys, places, logs, weights)
+        return np.append(residuals, HELD * (logs - first)), np.vstack([slopes, HELD * np.eye(len(keys))])
+
+    damping = 1e-2
+    residuals, slopes = linearised(logs)
     error = float(residuals @ residuals)
     for _ in range(ROUNDS):
         normal = slopes.T @ slopes
-        step = np.linalg.solve(normal + damping * (np.diag(normal.diagonal()) + 1e-6 * np.eye(len(keys))),
-                               slopes.T @ residuals)  # fmt: skip
+        step = np.linalg.solve(normal + damping * np.diag(normal.diagonal()), slopes.T @ residuals)
         tried = logs - np.clip(step, -1, 1)
-        new, new_slopes = _linearised(samples, keys, places, tried, weights)
+        new, new_slopes = linearised(tried)
         if float(new @ new) < error:
             gain = 1 - float(new @ new) / error
             logs, residuals, slopes, error = tried, new, new_slopes, float(new @ new)

@@ -81,7 +81,8 @@ def with_fitted(text: str, arch: str, launch: str, config: str, constants: Mappi
     for item in (item for key, value in launches.value if key.value == launch for item in value.value):
         for key, value in item.value:
             if _name(item) == config and key.value == "fitted":
-                return text[: value.start_mark.index] + flow(dict(constants)) + text[value.end_mark.index :]
+                new = flow_mapping(constants, value.start_mark.column)
+                return text[: value.start_mark.index] + new + text[value.end_mark.index :]
     raise KeyError(config)
 
 

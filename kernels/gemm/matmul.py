@@ -86,9 +86,15 @@ def part_of(k, part, parts, BLOCK_K: tl.constexpr):
 
 @triton.jit
 def store_part(acc, rows, columns, part, m, n, partial):
-    """Store a tile of one part's product in `partial`, [parts, m, n]."""
-    at = (part.to(tl.int64) * m + rows[:, None]) * n + columns[None, :]
-    tl.store(partial + at, acc, mask=(rows[:, None] < m) & (columns[None, :] < n))
+    """Store a tile of one part's product in `partial`, [parts, m, padded(n)]."""
+    at = (part.to(tl.int64) * m + rows[:, None]) * padded(n) + columns[None, :]
+    tl.store(partial + at, acc, mask=(rows[:, None] < m) & (columns[None, :] < padded(n)))
+
+
+@triton.jit
+def padded(n):
+    """Return the next multiple of 8, so that rows of `partial` are aligned whatever n is."""
+    return tl.cdiv(n, 8) * 8
 
 
 @triton.jit
@@ -99,9 +105,9 @@ def reduce_parts(partial, e: Matrix, epilogue: Epilogue, m, n, parts, BLOCK_M: t
     """
     rows = tl.program_id(0) * BLOCK_M + tl.arange(0, BLOCK_M)
     columns = tl.program_id(1) * BLOCK_N + tl.arange(0, BLOCK_N)
-    stored = (rows[:, None] < m) & (columns[None, :] < n)
-    size = tl.cast(m, tl.int64) * n
-    at = partial + rows[:, None].to(tl.int64) * n + columns[None, :]
+    stored = (rows[:, None] < m) & (columns[None, :] < padded(n))
+    size = tl.cast(m, tl.int64) * padded(n)
+    at = partial + rows[:, None].to(tl.int64) * padded(n) + columns[None, :]
     acc = tl.zeros([BLOCK_M, BLOCK_N], partial.dtype.element_ty)
     for _ in range(parts):
         acc += tl.load(at, stored, 0)
