@@ -201,20 +201,39 @@ def rotary(
     x: Array, cos: Array, sin: Array, positions: Array, interleaved: bool = False, compute: type = np.float64
 ) -> Array:
     """The first 2 * pairs elements of each head rotated by the angles of its token's position."""
-    pairs = cos.shape[1]
+    first, second = _halves(cos.shape[1], interleaved)
+    by_element = [np.empty((len(table), 2 * table.shape[1]), table.dtype) for table in (cos, sin)]
+    for angles, table in zip(by_element, (cos, sin), strict=True):
+        angles[:, first] = angles[:, second] = table
+    return rotary_by_element(x, *by_element, positions, interleaved, compute)
+
+
+def rotary_same_dtype(x: Array, *arrays: Array, **named: object) -> Array:
+    return rotary(x, *arrays, **named, compute=np.float32).astype(x.dtype)
+
+
+def rotary_by_element(
+    x: Array, cos: Array, sin: Array, positions: Array, interleaved: bool = False, compute: type = np.float64
+) -> Array:
+    """`rotary` with an angle for each element: cos, sin: [max_position, 2 * pairs]."""
+    first, second = _halves(cos.shape[1] // 2, interleaved)
     positions = positions.clip(0, len(cos) - 1)
     c, s = (table.astype(compute)[positions][:, None] for table in (cos, sin))
     out = x.astype(compute)
-    step, second_at = (2, 1) if interleaved else (1, pairs)
-    halves = [at + step * np.arange(pairs) for at in (0, second_at)]
-    first, second = (x[..., half].astype(compute) for half in halves)
-    out[..., halves[0]], out[..., halves[1]] = first * c - second * s, second * c + first * s
+    turned = np.empty((*x.shape[:-1], cos.shape[1]), compute)
+    turned[..., first], turned[..., second] = -out[..., second], out[..., first]
+    out[..., : cos.shape[1]] = out[..., : cos.shape[1]] * c + turned * s
     return out
 
 
-def rotary_same_dtype(*arrays: Array, interleaved: bool = False, **named: Array) -> Array:
-    x = named["x"] if "x" in named else arrays[0]
-    return rotary(*arrays, interleaved=interleaved, **named, compute=np.float32).astype(x.dtype)
+def rotary_by_element_same_dtype(x: Array, *arrays: Array, **named: object) -> Array:
+    return rotary_by_element(x, *arrays, **named, compute=np.float32).astype(x.dtype)
+
+
+def _halves(pairs: int, interleaved: bool) -> tuple[Array, Array]:
+    """Return the indices of the first and of the second elements of pairs."""
+    first = np.arange(pairs)
+    return (2 * first, 2 * first + 1) if interleaved else (first, first + pairs)
 
 
 def qk_norm_rotary(q: Array, k: Array, q_weight: Array, k_weight: Array, **options: object) -> tuple[Array, Array]:

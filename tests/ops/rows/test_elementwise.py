@@ -38,6 +38,29 @@ def test_a_rotation_by_a_right_angle_exchanges_elements(rows: Bundle):
     assert np.array_equal(rows.rotary(x, cos, sin, first, interleaved=True), pairs)
 
 
+@pytest.mark.parametrize("interleaved", (False, True))
+@pytest.mark.parametrize("head_dim, pairs", ((64, 32), (80, 40), (128, 16), (3, 1)))
+def test_rotary_with_an_angle_for_each_element(rows: Bundle, head_dim: int, pairs: int, interleaved: bool):
+    rng = np.random.default_rng(pairs)
+    cos, sin = (normal(rng, (20, 2 * pairs), FP32) for _ in range(2))
+    x, positions = normal(rng, (4, 3, head_dim), BF16), np.array([19, 0, 7, 20], np.int32)
+    check(rows, "rotary_by_element", x=x, cos=cos, sin=sin, positions=positions, interleaved=interleaved)
+
+
+@pytest.mark.parametrize("step", (1, 3, -1))
+def test_positions_of_64_bits(rows: Bundle, step: int):
+    """Kernels read their low halves, wherever these are."""
+    rng = np.random.default_rng(4)
+    cos, sin = (normal(rng, (9, 8), FP32) for _ in range(2))
+    x, positions = normal(rng, (4, 2, 16), FP16), np.array([8, 0, 3, -1])
+    spread = np.repeat(positions, 3) if step == 3 else positions[::step].copy()
+    on_device = rows.device.array(spread)[::step]
+    assert np.array_equal(on_device.numpy(), positions)
+    found = rows.rotary(*map(rows.device.array, (x, cos, sin)), on_device).numpy()
+    assert np.array_equal(found, rows.rotary(x, cos, sin, positions.astype(np.int32)))
+    assert np.array_equal(found, rows.rotary(x, cos, sin, positions))
+
+
 GATES = (("silu_mul", {}), ("gelu_mul", {}), ("gelu_mul", {"approximate": "tanh"}))
 
 
