@@ -13,28 +13,29 @@ SILU: tl.constexpr = tl.constexpr(0)
 GELU: tl.constexpr = tl.constexpr(1)
 GELU_TANH: tl.constexpr = tl.constexpr(2)
 GELU_QUICK: tl.constexpr = tl.constexpr(3)
-RELU: tl.constexpr = tl.constexpr(4)
+SIGMOID: tl.constexpr = tl.constexpr(4)
+RELU: tl.constexpr = tl.constexpr(5)
 """Values of `kind`; above: the square of relu."""
 
 
 @triton.jit
-def activate_rows(x: Matrix, up: Matrix, out: Matrix, cols, kind, threshold, BLOCK: tl.constexpr):
+def activate_rows(x: Matrix, up: Matrix, out: Matrix, cols, kind, threshold, limit, BLOCK: tl.constexpr):
     """out = activation(x) * up, in fp32. Grid: (rows, cdiv(cols, BLOCK)).
 
     x, up, out: [rows, cols] of one dtype, columns contiguous; up may be a null pointer. kind: SILU, and so on.
-    threshold: relu is 0 up to it.
+    threshold: relu is 0 up to it. limit: if more than 0, x is at most that, and up between it and its negative.
     """
     await_earlier_launches()
     row = tl.program_id(0)
     columns = tl.program_id(1) * BLOCK + tl.arange(0, BLOCK)
     inside = columns < cols
-    values = _activated(x, up, row, columns, inside, kind, threshold)
+    values = _activated(x, up, row, columns, inside, kind, threshold, limit)
     tl.store(out.ptr + row * out.stride_rows + columns, values.to(out.ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def activate_quantised(
-    x: Matrix, up: Matrix, q: Matrix, scale, scales: Matrix, cols, kind, threshold, block,
+    x: Matrix, up: Matrix, q: Matrix, scale, scales: Matrix, cols, kind, threshold, limit, block,
     LARGEST: tl.constexpr, STEP: tl.constexpr,
 ):  # fmt: skip
     """q * scales = activation(x) * up, with a scale for each row and `block` columns. Grid: (rows, cdiv(cols, block)).
@@ -52,23 +53,29 @@ def activate_quantised(
         for start in range(begin, end, STEP):
             columns = start + tl.arange(0, STEP)
             inside = columns < end
-            values = tl.abs(_activated(x, up, row, columns, inside, kind, threshold))
+            values = tl.abs(_activated(x, up, row, columns, inside, kind, threshold, limit))
             lanes = tl.maximum(lanes, tl.where(inside, values, 0.0))
         factor = scale_of(tl.max(lanes, 0), LARGEST)
     tl.store(scales.ptr + row * scales.stride_rows + part * scales.stride_columns, factor)
     for start in range(begin, end, STEP):
         columns = start + tl.arange(0, STEP)
         inside = columns < end
-        values = _activated(x, up, row, columns, inside, kind, threshold)
+        values = _activated(x, up, row, columns, inside, kind, threshold, limit)
         values = quantise(values, factor, q.ptr.dtype.element_ty, LARGEST)
         tl.store(q.ptr + row * q.stride_rows + columns, values.to(q.ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _activated(x, up, row, columns, inside, kind, threshold):
+def _activated(x, up, row, columns, inside, kind, threshold, limit):
     values = tl.load(x.ptr + row * x.stride_rows + columns, mask=inside, other=0.0).to(tl.float32)
+    factors = tl.load(up.ptr + row * up.stride_rows + columns, mask=inside & given(up.ptr), other=1.0).to(tl.float32)
+    if limit > 0:
+        values = tl.where(values > limit, limit, values)
+        factors = tl.clamp(factors, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
     if kind == SILU:
         values *= sigmoid(values)
+    elif kind == SIGMOID:
+        values = sigmoid(values)
     elif kind == GELU:
         values *= 0.5 + 0.5 * tl.math.erf(values * SQRT_HALF)
     elif kind == GELU_TANH:
@@ -79,8 +86,7 @@ def _activated(x, up, row, columns, inside, kind, threshold):
         values = tl.where(values <= threshold, 0.0, values)
         if kind != RELU:
             values *= values
-    factors = tl.load(up.ptr + row * up.stride_rows + columns, mask=inside & given(up.ptr), other=1.0)
-    return values * factors.to(tl.float32)
+    return values * factors
 
 
 @triton.jit

@@ -302,19 +302,24 @@ def _relu(threshold: float) -> Callable[[Array], Array]:
 
 
 def activate(
-    x: Array, up: Array | None = None, kind: str = "silu", threshold: float = 0.0, compute: type = np.float64
-) -> Array:
-    """A function of x, times up."""
+    x: Array, up: Array | None = None, kind: str = "silu", threshold: float = 0.0, limit: float = 0.0,
+    compute: type = np.float64,
+) -> Array:  # fmt: skip
+    """A function of x, times up. limit: if not 0, the bound of x and of the magnitude of up."""
     functions: dict[str, Callable[[Array], Array]] = {
-        "silu": _silu, "gelu": _gelu_erf, "gelu_tanh": _gelu_tanh,
+        "silu": _silu, "gelu": _gelu_erf, "gelu_tanh": _gelu_tanh, "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
         "gelu_quick": lambda x: x / (1 + np.exp(x.dtype.type(-1.702) * x)),
         "relu": _relu(threshold), "relu_squared": lambda x: np.square(_relu(threshold)(x)),
     }  # fmt: skip
-    return _gated(compute, functions[kind], x, np.ones_like(x) if up is None else up)
+    up = np.ones_like(x) if up is None else up
+    if limit:
+        bound = compute(np.float32(limit))
+        x, up = np.minimum(x.astype(compute), bound), np.clip(up.astype(compute), -bound, bound)
+    return _gated(compute, functions[kind], x, up)
 
 
-def activate_same_dtype(x: Array, up: Array | None = None, kind: str = "silu", threshold: float = 0.0) -> Array:
-    return activate(x, up, kind, threshold, np.float32).astype(x.dtype)
+def activate_same_dtype(x: Array, up: Array | None = None, **options: object) -> Array:
+    return activate(x, up, **options, compute=np.float32).astype(x.dtype)
 
 
 def activate_quantised(

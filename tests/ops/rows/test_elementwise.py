@@ -79,7 +79,7 @@ def test_gates_at_the_ends(rows: Bundle, op: str, options: dict):
     assert np.allclose(found, np.maximum(gate, 0), atol=1e-30, equal_nan=True)
 
 
-KINDS_OF_ACTIVATION = ("silu", "gelu", "gelu_tanh", "gelu_quick", "relu", "relu_squared")
+KINDS_OF_ACTIVATION = ("silu", "gelu", "gelu_tanh", "gelu_quick", "sigmoid", "relu", "relu_squared")
 
 
 @pytest.mark.sampled(6)
@@ -92,7 +92,18 @@ def test_activations(rows: Bundle, kind: str, dtype: np.dtype, cols: int, gated:
     check(rows, "activate", x=x, **({"up": up} if gated else {}), kind=kind, threshold=0.5)
 
 
-@pytest.mark.parametrize("kind", KINDS_OF_ACTIVATION)
+@pytest.mark.parametrize("kind", ("silu", "gelu_quick"))
+def test_limited_activations(rows: Bundle, kind: str):
+    """Only large values of x are limited, and both large and small ones of up; NaN stays."""
+    x, up = (normal(np.random.default_rng(seed), (3, 1000), FP32, 9) for seed in (0, 1))
+    x[0, 0] = up[0, 1] = np.nan
+    found = rows.activate(x, up=up, kind=kind, limit=7.0)
+    bounded = rows.activate(np.minimum(x, 7), up=np.clip(up, -7, 7), kind=kind)
+    assert np.array_equal(found, bounded, equal_nan=True) and np.isnan(found[0, :2]).all()
+    check(rows, "activate", x=x[1:], up=up[1:], kind=kind, limit=7.0)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS_OF_ACTIVATION if kind != "sigmoid"])
 def test_activations_at_the_ends(rows: Bundle, kind: str):
     x = np.array([[0, 1e4, -1e4, np.inf, np.nan, 88, -88, -104]], np.float32)
     found = rows.activate(x, kind=kind)
