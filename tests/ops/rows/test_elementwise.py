@@ -101,6 +101,8 @@ def test_limited_activations(rows: Bundle, kind: str):
     bounded = rows.activate(np.minimum(x, 7), up=np.clip(up, -7, 7), kind=kind)
     assert np.array_equal(found, bounded, equal_nan=True) and np.isnan(found[0, :2]).all()
     check(rows, "activate", x=x[1:], up=up[1:], kind=kind, limit=7.0)
+    check(rows, "activate", x=x[1:], up=up[1:], kind=kind, limit=7.0, shift=1.0)
+    assert np.array_equal(rows.activate(x, kind=kind, shift=1.0), rows.activate(x, kind=kind), equal_nan=True)
 
 
 @pytest.mark.parametrize("kind", [kind for kind in KINDS_OF_ACTIVATION if kind != "sigmoid"])
@@ -112,9 +114,10 @@ def test_activations_at_the_ends(rows: Bundle, kind: str):
 
 
 @pytest.mark.sampled(6)
-@pytest.mark.parametrize("options", ({}, {"block": 64}, {"block": 100}, {"scale": np.array([0.02], FP32)}), ids="-".join)
+@pytest.mark.parametrize("options", ({}, {"block": 64}, {"block": 100}, {"block": 64, "bound": 0.5},
+                                     {"scale": np.array([0.02], FP32)}), ids="-".join)
 @pytest.mark.parametrize("kind", ("int8", "e4m3"))
-@pytest.mark.parametrize("dtype", (BF16, FP16), ids=str)
+@pytest.mark.parametrize("dtype", (BF16, FP16, FP32), ids=str)
 @pytest.mark.parametrize("cols", (33, 512, 2100))
 def test_quantised_activations(rows: Bundle, cols: int, dtype: np.dtype, kind: str, options: dict):
     """By row, by block, and with one scale for all; one row is of zeros; scales may be stored by column."""
