@@ -7,6 +7,7 @@ from functools import cached_property
 
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import DTYPES, FLAG_TYPES, SCALAR_TYPES, UINT64
+from aot_runtime.contract.layout import allowed_dtypes
 from aot_runtime.contract.names import axis_names, config_names
 from aot_runtime.contract.records import GLOBAL_SCRATCH
 from aot_runtime.contract.tensor_maps import SWIZZLES
@@ -103,12 +104,12 @@ class OpTables:
                  if tensor.role != "output" and not tensor.optional}  # fmt: skip
         rows = []
         for i, tensor in enumerate(self.op.tensors):
-            allowed = self.op.dtypes.get(tensor.dtype, (tensor.dtype,))
+            allowed = allowed_dtypes(self.op, tensor)
             bits = sum(1 << DTYPE_NUMBERS[dtype] for dtype in allowed)
             variable = self.variables.get(tensor.dtype, -1)
             like = first[tensor.dtype] if variable >= 0 and tensor.role == "output" else -1
             in_place = sum(1 << self.positions[name] for name in tensor.in_place)
-            given = (tensor.optional, tensor.align, tensor.large, tensor.zero)
+            given = (tensor.optional, tensor.align, tensor.large, tensor.zero, tensor.also_int64)
             flags = ", ".join(map(_bool, given))
             rows.append(
                 f"{{{string(tensor.name)}, {string(shape_text(tensor))}, {string(', '.join(allowed))}, {bits}u, "

@@ -103,7 +103,7 @@ class TensorSpec(Spec):
     shape: list[str | int] = Field(
         [], description="Dims: a name, a constant, `dim|1` (broadcast) or an expression. Of a `pointer` there is none."
     )
-    dtype: str = Field(description="A dtype, or a dtype variable of `dtypes`.")
+    dtype: str = Field(description="A dtype, a dtype variable of `dtypes`, or `int32|int64`.")
     role: Literal["input", "output", "inout"] = "input"
     optional: bool = Field(False, description="An input that the caller may leave out; ask with given(name).")
     when: Expr = Field("", description="An output that exists only where this holds.")

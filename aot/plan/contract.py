@@ -16,6 +16,7 @@ from aot.manifest.optional_tensor_axes import op_axes, presence
 from aot.manifest.schema import AxisSpec, ConfigSpec, LaunchSpec, OpSpec, ScalarSpec, TensorSpec
 from aot.manifest.yamlfile import Key, ManifestError
 from aot_runtime.contract import records
+from aot_runtime.contract.dtypes import INT32, INT32_OR_INT64
 from aot_runtime.contract.expressions import DIM_QUERIES, Expression, nearest, parse
 from aot_runtime.contract.layout import ALIGNMENT
 from aot_runtime.contract.manifest_rules import axis_rule, contract_faults
@@ -103,7 +104,7 @@ class _Contract:
         return records.Tensor(
             name=name,
             shape=shape,
-            dtype=spec.dtype,
+            dtype=INT32.name if spec.dtype == INT32_OR_INT64 else spec.dtype,
             role=spec.role,
             optional=spec.optional,
             when=self._text(spec.when, (*path, "when")) if spec.when != "" else "",
@@ -116,6 +117,7 @@ class _Contract:
             in_place=tuple(spec.in_place),
             zero=spec.zero,
             pointer=spec.pointer,
+            also_int64=spec.dtype == INT32_OR_INT64,
             doc=spec.doc,
         )
 

@@ -288,10 +288,15 @@ def new_rows(
     compute: type,
 ) -> tuple[Array, Array]:  # fmt: skip
     """Return keys, rotated if there are angles, and values, in the dtype `compute`."""
-    k_new = k_new.astype(compute)
-    if cos is not None:
-        k_new = rotate(k_new, cos, sin, positions, interleaved)
-    return k_new, v_new.astype(compute)
+    return rotated(k_new, cos, sin, positions, interleaved, compute), v_new.astype(compute)
+
+
+def rotated(
+    x: Array, cos: Array | None, sin: Array | None, positions: Array | None, interleaved: bool, compute: type
+) -> Array:
+    """Return x in the dtype `compute`, rotated if there are angles."""
+    x = x.astype(compute)
+    return x if cos is None else rotate(x, cos, sin, positions, interleaved)
 
 
 def quantise(x: Array, scale: Array | None, dtype: np.dtype) -> Array:
@@ -304,14 +309,16 @@ def quantise(x: Array, scale: Array | None, dtype: np.dtype) -> Array:
 
 def append(
     kind: str, k_new: Array, v_new: Array, k: Array, v: Array, slots: Array, k_scale: Array | None = None, v_scale:
-    Array | None = None, cos: Array | None = None, sin: Array | None = None, positions: Array | None = None, *,
-    interleaved: bool = False, compute: type = np.float32,
+    Array | None = None, cos: Array | None = None, sin: Array | None = None, positions: Array | None = None, q: Array |
+    None = None, q_scale: Array | None = None, *, quantise_q: bool = False, interleaved: bool = False, compute: type =
+    np.float32,
 ) -> tuple[Array, ...]:  # fmt: skip
-    """Return the caches, and for the kinds `per_token` and `int4` their scales, with the new rows in their slots.
+    """Return the caches, and for the kinds `per_token` and `int4` their scales, with the new rows in their slots; and
+    behind them the queries, if there are any.
 
     kind: `given` (with given scales), `per_token` or `int4`. Shapes are as in manifests/decode.yaml. Arguments are not
-        changed. compute: dtype of rotations and before quantisation; float64 leaves 16-bit caches in float64,
-        unrounded.
+        changed. compute: dtype of rotations and before quantisation; float64 leaves 16-bit caches and queries in
+        float64, unrounded.
     """
     rows = new_rows(k_new, v_new, cos, sin, positions, interleaved, compute)
     exact = compute == np.float64 and k.dtype.itemsize == 2
@@ -331,7 +338,12 @@ def append(
                 scale[at] = row_scale(x, cache.dtype)
             factor = None if scale is None else np.broadcast_to(scale, cache.shape[:3])[at][:, None]
             cache[at] = quantise(x, factor if factor is None else np.where(factor == 0, 1, factor), cache.dtype)
-    return (*caches,) if kind == "given" else (*caches, *scales)
+    queries = [] if q is None else [rotated(q, cos, sin, positions, interleaved, compute)]
+    if quantise_q:
+        queries = [quantise(queries[0], np.float32([1]) if q_scale is None else q_scale[:, None], k.dtype)]
+    elif queries and compute == np.float32:
+        queries = [queries[0].astype(q.dtype)]
+    return (*caches, *queries) if kind == "given" else (*caches, *scales)
 
 
 def _appending(kind: str, compute: type) -> Callable[..., tuple[Array, ...]]:

@@ -145,7 +145,7 @@ def threshold_rows(
         summed = given(draft_probs.ptr)
     if heat > COLD:
         if (k > 0) & (k < cols):
-            threshold = _search(source, cols, LOWEST, 0.0, 0.0, k.to(tl.float32), STEP, SAME_BITS, False, False)
+            threshold = search(source, cols, LOWEST, 0.0, 0.0, k.to(tl.float32), STEP, SAME_BITS, False, False)
         factor = LOG2_E / heat
         if (p < 1.0) | (least > 0.0) | summed:
             lanes = tl.full([STEP], float("-inf"), tl.float32)
@@ -161,7 +161,7 @@ def threshold_rows(
             mass, _, _ = _masses(source, cols, floor, floor, floor, floor, largest, factor, STEP, True, PROBABILITIES)
             # The largest alone has so much, which is always kept.
             needed = tl.maximum(p * mass, largest if PROBABILITIES else 1.0)
-            found = _search(source, cols, floor, largest, factor, needed, STEP, SAME_BITS, True, PROBABILITIES)
+            found = search(source, cols, floor, largest, factor, needed, STEP, SAME_BITS, True, PROBABILITIES)
             threshold = tl.maximum(threshold, found)
         if least > 0.0:
             bound = largest * least if PROBABILITIES else largest + heat * tl.log(least)
@@ -178,7 +178,7 @@ def threshold_rows(
 
 
 @triton.jit
-def _search(
+def search(
     logits, cols, floor, largest, factor, needed, STEP: tl.constexpr, SAME_BITS: tl.constexpr, WEIGHTED: tl.constexpr,
     PROBABILITIES: tl.constexpr,
 ):  # fmt: skip

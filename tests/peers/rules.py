@@ -50,7 +50,7 @@ class Needs:
         tensor = op.tensors.get(self.argument)
         if self.argument and tensor is None and self.argument not in op.scalars:
             return False
-        if self.dtype and (tensor is None or self.dtype not in op.dtypes.get(tensor.dtype, [tensor.dtype])):
+        if self.dtype and (tensor is None or self.dtype not in op.dtypes.get(tensor.dtype, tensor.dtype.split("|"))):
             return False
         if self.rank and (tensor is None or len(tensor.shape) != self.rank):
             return False
@@ -140,10 +140,10 @@ RULES: dict[str, Rule] = {
     "latent cache: gather": Rule(),
     # Rotation
     "rotary: int64 positions": Rule(Needs("rotary", "positions", "int64"), "positions cast on the host"),
-    "rotary: angle by element": Rule(Needs("rotary", "by_element")),
+    "rotary: angle by element": Rule(Needs("rotary_by_element")),
     "rotary: last elements": Rule(Needs("rotary", "first_rotated"), "`rotary` on a view, and a copy of the rest"),
     "rotary: split with a gate": Rule(detour="`rotary` on views, and a copy of the gate"),
-    "rotary: float8 out": Rule(Needs("rotary", "out", FLOAT8), "`rotary`, `quantise_static`, `append_kv`"),
+    "rotary: float8 out": Rule(Needs("append_kv", "q_quantised"), "`rotary`, `quantise_static`, `append_kv`"),
     "rotary: float8 out, latent": Rule(Needs("append_latent", "cos")),
     "rotary: 2 and 3 dims": Rule(detour="`rotary` once a dim, on views"),
     # Norms, activations, quantising

@@ -90,6 +90,7 @@ class Tensor(Record, frozen=True):
 
     Attributes:
         dtype: a dtype's name, or a dtype variable of the op.
+        also_int64: an input of int32 may be passed as int64. Kernels get the address and strides of its low halves.
         role: `input`, `output` (allocated unless the caller gives it) or `inout` (updated in place).
         optional: the caller may omit it.
         when: condition under which the output exists; empty: always.
@@ -119,6 +120,7 @@ class Tensor(Record, frozen=True):
     in_place: tuple[str, ...] = ()
     zero: bool = False
     pointer: bool = False
+    also_int64: bool = False
     doc: str = ""
 
     @property

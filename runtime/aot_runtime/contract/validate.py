@@ -12,7 +12,7 @@ import msgspec
 
 from aot_runtime.errors import ExpressionError
 
-from .dtypes import DTYPES, INDEX_DTYPES, INTEGERS, SCALAR_TYPES
+from .dtypes import DTYPES, INDEX_DTYPES, INT32, INT32_OR_INT64, INTEGERS, SCALAR_TYPES
 from .expressions import nearest, parse
 from .names import IDENTIFIER, RESERVED, DimSource, Path, Scope, config_names, named, overlay
 from .records import Launch, Op, Tensor, Variant
@@ -98,6 +98,10 @@ def _tensor_faults(op: Op, tensor: Tensor, inputs: Mapping[str, Tensor]) -> Iter
     if tensor.dtype not in DTYPES and tensor.dtype not in op.dtypes:
         known = [*op.dtypes, *DTYPES]
         yield Fault((*path, "dtype"), f"unknown dtype or dtype variable '{tensor.dtype}'{nearest(tensor.dtype, known)}")
+    if tensor.also_int64 and (
+        (tensor.dtype, tensor.role) != (INT32.name, "input") or tensor.contiguous or tensor.innermost
+    ):
+        yield Fault((*path, "dtype"), f"'{INT32_OR_INT64}' is for an input without contiguous dims: `contiguous: []`")
     if len(tensor.shape) > MAX_RANK:
         yield Fault((*path, "shape"), f"a tensor has at most {MAX_RANK} dims, not {len(tensor.shape)}")
         return

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -15,6 +16,7 @@ from aot_runtime.call.explanation import explain_call, explain_decision
 from aot_runtime.call.op import build_op
 from aot_runtime.call.planner import op_planner
 from aot_runtime.contract import records
+from aot_runtime.device.code import Code
 from aot_runtime.device.device import Device
 from aot_runtime.device.drivers import DeviceProperties
 from aot_runtime.errors import ArgumentError
@@ -114,7 +116,8 @@ DEVICE = Device(DRIVER, 0)  # type: ignore[arg-type]
 
 
 def explained_with(index: records.Index, op: str, *arguments: Any, **keywords: Any) -> str:
-    function = build_op(op_planner(index, op), DEVICE, lambda variant: pytest.fail(f"{variant.symbol} would be loaded"))
+    code = Code(DEVICE, lambda name: pytest.fail(f"code object {name} would be loaded"), Path)
+    function = build_op(op_planner(index, op), DEVICE, code)
     return explain_call(function, DEVICE, index.blobs, arguments, keywords)
 
 

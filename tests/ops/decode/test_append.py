@@ -12,7 +12,8 @@ from kernels.decode import reference
 from kernels.decode.reference import dequantise_int4, quantise_int4
 from kernels.tolerance import assert_close
 from tests.ops.decode.cases import normal, other_layout, packed, references
-from tests.support.dtypes import FP16, FP32, eight_bits
+from tests.support.dtypes import FP16, FP32, INT8, eight_bits
+from tests.support.poison import into_poison
 
 SLOTS = np.array([0, 37, -1, 5, 79, 80, 10**6], np.int32)
 """Slots of a cache of 80: -1 and slots from 80 on are not in it."""
@@ -62,6 +63,40 @@ def test_append_rotated(decode: Bundle, pairs: int, interleaved: bool):
         *run_append(decode, "append_kv", new_tokens(1), filled((*CACHE, 64), 0, FP16), **options), strict=True
     ):
         assert_close(*results, 1e-7)
+
+
+@pytest.mark.parametrize("head_dim, pairs, interleaved", ((64, 32, False), (128, 16, True), (40, 20, False)), ids=str)
+@pytest.mark.parametrize("cache", ("", "e4m3", "int8"))
+def test_append_with_queries(decode: Bundle, head_dim: int, pairs: int, interleaved: bool, cache: str):
+    """Queries are rotated in the launch, those of tokens without a slot too; indices of 64 bits are taken."""
+    rng = np.random.default_rng(3)
+    dtype = eight_bits(decode, cache) if cache else FP16
+    q, positions = normal(rng, len(SLOTS), 9, head_dim), np.array([0, 49, 3, 7, 20, 1, 2])
+    caches, options = filled((*CACHE, head_dim), 0, dtype), angles(50, pairs) | {"interleaved": interleaved, "q": q}
+    given = new_tokens(1, head_dim) | dict(zip("kv", caches, strict=True)) | options | {"positions": positions}
+    if cache:
+        given |= {name: rng.uniform(0.01, 0.03, (1, 1, 3)).astype(FP32) for name in ("k_scale", "v_scale")}
+        given |= {"q_scale": rng.uniform(0.01, 0.03, 9).astype(FP32), "quantise_q": True}
+    arrays = {name: packed(decode, x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
+    queries = into_poison(
+        decode, q.shape, dtype,
+        lambda out: decode.append_kv(
+            **arrays, slots=packed(decode, SLOTS.astype(np.int64)), **{"q_quantised" if cache else "q_out": out}
+        ),
+    )  # fmt: skip
+    actual = arrays["k"].numpy(), arrays["v"].numpy(), queries
+    exact, same = (function(**given, slots=SLOTS) for function in references("append_kv"))
+    for found, wanted, like in zip(actual, exact, same, strict=True):
+        assert np.array_equal(found, like) if cache else assert_close(found, wanted, like, 1e-7) is None
+
+
+def test_queries_without_a_scale_saturate(decode: Bundle):
+    new, caches = new_tokens(1), filled((*CACHE, 64), 0, INT8)
+    scales = {name: np.ones((1, 1, 1), FP32) for name in ("k_scale", "v_scale")}
+    found = decode.append_kv(**new, **dict(zip("kv", caches, strict=True)), slots=np.arange(7), **scales,
+                             q=300 * new["k_new"], quantise_q=True)  # fmt: skip
+    wanted = np.clip(np.rint((300 * new["k_new"]).astype(FP32)), -127, 127)
+    assert np.array_equal(found, wanted) and np.abs(wanted).max() == 127
 
 
 def test_a_position_past_the_table_reads_nothing_past_it(decode: Bundle):
