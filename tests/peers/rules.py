@@ -184,6 +184,8 @@ RULES: dict[str, Rule] = {
     "scaled product: zero point of all": Rule(Needs("scaled_matmul", "zero_a"), "folded into the bias on the host"),
     "block-scaled product: quantising": Rule(detour="`quantise` before"),
     "grouped product": Rule(Needs("grouped_matmul")),
+    "grouped product: fused": Rule(detour="`moe_permute`, `grouped_matmul`, the activation, `moe_unpermute`"),
+    "grouped product: 4-bit codes": Rule(),
     "weights: dequantise": Rule(),
     # Mixtures of experts
     "moe: aligned blocks": Rule(Needs("moe_align")),
