@@ -338,12 +338,18 @@ def append(
                 scale[at] = row_scale(x, cache.dtype)
             factor = None if scale is None else np.broadcast_to(scale, cache.shape[:3])[at][:, None]
             cache[at] = quantise(x, factor if factor is None else np.where(factor == 0, 1, factor), cache.dtype)
-    queries = [] if q is None else [rotated(q, cos, sin, positions, interleaved, compute)]
-    if quantise_q:
-        queries = [quantise(queries[0], np.float32([1]) if q_scale is None else q_scale[:, None], k.dtype)]
-    elif queries and compute == np.float32:
-        queries = [queries[0].astype(q.dtype)]
+    queries = []
+    if q is not None:
+        queries = [rotated(q, cos, sin, positions, interleaved, compute)]
+        queries = [_queries_out(queries[0], q_scale, k.dtype if quantise_q else None, q.dtype)]
     return (*caches, *queries) if kind == "given" else (*caches, *scales)
+
+
+def _queries_out(x: Array, scale: Array | None, quantised: np.dtype | None, dtype: np.dtype) -> Array:
+    """Return queries in the dtype `quantised`, or else in `dtype`; those in float64 are left as they are."""
+    if quantised is not None:
+        return quantise(x, np.ones(1, np.float32) if scale is None else scale[:, None], quantised)
+    return x if x.dtype == np.float64 else x.astype(dtype)
 
 
 def _appending(kind: str, compute: type) -> Callable[..., tuple[Array, ...]]:
@@ -360,6 +366,42 @@ append_kv_int4 = append_kv_int4_same_dtype = _appending("int4", np.float32)
 
 
 # Latent attention
+
+
+def append_latent(c: Array, k_pe: Array, cache: Array, *rest: Array | None, **options: object) -> tuple[Array, ...]:
+    """Return the cache with the new rows in their slots, and behind it the joined queries, if there are any; in float64
+    unless the cache has 8 bits.
+
+    Shapes are as in manifests/decode.yaml.
+    """
+    compute = np.float32 if cache.dtype.itemsize == 1 else np.float64
+    return _append_latent(compute, c, k_pe, cache, *rest, **options)
+
+
+def append_latent_same_dtype(*arrays: Array | None, **options: object) -> tuple[Array, ...]:
+    """`append_latent` as hardware does it."""
+    return _append_latent(np.float32, *arrays, **options)
+
+
+def _append_latent(
+    compute: type, c: Array, k_pe: Array, cache: Array, slots: Array, weight: Array | None = None, scale: Array | None =
+    None, cos: Array | None = None, sin: Array | None = None, positions: Array | None = None, q_latent: Array | None =
+    None, q_pe: Array | None = None, q_scale: Array | None = None, *, eps: float, interleaved: bool = False,
+    quantise_q: bool = False,
+) -> tuple[Array, ...]:  # fmt: skip
+    x = c.astype(compute)
+    if weight is not None:
+        x = x / np.sqrt((x * x).mean(1, keepdims=True) + compute(eps)) * weight.astype(compute)
+    turn = (cos, sin, positions, interleaved, compute)
+    rows = np.concatenate([x, rotated(k_pe[:, None], *turn)[:, 0]], 1)
+    result = cache.astype(compute) if compute == np.float64 else cache.copy()
+    for row, slot in zip(quantise(rows, scale, result.dtype), slots, strict=True):
+        if 0 <= slot < cache.shape[0] * cache.shape[1]:
+            result[divmod(int(slot), cache.shape[1])] = row
+    if q_latent is None:
+        return (result,)
+    joined = np.concatenate([q_latent.astype(compute), rotated(q_pe, *turn)], -1)
+    return result, _queries_out(joined, q_scale, cache.dtype if quantise_q else None, c.dtype)
 
 
 def mla_decode(q: Array, cache: Array, *tables: Array, **options: object) -> Result:
