@@ -169,7 +169,7 @@ def offsets(counts: Any) -> Array:
 
 
 def cache(draw: Draw) -> Call:
-    """paged_attention; a contiguous cache is one in blocks of its length."""
+    """paged_attention or, of float8, paged_attention_fp8; a contiguous cache is one in blocks of its length."""
     pairs = of_sequences(draw)
     batch, (heads, heads_kv), (dim, _) = len(pairs), draw.heads, head_dims(draw)
     draw.within(heads * dim * 2 * sum(queries * keys for queries, keys in pairs))
@@ -204,9 +204,13 @@ def cache(draw: Draw) -> Call:
     if draw.get("pos_encoding_mode", "NONE") == "ROPE_LLAMA":
         tensors["cos"] = draw.normal(longest, dim // 2)
     if draw.get("v_scale"):
-        scalars["out_scale"] = draw.get("v_scale")
+        scalars["out_factor"] = draw.get("v_scale")
+    op = "paged_attention"
+    if dtype.itemsize == 1:
+        op, dtype = "paged_attention_fp8", BF16
+        tensors |= {f"{name}_scale": (draw.rng.random((batch, heads_kv)) * 2).astype(FP32) for name in "qkv"}
     expected = partial(gathered, tensors, pairs, {"causal": True} | scale_of(scalars, dim), dtype)
-    return Call("paged_attention", tensors, scalars | {"max_seqlen_q": max(queries for queries, _ in pairs)}, expected,
+    return Call(op, tensors, scalars | {"max_seqlen_q": max(queries for queries, _ in pairs)}, expected,
                 tolerance(draw, dtype, slopes), ("out", q.shape, dtype))  # fmt: skip
 
 
@@ -258,7 +262,7 @@ def gathered(
 ) -> tuple[Array, Array]:
     """Attention of each sequence over its keys, gathered from their blocks, exact and in the dtypes of torch."""
     results: list[list[Array]] = [[], []]
-    chunk = options.pop("attention_chunk", 0)
+    chunk, factor = options.pop("attention_chunk", 0), options.pop("out_factor", 1.0)
     for b, (queries, keys) in enumerate(pairs):
         first = int(tensors["first_keys"][b]) if "first_keys" in tensors else 0
         k, v = (
@@ -267,13 +271,21 @@ def gathered(
         k, v = (x if (scale := tensors.get(f"{name}_scale")) is None else x.astype(FP32) * scale[0]
                 for name, x in (("k", k), ("v", v)))  # fmt: skip
         q = tensors["q"][tensors["cu_seqlens_q"][b] :][:queries]
+        q, k, v = (factored(x, tensors.get(f"{name}_scale"), b) for name, x in zip("qkv", (q, k, v), strict=True))
         q, k, v = (x.swapaxes(0, 1)[None] for x in (q, k, v))
         given = {"alibi_slopes": tensors["alibi_slopes"][[b]]} if "alibi_slopes" in tensors else {}
         if chunk:
             given["mask_mod"] = partial(in_chunk, keys - first - queries, chunk)
         for found, how in zip(results, ({}, torch_like(dtype)), strict=True):
-            found.append(attention(q, k, v, **given, **options, **how)[0].swapaxes(0, 1))
+            found.append(attention(q, k, v, **given, **options, **how)[0].swapaxes(0, 1) * factor)
     return np.concatenate(results[0]), np.concatenate(results[1])
+
+
+def factored(x: Array, factors: Array | None, sequence: int) -> Array:
+    """Return values of a sequence [tokens, heads, dim] times the factors [batch, heads_kv] of their key heads."""
+    if factors is None:
+        return x
+    return x.astype(np.float64) * np.repeat(factors[sequence], x.shape[1] // factors.shape[1])[:, None]
 
 
 def in_chunk(shift: int, chunk: int, _batch: int, _head: int, queries: Array, keys: Array) -> Array:
