@@ -21,7 +21,7 @@ class Slot(NamedTuple):
 
 
 class Angles(NamedTuple):
-    """Rotation of a token's heads. given: whether there is one; cos, sin: addresses of its `pairs` cosines and sines."""
+    """Rotation of a token's heads, if it is `given`. cos, sin: addresses of its `pairs` cosines and sines."""
 
     given: tl.tensor
     cos: tl.tensor
@@ -65,12 +65,13 @@ def append_rows(
     await_earlier_launches()
     token, tile = tl.program_id(0), tl.program_id(1)
     angles = angles_of(token, cos, sin, positions, pairs, max_position, interleaved)
-    if q.ptr is not None:
-        if tile >= tl.cdiv(heads_kv, BLOCK_H):
-            first = (tile - tl.cdiv(heads_kv, BLOCK_H)) * BLOCK_H
-            append_queries(q, q_out, q_quantised, q_scale, first, heads, token, angles, head_dim, HEAD_DIM, BLOCK_H,
-                           LARGEST)  # fmt: skip
-            return
+    key_tiles = tl.cdiv(heads_kv, BLOCK_H)
+    if q.ptr is not None and tile >= key_tiles:
+        append_queries(
+            q, q_out, q_quantised, q_scale, (tile - key_tiles) * BLOCK_H, heads, token, angles, head_dim,
+            HEAD_DIM, BLOCK_H, LARGEST,
+        )  # fmt: skip
+        return
     place = tl.load(slots.ptr + token * slots.stride_rows)
     if place < 0 or place // block_size >= blocks:
         return
@@ -97,12 +98,11 @@ def append_queries(
     x = load_rotated(q.ptr + token * q.stride_rows, head * q.stride_heads, columns, present, head_dim, angles)
     if given(q_out.ptr):
         store_heads(x, q_out.ptr + token * q_out.stride_rows, head * q_out.stride_heads, columns, present, head_dim)
-    if dtype.primitive_bitwidth == 8:
-        if given(q_quantised.ptr):
-            scales = q_scale.ptr + head * q_scale.stride_rows
-            x = quantise(x, scales, present & given(q_scale.ptr), dtype, False, LARGEST)
-            row, at = q_quantised.ptr + token * q_quantised.stride_rows, head * q_quantised.stride_heads
-            store_heads(x, row, at, columns, present, head_dim)
+    if dtype.primitive_bitwidth == 8 and given(q_quantised.ptr):
+        scales = q_scale.ptr + head * q_scale.stride_rows
+        x = quantise(x, scales, present & given(q_scale.ptr), dtype, False, LARGEST)
+        row, at = q_quantised.ptr + token * q_quantised.stride_rows, head * q_quantised.stride_heads
+        store_heads(x, row, at, columns, present, head_dim)
 
 
 @triton.jit
