@@ -16,9 +16,7 @@ Array = np.ndarray
 Results = Array | tuple[Array, ...]
 
 
-def softmax(
-    x: Array, mask: Array | None = None, temperature: Array | None = None, scale: float = 1.0
-) -> Array:
+def softmax(x: Array, mask: Array | None = None, temperature: Array | None = None, scale: float = 1.0) -> Array:
     """exp(scale * x / temperature) over its sum along the last dim. x: [rows, cols], any float dtype; mask: bool or
     None; temperature: [rows], [1] or None.
 
@@ -339,7 +337,8 @@ def activate_quantised_same_dtype(
     x: Array, q: Array, up: Array | None = None, scale: Array | None = None, block: int | None = None,
     bound: float = 0.0, **options: object,
 ) -> tuple[Array, Array]:  # fmt: skip
-    values, scales = _by_block(activate(x, up, **options, compute=np.float32), q.dtype, block or x.shape[1], bound, scale)
+    values = activate(x, up, **options, compute=np.float32)
+    values, scales = _by_block(values, q.dtype, block or x.shape[1], bound, scale)
     return rounded_to(values, q.dtype), scales
 
 

@@ -6,7 +6,6 @@ import triton.language as tl
 from kernels.common.tensors import Matrix, given
 from kernels.rows.sample import LOWEST, order_key, search
 
-
 LAST: tl.constexpr = tl.constexpr(1)
 """Value of `ties`; 0: the first."""
 

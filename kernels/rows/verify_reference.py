@@ -48,7 +48,9 @@ def verify_drafts(
 verify_drafts_same_dtype = verify_drafts
 
 
-def verify_probs(draft_tokens: Array, probs: Array, seeds: Array, positions: Array, **given: Array) -> tuple[Array, Array]:
+def verify_probs(
+    draft_tokens: Array, probs: Array, seeds: Array, positions: Array, **given: Array
+) -> tuple[Array, Array]:
     return verify_drafts(draft_tokens, probs, None, seeds, positions, **given)
 
 
@@ -66,8 +68,8 @@ def decide(
 ) -> tuple[int, bool]:
     """(the token of a place, whether it is the draft).
 
-    logits: [cols]. heat: the temperature, or None if they are probabilities. draft: -1 if there is none. q: the probabilities that it was drawn with, [cols], or None. limits:
-    top_k, top_p and min_p.
+    logits: [cols]. heat: the temperature, or None if they are probabilities. draft: -1 if there is none. q: the
+    probabilities that it was drawn with, [cols], or None. limits: top_k, top_p and min_p.
     """
     if heat is not None and heat <= COLD:
         largest = int(np.argmax(logits))
