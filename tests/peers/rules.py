@@ -133,6 +133,7 @@ RULES: dict[str, Rule] = {
     "cache: sink tokens": Rule(),
     "cache: sparse": Rule(),
     "cache: float8 queries": Rule(Needs("paged_attention_fp8", "q", FLOAT8), "`cast` of the queries before"),
+    "cache: float8_e5m2": Rule(Needs("append_kv", "k", "float8_e5m2fnuz")),
     "cache: float8 out": Rule(Needs("paged_attention_fp8", "out", FLOAT8), "`quantise_static` after"),
     "cache: 3 and 4 bits": Rule(),
     "cache: float32": Rule(Needs("paged_attention", "k", "float32")),
