@@ -40,6 +40,8 @@ def append_rows(
     k_scale: HeadRows = None, v_scale: HeadRows = None,
     PER_TOKEN: tl.constexpr = False, INT4: tl.constexpr = False, groups=0, LARGEST: tl.constexpr = 0.0,
     PADDED: tl.constexpr = True,
+    # Of caches in pieces
+    PACK: tl.constexpr = 0,
     # Of queries
     q: Heads = None, q_out: Heads = None, q_quantised: Heads = None, q_scale: Vector = None, heads=0,
 ):  # fmt: skip
@@ -58,6 +60,8 @@ def append_rows(
     k_scale, v_scale: fp32 [blocks, heads_kv, block_size]; a stored value, -LARGEST to LARGEST, times its scale is the
     value. PER_TOKEN: the scale is made for each row, and stored; else it is given. INT4: they are fp16, the `groups`
     (factor, shift) pairs of `store_int4`.
+
+    PACK: the caches are in pieces, as in `split.load_key_pieces` and `split.load_value_pieces`.
 
     q: [1, heads, tokens, head_dim], None or null. It is rotated as keys are, also for tokens without a slot, and stored
     in q_out, if that is given, and in q_quantised, of the cache's dtype, divided by q_scale, fp32 [heads], null for 1.
@@ -82,8 +86,8 @@ def append_rows(
     keys = load_rotated(k_row, k_at, columns, slot.present, head_dim, angles)
     v_row = v_new.ptr + token * v_new.stride_rows
     values = load_heads(v_row, key_heads * v_new.stride_heads, columns, slot.present, head_dim)
-    store_row(keys, k, k_scale, slot, head_dim, groups, PER_TOKEN, INT4, LARGEST, PADDED)
-    store_row(values, v, v_scale, slot, head_dim, groups, PER_TOKEN, INT4, LARGEST, PADDED)
+    store_row(keys, k, k_scale, slot, head_dim, groups, PER_TOKEN, INT4, LARGEST, PADDED, KEY_PACK=PACK)
+    store_row(values, v, v_scale, slot, head_dim, groups, PER_TOKEN, INT4, LARGEST, PADDED, VALUE_PACK=PACK)
 
 
 @triton.jit
@@ -160,17 +164,25 @@ def rotate(x, row, at, columns, present, angles: Angles):
 def store_row(
     x, cache: Heads, scales: HeadRows, slot: Slot, head_dim, groups,
     PER_TOKEN: tl.constexpr, INT4: tl.constexpr, LARGEST: tl.constexpr, PADDED: tl.constexpr,
+    KEY_PACK: tl.constexpr = 0, VALUE_PACK: tl.constexpr = 0,
 ):  # fmt: skip
     """Store fp32 [BLOCK_H, HEAD_DIM] in a slot, in the format of the cache; arguments as in `append_rows`."""
     dtype: tl.constexpr = cache.ptr.dtype.element_ty
-    at = slot.block * cache.stride_batch + slot.place * cache.stride_rows + slot.heads * cache.stride_heads
+    place = slot.place // VALUE_PACK if VALUE_PACK else slot.place
+    at = slot.block * cache.stride_batch + place * cache.stride_rows + slot.heads * cache.stride_heads
     scale_at = slot.block * scales.stride_batch + slot.place * scales.stride_rows + slot.heads * scales.stride_heads
     if INT4:
         store_int4(x, cache.ptr, at, scales.ptr + scale_at, slot.present, groups, head_dim, x.shape[1], PADDED)
     else:
         if dtype.primitive_bitwidth == 8:
             x = quantise(x, scales.ptr + scale_at, slot.present, dtype, PER_TOKEN, LARGEST)
-        store_heads(x, cache.ptr, at, tl.arange(0, x.shape[1]), slot.present, head_dim)
+        columns = tl.arange(0, x.shape[1])
+        inside = slot.present[:, None] & (columns < head_dim)[None, :]
+        if KEY_PACK:
+            columns = columns // KEY_PACK * cache.stride_columns + columns % KEY_PACK
+        if VALUE_PACK:
+            columns = columns * cache.stride_columns + slot.place % VALUE_PACK
+        tl.store(cache.ptr + at[:, None] + columns[None, :], x.to(dtype), inside)
 
 
 @triton.jit

@@ -89,6 +89,25 @@ def paged_attention_same_dtype(q: Array, k: Array, v: Array, *tables: Array, **o
     return _paged_attention(as_kernel(q), q, k, v, *tables, **options)
 
 
+def paged_attention_pieces(q: Array, k: Array, v: Array, *tables: Array, **options: object) -> Result:
+    """`paged_attention` over a cache in pieces, in float64. k: [blocks, heads_kv, head_dim / pack, block_size, pack];
+    v: [blocks, heads_kv, block_size / pack, head_dim, pack].
+    """
+    return paged_attention(q, *joined_pieces(k, v), *tables, **options)
+
+
+def paged_attention_pieces_same_dtype(q: Array, k: Array, v: Array, *tables: Array, **options: object) -> Result:
+    """`paged_attention_pieces` as hardware does it."""
+    return paged_attention_same_dtype(q, *joined_pieces(k, v), *tables, **options)
+
+
+def joined_pieces(k: Array, v: Array) -> tuple[Array, Array]:
+    """Return caches in pieces as [blocks, block_size, heads_kv, head_dim]."""
+    blocks, heads_kv, _, block_size, _ = k.shape
+    k, v = k.transpose(0, 3, 1, 2, 4), v.transpose(0, 2, 4, 1, 3)
+    return tuple(x.reshape(blocks, block_size, heads_kv, -1) for x in (k, v))
+
+
 def attend(
     precision: Precision, q: Array, k: Array, v: Array, scale: float, seen: Array, modify: ScoreMod | None = None,
     v_scale: Array | None = None, sink: float = -np.inf,
@@ -361,6 +380,29 @@ def _appending(kind: str, compute: type) -> Callable[..., tuple[Array, ...]]:
 
 
 append_kv, append_kv_same_dtype = (_appending("given", compute) for compute in (np.float64, np.float32))
+
+
+def append_kv_pieces(*new: Array, **options: object) -> tuple[Array, ...]:
+    """`append_kv` to caches in pieces, see `paged_attention_pieces`."""
+    return _in_pieces(append_kv, *new, **options)
+
+
+def append_kv_pieces_same_dtype(*new: Array, **options: object) -> tuple[Array, ...]:
+    return _in_pieces(append_kv_same_dtype, *new, **options)
+
+
+def _in_pieces(
+    append_to: Callable[..., tuple[Array, ...]], k_new: Array, v_new: Array, k: Array, v: Array, *rest: Array | None,
+    **options: object,
+) -> tuple[Array, ...]:  # fmt: skip
+    pack = k.shape[-1]
+    k, v, *queries = append_to(k_new, v_new, *joined_pieces(k, v), *rest, **options)
+    blocks, block_size, heads_kv, head_dim = k.shape
+    k = k.reshape(blocks, block_size, heads_kv, head_dim // pack, pack).transpose(0, 2, 3, 1, 4)
+    v = v.reshape(blocks, block_size // pack, pack, heads_kv, head_dim).transpose(0, 3, 1, 4, 2)
+    return k, v, *queries
+
+
 append_kv_per_token = append_kv_per_token_same_dtype = _appending("per_token", np.float32)
 append_kv_int4 = append_kv_int4_same_dtype = _appending("int4", np.float32)
 

@@ -34,6 +34,8 @@ def decode_split(
     # Of quantised caches
     k_scale: HeadRows = None, v_scale: HeadRows = None,
     groups=0, GROUPS: tl.constexpr = 0, WORDS: tl.constexpr = False,
+    # Of caches in pieces
+    PACK: tl.constexpr = 0,
     # Of scores
     mask: CacheMask = None, alibi_slopes: HeadScalars = None, softcap=0.0, sinks=None,
 ):  # fmt: skip
@@ -49,9 +51,11 @@ def decode_split(
 
     k_scale, v_scale: fp32, factors of the cached values, a stride 0 where one serves all. With GROUPS the cache has 4
     bits a value, uint8 [.., head_dim / 2], the even ones low, and each token has `groups` (factor, shift) pairs, fp16
-    [.., groups, 2], contiguous; GROUPS: a multiple of it; WORDS: as `load_int4` has it. softcap: if > 0,
-    scores become softcap * tanh(score / softcap). alibi_slopes: fp32 [batch, heads], None or null; adds -slope *
-    |distance from the diagonal|. sinks: as in `merge_parts`, added here if there is but one part.
+    [.., groups, 2], contiguous; GROUPS: a multiple of it; WORDS: as `load_int4` has it. With PACK, k and v are in
+    blocks of pieces, as in `load_key_pieces` and `load_value_pieces`.
+
+    softcap: if > 0, scores become softcap * tanh(score / softcap). alibi_slopes: fp32 [batch, heads], None or null;
+    adds -slope * |distance from the diagonal|. sinks: as in `merge_parts`, added here if there is but one part.
 
     lse: fp32 [batch, heads, tokens], natural, or null. What is written, and where, is as in `store_rows`.
     WHOLE_BLOCKS: block_size is a multiple of 64. What a length or a block table says is clamped: nothing outside of the
@@ -85,8 +89,14 @@ def decode_split(
         block, place = find(block_tables, batch, start, within(keys, first_key, sequence), WHOLE_BLOCKS)
         k_factors = factors_at(k_scale, block, head_kv, place)
         v_factors = factors_at(v_scale, block, head_kv, place)
-        k_tile = load_cache(k, k_factors, block, head_kv, place, head_dim, groups, HEAD_DIM, PADDED, GROUPS, WORDS)
-        v_tile = load_cache(v, v_factors, block, head_kv, place, head_dim, groups, HEAD_DIM, PADDED, GROUPS, WORDS)
+        if PACK:
+            k_tile = load_key_pieces(k, block, head_kv, place, columns_of(head_dim, HEAD_DIM, PADDED), PACK)
+            present = keys == within(keys, first_key, sequence)
+            v_columns = columns_of(head_dim, HEAD_DIM, PADDED)
+            v_tile = load_value_pieces(v, block, head_kv, start, present, block_tables.block_size, v_columns, PACK)
+        else:
+            k_tile = load_cache(k, k_factors, block, head_kv, place, head_dim, groups, HEAD_DIM, PADDED, GROUPS, WORDS)
+            v_tile = load_cache(v, v_factors, block, head_kv, place, head_dim, groups, HEAD_DIM, PADDED, GROUPS, WORDS)
         products = tl.dot(q_tile, tl.trans(k_tile.to(q_tile.dtype)))
         if SCALED:
             products *= tl.load(k_factors)[None, :]
@@ -133,6 +143,29 @@ def load_cache(
         return load_int4(rows, at, factors, groups, head_dim, HEAD_DIM, GROUPS, WORDS, PADDED)
     else:
         return load_rows(rows, at, columns_of(head_dim, HEAD_DIM, PADDED))
+
+
+@triton.jit
+def load_key_pieces(k: Heads, block, head_kv, place, columns, PACK: tl.constexpr):
+    """Load keys, [len(place), len(columns)], of which PACK elements lie together. k: [blocks, heads_kv, block_size,
+    head_dim / PACK] pieces."""
+    at = block * k.stride_batch + place * k.stride_rows
+    columns = columns // PACK * k.stride_columns + columns % PACK
+    return load_rows(k.ptr + head_kv * k.stride_heads, at, tl.max_contiguous(tl.multiple_of(columns, PACK), PACK))
+
+
+@triton.jit
+def load_value_pieces(v: Heads, block, head_kv, start, present, block_size, columns, PACK: tl.constexpr):
+    """Load values, [len(block), len(columns)], of which those of PACK keys lie together; 0 where not `present`.
+
+    v: [blocks, heads_kv, block_size / PACK, head_dim] pieces; start: first of the keys, a multiple of their number.
+    """
+    keys = start // block.shape[0] * block.shape[0] + tl.arange(0, block.shape[0])
+    piece = keys // PACK % (block_size // PACK)
+    at = block * v.stride_batch + piece * v.stride_rows + keys % PACK
+    at = tl.max_contiguous(tl.multiple_of(at, PACK), PACK)  # as the keys of a piece are of one block
+    tile = load_rows(v.ptr + head_kv * v.stride_heads, at, columns * v.stride_columns)
+    return tl.where(present[:, None], tile, tl.zeros_like(tile))
 
 
 @triton.jit

@@ -173,3 +173,22 @@ def test_append_of_latent_vectors(decode: Bundle, latent: int, rope: int, pairs:
             assert step.max() <= (0.125 if cache == "e4m3" else 1) * normed and (step > 0).mean() < 0.001
         else:
             assert_close(found, wanted, like, 1e-6)
+
+
+@pytest.mark.parametrize("head_dim", (80, 256))
+@pytest.mark.parametrize("cache", ("float16", "e4m3"))
+def test_append_in_pieces(decode: Bundle, head_dim: int, cache: str):
+    dtype = FP16 if cache == "float16" else eight_bits(decode, cache)
+    pack, heads_kv = 16 // dtype.itemsize, CACHE[2]
+    shapes = {"k": (5, heads_kv, head_dim // pack, 16, pack), "v": (5, heads_kv, 16 // pack, head_dim, pack)}
+    given = new_tokens(7, head_dim) | angles(50, 8) | {"positions": np.array([0, 49, 3, 7, 20, 1, 2])}
+    given |= {name: np.zeros(shape, dtype) for name, shape in shapes.items()}
+    if cache != "float16":
+        given |= {name: np.full((1, 1, 1), 0.01, FP32) for name in ("k_scale", "v_scale")}
+    arrays = {name: packed(decode, x) for name, x in given.items()}
+    v = poisoned(decode, given["v"].transpose(0, 1, 3, 2, 4)).transpose(0, 1, 3, 2, 4)
+    decode.append_kv_pieces(**arrays | {"v": v}, slots=packed(decode, SLOTS))
+    exact, same = (function(**given, slots=SLOTS) for function in references("append_kv_pieces"))
+    for found, wanted, like in zip((arrays["k"].numpy(), v.numpy()), exact, same, strict=True):
+        assert np.array_equal(found, like) if cache == "e4m3" else assert_close(found, wanted, like, 1e-7) is None
+        assert np.count_nonzero(found) > 0.9 * 4 * heads_kv * head_dim

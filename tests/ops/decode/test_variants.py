@@ -47,6 +47,10 @@ def calls(op: Op) -> Iterator[CallSpec]:
             continue
         for values in product(*ranges.values()):
             extents = dict(zip(ranges, values, strict=True))
+            if "pack" in extents:
+                extents["pack"] = 16 if cache else 8
+                if extents["head_dim"] % extents["pack"]:
+                    continue
             scalars = {name: extents.pop(name) for name in SCALARS if name in extents} | required
             for rest in ({}, optional - SCALES):
                 given = frozenset({*rest, *(scales & optional)})
