@@ -21,13 +21,15 @@ class Slot(NamedTuple):
 
 
 class Angles(NamedTuple):
-    """Rotation of a token's heads, if it is `given`. cos, sin: addresses of its `pairs` cosines and sines."""
+    """Rotation of a token's heads, if it is `given`. cos, sin: addresses of a number for each of `pairs`, or for each of
+    their elements if by_element."""
 
     given: tl.tensor
     cos: tl.tensor
     sin: tl.tensor
     pairs: tl.tensor
     interleaved: tl.tensor
+    by_element: tl.tensor
 
 
 @triton.jit
@@ -35,7 +37,7 @@ def append_rows(
     k_new: Heads, v_new: Heads, k: Heads, v: Heads, slots: Vector, heads_kv, head_dim, blocks, block_size,
     HEAD_DIM: tl.constexpr, BLOCK_H: tl.constexpr,
     # Of rotary embeddings
-    cos: Matrix, sin: Matrix, positions: Vector, pairs, max_position, interleaved,
+    cos: Matrix, sin: Matrix, positions: Vector, pairs, max_position, interleaved, by_element,
     # Of caches with scales
     k_scale: HeadRows = None, v_scale: HeadRows = None,
     PER_TOKEN: tl.constexpr = False, INT4: tl.constexpr = False, groups=0, LARGEST: tl.constexpr = 0.0,
@@ -55,7 +57,7 @@ def append_rows(
 
     cos, sin: fp32 [max_position, pairs], null where nothing is rotated: the first 2 * pairs elements of each key are
     rotated by the angles of its position (int32 [tokens], clamped), element i with i + pairs, or where `interleaved`
-    2 i with 2 i + 1.
+    2 i with 2 i + 1. by_element: they are [max_position, 2 * pairs], of each rotated element.
 
     k_scale, v_scale: fp32 [blocks, heads_kv, block_size]; a stored value, -LARGEST to LARGEST, times its scale is the
     value. PER_TOKEN: the scale is made for each row, and stored; else it is given. INT4: they are fp16, the `groups`
@@ -68,7 +70,7 @@ def append_rows(
     """
     await_earlier_launches()
     token, tile = tl.program_id(0), tl.program_id(1)
-    angles = angles_of(token, cos, sin, positions, pairs, max_position, interleaved)
+    angles = angles_of(token, cos, sin, positions, pairs, max_position, interleaved, by_element)
     key_tiles = tl.cdiv(heads_kv, BLOCK_H)
     if q.ptr is not None and tile >= key_tiles:
         append_queries(
@@ -110,14 +112,14 @@ def append_queries(
 
 
 @triton.jit
-def angles_of(token, cos: Matrix, sin: Matrix, positions: Vector, pairs, max_position, interleaved):
+def angles_of(token, cos: Matrix, sin: Matrix, positions: Vector, pairs, max_position, interleaved, by_element):
     """Make the Angles of a token, whose position is clamped to the table; cos may be null."""
     position = 0
     if given(cos.ptr):
         position = tl.load(positions.ptr + token * positions.stride_rows)
         position = tl.minimum(tl.maximum(position, 0), max_position - 1)
     cosines, sines = cos.ptr + position * cos.stride_rows, sin.ptr + position * sin.stride_rows
-    return Angles(given(cos.ptr), cosines, sines, pairs, interleaved)
+    return Angles(given(cos.ptr), cosines, sines, pairs, interleaved, by_element)
 
 
 @triton.jit
@@ -155,6 +157,8 @@ def rotate(x, row, at, columns, present, angles: Angles):
         partner = tl.where(is_first, columns + pairs, columns - pairs)
     rotated = columns < 2 * pairs
     other = tl.load(row + at[:, None] + partner[None, :], present[:, None] & rotated[None, :], 0.0).to(tl.float32)
+    if angles.by_element:
+        pair = columns
     c = tl.load(angles.cos + pair, rotated, 1.0)
     s = tl.load(angles.sin + pair, rotated, 0.0)
     return x * c[None, :] + other * tl.where(is_first, -s, s)[None, :]

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from kernels.rows.reference import largest, row_scale
+from kernels.rows.reference import largest, rotary, rotary_by_element, row_scale
 
 Array = np.ndarray
 Result = Array | tuple[Array, Array]
@@ -288,34 +288,14 @@ def _unpacked(precision: Precision, k: Array, v: Array, k_scale: Array, v_scale:
 # Writing to caches
 
 
-def rotate(x: Array, cos: Array, sin: Array, positions: Array, interleaved: bool) -> Array:
-    """Rotate each row's first 2 * pairs elements. x: [tokens, heads, head_dim]; cos, sin: [max_position, pairs]."""
-    pairs = cos.shape[1]
-    result = x.copy()
-    first, second = (
-        (slice(0, 2 * pairs, 2), slice(1, 2 * pairs, 2)) if interleaved else (slice(0, pairs), slice(pairs, 2 * pairs))
-    )
-    rows = positions.clip(0, len(cos) - 1)
-    c, s = (angles[rows][:, None, :].astype(x.dtype) for angles in (cos, sin))
-    result[..., first] = x[..., first] * c - x[..., second] * s
-    result[..., second] = x[..., second] * c + x[..., first] * s
-    return result
-
-
-def new_rows(
-    k_new: Array, v_new: Array, cos: Array | None, sin: Array | None, positions: Array | None, interleaved: bool,
-    compute: type,
-) -> tuple[Array, Array]:  # fmt: skip
-    """Return keys, rotated if there are angles, and values, in the dtype `compute`."""
-    return rotated(k_new, cos, sin, positions, interleaved, compute), v_new.astype(compute)
-
-
 def rotated(
-    x: Array, cos: Array | None, sin: Array | None, positions: Array | None, interleaved: bool, compute: type
-) -> Array:
-    """Return x in the dtype `compute`, rotated if there are angles."""
-    x = x.astype(compute)
-    return x if cos is None else rotate(x, cos, sin, positions, interleaved)
+    x: Array, cos: Array | None, sin: Array | None, positions: Array | None, compute: type, interleaved: bool = False,
+    by_element: bool = False,
+) -> Array:  # fmt: skip
+    """Return x [tokens, heads, head_dim] in the dtype `compute`, rotated if there are angles."""
+    if cos is None:
+        return x.astype(compute)
+    return (rotary_by_element if by_element else rotary)(x, cos, sin, positions, interleaved, compute)
 
 
 def quantise(x: Array, scale: Array | None, dtype: np.dtype) -> Array:
@@ -329,17 +309,17 @@ def quantise(x: Array, scale: Array | None, dtype: np.dtype) -> Array:
 def append(
     kind: str, k_new: Array, v_new: Array, k: Array, v: Array, slots: Array, k_scale: Array | None = None, v_scale:
     Array | None = None, cos: Array | None = None, sin: Array | None = None, positions: Array | None = None, q: Array |
-    None = None, q_scale: Array | None = None, *, quantise_q: bool = False, interleaved: bool = False, compute: type =
-    np.float32,
+    None = None, q_scale: Array | None = None, *, quantise_q: bool = False, compute: type = np.float32, **pairs: bool,
 ) -> tuple[Array, ...]:  # fmt: skip
     """Return the caches, and for the kinds `per_token` and `int4` their scales, with the new rows in their slots; and
     behind them the queries, if there are any.
 
     kind: `given` (with given scales), `per_token` or `int4`. Shapes are as in manifests/decode.yaml. Arguments are not
         changed. compute: dtype of rotations and before quantisation; float64 leaves 16-bit caches and queries in
-        float64, unrounded.
+        float64, unrounded. pairs: as in `rotated`.
     """
-    rows = new_rows(k_new, v_new, cos, sin, positions, interleaved, compute)
+    turn = {"cos": cos, "sin": sin, "positions": positions, "compute": compute, **pairs}
+    rows = rotated(k_new, **turn), v_new.astype(compute)
     exact = compute == np.float64 and k.dtype.itemsize == 2
     caches = [cache.astype(compute if exact else cache.dtype) for cache in (k, v)]
     scales = [None if x is None else x.copy() for x in (k_scale, v_scale)]
@@ -359,7 +339,7 @@ def append(
             cache[at] = quantise(x, factor if factor is None else np.where(factor == 0, 1, factor), cache.dtype)
     queries = []
     if q is not None:
-        queries = [rotated(q, cos, sin, positions, interleaved, compute)]
+        queries = [rotated(q, **turn)]
         queries = [_queries_out(queries[0], q_scale, k.dtype if quantise_q else None, q.dtype)]
     return (*caches, *queries) if kind == "given" else (*caches, *scales)
 
@@ -428,21 +408,21 @@ def append_latent_same_dtype(*arrays: Array | None, **options: object) -> tuple[
 def _append_latent(
     compute: type, c: Array, k_pe: Array, cache: Array, slots: Array, weight: Array | None = None, scale: Array | None =
     None, cos: Array | None = None, sin: Array | None = None, positions: Array | None = None, q_latent: Array | None =
-    None, q_pe: Array | None = None, q_scale: Array | None = None, *, eps: float, interleaved: bool = False,
-    quantise_q: bool = False,
+    None, q_pe: Array | None = None, q_scale: Array | None = None, *, eps: float, quantise_q: bool = False,
+    **pairs: bool,
 ) -> tuple[Array, ...]:  # fmt: skip
     x = c.astype(compute)
     if weight is not None:
         x = x / np.sqrt((x * x).mean(1, keepdims=True) + compute(eps)) * weight.astype(compute)
-    turn = (cos, sin, positions, interleaved, compute)
-    rows = np.concatenate([x, rotated(k_pe[:, None], *turn)[:, 0]], 1)
+    turn = {"cos": cos, "sin": sin, "positions": positions, "compute": compute, **pairs}
+    rows = np.concatenate([x, rotated(k_pe[:, None], **turn)[:, 0]], 1)
     result = cache.astype(compute) if compute == np.float64 else cache.copy()
     for row, slot in zip(quantise(rows, scale, result.dtype), slots, strict=True):
         if 0 <= slot < cache.shape[0] * cache.shape[1]:
             result[divmod(int(slot), cache.shape[1])] = row
     if q_latent is None:
         return (result,)
-    joined = np.concatenate([q_latent.astype(compute), rotated(q_pe, *turn)], -1)
+    joined = np.concatenate([q_latent.astype(compute), rotated(q_pe, **turn)], -1)
     return result, _queries_out(joined, q_scale, cache.dtype if quantise_q else None, c.dtype)
 
 

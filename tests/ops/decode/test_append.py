@@ -65,6 +65,15 @@ def test_append_rotated(decode: Bundle, pairs: int, interleaved: bool):
         assert_close(*results, 1e-7)
 
 
+@pytest.mark.parametrize("interleaved", (False, True))
+def test_append_rotated_by_element(decode: Bundle, interleaved: bool):
+    options = angles(50, 2 * 8) | {"positions": np.array([0, 49, 3, 7, 20, 1, 2], np.int32)}
+    options |= {"interleaved": interleaved, "by_element": True}
+    results = run_append(decode, "append_kv", new_tokens(1), filled((*CACHE, 64), 0, FP16), **options)
+    for found, wanted, like in zip(*results, strict=True):
+        assert_close(found, wanted, like, 1e-7)
+
+
 @pytest.mark.parametrize("head_dim, pairs, interleaved", ((64, 32, False), (128, 16, True), (40, 20, False)), ids=str)
 @pytest.mark.parametrize("cache", ("", "e4m3", "int8"))
 def test_append_with_queries(decode: Bundle, head_dim: int, pairs: int, interleaved: bool, cache: str):

@@ -21,7 +21,7 @@ pytestmark = pytest.mark.on("emulator")
 
 EXTENTS = {
     "head_dim": (64, 128, 256, 48, 96, 40), "groups": (1, 2, 4, 8), "block_size": (64, 16), "heads": (64,),
-    "row_dim": (320, 576, 176, 72), "seqlen_k": (300,), "blocks_per_sequence": (9,), "leads": (41,), "pairs": (8,),
+    "row_dim": (320, 576, 176, 72), "seqlen_k": (300,), "blocks_per_sequence": (9,), "leads": (41,), "angles": (8,),
     "latent": (512, 256), "rope": (64,),
 }  # fmt: skip
 """Extents of dims; others are 2."""
