@@ -21,8 +21,8 @@ class Slot(NamedTuple):
 
 
 class Angles(NamedTuple):
-    """Rotation of a token's heads, if it is `given`. cos, sin: addresses of a number for each of `pairs`, or for each of
-    their elements if by_element."""
+    """Rotation of a token's heads, if it is `given`. cos, sin: addresses of a number for each of `pairs`, or for each
+    of their elements if by_element."""
 
     given: tl.tensor
     cos: tl.tensor

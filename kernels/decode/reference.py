@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -99,6 +100,44 @@ def paged_attention_pieces(q: Array, k: Array, v: Array, *tables: Array, **optio
 def paged_attention_pieces_same_dtype(q: Array, k: Array, v: Array, *tables: Array, **options: object) -> Result:
     """`paged_attention_pieces` as hardware does it."""
     return paged_attention_same_dtype(q, *joined_pieces(k, v), *tables, **options)
+
+
+def paged_attention_rotated(
+    q: Array, k: Array, v: Array, cos: Array, sin: Array, *rest: Array, **options: Any
+) -> Result:
+    """`paged_attention` of queries and keys that are rotated by their positions, in float64. cos, sin: [max_position,
+    pairs].
+    """
+    return _paged_attention_rotated(EXACT, q, k, v, cos, sin, *rest, **options)
+
+
+def paged_attention_rotated_same_dtype(q: Array, *arrays: Array, **options: Any) -> Result:
+    """`paged_attention_rotated` as hardware does it."""
+    return _paged_attention_rotated(as_kernel(q), q, *arrays, **options)
+
+
+def _paged_attention_rotated(
+    precision: Precision, q: Array, k: Array, v: Array, cos: Array, sin: Array, block_tables: Array, seqlens_k: Array,
+    cu_seqlens_q: Array, *, interleaved: bool = False, **options: Any,
+) -> Result:  # fmt: skip
+    tables = {"block_tables": block_tables, "seqlens_k": seqlens_k, "cu_seqlens_q": cu_seqlens_q}
+    queries = np.concatenate(
+        [np.arange(n) + keys - n for n, keys in zip(np.diff(cu_seqlens_q), seqlens_k, strict=True)]
+    )
+    # Each sequence's keys in blocks of its own, as one block may be at several places.
+    block_size, used = k.shape[1], block_tables.clip(0, len(k) - 1)
+    k, v, *scales = (
+        None if x is None else x if len(x) == 1 else x[used].reshape(-1, *x.shape[1:])
+        for x in (k, v, options.pop("k_scale", None), options.pop("v_scale", None))
+    )
+    places = np.tile(np.arange(used.shape[1] * block_size), len(used))
+    tables["block_tables"] = np.arange(used.size).reshape(used.shape)
+    angles = {"cos": cos, "sin": sin, "compute": precision.compute.type, "interleaved": interleaved}
+    q_turned = rotated(q, positions=queries, **angles).astype(precision.storage)
+    k_turned = rotated(k.reshape(-1, *k.shape[2:]), positions=places, **angles).astype(precision.storage)
+    return _paged_attention(
+        precision, q_turned, k_turned.reshape(k.shape), v, **tables, k_scale=scales[0], v_scale=scales[1], **options
+    )
 
 
 def joined_pieces(k: Array, v: Array) -> tuple[Array, Array]:

@@ -11,6 +11,7 @@ from kernels.decode.cache import BlockTables, columns_of, find, load_rows
 from kernels.decode.int4 import deinterleave, in_eighths, interleave, load_int4
 from kernels.decode.masks import CacheMask, first_key_of, is_seen, seen_keys, tile_keys, within
 from kernels.decode.parts import Parts, given_sinks, load_queries, part, rows_of, sequence_of, store_rows
+from kernels.decode.rotation import Rotation, rotated_keys, rotated_queries
 
 GAIN: tl.constexpr = tl.constexpr(128.0)
 """Probabilities times the scale of a quantised value are small; this keeps them in float16's normal range."""
@@ -37,7 +38,7 @@ def decode_split(
     # Of caches in pieces
     PACK: tl.constexpr = 0,
     # Of scores
-    mask: CacheMask = None, alibi_slopes: HeadScalars = None, softcap=0.0, sinks=None,
+    mask: CacheMask = None, alibi_slopes: HeadScalars = None, softcap=0.0, sinks=None, rotation: Rotation = None,
 ):  # fmt: skip
     """Fold one of parts.splits parts of a sequence's keys into a softmax, for BLOCK_M (token, head) rows of a key head.
 
@@ -56,6 +57,7 @@ def decode_split(
 
     softcap: if > 0, scores become softcap * tanh(score / softcap). alibi_slopes: fp32 [batch, heads], None or null;
     adds -slope * |distance from the diagonal|. sinks: as in `merge_parts`, added here if there is but one part.
+    rotation: of queries by their diagonals, and of keys by their numbers.
 
     lse: fp32 [batch, heads, tokens], natural, or null. What is written, and where, is as in `store_rows`.
     WHOLE_BLOCKS: block_size is a multiple of 64. What a length or a block table says is clamped: nothing outside of the
@@ -75,6 +77,8 @@ def decode_split(
         q_tile = interleave(q_tile)
 
     diagonal = rows.tokens + (sequence.keys - sequence.queries)
+    if rotation.cos is not None:
+        q_tile = rotated_queries(q_tile, q, sequence, rows, diagonal, columns, head_dim, rotation, PADDED)
     first_key = first_key_of(mask, sequence)
     seen = seen_keys(rows.tokens, mask, first_key, sequence)
     scoring = make_scoring(scale, softcap, alibi_slopes, batch, rows.heads[:, None])
@@ -97,6 +101,9 @@ def decode_split(
         else:
             k_tile = load_cache(k, k_factors, block, head_kv, place, head_dim, groups, HEAD_DIM, PADDED, GROUPS, WORDS)
             v_tile = load_cache(v, v_factors, block, head_kv, place, head_dim, groups, HEAD_DIM, PADDED, GROUPS, WORDS)
+        if rotation.cos is not None:
+            k_columns, positions = columns_of(head_dim, HEAD_DIM, PADDED), within(keys, first_key, sequence)
+            k_tile = rotated_keys(k_tile, k, block, head_kv, place, positions, k_columns, q_tile.dtype, rotation)
         products = tl.dot(q_tile, tl.trans(k_tile.to(q_tile.dtype)))
         if SCALED:
             products *= tl.load(k_factors)[None, :]

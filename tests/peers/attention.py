@@ -10,6 +10,7 @@ import numpy as np
 
 from aot_models.masks import parse_mask
 from kernels.attention.reference import attention, attention_varlen
+from kernels.rows.reference import rotary_same_dtype
 from tests.peers.draws import Array, Call, Draw, Tolerance
 from tests.support.dtypes import BF16, FP16, FP32
 
@@ -195,11 +196,13 @@ def cache(draw: Draw) -> Call:
     if draw.get("has_leftpad"):
         tensors["first_keys"] = first
     if draw.get("pos_encoding_mode", "NONE") == "ROPE_LLAMA":
-        tensors["cos"] = draw.normal(longest, dim // 2)
+        angles = np.arange(longest)[:, None] * 1e4 ** (-np.arange(dim // 2) / (dim // 2))
+        tensors |= {"cos": np.cos(angles).astype(FP32), "sin": np.sin(angles).astype(FP32)}
     if draw.get("v_scale"):
         scalars["out_scale"] = draw.get("v_scale")
     expected = partial(gathered, tensors, pairs, {"causal": True} | scale_of(scalars, dim), dtype)
-    return Call("paged_attention", tensors, scalars | {"max_seqlen_q": max(queries for queries, _ in pairs)}, expected,
+    op = "paged_attention_rotated" if "cos" in tensors else "paged_attention"
+    return Call(op, tensors, scalars | {"max_seqlen_q": max(queries for queries, _ in pairs)}, expected,
                 tolerance(draw, dtype, slopes), ("out", q.shape, dtype))  # fmt: skip
 
 
@@ -230,6 +233,12 @@ def gathered(
             tensors[name][tensors["block_tables"][b]].reshape(-1, *tensors[name].shape[2:])[first:keys] for name in "kv"
         )
         q = tensors["q"][tensors["cu_seqlens_q"][b] :][:queries]
+        if "cos" in tensors:
+            places = np.arange(keys)
+            q, k = (
+                rotary_same_dtype(x, tensors["cos"], tensors["sin"], at)
+                for x, at in ((q, places[keys - queries :]), (k, places))
+            )
         q, k, v = (x.swapaxes(0, 1)[None] for x in (q, k, v))
         given = {"alibi_slopes": tensors["alibi_slopes"][[b]]} if "alibi_slopes" in tensors else {}
         if chunk:

@@ -67,6 +67,25 @@ def test_blocks_of_8_bits(decode: Bundle, cache: str, per_token: tuple[bool, boo
     check_paged(decode, case, num_splits=2, **scales(np.random.default_rng(0), *shapes))
 
 
+@pytest.mark.parametrize(
+    "dtype, queries, head_dim, pairs, options",
+    ((FP16, 1, 128, 64, {"num_splits": 2}), (BF16, 70, 128, 64, {"num_splits": 1, "causal": False}),
+     (FP16, 3, 256, 128, {"num_splits": 1, "window_left": 50}), (FP16, 2, 100, 20, {"interleaved": True})), ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("cache", ("", "e4m3", "e5m2"))
+def test_keys_rotated_in_attention(
+    decode: Bundle, dtype: np.dtype, queries: int, head_dim: int, pairs: int, options: dict[str, Any], cache: str
+):
+    """By tables of cosines and sines, of which the last row serves what is past them."""
+    kind = eight_bits(decode, cache) if cache else dtype
+    case = paged([(queries, 130), (1, 40), (1, 0)], 16, (8, 2), head_dim, dtype, kind)
+    phases = np.arange(120)[:, None] * 100.0 ** (-np.arange(pairs) / pairs)
+    given = {"cos": np.cos(phases).astype(np.float32), "sin": np.sin(phases).astype(np.float32)}
+    if cache:
+        given |= scales(np.random.default_rng(0), (1, 1, 2), case.v.shape[:3])
+    check(decode, "paged_attention_rotated", vars(case) | given, **case.longest, **options)
+
+
 @pytest.mark.parametrize("cache", ("float16", "e4m3"))
 @pytest.mark.parametrize(
     "queries, head_dim, block_size, splits",
