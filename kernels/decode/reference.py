@@ -426,6 +426,18 @@ append_kv_per_token = append_kv_per_token_same_dtype = _appending("per_token", n
 append_kv_int4 = append_kv_int4_same_dtype = _appending("int4", np.float32)
 
 
+def copy_blocks(x: Array, out: Array, pairs: Array) -> Array:
+    """Return out with blocks of x, [blocks, words], by pairs of (block of x, block of out)."""
+    result = out.copy()
+    for source, target in pairs:
+        if 0 <= source < len(x) and 0 <= target < len(out):
+            result[target] = x[source]
+    return result
+
+
+copy_blocks_same_dtype = copy_blocks
+
+
 # Latent attention
 
 

@@ -131,6 +131,7 @@ RULES: dict[str, Rule] = {
     "cache: small blocks of 8 bits": Rule(),
     "cache: float32, writes": Rule(Needs("append_kv", "k_new", "float32")),
     "cache: copies": Rule(Needs("copy_blocks")),
+    "cache: copies to and from the host": Rule(detour="a copy by the runtime for each block"),
     "cascade": Rule(Needs("merge_states"), "one call over joined tables"),
     "states: merge": Rule(Needs("merge_states")),
     # Latent attention

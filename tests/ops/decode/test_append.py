@@ -201,3 +201,20 @@ def test_append_in_pieces(decode: Bundle, head_dim: int, cache: str):
     for found, wanted, like in zip((arrays["k"].numpy(), v.numpy()), exact, same, strict=True):
         assert np.array_equal(found, like) if cache == "e4m3" else assert_close(found, wanted, like, 1e-7) is None
         assert np.count_nonzero(found) > 0.9 * 4 * heads_kv * head_dim
+
+
+@pytest.mark.parametrize("dtype, shape", ((FP16, (16, 3, 40)), (BF16, (64, 8, 128)), (INT8, (8, 1, 4))), ids=str)
+def test_copies_of_blocks(decode: Bundle, dtype: np.dtype, shape: tuple[int, ...]):
+    """Between caches, and within one; a pair with a block that does not exist is left out."""
+    rng = np.random.default_rng(1)
+    x, out = (rng.integers(-99, 99, (blocks, *shape)).astype(dtype) for blocks in (6, 5))
+    words_x, words_out = (array.reshape(len(array), -1).view(np.int32) for array in (x, out))
+    pairs = np.array([[5, 1], [0, 4], [-1, 2], [6, 3], [2, 5]])
+    cache = poisoned(decode, words_out)
+    decode.copy_blocks(poisoned(decode, words_x), cache, decode.device.array(pairs))
+    expected = out.copy()
+    expected[[1, 4]] = x[[5, 0]]
+    assert np.array_equal(cache.numpy(), expected.reshape(5, -1).view(np.int32))
+    decode.copy_blocks(cache, cache, decode.device.array(np.array([[1, 0], [3, 2]], np.int32)))
+    expected[[0, 2]] = expected[[1, 3]]
+    assert np.array_equal(cache.numpy(), expected.reshape(5, -1).view(np.int32))
