@@ -326,10 +326,15 @@ def new_rows(
     compute: type,
 ) -> tuple[Array, Array]:  # fmt: skip
     """Return keys, rotated if there are angles, and values, in the dtype `compute`."""
-    k_new = k_new.astype(compute)
-    if cos is not None:
-        k_new = rotate(k_new, cos, sin, positions, interleaved)
-    return k_new, v_new.astype(compute)
+    return rotated(k_new, cos, sin, positions, interleaved, compute), v_new.astype(compute)
+
+
+def rotated(
+    x: Array, cos: Array | None, sin: Array | None, positions: Array | None, interleaved: bool, compute: type
+) -> Array:
+    """Return x in the dtype `compute`, rotated if there are angles."""
+    x = x.astype(compute)
+    return x if cos is None else rotate(x, cos, sin, positions, interleaved)
 
 
 def quantise(x: Array, scale: Array | None, dtype: np.dtype) -> Array:
@@ -342,14 +347,16 @@ def quantise(x: Array, scale: Array | None, dtype: np.dtype) -> Array:
 
 def append(
     kind: str, k_new: Array, v_new: Array, k: Array, v: Array, slots: Array, k_scale: Array | None = None, v_scale:
-    Array | None = None, cos: Array | None = None, sin: Array | None = None, positions: Array | None = None, *,
-    interleaved: bool = False, compute: type = np.float32,
+    Array | None = None, cos: Array | None = None, sin: Array | None = None, positions: Array | None = None, q: Array |
+    None = None, q_scale: Array | None = None, *, quantise_q: bool = False, interleaved: bool = False, compute: type =
+    np.float32,
 ) -> tuple[Array, ...]:  # fmt: skip
-    """Return the caches, and for the kinds `per_token` and `int4` their scales, with the new rows in their slots.
+    """Return the caches, and for the kinds `per_token` and `int4` their scales, with the new rows in their slots; and
+    behind them the queries, if there are any.
 
     kind: `given` (with given scales), `per_token` or `int4`. Shapes are as in manifests/decode.yaml. Arguments are not
-        changed. compute: dtype of rotations and before quantisation; float64 leaves 16-bit caches in float64,
-        unrounded.
+        changed. compute: dtype of rotations and before quantisation; float64 leaves 16-bit caches and queries in
+        float64, unrounded.
     """
     rows = new_rows(k_new, v_new, cos, sin, positions, interleaved, compute)
     exact = compute == np.float64 and k.dtype.itemsize == 2
@@ -369,7 +376,18 @@ def append(
                 scale[at] = row_scale(x, cache.dtype)
             factor = None if scale is None else np.broadcast_to(scale, cache.shape[:3])[at][:, None]
             cache[at] = quantise(x, factor if factor is None else np.where(factor == 0, 1, factor), cache.dtype)
-    return (*caches,) if kind == "given" else (*caches, *scales)
+    queries = []
+    if q is not None:
+        queries = [rotated(q, cos, sin, positions, interleaved, compute)]
+        queries = [_queries_out(queries[0], q_scale, k.dtype if quantise_q else None, q.dtype)]
+    return (*caches, *queries) if kind == "given" else (*caches, *scales)
+
+
+def _queries_out(x: Array, scale: Array | None, quantised: np.dtype | None, dtype: np.dtype) -> Array:
+    """Return queries in the dtype `quantised`, or else in `dtype`; those in float64 are left as they are."""
+    if quantised is not None:
+        return quantise(x, np.ones(1, np.float32) if scale is None else scale[:, None], quantised)
+    return x if x.dtype == np.float64 else x.astype(dtype)
 
 
 def _appending(kind: str, compute: type) -> Callable[..., tuple[Array, ...]]:
@@ -386,6 +404,42 @@ append_kv_int4 = append_kv_int4_same_dtype = _appending("int4", np.float32)
 
 
 # Latent attention
+
+
+def append_latent(c: Array, k_pe: Array, cache: Array, *rest: Array | None, **options: object) -> tuple[Array, ...]:
+    """Return the cache with the new rows in their slots, and behind it the joined queries, if there are any; in float64
+    unless the cache has 8 bits.
+
+    Shapes are as in manifests/decode.yaml.
+    """
+    compute = np.float32 if cache.dtype.itemsize == 1 else np.float64
+    return _append_latent(compute, c, k_pe, cache, *rest, **options)
+
+
+def append_latent_same_dtype(*arrays: Array | None, **options: object) -> tuple[Array, ...]:
+    """`append_latent` as hardware does it."""
+    return _append_latent(np.float32, *arrays, **options)
+
+
+def _append_latent(
+    compute: type, c: Array, k_pe: Array, cache: Array, slots: Array, weight: Array | None = None, scale: Array | None =
+    None, cos: Array | None = None, sin: Array | None = None, positions: Array | None = None, q_latent: Array | None =
+    None, q_pe: Array | None = None, q_scale: Array | None = None, *, eps: float, interleaved: bool = False,
+    quantise_q: bool = False,
+) -> tuple[Array, ...]:  # fmt: skip
+    x = c.astype(compute)
+    if weight is not None:
+        x = x / np.sqrt((x * x).mean(1, keepdims=True) + compute(eps)) * weight.astype(compute)
+    turn = (cos, sin, positions, interleaved, compute)
+    rows = np.concatenate([x, rotated(k_pe[:, None], *turn)[:, 0]], 1)
+    result = cache.astype(compute) if compute == np.float64 else cache.copy()
+    for row, slot in zip(quantise(rows, scale, result.dtype), slots, strict=True):
+        if 0 <= slot < cache.shape[0] * cache.shape[1]:
+            result[divmod(int(slot), cache.shape[1])] = row
+    if q_latent is None:
+        return (result,)
+    joined = np.concatenate([q_latent.astype(compute), rotated(q_pe, *turn)], -1)
+    return result, _queries_out(joined, q_scale, cache.dtype if quantise_q else None, c.dtype)
 
 
 def mla_decode(q: Array, cache: Array, *tables: Array, **options: object) -> Result:

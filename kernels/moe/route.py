@@ -16,13 +16,13 @@ SIGMOID: tl.constexpr = tl.constexpr(1)
 
 @triton.jit
 def route_rows(
-    logits: Matrix, bias, weights: Matrix, chosen: Matrix, experts, topk, groups, topk_groups, scale, scoring,
+    logits: Matrix, bias, bias_float16, bias_bfloat16, weights: Matrix, chosen: Matrix, experts, topk, groups, topk_groups, scale, scoring,
     renormalise, BLOCK: tl.constexpr, SLOTS: tl.constexpr, GROUP_SLOTS: tl.constexpr,
 ):  # fmt: skip
     """The best `topk` experts of each row, the best first, of equal ones the first. Grid: (rows,).
 
-    logits: [rows, experts]; bias: fp32 [experts], or a null pointer. weights: fp32 [rows, topk]; chosen: int32 [rows,
-    topk]; columns contiguous. scoring: SIGMOID where an expert's weight is the sigmoid of its logit, else it is the
+    logits: [rows, experts]; bias, bias_float16, bias_bfloat16: [experts] of fp32 and of those dtypes, one at most, the
+    others null pointers. weights: fp32 [rows, topk]; chosen: int32 [rows, topk]; columns contiguous. scoring: SIGMOID where an expert's weight is the sigmoid of its logit, else it is the
     softmax. renormalise: weights are divided by their sum over the chosen ones. All are multiplied by `scale`.
 
     With a bias, experts compete by weight + bias, else by their logits. Of `groups` equal runs of experts, where they
@@ -42,11 +42,15 @@ def route_rows(
         weight = tl.exp2((x - tl.max(x, 0)) * LOG2_E)
         weight = weight / tl.sum(weight, 0)
     worth = x
-    if given(bias):
-        worth = weight + tl.load(bias + index, mask=inside, other=0.0)
+    biased = given(bias) | given(bias_float16) | given(bias_bfloat16)
+    if biased:
+        added = tl.load(bias + index, mask=inside & given(bias), other=0.0)
+        added += tl.load(bias_float16 + index, mask=inside & given(bias_float16), other=0.0).to(tl.float32)
+        added += tl.load(bias_bfloat16 + index, mask=inside & given(bias_bfloat16), other=0.0).to(tl.float32)
+        worth = weight + added
     keys = tl.where(inside, order_key(worth), LOWEST)
     if groups > topk_groups:
-        keys = _of_best_groups(keys, worth, experts // groups, groups, topk_groups, given(bias), GROUP_SLOTS)
+        keys = _of_best_groups(keys, worth, experts // groups, groups, topk_groups, biased, GROUP_SLOTS)
 
     slot = tl.arange(0, SLOTS)
     slot_expert = tl.zeros([SLOTS], tl.int32)

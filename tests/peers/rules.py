@@ -50,7 +50,7 @@ class Needs:
         tensor = op.tensors.get(self.argument)
         if self.argument and tensor is None and self.argument not in op.scalars:
             return False
-        if self.dtype and (tensor is None or self.dtype not in op.dtypes.get(tensor.dtype, [tensor.dtype])):
+        if self.dtype and (tensor is None or self.dtype not in op.dtypes.get(tensor.dtype, tensor.dtype.split("|"))):
             return False
         if self.rank and (tensor is None or len(tensor.shape) != self.rank):
             return False
@@ -140,30 +140,30 @@ RULES: dict[str, Rule] = {
     "latent cache: gather": Rule(),
     # Rotation
     "rotary: int64 positions": Rule(Needs("rotary", "positions", "int64"), "positions cast on the host"),
-    "rotary: angle by element": Rule(Needs("rotary", "by_element")),
+    "rotary: angle by element": Rule(Needs("rotary_by_element")),
     "rotary: last elements": Rule(Needs("rotary", "first_rotated"), "`rotary` on a view, and a copy of the rest"),
     "rotary: split with a gate": Rule(detour="`rotary` on views, and a copy of the gate"),
-    "rotary: float8 out": Rule(Needs("rotary", "out", FLOAT8), "`rotary`, `quantise_static`, `append_kv`"),
+    "rotary: float8 out": Rule(Needs("append_kv", "q_quantised"), "`rotary`, `quantise_static`, `append_kv`"),
     "rotary: float8 out, latent": Rule(Needs("append_latent", "cos")),
     "rotary: 2 and 3 dims": Rule(detour="`rotary` once a dim, on views"),
     # Norms, activations, quantising
     "norm: quantised": Rule(Needs("rms_norm_quantised", "scale"), "the norm, and `quantise_static`"),
-    "norm: quantised by group": Rule(detour="the norm, and `quantise`"),
+    "norm: quantised by group": Rule(Needs("rms_norm_block_quantised"), "the norm, and `quantise`"),
     "norm: float8_e5m2": Rule(Needs("rms_norm_quantised", "out", "float8_e5m2fnuz"), "the norm, and `quantise_static`"),
-    "activation: quantised": Rule(detour="the activation, and `quantise`"),
+    "activation: quantised": Rule(Needs("activate_quantised"), "the activation, and `quantise`"),
     "norm: quantised float32": Rule(Needs("rms_norm_quantised", "x", "float32"), "`rms_norm`, and `quantise`"),
-    "norm: smooth scales": Rule(detour="scales folded into the weights"),
+    "norm: smooth scales": Rule(Needs("rms_norm_quantised", "smooth"), "scales folded into the weights"),
     "norm: weight dtype": Rule(detour="`cast` of the weights before"),
     "norm: gated, quantised": Rule(),
     "activation: no gate": Rule(Needs("activate"), "a gate of ones"),
     "activation: kinds": Rule(Needs("activate")),
-    "quantise: bound": Rule(Needs("quantise", "scale_bound")),
-    "quantise: powers of two": Rule(),
-    "quantise: column-major scales": Rule(detour="`transpose` of the scales"),
+    "quantise: bound": Rule(Needs("quantise", "bound")),
+    "quantise: powers of two": Rule(Needs("quantise", "powers_of_two")),
+    "quantise: column-major scales": Rule(Needs("quantise", "scale")),
     "softmax: temperatures": Rule(Needs("softmax", "temperature"), "a call a temperature"),
-    "elementwise: multiply-add": Rule(),
+    "elementwise: multiply-add": Rule(Needs("multiply_add")),
     "concatenation": Rule(),
-    "rows: permutation": Rule(Needs("gather_rows")),
+    "rows: permutation": Rule(Needs("embedding")),
     "masks: packed bits": Rule(),
     "other fusions": Rule(),
     "linear attention": Rule(),
@@ -184,6 +184,8 @@ RULES: dict[str, Rule] = {
     "scaled product: zero point of all": Rule(Needs("scaled_matmul", "zero_a"), "folded into the bias on the host"),
     "block-scaled product: quantising": Rule(detour="`quantise` before"),
     "grouped product": Rule(Needs("grouped_matmul")),
+    "grouped product: fused": Rule(detour="`moe_permute`, `grouped_matmul`, the activation, `moe_unpermute`"),
+    "grouped product: 4-bit codes": Rule(),
     "weights: dequantise": Rule(),
     # Mixtures of experts
     "moe: aligned blocks": Rule(Needs("moe_align")),
@@ -199,7 +201,7 @@ RULES: dict[str, Rule] = {
     "moe: int8 zero points": Rule(Needs("moe_int8", "zeros_gate_up")),
     "moe: order": Rule(),
     "moe: LoRA": Rule(),
-    "route: 16-bit bias": Rule(Needs("moe_route", "bias", "bfloat16"), "`cast` of the bias before"),
+    "route: 16-bit bias": Rule(Needs("moe_route", "bias_bfloat16"), "`cast` of the bias before"),
     "route: sorted experts": Rule(detour="`moe_route`, and the sort after"),
     "route: scores": Rule(),
     "route: variants": Rule(),
@@ -207,7 +209,7 @@ RULES: dict[str, Rule] = {
     # Sampling
     "sample: probabilities": Rule(Needs("sample_probs"), "logarithms on the host"),
     "sample: NaN": Rule(),
-    "verify: probabilities": Rule(Needs("verify_drafts", "probs"), "logarithms on the host"),
+    "verify: probabilities": Rule(Needs("verify_probs"), "logarithms on the host"),
     "probabilities: renormalise": Rule(Needs("renorm_probs")),
     "logits: mask": Rule(Needs("mask_logits")),
     "rows: top-k": Rule(Needs("top_k")),

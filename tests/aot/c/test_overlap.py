@@ -12,8 +12,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from aot_runtime.contract.layout import is_nested
-from aot_runtime.contract.overlap import Distances, Strided
+from aot_runtime.contract.overlap import Distances, Strided, is_nested
 from tests.support.c_interface.calling import PlannedInC, Tensor, tensor
 from tests.support.sample_index import sample_index
 

@@ -184,6 +184,16 @@ def test_overrides_change_options_in_their_order(tmp_path: Path):
     assert options["float16", 32, 1] == {"num_warps": 1, "num_stages": 3, "waves_per_eu": 2}
 
 
+def test_every_config_with_a_cost_is_built_behind_one_that_always_holds(tmp_path: Path):
+    configs = """configs: [{name: a, when: rows < 9, blocks: {WIDTH: 1}},
+          {name: b, when: aligned, blocks: {WIDTH: 2}, fitted: {step: 1}},
+          {name: c, when: rows < 7, blocks: {WIDTH: 3}},
+          {name: d, blocks: {WIDTH: 4}, fitted: {step: 2}}]
+        cost: step * rows"""
+    found = enumerated(tmp_path, SCALE, (CONFIGS, configs))
+    assert points(found, "config") == {(0,): 8, (1,): 4, (2,): 4, (3,): 8}
+
+
 def test_an_expression_without_a_value(tmp_path: Path):
     with pytest.raises(ExpressionError, match=r"'1 // \(BLOCK - 16\) > 0' cannot be evaluated: integer division"):
         enumerated(tmp_path, SCALE + "    exclude: [1 // (BLOCK - 16) > 0]\n")

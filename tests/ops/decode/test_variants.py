@@ -22,10 +22,13 @@ pytestmark = pytest.mark.on("emulator")
 EXTENTS = {
     "head_dim": (64, 128, 256, 48, 96, 40), "groups": (1, 2, 4, 8), "block_size": (64, 16), "heads": (64,),
     "row_dim": (320, 576, 176, 72), "seqlen_k": (300,), "blocks_per_sequence": (9,), "leads": (41,), "pairs": (8,),
+    "latent": (512, 256), "rope": (64,),
 }  # fmt: skip
 """Extents of dims; others are 2."""
 SCALARS = {"num_splits": ("1", "2"), "max_seqlen_q": ("40",), "width": ("7",)}
-CACHES = {"": (), **dict.fromkeys(("int8", "float8_e4m3fnuz", "float8_e5m2fnuz"), ("k_scale", "v_scale"))}
+SCALES = frozenset({"k_scale", "v_scale", "scale"})
+"""Optional tensors that come with caches of 8 bits."""
+CACHES = {"": frozenset(), **dict.fromkeys(("int8", "float8_e4m3fnuz", "float8_e5m2fnuz"), SCALES)}
 """Other dtypes of caches than that of the queries, and the tensors that come with them."""
 
 
@@ -47,8 +50,8 @@ def calls(op: Op) -> Iterator[CallSpec]:
         for values in product(*ranges.values()):
             extents = dict(zip(ranges, values, strict=True))
             scalars = {name: extents.pop(name) for name in SCALARS if name in extents} | required
-            for rest in ({}, optional - {"k_scale", "v_scale"}):
-                given = frozenset({*rest, *(set(scales) & optional if "C" in op.dtypes else ())})
+            for rest in ({}, optional - SCALES):
+                given = frozenset({*rest, *(scales & optional if "C" in op.dtypes else ())})
                 yield CallSpec(
                     dims=extents, dtypes=dtypes, given=given, scalars=scalars, unaligned=frozenset(unaligned)
                 )
