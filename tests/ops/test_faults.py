@@ -89,6 +89,9 @@ INT8_VARLEN = quantised(Quantised("int8", "b", mode="varlen", score="bias"))
 FLOAT32 = attention(dtype="float32", scale=1.0)
 E5M2 = quantised(Quantised("fp8", float8="e5m2"))
 
+FLOAT8_OUT = "attention_quantised", "op=flash_attention_fp8", partial(
+    _check_quantised, case=Quantised("fp8", "b", score="sinks", dtype="float8"))  # fmt: skip
+
 FLASH = decode("flash_decode", test_contiguous.test_flash_decode, 64, FP16, 3, 4, 1)
 LENGTHS, PARTS = (decode("flash_decode", test_contiguous.test_lengths_within_a_batch, splits) for splits in (1, 4))
 INT4 = decode("flash_decode_int4", test_contiguous.test_caches_of_4_bits, 64, 4, test_contiguous.packed, 1)
@@ -240,6 +243,7 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
         "tl.load(sinks + head + tl.arange(0, 1))", "tl.load(sinks + tl.arange(0, 1))"),
     "sink in the largest logit alone": (decode("paged_attention|flash_decode", test_masks.test_sinks, 1, 64),
         "common/softmax", "row_sum * rescale + tl.exp2(logit - origin)", "row_sum * rescale"),
+    "float8 result not divided": (FLOAT8_OUT, "attention/forward", "factor /= tl.load", "factor *= tl.load"),
     "factors of the first sequence": (FLOAT8, "decode/split", "batch * factors.k_stride_batch", "0"),
     "factor of v left out": (TO_FLOAT8, "decode/split", "one_or(factors.v_factor, at)", "1.0"),
     "rotated part left out": (LATENT, "decode/mla", "tl.dot(q_rope, tl.trans(rope_tile), scores)", "scores"),
