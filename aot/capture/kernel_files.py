@@ -155,7 +155,7 @@ class KernelFiles:
         return (*sorted(f"import {module}" for module in needed), f"{name} = {text}"), frozenset()
 
     def _namespace(self, origin: str, attributes: Mapping[str, Json]) -> str:
-        """Write what was read of a module or class as a module of its own."""
+        """Write the captured attributes of a module or class as a separate module."""
         bindings = {}
         for name, value in attributes.items():
             if not (isinstance(value, dict) and "opaque" in value):

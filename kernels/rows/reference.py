@@ -16,9 +16,7 @@ Array = np.ndarray
 Results = Array | tuple[Array, ...]
 
 
-def softmax(
-    x: Array, mask: Array | None = None, temperature: Array | None = None, scale: float = 1.0
-) -> Array:
+def softmax(x: Array, mask: Array | None = None, temperature: Array | None = None, scale: float = 1.0) -> Array:
     """exp(scale * x / temperature) over its sum along the last dim. x: [rows, cols], any float dtype; mask: bool or
     None; temperature: [rows], [1] or None.
 
