@@ -174,7 +174,10 @@ def attend_tile(block, head, batch, problem, form: tl.constexpr):
         stored = rows < seqlen_q
         # Before out: its conversion takes all the scalar registers that there are.
         store_lse(problem.lse, batch, head, first_row_q, rows, row_max, row_sum, stored)
-        acc *= (factor_of(problem.v_scale, batch, head_kv) * inverse(weight))[:, None]
+        factor = factor_of(problem.v_scale, batch, head_kv)
+        if form.FEATURES and problem.out_scale is not None:
+            factor /= tl.load(problem.out_scale, problem.out_scale.to(tl.int64) != 0, 1.0)
+        acc *= (factor * inverse(weight))[:, None]
         store_tile(problem.out, batch, head, first_row_q, rows, acc, stored, extents.head_dim_v, form)
 
 

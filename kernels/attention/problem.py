@@ -20,7 +20,8 @@ class Work(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """The arguments of `attention_forward`. q_scale, k_scale, v_scale: factors of each head's values."""
+    """The arguments of `attention_forward` and `attention_quantised`. q_scale, k_scale, v_scale: factors of each head's
+    values."""
 
     q: Heads
     k: Heads
@@ -41,6 +42,7 @@ class Problem(NamedTuple):
     score_operands: tl.tuple = ()
     mask_operands: tl.tuple = ()
     sinks: tl.tensor = None
+    out_scale: tl.tensor = None
 
 
 class KeyHead(NamedTuple):

@@ -22,18 +22,19 @@ ScoreMod = Callable[[Array, Array, Array], Array]
 
 @dataclass(frozen=True)
 class Precision:
-    """Dtypes of a computation. compute: of scores, softmax and sums. storage: of probabilities and results."""
+    """Dtypes of a computation. compute: of scores, softmax and sums. storage: of probabilities. result: of results."""
 
     compute: np.dtype
     storage: np.dtype
+    result: np.dtype
 
 
-EXACT = Precision(np.dtype(np.float64), np.dtype(np.float64))
+EXACT = Precision(np.dtype(np.float64), np.dtype(np.float64), np.dtype(np.float64))
 
 
 def as_kernel(q: Array) -> Precision:
     """Return the Precision of the kernels: fp32 scores and sums, probabilities and results of q's dtype."""
-    return Precision(np.dtype(np.float32), q.dtype)
+    return Precision(np.dtype(np.float32), q.dtype, q.dtype)
 
 
 def visible_keys(
@@ -147,12 +148,28 @@ def joined_pieces(k: Array, v: Array) -> tuple[Array, Array]:
     return tuple(x.reshape(blocks, block_size, heads_kv, -1) for x in (k, v))
 
 
+def paged_attention_fp8(q: Array, k: Array, v: Array, out: Array, *tables: Array, **options: object) -> Result:
+    """`paged_attention` in float64; out / out_scale, if that is given.
+
+    q_scale, k_scale, v_scale: [batch|1, heads_kv|1] or None; out_scale: [1] or None. Of `out`, nothing is used here.
+    """
+    return _paged_attention_fp8(EXACT, q, k, v, *tables, **options)
+
+
+def paged_attention_fp8_same_dtype(
+    q: Array, k: Array, v: Array, out: Array, *tables: Array, **options: object
+) -> Result:
+    """`paged_attention_fp8` as hardware does it: float8 queries are widened to float16; the result has out's dtype."""
+    storage = np.dtype(np.float16) if q.dtype.itemsize == 1 else q.dtype
+    return _paged_attention_fp8(Precision(np.dtype(np.float32), storage, out.dtype), q, k, v, *tables, **options)
+
+
 def attend(
     precision: Precision, q: Array, k: Array, v: Array, scale: float, seen: Array, modify: ScoreMod | None = None,
-    v_scale: Array | None = None, sink: float = -np.inf,
+    v_scale: Array | None = None, sink: float = -np.inf, factor: float = 1.0,
 ) -> tuple[Array, Array]:  # fmt: skip
     """Return (out, lse) of one head. q: [queries, head_dim]; k, v: [keys, head_dim]; seen: bool [queries, keys];
-    v_scale: [keys], factors of v's rows; sink: a logit that is added to the sums of exponentials.
+    v_scale: [keys], factors of v's rows; sink: a logit that is added to the sums of exponentials; factor: of out.
     """
     real = precision.compute.type
     keys, queries = len(k), len(q)
@@ -165,19 +182,21 @@ def attend(
     row_sum = p.sum(1, keepdims=True) + np.exp(real(sink) - row_max)
     weights = (p if v_scale is None else p * v_scale.astype(precision.compute)).astype(precision.storage)
     weighted = weights.astype(precision.compute) @ np.where(seen.any(0)[:, None], v.astype(precision.compute), 0)
-    out = np.divide(weighted, row_sum, out=np.zeros_like(weighted), where=row_sum != 0)
+    out = np.divide(weighted, row_sum, out=np.zeros_like(weighted), where=row_sum != 0) * real(factor)
+    if precision.result.itemsize == 1:
+        out = np.clip(out, -largest(precision.result), largest(precision.result))
     with np.errstate(divide="ignore"):
-        return out.astype(precision.storage), (np.log(row_sum) + row_max)[:, 0].astype(precision.compute)
+        return out.astype(precision.result), (np.log(row_sum) + row_max)[:, 0].astype(precision.compute)
 
 
 def _flash_decode(
     precision: Precision, q: Array, k: Array, v: Array, *, seqlens_k: Array | None = None, k_scale: Array | None = None,
     v_scale: Array | None = None, first_keys: Array | None = None, sinks: Array | None = None, scale: float,
-    return_lse: bool = False, num_splits: int = 0, **mask: object,
+    out_factor: float = 1.0, return_lse: bool = False, num_splits: int = 0, **mask: object,
 ) -> Result:  # fmt: skip
     batch, heads = q.shape[:2]
     heads_kv, seqlen_k = k.shape[1:3]
-    out, lse = np.empty(q.shape, precision.storage), np.empty(q.shape[:3], precision.compute)
+    out, lse = np.empty(q.shape, precision.result), np.empty(q.shape[:3], precision.compute)
     k_scale, v_scale = (_spread(factors, (batch, heads_kv, seqlen_k)) for factors in (k_scale, v_scale))
     for b, h in np.ndindex(batch, heads):
         g, keys = h // (heads // heads_kv), seqlen_k if seqlens_k is None else int(seqlens_k[b])
@@ -185,19 +204,22 @@ def _flash_decode(
         factors = None if v_scale is None else v_scale[b, g, :keys]
         seen = visible_keys(q.shape[2], keys, _first(first_keys, b), **mask)
         out[b, h], lse[b, h] = attend(
-            precision, q[b, h], k[b, g, :keys], v[b, g, :keys], scale, seen, modify, factors, _sink(sinks, h)
-        )
+            precision, q[b, h], k[b, g, :keys], v[b, g, :keys], scale, seen, modify, factors, _sink(sinks, h),
+            out_factor,
+        )  # fmt: skip
     return (out, lse) if return_lse else out
 
 
 def _paged_attention(
     precision: Precision, q: Array, k: Array, v: Array, block_tables: Array, seqlens_k: Array, cu_seqlens_q: Array, *,
     k_scale: Array | None = None, v_scale: Array | None = None, first_keys: Array | None = None, alibi_slopes: Array |
-    None = None, sinks: Array | None = None, scale: float, softcap: float = 0.0, return_lse: bool = False,
+    None = None, sinks: Array | None = None, scale: float, softcap: float = 0.0, out_factor: float = 1.0,
+    score_factors: Array | None = None, out_factors: Array | None = None, return_lse: bool = False,
     max_seqlen_q: int = 1, num_splits: int = 0, **mask: object,
 ) -> Result:  # fmt: skip
+    """Compute `paged_attention`. score_factors, out_factors: [batch, heads_kv], factors of scale and of out."""
     heads, (_, block_size, heads_kv, _) = q.shape[1], k.shape
-    out, lse = np.empty(q.shape, precision.storage), np.empty(q.shape[:2], precision.compute)
+    out, lse = np.empty(q.shape, precision.result), np.empty(q.shape[:2], precision.compute)
     k_scale, v_scale = (_spread(factors, k.shape[:3]) for factors in (k_scale, v_scale))
     for b, keys in enumerate(seqlens_k):
         at = np.arange(keys)
@@ -214,13 +236,29 @@ def _paged_attention(
                 q[tokens, h],
                 k[block, place, g],
                 v[block, place, g],
-                scale,
+                scale if score_factors is None else scale * score_factors[b, g],
                 seen,
                 modify,
                 factors,
                 _sink(sinks, h),
+                out_factor if out_factors is None else out_factor * out_factors[b, g],
             )
     return (out, lse) if return_lse else out
+
+
+def _paged_attention_fp8(
+    precision: Precision, q: Array, k: Array, v: Array, block_tables: Array, *tables: Array, q_scale: Array | None =
+    None, k_scale: Array | None = None, v_scale: Array | None = None, out_scale: Array | None = None, **options: object,
+) -> Result:  # fmt: skip
+    heads = len(block_tables), k.shape[2]
+    of_q, of_k, of_v = (
+        np.ones(heads) if factors is None else np.broadcast_to(factors, heads).astype(np.float64)
+        for factors in (q_scale, k_scale, v_scale)
+    )
+    return _paged_attention(
+        precision, q, k, v, block_tables, *tables, score_factors=of_q * of_k,
+        out_factors=of_v / (1.0 if out_scale is None else float(out_scale[0])), **options,
+    )  # fmt: skip
 
 
 def _spread(factors: Array | None, shape: tuple[int, ...]) -> Array | None:
@@ -498,7 +536,7 @@ def _mla_decode(
     num_splits: int = 0, **mask: object,
 ) -> Result:  # fmt: skip
     latent = cache.shape[2] - rope
-    out, lse = np.empty((*q.shape[:2], latent), precision.storage), np.empty(q.shape[:2], precision.compute)
+    out, lse = np.empty((*q.shape[:2], latent), precision.result), np.empty(q.shape[:2], precision.compute)
     for b, keys in enumerate(seqlens_k):
         at = np.arange(keys)
         rows = cache[block_tables[b, at // cache.shape[1]].clip(0, len(cache) - 1), at % cache.shape[1]]

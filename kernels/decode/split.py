@@ -25,10 +25,31 @@ class DecodeScoring(NamedTuple):
     slopes: tl.tensor
 
 
+class Factors(NamedTuple):
+    """Factors of scores and results.
+
+    scale: of the products of q and k. q_factor, k_factor, v_factor: fp32 [batch, heads_kv], of all values of a key
+    head; None or null: 1. out_factor: of the result; out_scale: fp32 [1], by which it is divided; None or null: 1.
+    """
+
+    scale: tl.tensor
+    q_factor: tl.tensor = None
+    k_factor: tl.tensor = None
+    v_factor: tl.tensor = None
+    q_stride_batch: tl.tensor = 0
+    q_stride_heads: tl.tensor = 0
+    k_stride_batch: tl.tensor = 0
+    k_stride_heads: tl.tensor = 0
+    v_stride_batch: tl.tensor = 0
+    v_stride_heads: tl.tensor = 0
+    out_scale: tl.tensor = None
+    out_factor: tl.tensor = 1.0
+
+
 @triton.jit
 def decode_split(
     q: Heads, k: Heads, v: Heads, out: Heads, lse: HeadRows, parts: Parts,
-    heads, heads_kv, seqlen_q, seqlen_k, head_dim, scale,
+    heads, heads_kv, seqlen_q, seqlen_k, head_dim, factors: Factors,
     HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     # Where sequences have other numbers of keys or queries, and caches are in blocks
     seqlens_k=None, cu_seqlens_q=None, total_q=0, block_tables: BlockTables = None, WHOLE_BLOCKS: tl.constexpr = False,
@@ -44,11 +65,11 @@ def decode_split(
 
     Grid: (cdiv(seqlen_q * heads // heads_kv, BLOCK_M) * splits, heads_kv, batch).
 
-    q, out: [batch, heads, tokens, head_dim] of seqlen_q tokens; or, where cu_seqlens_q (int32 [batch + 1]) is given, of
-    all sequences' total_q tokens, of which one has at most seqlen_q, the stride along batch 0. k, v: [batch, heads_kv,
-    tokens, head_dim] of seqlen_k tokens; or, with block_tables, [blocks, heads_kv, block_size, head_dim]. seqlens_k:
-    int32 [batch], how many keys each sequence has; None, or null: seqlen_k. Its queries are its last tokens: query t
-    has key t + keys - queries on its diagonal, around which `mask` shows keys.
+    q, out: [batch, heads, tokens, head_dim] of seqlen_q tokens, of 16 bits or float8; or, where cu_seqlens_q (int32
+    [batch + 1]) is given, of all sequences' total_q tokens, of which one has at most seqlen_q, the stride along batch
+    0. k, v: [batch, heads_kv, tokens, head_dim] of seqlen_k tokens; or, with block_tables, [blocks, heads_kv,
+    block_size, head_dim]. seqlens_k: int32 [batch], how many keys each sequence has; None, or null: seqlen_k. Its
+    queries are its last tokens: query t has key t + keys - queries on its diagonal, around which `mask` shows keys.
 
     k_scale, v_scale: fp32, factors of the cached values, a stride 0 where one serves all. With GROUPS the cache has 4
     bits a value, uint8 [.., head_dim / 2], the even ones low, and each token has `groups` (factor, shift) pairs, fp16
@@ -63,7 +84,7 @@ def decode_split(
     WHOLE_BLOCKS: block_size is a multiple of 64. What a length or a block table says is clamped: nothing outside of the
     cache is read.
     """
-    SCALED: tl.constexpr = k.ptr.dtype.element_ty.primitive_bitwidth == 8 and not GROUPS
+    SCALED: tl.constexpr = k_scale.ptr is not None and not GROUPS and k.ptr.dtype.element_ty.primitive_bitwidth == 8
     tile, split = tl.program_id(0) // parts.splits, tl.program_id(0) % parts.splits
     head_kv, batch = tl.program_id(1), tl.program_id(2)
     group = heads // heads_kv
@@ -81,6 +102,7 @@ def decode_split(
         q_tile = rotated_queries(q_tile, q, sequence, rows, diagonal, columns, head_dim, rotation, PADDED)
     first_key = first_key_of(mask, sequence)
     seen = seen_keys(rows.tokens, mask, first_key, sequence)
+    scale = score_factor(factors, batch, head_kv)
     scoring = make_scoring(scale, softcap, alibi_slopes, batch, rows.heads[:, None])
     begin, end = tile_keys(tile * BLOCK_M, BLOCK_M, group, mask, first_key, sequence, BLOCK_N)
     begin, end = part(begin, end, split, parts.splits, BLOCK_N)
@@ -116,13 +138,35 @@ def decode_split(
 
     if not parts.always and given_sinks(sinks) and parts.splits == 1:
         acc, row_max, row_sum = add_logit(acc, row_max, row_sum, tl.load(sinks + rows.heads) * LOG2_E)
-    acc *= inverse(row_sum)[:, None]
+    acc *= (inverse(row_sum) * result_factor(factors, batch, head_kv))[:, None]
     if SCALED:
         acc *= 1.0 / GAIN
     if WORDS:
         acc = deinterleave(acc)
     row_lse = log2_sum(row_max, row_sum)
     store_rows(acc, row_lse, sequence, rows, columns, split, parts, out, lse, heads, head_dim, PADDED)
+
+
+@triton.jit
+def score_factor(factors: Factors, batch, head_kv):
+    """Return the factor of the products of a key head."""
+    at = batch * factors.q_stride_batch + head_kv * factors.q_stride_heads
+    scale = factors.scale * one_or(factors.q_factor, at)
+    at = batch * factors.k_stride_batch + head_kv * factors.k_stride_heads
+    return scale * one_or(factors.k_factor, at)
+
+
+@triton.jit
+def result_factor(factors: Factors, batch, head_kv):
+    """Return the factor of a key head's results."""
+    at = batch * factors.v_stride_batch + head_kv * factors.v_stride_heads
+    return factors.out_factor * one_or(factors.v_factor, at) / one_or(factors.out_scale, 0)
+
+
+@triton.jit
+def one_or(values, at):
+    """Load a value; 1 if their address is None or null."""
+    return 1.0 if values is None else tl.load(values + at, values.to(tl.int64) != 0, 1.0)
 
 
 @triton.jit

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
@@ -85,11 +85,6 @@ class Layout:
             step *= self.shape[dim]
         return tuple(order)
 
-    @property
-    def is_nested(self) -> bool:
-        """True if no two elements share memory, by the rule of `is_nested`."""
-        return is_nested(self.shape, self.strides)
-
     def __repr__(self) -> str:
         return f"{self.dtype}{list(self.shape)} strides {list(self.strides)}{'' if self.aligned else ' unaligned'}"
 
@@ -170,20 +165,3 @@ def packing_order(tensor: Tensor, rank: int, like: Shape = (), innermost: int | 
     elif tensor.innermost:
         last = (min(tensor.innermost, key=lambda dim: abs(like[dim])) if like else tensor.innermost[0],)
     return contiguous_order(rank, last)
-
-
-def is_nested(shape: Sequence[int], strides: Sequence[int], itemsize: int = 1) -> bool:
-    """Return True if each stride is larger than the reach of all smaller ones, so that no two elements share memory.
-
-    Slices, transposes and reshapes of packed arrays are nested. Shape (2, 3) with strides (3, 2) is not, though its
-    elements are distinct: the test is conservative.
-
-    Args:
-        itemsize: size of an element, in the unit of the strides.
-    """
-    reach = 0
-    for step, extent in sorted((abs(step), extent) for step, extent in zip(strides, shape, strict=True) if extent != 1):
-        if step < reach + itemsize:
-            return 0 in shape
-        reach += step * (extent - 1)
-    return True

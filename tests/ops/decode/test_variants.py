@@ -43,7 +43,9 @@ def calls(op: Op) -> Iterator[CallSpec]:
     queries = op.tensors[0].name
     for dtype, (cache, scales), unaligned in product(("float16", "bfloat16"), CACHES.items(), ((), (queries,))):
         dtypes = {name: kind for name, kind in (("T", dtype), ("C", cache or dtype)) if name in op.dtypes}
-        if dtypes.get("C", "") not in (*op.dtypes.get("C", ()), ""):
+        if "F" in op.dtypes:
+            dtypes = {"Q": cache or dtype, "F": "float8_e4m3fnuz", "O": dtype if cache else "float8_e4m3fnuz"}
+        if any(dtypes[name] not in op.dtypes[name] for name in dtypes):
             continue
         for values in product(*ranges.values()):
             extents = dict(zip(ranges, values, strict=True))
@@ -53,7 +55,7 @@ def calls(op: Op) -> Iterator[CallSpec]:
                     continue
             scalars = {name: extents.pop(name) for name in SCALARS if name in extents} | required
             for rest in ({}, optional - SCALES):
-                given = frozenset({*rest, *(scales & optional)})
+                given = frozenset({*rest, *(scales & optional if "C" in op.dtypes else ())})
                 yield CallSpec(
                     dims=extents, dtypes=dtypes, given=given, scalars=scalars, unaligned=frozenset(unaligned)
                 )
