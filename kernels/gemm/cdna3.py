@@ -17,6 +17,7 @@ from triton.experimental.gluon import language as gl
 
 from kernels.common.cdna import (
     STEP_BYTES,
+    appended,
     interleaved,
     lane_elements,
     load_columns,
@@ -36,7 +37,7 @@ def step_plan(ROWS, COLUMNS):
     """Return what is issued before each of the 2 ROWS COLUMNS products of a step, as [(action, block), ...].
 
     Blocks are those of a, then those of b. Actions: `read_half_1`; `read_half_0`, of the next step; `write`, of the
-    next step; `barrier`; `load`, of the next step; `load_early`, of the step after that. Loads are spread over the whole
+    next step; `barrier`; `load`, of the next step; `load_early`, of the step after that. Loads are spread over the
     step, since few can be under way at a time. Reads keep a distance from the barrier and the write before them.
     """
     products, blocks = ROWS * COLUMNS, ROWS + COLUMNS
@@ -144,7 +145,7 @@ def multiply_step(
             gl.amd.hint.sched_barrier()
         for number in gl.static_range(actions_at(PLAN, at)):
             if action_at(PLAN, at, number) == "read_half_1":
-                half_1 = half_1 + (read_block(tiles_a, tiles_b, 1, block_at(PLAN, at, number), ROWS, LAYOUT),)
+                half_1 = appended(half_1, read_block(tiles_a, tiles_b, 1, block_at(PLAN, at, number), ROWS, LAYOUT))
             elif not IS_LAST:
                 half_0, staged = prepare(
                     half_0, staged, a, b, offsets, tiles_a, tiles_b, next_step, after_next,
@@ -173,7 +174,7 @@ def product_blocks(
     last = (gl.cdiv(k, STEP) - 1) * STEP
     first = ()
     for block in gl.static_range(BLOCKS):
-        first = first + (load_block(a, b, offsets, block, ROWS, k - last),)
+        first = appended(first, load_block(a, b, offsets, block, ROWS, k - last))
     a += k - last - STEP
     b += k - last - STEP
     second = gl.minimum(STEP, last)
@@ -188,11 +189,11 @@ def product_blocks(
     gl.barrier()
     half_0 = ()
     for block in gl.static_range(BLOCKS):
-        half_0 = half_0 + (read_block(tiles_a, tiles_b, 0, block, ROWS, LAYOUT),)
+        half_0 = appended(half_0, read_block(tiles_a, tiles_b, 0, block, ROWS, LAYOUT))
     acc = ()
     for _ in gl.static_range(ROWS * COLUMNS):
         zeros = gl.zeros([16 * WAVES_M, 16 * WAVES_N], gl.int32 if DTYPE.is_int() else gl.float32, LAYOUT)
-        acc = acc + (zeros,)
+        acc = appended(acc, zeros)
 
     for step in range(0, last, STEP):
         acc, half_0, staged = multiply_step(
@@ -251,12 +252,12 @@ def matmul_cdna3(
     inner = gl.arange(0, STEP, layout=gl.SliceLayout(0, LOADS_A))[None, :]
     for i in gl.static_range(ROWS):
         chosen = gl.minimum(i * BLOCK_M + lines, m - row - 1)
-        offsets = offsets + (chosen[:, None] * left.stride_rows + inner,)
+        offsets = appended(offsets, chosen[:, None] * left.stride_rows + inner)
     lines = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(1, LOADS_B))
     inner = gl.arange(0, STEP, layout=gl.SliceLayout(0, LOADS_B))[None, :]
     for j in gl.static_range(COLUMNS):
         chosen = gl.minimum(interleaved(lines, j, COLUMNS, BLOCK_N), n - column - 1)
-        offsets = offsets + (chosen[:, None] * right.stride_columns + inner,)
+        offsets = appended(offsets, chosen[:, None] * right.stride_columns + inner)
 
     PLAN: gl.constexpr = step_plan(ROWS, COLUMNS)
     acc = product_blocks(left_ptr, right_ptr, offsets, k, PLAN, ROWS, COLUMNS, WAVES_M, WAVES_N)

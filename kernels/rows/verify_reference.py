@@ -48,7 +48,9 @@ def verify_drafts(
 verify_drafts_same_dtype = verify_drafts
 
 
-def verify_probs(draft_tokens: Array, probs: Array, seeds: Array, positions: Array, **given: Array) -> tuple[Array, Array]:
+def verify_probs(
+    draft_tokens: Array, probs: Array, seeds: Array, positions: Array, **given: Array
+) -> tuple[Array, Array]:
     return verify_drafts(draft_tokens, probs, None, seeds, positions, **given)
 
 

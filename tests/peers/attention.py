@@ -201,8 +201,9 @@ def cache(draw: Draw) -> Call:
                "cu_seqlens_q": offsets([queries for queries, _ in pairs])} | slopes  # fmt: skip
     if draw.get("has_leftpad"):
         tensors["first_keys"] = first
-    if calibrated:
-        tensors |= {f"{name}_scale": np.full((1, 1, 1), draw.rng.random() / 2 + 0.25, FP32) for name in "kv"}
+    if stored.itemsize == 1 < dtype.itemsize:
+        factors = draw.rng.random(2) / 2 + 0.25 if calibrated else (1, 1)
+        tensors |= {f"{name}_scale": np.full((1, 1, 1), x, FP32) for name, x in zip("kv", factors, strict=True)}
     if draw.get("pos_encoding_mode", "NONE") == "ROPE_LLAMA":
         tensors["cos"] = draw.normal(longest, dim // 2)
     if draw.get("v_scale"):
@@ -270,8 +271,6 @@ def gathered(
         k, v = (
             tensors[name][tensors["block_tables"][b]].reshape(-1, *tensors[name].shape[2:])[first:keys] for name in "kv"
         )
-        k, v = (x if (scale := tensors.get(f"{name}_scale")) is None else x.astype(FP32) * scale[0]
-                for name, x in (("k", k), ("v", v)))  # fmt: skip
         q = tensors["q"][tensors["cu_seqlens_q"][b] :][:queries]
         q, k, v = (factored(x, tensors.get(f"{name}_scale"), b) for name, x in zip("qkv", (q, k, v), strict=True))
         q, k, v = (x.swapaxes(0, 1)[None] for x in (q, k, v))
@@ -284,10 +283,14 @@ def gathered(
 
 
 def factored(x: Array, factors: Array | None, sequence: int) -> Array:
-    """Return values of a sequence [tokens, heads, dim] times the factors [batch, heads_kv] of their key heads."""
+    """Return values of a sequence [tokens, heads, dim] times the factors [batch, heads_kv] of their key heads.
+
+    factors: one of all is [1, 1, 1].
+    """
     if factors is None:
         return x
-    return x.astype(np.float64) * np.repeat(factors[sequence], x.shape[1] // factors.shape[1])[:, None]
+    own = factors[sequence] if factors.ndim == 2 else factors[0, 0]
+    return x.astype(np.float64) * np.repeat(own, x.shape[1] // len(own))[:, None]
 
 
 def in_chunk(shift: int, chunk: int, _batch: int, _head: int, queries: Array, keys: Array) -> Array:

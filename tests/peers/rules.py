@@ -33,7 +33,8 @@ class Verdict(IntEnum):
 class Needs:
     """Requirements on a contract.
 
-    argument: a tensor or a scalar. dtype: one that the tensor `argument` may have. rank: how many dims it has.
+    argument: a tensor or a scalar. value: one that the scalar `argument` may have. dtype: one that the tensor
+    `argument` may have. rank: how many dims it has.
     axis, extent: a compiled extent, and the smallest value that its largest one has to reach.
     """
 
@@ -43,12 +44,15 @@ class Needs:
     rank: int = 0
     axis: str = ""
     extent: int = 0
+    value: str = ""
 
     def met(self, ops: Contracts) -> bool:
         if (op := ops.get(self.op)) is None:
             return False
         tensor = op.tensors.get(self.argument)
         if self.argument and tensor is None and self.argument not in op.scalars:
+            return False
+        if self.value and self.value not in op.scalars[self.argument].values:
             return False
         if self.dtype and (tensor is None or self.dtype not in op.dtypes.get(tensor.dtype, tensor.dtype.split("|"))):
             return False
@@ -57,7 +61,8 @@ class Needs:
         return not self.axis or (self.axis in op.constexprs and max(op.constexprs[self.axis].values) >= self.extent)
 
     def __str__(self) -> str:
-        parts = [f"`{self.argument}`" if self.argument else "", f"of {self.dtype}" if self.dtype else ""]
+        argument = f"{self.argument}={self.value}" if self.value else self.argument
+        parts = [f"`{argument}`" if argument else "", f"of {self.dtype}" if self.dtype else ""]
         parts += [f"of {self.rank} dims" if self.rank else "", f"`{self.axis}` of {self.extent}" if self.axis else ""]
         described = " ".join(filter(None, parts))
         return f"`{self.op}` with {described}" if described else f"`{self.op}`"
@@ -83,6 +88,7 @@ class Rule:
 
 FLOAT8 = "float8_e4m3fnuz"
 BIAS = "the mask as a `bias` of `flash_attention`"
+OWN = "a function of one's own, compiled as those of `attention_mods`"
 QUERY = "a call of one query a sequence"
 
 RULES: dict[str, Rule] = {
@@ -102,6 +108,16 @@ RULES: dict[str, Rule] = {
     "attention: float8 keys": Rule(Needs("flash_attention_fp8_kv_varlen"), "`cast` of the keys before"),
     "attention: block scales": Rule(),
     "attention: two buffers": Rule(detour="keys joined before"),
+    "attention: padded keys": Rule(
+        Needs("flash_attention_varlen", "seqlens_k"), "`paged_attention`, keys as a cache in blocks of their length"),
+    "attention: padded queries": Rule(Needs("flash_attention_varlen", "seqlens_q"), "queries packed before"),
+    "attention: window off the diagonal": Rule(detour=BIAS),
+    "score function: linear": Rule(Needs("alibi_attention"), BIAS),
+    "score function: documents": Rule(Needs("document_attention"), BIAS),
+    "score function: others": Rule(detour=OWN),
+    "score function: linear, cache": Rule(Needs("flex_decode_alibi")),
+    "score function: documents, cache": Rule(Needs("flex_decode_document")),
+    "score function: others, cache": Rule(detour=OWN),
     # Attention over caches
     "cache: not causal": Rule(Needs("paged_attention", "causal"), QUERY),
     "contiguous cache: window right": Rule(Needs("paged_attention", "window_right"), BIAS),
@@ -115,6 +131,7 @@ RULES: dict[str, Rule] = {
     "paged cache: custom mask": Rule(Needs("paged_attention", "mask")),
     "paged cache: sinks": Rule(Needs("paged_attention", "sinks")),
     "cache: sink tokens": Rule(),
+    "cache: sparse": Rule(),
     "cache: float8 queries": Rule(Needs("paged_attention_fp8", "q", FLOAT8), "`cast` of the queries before"),
     "cache: float32": Rule(Needs("paged_attention", "k", "float32")),
     "cache: factor of v": Rule(Needs("paged_attention", "out_factor"), "the factor times the result"),
@@ -136,6 +153,9 @@ RULES: dict[str, Rule] = {
     "latent cache: writes": Rule(Needs("append_latent"), "two calls of `append_kv` on views"),
     "latent cache: fused writes": Rule(Needs("append_latent", "cos")),
     "latent cache: sparse": Rule(),
+    "latent cache: two tensors": Rule(detour="rows joined before"),
+    "latent cache: parts of other devices": Rule(),
+    "latent prompts: float8": Rule(),
     "latent cache: indexer": Rule(),
     "latent cache: gather": Rule(),
     # Rotation
@@ -157,10 +177,15 @@ RULES: dict[str, Rule] = {
     "norm: gated, quantised": Rule(),
     "activation: no gate": Rule(Needs("activate"), "a gate of ones"),
     "activation: kinds": Rule(Needs("activate")),
+    "activation: clamped": Rule(Needs("activate", "limit")),
+    "activation: narrower result": Rule(detour="the activation, and `cast`"),
+    "norm: groups of channels": Rule(),
+    "quantise: smooth scales": Rule(detour="`multiply_add`, and `quantise`"),
     "quantise: bound": Rule(Needs("quantise", "bound")),
     "quantise: powers of two": Rule(Needs("quantise", "powers_of_two")),
     "quantise: column-major scales": Rule(Needs("quantise", "scale")),
     "softmax: temperatures": Rule(Needs("softmax", "temperature"), "a call a temperature"),
+    "elementwise: sums": Rule(detour="`multiply_add` with a factor of one"),
     "elementwise: multiply-add": Rule(Needs("multiply_add")),
     "concatenation": Rule(),
     "rows: permutation": Rule(Needs("embedding")),
@@ -201,9 +226,13 @@ RULES: dict[str, Rule] = {
     "moe: int8 zero points": Rule(Needs("moe_int8", "zeros_gate_up")),
     "moe: order": Rule(),
     "moe: LoRA": Rule(),
+    "moe: masks of experts": Rule(detour="-1 as the numbers of masked experts"),
+    "moe: weights before the activation": Rule(),
     "route: 16-bit bias": Rule(Needs("moe_route", "bias_bfloat16"), "`cast` of the bias before"),
     "route: sorted experts": Rule(detour="`moe_route`, and the sort after"),
     "route: scores": Rule(),
+    "route: NaN": Rule(),
+    "route: root of softplus": Rule(Needs("moe_route", "scoring", value="sqrt_softplus")),
     "route: variants": Rule(),
     "route: many experts": Rule(),
     # Sampling
