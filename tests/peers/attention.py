@@ -94,6 +94,7 @@ def dense(draw: Draw) -> Call:
     tensors = {"q": q, "k": k, "v": v} | biases(draw, batch, heads, queries, keys, dtype)
     if draw.get("has_qv"):
         tensors["qv"] = draw.normal(batch, heads, queries, dim_v, dtype=dtype)
+        scalars["scale"] = (dim + dim_v) ** -0.5
     if dtype.itemsize == 1:
         return in_float8(draw, batch, tensors, scalars)
     reference = partial(attention, **tensors, **scale_of(scalars, dim))
@@ -155,6 +156,7 @@ def varlen(draw: Draw) -> Call:
     tensors |= biases(draw, batch, heads, queries, keys, dtype)
     if draw.get("has_qv"):
         tensors["qv"] = draw.normal(cu_q[-1], heads, dim_v, dtype=dtype)
+        scalars["scale"] = (dim + dim_v) ** -0.5
     if draw.get("pos_encoding_mode", "NONE") == "ROPE_LLAMA":
         tensors["cos"] = draw.normal(keys, dim // 2)
     if dtype.itemsize == 1:
