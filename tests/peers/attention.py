@@ -46,7 +46,9 @@ def masks(draw: Draw, keys: int, causal: bool = False) -> dict[str, Any]:
         return dict(parse_mask(str(text)))
     causal = bool(draw.get("causal CAUSAL", causal or "causal" in draw.function.name))
     found: dict[str, Any] = {"causal": causal}
-    if draw.get("local local_enum"):
+    if draw.get("local_enum", 0) > 1:  # as `off_diagonal` lays out the sequences
+        found |= {"window_right": 0} if draw.get("local_enum") == 2 else {"window_left": 0}
+    elif draw.get("local local_enum"):
         left, right = draw.rng.integers(0, max(keys, 1), 2).tolist()
         found |= {"window_left": left, "window_right": 0 if causal else right}
     if (window := draw.get("window_left sliding_window")) is not None and window >= 0:
@@ -80,6 +82,8 @@ def torch_like(dtype: np.dtype[Any]) -> dict[str, Any]:
 
 def dense(draw: Draw) -> Call:
     """flash_attention over sequences of one length."""
+    if draw.get("local_enum", 0) > 1:
+        raise TooLargeError("a window off the diagonal, which `varlen` makes")
     queries, keys = lengths(draw)
     batch, (heads, heads_kv), (dim, dim_v) = draw.get("batch_size BATCH b", 2), draw.heads, head_dims(draw)
     if draw.function.suite == "composable_kernel":
@@ -156,6 +160,10 @@ def varlen(draw: Draw) -> Call:
         cu_q, cu_k = padded(draw, "unpad_q", cu_q, queries), padded(draw, "unpad_kv", cu_k, keys)
         batch *= 2
     dtype, scalars = draw.dtype(default=default_dtype(draw)), masks(draw, keys)
+    seen: dict[str, Any] = {}
+    if (kind := draw.get("local_enum", 0)) > 1:
+        seen = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k, "window_left": -1, "window_right": -1}
+        cu_q, cu_k, seen["bias"] = off_diagonal(cu_q, cu_k, kind == 2, int(draw.rng.integers(1, keys + 1)))
     q = draw.normal(cu_q[-1], heads, dim, dtype=dtype)
     k, v = (draw.normal(cu_k[-1], heads_kv, width, dtype=dtype) for width in (dim, dim_v))
     tensors = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k}
@@ -167,7 +175,7 @@ def varlen(draw: Draw) -> Call:
         tensors["cos"] = draw.normal(keys, dim // 2)
     if dtype.itemsize == 1:
         return in_float8(draw, batch, tensors, scalars)
-    reference = partial(attention_varlen, **tensors, **scale_of(scalars, dim))
+    reference = partial(attention_varlen, **tensors | scale_of(scalars, dim) | seen)
     expected = lambda: (reference(), reference(**torch_like(dtype)))  # noqa: E731
     return Call("flash_attention_varlen", tensors, scalars | {"max_seqlen_q": queries, "max_seqlen_k": keys}, expected,
                 tolerance(draw, dtype, scalars), ("out", (len(q), heads, dim_v), dtype))  # fmt: skip
@@ -178,6 +186,23 @@ def padded(draw: Draw, unpad: str, cu_seqlens: Array, longest: int) -> Array:
     counts = np.diff(cu_seqlens)
     rest = np.zeros_like(counts) if draw.get(unpad, True) else longest - counts
     return offsets(np.stack([counts, rest], 1).ravel())
+
+
+def off_diagonal(cu_q: Array, cu_k: Array, before: bool, distance: int) -> tuple[Array, Array, Array]:
+    """Return offsets of twice as many sequences, whose diagonals are `distance` keys before or behind, and a bias.
+
+    The last keys of a sequence, which no query sees then, or its last queries, which see no key, are a sequence of
+    their own. The bias hides the same keys of the sequences as they were.
+    """
+    counts_q, counts_k = np.diff(cu_q), np.diff(cu_k)
+    cut, kept = (counts_k, counts_q) if before else (counts_q, counts_k)
+    rest = np.minimum(cut, distance)
+    split, whole = offsets(np.stack([cut - rest, rest], 1).ravel()), offsets(np.stack([kept, 0 * kept], 1).ravel())
+    bias = np.zeros((1, cu_q[-1], max(counts_k, default=0)), FP32)
+    for start, queries, keys in zip(cu_q[:-1], counts_q, counts_k, strict=True):
+        ahead = np.arange(bias.shape[2]) - (np.arange(queries)[:, None] + keys - queries)
+        bias[0, start : start + queries][ahead > -distance if before else ahead < distance] = -np.inf
+    return (whole, split, bias) if before else (split, whole, bias)
 
 
 def default_dtype(draw: Draw) -> str:

@@ -30,9 +30,10 @@ compares the data with another checkout.
 - *By a detour*: the result is had in another way, which costs time, memory or exactness.
 - *Not*: no op computes it.
 
-Left out are backward passes, dropout, checks of errors, compilers, several devices, and combinations that the tests skip
-themselves. A combination that asks for several things counts for the one that is hardest to have. For {functions} functions with {combinations:,} combinations, only one request of each combination is recorded: their
-numbers are upper bounds of what is taken.
+Left out are backward passes, dropout, checks of errors, compilers, several devices, and combinations that tests skip
+themselves. A combination that asks for several things counts for the one that is hardest to have. Of {functions}
+functions with {combinations:,} combinations, only one request of each combination is recorded: their numbers are upper
+bounds of what is taken.
 
 A seeded sample of the combinations runs on the emulator or on a GPU by the tolerances of the suites:
 `pytest -m slow tests/peers`.

@@ -29,6 +29,9 @@ Found = dict[tuple[str, str], Parameters]
 """Parameters by file and function; names that vary together are joined by commas."""
 
 
+TORCH = {"half": "float16", "float": "float32"}
+
+
 class Name(str):
     """A name of a library, such as aiter.dtypes.fp8: its text, but without torch; torch.half is float16, torch.float float32.
 
@@ -39,7 +42,7 @@ class Name(str):
         return False
 
     def __getattr__(self, name: str) -> Name:
-        return Name({"half": "float16", "float": "float32"}.get(name, name) if self == "torch" else f"{self}.{name}")
+        return Name(TORCH.get(name, name) if self == "torch" else f"{self}.{name}")
 
 
 class Names(dict[str, Any]):

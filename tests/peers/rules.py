@@ -108,10 +108,10 @@ RULES: dict[str, Rule] = {
     "attention: float8 keys": Rule(Needs("flash_attention_fp8_kv_varlen"), "`cast` of the keys before"),
     "attention: block scales": Rule(),
     "attention: two buffers": Rule(detour="keys joined before"),
-    # By offsets of twice as many sequences: what pads one is a sequence of its own.
+    # By offsets of twice as many sequences: what pads one, or sees no key, or is seen by no query, is one of its own.
     "attention: padded keys": Rule(Needs("flash_attention_varlen", "cu_seqlens_k")),
     "attention: padded queries": Rule(Needs("flash_attention_varlen", "cu_seqlens_q")),
-    "attention: window off the diagonal": Rule(detour=BIAS),
+    "attention: window off the diagonal": Rule(Needs("flash_attention_varlen", "cu_seqlens_q")),
     "score function: linear": Rule(Needs("alibi_attention"), BIAS),
     "score function: documents": Rule(Needs("document_attention"), BIAS),
     "score function: others": Rule(detour=OWN),
