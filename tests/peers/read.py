@@ -33,7 +33,7 @@ TORCH = {"half": "float16", "float": "float32"}
 
 
 class Name(str):
-    """A name of a library, such as aiter.dtypes.fp8: its text, but without torch; torch.half is float16, torch.float float32.
+    """A name of a library, such as aiter.dtypes.fp8: its text, but of torch.half float16.
 
     As a condition it is false: most of these tell whether a feature is disabled, or a GPU an old one.
     """
