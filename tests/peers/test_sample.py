@@ -148,7 +148,6 @@ def test_rules_agree_with_calls(suite: str):
 
 WRONG = {
     "attention: rotation": ("flashinfer", "flash_attention_varlen"),
-    "cache: rotation": ("flashinfer", "paged_attention"),
 }
 """Requests for arguments that no op has, with a suite that makes them, and an op whose contract does not show them."""
 
