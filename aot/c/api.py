@@ -9,6 +9,7 @@ from collections.abc import Iterator
 
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import FLAG_TYPES, FLOAT_TYPES
+from aot_runtime.contract.layout import allowed_dtypes
 from aot_runtime.contract.variant_names import digest, identifier, prefix_of
 
 from .apis import APIS
@@ -159,7 +160,7 @@ def _one_line(text: str) -> str:
 
 
 def _tensor(op: records.Op, tensor: records.Tensor) -> str:
-    dtypes = " or ".join(op.dtypes.get(tensor.dtype, (tensor.dtype,)))
+    dtypes = " or ".join(allowed_dtypes(op, tensor))
     role = "optional" if tensor.optional else f"{tensor.role} when {tensor.when}" if tensor.when else tensor.role
     itself = f", may be {' or '.join(tensor.in_place)} itself" if tensor.in_place else ""
     role += " (zeroed first, so packed)" * tensor.zero

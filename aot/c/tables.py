@@ -7,6 +7,7 @@ from functools import cached_property
 
 from aot_runtime.contract import records
 from aot_runtime.contract.dtypes import DTYPES, FLAG_TYPES, SCALAR_TYPES, UINT64
+from aot_runtime.contract.layout import allowed_dtypes
 from aot_runtime.contract.names import axis_names, config_names
 from aot_runtime.contract.records import GLOBAL_SCRATCH
 from aot_runtime.contract.tensor_maps import SWIZZLES
@@ -63,6 +64,7 @@ class OpTables:
                 f"{{{string(item.name)}, {scope.slots[item.name]}, {self._function(item.value)}}}"
                 for item in op.derived
             ],
+            "alternative": self._alternatives(),
             "constant": [
                 f"{{{scope.slots[name]}, {self.functions.constant(value)}}}" for name, value in scope.constants.items()
             ],
@@ -103,12 +105,12 @@ class OpTables:
                  if tensor.role != "output" and not tensor.optional}  # fmt: skip
         rows = []
         for i, tensor in enumerate(self.op.tensors):
-            allowed = self.op.dtypes.get(tensor.dtype, (tensor.dtype,))
+            allowed = allowed_dtypes(self.op, tensor)
             bits = sum(1 << DTYPE_NUMBERS[dtype] for dtype in allowed)
             variable = self.variables.get(tensor.dtype, -1)
             like = first[tensor.dtype] if variable >= 0 and tensor.role == "output" else -1
             in_place = sum(1 << self.positions[name] for name in tensor.in_place)
-            given = (tensor.optional, tensor.align, tensor.large, tensor.zero)
+            given = (tensor.optional, tensor.align, tensor.large, tensor.zero, tensor.also_int64)
             flags = ", ".join(map(_bool, given))
             rows.append(
                 f"{{{string(tensor.name)}, {string(shape_text(tensor))}, {string(', '.join(allowed))}, {bits}u, "
@@ -181,6 +183,13 @@ class OpTables:
             rows.append(f"{{{string(name)}, {self.scope.slots[name]}, {listed}, {len(dtypes)}}}")
         return rows
 
+    def _alternatives(self) -> list[str]:
+        rows = []
+        for i, item in enumerate(self.op.alternatives):
+            values = self._array("aot_expression", f"alternative{i}", map(self._function, item.values))
+            rows.append(f"{{{string(item.name)}, {self.scope.slots[item.name]}, {values}, {len(item.values)}}}")
+        return rows
+
     def _axes(self) -> list[str]:
         rows = []
         for i, axis in enumerate(self.op.axes):
@@ -211,9 +220,8 @@ class OpTables:
             configs = []
             for n, config in enumerate(launch.configs):
                 values = (self.functions.constant(config.values[name]) for name in names)
-                configs.append(
-                    f"{{{self._optional(config.when)}, {self._array('aot_value', f'config{i}_{n}', values)}}}"
-                )
+                conditions = ", ".join(map(self._optional, (config.when, config.cost)))
+                configs.append(f"{{{conditions}, {self._array('aot_value', f'config{i}_{n}', values)}}}")
             slots = self._array("int", f"slots{i}", (str(self.scope.slots[name]) for name in names))
             grid = ", ".join(map(self._function, launch.grid))
             rows.append(

@@ -25,18 +25,25 @@ def block_scaled_matmul(
     """
     tile_m, tile_n = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M, NUM_XCDS)
     rows, columns = tile_m * BLOCK_M + tl.arange(0, BLOCK_M), tile_n * BLOCK_N + tl.arange(0, BLOCK_N)
+    acc = block_scaled_product(a, b, scale_a, scale_b, rows % m, columns % n, rows_per_scale, k, BLOCK_K)
+    finish(acc, rows, columns, tl.program_id(1), m, n, e, Epilogue())
+
+
+@triton.jit
+def block_scaled_product(a, b, scale_a, scale_b, rows, columns, rows_per_scale, k, BLOCK_K: tl.constexpr):
+    """Return the product of these rows of a and columns of b, each a `Matrix` with one of scales, in fp32.
+
+    All are inside, so that no load in the loop needs a mask for them: those past the edges have wrapped.
+    """
     inner = tl.arange(0, BLOCK_K)
-    # Rows and columns past the edges wrap to ones inside, so that no load in the loop needs a mask for them.
-    inside_rows, inside_columns = rows % m, columns % n
-    a_at = a.ptr + inside_rows[:, None] * a.stride_rows + inner[None, :] * a.stride_columns
-    b_at = b.ptr + inner[:, None] * b.stride_rows + inside_columns[None, :] * b.stride_columns
-    scale_a_at = scale_a.ptr + inside_rows // rows_per_scale * scale_a.stride_rows
-    scale_b_at = scale_b.ptr + inside_columns // BLOCK * scale_b.stride_columns
-    acc = accumulate_blocks(
+    a_at = a.ptr + rows[:, None] * a.stride_rows + inner[None, :] * a.stride_columns
+    b_at = b.ptr + inner[:, None] * b.stride_rows + columns[None, :] * b.stride_columns
+    scale_a_at = scale_a.ptr + rows // rows_per_scale * scale_a.stride_rows
+    scale_b_at = scale_b.ptr + columns // BLOCK * scale_b.stride_columns
+    return accumulate_blocks(
         a_at, b_at, a.stride_columns, b.stride_rows, scale_a_at, scale_b_at, scale_a.stride_columns,
         scale_b.stride_rows, k, BLOCK_K,
     )  # fmt: skip
-    finish(acc, rows, columns, tl.program_id(1), m, n, e, Epilogue())
 
 
 @triton.jit

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from kernels.common.rounding import half_to_even, quotient, scale_of
+from kernels.common.rounding import half_to_even, power_of_two_above, quotient, scale_of
 from kernels.common.tensors import Matrix
 
 TINY: tl.constexpr = tl.constexpr(1e-12)
@@ -25,31 +25,43 @@ def eight_bits(x, scale, dtype: tl.constexpr, LARGEST: tl.constexpr):
 @triton.jit
 def quantise_blocks(
     x: Matrix, q: Matrix, scale: Matrix, m, n, block, rows_per_scale,
-    LARGEST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    LARGEST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, bound=None, powers_of_two=None,
 ):  # fmt: skip
     """q * scale = x, with a scale for `rows_per_scale` rows of `block` columns. Grid: the shape of scale.
 
-    x, q: [m, n]; scale: fp32 [cdiv(m, rows_per_scale), cdiv(n, block)], the largest magnitude of its part over LARGEST.
+    x, q: [m, n]; scale: fp32 [cdiv(m, rows_per_scale), cdiv(n, block)], the largest magnitude of its part over LARGEST,
+    in any order in memory. bound, powers_of_two: as for `quantise_part`.
     """
     part, first_column = tl.program_id(0), tl.program_id(1) * block
     first_row = part * rows_per_scale
     last_row, last_column = tl.minimum(first_row + rows_per_scale, m), tl.minimum(first_column + block, n)
-    scale_at = scale.ptr + part * scale.stride_rows + tl.program_id(1)
-    quantise_part(x, q, scale_at, first_row, first_column, last_row, last_column, LARGEST, BLOCK_M, BLOCK_N)
+    scale_at = scale.ptr + part * scale.stride_rows + tl.program_id(1) * scale.stride_columns
+    quantise_part(
+        x, q, scale_at, first_row, first_column, last_row, last_column, LARGEST, BLOCK_M, BLOCK_N, bound, powers_of_two
+    )
 
 
 @triton.jit
 def quantise_part(
     x, q, scale_at, first_row, first_column, last_row, last_column,
-    LARGEST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
+    LARGEST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, bound=None, powers_of_two=None,
 ):  # fmt: skip
-    """q * scale = x for these rows and columns of two `Matrix`es, which get one scale."""
+    """q * scale = x for these rows and columns of two `Matrix`es, which get one scale.
+
+    bound: if more than 0, the largest magnitude of which the scale is made; larger values saturate. powers_of_two: the
+    scale is rounded up to one.
+    """
     largest = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     for row in range(first_row, last_row, BLOCK_M):
         for column in range(first_column, last_column, BLOCK_N):
             value = _load(x, row, column, last_row, last_column, BLOCK_M, BLOCK_N)
             largest = tl.maximum(largest, tl.abs(value))
-    factor = tl.maximum(scale_of(tl.max(tl.max(largest, 1), 0), LARGEST), TINY)
+    most = tl.max(tl.max(largest, 1), 0)
+    if bound is not None:
+        most = tl.minimum(most, tl.where(bound > 0, bound, float("inf")))
+    factor = tl.maximum(scale_of(most, LARGEST), TINY)
+    if powers_of_two is not None:
+        factor = tl.where(powers_of_two, power_of_two_above(factor), factor)
     tl.store(scale_at, factor)
     for row in range(first_row, last_row, BLOCK_M):
         for column in range(first_column, last_column, BLOCK_N):

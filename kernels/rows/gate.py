@@ -34,15 +34,15 @@ def gate_rows(
     x = tl.load(gate.ptr + row * gate.stride_rows + columns, mask=inside, other=0.0).to(tl.float32)
     y = tl.load(up.ptr + row * up.stride_rows + columns, mask=inside, other=0.0).to(tl.float32)
     if ACTIVATION == "silu":
-        x *= _sigmoid(x)
+        x *= sigmoid(x)
     elif ACTIVATION == "gelu":
         x *= 0.5 + 0.5 * tl.math.erf(x * SQRT_HALF)
     else:
         # 0.5 + 0.5 * tanh(z / 2) is sigmoid(z).
-        x *= _sigmoid(SQRT_8_OVER_PI * (x + 0.044715 * x * x * x))
+        x *= sigmoid(SQRT_8_OVER_PI * (x + 0.044715 * x * x * x))
     tl.store(out.ptr + row * out.stride_rows + columns, (x * y).to(out.ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _sigmoid(x):
+def sigmoid(x):
     return 1.0 / (1.0 + tl.exp2(x * -LOG2_E))

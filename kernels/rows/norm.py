@@ -15,6 +15,7 @@ def norm_rows(
     x: Matrix, weight, residual: Matrix, out: Matrix, rows, cols, eps, zero_centred,
     BLOCK: tl.constexpr, ROWS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SUBTRACT_MEAN: tl.constexpr,
     PERSISTENT: tl.constexpr = False, bias=None, row_scales=None, LARGEST: tl.constexpr = 0.0, scale=None, bound=0.0,
+    smooth=None,
 ):  # fmt: skip
     """out[i, :] = (x[i, :] - mean) / sqrt(variance + eps) * weight + bias, ROWS rows at a time, in fp32.
 
@@ -28,7 +29,8 @@ def norm_rows(
 
     row_scales: fp32 [rows] or None; out is int8 or float8, and out * scale the result. A scale takes the largest value
     of its row, or `bound` if that is less and not 0, to LARGEST, and is 0 in a row of zeros. scale: fp32 [1], the scale
-    of all rows, or a null pointer. Larger results saturate.
+    of all rows, or a null pointer. Larger results saturate. smooth: fp32 [cols], factors of the results, None or a
+    null pointer.
 
     BLOCK: power of two >= cols. PERSISTENT: programs take several tiles of rows, keep weight and bias, and load a tile
     while they compute and store the one before.
@@ -39,7 +41,7 @@ def norm_rows(
     inside = (row < rows) & (columns < cols)
     values, added = _load(x, residual, row, columns, inside, HAS_RESIDUAL)
     if PERSISTENT:
-        gain, shift = _affine(weight, bias, columns, columns < cols, zero_centred)
+        gain, shift = _affine(weight, bias, smooth, columns, columns < cols, zero_centred)
         step = tl.num_programs(0) * ROWS
         for first in range(tl.program_id(0) * ROWS, rows, step):
             row = first + tl.arange(0, ROWS)[:, None]
@@ -53,7 +55,7 @@ def norm_rows(
     else:
         values = _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL, True)
         values = _normalise(values, cols, eps, inside, SUBTRACT_MEAN)
-        gain, shift = _affine(weight, bias, columns, columns < cols, zero_centred)
+        gain, shift = _affine(weight, bias, smooth, columns, columns < cols, zero_centred)
         _store(values * gain + shift, out, row_scales, scale, bound, row, rows, columns, inside, LARGEST)
 
 
@@ -61,7 +63,7 @@ def norm_rows(
 def norm_long_rows(
     x: Matrix, weight, residual: Matrix, out: Matrix, cols, eps, zero_centred,
     STEP: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SUBTRACT_MEAN: tl.constexpr,
-    bias=None, row_scales=None, LARGEST: tl.constexpr = 0.0, scale=None, bound=0.0, pairs=None, parts=1,
+    bias=None, row_scales=None, LARGEST: tl.constexpr = 0.0, scale=None, bound=0.0, smooth=None, pairs=None, parts=1,
 ):  # fmt: skip
     """`norm_rows` of rows that do not fit in registers, STEP columns at a time. Grid: (rows, parts).
 
@@ -92,7 +94,7 @@ def norm_long_rows(
             inside = columns < cols
             values, added = _load(x, residual, row, columns, inside, HAS_RESIDUAL)
             values = _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL, False)
-            gain, shift = _affine(weight, bias, columns, inside, zero_centred)
+            gain, shift = _affine(weight, bias, smooth, columns, inside, zero_centred)
             lane_max = tl.maximum(lane_max, tl.where(inside, tl.abs((values - mean) * rstd * gain + shift), 0.0))
         row_scale = _scale(tl.max(lane_max, 0), scale, bound, LARGEST)
         tl.store(row_scales + row, row_scale)
@@ -101,10 +103,39 @@ def norm_long_rows(
         inside = columns < cols
         values, added = _load(x, residual, row, columns, inside, HAS_RESIDUAL)
         values = _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL, True)
-        gain, shift = _affine(weight, bias, columns, inside, zero_centred)
+        gain, shift = _affine(weight, bias, smooth, columns, inside, zero_centred)
         values = (values - mean) * rstd * gain + shift
         if row_scales is not None:
             values = quantise(values, row_scale, out.ptr.dtype.element_ty, LARGEST)
+        tl.store(out.ptr + row * out.stride_rows + columns, values.to(out.ptr.dtype.element_ty), mask=inside)
+
+
+@triton.jit
+def norm_blocks(
+    x: Matrix, weight, residual: Matrix, out: Matrix, scales: Matrix, cols, eps, zero_centred, block, bound,
+    STEP: tl.constexpr, WIDTH: tl.constexpr, LARGEST: tl.constexpr,
+):  # fmt: skip
+    """RMS norm of each row, quantised with a scale for each `block` columns, WIDTH at most. Grid: (rows,).
+
+    scales: fp32 [rows, cdiv(cols, block)], in any order in memory. The rest as in `norm_rows`.
+    """
+    row = tl.program_id(0)
+    _, squares = _mean_and_squares(x, residual, row, 0, cols, STEP, True, False)
+    rstd = tl.rsqrt(squares / cols + eps)
+    blocks = tl.cdiv(cols, block)
+    lane = tl.arange(0, WIDTH)[None, :]
+    for first in range(0, blocks, STEP // WIDTH):
+        number = first + tl.arange(0, STEP // WIDTH)[:, None]
+        columns = number * block + lane
+        inside = (lane < block) & (columns < cols)
+        values, added = _load(x, residual, row, columns, inside, True)
+        values = _sum(values, added, residual, row, columns, inside, True, True)
+        gain, _ = _affine(weight, None, None, columns, inside, zero_centred)
+        values = values * rstd * gain
+        scale = _scale(tl.max(tl.abs(values), 1)[:, None], None, bound, LARGEST)
+        at = scales.ptr + row * scales.stride_rows + number * scales.stride_columns
+        tl.store(at, scale, mask=number < blocks)
+        values = quantise(values, scale, out.ptr.dtype.element_ty, LARGEST)
         tl.store(out.ptr + row * out.stride_rows + columns, values.to(out.ptr.dtype.element_ty), mask=inside)
 
 
@@ -187,12 +218,16 @@ def _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL: tl.constex
 
 
 @triton.jit
-def _affine(weight, bias, columns, inside, zero_centred):
+def _affine(weight, bias, smooth, columns, inside, zero_centred):
     """Load the factor and the summand of the columns, fp32."""
     gain = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32) + zero_centred.to(tl.float32)
     shift = 0.0
     if bias is not None:
         shift = tl.load(bias + columns, mask=inside & given(bias), other=0.0).to(tl.float32)
+    if smooth is not None:
+        factor = tl.load(smooth + columns, mask=inside & given(smooth), other=1.0)
+        gain *= factor
+        shift *= factor
     return gain, shift
 
 
@@ -214,8 +249,10 @@ def _store(values, out, row_scales, scale, bound, row, rows, columns, inside, LA
 
 @triton.jit
 def _scale(largest, scale, bound, LARGEST: tl.constexpr):
-    """Return the given scale or, if that is null, the one of the largest magnitude, but of `bound` at most, if
+    """Return the given scale or, if that is None or null, the one of the largest magnitude, but of `bound` at most, if
     that is more than 0."""
     bound = tl.where(bound > 0, bound, float("inf"))
     made = scale_of(tl.minimum(largest, bound, propagate_nan=tl.PropagateNan.ALL), LARGEST)
-    return tl.where(given(scale), tl.load(scale, given(scale), 0.0), made)
+    if scale is not None:
+        made = tl.where(given(scale), tl.load(scale, given(scale), 0.0), made)
+    return made

@@ -16,21 +16,25 @@ Array = np.ndarray
 Results = Array | tuple[Array, ...]
 
 
-def softmax(x: Array, mask: Array | None = None, scale: float = 1.0) -> Array:
-    """exp(scale * x) / sum(exp(scale * x)) over the last dim. x: [rows, cols], any float dtype; mask: bool or None.
+def softmax(x: Array, mask: Array | None = None, temperature: Array | None = None, scale: float = 1.0) -> Array:
+    """exp(scale * x / temperature) over its sum along the last dim. x: [rows, cols], any float dtype; mask: bool or
+    None; temperature: [rows], [1] or None.
 
     A row that holds a NaN or +inf, or nothing but -inf, becomes NaN throughout.
     """
-    return _softmax(x.astype(np.float64), mask, scale)
+    return _softmax(np.float64, x, mask, temperature, scale)
 
 
-def softmax_same_dtype(x: Array, mask: Array | None = None, scale: float = 1.0) -> Array:
-    return _softmax(x.astype(np.float32), mask, np.float32(scale)).astype(x.dtype)
+def softmax_same_dtype(
+    x: Array, mask: Array | None = None, temperature: Array | None = None, scale: float = 1.0
+) -> Array:
+    return _softmax(np.float32, x, mask, temperature, scale).astype(x.dtype)
 
 
-def _softmax(x: Array, mask: Array | None, scale: float) -> Array:
+def _softmax(compute: type, x: Array, mask: Array | None, temperature: Array | None, scale: float) -> Array:
+    heat = compute(1) if temperature is None else temperature.astype(compute)[:, None]
     with np.errstate(invalid="ignore"):
-        x = x * scale
+        x = x.astype(compute) * (compute(scale) / heat)
         if mask is not None:
             x = np.where(mask.astype(bool), x, x.dtype.type(-np.inf))
         p = np.exp(x - x.max(-1, keepdims=True))
@@ -88,6 +92,26 @@ def layer_norm_quantised_same_dtype(
     return _quantised(np.float32, True, out, True, x, residual, weight, bias, **options)
 
 
+def rms_norm_block_quantised(
+    x: Array, weight: Array, out: Array, residual: Array | None = None, block: int = 128, bound: float = 0.0,
+    **options: object,
+) -> Results:  # fmt: skip
+    """(rms_norm / scale, [the new residual,] scales of each row and `block` columns); the first is exact."""
+    values, total = _norm(np.float64, False, x, residual, weight, None, **options)
+    values, scales = _by_block(values, out.dtype, block, bound)
+    return tuple(result for result in (values, total, scales) if result is not None)
+
+
+def rms_norm_block_quantised_same_dtype(
+    x: Array, weight: Array, out: Array, residual: Array | None = None, block: int = 128, bound: float = 0.0,
+    **options: object,
+) -> Results:  # fmt: skip
+    values, total = _norm(np.float32, False, x, residual, weight, None, **options)
+    values, scales = _by_block(values, out.dtype, block, bound)
+    values = rounded_to(values, out.dtype)
+    return tuple(result for result in (values, total, scales) if result is not None)
+
+
 def _plain(compute: type, storage: np.dtype | None, *arguments: object, **options: object) -> Results:
     values, total = _norm(compute, *arguments, **options)
     values = values.astype(storage or compute)
@@ -108,7 +132,7 @@ def _quantised(
 
 def _norm(
     compute: type, subtract_mean: bool, x: Array, residual: Array | None, weight: Array, bias: Array | None,
-    eps: float, zero_centred: bool = False,
+    eps: float, zero_centred: bool = False, smooth: Array | None = None,
 ) -> tuple[Array, Array | None]:  # fmt: skip
     """(the result, the new residual if there is one)."""
     total = None
@@ -120,7 +144,8 @@ def _norm(
             x = x - x.mean(-1, keepdims=True, dtype=compute)
         variance = np.square(x).mean(-1, keepdims=True, dtype=compute)
         values = x / np.sqrt(variance + compute(eps)) * (weight.astype(compute) + compute(zero_centred))
-        return (values if bias is None else values + bias.astype(compute)), total
+        values = values if bias is None else values + bias.astype(compute)
+        return (values if smooth is None else values * smooth.astype(compute)), total
 
 
 # Quantising
@@ -140,6 +165,20 @@ def scaled(values: Array, scale: Array, dtype: np.dtype) -> Array:
     """values / scale between the limits of `dtype`, where a scale of 0 counts as 1. Not rounded."""
     divisor = np.where(scale == 0, scale.dtype.type(1), scale)[:, None]
     return np.clip(values / divisor, -largest(dtype), largest(dtype))
+
+
+def _by_block(
+    values: Array, dtype: np.dtype, block: int, bound: float = 0.0, scale: Array | None = None
+) -> tuple[Array, Array]:
+    """(values / scale, not rounded; scales) with a scale for each row and `block` columns."""
+    rows, cols = values.shape
+    count = -(-cols // block)
+    tiles = np.zeros((rows, count * block), values.dtype)
+    tiles[:, :cols] = values
+    tiles = tiles.reshape(rows * count, block)
+    limited = np.minimum(np.abs(tiles), values.dtype.type(bound or np.inf))
+    scales = row_scale(limited, dtype) if scale is None else np.full(len(tiles), scale[0], values.dtype)
+    return scaled(tiles, scales, dtype).reshape(rows, -1)[:, :cols], scales.reshape(rows, count)
 
 
 def rounded_to(values: Array, dtype: np.dtype) -> Array:
@@ -165,20 +204,39 @@ def rotary(
     x: Array, cos: Array, sin: Array, positions: Array, interleaved: bool = False, compute: type = np.float64
 ) -> Array:
     """The first 2 * pairs elements of each head rotated by the angles of its token's position."""
-    pairs = cos.shape[1]
+    first, second = _halves(cos.shape[1], interleaved)
+    by_element = [np.empty((len(table), 2 * table.shape[1]), table.dtype) for table in (cos, sin)]
+    for angles, table in zip(by_element, (cos, sin), strict=True):
+        angles[:, first] = angles[:, second] = table
+    return rotary_by_element(x, *by_element, positions, interleaved, compute)
+
+
+def rotary_same_dtype(x: Array, *arrays: Array, **named: object) -> Array:
+    return rotary(x, *arrays, **named, compute=np.float32).astype(x.dtype)
+
+
+def rotary_by_element(
+    x: Array, cos: Array, sin: Array, positions: Array, interleaved: bool = False, compute: type = np.float64
+) -> Array:
+    """`rotary` with an angle for each element: cos, sin: [max_position, 2 * pairs]."""
+    first, second = _halves(cos.shape[1] // 2, interleaved)
     positions = positions.clip(0, len(cos) - 1)
     c, s = (table.astype(compute)[positions][:, None] for table in (cos, sin))
     out = x.astype(compute)
-    step, second_at = (2, 1) if interleaved else (1, pairs)
-    halves = [at + step * np.arange(pairs) for at in (0, second_at)]
-    first, second = (x[..., half].astype(compute) for half in halves)
-    out[..., halves[0]], out[..., halves[1]] = first * c - second * s, second * c + first * s
+    turned = np.empty((*x.shape[:-1], cos.shape[1]), compute)
+    turned[..., first], turned[..., second] = -out[..., second], out[..., first]
+    out[..., : cos.shape[1]] = out[..., : cos.shape[1]] * c + turned * s
     return out
 
 
-def rotary_same_dtype(*arrays: Array, interleaved: bool = False, **named: Array) -> Array:
-    x = named["x"] if "x" in named else arrays[0]
-    return rotary(*arrays, interleaved=interleaved, **named, compute=np.float32).astype(x.dtype)
+def rotary_by_element_same_dtype(x: Array, *arrays: Array, **named: object) -> Array:
+    return rotary_by_element(x, *arrays, **named, compute=np.float32).astype(x.dtype)
+
+
+def _halves(pairs: int, interleaved: bool) -> tuple[Array, Array]:
+    """Return the indices of the first and of the second elements of pairs."""
+    first = np.arange(pairs)
+    return (2 * first, 2 * first + 1) if interleaved else (first, first + pairs)
 
 
 def qk_norm_rotary(q: Array, k: Array, q_weight: Array, k_weight: Array, **options: object) -> tuple[Array, Array]:
@@ -242,6 +300,55 @@ def _gelu_erf(x: Array) -> Array:
     return x * (real(0.5) + real(0.5) * erf)
 
 
+def _relu(threshold: float) -> Callable[[Array], Array]:
+    return lambda x: np.where(x <= x.dtype.type(np.float32(threshold)), x.dtype.type(0), x)
+
+
+def activate(
+    x: Array, up: Array | None = None, kind: str = "silu", threshold: float = 0.0, limit: float = 0.0,
+    shift: float = 0.0, compute: type = np.float64,
+) -> Array:  # fmt: skip
+    """A function of x, times up. limit: if not 0, the bound of x and of the magnitude of up. shift: added to up."""
+    functions: dict[str, Callable[[Array], Array]] = {
+        "silu": _silu, "gelu": _gelu_erf, "gelu_tanh": _gelu_tanh, "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
+        "gelu_quick": lambda x: x / (1 + np.exp(x.dtype.type(-1.702) * x)),
+        "relu": _relu(threshold), "relu_squared": lambda x: np.square(_relu(threshold)(x)),
+    }  # fmt: skip
+    up, shift = (np.ones_like(x), 0.0) if up is None else (up, shift)
+    if limit:
+        bound = compute(np.float32(limit))
+        x, up = np.minimum(x.astype(compute), bound), np.clip(up.astype(compute), -bound, bound)
+    return _gated(compute, functions[kind], x, up.astype(compute) + compute(np.float32(shift)))
+
+
+def activate_same_dtype(x: Array, up: Array | None = None, **options: object) -> Array:
+    return activate(x, up, **options, compute=np.float32).astype(x.dtype)
+
+
+def activate_quantised(
+    x: Array, q: Array, up: Array | None = None, scale: Array | None = None, block: int | None = None,
+    bound: float = 0.0, **options: object,
+) -> tuple[Array, Array]:  # fmt: skip
+    """(activate / scale, not rounded; scales of each row and `block` columns)."""
+    return _by_block(activate(x, up, **options), q.dtype, block or x.shape[1], bound, scale)
+
+
+def activate_quantised_same_dtype(
+    x: Array, q: Array, up: Array | None = None, scale: Array | None = None, block: int | None = None,
+    bound: float = 0.0, **options: object,
+) -> tuple[Array, Array]:  # fmt: skip
+    values, scales = _by_block(activate(x, up, **options, compute=np.float32), q.dtype, block or x.shape[1], bound, scale)
+    return rounded_to(values, q.dtype), scales
+
+
+def multiply_add(x: Array, a: Array, b: Array, compute: type = np.float64) -> Array:
+    return x.astype(compute) * a.astype(compute) + b.astype(compute)
+
+
+def multiply_add_same_dtype(x: Array, a: Array, b: Array) -> Array:
+    return multiply_add(x, a, b, np.float32).astype(x.dtype)
+
+
 def embedding(table: Array, ids: Array, scale: float = 1.0) -> Array:
     """Rows of the table times the scale, as the table's dtype has it; zeros for ids outside."""
     known = (ids >= 0) & (ids < len(table))
@@ -272,6 +379,29 @@ def argmax(logits: Array) -> Array:
 
 
 argmax_same_dtype = argmax
+
+
+def top_k(
+    x: Array, k: int, lengths: Array | None = None, offsets: Array | None = None, table: Array | None = None,
+    is_sorted: bool = True, page_size: int = 1,
+) -> tuple[Array, Array]:  # fmt: skip
+    """(values, int32 columns) of the k largest elements of each row, the first of equal ones; -inf and -1 past the
+    row's length. NaN counts as the largest."""
+    rows, cols = x.shape
+    values, columns = np.full((rows, k), -np.inf, x.dtype), np.full((rows, k), -1, np.int32)
+    for row in range(rows):
+        end = cols if lengths is None else int(np.clip(lengths[row], 0, cols))
+        each = x[row, :end].astype(np.float64)
+        chosen = np.lexsort((np.arange(end), -each, ~np.isnan(each)))[:k]
+        chosen = chosen if is_sorted else np.sort(chosen)
+        values[row, : len(chosen)] = x[row, chosen]
+        if table is not None:
+            chosen = table[row, chosen // page_size] * page_size + chosen % page_size
+        columns[row, : len(chosen)] = chosen + (0 if offsets is None else offsets[row])
+    return values, columns
+
+
+top_k_same_dtype = top_k
 
 
 def sample(

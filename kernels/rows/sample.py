@@ -87,7 +87,10 @@ def choose_parts(
             else:
                 scores = (values - peak) * (1.0 / heat)
             if log_sums is not None:
-                rest = tl.exp2((values - peak) * (LOG2_E / heat) - log_sum)
+                if PROBABILITIES:
+                    rest = values * tl.exp2(-log_sum)
+                else:
+                    rest = tl.exp2((values - peak) * (LOG2_E / heat) - log_sum)
                 rest -= tl.load(drafts + columns, mask=inside & is_residual, other=0.0)
                 scores = tl.where(is_residual, tl.where(rest > 0, tl.log(rest), float("-inf")), scores)
             values = scores + _gumbel(seed, position, columns, use)
@@ -145,7 +148,7 @@ def threshold_rows(
         summed = given(draft_probs.ptr)
     if heat > COLD:
         if (k > 0) & (k < cols):
-            threshold = _search(source, cols, LOWEST, 0.0, 0.0, k.to(tl.float32), STEP, SAME_BITS, False, False)
+            threshold = search(source, cols, LOWEST, 0.0, 0.0, k.to(tl.float32), STEP, SAME_BITS, False, False)
         factor = LOG2_E / heat
         if (p < 1.0) | (least > 0.0) | summed:
             lanes = tl.full([STEP], float("-inf"), tl.float32)
@@ -161,7 +164,7 @@ def threshold_rows(
             mass, _, _ = _masses(source, cols, floor, floor, floor, floor, largest, factor, STEP, True, PROBABILITIES)
             # The largest alone has so much, which is always kept.
             needed = tl.maximum(p * mass, largest if PROBABILITIES else 1.0)
-            found = _search(source, cols, floor, largest, factor, needed, STEP, SAME_BITS, True, PROBABILITIES)
+            found = search(source, cols, floor, largest, factor, needed, STEP, SAME_BITS, True, PROBABILITIES)
             threshold = tl.maximum(threshold, found)
         if least > 0.0:
             bound = largest * least if PROBABILITIES else largest + heat * tl.log(least)
@@ -178,7 +181,7 @@ def threshold_rows(
 
 
 @triton.jit
-def _search(
+def search(
     logits, cols, floor, largest, factor, needed, STEP: tl.constexpr, SAME_BITS: tl.constexpr, WEIGHTED: tl.constexpr,
     PROBABILITIES: tl.constexpr,
 ):  # fmt: skip

@@ -4,13 +4,13 @@ import triton
 import triton.language as tl
 
 from kernels.common.softmax import LOG2_E
-from kernels.common.tensors import Matrix, given
+from kernels.common.tensors import Matrix, Vector, given
 from kernels.rows.parts import load_pairs, share_of, store_pair
 
 
 @triton.jit
 def softmax_rows(
-    x: Matrix, mask: Matrix, out: Matrix, rows, cols, scale,
+    x: Matrix, mask: Matrix, temperature: Vector, out: Matrix, rows, cols, scale,
     BLOCK: tl.constexpr, ROWS: tl.constexpr, HAS_MASK: tl.constexpr, PERSISTENT: tl.constexpr = False,
 ):  # fmt: skip
     """out[i, :] = exp(scale * x[i, :]) / sum(exp(scale * x[i, :])), ROWS rows at a time, in fp32.
@@ -18,8 +18,9 @@ def softmax_rows(
     Grid: (cdiv(rows, ROWS),), or any number of programs where PERSISTENT.
 
     x, out: [rows, cols] of one dtype (float16, bfloat16 or float32), columns contiguous. mask: bool [rows, cols], or a
-    null pointer; where it is false, x counts as -inf. HAS_MASK: it may be there. A row that holds a NaN or +inf, or
-    nothing but -inf, becomes NaN throughout, as in torch.
+    null pointer; where it is false, x counts as -inf. HAS_MASK: it may be there. temperature: fp32 [rows], which
+    divides scale, or a null pointer. A row that holds a NaN or +inf, or nothing but -inf, becomes NaN throughout, as in
+    torch.
 
     BLOCK: power of two >= cols, so that x is read once. PERSISTENT: programs take several tiles of rows, and load a
     tile while they compute and store the one before.
@@ -34,21 +35,23 @@ def softmax_rows(
             following = row + step
             next_inside = (following < rows) & (columns < cols)
             next_values = tl.load(x.ptr + following * x.stride_rows + columns, mask=next_inside, other=0.0)
-            _softmax(values, mask, out, row, rows, columns, cols, scale, HAS_MASK)
+            _softmax(values, mask, temperature, out, row, rows, columns, cols, scale, HAS_MASK)
             values = next_values
     else:
-        _softmax(values, mask, out, row, rows, columns, cols, scale, HAS_MASK)
+        _softmax(values, mask, temperature, out, row, rows, columns, cols, scale, HAS_MASK)
 
 
 @triton.jit
 def softmax_long_rows(
-    x: Matrix, mask: Matrix, out: Matrix, pairs, cols, parts, scale, STEP: tl.constexpr, HAS_MASK: tl.constexpr
-):
+    x: Matrix, mask: Matrix, temperature: Vector, out: Matrix, pairs, cols, parts, scale,
+    STEP: tl.constexpr, HAS_MASK: tl.constexpr,
+):  # fmt: skip
     """`softmax_rows` of rows that do not fit in registers, STEP columns at a time: x is read twice.
 
     Grid: (rows, parts). A program writes a part of a row. With several parts, `softmax_part` has read x once before.
     """
     row = tl.program_id(0)
+    scale = _scale(scale, temperature, row, row >= 0)
     share = share_of(cols, parts, STEP)
     begin = tl.program_id(1) * share
     target = out.ptr + row * out.stride_rows
@@ -69,7 +72,10 @@ def softmax_long_rows(
 
 
 @triton.jit
-def softmax_part(x: Matrix, mask: Matrix, pairs, cols, parts, scale, STEP: tl.constexpr, HAS_MASK: tl.constexpr):
+def softmax_part(
+    x: Matrix, mask: Matrix, temperature: Vector, pairs, cols, parts, scale,
+    STEP: tl.constexpr, HAS_MASK: tl.constexpr,
+):  # fmt: skip
     """Keep the maximum of a part of a row, and the sum of its exponentials, for `softmax_long_rows`.
 
     Grid: (rows, parts). pairs: fp32 [rows, parts, 2].
@@ -78,6 +84,7 @@ def softmax_part(x: Matrix, mask: Matrix, pairs, cols, parts, scale, STEP: tl.co
     share = share_of(cols, parts, STEP)
     begin = part * share
     source = x.ptr + row * x.stride_rows
+    scale = _scale(scale, temperature, row, row >= 0)
     most, total = _max_and_sum(source, mask, row, begin, tl.minimum(begin + share, cols), scale, STEP, HAS_MASK)
     store_pair(pairs, row, part, parts, most, total)
 
@@ -107,9 +114,10 @@ def _finite(x):
 
 
 @triton.jit
-def _softmax(values, mask, out, row, rows, columns, cols, scale, HAS_MASK: tl.constexpr):
+def _softmax(values, mask, temperature, out, row, rows, columns, cols, scale, HAS_MASK: tl.constexpr):
     """Softmax of whole rows, which are loaded."""
     inside = (row < rows) & (columns < cols)
+    scale = _scale(scale, temperature, row, row < rows)
     scores = _scores(values, mask, row, columns, inside, scale, HAS_MASK)
     p = _exp(scores - tl.max(scores, 1)[:, None])
     p *= (1.0 / tl.sum(p, 1))[:, None]
@@ -124,6 +132,13 @@ def _scores(values, mask, row, columns, inside, scale, HAS_MASK: tl.constexpr):
         there = inside & given(mask.ptr)
         inside = inside & tl.load(mask.ptr + row * mask.stride_rows + columns, mask=there, other=1)
     return tl.where(inside, values, float("-inf"))
+
+
+@triton.jit
+def _scale(scale, temperature, row, inside):
+    """Return scale / temperature of the rows."""
+    there = inside & given(temperature.ptr)
+    return scale / tl.load(temperature.ptr + row * temperature.stride_rows, mask=there, other=1.0)
 
 
 @triton.jit

@@ -10,12 +10,13 @@ import numpy as np
 
 from aot_models.masks import parse_mask
 from kernels.attention.reference import attention, attention_varlen
-from tests.peers.draws import Array, Call, Draw, Tolerance
+from kernels.decode.reference import mla_decode, mla_decode_same_dtype
+from kernels.rows.reference import rotary_same_dtype
+from tests.peers.draws import DEFAULT, Array, Call, Draw, Tolerance, TooLargeError
 from tests.support.dtypes import BF16, FP16, FP32
 
+LATENT, ROPE = 512, 64
 EPSILON = {FP16: 2.0**-10, BF16: 2.0**-7, FP32: 2.0**-23}
-DEFAULT = {FP16: (1e-3, 1e-3), BF16: (1e-3, 1.6e-2), FP32: (1e-5, 1.3e-6)}
-"""Absolute and relative tolerances of PyTorch's comparisons."""
 
 
 def tolerance(draw: Draw, dtype: np.dtype[Any], masked: Mapping[str, Any]) -> Tolerance:
@@ -32,6 +33,8 @@ def tolerance(draw: Draw, dtype: np.dtype[Any], masked: Mapping[str, Any]) -> To
         return Tolerance(*((1e-3, 1e-3) if dtype == FP16 else (1e-2, 1e-2)))
     if suite == "aiter":
         return Tolerance(2e-2 if kvcache else 1e-2, 1e-2)
+    if suite == "flashinfer" and draw.function.name.endswith("fp8_calibration_scale"):
+        return Tolerance(1e-2, 2e-1)
     if suite == "flashinfer":
         return Tolerance(*((1e-3, 1e-3) if dtype == FP16 else (1e-2, 1e-2)))
     return Tolerance(1.5e-2, 1e-2)
@@ -91,6 +94,7 @@ def dense(draw: Draw) -> Call:
     tensors = {"q": q, "k": k, "v": v} | biases(draw, batch, heads, queries, keys, dtype)
     if draw.get("has_qv"):
         tensors["qv"] = draw.normal(batch, heads, queries, dim_v, dtype=dtype)
+        scalars["scale"] = (dim + dim_v) ** -0.5
     if dtype.itemsize == 1:
         return in_float8(draw, batch, tensors, scalars)
     reference = partial(attention, **tensors, **scale_of(scalars, dim))
@@ -152,6 +156,7 @@ def varlen(draw: Draw) -> Call:
     tensors |= biases(draw, batch, heads, queries, keys, dtype)
     if draw.get("has_qv"):
         tensors["qv"] = draw.normal(cu_q[-1], heads, dim_v, dtype=dtype)
+        scalars["scale"] = (dim + dim_v) ** -0.5
     if draw.get("pos_encoding_mode", "NONE") == "ROPE_LLAMA":
         tensors["cos"] = draw.normal(keys, dim // 2)
     if dtype.itemsize == 1:
@@ -167,7 +172,7 @@ def offsets(counts: Any) -> Array:
 
 
 def cache(draw: Draw) -> Call:
-    """paged_attention; a contiguous cache is one in blocks of its length."""
+    """paged_attention or, of float8, paged_attention_fp8; a contiguous cache is one in blocks of its length."""
     pairs = of_sequences(draw)
     batch, (heads, heads_kv), (dim, _) = len(pairs), draw.heads, head_dims(draw)
     draw.within(heads * dim * 2 * sum(queries * keys for queries, keys in pairs))
@@ -177,6 +182,9 @@ def cache(draw: Draw) -> Call:
     dtype = draw.dtype(default="bfloat16" if draw.function.suite == "flash-attention 3" else "float16")
     if str(draw.get("q_dtype input_dtype")).startswith(("fp8", "float8")):
         dtype = draw.float8
+    stored = draw.dtype("kv_dtype") if draw.get("kv_dtype") else dtype
+    if calibrated := draw.function.name.endswith("fp8_calibration_scale"):
+        dtype, stored = FP16, dtype
     scalars = masks(draw, longest, causal=True)
     if all(queries == 1 for queries, _ in pairs):
         scalars = {name: value for name, value in scalars.items() if name not in ("causal", "window_right")}
@@ -184,7 +192,7 @@ def cache(draw: Draw) -> Call:
         scalars.pop("causal", None)
         scalars.pop("window_right", None)
     layout = (1, 2) if draw.get("kv_layout layout") == "HND" else None
-    k, v = (draw.tensor(batch * per_sequence, size, heads_kv, dim, dtype=dtype, swapped=layout) for _ in range(2))
+    k, v = (draw.tensor(batch * per_sequence, size, heads_kv, dim, dtype=stored, swapped=layout) for _ in range(2))
     tables = draw.rng.permutation(batch * per_sequence).astype(np.int32).reshape(batch, per_sequence)
     q = draw.normal(sum(queries for queries, _ in pairs), heads, dim, dtype=dtype)
     slopes = biases(draw, batch, heads, 0, 0, dtype)
@@ -194,17 +202,54 @@ def cache(draw: Draw) -> Call:
                "cu_seqlens_q": offsets([queries for queries, _ in pairs])} | slopes  # fmt: skip
     if draw.get("has_leftpad"):
         tensors["first_keys"] = first
+    if stored.itemsize == 1 < dtype.itemsize:
+        factors = draw.rng.random(2) / 2 + 0.25 if calibrated else (1, 1)
+        tensors |= {f"{name}_scale": np.full((1, 1, 1), x, FP32) for name, x in zip("kv", factors, strict=True)}
     if draw.get("pos_encoding_mode", "NONE") == "ROPE_LLAMA":
-        tensors["cos"] = draw.normal(longest, dim // 2)
+        angles = np.arange(longest)[:, None] * 1e4 ** (-np.arange(dim // 2) / (dim // 2))
+        tensors |= {"cos": np.cos(angles).astype(FP32), "sin": np.sin(angles).astype(FP32)}
     if draw.get("v_scale"):
-        scalars["out_scale"] = draw.get("v_scale")
+        scalars["out_factor"] = draw.get("v_scale")
+    op = "paged_attention"
+    if dtype.itemsize == 1:
+        op, dtype = "paged_attention_fp8", BF16
+        tensors |= {f"{name}_scale": (draw.rng.random((batch, heads_kv)) * 2).astype(FP32) for name in "qkv"}
     expected = partial(gathered, tensors, pairs, {"causal": True} | scale_of(scalars, dim), dtype)
-    return Call("paged_attention", tensors, scalars | {"max_seqlen_q": max(queries for queries, _ in pairs)}, expected,
+    op = "paged_attention_rotated" if "cos" in tensors else op
+    return Call(op, tensors, scalars | {"max_seqlen_q": max(queries for queries, _ in pairs)}, expected,
                 tolerance(draw, dtype, slopes), ("out", q.shape, dtype))  # fmt: skip
+
+
+def latent(draw: Draw) -> Call:
+    """mla_decode of DeepSeek's heads; rows of the cache past the end of a sequence are NaN."""
+    batch, queries, size = draw.get("batch_size"), draw.get("qo_len"), draw.get("page_size", 16)
+    counts = [draw.get("kv_len")] if draw.get("kv_len") else [draw.get(f"kv_len_{i}") for i in range(3)]
+    keys, heads = np.array(counts * batch, np.int32), draw.get("num_heads", 128)
+    causal = bool(draw.get("causal"))
+    if causal and queries > keys.min():
+        raise TooLargeError("queries before the first key, which the test skips")
+    draw.within(heads * queries * int(keys.sum()) * (2 * LATENT + ROPE))
+    per_sequence = max(1, -(-int(keys.max()) // size))
+    blocks = draw.normal(len(keys) * per_sequence, size, LATENT + ROPE, dtype=FP16)
+    tables = draw.rng.permutation(len(blocks)).astype(np.int32).reshape(len(keys), per_sequence)
+    at = np.arange(per_sequence * size)
+    for b, count in enumerate(keys):
+        rest = at[count:]
+        blocks[tables[b, rest // size], rest % size] = np.nan
+    given = {"q": draw.normal(len(keys) * queries, heads, LATENT + ROPE, dtype=FP16), "cache": blocks,
+             "block_tables": tables, "seqlens_k": keys, "cu_seqlens_q": offsets([queries] * len(keys))}  # fmt: skip
+    scalars = {"scale": (128 + ROPE) ** -0.5, "max_seqlen_q": queries} | (
+        {} if causal or queries == 1 else {"causal": False}
+    )
+    expected = lambda: (mla_decode(**given, **scalars), mla_decode_same_dtype(**given, **scalars))  # noqa: E731
+    return Call("mla_decode", given, scalars, expected, Tolerance(1e-3, 1e-3),
+                ("out", (len(given["q"]), heads, LATENT), FP16))  # fmt: skip
 
 
 def of_sequences(draw: Draw) -> list[tuple[int, int]]:
     """Return the queries and keys of each sequence of a cache."""
+    if draw.function.name == "test_batch_attention_correctness":
+        return [(int(draw.rng.integers(1, keys + 1)), keys) for keys in draw.rng.integers(1, 300, 3).tolist()]
     if pairs := draw.get("seq_lens"):
         return [(queries, keys) for queries, keys in pairs]
     if keys := draw.get("kv_lens"):
@@ -223,20 +268,38 @@ def gathered(
 ) -> tuple[Array, Array]:
     """Attention of each sequence over its keys, gathered from their blocks, exact and in the dtypes of torch."""
     results: list[list[Array]] = [[], []]
-    chunk = options.pop("attention_chunk", 0)
+    chunk, factor = options.pop("attention_chunk", 0), options.pop("out_factor", 1.0)
     for b, (queries, keys) in enumerate(pairs):
         first = int(tensors["first_keys"][b]) if "first_keys" in tensors else 0
         k, v = (
             tensors[name][tensors["block_tables"][b]].reshape(-1, *tensors[name].shape[2:])[first:keys] for name in "kv"
         )
         q = tensors["q"][tensors["cu_seqlens_q"][b] :][:queries]
+        q, k, v = (factored(x, tensors.get(f"{name}_scale"), b) for name, x in zip("qkv", (q, k, v), strict=True))
+        if "cos" in tensors:
+            places = np.arange(keys)
+            q, k = (
+                rotary_same_dtype(x, tensors["cos"], tensors["sin"], at)
+                for x, at in ((q, places[keys - queries :]), (k, places))
+            )
         q, k, v = (x.swapaxes(0, 1)[None] for x in (q, k, v))
         given = {"alibi_slopes": tensors["alibi_slopes"][[b]]} if "alibi_slopes" in tensors else {}
         if chunk:
             given["mask_mod"] = partial(in_chunk, keys - first - queries, chunk)
         for found, how in zip(results, ({}, torch_like(dtype)), strict=True):
-            found.append(attention(q, k, v, **given, **options, **how)[0].swapaxes(0, 1))
+            found.append(attention(q, k, v, **given, **options, **how)[0].swapaxes(0, 1) * factor)
     return np.concatenate(results[0]), np.concatenate(results[1])
+
+
+def factored(x: Array, factors: Array | None, sequence: int) -> Array:
+    """Return values of a sequence [tokens, heads, dim] times the factors [batch, heads_kv] of their key heads.
+
+    factors: one of all is [1, 1, 1].
+    """
+    if factors is None:
+        return x
+    own = factors[sequence] if factors.ndim == 2 else factors[0, 0]
+    return x.astype(np.float64) * np.repeat(own, x.shape[1] // len(own))[:, None]
 
 
 def in_chunk(shift: int, chunk: int, _batch: int, _head: int, queries: Array, keys: Array) -> Array:

@@ -6,12 +6,15 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
+import ml_dtypes
 import numpy as np
 
 from tests.peers.grids import Combination, Function
 from tests.support.dtypes import BF16, FP16, FP32, INT8
 
 Array = np.ndarray[Any, Any]
+DEFAULT = {FP16: (1e-3, 1e-3), BF16: (1e-3, 1.6e-2), FP32: (1e-5, 1.3e-6)}
+"""Absolute and relative tolerances of PyTorch's comparisons."""
 DTYPES = {
     "float16": FP16, "fp16": FP16, "bfloat16": BF16, "bf16": BF16, "float32": FP32, "fp32": FP32, "int8": INT8,
 }  # fmt: skip
@@ -68,6 +71,8 @@ class Draw:
 
     def dtype(self, names: str = "dtype prec test_dtype in_dtype_str", default: str = "float16") -> np.dtype[Any]:
         asked = self.get(names) or default
+        if asked.startswith("float8_e5m2"):
+            return np.dtype(ml_dtypes.float8_e5m2fnuz if self.float8.name.endswith("fnuz") else ml_dtypes.float8_e5m2)
         return self.float8 if asked.startswith(("float8", "fp8", "current_platform")) else DTYPES[asked]
 
     def within(self, work: float) -> None:
@@ -90,7 +95,7 @@ class Draw:
         if kind := self.get("mha_type"):
             return {"mha": (2, 2), "mqa": (2, 1), "gqa": (4, 2)}[kind]
         kv = self.get("num_kv_heads NUM_K_HEADS", 1)
-        count = self.get("num_qo_heads num_heads NUM_Q_HEADS h", kv * self.get("gqa_group_size", 2))
+        count = self.get("num_qo_heads num_heads NUM_Q_HEADS h", kv * self.get("gqa_group_size group_size", 2))
         if count % kv:
             raise TooLargeError("heads that are not a multiple of the key heads, which the test skips")
         return count, kv

@@ -32,8 +32,10 @@ def test_the_wheels_have_what_is_shipped(tmp_path: Path):
         name: {item.partition("/")[0] for item in files if "dist-info" not in item} for name, files in contents.items()
     }
     assert folders == {
-        "aot_runtime": {"aot_runtime"}, "aot_models": {"aot_models"}, "aotbuild": {"aot", "aot_bundle", "aot_emulator"},
-    }  # fmt: skip
+        "aot_runtime": {"aot_runtime"},
+        "aot_models": {"aot_models"},
+        "aotbuild": {"aot", "aot_bundle", "aot_capture", "aot_emulator"},
+    }
     assert wheels["aot_runtime"].stat().st_size <= MAX_RUNTIME_BYTES
     wanted = [*(CHECKOUT / "kernels").rglob("*.py"), *(CHECKOUT / "manifests").rglob("*.yaml")]
     shipped = {f"aot/shipped/{path.relative_to(CHECKOUT).as_posix()}": path.read_bytes() for path in wanted}

@@ -276,6 +276,12 @@ static bool aot_check_dtype(aot_plan *p, int variable)
     return true;
 }
 
+/* The elements that kernels count for one of a tensor: 2, if they read the low halves of int64. */
+static int64_t aot_words(const aot_tensor_rule *rule, const aot_tensor *tensor)
+{
+    return rule->also_int64 && aot_itemsize(tensor->dtype) == 8 ? 2 : 1;
+}
+
 static void aot_answer(aot_plan *p, bool of_output)
 {
     for (int i = 0; i < p->op->n_queries; i++) {
@@ -288,7 +294,8 @@ static void aot_answer(aot_plan *p, bool of_output)
             p->v[query->slot] = aot_i(aot_itemsize((aot_dtype)p->v[p->op->variables[query->tensor].slot].i));
             break;
         case AOT_STRIDE:
-            p->v[query->slot] = aot_i(tensor == NULL ? 0 : aot_kernel_stride(tensor, query->position));
+            p->v[query->slot] = aot_i(tensor == NULL ? 0 : aot_kernel_stride(tensor, query->position) *
+                                                           aot_words(&p->op->tensors[query->tensor], tensor));
             break;
         case AOT_INNERMOST:
             p->v[query->slot] = aot_b(tensor != NULL &&

@@ -12,9 +12,10 @@ import os
 import stat
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
+
+import msgspec
 
 from aot_runtime.errors import BundleError
 
@@ -70,8 +71,7 @@ def is_archive(path: Path) -> bool:
     return read_regular(path, len(ARCHIVE_MAGIC)).startswith(ARCHIVE_MAGIC)
 
 
-@dataclass(frozen=True)
-class Folder:
+class Folder(msgspec.Struct, frozen=True):
     """A bundle in a folder."""
 
     path: Path

@@ -15,12 +15,10 @@ from typing import Any
 import msgspec
 import numpy as np
 
-from aot_runtime.contract.layout import Layout, is_nested
-from aot_runtime.contract.overlap import Distances, Strided
+from aot_runtime.contract.layout import Layout
+from aot_runtime.contract.overlap import Distances, Strided, is_nested
 from aot_runtime.contract.records import Op, Tensor
 from aot_runtime.errors import ArgumentError
-
-from .rules import self_overlap
 
 
 class Pair(msgspec.Struct, frozen=True):
@@ -80,13 +78,28 @@ def require_apart_on_host(op: Op, tensors: Mapping[str, Any]) -> None:
     arrays = {name: value for name, value in tensors.items() if isinstance(value, np.ndarray)}
     for tensor in op.tensors:
         value = arrays.get(tensor.name)
-        if tensor.role != "input" and value is not None and not is_nested(value.shape, value.strides, value.itemsize):
-            strides = [stride // value.itemsize for stride in value.strides]
-            raise ArgumentError(f"{op.name}: {self_overlap(tensor.name, value.shape, strides)}")
+        if tensor.role != "input" and value is not None:
+            require_distinct_elements(op.name, tensor.name, value.shape, value.strides, value.itemsize)
     places = {name: _of_numpy(value) for name, value in arrays.items()}
     for tensor, pairs in _pairs(op, places):
         addresses = (arrays[name].__array_interface__["data"][0] for name in (p.other for p in pairs))
         require_apart(op.name, pairs, arrays[tensor.name].__array_interface__["data"][0], *addresses)
+
+
+def require_distinct_elements(
+    op: str, tensor: str, shape: Sequence[int], strides: Sequence[int], itemsize: int = 1
+) -> None:
+    """Raise `ArgumentError` if a written array may overlap itself.
+
+    Args:
+        itemsize: size of an element, in the unit of the strides.
+    """
+    if not is_nested(shape, strides, itemsize):
+        in_elements = [stride // itemsize for stride in strides]
+        raise ArgumentError(
+            f"{op}: argument '{tensor}' is written to, but may overlap itself: strides {in_elements} for shape "
+            f"{list(shape)} are not nested; pass a contiguous array"
+        )
 
 
 def require_apart(op: str, pairs: Sequence[Pair], written: int, *others: int) -> None:

@@ -17,7 +17,7 @@ from aot_runtime.contract.expressions import (
     parse,
     query_name,
 )
-from aot_runtime.contract.layout import Layout
+from aot_runtime.contract.layout import Layout, strides_for
 from aot_runtime.contract.names import DimSource, Scope, stride_position
 from aot_runtime.contract.records import Op, Scalar, Tensor
 
@@ -171,7 +171,7 @@ class Checking:
         for key, function, name, position in queries:
             layout = call.layouts[name]
             if function == "stride":
-                call.names[key] = 0 if layout is None else layout.kernel_strides[position]
+                call.names[key] = 0 if layout is None else strides_for(self.scope.subjects[name], layout)[position]
             elif function == "innermost":
                 call.names[key] = layout is not None and self.rules.innermost(name, layout) == position
             elif function == "is_aligned":

@@ -5,6 +5,7 @@ from __future__ import annotations
 import inspect
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
+from aot_runtime.contract.layout import allowed_dtypes
 from aot_runtime.contract.records import Index, Op, Scalar, Tensor, Variant
 from aot_runtime.texts import ID_LENGTH
 
@@ -82,8 +83,8 @@ def docstring(op: Op, built: Built | None = None) -> str:
 def _tensor(op: Op, tensor: Tensor, built: Built) -> str:
     dims = ", ".join(dim.extent + ("|1" if dim.broadcast else "") for dim in tensor.shape)
     shape = "of any shape" if tensor.pointer else f"[{dims}]"
-    there = built.get(tensor.dtype, (tensor.dtype,))
-    allowed = " or ".join(dtype for dtype in op.dtypes.get(tensor.dtype, (tensor.dtype,)) if dtype in there)
+    there = built.get(tensor.dtype, allowed_dtypes(op, tensor))
+    allowed = " or ".join(dtype for dtype in allowed_dtypes(op, tensor) if dtype in there)
     role = "optional" if tensor.optional else f"{tensor.role} when {tensor.when}" if tensor.when else tensor.role
     role += f" (may be {' or '.join(tensor.in_place)} itself)" if tensor.in_place else ""
     role += " (zeroed first, so packed)" * tensor.zero

@@ -11,7 +11,7 @@ import struct
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import lru_cache, partial
 from types import CodeType
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from zlib import crc32
 
 import msgspec
@@ -35,17 +35,11 @@ from aot_runtime.errors import ArgumentError
 from .choosing import Decision
 from .scratch import Scratch, scratch_name, scratch_of
 
+if TYPE_CHECKING:
+    from aot_runtime.device.code import Code
+
 MAX_MAPS = 256
 """Tensor maps that a plan keeps per tensor."""
-
-
-class LoadFunction(Protocol):
-    """Return the driver's handle of a variant's kernel, loading its code object on first use. See `Code`."""
-
-    streams: set[int]
-    """Streams that kernels were launched on, besides the default stream."""
-
-    def __call__(self, variant: Variant, /) -> int: ...
 
 
 class CallShape(msgspec.Struct, frozen=True):
@@ -80,7 +74,7 @@ Prepared: TypeAlias = tuple[Any, ...]
 
 
 def build_run(
-    op: Op, decision: Decision, shape: CallShape, given: frozenset[str], device: Device, load: LoadFunction
+    op: Op, decision: Decision, shape: CallShape, given: frozenset[str], device: Device, code: Code
 ) -> Callable[..., Any]:
     """Build the function that performs calls of one plan: `run(stream, tensors…, scalars…)` returns the outputs.
 
@@ -101,7 +95,7 @@ def build_run(
     if numbers:
         scratch = scratch_of(decision, numbers, device.memory, namespace)
         segments = _segments(op, decision, numbers, frozenset(shape.scalars) & given, scratch, device, namespace)
-        _prepare(decision, numbers, segments, device, load, namespace)
+        _prepare(decision, numbers, segments, device, code, namespace)
         lines += [f"    {line}" for line in _launching(numbers, scratch, _packing(segments, namespace))]
     lines += _epilogue(op, decision)
     source = "\n".join(lines) + "\n"
@@ -157,7 +151,7 @@ def _segments(
 
 
 def _prepare(
-    decision: Decision, numbers: Sequence[int], segments: Segments, device: Device, load: LoadFunction,
+    decision: Decision, numbers: Sequence[int], segments: Segments, device: Device, code: Code,
     namespace: dict[str, Any],
 ) -> None:  # fmt: skip
     """Provide pools of prepared launches. A running call owns the set it took from its pool.
@@ -165,7 +159,7 @@ def _prepare(
     Launches for other streams have a pool of their own, so a call on the default stream need not set the stream.
     """
     launches = [decision.launches[number] for number in numbers]
-    functions = [load(launch.variant) for launch in launches]
+    functions = [code(launch.variant) for launch in launches]
 
     def make() -> Prepared:
         kernargs = memoryview(bytearray(segments.image))
@@ -179,13 +173,12 @@ def _prepare(
         return kernargs, made, *(launch.enqueue for launch in made)
 
     captures = device.holdings.captures
-    streams: set[int] = getattr(load, "streams", set())
-    note_stream = streams.add
+    note_stream = code.streams.add
 
     def placed(stream: int) -> Prepared:
         note_stream(stream)
         if captures:
-            _note_captures(device, load)
+            _note_captures(device, code)
         try:
             prepared = others.pop()
         except IndexError:
@@ -199,11 +192,11 @@ def _prepare(
     namespace |= {"_placed": placed, "_push_placed": others.append}
 
 
-def _note_captures(device: Device, load: LoadFunction) -> None:
+def _note_captures(device: Device, code: Code) -> None:
     """Make each graph under capture keep the bundle's code alive, since the call may become part of it."""
     device.holdings.settle()  # clean up after an interrupted capture
     for graph in list(device.holdings.captures.values()):
-        graph.need(load)
+        graph.need(code)
 
 
 def _launching(numbers: Sequence[int], scratch: Scratch, packing: Sequence[str]) -> list[str]:

@@ -25,11 +25,13 @@ from aot_runtime.logs import log
 from .arguments import alias, parameter_texts
 from .choosing import Decision
 from .documentation import Built, built_dtypes, call_signature, docstring
-from .launches import CallShape, LoadFunction, build_run, define, host_copy, layout_of
+from .launches import CallShape, build_run, define, host_copy, layout_of
 from .planner import Planner
 from .recorder import current, watch
 
 if TYPE_CHECKING:
+    from aot_runtime.device.code import Code
+
     from .contents import Contents
 
 MAX_PLANS = 4096
@@ -37,7 +39,7 @@ MAX_PLANS = 4096
 
 
 def build_op(
-    planner: Planner, device: Device, load: LoadFunction, check_contents: bool = False, bundle: str = "a bundle"
+    planner: Planner, device: Device, code: Code, check_contents: bool = False, bundle: str = "a bundle"
 ) -> Callable[..., Any]:
     """Build the function that users call. Its signature and docstring come from the contract.
 
@@ -45,7 +47,7 @@ def build_op(
         check_contents: also check the contents of integer tensors on the device; see `contents`.
         bundle: description of the bundle, for the op's `repr`.
     """
-    return BundleOp(planner.op, bundle, _Calls(planner, device, load, check_contents).function)._method
+    return BundleOp(planner.op, bundle, _Calls(planner, device, code, check_contents).function)._method
 
 
 class BundleOp(Shared):
@@ -74,8 +76,8 @@ class BundleOp(Shared):
 
 
 class _Calls:
-    def __init__(self, planner: Planner, device: Device, load: LoadFunction, check_contents: bool):
-        self.planner, self.device, self.load = planner, device, load
+    def __init__(self, planner: Planner, device: Device, code: Code, check_contents: bool):
+        self.planner, self.device, self.code = planner, device, code
         self.op = op = planner.op
         self.contents = self._contents(check_contents)
         self.shape = CallShape(
@@ -180,8 +182,8 @@ class _Calls:
         note = None
         if recording is None:
             decision = self.decide(layouts, scalars)
-            passed_over = any(c.holds and c.variant is None for launch in decision.launches for c in launch.tried)
-            if not self.warned and (passed_over or not (decision.aligned or decision.misaligned)):
+            missed = any(launch.missed for launch in decision.launches)
+            if not self.warned and (missed or not (decision.aligned or decision.misaligned)):
                 from .refusal import warned_of_second_choice
 
                 entry = partial(self.planner.entry, layouts, scalars, decision.names)
@@ -192,7 +194,7 @@ class _Calls:
         given = frozenset(name for name, value in (*arrays.items(), *scalars.items()) if value is not None)
         log("planned a call of %s: %s", self.op.name, ", ".join(taken.variant.symbol for taken in decision.launches))
         op = self.op if recording is None else recording.contract(self.op, given)
-        run = build_run(op, decision, self.shape, given, self.device, self.load)
+        run = build_run(op, decision, self.shape, given, self.device, self.code)
         outputs = tuple(t.name for t in self.op.tensors if t.role == "output" and t.name in decision.layouts)
         if len(outputs) > 1:
             run = self._named(run, outputs)

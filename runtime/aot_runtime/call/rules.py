@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from typing import Any, NoReturn
 
 import numpy as np
@@ -14,6 +14,7 @@ from aot_runtime.contract.layout import (
     ALIGNMENT,
     RANGE_32,
     Layout,
+    allowed_dtypes,
     divisors,
     innermost_dim,
     make_layout,
@@ -41,14 +42,6 @@ def pick_value(axis: Axis, wanted: Any) -> Value | None:
             return max(fitting, default=None)
 
 
-def self_overlap(name: str, shape: Sequence[int], strides: Sequence[int]) -> str:
-    """Return the error for a written tensor whose strides are not nested."""
-    return (
-        f"argument '{name}' is written to, but may overlap itself: strides {list(strides)} for shape {list(shape)} are "
-        "not nested; pass a contiguous array"
-    )
-
-
 class Rules:
     """The checks of one op's calls."""
 
@@ -74,14 +67,16 @@ class Rules:
                 f"argument '{name}' has {len(layout.shape)} dims {list(layout.shape)}; "
                 f"it takes {len(tensor.shape)}: {_dims(tensor)}"
             )
-        allowed = self.op.dtypes.get(tensor.dtype, (tensor.dtype,))
+        allowed = allowed_dtypes(self.op, tensor)
         if layout.dtype not in allowed:
             raise self.error(f"argument '{name}' is {layout.dtype}; allowed: {', '.join(allowed)}")
         self._contiguity(tensor, layout)
         if tensor.role != "input" and not layout.writeable:
             raise self.error(f"argument '{name}' is written to, but is read-only")
-        if tensor.role != "input" and not tensor.pointer and not layout.is_nested:
-            raise self.error(self_overlap(name, layout.shape, layout.strides))
+        if tensor.role != "input" and not tensor.pointer and layout.packed_order is None:
+            from .aliasing import require_distinct_elements
+
+            require_distinct_elements(self.op.name, name, layout.shape, layout.strides)
         if tensor.zero and layout.packed_order is None:
             raise self.error(
                 f"argument '{name}' has strides {list(layout.strides)} for shape {list(layout.shape)}; it is zeroed "

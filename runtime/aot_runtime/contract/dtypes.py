@@ -97,6 +97,8 @@ OTHER_FLOAT8: Mapping[str, str] = {row.name: row.other_float8 for row in DTYPES.
 INTEGERS = tuple(name for name, row in DTYPES.items() if row.kind in ("int", "uint"))
 INDEX_DTYPES = tuple(name for name, row in DTYPES.items() if row.kind == "int" and row.size >= 4)
 """Dtypes of tensors that hold offsets and positions."""
+INT32_OR_INT64 = f"{INT32.name}|{INT64.name}"
+"""Dtype, in manifests, of a tensor of int32 that may also be passed as int64."""
 FLAG_TYPES = ("flag", BOOL.triton)
 """Types of scalars that are true or false."""
 FLOAT_TYPES = tuple(name for name, row in SCALAR_TYPES.items() if row.kind == "float")

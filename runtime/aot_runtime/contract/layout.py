@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import lru_cache
 from typing import Any
 
-from .dtypes import DTYPES
+from .dtypes import DTYPES, INT64
 from .records import Op, Tensor
 
 Shape = tuple[int, ...]
@@ -28,7 +28,8 @@ class Layout:
         dtype: the dtype's name.
         shape: extents.
         strides: in elements.
-        kernel_strides: the strides that are passed to kernels: 0 for dims of extent 1, which broadcasts them.
+        kernel_strides: the strides that are passed to kernels (see `strides_for`): 0 for dims of extent 1, which
+            broadcasts them.
         aligned: the address is a multiple of 16 bytes.
         foreign: the memory belongs to another library, so overlap cannot be ruled out by comparing owners.
         writeable: the owner permits writes.
@@ -84,11 +85,6 @@ class Layout:
             step *= self.shape[dim]
         return tuple(order)
 
-    @property
-    def is_nested(self) -> bool:
-        """True if no two elements share memory, by the rule of `is_nested`."""
-        return is_nested(self.shape, self.strides)
-
     def __repr__(self) -> str:
         return f"{self.dtype}{list(self.shape)} strides {list(self.strides)}{'' if self.aligned else ' unaligned'}"
 
@@ -106,6 +102,18 @@ def divisors(op: Op, names: Mapping[str, Any]) -> dict[str, int]:
     """
     units = {tensor.name: aligned_elements(DTYPES[names.get(tensor.dtype, tensor.dtype)].size) for tensor in op.tensors}
     return {item.dim: item.elements or max(units[name] for name in item.tensors) for item in op.divisible}
+
+
+def allowed_dtypes(op: Op, tensor: Tensor) -> tuple[str, ...]:
+    """Return the names of the dtypes that a tensor may have."""
+    return (tensor.dtype, INT64.name) if tensor.also_int64 else op.dtypes.get(tensor.dtype, (tensor.dtype,))
+
+
+def strides_for(tensor: Tensor, layout: Layout) -> Shape:
+    """Return the strides that kernels get: those of the low halves if a tensor of int32 is passed as int64."""
+    if tensor.also_int64 and layout.dtype == INT64.name:
+        return tuple(2 * stride for stride in layout.kernel_strides)
+    return layout.kernel_strides
 
 
 def make_layout(
@@ -157,20 +165,3 @@ def packing_order(tensor: Tensor, rank: int, like: Shape = (), innermost: int | 
     elif tensor.innermost:
         last = (min(tensor.innermost, key=lambda dim: abs(like[dim])) if like else tensor.innermost[0],)
     return contiguous_order(rank, last)
-
-
-def is_nested(shape: Sequence[int], strides: Sequence[int], itemsize: int = 1) -> bool:
-    """Return True if each stride is larger than the reach of all smaller ones, so that no two elements share memory.
-
-    Slices, transposes and reshapes of packed arrays are nested. Shape (2, 3) with strides (3, 2) is not, though its
-    elements are distinct: the test is conservative.
-
-    Args:
-        itemsize: size of an element, in the unit of the strides.
-    """
-    reach = 0
-    for step, extent in sorted((abs(step), extent) for step, extent in zip(strides, shape, strict=True) if extent != 1):
-        if step < reach + itemsize:
-            return 0 in shape
-        reach += step * (extent - 1)
-    return True

@@ -7,12 +7,13 @@ It misses no overlap, but reports some arrays that share nothing.
   is a multiple of the row length stays in its columns. The strides and the common divisors of two strides are tried as
   row lengths. So parts of one array that differ along a dim are told apart, except for alternate elements of rows of
   odd length.
-- **One array** does not overlap itself if its strides are nested, see `layout.is_nested`.
+- **One array** does not overlap itself if its strides are nested, see `is_nested`.
 """
 
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 from dataclasses import dataclass
 from functools import cached_property
 from itertools import combinations_with_replacement
@@ -80,3 +81,20 @@ class Distances:
         if not low < distance < high:
             return False
         return not any(first <= (distance + offset) % row <= last for row, offset, first, last in self.columns)
+
+
+def is_nested(shape: Sequence[int], strides: Sequence[int], itemsize: int = 1) -> bool:
+    """Return True if each stride is larger than the reach of all smaller ones, so that no two elements share memory.
+
+    Slices, transposes and reshapes of packed arrays are nested. Shape (2, 3) with strides (3, 2) is not, though its
+    elements are distinct: the test is conservative.
+
+    Args:
+        itemsize: size of an element, in the unit of the strides.
+    """
+    reach = 0
+    for step, extent in sorted((abs(step), extent) for step, extent in zip(strides, shape, strict=True) if extent != 1):
+        if step < reach + itemsize:
+            return 0 in shape
+        reach += step * (extent - 1)
+    return True

@@ -90,6 +90,7 @@ class Tensor(Record, frozen=True):
 
     Attributes:
         dtype: a dtype's name, or a dtype variable of the op.
+        also_int64: an input of int32 may be passed as int64. Kernels get the address and strides of its low halves.
         role: `input`, `output` (allocated unless the caller gives it) or `inout` (updated in place).
         optional: the caller may omit it.
         when: condition under which the output exists; empty: always.
@@ -119,6 +120,7 @@ class Tensor(Record, frozen=True):
     in_place: tuple[str, ...] = ()
     zero: bool = False
     pointer: bool = False
+    also_int64: bool = False
     doc: str = ""
 
     @property
@@ -175,6 +177,17 @@ class Derived(Record, frozen=True):
     value: str
 
 
+class Alternatives(Record, frozen=True):
+    """A named number that a call chooses by cost.
+
+    Attributes:
+        values: expressions. The call takes the one with which its launches cost the least; of equal ones, the first.
+    """
+
+    name: str
+    values: tuple[str, ...]
+
+
 class Workspace(Record, frozen=True):
     """Scratch memory that the runtime provides for the duration of a call.
 
@@ -196,16 +209,20 @@ class Config(Record, frozen=True):
         values: the constexprs that it sets.
         options: compiler options.
         when: condition on the calls that it serves; empty: all.
+        cost: expression of the launch's time in microseconds; empty: unknown. See `Launch`.
     """
 
     name: str
     values: dict[str, StoredValue]
     options: dict[str, Value]
     when: str = ""
+    cost: str = ""
 
 
 class Launch(Record, frozen=True):
     """A kernel launch of an op.
+
+    A call takes the first config that serves it; if that has a cost, the cheapest of those that serve it and have one.
 
     Attributes:
         grid: expressions of the workgroups along x, y and z.
@@ -261,6 +278,7 @@ class Op(Record, frozen=True):
     dtypes: dict[str, tuple[str, ...]] = {}
     axes: tuple[Axis, ...] = ()
     derived: tuple[Derived, ...] = ()
+    alternatives: tuple[Alternatives, ...] = ()
     require: tuple[str, ...] = ()
     divisible: tuple[Divisible, ...] = ()
     workspace: tuple[Workspace, ...] = ()

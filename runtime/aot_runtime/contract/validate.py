@@ -6,13 +6,14 @@ are checked for consistency, and expressions for undefined names. Nothing is eva
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
 
 from aot_runtime.errors import ExpressionError
 
-from .dtypes import DTYPES, INDEX_DTYPES, INTEGERS, SCALAR_TYPES
+from .dtypes import DTYPES, INDEX_DTYPES, INT32, INT32_OR_INT64, INTEGERS, SCALAR_TYPES
 from .expressions import nearest, parse
 from .names import IDENTIFIER, RESERVED, DimSource, Path, Scope, config_names, named, overlay
 from .records import Launch, Op, Tensor, Variant
@@ -23,6 +24,8 @@ _ROLES = ("input", "output", "inout")
 _RULES = ("equal", ">=", ">", "<=", "<")
 MAX_RANK = 64
 """Maximum number of dims of a tensor, as in numpy."""
+MAX_COMBINATIONS = 64
+"""Maximum number of combinations of an op's alternatives."""
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -71,6 +74,10 @@ def structure_faults(op: Op) -> Iterator[Fault]:
     for axis in op.axes:
         if not axis.values or axis.rule not in _RULES:
             yield Fault(("constexprs", axis.name), f"has no values, or an unknown rule '{axis.rule}'")
+    if any(not item.values for item in op.alternatives):
+        yield Fault(("alternatives",), "alternatives have at least one value")
+    if (count := math.prod(len(item.values) for item in op.alternatives)) > MAX_COMBINATIONS:
+        yield Fault(("alternatives",), f"{count} combinations of alternatives; at most {MAX_COMBINATIONS} are allowed")
     taken = dims.keys() | {name for names in named(op).values() for name in names}
     for index, launch in enumerate(op.launches):
         yield from _launch_faults(index, launch, taken)
@@ -98,6 +105,10 @@ def _tensor_faults(op: Op, tensor: Tensor, inputs: Mapping[str, Tensor]) -> Iter
     if tensor.dtype not in DTYPES and tensor.dtype not in op.dtypes:
         known = [*op.dtypes, *DTYPES]
         yield Fault((*path, "dtype"), f"unknown dtype or dtype variable '{tensor.dtype}'{nearest(tensor.dtype, known)}")
+    if tensor.also_int64 and (
+        (tensor.dtype, tensor.role) != (INT32.name, "input") or tensor.contiguous or tensor.innermost
+    ):
+        yield Fault((*path, "dtype"), f"'{INT32_OR_INT64}' is for an input without contiguous dims: `contiguous: []`")
     if len(tensor.shape) > MAX_RANK:
         yield Fault((*path, "shape"), f"a tensor has at most {MAX_RANK} dims, not {len(tensor.shape)}")
         return

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
+import msgspec
 import pytest
 
 from aot_runtime.contract import records
@@ -159,3 +161,10 @@ def test_hostile_expressions_make_no_planner(text: str):
             planner(made)
     with pytest.raises(ExpressionError):
         planner(op(X), f"n: i32 = {text}")
+
+
+@pytest.mark.parametrize("change", ({"dtype": "uint32"}, {"role": "inout"}, {"contiguous": (0,)}, {"innermost": (0,)}))
+def test_only_inputs_of_int32_whose_strides_kernels_know_may_be_int64(change: dict[str, Any]):
+    positions = msgspec.structs.replace(tensor("at", "n", dtype="int32", also_int64=True), contiguous=())
+    assert not faulty(op(X, positions))
+    assert faulty(op(X, msgspec.structs.replace(positions, **change)))

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 from click.testing import CliRunner
 
@@ -10,6 +12,7 @@ from aot_runtime import get_device
 from aot_runtime.call.op import build_op
 from aot_runtime.contract import records
 from aot_runtime.contract.arch import likely_num_xcds
+from aot_runtime.device.code import Code
 from aot_runtime.device.drivers.hip import HipDriver
 from tests.support.contracts import decide, launch, layout, op, planner, tensor
 from tests.support.hip_double.double import DoubleLibrary, in_double
@@ -48,7 +51,7 @@ def test_a_device_says_what_it_has(hip_double: DoubleLibrary, environment: dict[
 
 
 def without_the_attribute() -> None:
-    """Ask a binding without the attribute, as hip-python 6 has it, for the XCDs."""
+    """Ask for the XCDs through a binding without the attribute, such as hip-python 6."""
     driver = HipDriver()
     driver._binding = Older(driver._binding)
     assert driver.properties(0).num_xcds == 6
@@ -97,7 +100,8 @@ def test_planning_goes_by_the_device():
 
 @in_double(HIP_DOUBLE_CUS=228, HIP_DOUBLE_XCCS=6)
 def test_a_call_goes_by_its_device():
-    spread = build_op(planner(SPREAD), get_device("hip:0"), lambda variant: 0)
+    device = get_device("hip:0")
+    spread = build_op(planner(SPREAD), device, Code(device, lambda name: b"", Path))
     assert spread.decide({"x": layout(64)}, {}).launches[0].grid == (228, 6, 1)
 
 

@@ -23,6 +23,9 @@ LARGE: list[tuple[str, str, dict[str, Any]]] = [
     ("integer_matmul", "wide", {"T": "int8", "EPILOGUE": "none"} | COLUMNS),
     ("matmul", "wide", HALF | COLUMNS | {"EPILOGUE": "any"}), ("batched_matmul", "wide", HALF | ROWS),
     *(("scaled_matmul", config, EIGHT | {"T": "float8_e4m3fnuz"}) for config in ("wide", "middle", "short")),
+    *(("grouped_matmul", config, {"T": "float16", "E": "float16", "B_ROWS": False}) for config in ("wide", "middle")),
+    *(("grouped_scaled_matmul", config, {"T": "float8_e4m3fnuz", "E": "bfloat16", "B_COLUMNS": True})
+      for config in ("wide", "short")),
     *(("int8_linear", config, {}) for config in ("wide", "middle", "short")),
 ]  # fmt: skip
 
@@ -36,7 +39,7 @@ def chosen(op: str, kernel: str, config: str, point: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize(("op", "config", "point"), LARGE, ids=str)
 def test_loops_load_wide_multiply_and_do_not_spill(op: str, config: str, point: dict[str, Any]):
-    variant = chosen(op, "matmul", config, point)
+    variant = chosen(op, "grouped_matmul" if op.startswith("grouped") else "matmul", config, point)
     settings: dict[str, Any] = dict(variant.job.constants) | dict(variant.job.options)
     assert settings["matrix_instr_nonkdim"] == 16
     compiled = compile_variant(variant)

@@ -202,6 +202,26 @@ def test_quantise(gemm: Bundle, shape: tuple[int, int], block: int | None, rows:
     check_quantised(gemm, "quantise", x, kind, rows_per_scale=rows, **({"block": block} if block else {}))
 
 
+@pytest.mark.parametrize("kind", ("int8", "e4m3"))
+@pytest.mark.parametrize("block", (32, 33))
+def test_bounds_and_powers_of_two(gemm: Bundle, block: int, kind: str):
+    """Values beyond the bound saturate. Scales that are powers of two already stay; they may be stored by column."""
+    x, dtype = matrix(np.random.default_rng(9), (5, 100), FP32), eight_bits(gemm, kind)
+    x[0] = np.clip(x[0], -0.25, 0.25)
+    x[1, 0] = largest(dtype)
+    for how in ({"bound": 1.5}, {"powers_of_two": True}, {"bound": 0.7, "powers_of_two": True}):
+        q = np.zeros(x.shape, dtype)
+        scale = gemm.device.array(np.zeros((5, -(-100 // block)), FP32), order=(1, 0))
+        placed = on_device(gemm, q)
+        gemm.quantise(on_device(gemm, x), placed, block=block, **how, scale=scale)
+        exact, same = (getattr(reference, f"quantise{suffix}")(x, q, block, **how) for suffix in ("", "_same_dtype"))
+        assert np.array_equal(scale.numpy(), same[1])
+        assert np.array_equal(placed.numpy().astype(FP32), same[0].astype(FP32))
+        if "powers_of_two" in how:
+            assert (np.log2(same[1]) % 1 == 0).all() and (same[1] < 2 * np.maximum(np.abs(x).max(), 1)).all()
+            assert "bound" in how or same[1][1, 0] == 1
+
+
 @pytest.mark.parametrize("kind", ("e4m3", "int8"))
 def test_scales_and_numbers_are_quotients_rounded_once(gemm: Bundle, kind: str):
     """The scale is the nearest fp32, and numbers are rounded half to even: 22.5 is 216 times the scale of 25 in

@@ -7,6 +7,7 @@ import pytest
 
 from aot_runtime import Bundle
 from kernels.rows import reference
+from kernels.tolerance import assert_close
 from tests.ops.rows.checking import check, normal
 from tests.support.dtypes import BF16, FP16, FP32, INT8, eight_bits
 from tests.support.poison import into_poison, poisoned
@@ -37,6 +38,29 @@ def test_a_rotation_by_a_right_angle_exchanges_elements(rows: Bundle):
     assert np.array_equal(rows.rotary(x, cos, sin, first, interleaved=True), pairs)
 
 
+@pytest.mark.parametrize("interleaved", (False, True))
+@pytest.mark.parametrize("head_dim, pairs", ((64, 32), (80, 40), (128, 16), (3, 1)))
+def test_rotary_with_an_angle_for_each_element(rows: Bundle, head_dim: int, pairs: int, interleaved: bool):
+    rng = np.random.default_rng(pairs)
+    cos, sin = (normal(rng, (20, 2 * pairs), FP32) for _ in range(2))
+    x, positions = normal(rng, (4, 3, head_dim), BF16), np.array([19, 0, 7, 20], np.int32)
+    check(rows, "rotary_by_element", x=x, cos=cos, sin=sin, positions=positions, interleaved=interleaved)
+
+
+@pytest.mark.parametrize("step", (1, 3, -1))
+def test_positions_of_64_bits(rows: Bundle, step: int):
+    """Kernels read their low halves, wherever these are."""
+    rng = np.random.default_rng(4)
+    cos, sin = (normal(rng, (9, 8), FP32) for _ in range(2))
+    x, positions = normal(rng, (4, 2, 16), FP16), np.array([8, 0, 3, -1])
+    spread = np.repeat(positions, 3) if step == 3 else positions[::step].copy()
+    on_device = rows.device.array(spread)[::step]
+    assert np.array_equal(on_device.numpy(), positions)
+    found = rows.rotary(*map(rows.device.array, (x, cos, sin)), on_device).numpy()
+    assert np.array_equal(found, rows.rotary(x, cos, sin, positions.astype(np.int32)))
+    assert np.array_equal(found, rows.rotary(x, cos, sin, positions))
+
+
 GATES = (("silu_mul", {}), ("gelu_mul", {}), ("gelu_mul", {"approximate": "tanh"}))
 
 
@@ -53,6 +77,72 @@ def test_gates_at_the_ends(rows: Bundle, op: str, options: dict):
     gate = np.array([[0, 1e4, -1e4, 1e30, -1e30, 3e38, np.inf, np.nan, 88, -88, -90, -104]], np.float32)
     found = getattr(rows, op)(gate, np.ones_like(gate), **options)
     assert np.allclose(found, np.maximum(gate, 0), atol=1e-30, equal_nan=True)
+
+
+KINDS_OF_ACTIVATION = ("silu", "gelu", "gelu_tanh", "gelu_quick", "sigmoid", "relu", "relu_squared")
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("gated", (False, True))
+@pytest.mark.parametrize("cols", (1, 127, 4096))
+@pytest.mark.parametrize("dtype", (BF16, FP16, FP32), ids=str)
+@pytest.mark.parametrize("kind", KINDS_OF_ACTIVATION)
+def test_activations(rows: Bundle, kind: str, dtype: np.dtype, cols: int, gated: bool):
+    x, up = (normal(np.random.default_rng(seed), (3, cols), dtype, 3) for seed in (0, 1))
+    check(rows, "activate", x=x, **({"up": up} if gated else {}), kind=kind, threshold=0.5)
+
+
+@pytest.mark.parametrize("kind", ("silu", "gelu_quick"))
+def test_limited_activations(rows: Bundle, kind: str):
+    """Only large values of x are limited, and both large and small ones of up; NaN stays."""
+    x, up = (normal(np.random.default_rng(seed), (3, 1000), FP32, 9) for seed in (0, 1))
+    x[0, 0] = up[0, 1] = np.nan
+    found = rows.activate(x, up=up, kind=kind, limit=7.0)
+    bounded = rows.activate(np.minimum(x, 7), up=np.clip(up, -7, 7), kind=kind)
+    assert np.array_equal(found, bounded, equal_nan=True) and np.isnan(found[0, :2]).all()
+    check(rows, "activate", x=x[1:], up=up[1:], kind=kind, limit=7.0)
+    check(rows, "activate", x=x[1:], up=up[1:], kind=kind, limit=7.0, shift=1.0)
+    assert np.array_equal(rows.activate(x, kind=kind, shift=1.0), rows.activate(x, kind=kind), equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS_OF_ACTIVATION if kind != "sigmoid"])
+def test_activations_at_the_ends(rows: Bundle, kind: str):
+    x = np.array([[0, 1e4, -1e4, np.inf, np.nan, 88, -88, -104]], np.float32)
+    found = rows.activate(x, kind=kind)
+    wanted = np.maximum(x, 0)
+    assert np.allclose(found, wanted**2 if kind == "relu_squared" else wanted, atol=1e-30, equal_nan=True)
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("options", ({}, {"block": 64}, {"block": 100}, {"block": 64, "bound": 0.5},
+                                     {"scale": np.array([0.02], FP32)}), ids="-".join)
+@pytest.mark.parametrize("kind", ("int8", "e4m3"))
+@pytest.mark.parametrize("dtype", (BF16, FP16, FP32), ids=str)
+@pytest.mark.parametrize("cols", (33, 512, 2100))
+def test_quantised_activations(rows: Bundle, cols: int, dtype: np.dtype, kind: str, options: dict):
+    """By row, by block, and with one scale for all; one row is of zeros; scales may be stored by column."""
+    rng, narrow = np.random.default_rng(cols), eight_bits(rows, kind)
+    x, up = (normal(rng, (3, cols), dtype, 2) for _ in range(2))
+    x[1] = 0
+    given = {"x": x, "up": up, "q": np.zeros((3, cols), narrow), "kind": "gelu_tanh"} | options
+    q = rows.device.array(given["q"])
+    columns = -(-cols // options.get("block", cols))
+    scales = rows.device.array(np.zeros((3, columns), FP32), order=(1, 0))
+    rows.activate_quantised(**given | {"q": q}, scales=scales)
+    exact, same = (reference.activate_quantised(**given), reference.activate_quantised_same_dtype(**given))
+    assert_close(scales.numpy(), exact[1], same[1], 1e-7, "scales")
+    assert_close(q.numpy().astype(np.float64), exact[0], same[0], 1e-3)
+    assert not q.numpy()[1].astype(FP32).any()
+
+
+@pytest.mark.parametrize("dtype", (BF16, FP16, FP32), ids=str)
+@pytest.mark.parametrize("shapes", (((3, 1), (1, 100)), ((1, 1), (3, 100)), ((1, 100), (1, 1))), ids=str)
+@pytest.mark.parametrize("cols", (100, 4096))
+def test_multiply_add(rows: Bundle, cols: int, shapes: tuple, dtype: np.dtype):
+    rng = np.random.default_rng(cols)
+    x = normal(rng, (3, cols), dtype)
+    a, b = (normal(rng, (height, cols if width > 1 else 1), dtype) for height, width in shapes)
+    check(rows, "multiply_add", x=x, a=a, b=b)
 
 
 @pytest.mark.sampled(2)

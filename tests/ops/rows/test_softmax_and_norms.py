@@ -86,6 +86,18 @@ def test_norm_of_a_sum(rows: Bundle, cols: int, op: str, vectors: str):
     check(rows, op, **options, residual=normal(rng, (3, cols), BF16))
 
 
+@pytest.mark.parametrize("dtype", (BF16, FP16, FP32), ids=str)
+@pytest.mark.parametrize("cols", (100, 500, 1024, 40000))
+def test_temperatures(rows: Bundle, cols: int, dtype: np.dtype):
+    """A temperature for each row divides scale * x; one for all may be given, too."""
+    rng = np.random.default_rng(cols)
+    temperature = np.array((0.1, 0.5, 1, 7, 1e5), FP32)
+    x, mask = normal(rng, (5, cols), dtype, 2), rng.random((5, cols)) < 0.5
+    result = check(rows, "softmax", x=x, temperature=temperature, scale=0.7)
+    assert np.argmax(result[:4].astype(FP32), 1).tolist() == np.argmax(x[:4].astype(FP32), 1).tolist()
+    check(rows, "softmax", x=x, temperature=temperature[1:2], mask=mask)
+
+
 @pytest.mark.parametrize("cols", (1024, 40000))
 def test_statistics_do_not_cancel(rows: Bundle, cols: int):
     """Values far from zero: a variance from a sum of squares would be noise."""
@@ -95,17 +107,21 @@ def test_statistics_do_not_cancel(rows: Bundle, cols: int):
     check(rows, "layer_norm", x=x, weight=np.ones(cols, np.float32), eps=1e-5)
 
 
+QUANTISED = (("int8", BF16), ("e4m3", BF16), ("e5m2", FP16), ("int8", FP32), ("e4m3", FP32))
+
+
 @pytest.mark.parametrize("residual", (False, True))
-@pytest.mark.parametrize("kind", ("int8", "e4m3"))
+@pytest.mark.parametrize("kind, source", QUANTISED, ids=str)
 @pytest.mark.parametrize("op", NORMS)
 @pytest.mark.parametrize("cols", (3, 33, 512, 1000, 2048, 5000, 8192, 32768, 40000))
-def test_quantised_norm(rows: Bundle, cols: int, op: str, kind: str, residual: bool):
+def test_quantised_norm(rows: Bundle, cols: int, op: str, kind: str, source: np.dtype, residual: bool):
+    """With a residual, and with factors of the columns."""
     dtype, rng = eight_bits(rows, kind), np.random.default_rng(cols)
-    x, added = (normal(rng, (3, cols), BF16) for _ in range(2))
+    x, added = (normal(rng, (3, cols), source) for _ in range(2))
     x[1] = added[1] = 0  # a row without a scale
-    arrays = {"x": x, "weight": normal(rng, (cols,), BF16), "out": np.zeros((3, cols), dtype)}
-    arrays |= {"bias": np.zeros(cols, BF16)} if op == "layer_norm" else {}
-    arrays |= {"residual": added} if residual else {}
+    arrays = {"x": x, "weight": normal(rng, (cols,), source), "out": np.zeros((3, cols), dtype)}
+    arrays |= {"bias": np.zeros(cols, source)} if op == "layer_norm" else {}
+    arrays |= {"residual": added, "smooth": rng.uniform(0.5, 2, cols).astype(FP32)} if residual else {}
     placed = {name: rows.device.array(value) for name, value in arrays.items()}
     scale = getattr(rows, f"{op}_quantised")(**placed)
     exact, same = (
@@ -117,6 +133,35 @@ def test_quantised_norm(rows: Bundle, cols: int, op: str, kind: str, residual: b
     assert (found != same[0].astype(np.float64)).mean() < 0.01, "other than where rounding decides"
     assert (np.abs(found).max(1) == [reference.largest(dtype), 0, reference.largest(dtype)]).all()
     assert not residual or np.array_equal(placed["residual"].numpy(), exact[1])
+
+
+def test_factors_of_columns_apply_to_the_bias(rows: Bundle):
+    """Rows of 0 are normalised to the bias, which is what the factors multiply."""
+    x, bias, smooth = np.zeros((2, 64), BF16), np.ones(64, BF16), np.linspace(0.5, 4, 64, dtype=FP32)
+    out = rows.device.array(np.zeros((2, 64), np.int8))
+    scales = rows.layer_norm_quantised(x, np.ones(64, BF16), out=out, bias=bias, smooth=smooth)
+    assert np.array_equal(scales, np.full(2, 4 / np.float32(127), FP32))
+    assert np.array_equal(out.numpy(), np.rint(np.tile(smooth, (2, 1)) / scales[:, None]).astype(np.int8))
+
+
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("block, bound", ((1, 0), (64, 0), (100, 0.5), (128, 0)))
+@pytest.mark.parametrize("kind, source", (("int8", BF16), ("e4m3", BF16), ("e4m3", FP32)), ids=str)
+@pytest.mark.parametrize("cols", (33, 512, 5000))
+def test_norm_with_scales_of_blocks(rows: Bundle, cols: int, kind: str, source: np.dtype, block: int, bound: float):
+    rng, dtype = np.random.default_rng(cols), eight_bits(rows, kind)
+    x, added = (normal(rng, (3, cols), source) for _ in range(2))
+    x[1] = added[1] = 0
+    arrays = {"x": x, "weight": normal(rng, (cols,), source), "out": np.zeros((3, cols), dtype), "residual": added}
+    placed = {name: rows.device.array(value) for name, value in arrays.items()}
+    options = {"block": block, "bound": bound, "eps": 0.1, "zero_centred": True}
+    scales = rows.device.array(np.zeros((3, -(-cols // block)), FP32), order=(1, 0))
+    rows.rms_norm_block_quantised(**placed, **options, scales=scales)
+    exact, same = (getattr(reference, f"rms_norm_block_quantised{end}")(**arrays, **options)
+                   for end in ("", "_same_dtype"))  # fmt: skip
+    assert_close(scales.numpy(), exact[2], same[2], 1e-7, "scales")
+    assert_close(placed["out"].numpy().astype(np.float64), exact[0], same[0], 1e-3)
+    assert np.array_equal(placed["residual"].numpy(), exact[1])
 
 
 @pytest.mark.parametrize("how", ({"scale": np.array([0.02], np.float32)}, {"bound": 1.5}), ids="-".join)

@@ -94,7 +94,7 @@ class RandomCalls:
     def _layout(self, tensor: Tensor, names: Mapping[str, Any]) -> Layout:
         draw = self.random.random
         shape = [1 if dim.broadcast and draw() < 0.3 else evaluate(parse(dim.extent), names) for dim in tensor.shape]
-        dtype = names.get(tensor.dtype, tensor.dtype)
+        dtype = "int64" if tensor.also_int64 and draw() < 0.5 else names.get(tensor.dtype, tensor.dtype)
         if draw() < 0.01:
             dtype = self.random.choice(tuple(DTYPES))
         if draw() < 0.02 and shape:
