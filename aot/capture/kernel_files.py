@@ -91,6 +91,8 @@ class KernelFiles:
     def _write(self, function: Function) -> tuple[str, str]:
         if function.source is None:
             raise UnsupportedError(f"the source of '{function.name}' was not recorded (--no-source)")
+        if function.type not in _DECORATORS:
+            raise UnsupportedError(f"'{function.name}' is Python code that kernels call as a builtin of Triton")
         bindings = {"triton": _Binding({"module": "triton"}, ("import triton",))}
         if function.type == "gluon":
             gluon = {"module": "triton.experimental.gluon"}

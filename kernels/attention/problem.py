@@ -20,7 +20,8 @@ class Work(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """The arguments of `attention_forward`. q_scale, k_scale, v_scale: factors of each head's values."""
+    """The arguments of `attention_forward` and `attention_quantised`. q_scale, k_scale, v_scale: factors of each head's
+    values."""
 
     q: Heads
     k: Heads
@@ -41,6 +42,8 @@ class Problem(NamedTuple):
     score_operands: tl.tuple = ()
     mask_operands: tl.tuple = ()
     sinks: tl.tensor = None
+    out_scale: tl.tensor = None
+    qv: Heads = Heads(None, 0, 0, 0, 0)
 
 
 class KeyHead(NamedTuple):
@@ -63,7 +66,7 @@ class QueryTile(NamedTuple):
 
     queries, diagonal, first_key, last_key: [BLOCK_M], each query's index (the last one's for those past the end), the
     key on its diagonal, and the first and the last key that it sees. rotated: the queries' second part,
-    [BLOCK_M, ROTATED_DIM], or None.
+    [BLOCK_M, ROTATED_DIM], or None. qv: queries of the values, [BLOCK_M, HEAD_DIM_V], or None; has_qv: they are given.
     """
 
     batch: tl.tensor
@@ -73,6 +76,8 @@ class QueryTile(NamedTuple):
     first_key: tl.tensor
     last_key: tl.tensor
     rotated: tl.tensor = None
+    qv: tl.tensor = None
+    has_qv: tl.tensor = False
 
 
 class Scoring(NamedTuple):

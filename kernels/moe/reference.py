@@ -51,6 +51,8 @@ def expert_weights(x: Array, scoring: str) -> Array:
     """Return the weights of all experts, in the dtype of x."""
     if scoring == "sigmoid":
         return 1 / (1 + np.exp(-x))
+    if scoring == "sqrt_softplus":
+        return np.sqrt(np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))))
     powers = np.exp(x - x.max(1, keepdims=True))
     return powers / powers.sum(1, keepdims=True)
 
