@@ -8,7 +8,7 @@ from kernels.attention.int8 import attend_int8
 from kernels.attention.masks import bounds, key_range
 from kernels.attention.problem import KeyHead, Problem, QueryTile, Scoring, Span, Work, make_form
 from kernels.common.softmax import LN_2, LOG2_E, add_logit, inverse, log2_sum
-from kernels.common.tensors import Closure, Extents, HeadRows, Heads, HeadScalars, Matrix, Window
+from kernels.common.tensors import Closure, Extents, HeadRows, Heads, HeadScalars, Matrix, Window, given
 
 
 @triton.jit
@@ -20,7 +20,7 @@ def attention_forward(
     window: Window = None, BOUND_LEFT: tl.constexpr = False, BOUND_RIGHT: tl.constexpr = False,
     softcap=0.0, sinks=None, FEATURES: tl.constexpr = False, score_mod: Closure = None, mask_mod: Closure = None,
     PADDED: tl.constexpr = True, NUM_XCDS: tl.constexpr = 1, HAS_BF16_CVT: tl.constexpr = False,
-    PERSISTENT: tl.constexpr = False, PIPELINED: tl.constexpr = False,
+    PERSISTENT: tl.constexpr = False, PIPELINED: tl.constexpr = False, qv: Heads = None,
 ):  # fmt: skip
     """out = softmax(scores) v, a program for each BLOCK_M queries of a head.
 
@@ -43,6 +43,8 @@ def attention_forward(
     if BOUND_LEFT and j <= d + right if BOUND_RIGHT, with both and window.chunk > 0 only those of the chunk with d, and
     of those only the ones that mask_mod shows. score_mod and mask_mod: functions as in `mods`.
 
+    qv: [batch, heads, seqlen_q, head_dim_v]; its products with v are added to those of q and k. None or null: none.
+
     sinks: fp32 [heads], with FEATURES only: a logit of each head that is added to the sums of exponentials; None or
     null: none.
 
@@ -61,7 +63,7 @@ def attention_forward(
     problem = Problem(
         q=q, k=k, v=v, out=out, lse=lse, extents=extents, window=window, scale=scale, bias=bias,
         alibi_slopes=alibi_slopes, softcap=softcap, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
-        score_operands=score_mod.operands, mask_operands=mask_mod.operands, sinks=sinks,
+        score_operands=score_mod.operands, mask_operands=mask_mod.operands, sinks=sinks, qv=qv,
     )  # fmt: skip
     form: tl.constexpr = make_form(
         HEAD_DIM, HEAD_DIM_V, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT, FEATURES, HAS_BF16_CVT,
@@ -140,8 +142,6 @@ def attend_tile(block, head, batch, problem, form: tl.constexpr):
     if first_query < seqlen_q:
         rows = first_query + tl.arange(0, form.BLOCK_M)
         shift = tl.where(window.bottom_right, seqlen_k - seqlen_q, 0)
-        tile = tile_of(batch, head, rows, shift, window, seqlen_q, seqlen_k, None, form)
-
         head_kv = head // (extents.heads // extents.heads_kv)
         scale = problem.scale * factor_of(problem.q_scale, batch, head) * factor_of(problem.k_scale, batch, head_kv)
         q_head = matrix_of(problem.q, batch, head, first_row_q)
@@ -150,6 +150,15 @@ def attend_tile(block, head, batch, problem, form: tl.constexpr):
         # Taking a row's maximum before scaling saves a product per score; this needs scale >= 0, so Q takes the sign.
         if q_tile.dtype.primitive_bitwidth > 8:
             q_tile = tl.where(scale < 0, -q_tile, q_tile)
+        if problem.qv.ptr is None:
+            tile = tile_of(batch, head, rows, shift, window, seqlen_q, seqlen_k, None, None, False, form)
+        else:
+            has_qv = given(problem.qv.ptr)
+            qv_head = matrix_of(problem.qv, batch, head, first_row_q)
+            columns_v, row_end = tl.arange(0, form.HEAD_DIM_V), tl.where(has_qv, seqlen_q, 0)
+            qv_tile = load_tile(qv_head, rows, columns_v, row_end, extents.head_dim_v, True, form.PADDED)
+            qv_tile = tl.where(scale < 0, -qv_tile, qv_tile)
+            tile = tile_of(batch, head, rows, shift, window, seqlen_q, seqlen_k, None, qv_tile, has_qv, form)
         keys = KeyHead(
             k=matrix_of(problem.k, batch, head_kv, first_row_k),
             v=matrix_of(problem.v, batch, head_kv, first_row_k),
@@ -204,12 +213,12 @@ def scoring_of(problem, scale, batch, head, rows_q, form: tl.constexpr):
 
 
 @triton.jit
-def tile_of(batch, head, rows, shift, window, seqlen_q, seqlen_k, rotated, form: tl.constexpr):
+def tile_of(batch, head, rows, shift, window, seqlen_q, seqlen_k, rotated, qv, has_qv, form: tl.constexpr):
     """Make the QueryTile of queries `rows`, whose diagonals are `shift` keys further."""
     diagonal = rows + shift
     seen = bounds(diagonal, window, form.BOUND_LEFT and form.BOUND_RIGHT)
     last_key = tl.minimum(seen.last, seqlen_k - 1)
-    return QueryTile(batch, head, tl.minimum(rows, seqlen_q - 1), diagonal, seen.first, last_key, rotated)
+    return QueryTile(batch, head, tl.minimum(rows, seqlen_q - 1), diagonal, seen.first, last_key, rotated, qv, has_qv)
 
 
 @triton.jit

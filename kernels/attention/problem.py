@@ -43,6 +43,7 @@ class Problem(NamedTuple):
     mask_operands: tl.tuple = ()
     sinks: tl.tensor = None
     out_scale: tl.tensor = None
+    qv: Heads = Heads(None, 0, 0, 0, 0)
 
 
 class KeyHead(NamedTuple):
@@ -65,7 +66,7 @@ class QueryTile(NamedTuple):
 
     queries, diagonal, first_key, last_key: [BLOCK_M], each query's index (the last one's for those past the end), the
     key on its diagonal, and the first and the last key that it sees. rotated: the queries' second part,
-    [BLOCK_M, ROTATED_DIM], or None.
+    [BLOCK_M, ROTATED_DIM], or None. qv: queries of the values, [BLOCK_M, HEAD_DIM_V], or None; has_qv: they are given.
     """
 
     batch: tl.tensor
@@ -75,6 +76,8 @@ class QueryTile(NamedTuple):
     first_key: tl.tensor
     last_key: tl.tensor
     rotated: tl.tensor = None
+    qv: tl.tensor = None
+    has_qv: tl.tensor = False
 
 
 class Scoring(NamedTuple):

@@ -11,7 +11,7 @@ from kernels.decode.append import Angles, angles_of, load_heads, load_rotated, q
 @triton.jit
 def append_latents(
     c: Matrix, k_pe: Matrix, cache: Matrices, slots: Vector, weight, eps, scale, latent, rope, blocks, block_size,
-    cos: Matrix, sin: Matrix, positions: Vector, pairs, max_position, interleaved,
+    cos: Matrix, sin: Matrix, positions: Vector, pairs, max_position, interleaved, by_element,
     q_latent: Matrices, q_pe: Matrices, q_out: Matrices, q_quantised: Matrices, q_scale: Vector, heads,
     LATENT: tl.constexpr, ROPE: tl.constexpr, BLOCK_H: tl.constexpr, LARGEST: tl.constexpr,
 ):  # fmt: skip
@@ -32,7 +32,7 @@ def append_latents(
     """
     await_earlier_launches()
     token, tile = tl.program_id(0), tl.program_id(1)
-    angles = angles_of(token, cos, sin, positions, pairs, max_position, interleaved)
+    angles = angles_of(token, cos, sin, positions, pairs, max_position, interleaved, by_element)
     if tile > 0:
         join_queries(
             q_latent, q_pe, q_out, q_quantised, q_scale, (tile - 1) * BLOCK_H, heads, token, angles, latent, rope,

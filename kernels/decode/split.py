@@ -11,6 +11,7 @@ from kernels.decode.cache import BlockTables, columns_of, find, load_rows
 from kernels.decode.int4 import deinterleave, in_eighths, interleave, load_int4
 from kernels.decode.masks import CacheMask, first_key_of, is_seen, seen_keys, tile_keys, within
 from kernels.decode.parts import Parts, given_sinks, load_queries, part, rows_of, sequence_of, store_rows
+from kernels.decode.rotation import Rotation, rotated_keys, rotated_queries
 
 GAIN: tl.constexpr = tl.constexpr(128.0)
 """Probabilities times the scale of a quantised value are small; this keeps them in float16's normal range."""
@@ -55,8 +56,10 @@ def decode_split(
     # Of quantised caches
     k_scale: HeadRows = None, v_scale: HeadRows = None,
     groups=0, GROUPS: tl.constexpr = 0, WORDS: tl.constexpr = False,
+    # Of caches in pieces
+    PACK: tl.constexpr = 0,
     # Of scores
-    mask: CacheMask = None, alibi_slopes: HeadScalars = None, softcap=0.0, sinks=None,
+    mask: CacheMask = None, alibi_slopes: HeadScalars = None, softcap=0.0, sinks=None, rotation: Rotation = None,
 ):  # fmt: skip
     """Fold one of parts.splits parts of a sequence's keys into a softmax, for BLOCK_M (token, head) rows of a key head.
 
@@ -70,9 +73,12 @@ def decode_split(
 
     k_scale, v_scale: fp32, factors of the cached values, a stride 0 where one serves all. With GROUPS the cache has 4
     bits a value, uint8 [.., head_dim / 2], the even ones low, and each token has `groups` (factor, shift) pairs, fp16
-    [.., groups, 2], contiguous; GROUPS: a multiple of it; WORDS: as `load_int4` has it. softcap: if > 0,
-    scores become softcap * tanh(score / softcap). alibi_slopes: fp32 [batch, heads], None or null; adds -slope *
-    |distance from the diagonal|. sinks: as in `merge_parts`, added here if there is but one part.
+    [.., groups, 2], contiguous; GROUPS: a multiple of it; WORDS: as `load_int4` has it. With PACK, k and v are in
+    blocks of pieces, as in `load_key_pieces` and `load_value_pieces`.
+
+    softcap: if > 0, scores become softcap * tanh(score / softcap). alibi_slopes: fp32 [batch, heads], None or null;
+    adds -slope * |distance from the diagonal|. sinks: as in `merge_parts`, added here if there is but one part.
+    rotation: of queries by their diagonals, and of keys by their numbers.
 
     lse: fp32 [batch, heads, tokens], natural, or null. What is written, and where, is as in `store_rows`.
     WHOLE_BLOCKS: block_size is a multiple of 64. What a length or a block table says is clamped: nothing outside of the
@@ -92,6 +98,8 @@ def decode_split(
         q_tile = interleave(q_tile)
 
     diagonal = rows.tokens + (sequence.keys - sequence.queries)
+    if rotation.cos is not None:
+        q_tile = rotated_queries(q_tile, q, sequence, rows, diagonal, columns, head_dim, rotation, PADDED)
     first_key = first_key_of(mask, sequence)
     seen = seen_keys(rows.tokens, mask, first_key, sequence)
     scale = score_factor(factors, batch, head_kv)
@@ -107,8 +115,17 @@ def decode_split(
         block, place = find(block_tables, batch, start, within(keys, first_key, sequence), WHOLE_BLOCKS)
         k_factors = factors_at(k_scale, block, head_kv, place)
         v_factors = factors_at(v_scale, block, head_kv, place)
-        k_tile = load_cache(k, k_factors, block, head_kv, place, head_dim, groups, HEAD_DIM, PADDED, GROUPS, WORDS)
-        v_tile = load_cache(v, v_factors, block, head_kv, place, head_dim, groups, HEAD_DIM, PADDED, GROUPS, WORDS)
+        if PACK:
+            k_tile = load_key_pieces(k, block, head_kv, place, columns_of(head_dim, HEAD_DIM, PADDED), PACK)
+            present = keys == within(keys, first_key, sequence)
+            v_columns = columns_of(head_dim, HEAD_DIM, PADDED)
+            v_tile = load_value_pieces(v, block, head_kv, start, present, block_tables.block_size, v_columns, PACK)
+        else:
+            k_tile = load_cache(k, k_factors, block, head_kv, place, head_dim, groups, HEAD_DIM, PADDED, GROUPS, WORDS)
+            v_tile = load_cache(v, v_factors, block, head_kv, place, head_dim, groups, HEAD_DIM, PADDED, GROUPS, WORDS)
+        if rotation.cos is not None:
+            k_columns, positions = columns_of(head_dim, HEAD_DIM, PADDED), within(keys, first_key, sequence)
+            k_tile = rotated_keys(k_tile, k, block, head_kv, place, positions, k_columns, q_tile.dtype, rotation)
         products = tl.dot(q_tile, tl.trans(k_tile.to(q_tile.dtype)))
         if SCALED:
             products *= tl.load(k_factors)[None, :]
@@ -177,6 +194,29 @@ def load_cache(
         return load_int4(rows, at, factors, groups, head_dim, HEAD_DIM, GROUPS, WORDS, PADDED)
     else:
         return load_rows(rows, at, columns_of(head_dim, HEAD_DIM, PADDED))
+
+
+@triton.jit
+def load_key_pieces(k: Heads, block, head_kv, place, columns, PACK: tl.constexpr):
+    """Load keys, [len(place), len(columns)], of which PACK elements lie together. k: [blocks, heads_kv, block_size,
+    head_dim / PACK] pieces."""
+    at = block * k.stride_batch + place * k.stride_rows
+    columns = columns // PACK * k.stride_columns + columns % PACK
+    return load_rows(k.ptr + head_kv * k.stride_heads, at, tl.max_contiguous(tl.multiple_of(columns, PACK), PACK))
+
+
+@triton.jit
+def load_value_pieces(v: Heads, block, head_kv, start, present, block_size, columns, PACK: tl.constexpr):
+    """Load values, [len(block), len(columns)], of which those of PACK keys lie together; 0 where not `present`.
+
+    v: [blocks, heads_kv, block_size / PACK, head_dim] pieces; start: first of the keys, a multiple of their number.
+    """
+    keys = start // block.shape[0] * block.shape[0] + tl.arange(0, block.shape[0])
+    piece = keys // PACK % (block_size // PACK)
+    at = block * v.stride_batch + piece * v.stride_rows + keys % PACK
+    at = tl.max_contiguous(tl.multiple_of(at, PACK), PACK)  # as the keys of a piece are of one block
+    tile = load_rows(v.ptr + head_kv * v.stride_heads, at, columns * v.stride_columns)
+    return tl.where(present[:, None], tile, tl.zeros_like(tile))
 
 
 @triton.jit

@@ -11,6 +11,7 @@ import numpy as np
 from aot_models.masks import parse_mask
 from kernels.attention.reference import attention, attention_varlen
 from kernels.decode.reference import mla_decode, mla_decode_same_dtype
+from kernels.rows.reference import rotary_same_dtype
 from tests.peers.draws import DEFAULT, Array, Call, Draw, Tolerance, TooLargeError
 from tests.support.dtypes import BF16, FP16, FP32
 
@@ -93,6 +94,7 @@ def dense(draw: Draw) -> Call:
     tensors = {"q": q, "k": k, "v": v} | biases(draw, batch, heads, queries, keys, dtype)
     if draw.get("has_qv"):
         tensors["qv"] = draw.normal(batch, heads, queries, dim_v, dtype=dtype)
+        scalars["scale"] = (dim + dim_v) ** -0.5
     if dtype.itemsize == 1:
         return in_float8(draw, batch, tensors, scalars)
     reference = partial(attention, **tensors, **scale_of(scalars, dim))
@@ -154,6 +156,7 @@ def varlen(draw: Draw) -> Call:
     tensors |= biases(draw, batch, heads, queries, keys, dtype)
     if draw.get("has_qv"):
         tensors["qv"] = draw.normal(cu_q[-1], heads, dim_v, dtype=dtype)
+        scalars["scale"] = (dim + dim_v) ** -0.5
     if draw.get("pos_encoding_mode", "NONE") == "ROPE_LLAMA":
         tensors["cos"] = draw.normal(keys, dim // 2)
     if dtype.itemsize == 1:
@@ -203,7 +206,8 @@ def cache(draw: Draw) -> Call:
         factors = draw.rng.random(2) / 2 + 0.25 if calibrated else (1, 1)
         tensors |= {f"{name}_scale": np.full((1, 1, 1), x, FP32) for name, x in zip("kv", factors, strict=True)}
     if draw.get("pos_encoding_mode", "NONE") == "ROPE_LLAMA":
-        tensors["cos"] = draw.normal(longest, dim // 2)
+        angles = np.arange(longest)[:, None] * 1e4 ** (-np.arange(dim // 2) / (dim // 2))
+        tensors |= {"cos": np.cos(angles).astype(FP32), "sin": np.sin(angles).astype(FP32)}
     if draw.get("v_scale"):
         scalars["out_factor"] = draw.get("v_scale")
     op = "paged_attention"
@@ -211,6 +215,7 @@ def cache(draw: Draw) -> Call:
         op, dtype = "paged_attention_fp8", BF16
         tensors |= {f"{name}_scale": (draw.rng.random((batch, heads_kv)) * 2).astype(FP32) for name in "qkv"}
     expected = partial(gathered, tensors, pairs, {"causal": True} | scale_of(scalars, dim), dtype)
+    op = "paged_attention_rotated" if "cos" in tensors else op
     return Call(op, tensors, scalars | {"max_seqlen_q": max(queries for queries, _ in pairs)}, expected,
                 tolerance(draw, dtype, slopes), ("out", q.shape, dtype))  # fmt: skip
 
@@ -271,6 +276,12 @@ def gathered(
         )
         q = tensors["q"][tensors["cu_seqlens_q"][b] :][:queries]
         q, k, v = (factored(x, tensors.get(f"{name}_scale"), b) for name, x in zip("qkv", (q, k, v), strict=True))
+        if "cos" in tensors:
+            places = np.arange(keys)
+            q, k = (
+                rotary_same_dtype(x, tensors["cos"], tensors["sin"], at)
+                for x, at in ((q, places[keys - queries :]), (k, places))
+            )
         q, k, v = (x.swapaxes(0, 1)[None] for x in (q, k, v))
         given = {"alibi_slopes": tensors["alibi_slopes"][[b]]} if "alibi_slopes" in tensors else {}
         if chunk:

@@ -11,7 +11,19 @@ from aot_runtime import Bundle
 from kernels.attention import reference
 from kernels.tolerance import assert_close
 from tests.ops.attention.calls import FLOORS, Array, Call, Placed, check, expected, launched, packed, placed, run
-from tests.ops.attention.cases import EDGES, FEW, PACKED, SCHEDULES, SINGLE, WIDE, Case, make_call, pairwise, rows_first
+from tests.ops.attention.cases import (
+    EDGES,
+    FEW,
+    LARGE,
+    PACKED,
+    SCHEDULES,
+    SINGLE,
+    WIDE,
+    Case,
+    make_call,
+    pairwise,
+    rows_first,
+)
 from tests.ops.attention.latent import CASES as LATENT
 from tests.ops.attention.latent import LONG, Latent
 from tests.ops.attention.latent import make_call as latent_call
@@ -72,6 +84,12 @@ def test_sinks(attention: Bundle, mask: str, score: str, mode: str):
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("case", WIDE, ids=str)
 def test_large_head_dims(attention: Bundle, case: Case):
+    check(attention, make_call(case))
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("case", LARGE, ids=str)
+def test_head_dims_over_256(attention: Bundle, case: Case):
     check(attention, make_call(case))
 
 

@@ -65,6 +65,15 @@ def test_append_rotated(decode: Bundle, pairs: int, interleaved: bool):
         assert_close(*results, 1e-7)
 
 
+@pytest.mark.parametrize("interleaved", (False, True))
+def test_append_rotated_by_element(decode: Bundle, interleaved: bool):
+    options = angles(50, 2 * 8) | {"positions": np.array([0, 49, 3, 7, 20, 1, 2], np.int32)}
+    options |= {"interleaved": interleaved, "by_element": True}
+    results = run_append(decode, "append_kv", new_tokens(1), filled((*CACHE, 64), 0, FP16), **options)
+    for found, wanted, like in zip(*results, strict=True):
+        assert_close(found, wanted, like, 1e-7)
+
+
 @pytest.mark.parametrize("head_dim, pairs, interleaved", ((64, 32, False), (128, 16, True), (40, 20, False)), ids=str)
 @pytest.mark.parametrize("cache", ("", "e4m3", "int8"))
 def test_append_with_queries(decode: Bundle, head_dim: int, pairs: int, interleaved: bool, cache: str):
@@ -173,3 +182,39 @@ def test_append_of_latent_vectors(decode: Bundle, latent: int, rope: int, pairs:
             assert step.max() <= (0.125 if cache == "e4m3" else 1) * normed and (step > 0).mean() < 0.001
         else:
             assert_close(found, wanted, like, 1e-6)
+
+
+@pytest.mark.parametrize("head_dim", (80, 256))
+@pytest.mark.parametrize("cache", ("float16", "e4m3"))
+def test_append_in_pieces(decode: Bundle, head_dim: int, cache: str):
+    dtype = FP16 if cache == "float16" else eight_bits(decode, cache)
+    pack, heads_kv = 16 // dtype.itemsize, CACHE[2]
+    shapes = {"k": (5, heads_kv, head_dim // pack, 16, pack), "v": (5, heads_kv, 16 // pack, head_dim, pack)}
+    given = new_tokens(7, head_dim) | angles(50, 8) | {"positions": np.array([0, 49, 3, 7, 20, 1, 2])}
+    given |= {name: np.zeros(shape, dtype) for name, shape in shapes.items()}
+    if cache != "float16":
+        given |= {name: np.full((1, 1, 1), 0.01, FP32) for name in ("k_scale", "v_scale")}
+    arrays = {name: packed(decode, x) for name, x in given.items()}
+    v = poisoned(decode, given["v"].transpose(0, 1, 3, 2, 4)).transpose(0, 1, 3, 2, 4)
+    decode.append_kv_pieces(**arrays | {"v": v}, slots=packed(decode, SLOTS))
+    exact, same = (function(**given, slots=SLOTS) for function in references("append_kv_pieces"))
+    for found, wanted, like in zip((arrays["k"].numpy(), v.numpy()), exact, same, strict=True):
+        assert np.array_equal(found, like) if cache == "e4m3" else assert_close(found, wanted, like, 1e-7) is None
+        assert np.count_nonzero(found) > 0.9 * 4 * heads_kv * head_dim
+
+
+@pytest.mark.parametrize("dtype, shape", ((FP16, (16, 3, 40)), (BF16, (64, 8, 128)), (INT8, (8, 1, 4))), ids=str)
+def test_copies_of_blocks(decode: Bundle, dtype: np.dtype, shape: tuple[int, ...]):
+    """Between caches, and within one; a pair with a block that does not exist is left out."""
+    rng = np.random.default_rng(1)
+    x, out = (rng.integers(-99, 99, (blocks, *shape)).astype(dtype) for blocks in (6, 5))
+    words_x, words_out = (array.reshape(len(array), -1).view(np.int32) for array in (x, out))
+    pairs = np.array([[5, 1], [0, 4], [-1, 2], [6, 3], [2, 5]])
+    cache = poisoned(decode, words_out)
+    decode.copy_blocks(poisoned(decode, words_x), cache, decode.device.array(pairs))
+    expected = out.copy()
+    expected[[1, 4]] = x[[5, 0]]
+    assert np.array_equal(cache.numpy(), expected.reshape(5, -1).view(np.int32))
+    decode.copy_blocks(cache, cache, decode.device.array(np.array([[1, 0], [3, 2]], np.int32)))
+    expected[[0, 2]] = expected[[1, 3]]
+    assert np.array_equal(cache.numpy(), expected.reshape(5, -1).view(np.int32))
