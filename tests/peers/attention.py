@@ -96,11 +96,11 @@ def dense(draw: Draw) -> Call:
     k = draw.tensor(batch, heads_kv, keys, dim, dtype=dtype, swapped=layout)
     v = draw.tensor(batch, heads_kv, keys, dim_v, dtype=dtype, swapped=(2, 3) if draw.get("vl") == "c" else layout)
     tensors = {"q": q, "k": k, "v": v} | biases(draw, batch, heads, queries, keys, dtype)
+    if draw.get("has_learnable_sink"):
+        tensors["sinks"] = draw.normal(heads)
     if draw.get("has_qv"):
         tensors["qv"] = draw.normal(batch, heads, queries, dim_v, dtype=dtype)
         scalars["scale"] = (dim + dim_v) ** -0.5
-    if draw.get("has_learnable_sink"):
-        tensors["sinks"] = draw.normal(heads)
     if dtype.itemsize == 1:
         return in_float8(draw, batch, tensors, scalars)
     reference = partial(attention, **tensors, **scale_of(scalars, dim))
@@ -153,21 +153,30 @@ def varlen(draw: Draw) -> Call:
     queries, keys = lengths(draw)
     batch, (heads, heads_kv), (dim, dim_v) = draw.get("batch_size BATCH", 3), draw.heads, head_dims(draw)
     draw.within(batch * heads * queries * keys * (dim + dim_v))
-    cu_q, cu_k = (offsets(draw.rng.integers(max(1, n - 20), n + 1, batch)) for n in (queries, keys))
+    used = [draw.rng.integers(max(1, n - 20), n + 1, batch).astype(np.int32) for n in (queries, keys)]
+    cu_q, cu_k = map(offsets, used)
     if draw.function.suite == "flashinfer" or (queries == keys and "packed" in draw.function.name):
         cu_q, cu_k = offsets([queries] * batch), offsets([keys] * batch)
-    if draw.get("unpad_q", True) is False or draw.get("unpad_kv", True) is False:
+    is_padded = [draw.get(name) is False for name in ("unpad_q", "unpad_kv")]
+    kind = draw.get("local_enum", 0)
+    if any(is_padded) and kind > 1:
         cu_q, cu_k = padded(draw, "unpad_q", cu_q, queries), padded(draw, "unpad_kv", cu_k, keys)
+        is_padded = [False, False]
         batch *= 2
+    cu_q, cu_k = (
+        offsets([n] * batch) if is_long else cu
+        for is_long, n, cu in zip(is_padded, (queries, keys), (cu_q, cu_k), strict=True)
+    )
     dtype, scalars = draw.dtype(default=default_dtype(draw)), masks(draw, keys)
     seen: dict[str, Any] = {}
-    if (kind := draw.get("local_enum", 0)) > 1:
+    if kind > 1:
         seen = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k, "window_left": -1, "window_right": -1}
         cu_q, cu_k, seen["bias"] = off_diagonal(cu_q, cu_k, kind == 2, int(draw.rng.integers(1, keys + 1)))
     q = draw.normal(cu_q[-1], heads, dim, dtype=dtype)
     k, v = (draw.normal(cu_k[-1], heads_kv, width, dtype=dtype) for width in (dim, dim_v))
     tensors = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k}
     tensors |= biases(draw, batch, heads, queries, keys, dtype)
+    tensors |= {f"seqused_{side}": x for side, is_long, x in zip("qk", is_padded, used, strict=True) if is_long}
     if draw.get("has_qv"):
         tensors["qv"] = draw.normal(cu_q[-1], heads, dim_v, dtype=dtype)
         scalars["scale"] = (dim + dim_v) ** -0.5

@@ -108,9 +108,9 @@ RULES: dict[str, Rule] = {
     "attention: float8 keys": Rule(Needs("flash_attention_fp8_kv_varlen"), "`cast` of the keys before"),
     "attention: block scales": Rule(),
     "attention: two buffers": Rule(detour="keys joined before"),
-    # By offsets of twice as many sequences: what pads one, or sees no key, or is seen by no query, is one of its own.
-    "attention: padded keys": Rule(Needs("flash_attention_varlen", "cu_seqlens_k")),
-    "attention: padded queries": Rule(Needs("flash_attention_varlen", "cu_seqlens_q")),
+    "attention: padded keys": Rule(Needs("flash_attention_varlen", "seqused_k")),
+    "attention: padded queries": Rule(Needs("flash_attention_varlen", "seqused_q")),
+    # What sees no key, or is seen by no query, is a sequence of its own in the offsets.
     "attention: window off the diagonal": Rule(Needs("flash_attention_varlen", "cu_seqlens_q")),
     "score function: linear": Rule(Needs("alibi_attention"), BIAS),
     "score function: documents": Rule(Needs("document_attention"), BIAS),
