@@ -213,9 +213,21 @@ def cache(draw: Draw) -> Call:
         op, dtype = "paged_attention_fp8", BF16
         tensors |= {f"{name}_scale": (draw.rng.random((batch, heads_kv)) * 2).astype(FP32) for name in "qkv"}
     expected = partial(gathered, tensors, pairs, {"causal": True} | scale_of(scalars, dim), dtype)
-    op = "paged_attention_rotated" if "cos" in tensors else op
+    if "cos" in tensors:
+        op = "paged_attention_rotated"
+    if draw.get("kvcache_layout") == "vectorized":
+        op, tensors = "paged_attention_pieces", tensors | in_pieces(k, v)
     return Call(op, tensors, scalars | {"max_seqlen_q": max(queries for queries, _ in pairs)}, expected,
                 tolerance(draw, dtype, slopes), ("out", q.shape, dtype))  # fmt: skip
+
+
+def in_pieces(k: Array, v: Array) -> dict[str, Array]:
+    """Return caches [blocks, block_size, heads_kv, head_dim] in pieces of 16 bytes, as `paged_attention_pieces` has."""
+    pack = 16 // k.itemsize
+    blocks, size, heads_kv, dim = k.shape
+    k = k.reshape(blocks, size, heads_kv, dim // pack, pack).transpose(0, 2, 3, 1, 4)
+    v = v.reshape(blocks, size // pack, pack, heads_kv, dim).transpose(0, 3, 1, 4, 2)
+    return {"k": np.ascontiguousarray(k), "v": np.ascontiguousarray(v)}
 
 
 def latent(draw: Draw) -> Call:

@@ -20,7 +20,7 @@ MIXED = [(1, 1), (1, 2), (1, 15), (1, 16), (1, 17), (1, 130), (1, 64)]
 
 
 @pytest.mark.parametrize("splits", (1, 2, 5))
-@pytest.mark.parametrize("block_size", (16, 32, 64, 128, 256, 17))
+@pytest.mark.parametrize("block_size", (1, 5, 16, 32, 64, 128, 256, 17))
 def test_block_sizes(decode: Bundle, block_size: int, splits: int):
     check_paged(decode, paged(MIXED, block_size), num_splits=splits)
 
