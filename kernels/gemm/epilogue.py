@@ -44,6 +44,45 @@ class Epilogue(NamedTuple):
     EPILOGUE: tl.constexpr = "any"
 
 
+class Vectors(NamedTuple):
+    """Operands of an `Epilogue` for a tile, loaded beforehand: scale_a: ([rows],); scale_b, bias: ([columns],).
+
+    Those that the epilogue does not have are ().
+    """
+
+    scale_a: tl.tuple = ()
+    scale_b: tl.tuple = ()
+    bias: tl.tuple = ()
+
+
+@triton.jit
+def vectors_of(rows, columns, m, n, epilogue):
+    """Load the `Vectors` of a tile."""
+    scale_a, scale_b, bias = (), (), ()
+    if epilogue.scale_a is not None:
+        scale_a = (row_scales(rows, m, epilogue),)
+    if epilogue.scale_b is not None:
+        scale_b = (column_scales(columns, n, epilogue),)
+    if epilogue.EPILOGUE != "none" and epilogue.bias is not None:
+        bias = (column_bias(columns, n, epilogue),)
+    return Vectors(scale_a, scale_b, bias)
+
+
+@triton.jit
+def row_scales(rows, m, epilogue):
+    return tl.load(epilogue.scale_a + rows * epilogue.stride_scale_a_m, rows < m, 0.0)
+
+
+@triton.jit
+def column_scales(columns, n, epilogue):
+    return tl.load(epilogue.scale_b + columns * epilogue.stride_scale_b_n, columns < n, 0.0)
+
+
+@triton.jit
+def column_bias(columns, n, epilogue):
+    return tl.load(epilogue.bias + columns, (columns < n) & given(epilogue.bias), 0.0)
+
+
 @triton.jit
 def finish(acc, rows, columns, batch, m, n, e, epilogue):
     """Apply the epilogue to a product, and store it in the dtype of e.
@@ -58,20 +97,22 @@ def finish(acc, rows, columns, batch, m, n, e, epilogue):
 
 
 @triton.jit
-def finished(acc, rows, columns, batch, m, n, dtype: tl.constexpr, epilogue):
+def finished(acc, rows, columns, batch, m, n, dtype: tl.constexpr, epilogue, vectors: Vectors = None):
     """Apply the epilogue to a product [rows, columns] whose result will be converted to `dtype`.
 
-    Computed in fp32, or, where both dtypes are int32, in int32; then it wraps.
+    Computed in fp32, or, where both dtypes are int32, in int32; then it wraps. vectors: operands that were loaded beforehand.
     """
     known_rows, known_columns = rows < m, columns < n
     known = known_rows[:, None] & known_columns[None, :]
     value = acc * epilogue.alpha if acc.dtype == dtype else acc.to(tl.float32) * epilogue.alpha
     if epilogue.scale_a is not None:
-        value *= tl.load(epilogue.scale_a + rows * epilogue.stride_scale_a_m, known_rows, 0.0)[:, None]
+        scales = row_scales(rows, m, epilogue) if vectors is None else vectors.scale_a[0]
+        value *= scales[:, None]
     if epilogue.scale_b is not None:
-        value *= tl.load(epilogue.scale_b + columns * epilogue.stride_scale_b_n, known_columns, 0.0)[None, :]
+        scales = column_scales(columns, n, epilogue) if vectors is None else vectors.scale_b[0]
+        value *= scales[None, :]
     if epilogue.EPILOGUE != "none" and epilogue.bias is not None:
-        bias = tl.load(epilogue.bias + columns, known_columns & given(epilogue.bias), 0.0)
+        bias = column_bias(columns, n, epilogue) if vectors is None else vectors.bias[0]
         value += bias[None, :].to(value.dtype)
     if epilogue.EPILOGUE == "any" and epilogue.d is not None:
         at = batch.to(tl.int64) * epilogue.stride_d_batch + rows[:, None] * epilogue.stride_d_m

@@ -84,6 +84,10 @@ VARLEN_ALIBI = attention("t:10,4", (53, 37), score="alibi of batches", mode="var
 BIAS, ALIBI = attention(score="bias"), attention("b", score="alibi")
 SOFTCAP = attention(score="softcap", magnitude=8.0, scale=-0.3)
 COLUMNS = attention("b", v_rows=False)
+OF_VALUES = (
+    "attention", "op=flash_attention_varlen,T=float16,HEAD_DIM_V=512",
+    lambda bundle: calls.check(bundle, make_call(Case("b", score="qv", lengths=(37, 53), mode="varlen"))),
+)  # fmt: skip
 EXACT = quantised(Quantised("int8", "b", lengths=(90, 50), int8_p=True, score="bias"))
 INT8_VARLEN = quantised(Quantised("int8", "b", mode="varlen", score="bias"))
 FLOAT32 = attention(dtype="float32", scale=1.0)
@@ -243,6 +247,11 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
         "tl.load(sinks + head + tl.arange(0, 1))", "tl.load(sinks + tl.arange(0, 1))"),
     "sink in the largest logit alone": (decode("paged_attention|flash_decode", test_masks.test_sinks, 1, 64),
         "common/softmax", "row_sum * rescale + tl.exp2(logit - origin)", "row_sum * rescale"),
+    "queries of values without the sign": (("attention", "op=flash_attention,T=float16,HEAD_DIM_V=512",
+        lambda bundle: calls.check(bundle, make_call(Case("b", (64, 300), "qv", scale=-0.05)))),
+        "attention/forward", "tl.where(scale < 0, -qv_tile, qv_tile)", "qv_tile"),
+    "queries of values of the first sequence": (OF_VALUES, "attention/forward",
+        "matrix_of(problem.qv, batch, head, first_row_q)", "matrix_of(problem.qv, batch, head, 0)"),
     "float8 result not divided": (FLOAT8_OUT, "attention/forward", "factor /= tl.load", "factor *= tl.load"),
     "factors of the first sequence": (FLOAT8, "decode/split", "batch * factors.k_stride_batch", "0"),
     "factor of v left out": (TO_FLOAT8, "decode/split", "one_or(factors.v_factor, at)", "1.0"),

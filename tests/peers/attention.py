@@ -24,7 +24,7 @@ def tolerance(draw: Draw, dtype: np.dtype[Any], masked: Mapping[str, Any]) -> To
     suite, kvcache = draw.function.suite, draw.function.op == "paged_attention"
     if suite == "flash-attention 2":
         return Tolerance(1e-5, factor=5 if "alibi_slopes" in masked else 3) if kvcache else Tolerance(factor=2)
-    if suite == "flash-attention 3":
+    if suite in ("flash-attention 3", "flash-attention 4"):
         factor = 3 if masked.get("softcap") else 2
         return Tolerance(1e-4, factor=4) if kvcache else Tolerance(EPSILON[dtype], factor=factor)
     if suite == "aotriton":
@@ -46,7 +46,7 @@ def masks(draw: Draw, keys: int, causal: bool = False) -> dict[str, Any]:
         return dict(parse_mask(str(text)))
     causal = bool(draw.get("causal CAUSAL", causal or "causal" in draw.function.name))
     found: dict[str, Any] = {"causal": causal}
-    if draw.get("local"):
+    if draw.get("local") or draw.get("local_enum") == 1:
         left, right = draw.rng.integers(0, max(keys, 1), 2).tolist()
         found |= {"window_left": left, "window_right": 0 if causal else right}
     if (window := draw.get("window_left sliding_window")) is not None and window >= 0:
@@ -85,15 +85,19 @@ def dense(draw: Draw) -> Call:
     if draw.function.suite == "composable_kernel":
         batch, heads, heads_kv = 1, 2, 1
     draw.within(batch * heads * queries * keys * (dim + dim_v))
-    dtype, scalars = draw.dtype(), masks(draw, keys)
+    dtype = draw.dtype(default="bfloat16" if draw.function.suite == "flash-attention 4" else "float16")
+    scalars = masks(draw, keys)
     rows_first = draw.function.suite.startswith("flash") or draw.get("storage_flip") or draw.get("perm") == 0
     layout = (1, 2) if rows_first else None
     q = draw.tensor(batch, heads, queries, dim, dtype=dtype, swapped=layout)
     k = draw.tensor(batch, heads_kv, keys, dim, dtype=dtype, swapped=layout)
     v = draw.tensor(batch, heads_kv, keys, dim_v, dtype=dtype, swapped=(2, 3) if draw.get("vl") == "c" else layout)
     tensors = {"q": q, "k": k, "v": v} | biases(draw, batch, heads, queries, keys, dtype)
+    if draw.get("has_learnable_sink"):
+        tensors["sinks"] = draw.normal(heads)
     if draw.get("has_qv"):
         tensors["qv"] = draw.normal(batch, heads, queries, dim_v, dtype=dtype)
+        scalars["scale"] = (dim + dim_v) ** -0.5
     if dtype.itemsize == 1:
         return in_float8(draw, batch, tensors, scalars)
     reference = partial(attention, **tensors, **scale_of(scalars, dim))
@@ -145,16 +149,25 @@ def varlen(draw: Draw) -> Call:
     queries, keys = lengths(draw)
     batch, (heads, heads_kv), (dim, dim_v) = draw.get("batch_size BATCH", 3), draw.heads, head_dims(draw)
     draw.within(batch * heads * queries * keys * (dim + dim_v))
-    cu_q, cu_k = (offsets(draw.rng.integers(max(1, n - 20), n + 1, batch)) for n in (queries, keys))
+    used = [draw.rng.integers(max(1, n - 20), n + 1, batch).astype(np.int32) for n in (queries, keys)]
+    cu_q, cu_k = map(offsets, used)
     if draw.function.suite == "flashinfer" or (queries == keys and "packed" in draw.function.name):
         cu_q, cu_k = offsets([queries] * batch), offsets([keys] * batch)
-    dtype, scalars = draw.dtype(), masks(draw, keys)
+    is_padded = [draw.get(name) is False for name in ("unpad_q", "unpad_kv")]
+    cu_q, cu_k = (
+        offsets([n] * batch) if padded else cu
+        for padded, n, cu in zip(is_padded, (queries, keys), (cu_q, cu_k), strict=True)
+    )
+    dtype = draw.dtype(default="bfloat16" if draw.function.suite == "flash-attention 4" else "float16")
+    scalars = masks(draw, keys)
     q = draw.normal(cu_q[-1], heads, dim, dtype=dtype)
     k, v = (draw.normal(cu_k[-1], heads_kv, width, dtype=dtype) for width in (dim, dim_v))
     tensors = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k}
     tensors |= biases(draw, batch, heads, queries, keys, dtype)
+    tensors |= {f"seqused_{side}": x for side, padded, x in zip("qk", is_padded, used, strict=True) if padded}
     if draw.get("has_qv"):
         tensors["qv"] = draw.normal(cu_q[-1], heads, dim_v, dtype=dtype)
+        scalars["scale"] = (dim + dim_v) ** -0.5
     if draw.get("pos_encoding_mode", "NONE") == "ROPE_LLAMA":
         tensors["cos"] = draw.normal(keys, dim // 2)
     if dtype.itemsize == 1:

@@ -109,8 +109,8 @@ RULES: dict[str, Rule] = {
     "attention: block scales": Rule(),
     "attention: two buffers": Rule(detour="keys joined before"),
     "attention: padded keys": Rule(
-        Needs("flash_attention_varlen", "seqlens_k"), "`paged_attention`, keys as a cache in blocks of their length"),
-    "attention: padded queries": Rule(Needs("flash_attention_varlen", "seqlens_q"), "queries packed before"),
+        Needs("flash_attention_varlen", "seqused_k"), "`paged_attention`, keys as a cache in blocks of their length"),
+    "attention: padded queries": Rule(Needs("flash_attention_varlen", "seqused_q"), "queries packed before"),
     "attention: window off the diagonal": Rule(detour=BIAS),
     "score function: linear": Rule(Needs("alibi_attention"), BIAS),
     "score function: documents": Rule(Needs("document_attention"), BIAS),
