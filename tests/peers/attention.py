@@ -12,6 +12,7 @@ from aot_models.masks import parse_mask
 from kernels.attention.reference import attention, attention_varlen
 from kernels.decode.reference import mla_decode, mla_decode_same_dtype
 from kernels.rows.reference import rotary_same_dtype
+from tests.ops.decode.cases import pieces
 from tests.peers.draws import DEFAULT, Array, Call, Draw, Tolerance, TooLargeError
 from tests.support.dtypes import BF16, FP16, FP32
 
@@ -229,18 +230,10 @@ def cache(draw: Draw) -> Call:
     if "cos" in tensors:
         op = "paged_attention_rotated"
     if draw.get("kvcache_layout") == "vectorized":
-        op, tensors = "paged_attention_pieces", tensors | in_pieces(k, v)
+        op = f"{op}_pieces"
+        tensors = tensors | {name: np.ascontiguousarray(x) for name, x in pieces(k, v).items()}
     return Call(op, tensors, scalars | {"max_seqlen_q": max(queries for queries, _ in pairs)}, expected,
                 tolerance(draw, dtype, slopes), ("out", q.shape, dtype))  # fmt: skip
-
-
-def in_pieces(k: Array, v: Array) -> dict[str, Array]:
-    """Return caches [blocks, block_size, heads_kv, head_dim] in pieces of 16 bytes, as `paged_attention_pieces` has."""
-    pack = 16 // k.itemsize
-    blocks, size, heads_kv, dim = k.shape
-    k = k.reshape(blocks, size, heads_kv, dim // pack, pack).transpose(0, 2, 3, 1, 4)
-    v = v.reshape(blocks, size // pack, pack, heads_kv, dim).transpose(0, 3, 1, 4, 2)
-    return {"k": np.ascontiguousarray(k), "v": np.ascontiguousarray(v)}
 
 
 def latent(draw: Draw) -> Call:
