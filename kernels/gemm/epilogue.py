@@ -22,11 +22,13 @@ SILU: tl.constexpr = tl.constexpr(5)
 
 
 class Epilogue(NamedTuple):
-    """Operands of act(alpha * scale_a * product * scale_b + bias + beta * d), for a product [batch, m, n].
+    """Operands of act(alpha * scale_a * (product - zero_a colsum) * scale_b + bias + beta * d), for a product [batch, m,
+    n].
 
-    bias: [n]; d: the addend, [batch, m, n], strides 0 where it is broadcast; scale_a: fp32 [m]; scale_b: fp32 [n].
+    bias: [batch, n]; d: the addend, [batch, m, n]; scale_a: fp32 [batch, m]; scale_b: fp32 [batch, n]; strides are 0
+    where one is broadcast. zero_a: int32 [m], colsum: int32 [n], of products of int8; both are given, or neither.
     Fields that are None or null pointers are left out. EPILOGUE lists what may be given besides scales: `none`; `bias`;
-    `any` of bias, d and activation.
+    `any` of bias, d, zero_a and activation.
     """
 
     bias: tl.tensor = None
@@ -42,6 +44,12 @@ class Epilogue(NamedTuple):
     beta: tl.tensor = 1
     activation: tl.tensor = 0
     EPILOGUE: tl.constexpr = "any"
+    stride_bias_batch: tl.tensor = 0
+    stride_scale_a_batch: tl.tensor = 0
+    stride_scale_b_batch: tl.tensor = 0
+    zero_a: tl.tensor = None
+    stride_zero_a_m: tl.tensor = 0
+    colsum: tl.tensor = None
 
 
 @triton.jit
@@ -65,13 +73,20 @@ def finished(acc, rows, columns, batch, m, n, dtype: tl.constexpr, epilogue):
     """
     known_rows, known_columns = rows < m, columns < n
     known = known_rows[:, None] & known_columns[None, :]
+    if epilogue.EPILOGUE == "any" and epilogue.zero_a is not None and acc.dtype == tl.int32:
+        if given(epilogue.zero_a):
+            zero = tl.load(epilogue.zero_a + rows * epilogue.stride_zero_a_m, known_rows, 0)
+            acc -= zero[:, None] * tl.load(epilogue.colsum + columns, known_columns, 0)[None, :]
     value = acc * epilogue.alpha if acc.dtype == dtype else acc.to(tl.float32) * epilogue.alpha
     if epilogue.scale_a is not None:
-        value *= tl.load(epilogue.scale_a + rows * epilogue.stride_scale_a_m, known_rows, 0.0)[:, None]
+        at = epilogue.scale_a + batch.to(tl.int64) * epilogue.stride_scale_a_batch
+        value *= tl.load(at + rows * epilogue.stride_scale_a_m, known_rows, 0.0)[:, None]
     if epilogue.scale_b is not None:
-        value *= tl.load(epilogue.scale_b + columns * epilogue.stride_scale_b_n, known_columns, 0.0)[None, :]
+        at = epilogue.scale_b + batch.to(tl.int64) * epilogue.stride_scale_b_batch
+        value *= tl.load(at + columns * epilogue.stride_scale_b_n, known_columns, 0.0)[None, :]
     if epilogue.EPILOGUE != "none" and epilogue.bias is not None:
-        bias = tl.load(epilogue.bias + columns, known_columns & given(epilogue.bias), 0.0)
+        at = epilogue.bias + batch.to(tl.int64) * epilogue.stride_bias_batch
+        bias = tl.load(at + columns, known_columns & given(epilogue.bias), 0.0)
         value += bias[None, :].to(value.dtype)
     if epilogue.EPILOGUE == "any" and epilogue.d is not None:
         at = batch.to(tl.int64) * epilogue.stride_d_batch + rows[:, None] * epilogue.stride_d_m

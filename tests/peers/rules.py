@@ -58,7 +58,8 @@ class Needs:
 
     def __str__(self) -> str:
         parts = [f"`{self.argument}`" if self.argument else "", f"of {self.dtype}" if self.dtype else ""]
-        parts += [f"of {self.rank} dims" if self.rank else "", f"`{self.axis}` of {self.extent}" if self.axis else ""]
+        extent = f" of {self.extent}" if self.extent else ""
+        parts += [f"of {self.rank} dims" if self.rank else "", f"`{self.axis}`{extent}" if self.axis else ""]
         described = " ".join(filter(None, parts))
         return f"`{self.op}` with {described}" if described else f"`{self.op}`"
 
@@ -157,9 +158,11 @@ RULES: dict[str, Rule] = {
     "norm: gated, quantised": Rule(),
     "activation: no gate": Rule(Needs("activate"), "a gate of ones"),
     "activation: kinds": Rule(Needs("activate")),
-    "quantise: bound": Rule(Needs("quantise", "scale_bound")),
-    "quantise: powers of two": Rule(),
-    "quantise: column-major scales": Rule(detour="`transpose` of the scales"),
+    "quantise: bound": Rule(Needs("quantise", "bound")),
+    "quantise: powers of two": Rule(Needs("quantise", "powers_of_two")),
+    "quantise: column-major scales": Rule(Needs("quantise", "scale"), "`transpose` of the scales"),
+    "quantise: zero points": Rule(Needs("quantise_shifted")),
+    "quantise: given zero point": Rule(Needs("quantise_static", "zero")),
     "softmax: temperatures": Rule(Needs("softmax", "temperature"), "a call a temperature"),
     "elementwise: multiply-add": Rule(),
     "concatenation": Rule(),
@@ -171,6 +174,7 @@ RULES: dict[str, Rule] = {
     # Products
     "product: float32 out": Rule(detour="the product of tensors cast to float32"),
     "product: float8 weights": Rule(Needs("linear_fp8")),
+    "product: batched, float8 weights": Rule(Needs("batched_linear_fp8"), "a call a matrix"),
     "product: fused with others": Rule(detour="a call each"),
     "product: gated": Rule(detour="`matmul`, and `silu_mul` or `gelu_mul`"),
     "product: gated, relu or none": Rule(),
@@ -178,8 +182,8 @@ RULES: dict[str, Rule] = {
     "product: parts, norm": Rule(),
     "feed-forward": Rule(detour="a call of each product"),
     "scaled product: batched": Rule(Needs("batched_scaled_matmul"), "a call a matrix"),
-    "scaled product: column-major a": Rule(detour="`transpose` of a before"),
-    "scaled product: int32 out": Rule(),
+    "scaled product: column-major a": Rule(Needs("scaled_matmul", axis="A_ROWS"), "`transpose` of a before"),
+    "scaled product: int32 out": Rule(Needs("scaled_matmul", "e", "int32")),
     "scaled product: zero points": Rule(Needs("scaled_matmul", "zero_a")),
     "scaled product: zero point of all": Rule(Needs("scaled_matmul", "zero_a"), "folded into the bias on the host"),
     "block-scaled product: quantising": Rule(detour="`quantise` before"),
