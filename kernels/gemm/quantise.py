@@ -38,29 +38,33 @@ def shifted(x, scale, zero):
 def quantise_blocks(
     x: Matrix, q: Matrix, scale: Matrix, m, n, block, rows_per_scale,
     LARGEST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, bound=0.0, powers_of_two=False,
+    static=None,
 ):  # fmt: skip
     """q * scale = x, with a scale for `rows_per_scale` rows of `block` columns. Grid: the shape of scale.
 
     x, q: [m, n]; scale: fp32 [cdiv(m, rows_per_scale), cdiv(n, block)], the largest magnitude of its part, or `bound`
-    if that is less and not 0, over LARGEST; rounded up to a power of 2 if powers_of_two.
+    if that is less and not 0, over LARGEST; rounded up to a power of 2 if powers_of_two. static: fp32 [1], the scale of
+    all parts; None, or a null pointer: scales are made.
     """
     part, first_column = tl.program_id(0), tl.program_id(1) * block
     first_row = part * rows_per_scale
     last_row, last_column = tl.minimum(first_row + rows_per_scale, m), tl.minimum(first_column + block, n)
     scale_at = scale.ptr + part * scale.stride_rows + tl.program_id(1) * scale.stride_columns
     quantise_part(
-        x, q, scale_at, first_row, first_column, last_row, last_column, LARGEST, BLOCK_M, BLOCK_N, bound, powers_of_two
-    )
+        x, q, scale_at, first_row, first_column, last_row, last_column, LARGEST, BLOCK_M, BLOCK_N, bound, powers_of_two,
+        static,
+    )  # fmt: skip
 
 
 @triton.jit
 def quantise_part(
     x, q, scale_at, first_row, first_column, last_row, last_column,
-    LARGEST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, bound=0.0, powers_of_two=False,
+    LARGEST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, bound=0.0, powers_of_two=False, static=None,
 ):  # fmt: skip
     """q * scale = x for these rows and columns of two `Matrix`es, which get one scale."""
     largest = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
-    for row in range(first_row, last_row, BLOCK_M):
+    end = last_row if static is None else tl.where(given(static), first_row, last_row)
+    for row in range(first_row, end, BLOCK_M):
         for column in range(first_column, last_column, BLOCK_N):
             value = _load(x, row, column, last_row, last_column, BLOCK_M, BLOCK_N)
             largest = tl.maximum(largest, tl.abs(value))
@@ -68,6 +72,8 @@ def quantise_part(
     most = tl.where(bound > 0, tl.minimum(most, bound), most)
     factor = tl.maximum(scale_of(most, LARGEST), TINY)
     factor = tl.where(powers_of_two, _power_of_two(factor), factor)
+    if static is not None:
+        factor = tl.load(static) if given(static) else factor
     tl.store(scale_at, factor)
     for row in range(first_row, last_row, BLOCK_M):
         for column in range(first_column, last_column, BLOCK_N):

@@ -58,6 +58,16 @@ def matmul_same_dtype(
         return value.astype(a.dtype)
 
 
+def matmul_float32(a: Array, b: Array, bias: Array | None = None) -> Array:
+    """`matmul` with a bias."""
+    return matmul(a, b, bias)
+
+
+def matmul_float32_same_dtype(a: Array, b: Array, bias: Array | None = None) -> Array:
+    """`matmul_float32` as hardware does it: not rounded after the sum in fp32."""
+    return matmul_same_dtype(a.astype(np.float32), b.astype(np.float32), bias)
+
+
 def sum_in_order(a: Array, b: Array) -> Array:
     """a b of fp32 matrices, each element of the result summed from one to the next along k."""
     acc = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), np.float32)

@@ -34,7 +34,7 @@ from tests.ops.rows import (
     test_softmax_and_norms,
     test_verify,
 )
-from tests.support.dtypes import FP16, FP32, INT8
+from tests.support.dtypes import FP16, FP32, INT8, UINT8
 from tests.support.op_bundles import OpBundles
 from tests.support.session_builds import ROOT, session_cache
 
@@ -112,7 +112,8 @@ MASKED = rows("softmax", mask=np.random.default_rng(1).random((5, 50)) < 0.5)
 HEADS = "rows", "op=qk_norm_rotary,T=float16", partial(test_qk_norm.check, call=test_qk_norm.given(40, 12, FP16))
 SCALED = experts("moe_scaled", made_scaled, INT8, (5, 4, 2, 64, 48), FP16)
 SCALED_BLOCKS = experts("moe_block_scaled", made_scaled, FNUZ, (5, 3, 2, 160, 144), FP16, (128, 128))
-CODES = experts("moe_int4", made_codes, 4, (5, 3, 2, 64, 32), FP16, (2, 1), True)
+CODES = experts("moe_int4", made_codes, UINT8, (5, 3, 2, 64, 32), FP16, (2, 1), True)
+ORDERED = experts("moe_int8", made_codes, INT8, (5, 3, 2, 64, 32), FP16, (2, 1), False, True)
 ALIGNED = "moe", "op=moe_align", partial(check_align, shape=(700, 3, 5), block_size=16)
 KEPT = "rows", "op=sample,T=float32", test_sampling.test_the_kept_set_is_exact
 PENALTIES = "rows", "op=process_logits,T=float32", test_processing.test_penalties_are_those_of_their_definitions

@@ -172,7 +172,7 @@ RULES: dict[str, Rule] = {
     "linear attention": Rule(),
     "4-bit floats": Rule(),
     # Products
-    "product: float32 out": Rule(detour="the product of tensors cast to float32"),
+    "product: float32 out": Rule(Needs("matmul_float32"), "the product of tensors cast to float32"),
     "product: float8 weights": Rule(Needs("linear_fp8")),
     "product: batched, float8 weights": Rule(Needs("batched_linear_fp8"), "a call a matrix"),
     "product: fused with others": Rule(detour="a call each"),
