@@ -22,8 +22,9 @@ SILU: tl.constexpr = tl.constexpr(5)
 
 
 class Epilogue(NamedTuple):
-    """Operands of act(alpha * scale_a * (product - zero_a colsum) * scale_b + bias + beta * d), for a product [batch, m,
-    n].
+    """Operands of act(alpha * scale_a * (product - zero_a colsum) * scale_b + bias + beta * d).
+
+    The product is [batch, m, n].
 
     bias: [batch, n]; d: the addend, [batch, m, n]; scale_a: fp32 [batch, m]; scale_b: fp32 [batch, n]; strides are 0
     where one is broadcast. zero_a: int32 [m], colsum: int32 [n], of products of int8; both are given, or neither.
@@ -73,10 +74,10 @@ def finished(acc, rows, columns, batch, m, n, dtype: tl.constexpr, epilogue):
     """
     known_rows, known_columns = rows < m, columns < n
     known = known_rows[:, None] & known_columns[None, :]
-    if epilogue.EPILOGUE == "any" and epilogue.zero_a is not None and acc.dtype == tl.int32:
-        if given(epilogue.zero_a):
-            zero = tl.load(epilogue.zero_a + rows * epilogue.stride_zero_a_m, known_rows, 0)
-            acc -= zero[:, None] * tl.load(epilogue.colsum + columns, known_columns, 0)[None, :]
+    has_zeros: tl.constexpr = epilogue.EPILOGUE == "any" and epilogue.zero_a is not None and acc.dtype == tl.int32
+    if has_zeros and given(epilogue.zero_a):
+        zero = tl.load(epilogue.zero_a + rows * epilogue.stride_zero_a_m, known_rows, 0)
+        acc -= zero[:, None] * tl.load(epilogue.colsum + columns, known_columns, 0)[None, :]
     value = acc * epilogue.alpha if acc.dtype == dtype else acc.to(tl.float32) * epilogue.alpha
     if epilogue.scale_a is not None:
         at = epilogue.scale_a + batch.to(tl.int64) * epilogue.stride_scale_a_batch

@@ -51,9 +51,7 @@ def _finish(value: Array, row_scales: Array, bias: Array | None) -> Array:
     return value if bias is None else value + bias.astype(value.dtype)
 
 
-def linear_fp8(
-    x: Array, w: Array, scales: Array, rows_per_scale: int, block: int, bias: Array | None = None
-) -> Array:
+def linear_fp8(x: Array, w: Array, scales: Array, rows_per_scale: int, block: int, bias: Array | None = None) -> Array:
     """x (scales w)' + bias in float64.
 
     x: [.., m, k]; w: [.., n, k]; scales: [.., cdiv(n, rows_per_scale), cdiv(k, block)]; bias: [.., n].

@@ -90,9 +90,9 @@ def _power_of_two(x):
 
 @triton.jit
 def quantise_shifted(x: Matrix, q: Matrix, scale, zero, m, n, BLOCK_N: tl.constexpr):
-    """(q - zero) * scale = x, with a scale and a zero for each row, which map its smallest value to -128 and its largest
-    to 127. Grid: (m).
+    """(q - zero) * scale = x, with a scale and a zero for each row. Grid: (m).
 
+    They map the smallest value of a row to -128, and its largest to 127.
     x: [m, n], q: int8 [m, n]; scale: fp32 [m], zero: int32 [m]. A row of one value has a scale of its magnitude / 127.
     """
     row = tl.program_id(0)
@@ -148,9 +148,8 @@ def quantise_rows(
     value = _load(x, row, column, m, n, BLOCK_M, BLOCK_N)
     at, inside = _place(q, row, column, m, n, BLOCK_M, BLOCK_N)
     codes = eight_bits(value, tl.load(scale), q.ptr.dtype.element_ty, LARGEST)
-    if zero is not None and codes.dtype == tl.int8:
-        if given(zero):
-            codes = shifted(value, tl.load(scale), tl.load(zero))
+    if zero is not None and codes.dtype == tl.int8 and given(zero):
+        codes = shifted(value, tl.load(scale), tl.load(zero))
     tl.store(at, codes, inside)
 
 

@@ -1,10 +1,10 @@
 """Mixtures of experts with weights of 8 and 4 bits in numpy: the exact result, and the result in the kernels' dtypes.
 
 Shapes are those of manifests/moe.yaml. With weights of 8 bits that have scales of rows or blocks, tokens and the rows
-between the products are quantised to 8 bits, in both references, since the op says so, also where scales are static. The references in the
-kernels' dtypes round, in this order, as vLLM's fused experts do:
+between the products are quantised to 8 bits, in both references, since the op says so. The references in the kernels'
+dtypes round, in this order, as vLLM's fused experts do:
 
-1. x to 8 bits: scale = amax / LARGEST in fp32, values = x / scale, half to even, at most LARGEST;
+1. x to 8 bits: scale = amax / LARGEST in fp32, or a static one, values = x / scale, half to even, at most LARGEST;
 2. gate x and up x, each summed in fp32 and multiplied by its scales, to the dtype of x;
 3. activation(gate x), computed in fp32, to the dtype of x; its product with up x likewise;
 4. that product to 8 bits, as in 1;
@@ -164,7 +164,7 @@ def _of_codes(storage: np.dtype, w: Array, k: int, scales: Array, zeros: Array |
 
 
 def in_8_bits(rows: Array, storage: np.dtype, block: int | None, static: Array | None = None) -> Array:
-    """Quantise and dequantise values, with a scale for each `block` columns of a row, or a static one, in their dtype."""
+    """Quantise and dequantise values in their dtype, with a scale for `block` columns of each row, or a static one."""
     columns = rows.shape[1]
     if static is not None:
         limit, scale = largest(storage), static.astype(rows.dtype)
