@@ -63,9 +63,11 @@ def accumulate_blocks(
         known = inner < k - start
         left = tl.load(a_at, known[None, :], 0.0)
         right = tl.load(b_at, known[:, None], 0.0)
-        factor = tl.load(scale_b_at + start // BLOCK * scale_b_step)[None, :]
-        if scale_a_at is not None:
-            factor = tl.load(scale_a_at + start // BLOCK * scale_a_step)[:, None] * factor
+        if scale_a_at is None:
+            factor = tl.load(scale_b_at + start // BLOCK * scale_b_step)[None, :]
+        else:
+            factor_a = tl.load(scale_a_at + start // BLOCK * scale_a_step)
+            factor = factor_a[:, None] * tl.load(scale_b_at + start // BLOCK * scale_b_step)[None, :]
         block = dot(left, right, tl.zeros([a_at.shape[0], b_at.shape[1]], wide), "ieee")
         acc += block.to(tl.float32) * factor
         a_at += BLOCK_K * a_step
