@@ -57,7 +57,8 @@ class OpSlots:
         configs = (name for launch in op.launches for name in config_names(launch))
         names = dict.fromkeys((
             "extent", "aligned", *_OF_DEVICES, *self.dims, *(scalar.name for scalar in op.scalars), *op.dtypes,
-            *(item.name for item in op.derived), *(axis.name for axis in op.axes), *configs,
+            *(item.name for item in op.derived), *(item.name for item in op.alternatives),
+            *(axis.name for axis in op.axes), *configs,
         ))  # fmt: skip
         self.slots = slots
         self.code = {name: f"e->v[{slots[name]}]" for name in names}

@@ -105,7 +105,7 @@ def _library_tables(index: records.Index, tables: list[OpTables], rows: list[str
     """Return the tables of all ops and code objects. An array ends with an empty member, as C forbids empty arrays."""
     yield "static const aot_op aot_ops[AOT_OPS + 1] = {"
     yield from (f"    {row}," for row in rows)
-    yield f"    {{{', '.join(['NULL', '0', *['NULL'] * 14, *['0'] * 13, *['0'] * 4, 'false', 'NULL'])}}}"
+    yield f"    {{{', '.join(['NULL', '0', *['NULL'] * 15, *['0'] * 14, *['0'] * 4, 'false', 'NULL'])}}}"
     yield "};"
     firsts = [sum(len(table.variants) for table in tables[:i]) for i in range(len(tables) + 1)]
     yield f"static const int aot_first_variant[AOT_OPS + 1] = {{{', '.join(map(str, firsts))}}};"

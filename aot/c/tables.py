@@ -64,6 +64,7 @@ class OpTables:
                 f"{{{string(item.name)}, {scope.slots[item.name]}, {self._function(item.value)}}}"
                 for item in op.derived
             ],
+            "alternative": self._alternatives(),
             "constant": [
                 f"{{{scope.slots[name]}, {self.functions.constant(value)}}}" for name, value in scope.constants.items()
             ],
@@ -182,6 +183,13 @@ class OpTables:
             rows.append(f"{{{string(name)}, {self.scope.slots[name]}, {listed}, {len(dtypes)}}}")
         return rows
 
+    def _alternatives(self) -> list[str]:
+        rows = []
+        for i, item in enumerate(self.op.alternatives):
+            values = self._array("aot_expression", f"alternative{i}", map(self._function, item.values))
+            rows.append(f"{{{string(item.name)}, {self.scope.slots[item.name]}, {values}, {len(item.values)}}}")
+        return rows
+
     def _axes(self) -> list[str]:
         rows = []
         for i, axis in enumerate(self.op.axes):
@@ -212,9 +220,8 @@ class OpTables:
             configs = []
             for n, config in enumerate(launch.configs):
                 values = (self.functions.constant(config.values[name]) for name in names)
-                configs.append(
-                    f"{{{self._optional(config.when)}, {self._array('aot_value', f'config{i}_{n}', values)}}}"
-                )
+                conditions = ", ".join(map(self._optional, (config.when, config.cost)))
+                configs.append(f"{{{conditions}, {self._array('aot_value', f'config{i}_{n}', values)}}}")
             slots = self._array("int", f"slots{i}", (str(self.scope.slots[name]) for name in names))
             grid = ", ".join(map(self._function, launch.grid))
             rows.append(

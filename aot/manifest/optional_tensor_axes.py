@@ -15,7 +15,8 @@ def op_axes(op: OpSpec) -> dict[str, AxisSpec]:
     """
     axes = dict(op.constexprs)
     told = {_canonical(str(axis.pick)) for axis in axes.values()}
-    taken = {*op.tensors, *op.scalars, *op.dtypes, *op.constexprs, *op.derived, *op.workspace, *op.dims}
+    numbers = {*op.derived, *op.alternatives}
+    taken = {*op.tensors, *op.scalars, *op.dtypes, *op.constexprs, *numbers, *op.workspace, *op.dims}
     for name, tensor in op.tensors.items():
         condition, axis = presence(name, tensor.optional, str(tensor.when)), f"HAS_{name.upper()}"
         if condition and not tensor.nullable and condition not in told and axis not in taken:

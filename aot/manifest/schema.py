@@ -245,6 +245,9 @@ class ConfigSpec(Spec):
 
     name: str = Field("", description="What tuning files, `overrides` and `explain` call it; default: by its position.")
     when: Expr = Field("", description="The calls that it serves; of those before it, none did.")
+    fitted: dict[Name, int | Number] = Field(
+        {}, description="Constants of the launch's `cost`. The cheapest of the configs that have them is used."
+    )
     from_kernel: int | None = Field(
         None, ge=0, description="The config of the kernel's `@triton.autotune` that this one is, by position from 0."
     )
@@ -290,6 +293,11 @@ class LaunchSpec(Spec):
         json_schema_extra=_or_from_kernel,
         description="The first whose `when` holds is used; default: one, empty. `from kernel`: the first of the "
         "kernel's `@triton.autotune`, as `[{from_kernel: 0}]`.",
+    )
+    cost: Expr = Field(
+        "",
+        description="Time in microseconds, by which a call chooses among configs with `fitted` constants. It reads "
+        "these, constexprs of the config, and what its `when` may read.",
     )
     bind: dict[str, Expr | BindSpec | list[Expr | BindSpec | None] | None] = Field(
         {},
@@ -358,6 +366,10 @@ class OpSpec(Spec):
     dtypes: dict[Name, Annotated[list[DtypeName], Field(min_length=1)]] = {}
     constexprs: dict[Name, AxisSpec] = Field({}, max_length=64)
     derived: dict[Name, Expr] = Field({}, description="Numbers that follow from dims and scalars.")
+    alternatives: dict[Name, list[Expr]] = Field(
+        {},
+        description="Numbers that a call chooses by cost: each takes the value with which the launches cost the least.",
+    )
     divisible: list[Name] | dict[Name, Literal["bytes"] | Annotated[int, Field(ge=1)]] = Field(
         [],
         description="Dims whose extents are multiples of 16 bytes (a list of them, or `bytes`) or of a number of "
@@ -410,6 +422,7 @@ class ArchTuningSpec(Spec):
     published: PublishedSpec | None = None
     doc: str = ""
     derived: dict[Name, Expr] = Field({}, description="Derived numbers of the op that are computed otherwise there.")
+    alternatives: dict[Name, list[Expr]] = Field({}, description="Alternatives of the op that have other values there.")
     launches: dict[Name, list[ConfigSpec]]
 
     @model_validator(mode="after")

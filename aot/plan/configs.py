@@ -1,9 +1,9 @@
-"""The configs and derived numbers of an op: those of its manifest, overlaid by its tuning file."""
+"""The configs, derived numbers and alternatives of an op: those of its manifest, overlaid by its tuning file."""
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Collection, Sequence
+from typing import Any, Literal
 
 from aot.manifest.loading import Manifest
 from aot.manifest.schema import ArchTuningSpec, ConfigSpec, LaunchSpec, Value
@@ -28,22 +28,44 @@ def _tuning_entry(manifest: Manifest, op: str, arch: str) -> Entry:
     return (tuning.file, *found) if tuning and found else (manifest.file, (), _NONE)
 
 
+Numbers = Literal["derived", "alternatives"]
+"""Keys of an op with named numbers, which a tuning file may replace."""
+_NOUNS: dict[Numbers, str] = {"derived": "derived number", "alternatives": "number with alternatives"}
+
+
 def tuned_derived(manifest: Manifest, op: str, arch: str) -> dict[str, Value]:
     """Return the derived numbers of an op, in the manifest's order. Raises `ManifestError` for a bad tuning file."""
-    base = manifest.spec.ops[op].derived
-    file, path, entry = _tuning_entry(manifest, op, arch)
-    for name in entry.derived:
+    entry = _tuning_entry(manifest, op, arch)
+    base, own = manifest.spec.ops[op].derived, entry[2].derived
+    _check_known("derived", op, base, own, entry)
+    return {**base, **own}
+
+
+def tuned_alternatives(manifest: Manifest, op: str, arch: str) -> dict[str, list[Value]]:
+    """Return the alternatives of an op, in the manifest's order. Raises `ManifestError` for a bad tuning file."""
+    entry = _tuning_entry(manifest, op, arch)
+    base, own = manifest.spec.ops[op].alternatives, entry[2].alternatives
+    _check_known("alternatives", op, base, own, entry)
+    return {**base, **own}
+
+
+def _check_known(key: Numbers, op: str, base: Collection[str], own: Collection[str], entry: Entry) -> None:
+    file, path, _ = entry
+    for name in own:
         if name not in base:
-            raise file.error((*path, "derived", name), f"no derived number '{name}' in op '{op}'{nearest(name, base)}")
-    return {**base, **entry.derived}
+            raise file.error((*path, key, name), f"no {_NOUNS[key]} '{name}' in op '{op}'{nearest(name, base)}")
 
 
-def derived_error(manifest: Manifest, op: str, arch: str, name: str, message: str) -> ManifestError:
-    """Return an error about a derived number, at its place in the tuning file or the manifest."""
-    file, path, entry = _tuning_entry(manifest, op, arch)
-    if name in entry.derived:
-        return file.error((*path, "derived", name), f"op '{op}': {message}")
-    return manifest.error(("ops", op, "derived", name), f"op '{op}': {message}")
+def number_error(manifest: Manifest, op: str, arch: str, path: tuple[Key, ...], message: str) -> ManifestError:
+    """Return an error about a number of an op, at its place in the tuning file or the manifest.
+
+    Args:
+        path: its key of the op, its name, and further keys.
+    """
+    file, above, entry = _tuning_entry(manifest, op, arch)
+    if path[1] in getattr(entry, str(path[0])):
+        return file.error((*above, *path), f"op '{op}': {message}")
+    return manifest.error(("ops", op, *path), f"op '{op}': {message}")
 
 
 def launch_configs(manifest: Manifest, op: str, arch: str) -> list[list[ConfigSpec]]:
@@ -113,6 +135,7 @@ def _changed(entry: ConfigSpec, change: ConfigSpec) -> ConfigSpec:
     update: dict[str, Any] = {
         "blocks": {**entry.blocks, **change.blocks},
         "options": {**entry.options, **change.options},
+        "fitted": {**entry.fitted, **change.fitted},
     }
     if change.from_kernel is not None:
         update["from_kernel"] = change.from_kernel

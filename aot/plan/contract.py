@@ -24,7 +24,8 @@ from aot_runtime.contract.names import Scope, stride_position
 from aot_runtime.contract.validate import text_faults
 from aot_runtime.errors import ExpressionError
 
-from .configs import config_error, derived_error, launch_configs, launch_name, tuned_derived
+from .configs import config_error, launch_configs, launch_name, number_error, tuned_alternatives, tuned_derived
+from .costs import config_cost
 from .enum_scalars import choice_numbers, number_of, with_numbers
 from .kinds import value_kind
 from .specialisations import condition, is_specialised
@@ -66,6 +67,12 @@ class _Contract:
             derived=tuple(
                 records.Derived(name, self._text(value, ("derived", name)))
                 for name, value in tuned_derived(self.manifest, self.name, self.arch).items()
+            ),
+            alternatives=tuple(
+                records.Alternatives(
+                    name, tuple(self._text(value, ("alternatives", name, i)) for i, value in enumerate(values))
+                )
+                for name, values in tuned_alternatives(self.manifest, self.name, self.arch).items()
             ),
             require=tuple(self._text(value, ("require", i)) for i, value in enumerate(spec.require)),
             divisible=tuple(_divisible(spec, tensors)),
@@ -198,7 +205,7 @@ class _Contract:
                 raise self._config_error(
                     index, config.name, f"the last config ('{config.name}') must serve every call: it has no `when`"
                 )
-            if not last and not config.when:
+            if not last and not config.when and not all(other.cost for other in configs[i:]):
                 raise self._config_error(
                     index, config.name, f"config '{config.name}' has no `when`, so the configs after it are never used"
                 )
@@ -212,14 +219,21 @@ class _Contract:
     def _config(self, index: int, entry: ConfigSpec) -> records.Config:
         try:
             when = condition(entry, self.spec.launches[index], self.spec, self.tensors)
-            served = positional(parse(with_numbers(when, self.numbers)), self.tensors).text if when else ""
+            served = self._of_config(when)
         except (ExpressionError, ValueError) as error:
             raise self._config_error(index, entry.name, str(error)) from None
+        try:
+            cost = self._of_config(config_cost(self.spec.launches[index], entry))
+        except (ExpressionError, ValueError) as error:
+            raise self._config_error(index, entry.name, str(error), "fitted") from None
         for key in entry.options:
             if key not in self.options:
                 message = f"config '{entry.name}': unknown compiler option '{key}'{nearest(key, self.options)}"
                 raise self._config_error(index, entry.name, message, key)
-        return records.Config(entry.name, dict(entry.blocks), dict(entry.options), served)
+        return records.Config(entry.name, dict(entry.blocks), dict(entry.options), served, cost)
+
+    def _of_config(self, text: str) -> str:
+        return positional(parse(with_numbers(text, self.numbers)), self.tensors).text if text else ""
 
     # Checks
 
@@ -302,9 +316,9 @@ class _Contract:
     def _error(self, path: tuple[Key, ...], message: str) -> ManifestError:
         match path:
             case ("launches", int(index), "configs", str(config), str(key)):
-                return self._config_error(index, config, message, key)
-            case ("derived", str(number)):
-                return derived_error(self.manifest, self.name, self.arch, number, message)
+                return self._config_error(index, config, message, "fitted" if key == "cost" else key)
+            case ("derived" | "alternatives", *_):
+                return number_error(self.manifest, self.name, self.arch, path, message)
         return self.manifest.error(("ops", self.name, *path), f"op '{self.name}': {message}")
 
     def _config_error(self, launch: int, config: str, message: str, key: str = "when") -> ManifestError:

@@ -249,9 +249,10 @@ class _Launches:
         for index, (launched, configs) in enumerate(zip(self._whens, self._configs, strict=True)):
             if launched.value(decided) is False:
                 continue
+            costed = False
             for number, (config, when) in enumerate(configs):
                 holds = when.value(decided)
-                if holds is False:
+                if holds is False or (costed and not config.cost):
                     continue
                 constants = {**known, **config.values}
                 options = self._options(config, constants)
@@ -261,7 +262,9 @@ class _Launches:
                     self.op.name, index, number, aligned, tuple(point.items()), tuple(constants.items()), options
                 )
                 if holds is True:
-                    break
+                    if not config.cost:
+                        break
+                    costed = True
 
     def _options(self, config: records.Config, constants: Mapping[str, Any]) -> tuple[tuple[str, Any], ...] | None:
         """Return the compiler options of a config at a point, with overrides applied; None if one denies it."""

@@ -20,6 +20,8 @@ from aot_runtime.errors import ExpressionError
 
 SCALAR = "tuning_candidate"
 """Scalar of ops while they are tuned: the number of the candidate that a call uses; 0: none."""
+OTHERWISE = "otherwise"
+"""Config of calls that do not get the candidate that they select, of launches whose configs have costs."""
 MOST = 4096
 """Limit on the candidates of a group, before its constraints."""
 
@@ -194,6 +196,8 @@ def with_candidates(source: OpSource, groups: Sequence[Group], arch: str, first_
         here = [group for group in groups if group.launch == index]
         new = [config for group in here if group.base is None for config in _configs(group, first_alone)]
         old = {group.name: _configs(group, first_alone) for group in here if group.base is not None}
+        if here and not first_alone:
+            laid = _without_competition(laid)
         configs = [*new, *(item for config in laid for item in (*old.get(config.name, ()), config))]
         launches.append(launch.model_copy(update={"configs": configs}))
     scalars = {**op.scalars, SCALAR: ScalarSpec.model_validate({"type": "i32", "default": 0})}
@@ -201,14 +205,25 @@ def with_candidates(source: OpSource, groups: Sequence[Group], arch: str, first_
     return manifest.alone(source, spec, _derived_alone(manifest.tuning(source.name)))
 
 
+def _without_competition(laid: Sequence[ConfigSpec]) -> list[ConfigSpec]:
+    """Return configs that compete by cost only in calls without a candidate. The last serves the others."""
+    if not any(config.fitted for config in laid):
+        return list(laid)
+    present = [_only_for(config, f"{SCALAR} == 0") for config in laid]
+    return [*present, laid[-1].model_copy(update={"name": OTHERWISE, "fitted": {}})]
+
+
+def _only_for(config: ConfigSpec, condition: str) -> ConfigSpec:
+    when = f"{condition} and ({config.when})" if config.when != "" else condition
+    return config.model_copy(update={"when": when})
+
+
 def _configs(group: Group, first_alone: bool) -> list[ConfigSpec]:
     base = group.base or ConfigSpec.model_validate({"when": group.spec.when})
-    when = f" and ({base.when})" if base.when != "" else ""
     return [
-        base.model_copy(
+        _only_for(base, f"{SCALAR} == {0 if first_alone else candidate.number}").model_copy(
             update={
                 "name": candidate.name,
-                "when": f"{SCALAR} == {0 if first_alone else candidate.number}{when}",
                 "blocks": dict(candidate.blocks),
                 "options": dict(candidate.options),
             }

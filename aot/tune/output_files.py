@@ -83,6 +83,7 @@ def _config(choice: Choice, subject: Subject, planned: PlannedTuning, timer: Tim
         name=group.name,
         when="" if any(config.name == group.name for config in declared) else when,
         from_kernel=group.base.from_kernel if group.base else None,
+        fitted=dict(group.base.fitted) if group.base else {},
         blocks=dict(best.candidate.blocks),
         options=dict(best.candidate.options),
         signature={},

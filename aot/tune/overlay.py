@@ -31,7 +31,7 @@ def config_members(config: ConfigSpec) -> dict[str, Any]:
     origins = {name: getattr(config, name) for name in ("measured", "modelled")}
     return {
         **given({"name": config.name, "when": config.when, "from_kernel": config.from_kernel}),
-        **given({"blocks": config.blocks, "options": config.options}),
+        **given({"blocks": config.blocks, "options": config.options, "fitted": config.fitted}),
         **{name: given(origin.model_dump()) for name, origin in origins.items() if origin is not None},
     }
 

@@ -3,7 +3,7 @@
 import triton
 import triton.language as tl
 
-from kernels.common.rounding import half_to_even, quotient, scale_of
+from kernels.common.rounding import half_to_even, power_of_two_above, quotient, scale_of
 from kernels.common.tensors import Matrix, given
 
 TINY: tl.constexpr = tl.constexpr(1e-12)
@@ -37,14 +37,12 @@ def shifted(x, scale, zero):
 @triton.jit
 def quantise_blocks(
     x: Matrix, q: Matrix, scale: Matrix, m, n, block, rows_per_scale,
-    LARGEST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, bound=0.0, powers_of_two=False,
-    static=None,
+    LARGEST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, bound=None, powers_of_two=None, static=None,
 ):  # fmt: skip
     """q * scale = x, with a scale for `rows_per_scale` rows of `block` columns. Grid: the shape of scale.
 
-    x, q: [m, n]; scale: fp32 [cdiv(m, rows_per_scale), cdiv(n, block)], the largest magnitude of its part, or `bound`
-    if that is less and not 0, over LARGEST; rounded up to a power of 2 if powers_of_two. static: fp32 [1], the scale of
-    all parts; None, or a null pointer: scales are made.
+    x, q: [m, n]; scale: fp32 [cdiv(m, rows_per_scale), cdiv(n, block)], the largest magnitude of its part over LARGEST,
+    in any order in memory. bound, powers_of_two, static: as for `quantise_part`.
     """
     part, first_column = tl.program_id(0), tl.program_id(1) * block
     first_row = part * rows_per_scale
@@ -59,9 +57,13 @@ def quantise_blocks(
 @triton.jit
 def quantise_part(
     x, q, scale_at, first_row, first_column, last_row, last_column,
-    LARGEST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, bound=0.0, powers_of_two=False, static=None,
+    LARGEST: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, bound=None, powers_of_two=None, static=None,
 ):  # fmt: skip
-    """q * scale = x for these rows and columns of two `Matrix`es, which get one scale."""
+    """q * scale = x for these rows and columns of two `Matrix`es, which get one scale.
+
+    bound: if more than 0, the largest magnitude of which the scale is made; larger values saturate. powers_of_two: the
+    scale is rounded up to one. static: fp32 [1], the scale to take; None, or a null pointer: one is made.
+    """
     largest = tl.zeros([BLOCK_M, BLOCK_N], tl.float32)
     end = last_row if static is None else tl.where(given(static), first_row, last_row)
     for row in range(first_row, end, BLOCK_M):
@@ -69,9 +71,11 @@ def quantise_part(
             value = _load(x, row, column, last_row, last_column, BLOCK_M, BLOCK_N)
             largest = tl.maximum(largest, tl.abs(value))
     most = tl.max(tl.max(largest, 1), 0)
-    most = tl.where(bound > 0, tl.minimum(most, bound), most)
+    if bound is not None:
+        most = tl.minimum(most, tl.where(bound > 0, bound, float("inf")))
     factor = tl.maximum(scale_of(most, LARGEST), TINY)
-    factor = tl.where(powers_of_two, _power_of_two(factor), factor)
+    if powers_of_two is not None:
+        factor = tl.where(powers_of_two, power_of_two_above(factor), factor)
     if static is not None:
         factor = tl.load(static) if given(static) else factor
     tl.store(scale_at, factor)
@@ -80,12 +84,6 @@ def quantise_part(
             value = _load(x, row, column, last_row, last_column, BLOCK_M, BLOCK_N)
             at, inside = _place(q, row, column, last_row, last_column, BLOCK_M, BLOCK_N)
             tl.store(at, eight_bits(value, factor, q.ptr.dtype.element_ty, LARGEST), inside)
-
-
-@triton.jit
-def _power_of_two(x):
-    """Round positive, normal fp32 up to a power of 2."""
-    return (x.to(tl.int32, bitcast=True) + 0x007FFFFF & 0x7F800000).to(tl.float32, bitcast=True)
 
 
 @triton.jit

@@ -247,22 +247,25 @@ TINY = 1e-12
 
 
 def quantise(
-    x: Array, q: Array, block: int | None = None, rows_per_scale: int = 1, bound: float = 0, powers_of_two: bool = False
-) -> tuple[Array, Array]:
+    x: Array, q: Array, block: int | None = None, rows_per_scale: int = 1, bound: float = 0.0,
+    powers_of_two: bool = False,
+) -> tuple[Array, Array]:  # fmt: skip
     """(x / scale, scale) in float64, not yet rounded to q's dtype.
 
-    x, q: [m, n]; scale: [cdiv(m, rows_per_scale), cdiv(n, block)], block by default n.
+    x, q: [m, n]; scale: [cdiv(m, rows_per_scale), cdiv(n, block)], block by default n. bound: if not 0, the largest
+    magnitude of which scales are made. powers_of_two: scales are rounded up to them.
     """
-    return quantised(np.dtype(np.float64), x, q.dtype, block or x.shape[1], rows_per_scale, bound, powers_of_two)
+    compute = np.dtype(np.float64)
+    return quantised(compute, x, q.dtype, block or x.shape[1], rows_per_scale, bound, powers_of_two)
 
 
 def quantise_same_dtype(
-    x: Array, q: Array, block: int | None = None, rows_per_scale: int = 1, bound: float = 0, powers_of_two: bool = False
-) -> tuple[Array, Array]:
+    x: Array, q: Array, block: int | None = None, rows_per_scale: int = 1, bound: float = 0.0,
+    powers_of_two: bool = False,
+) -> tuple[Array, Array]:  # fmt: skip
     """`quantise` in q's dtype, computed in fp32."""
-    value, scale = quantised(
-        np.dtype(np.float32), x, q.dtype, block or x.shape[1], rows_per_scale, bound, powers_of_two
-    )
+    compute = np.dtype(np.float32)
+    value, scale = quantised(compute, x, q.dtype, block or x.shape[1], rows_per_scale, bound, powers_of_two)
     return to_8_bits(value, q.dtype), scale
 
 
@@ -318,7 +321,7 @@ def quantise_static_same_dtype(x: Array, q: Array, scale: Array, zero: Array | N
 
 
 def quantised(
-    compute: np.dtype, x: Array, dtype: np.dtype, block: int, rows_per_scale: int, bound: float = 0,
+    compute: np.dtype, x: Array, dtype: np.dtype, block: int, rows_per_scale: int, bound: float = 0.0,
     powers_of_two: bool = False,
 ) -> tuple[Array, Array]:  # fmt: skip
     """Return (value, scale) of x for quantising to 8 bits, not yet rounded, computed in a dtype."""
@@ -330,7 +333,7 @@ def quantised(
     most = np.minimum(np.abs(tiles).max((1, 3)), compute.type(bound or np.inf))
     scale = np.maximum(most / compute.type(largest(dtype)), compute.type(TINY))
     if powers_of_two:
-        scale = np.exp2(np.ceil(np.log2(scale.astype(np.float32)))).astype(compute)
+        scale = np.exp2(np.ceil(np.log2(scale.astype(np.float64)))).astype(compute)
     value = np.clip(tiles / scale[:, None, :, None], -largest(dtype), largest(dtype))
     return value.reshape(padded.shape)[:m, :n], scale
 

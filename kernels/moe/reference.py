@@ -14,17 +14,21 @@ Array = np.ndarray
 
 def moe_route(
     logits: Array, topk: int, bias: Array | None = None, scoring: str = "softmax", renormalise: bool = True,
-    groups: int = 1, topk_groups: int = 1, scale: float = 1,
+    groups: int = 1, topk_groups: int = 1, scale: float = 1, bias_float16: Array | None = None,
+    bias_bfloat16: Array | None = None,
 ) -> tuple[Array, Array]:  # fmt: skip
     """Return (weights float64, chosen int32), each [tokens, topk]: best experts first, and of equals the first."""
+    bias = next((x for x in (bias, bias_float16, bias_bfloat16) if x is not None), None)
     return _routed(logits.astype(np.float64), topk, bias, scoring, renormalise, groups, topk_groups, scale)
 
 
 def moe_route_same_dtype(
     logits: Array, topk: int, bias: Array | None = None, scoring: str = "softmax", renormalise: bool = True,
-    groups: int = 1, topk_groups: int = 1, scale: float = 1,
+    groups: int = 1, topk_groups: int = 1, scale: float = 1, bias_float16: Array | None = None,
+    bias_bfloat16: Array | None = None,
 ) -> tuple[Array, Array]:  # fmt: skip
     """`moe_route` in fp32."""
+    bias = next((x for x in (bias, bias_float16, bias_bfloat16) if x is not None), None)
     return _routed(logits.astype(np.float32), topk, bias, scoring, renormalise, groups, topk_groups, np.float32(scale))
 
 
@@ -47,6 +51,8 @@ def expert_weights(x: Array, scoring: str) -> Array:
     """Return the weights of all experts, in the dtype of x."""
     if scoring == "sigmoid":
         return 1 / (1 + np.exp(-x))
+    if scoring == "sqrt_softplus":
+        return np.sqrt(np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))))
     powers = np.exp(x - x.max(1, keepdims=True))
     return powers / powers.sum(1, keepdims=True)
 

@@ -9,6 +9,7 @@ import re
 from pathlib import Path
 from typing import Annotated, Any
 
+import msgspec
 import pytest
 
 from tests.docs.markdown import Block, blocks, section, table
@@ -219,7 +220,7 @@ def test_signatures(name: str, op: str, tmp_path: Path):
 def place(path: tuple[str | int, ...]) -> str:
     """Return `launches.*.grid` for `('launches', 0, 'grid', 1)`."""
     first, *rest = path
-    if first in ("require", "derived", "exclude"):
+    if first in ("require", "derived", "alternatives", "exclude"):
         return str(first)
     names = [str(key) for key in rest if isinstance(key, str)]
     if first == "launches":
@@ -229,6 +230,7 @@ def place(path: tuple[str | int, ...]) -> str:
 
 def test_names_by_place(sample: records.Index):
     (op,) = (op for op in sample.ops if op.name == "reduce")
+    op = msgspec.structs.replace(op, alternatives=(records.Alternatives("ways", ("1",)),))
     scope = Scope.of(op)
     config = config_names(op.launches[0])
     # Of several expressions at a place the last one, so that names of "those before" are there.
@@ -236,7 +238,7 @@ def test_names_by_place(sample: records.Index):
     (seen["launches.*.when"],) = (
         set(names) for path, _, names in scope.expressions(op) if path == ("launches", 1, "when")
     )
-    seen["launches.*.bind"] = {*scope.all_names(op), *config}
+    seen["launches.*.bind"] = seen["launches.*.cost"] = {*scope.all_names(op), *config}
     seen["exclude"] = set(scope.build_names(op))
     seen["overrides.*.when"] = {*scope.build_names(op), *config}
     columns: list[set[str]] = [
@@ -294,6 +296,11 @@ def test_strides_by_place(where: str, tmp_path: Path):
             op[where] = [text]
         case "derived":
             op["derived"] = {"step": "stride(x, rows)"}
+        case "alternatives":
+            op["alternatives"] = {"step": [1, "stride(x, rows)"]}
+        case "launches.*.cost":
+            launch["cost"] = "start * stride(x, rows)"
+            launch["configs"][0]["fitted"] = {"start": 2}
         case "constexprs.*.pick":
             op["constexprs"]["BLOCK"]["pick"] = "smallest >= min(stride(x, rows), 256)"
         case "workspace.*.shape":

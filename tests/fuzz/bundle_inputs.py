@@ -63,7 +63,7 @@ class BundleInput:
 
 @dataclass(frozen=True)
 class Special:
-    """What stands in the place of a file: a `link` to a target, a `fifo`, a `folder`, `nothing`."""
+    """A replacement of a file: a `link` to a target, a `fifo`, a `folder`, or `nothing`."""
 
     kind: str
     target: str = ""

@@ -20,7 +20,7 @@ from tests.ops.attention import calls, test_attention
 from tests.ops.attention.cases import Case, make_call
 from tests.ops.attention.quantised import Quantised
 from tests.ops.attention.quantised import make_call as make_quantised
-from tests.ops.decode import test_append, test_contiguous, test_flex, test_masks, test_paged
+from tests.ops.decode import test_append, test_contiguous, test_flex, test_float8, test_masks, test_paged
 from tests.ops.gemm import test_eight_bits, test_float8_weights, test_grouped, test_lora
 from tests.ops.moe import test_quantised
 from tests.ops.moe.checking import check_moe, made_codes, made_scaled
@@ -85,10 +85,17 @@ VARLEN_ALIBI = attention("t:10,4", (53, 37), score="alibi of batches", mode="var
 BIAS, ALIBI = attention(score="bias"), attention("b", score="alibi")
 SOFTCAP = attention(score="softcap", magnitude=8.0, scale=-0.3)
 COLUMNS = attention("b", v_rows=False)
+OF_VALUES = (
+    "attention", "op=flash_attention_varlen,T=float16,HEAD_DIM_V=512",
+    lambda bundle: calls.check(bundle, make_call(Case("b", score="qv", lengths=(37, 53), mode="varlen"))),
+)  # fmt: skip
 EXACT = quantised(Quantised("int8", "b", lengths=(90, 50), int8_p=True, score="bias"))
 INT8_VARLEN = quantised(Quantised("int8", "b", mode="varlen", score="bias"))
 FLOAT32 = attention(dtype="float32", scale=1.0)
 E5M2 = quantised(Quantised("fp8", float8="e5m2"))
+
+FLOAT8_OUT = "attention_quantised", "op=flash_attention_fp8", partial(
+    _check_quantised, case=Quantised("fp8", "b", score="sinks", dtype="float8"))  # fmt: skip
 
 FLASH = decode("flash_decode", test_contiguous.test_flash_decode, 64, FP16, 3, 4, 1)
 LENGTHS, PARTS = (decode("flash_decode", test_contiguous.test_lengths_within_a_batch, splits) for splits in (1, 4))
@@ -98,6 +105,12 @@ PAGED_WINDOW = decode("paged_attention", test_paged.test_window, 20, 1)
 RAGGED_QUERIES = decode("paged_attention", test_paged.test_ragged_queries, FP16, 56, (3, 3), 1)
 AHEAD, CHUNKS, SHORT_CHUNKS, PADDING, SLOPES = (
     decode("paged_attention", test_masks.test_paged_attention, seed) for seed in (6, 14, 20, 2, 17)
+)
+FLOAT8 = "decode", "op=paged_attention_fp8", partial(test_float8.test_float8_queries, seed=6)
+TO_FLOAT8 = (
+    "decode",
+    "op=paged_attention_fp8",
+    partial(test_float8.test_float8_results, queries=FP16, head_dim=64, splits=1),
 )
 LATENT = decode("mla_decode", test_paged.test_latent_vectors, 256, 64, 16, 64, 1)
 APPEND = decode("append_kv", test_append.test_append, 40)
@@ -116,7 +129,7 @@ GROUPED_BLOCKS = gemm("grouped_block_scaled_matmul,T=int8,E=float16", test_group
 ZEROS = gemm("scaled_matmul,T=int8,E=float16", test_eight_bits.test_zeros_of_a, (33, 48, 64), False)
 BATCHES = gemm("batched_scaled_matmul,T=int8,E=bfloat16", test_eight_bits.test_batched_scaled_matmul, (33, 48, 64),
                "int8", False, True, False)  # fmt: skip
-BOUND = gemm("quantise,Q=int8", test_eight_bits.test_bounds_powers_and_columns_of_scales, "int8", 1.5, True)
+BOUND = gemm("quantise,Q=int8", test_eight_bits.test_bounds_and_powers_of_two, 33, "int8")
 SHIFTED = gemm("quantise_shifted", test_eight_bits.test_quantise_shifted, (3, 1040), FP16)
 FLOAT8_WEIGHTS = gemm("linear_fp8,T=float16", test_float8_weights.test_linear_fp8, (33, 48, 272), FP16, "blocks")
 LORA = "gemm", "op=lora_add,T=float16", partial(test_lora.check_added, call=test_lora.given(20, 48, 1040, 40))
@@ -254,6 +267,14 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
         "tl.load(sinks + head + tl.arange(0, 1))", "tl.load(sinks + tl.arange(0, 1))"),
     "sink in the largest logit alone": (decode("paged_attention|flash_decode", test_masks.test_sinks, 1, 64),
         "common/softmax", "row_sum * rescale + tl.exp2(logit - origin)", "row_sum * rescale"),
+    "queries of values without the sign": (("attention", "op=flash_attention,T=float16,HEAD_DIM_V=512",
+        lambda bundle: calls.check(bundle, make_call(Case("b", (64, 300), "qv", scale=-0.05)))),
+        "attention/forward", "tl.where(scale < 0, -qv_tile, qv_tile)", "qv_tile"),
+    "queries of values of the first sequence": (OF_VALUES, "attention/forward",
+        "matrix_of(problem.qv, batch, head, first_row_q)", "matrix_of(problem.qv, batch, head, 0)"),
+    "float8 result not divided": (FLOAT8_OUT, "attention/forward", "factor /= tl.load", "factor *= tl.load"),
+    "factors of the first sequence": (FLOAT8, "decode/split", "batch * factors.k_stride_batch", "0"),
+    "factor of v left out": (TO_FLOAT8, "decode/split", "one_or(factors.v_factor, at)", "1.0"),
     "rotated part left out": (LATENT, "decode/mla", "tl.dot(q_rope, tl.trans(rope_tile), scores)", "scores"),
     "list of the first head": (decode("flex_decode", test_flex.test_blocks_in_any_order, 64, 3), "decode/flex",
         "batch * indices.stride_batch + head_kv * indices.stride_heads", "batch * indices.stride_batch"),
@@ -278,8 +299,9 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     "zeros added": (ZEROS, "gemm/epilogue", "acc -= zero[:, None]", "acc += zero[:, None]"),
     "scales of the first batch": (BATCHES, "gemm/epilogue", "* epilogue.stride_scale_b_batch", "* 0"),
     "bias of the first batch": (BATCHES, "gemm/epilogue", "* epilogue.stride_bias_batch", "* 0"),
-    "scale beyond its bound": (BOUND, "gemm/quantise", "tl.minimum(most, bound), most)", "most, most)"),
-    "scales rounded down": (BOUND, "gemm/quantise", "bitcast=True) + 0x007FFFFF", "bitcast=True)"),
+    "scale beyond its bound": (BOUND, "gemm/quantise", "tl.where(bound > 0, bound,", "tl.where(bound < 0, bound,"),
+    "scales rounded down": (BOUND, "gemm/quantise", "power_of_two_above(factor), factor)",
+        "0.5 * power_of_two_above(factor), factor)"),
     "scales by rows alone": (BOUND, "gemm/quantise", "tl.program_id(1) * scale.stride_columns", "tl.program_id(1)"),
     "columns past the end looked at": (SHIFTED, "gemm/quantise", "tl.where(inside, tl.maximum(most, value), most)",
         "tl.maximum(most, value)"),

@@ -42,6 +42,7 @@ def test_every_plain_call_has_an_op(suites: dict[str, list[Function]], ops: Cont
 NEEDS = {
     "an op": (Needs("softmax"), Needs("soft_max")),
     "an argument": (Needs("softmax", "scale"), Needs("softmax", "bias")),
+    "a value": (Needs("moe_route", "scoring", value="sigmoid"), Needs("moe_route", "scoring", value="relu")),
     "a dtype of a variable": (Needs("rotary", "x", "bfloat16"), Needs("rotary", "x", "int8")),
     "a dtype alone": (Needs("softmax", "mask", "bool"), Needs("softmax", "scale", "float32")),
     "a rank": (Needs("flash_attention", "alibi_slopes", rank=2), Needs("flash_attention", "alibi_slopes", rank=3)),

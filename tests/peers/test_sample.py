@@ -147,8 +147,7 @@ def test_rules_agree_with_calls(suite: str):
 
 
 WRONG = {
-    "attention: qv": ("flash-attention 3", "flash_attention"),
-    "cache: rotation": ("flashinfer", "paged_attention"),
+    "attention: rotation": ("flashinfer", "flash_attention_varlen"),
 }
 """Requests for arguments that no op has, with a suite that makes them, and an op whose contract does not show them."""
 

@@ -196,8 +196,8 @@ def memory_of_the_host(hip: Hip) -> None:
 
 
 def memory_freed_wrongly(hip: Hip) -> None:
-    """HIP frees the allocation that an address lies in, by either call; the double wants the exact address and the
-    right call."""
+    """HIP frees the allocation that contains an address, by the call for device or for host memory. The double requires
+    the exact address and the right call."""
     for name, address in (
         ("hipFree", hip.memory() + 256),
         ("hipHostFree", hip.makes("hipHostMalloc", 4096, 0) + 64),

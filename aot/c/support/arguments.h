@@ -37,6 +37,17 @@ static bool aot_find_dims(aot_plan *p)
     return true;
 }
 
+/* Give a named number its value. */
+static bool aot_set_number(aot_plan *p, const char *name, int slot, aot_expression expression)
+{
+    aot_value value;
+    if (!aot_evaluate(p, expression, &value)) return false;
+    if (value.kind == AOT_KIND_TEXT || (value.kind == AOT_KIND_FLOAT && fabs(value.f) >= 9223372036854775808.0))
+        return AOT_REFUSE(p, "%s would be %s; a number below 2**63 is allowed", name, aot_shown(value).content);
+    p->v[slot] = value;
+    return true;
+}
+
 /* What the caller gives as a scalar; `given` is false where it gives nothing. */
 static aot_value aot_read_scalar(const aot_scalar_rule *rule, const void *args, bool *given)
 {
@@ -124,13 +135,7 @@ static bool aot_check_requirements(aot_plan *p)
     }
     for (int i = 0; i < p->op->n_derived; i++) {
         const aot_derivation *derived = &p->op->derived[i];
-        aot_value value;
-        if (!aot_evaluate(p, derived->value, &value)) return false;
-        if (value.kind == AOT_KIND_TEXT ||
-            (value.kind == AOT_KIND_FLOAT && fabs(value.f) >= 9223372036854775808.0))
-            return AOT_REFUSE(p, "%s would be %s; a number below 2**63 is allowed", derived->name,
-                              aot_shown(value).content);
-        p->v[derived->slot] = value;
+        if (!aot_set_number(p, derived->name, derived->slot, derived->value)) return false;
     }
     return true;
 }

@@ -2,6 +2,8 @@
 
 typedef struct aot_chosen {
     const aot_variant *variant;
+    const aot_launch *launch;
+    const aot_config *config;
     uint32_t grid[3];
     unsigned char kernargs[AOT_MAX_KERNARG_BYTES + 8];
     uint64_t scratch, profile; /* bytes */
@@ -10,6 +12,7 @@ typedef struct aot_chosen {
 typedef struct aot_decision {
     aot_chosen launches[AOT_MAX_LAUNCHES + 1];
     int count;
+    double cost; /* of all launches, in microseconds */
     uint64_t workspaces[AOT_MAX_WORKSPACES + 1]; /* bytes */
     aot_text tried; /* why no variant fits */
 } aot_decision;
@@ -227,24 +230,37 @@ static bool aot_has_maps(const aot_plan *p, const aot_variant *variant, aot_deci
     return true;
 }
 
-/* The first config whose condition holds and that is built, with its grid and kernargs; -1: a fault, 0: none, 1. */
-static int aot_choose_launch(aot_plan *p, int number, unsigned char *key, aot_decision *d)
+/* The first config that serves the call and is built; if it has a cost, the cheapest of those that have one.
+ * -1: a fault, 0: there is none, 1: there is one. */
+static int aot_choose_config(aot_plan *p, int number, unsigned char *key, aot_decision *d)
 {
     const aot_launch *launch = &p->op->launches[number];
     aot_chosen *chosen = &d->launches[d->count];
+    double least = 0;
     key[0] = (unsigned char)number;
+    chosen->variant = NULL;
     for (int i = 0; i < launch->count; i++) {
+        const aot_config *config = &launch->configs[i];
+        const aot_variant *variant;
+        aot_value cost = aot_f(0);
         bool holds = true;
-        if (launch->configs[i].when != NULL && !aot_holds(p, launch->configs[i].when, &holds)) return -1;
+        if (chosen->variant != NULL && config->cost == NULL) continue;
+        if (config->when != NULL && !aot_holds(p, config->when, &holds)) return -1;
+        if (!holds) continue;
         key[AOT_MAX_KEY - 1] = (unsigned char)i;
-        chosen->variant = holds ? aot_find_variant(p->op, key) : NULL;
-        if (chosen->variant == NULL) continue;
+        variant = aot_find_variant(p->op, key);
+        if (config->cost != NULL && !aot_evaluate(p, config->cost, &cost)) return -1;
+        if (variant == NULL || (chosen->variant != NULL && !(aot_as_float(cost) < least))) continue;
+        least = aot_as_float(cost);
+        chosen->variant = variant;
+        chosen->launch = launch;
+        chosen->config = config;
+        if (config->cost == NULL) break;
+    }
+    if (chosen->variant != NULL) {
         if (!aot_has_maps(p, chosen->variant, d)) return 0;
-        for (int n = 0; n < launch->names; n++) p->v[launch->slots[n]] = launch->configs[i].values[n];
-        if (!aot_find_grid(p, launch, chosen) || !aot_pack_values(p, chosen)) return -1;
-        if (!aot_count_scratch(p, chosen, chosen->variant->global_scratch, &chosen->scratch)) return -1;
-        if (!aot_count_scratch(p, chosen, chosen->variant->profile_scratch, &chosen->profile)) return -1;
-        if (chosen->grid[0] != 0 && chosen->grid[1] != 0 && chosen->grid[2] != 0) d->count++;
+        d->cost += least;
+        d->count++;
         return 1;
     }
     aot_write(&d->tried, "\n  %s[", launch->kernel);
@@ -258,23 +274,79 @@ static int aot_choose_launch(aot_plan *p, int number, unsigned char *key, aot_de
     return 0;
 }
 
-/* Every launch of one specialisation: -1: a fault, 0: something is not built, 1: there they are. */
+/* The configs of all launches, with the alternatives that are set: -1: a fault, 0: one is not built, 1: there they are.
+ */
+static int aot_choose_configs(aot_plan *p, unsigned char *key, aot_decision *d)
+{
+    int found = aot_pick_axes(p, key, d);
+    d->count = 0;
+    d->cost = 0;
+    for (int i = 0; i < p->op->n_launches && found == 1; i++) {
+        bool is_made = true;
+        if (p->op->launches[i].when != NULL && !aot_holds(p, p->op->launches[i].when, &is_made)) return -1;
+        if (is_made) found = aot_choose_config(p, i, key, d);
+    }
+    return found;
+}
+
+/* Set the alternatives of a combination. */
+static bool aot_set_alternatives(aot_plan *p, int combination)
+{
+    for (int i = p->op->n_alternatives - 1; i >= 0; i--) {
+        const aot_alternative *item = &p->op->alternatives[i];
+        if (!aot_set_number(p, item->name, item->slot, item->values[combination % item->count])) return false;
+        combination /= item->count;
+    }
+    return true;
+}
+
+/* Grids, kernargs and scratch memory of the chosen launches. Those without workgroups are left out. */
+static bool aot_finish_launches(aot_plan *p, aot_decision *d)
+{
+    int chosen_count = d->count;
+    d->count = 0;
+    for (int i = 0; i < chosen_count; i++) {
+        aot_chosen *chosen = &d->launches[d->count];
+        const aot_launch *launch = d->launches[i].launch;
+        const aot_config *config = d->launches[i].config;
+        chosen->variant = d->launches[i].variant;
+        for (int n = 0; n < launch->names; n++) p->v[launch->slots[n]] = config->values[n];
+        if (!aot_find_grid(p, launch, chosen) || !aot_pack_values(p, chosen)) return false;
+        if (!aot_count_scratch(p, chosen, chosen->variant->global_scratch, &chosen->scratch)) return false;
+        if (!aot_count_scratch(p, chosen, chosen->variant->profile_scratch, &chosen->profile)) return false;
+        if (chosen->grid[0] != 0 && chosen->grid[1] != 0 && chosen->grid[2] != 0) d->count++;
+    }
+    return true;
+}
+
+/* Every launch of one specialisation, with the cheapest combination of alternatives: -1: a fault, 0: something is not
+ * built, 1: there they are. */
 static int aot_choose_launches(aot_plan *p, bool aligned, aot_decision *d)
 {
     unsigned char key[AOT_MAX_KEY];
-    int found;
+    int combinations = 1, best = -1;
+    size_t told = 0;
+    double least = 0;
     memset(key, 0, sizeof key);
     p->v[p->op->aligned] = aot_b(aligned);
     key[AOT_MAX_KEY - 2] = aligned ? 1 : 0;
     for (int i = 0; i < p->op->n_variables; i++) key[1 + i] = (unsigned char)p->dtypes[i];
-    found = aot_pick_axes(p, key, d);
-    d->count = 0;
-    for (int i = 0; i < p->op->n_launches && found == 1; i++) {
-        bool is_made = true;
-        if (p->op->launches[i].when != NULL && !aot_holds(p, p->op->launches[i].when, &is_made)) return -1;
-        if (is_made) found = aot_choose_launch(p, i, key, d);
+    for (int i = 0; i < p->op->n_alternatives; i++) combinations *= p->op->alternatives[i].count;
+    for (int i = 0; i < combinations; i++)
+        if (!aot_set_alternatives(p, i)) return -1;
+    for (int i = 0; i < combinations; i++) {
+        int found = aot_set_alternatives(p, i) ? aot_choose_configs(p, key, d) : -1;
+        if (found < 0) return -1;
+        if (i == 0) told = d->tried.used;
+        d->tried.used = told; /* of the first combination only */
+        d->tried.content[told] = 0;
+        if (found == 0 || (best >= 0 && !(d->cost < least))) continue;
+        best = i;
+        least = d->cost;
     }
-    return found;
+    if (best < 0) return 0;
+    if (best < combinations - 1 && (!aot_set_alternatives(p, best) || aot_choose_configs(p, key, d) < 0)) return -1;
+    return aot_finish_launches(p, d) ? 1 : -1;
 }
 
 static bool aot_measure_workspaces(aot_plan *p, aot_decision *d)

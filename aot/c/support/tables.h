@@ -101,6 +101,14 @@ typedef struct aot_derivation {
     aot_expression value;
 } aot_derivation;
 
+/* A number that a call chooses by cost. */
+typedef struct aot_alternative {
+    const char *name;
+    int slot;
+    const aot_expression *values;
+    int count;
+} aot_alternative;
+
 typedef enum aot_rule { AOT_EQUAL, AOT_SMALLEST_GE, AOT_SMALLEST_GT, AOT_LARGEST_LE, AOT_LARGEST_LT } aot_rule;
 
 typedef struct aot_axis {
@@ -127,7 +135,7 @@ typedef struct aot_workspace {
 } aot_workspace;
 
 typedef struct aot_config {
-    aot_expression when;
+    aot_expression when, cost; /* NULL: it serves all calls; it has no cost */
     const aot_value *values; /* of the launch's names */
 } aot_config;
 
@@ -183,6 +191,7 @@ typedef struct aot_op {
     const aot_scalar_rule *scalars;
     const aot_requirement *required;
     const aot_derivation *derived;
+    const aot_alternative *alternatives;
     const aot_constant *constants;
     const aot_dtype_variable *variables;
     const aot_axis *axes;
@@ -191,7 +200,7 @@ typedef struct aot_op {
     const aot_launch *launches;
     const aot_layout *layouts;
     const aot_variant *variants;
-    int n_tensors, n_dims, n_queries, n_scalars, n_required, n_derived, n_constants, n_variables, n_axes,
+    int n_tensors, n_dims, n_queries, n_scalars, n_required, n_derived, n_alternatives, n_constants, n_variables, n_axes,
         n_divisible, n_workspaces, n_launches, n_variants;
     int extent, aligned, num_cus, num_xcds; /* slots */
     bool wide_offsets;

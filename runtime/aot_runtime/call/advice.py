@@ -169,6 +169,7 @@ def _innermost(op: Op, asked: Asked) -> Iterator[Change]:
 def _read(op: Op, names: Iterable[str]) -> set[str]:
     """Return everything that the named axes depend on: names of the call, and queries by their `query_name`."""
     texts = {axis.name: axis.pick for axis in op.axes} | {item.name: item.value for item in op.derived}
+    texts |= {item.name: text for item in op.alternatives for text in item.values}
     todo, seen = list(names), set[str]()
     while todo:
         name = todo.pop()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any
 
@@ -18,6 +18,9 @@ from .checking import Call
 from .rules import Rules, pick_value
 
 Table = Mapping[tuple[Any, ...], Variant]
+Layouts = Mapping[str, Layout | None]
+Tried = tuple[Mapping[str, int], float | None]
+"""Values of alternatives that were tried, and the cost of the launches; None if one is not built."""
 
 
 class AxisChoice(msgspec.Struct, frozen=True):
@@ -29,18 +32,26 @@ class AxisChoice(msgspec.Struct, frozen=True):
 
 
 class ConfigChoice(msgspec.Struct, frozen=True):
-    """A config that was tried: whether its condition holds, and its variant, or None if it is not built."""
+    """A config that was tried: whether its condition holds, and its variant, or None if it is not built.
+
+    `cost` is its time in microseconds; None if it has none, or does not hold.
+    """
 
     number: int
     config: Config
     holds: bool
     variant: Variant | None
+    cost: float | None = None
+
+    @property
+    def price(self) -> float:
+        return self.cost or 0.0
 
 
 class LaunchDecision(msgspec.Struct, frozen=True):
     """A launch of a call: its variant, its grid, and the value of every kernarg expression.
 
-    `tried` lists the configs up to and including the chosen one.
+    `tried` lists the configs that were tried; the chosen one is the last.
     """
 
     index: int
@@ -48,6 +59,18 @@ class LaunchDecision(msgspec.Struct, frozen=True):
     grid: tuple[int, int, int]
     values: Mapping[str, Any]
     tried: tuple[ConfigChoice, ...] = ()
+
+    @property
+    def missed(self) -> list[Config]:
+        """The configs that the call would get rather than the chosen one if they were built."""
+        *others, chosen = self.tried
+        return [
+            item.config
+            for item in others
+            if item.holds
+            and item.variant is None
+            and (item.cost is None or chosen.cost is None or item.cost < chosen.cost)
+        ]
 
 
 class Decision(msgspec.Struct, frozen=True):
@@ -61,6 +84,7 @@ class Decision(msgspec.Struct, frozen=True):
         workspaces: (name, bytes, zeroed) of each workspace.
         launches: the launches, in order.
         axes: the choice of each axis value.
+        alternatives: the combinations of alternatives that were tried.
     """
 
     names: Mapping[str, Any]
@@ -70,6 +94,7 @@ class Decision(msgspec.Struct, frozen=True):
     workspaces: tuple[tuple[str, int, bool], ...]
     launches: tuple[LaunchDecision, ...]
     axes: tuple[AxisChoice, ...] = ()
+    alternatives: tuple[Tried, ...] = ()
 
 
 class _Launch(msgspec.Struct, frozen=True):
@@ -79,10 +104,26 @@ class _Launch(msgspec.Struct, frozen=True):
     launch: Launch
     when: Evaluator | None
     conditions: tuple[Evaluator | None, ...]
+    costs: tuple[Evaluator | None, ...]
     common: tuple[dict[str, Value], ...]
     """Values of the names that all configs set, one mapping per config."""
     grid: tuple[Evaluator, ...]
     kernargs: tuple[tuple[str, Evaluator], ...]
+
+
+class Way(msgspec.Struct, frozen=True):
+    """A way to make a call.
+
+    Attributes:
+        launches: (launch, configs that were tried, of which the last is the chosen one).
+        cost: sum of the costs of the chosen configs, in microseconds.
+    """
+
+    names: Mapping[str, Any]
+    axes: tuple[AxisChoice, ...]
+    launches: tuple[tuple[_Launch, tuple[ConfigChoice, ...]], ...]
+    cost: float
+    tried: tuple[Tried, ...] = ()
 
 
 class Search(msgspec.Struct):
@@ -92,11 +133,13 @@ class Search(msgspec.Struct):
         tried: the failed attempts, in words: axis values without a match, and variants that are not built.
         misaligned: the reasons why the call cannot use aligned variants.
         may_be_had: True if building the manifest in full may yield a variant that fits.
+        unpicked: True if an axis has no value that fits.
     """
 
     tried: list[str] = []
     misaligned: list[str] = []
     may_be_had: bool = False
+    unpicked: bool = False
 
 
 class Choosing:
@@ -126,6 +169,7 @@ class Choosing:
             launch,
             evaluator(launch.when) if launch.when else None,
             tuple(evaluator(config.when) if config.when else None for config in launch.configs),
+            tuple(evaluator(config.cost) if config.cost else None for config in launch.configs),
             tuple({name: config.values[name] for name in names} for config in launch.configs),
             tuple(evaluator(extent) for extent in launch.grid),
             tuple((text, evaluator(text)) for text in kernargs),
@@ -138,21 +182,34 @@ class Choosing:
         """
         misaligned = search.misaligned = [*self.rules.misalignment(call.layouts, call.names)]
         for aligned in (False,) if misaligned else (True, False):
-            names = {**call.names, "aligned": aligned}
-            axes = self.pick_axes(names, search.tried)
-            launches = None if axes is None else self.choose_launches(names, search, call.layouts)
-            if axes is not None and launches is not None:
+            way = self.cheapest({**call.names, "aligned": aligned}, search, call.layouts)
+            if way is not None:
                 layouts = {name: layout for name, layout in call.layouts.items() if layout is not None}
-                return self._decision(names, tuple(search.misaligned), layouts, launches, axes)
+                return self._decision(way, tuple(search.misaligned), layouts)
         return None
 
-    def serves(self, names: Mapping[str, Any]) -> bool:
-        """Return True if variants are built for these values of all names, including `aligned`."""
-        values = dict(names)
-        return self.pick_axes(values, []) is not None and self.choose_launches(values, Search(), {}) is not None
+    def cheapest(self, names: Mapping[str, Any], search: Search, layouts: Layouts) -> Way | None:
+        """Return the cheapest way to make a call, or None.
 
-    def pick_axes(self, names: dict[str, Any], tried: list[str]) -> tuple[AxisChoice, ...] | None:
-        """Pick each axis's value into `names`. Return None, with the reason in `tried`, if an axis has no match."""
+        Args:
+            names: values of all names but alternatives and axes, including `aligned`.
+        """
+        if not self.op.alternatives:
+            return self.way({**names}, search, layouts)
+        from .alternatives import cheapest_way  # few ops have any
+
+        return cheapest_way(self, names, search, layouts)
+
+    def way(self, names: dict[str, Any], search: Search, layouts: Layouts) -> Way | None:
+        """Pick axes into `names`, and choose configs. Return None, with the reasons in `search`, if that fails."""
+        axes = self._pick_axes(names, search)
+        launches = None if axes is None else self._choose_configs(names, search, layouts)
+        if axes is None or launches is None:
+            return None
+        return Way(names, axes, launches, sum(configs[-1].price for _, configs in launches))
+
+    def _pick_axes(self, names: dict[str, Any], search: Search) -> tuple[AxisChoice, ...] | None:
+        """Pick each axis's value into `names`. Return None, with the reason in `search`, if an axis has no match."""
         choices = []
         for axis, pick in self.axes:
             wanted = pick(names)
@@ -160,21 +217,22 @@ class Choosing:
             choices.append(AxisChoice(axis, wanted, value))
             if value is None:
                 rule = axis.pick if axis.rule == "equal" else f"{axis.rule} {axis.pick}"
-                tried.append(f"{axis.name}: none of {list(axis.values)} is picked by {rule}")
+                search.unpicked = True
+                search.tried.append(f"{axis.name}: none of {list(axis.values)} is picked by {rule}")
                 return None
             names[axis.name] = value
         return tuple(choices)
 
-    def choose_launches(
-        self, names: Mapping[str, Any], search: Search, layouts: Mapping[str, Layout | None]
-    ) -> tuple[LaunchDecision, ...] | None:
-        """Choose a variant for each launch. Return None if one is not built, or needs a map of an unmappable tensor."""
+    def _choose_configs(
+        self, names: Mapping[str, Any], search: Search, layouts: Layouts
+    ) -> tuple[tuple[_Launch, tuple[ConfigChoice, ...]], ...] | None:
+        """Choose a config for each launch. Return None if one is not built, or needs a map of an unmappable tensor."""
         axis_values = tuple(names[name] for name in self.axis_names)
         chosen = []
         for item in self.launches:
             if item.when is not None and not item.when(names):
                 continue
-            configs = tuple(self._try_configs(item, axis_values, names))
+            configs = self._try_configs(item, axis_values, names)
             variant = configs[-1].variant
             if variant is None:
                 shown = ", ".join(f"{name}={names[name]}" for name in self.axis_names)
@@ -184,11 +242,7 @@ class Choosing:
             if unmappable := self._unmappable(variant, layouts):
                 search.misaligned += unmappable
                 return None
-            known = {**names, **item.common[configs[-1].number]}
-            x, y, z = (extent(known) for extent in item.grid)
-            grid = self.rules.grid((x, y, z), variant)
-            values = {text: value(known) for text, value in item.kernargs}
-            chosen.append(LaunchDecision(item.index, variant, grid, values, configs))
+            chosen.append((item, configs))
         return tuple(chosen)
 
     def is_left_out(self, names: Mapping[str, Any]) -> bool:
@@ -207,28 +261,46 @@ class Choosing:
 
     def _try_configs(
         self, item: _Launch, axis_values: tuple[Any, ...], names: Mapping[str, Any]
-    ) -> Iterator[ConfigChoice]:
-        """Yield the configs in order, up to the first that is built and whose condition holds."""
-        for number, (config, condition) in enumerate(zip(item.launch.configs, item.conditions, strict=True)):
+    ) -> tuple[ConfigChoice, ...]:
+        """Try configs in order, up to the first that is built and whose condition holds; if that one has a cost, also
+        the others with a cost. The chosen one comes last; if there is none, the last one's variant is None.
+        """
+        tried: list[ConfigChoice] = []
+        best: ConfigChoice | None = None
+        for number, (config, condition, cost) in enumerate(
+            zip(item.launch.configs, item.conditions, item.costs, strict=True)
+        ):
+            if best is not None and cost is None:
+                continue
             holds = condition is None or bool(condition(names))
             variant = self.table.get((item.index, axis_values, names["aligned"], number)) if holds else None
-            yield ConfigChoice(number, config, holds, variant)
-            if variant is not None:
-                return
+            choice = ConfigChoice(number, config, holds, variant, float(cost(names)) if holds and cost else None)
+            tried.append(choice)
+            if variant is not None and (best is None or choice.price < best.price):
+                best = choice
+                if cost is None:
+                    break
+        return tuple(sorted(tried, key=lambda choice: choice is best))
 
-    def _decision(
-        self,
-        names: Mapping[str, Any],
-        misaligned: tuple[str, ...],
-        layouts: Mapping[str, Layout],
-        launches: tuple[LaunchDecision, ...],
-        axes: tuple[AxisChoice, ...],
-    ) -> Decision:
+    def _decision(self, way: Way, misaligned: tuple[str, ...], layouts: Mapping[str, Layout]) -> Decision:
+        names = way.names
+        launches = tuple(self._decide_launch(item, configs, names) for item, configs in way.launches)
         spaces = tuple(
             (space.name, self.rules.nbytes(space, tuple(extent(names) for extent in shape), names), space.zero)
             for space, shape in self.workspaces
         )
-        return Decision(names, names["aligned"], misaligned, layouts, spaces, launches, axes)
+        return Decision(names, names["aligned"], misaligned, layouts, spaces, launches, way.axes, way.tried)
+
+    def _decide_launch(
+        self, item: _Launch, configs: tuple[ConfigChoice, ...], names: Mapping[str, Any]
+    ) -> LaunchDecision:
+        chosen = configs[-1]
+        assert chosen.variant is not None
+        known = {**names, **item.common[chosen.number]}
+        x, y, z = (extent(known) for extent in item.grid)
+        grid = self.rules.grid((x, y, z), chosen.variant)
+        values = {text: value(known) for text, value in item.kernargs}
+        return LaunchDecision(item.index, chosen.variant, grid, values, configs)
 
 
 def mapped_tensors(variants: Iterable[Variant]) -> dict[int, tuple[str, ...]]:

@@ -79,7 +79,7 @@ def explain_decision(planner: Planner, decision: Decision, blobs: Mapping[str, B
 def decision_lines(planner: Planner, decision: Decision, blobs: Mapping[str, Blob]) -> Iterator[str]:
     """Like `explain_decision`, line by line and without escaping the bundle's texts."""
     op = planner.op
-    yield from (*_call(op, decision), *_specialisation(decision), *_axes(op, decision))
+    yield from (*_call(op, decision), *_specialisation(decision), *_alternatives(decision), *_axes(op, decision))
     taken = {launch.index: launch for launch in decision.launches}
     for index, launch in enumerate(op.launches):
         if index in taken:
@@ -103,6 +103,7 @@ def decision_data(planner: Planner, decision: Decision, blobs: Mapping[str, Blob
         },
         "dims": {name: names[name] for name in scope.dims},
         "scalars": {scalar.name: names[scalar.name] for scalar in planner.op.scalars},
+        "alternatives": [{"values": values, "us": cost} for values, cost in decision.alternatives],
         "axes": {choice.axis.name: choice.value for choice in decision.axes},
         "workspace_bytes": {name: size for name, size, _ in decision.workspaces},
         "launches": [_launch_data(planner.op, taken, blobs) for taken in decision.launches],
@@ -117,6 +118,7 @@ def _launch_data(op: Op, taken: LaunchDecision, blobs: Mapping[str, Blob]) -> di
         "symbol": variant.symbol,
         "file": blobs[variant.code].file,
         "config": config.name if config else "",
+        "us": taken.tried[-1].cost if taken.tried else None,
         "grid": taken.grid,
         "block_threads": variant.num_warps * variant.warp_size,
         "lds_bytes": variant.lds_bytes,
@@ -161,6 +163,16 @@ def _specialisation(decision: Decision) -> Iterator[str]:
         yield "specialisation: general, because no aligned variant of this call is in the bundle"
 
 
+def _alternatives(decision: Decision) -> Iterator[str]:
+    """Yield the combinations of alternatives that were tried, with the modelled time of the call's launches."""
+    costs = {}
+    for values, cost in decision.alternatives:
+        is_taken = all(decision.names[name] == value for name, value in values.items())
+        shown = "not built" if cost is None else f"{cost:.2f} us{', taken' * is_taken}"
+        costs[", ".join(f"{name}={value}" for name, value in values.items())] = shown
+    yield from _group("alternatives, by cost", costs)
+
+
 def _axes(op: Op, decision: Decision) -> Iterator[str]:
     dtypes = {name: f"{decision.names[name]}, the dtype of {_holders(op, name)}" for name in op.dtypes}
     yield from _group("axes", dtypes | {choice.axis.name: _picked(choice) for choice in decision.axes})
@@ -190,7 +202,7 @@ def _launch(
     *passed_over, last = taken.tried
     for choice in passed_over:
         yield f"  not config {_config(choice)}: {_passed_over(choice, decision)}"
-    yield f"  config {_config(last)}{_holding(last.config, decision)}: {_settings(last.config)}"
+    yield f"  config {_config(last)}{_priced(last)}{_holding(last.config, decision)}: {_settings(last.config)}"
     threads = variant.num_warps * variant.warp_size
     size = f"{' x '.join(map(str, taken.grid))} ({', '.join(launch.grid)})"
     yield f"  grid {size}{'; nothing to do, not launched' if 0 in taken.grid else ''}"
@@ -201,6 +213,10 @@ def _launch(
 
 def _config(choice: ConfigChoice) -> str:
     return f"{choice.number} '{choice.config.name}'" if choice.config.name else str(choice.number)
+
+
+def _priced(choice: ConfigChoice) -> str:
+    return "" if choice.cost is None else f" at {choice.cost:.2f} us"
 
 
 def _settings(config: Config) -> str:
@@ -214,6 +230,8 @@ def _holding(config: Config, decision: Decision) -> str:
 def _passed_over(choice: ConfigChoice, decision: Decision) -> str:
     if not choice.holds:
         return _unmet(choice.config.when, decision)
+    if choice.variant is not None:
+        return f"it takes {choice.cost:.2f} us"
     return "it serves this call, but no variant of it is in the bundle for these axis values"
 
 

@@ -182,8 +182,8 @@ class _Calls:
         note = None
         if recording is None:
             decision = self.decide(layouts, scalars)
-            passed_over = any(c.holds and c.variant is None for launch in decision.launches for c in launch.tried)
-            if not self.warned and (passed_over or not (decision.aligned or decision.misaligned)):
+            missed = any(launch.missed for launch in decision.launches)
+            if not self.warned and (missed or not (decision.aligned or decision.misaligned)):
                 from .refusal import warned_of_second_choice
 
                 entry = partial(self.planner.entry, layouts, scalars, decision.names)

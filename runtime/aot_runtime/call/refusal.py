@@ -111,7 +111,7 @@ class Refusal:
             for item in op.derived:
                 known[item.name] = evaluator(item.value)(known)
             return any(
-                choosing.serves({**known, "aligned": aligned})
+                choosing.cheapest({**known, "aligned": aligned}, Search(), {})
                 for aligned in ((True, False) if may_be_aligned else (False,))
             )
         except (AotError, ArithmeticError, TypeError):
@@ -170,16 +170,14 @@ def warned_of_second_choice(
 
 def _is_second_choice(choosing: Choosing, decision: Decision) -> bool:
     """Return True if the manifest may have variants that the call prefers: aligned ones, or those of other configs."""
-    tried = (choice for launch in decision.launches for choice in launch.tried)
-    passed_over = (choice.config for choice in tried if choice.holds and choice.variant is None)
-    if any(not choosing.is_left_out({**decision.names, **config.values}) for config in passed_over):
+    missed = (config for launch in decision.launches for config in launch.missed)
+    if any(not choosing.is_left_out({**decision.names, **config.values}) for config in missed):
         return True
     if decision.aligned or decision.misaligned:
         return False
-    names, search = {**decision.names, "aligned": True}, Search()
-    if choosing.pick_axes(names, search.tried) is None:
-        return True
-    return choosing.choose_launches(names, search, decision.layouts) is None and search.may_be_had
+    search = Search()
+    way = choosing.cheapest({**decision.names, "aligned": True}, search, decision.layouts)
+    return way is None and (search.may_be_had or search.unpicked)
 
 
 def build_lines(command: str, entry: Entry) -> tuple[str, ...]:

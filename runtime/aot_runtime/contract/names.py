@@ -94,7 +94,8 @@ class Scope(msgspec.Struct, frozen=True):
 
     def all_names(self, op: Op) -> Names:
         """Return all names except those of a launch's configs."""
-        return self.call_names(op) | dict.fromkeys((item.name for item in op.derived), int) | self.build_names(op)
+        numbers = [*(item.name for item in op.derived), *(item.name for item in op.alternatives)]
+        return self.call_names(op) | dict.fromkeys(numbers, int) | self.build_names(op)
 
     def check_queries(self, expression: expressions.Expression) -> None:
         """Raise `ExpressionError` if a layout query is not a single dim of its tensor."""
@@ -126,6 +127,10 @@ class Scope(msgspec.Struct, frozen=True):
         for item in op.derived:
             yield ("derived", item.name), item.value, names
             names[item.name] = int
+        for number in op.alternatives:
+            for i, text in enumerate(number.values):
+                yield ("alternatives", number.name, i), text, names
+        names |= dict.fromkeys((number.name for number in op.alternatives), int)
         names["aligned"] = bool
         for axis in op.axes:
             yield ("constexprs", axis.name, "pick"), axis.pick, names
@@ -148,6 +153,8 @@ class Scope(msgspec.Struct, frozen=True):
         for config in launch.configs:
             if config.when:
                 yield (*path, "configs", config.name, "when"), config.when, names
+            if config.cost:
+                yield (*path, "configs", config.name, "cost"), config.cost, names
         for i, text in enumerate(launch.grid):
             yield (*path, "grid", i), text, overlay(config_names(launch), names)
 
@@ -200,6 +207,7 @@ def _find_dims(op: Op) -> dict[str, DimSource]:
     ordered = [tensor for tensor in inputs if not tensor.optional] + [tensor for tensor in inputs if tensor.optional]
     dims: dict[str, DimSource] = {}
     others = {scalar.name for scalar in op.scalars} | {item.name for item in op.derived}
+    others |= {item.name for item in op.alternatives}
     for tensor in ordered:
         for i, dim in enumerate(tensor.shape):
             if not dim.broadcast and dim.extent.isidentifier() and dim.extent not in others:
@@ -250,5 +258,6 @@ def named(op: Op) -> dict[str, list[str]]:
         "dtypes": list(op.dtypes),
         "constexprs": [axis.name for axis in op.axes],
         "derived": [item.name for item in op.derived],
+        "alternatives": [item.name for item in op.alternatives],
         "workspace": [space.name for space in op.workspace],
     }

@@ -177,6 +177,17 @@ class Derived(Record, frozen=True):
     value: str
 
 
+class Alternatives(Record, frozen=True):
+    """A named number that a call chooses by cost.
+
+    Attributes:
+        values: expressions. The call takes the one with which its launches cost the least; of equal ones, the first.
+    """
+
+    name: str
+    values: tuple[str, ...]
+
+
 class Workspace(Record, frozen=True):
     """Scratch memory that the runtime provides for the duration of a call.
 
@@ -198,16 +209,20 @@ class Config(Record, frozen=True):
         values: the constexprs that it sets.
         options: compiler options.
         when: condition on the calls that it serves; empty: all.
+        cost: expression of the launch's time in microseconds; empty: unknown. See `Launch`.
     """
 
     name: str
     values: dict[str, StoredValue]
     options: dict[str, Value]
     when: str = ""
+    cost: str = ""
 
 
 class Launch(Record, frozen=True):
     """A kernel launch of an op.
+
+    A call takes the first config that serves it; if that has a cost, the cheapest of those that serve it and have one.
 
     Attributes:
         grid: expressions of the workgroups along x, y and z.
@@ -263,6 +278,7 @@ class Op(Record, frozen=True):
     dtypes: dict[str, tuple[str, ...]] = {}
     axes: tuple[Axis, ...] = ()
     derived: tuple[Derived, ...] = ()
+    alternatives: tuple[Alternatives, ...] = ()
     require: tuple[str, ...] = ()
     divisible: tuple[Divisible, ...] = ()
     workspace: tuple[Workspace, ...] = ()

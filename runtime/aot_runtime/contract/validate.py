@@ -6,6 +6,7 @@ are checked for consistency, and expressions for undefined names. Nothing is eva
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection, Iterable, Iterator, Mapping
 
 import msgspec
@@ -23,6 +24,8 @@ _ROLES = ("input", "output", "inout")
 _RULES = ("equal", ">=", ">", "<=", "<")
 MAX_RANK = 64
 """Maximum number of dims of a tensor, as in numpy."""
+MAX_COMBINATIONS = 64
+"""Maximum number of combinations of an op's alternatives."""
 
 
 class Fault(msgspec.Struct, frozen=True):
@@ -71,6 +74,10 @@ def structure_faults(op: Op) -> Iterator[Fault]:
     for axis in op.axes:
         if not axis.values or axis.rule not in _RULES:
             yield Fault(("constexprs", axis.name), f"has no values, or an unknown rule '{axis.rule}'")
+    if any(not item.values for item in op.alternatives):
+        yield Fault(("alternatives",), "alternatives have at least one value")
+    if (count := math.prod(len(item.values) for item in op.alternatives)) > MAX_COMBINATIONS:
+        yield Fault(("alternatives",), f"{count} combinations of alternatives; at most {MAX_COMBINATIONS} are allowed")
     taken = dims.keys() | {name for names in named(op).values() for name in names}
     for index, launch in enumerate(op.launches):
         yield from _launch_faults(index, launch, taken)

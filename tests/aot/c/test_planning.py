@@ -95,7 +95,7 @@ def compare_many(index: Index, folder: Path, count: int) -> Counter[str]:
 
 
 def with_segments(index: Index) -> Index:
-    """With the size of each kernarg segment, and a code object, which only code tells otherwise."""
+    """Return the index with the figures of compiled code: a code object, and the size of each kernarg segment."""
     variants = tuple(
         msgspec.structs.replace(
             variant, code="none", symbol=variant.op,
@@ -115,6 +115,46 @@ def planned(manifest: str, arch: str) -> Index:
 def test_a_bundle_with_a_bit_of_everything(small_bundle: Path, tmp_path: Path):
     seen = compare_many(read_index(small_bundle), tmp_path, 400)
     assert seen["launched"] > 500 and seen["refused"] > 200 and seen["not built"] > 5
+
+
+BY_COST = """\
+bundle: by_cost
+root: {root}
+ops:
+  relay:
+    tensors:
+      x: {{shape: [n], dtype: T}}
+      out: {{shape: [n], dtype: T, role: output}}
+    scalars: {{hops: {{type: i32, default: 0}}}}
+    dtypes: {{T: [float16, float32]}}
+    alternatives: {{by: [1, "2 if n > 9 else 1", "min(hops, 3)"], again: [0, n % 3]}}
+    constexprs: {{RELAYED: {{values: [false, true], pick: by > 1}}}}
+    exclude: [RELAYED and T == 'float32' and aligned]
+    workspace: {{between: {{shape: [n if RELAYED else 0], dtype: T}}}}
+    launches:
+      - &launch
+        name: whole
+        when: not RELAYED
+        kernel: tests/support/small/kernels.py:copy_values
+        bind: {{source: x, target: out}}
+        grid: ["cdiv(n, 64) + again"]
+        cost: start + step * cdiv(n, size) + (n * 7 % 11) / (3 + again)
+        configs:
+          - {{name: first, when: n < 5}}
+          - {{name: small, when: n % 5 > 0, options: {{num_warps: 1}}, fitted: {{start: 1, step: 0.1, size: 4}}}}
+          - {{name: other, when: n > 30, options: {{num_warps: 8}}}}
+          - {{name: large, options: {{num_warps: 2}}, fitted: {{start: 3, step: 0.25, size: 16}}}}
+      - {{<<: *launch, name: there, when: RELAYED, bind: {{source: x, target: between}}}}
+      - {{<<: *launch, name: back, when: RELAYED, bind: {{source: between, target: out}},
+         cost: start * by - step * size * (n % 3)}}
+"""
+
+
+def test_costs_and_alternatives(tmp_path: Path):
+    path = tmp_path / "by_cost.yaml"
+    path.write_text(BY_COST.format(root=ROOT))
+    index = with_segments(index_of(plan_bundle(load_manifest(path), parse_arch("gfx942"), {}, False)))
+    assert compare_many(index, tmp_path, 1500)["launched"] > 600
 
 
 @pytest.mark.parametrize(

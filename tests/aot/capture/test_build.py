@@ -5,6 +5,8 @@ from __future__ import annotations
 import json
 import os
 import re
+import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -12,6 +14,7 @@ import pytest
 from aot.capture.environments import made_environment
 from aot.errors import BuildError
 from aot_bundle.terminal import Console
+from tests.aot_capture.conftest import Session
 
 from .conftest import Built, copied, script
 
@@ -242,3 +245,17 @@ def _archive(own: Built, folder: Path) -> Path:
     result = own.build("--pack", "-o", folder)
     assert result.returncode == 0, result.stderr
     return next(folder.glob("*.aotc"))
+
+
+def test_kernels_of_servers_keep_their_keys(tmp_path: Path, python: str = sys.executable):
+    shutil.copy(Path(__file__).parent / "program" / "servers.py", tmp_path)
+    session = Session(tmp_path)
+    ours = {"AOTBUILD_CACHE_DIR": str(tmp_path / "our-cache")}
+    result = session.aotbuild("capture", "-o", "k.jsonl", "--arch", "sm_90", "--", python, "servers.py")
+    assert "2 kernels" in result.stderr, result.stderr
+    result = session.aotbuild("--arch", "sm_90", "--python", python, "k.jsonl", **ours)
+    assert result.returncode == 0 and "would not be found" not in result.stdout, result.stdout + result.stderr
+    result = session.aotbuild(
+        "run", "--no-compile", "--arch", "sm_90", "--cache", "dist/k-sm_90-cache", "--", python, "servers.py"
+    )
+    assert "0 would compile; from the cache: 2 kernels" in result.stderr, result.stderr

@@ -45,7 +45,7 @@ def capture_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 def _note_timings(path: Path) -> None:
-    """Add an autotuner's results, of which there are none without a GPU: blocks of 64 win but for one key."""
+    """Add the results of an autotuner, which needs a GPU for them: blocks of 64 win for all keys but one."""
     kernel = next(kernel for kernel in read_capture(path).kernels if kernel.name == "fill")
     configs = [
         [{"kwargs": {"dict": [["BLOCK", block]]}, "num_warps": warps, "num_stages": 3}, [1.0], f"BLOCK: {block}", False]

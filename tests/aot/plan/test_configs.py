@@ -39,13 +39,48 @@ def test_a_tuning_file_is_laid_over_the_manifest_for_its_architectures_alone(tmp
     assert [item.name for item in contract(tmp_path, text, "gfx950").launches[0].configs] == ["wide", "config1"]
 
 
+PRICED = edit(
+    EVERYTHING,
+    ("grid: ", "cost: start + step * cdiv(cols, WIDTH)\n        grid: "),
+    ("{name: base, ", "{name: base, fitted: {start: 3, step: 0.5}, "),
+)
+
+
+def test_a_tuning_file_gives_configs_the_constants_of_their_launchs_cost(tmp_path: Path):
+    tune(
+        tmp_path, tuning("{scale_rows: [{name: wide, fitted: {start: 2, step: 1.5}}, {name: base, fitted: {step: 4}}]}")
+    )
+    costs = {item.name: item.cost for item in contract(tmp_path, PRICED).launches[0].configs}
+    assert costs == {"wide": "2 + 1.5 * cdiv(cols, 4)", "base": "3 + 4 * cdiv(cols, 2)"}
+    costs = {item.name: item.cost for item in contract(tmp_path, PRICED, "gfx950").launches[0].configs}
+    assert costs == {"wide": "", "base": "3 + 0.5 * cdiv(cols, 2)"}
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (("fitted: {start: 3, step: 0.5}", "@fitted: {start: 3}"),
+         "op 'scale': '3 + step * cdiv(cols, 2)' uses undefined name 'step'; known: BIASED, BLOCK, T, TOP, aligned, "
+         "arch, chunks, cols, factor, fp8, has_bf16_cvt, has_tf32, has_wgmma, lds_bytes, mode, num_cus, num_xcds, "
+         "return_top, rows, warp_size"),
+        (("fitted: {start: 3, step: 0.5}", "@fitted: {start: 3, step: 0.5, stop: 1}"),
+         "op 'scale': config 'base' has the constant 'stop', which the launch's `cost` does not read; did you mean "
+         "'step'?"),
+        (("{name: wide, when: cols > 32", "@{name: wide"),
+         "op 'scale': config 'wide' has no `when`, so the configs after it are never used"),
+    ],
+)  # fmt: skip
+def test_a_fault_of_a_cost_has_its_place(tmp_path: Path, change: tuple[str, str], message: str):
+    check_fault(tmp_path, edit(PRICED, change), message)
+
+
 # The launches of a tuning file, with an @ where the fault is, and what is said.
 FAULTS = """
 {@scale_row: []} -> no launch 'scale_row' in op 'scale'; did you mean 'scale_rows'?
 {scale_rows: [{blocks: {@WIDTH: [4]}}]} -> tuning.0.launches.scale_rows.0.blocks.WIDTH: expected true or false or a
  whole number or a number or text (given: a list)
-{scale_rows: [{name: base, @BLOCK: 4}]} -> unknown key 'BLOCK'; known: blocks, constants, from_kernel, measured,
- modelled, name, options, signature, when
+{scale_rows: [{name: base, @BLOCK: 4}]} -> unknown key 'BLOCK'; known: blocks, constants, fitted, from_kernel,
+ measured, modelled, name, options, signature, when
 {scale_rows: [{name: base, options: {@num_warp: 4}}]}
  -> op 'scale': config 'base': unknown compiler option 'num_warp'; did you mean 'num_warps'?
 {scale_rows: [{name: base, @when: rows >, blocks: {WIDTH: 1}}]}
@@ -56,6 +91,8 @@ FAULTS = """
  -> op 'scale': the last config ('base') must serve every call: it has no `when`
 {scale_rows: [@{name: always, blocks: {WIDTH: 1}}]}
  -> op 'scale': config 'always' has no `when`, so the configs after it are never used
+{scale_rows: [{name: base, @fitted: {start: 1}}]}
+ -> op 'scale': config 'base' has `fitted` constants, but its launch has no `cost`
 {@scale_rows: [{name: base, blocks: {WIDTH: 1}}, {name: base, blocks: {WIDTH: 2}}]}
  -> op 'scale': two configs have the same name (base, base)
 """

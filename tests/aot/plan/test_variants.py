@@ -108,7 +108,7 @@ LARGE: {values: [false, true], pick: warp_size > 32} -> BLOCK LARGE -> 16 True: 
 
 @pytest.mark.parametrize(("text", "axes", "left"), rows(POINTS))
 def test_points_that_no_call_can_reach_are_not_built(tmp_path: Path, text: str, axes: str, left: str):
-    """One value, config or launch is left where a point decides it; all are where only a call decides."""
+    """One value, config or launch remains where an axis decides it; all remain where only a call does."""
     match text.partition(":")[0]:
         case "LARGE":
             change = (AXES, f"{AXES}      {text}\n")
@@ -182,6 +182,16 @@ def test_overrides_change_options_in_their_order(tmp_path: Path):
     assert options["float16", 16, 0] == {"num_warps": 8, "num_stages": 1}
     assert options["float16", 32, 0] == {"num_warps": 8, "num_stages": 1, "waves_per_eu": 2}
     assert options["float16", 32, 1] == {"num_warps": 1, "num_stages": 3, "waves_per_eu": 2}
+
+
+def test_every_config_with_a_cost_is_built_behind_one_that_always_holds(tmp_path: Path):
+    configs = """configs: [{name: a, when: rows < 9, blocks: {WIDTH: 1}},
+          {name: b, when: aligned, blocks: {WIDTH: 2}, fitted: {step: 1}},
+          {name: c, when: rows < 7, blocks: {WIDTH: 3}},
+          {name: d, blocks: {WIDTH: 4}, fitted: {step: 2}}]
+        cost: step * rows"""
+    found = enumerated(tmp_path, SCALE, (CONFIGS, configs))
+    assert points(found, "config") == {(0,): 8, (1,): 4, (2,): 4, (3,): 8}
 
 
 def test_an_expression_without_a_value(tmp_path: Path):

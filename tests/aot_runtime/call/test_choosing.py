@@ -169,6 +169,58 @@ def test_what_was_not_built_gives_way_to_the_next_config_or_is_no_variant():
     refused("second[], aligned=False: not built", only_first, NoVariantError, x=layout(4))
 
 
+PRICED = (
+    records.Config("tiny", {"BLOCK": 8}, {}, "n <= 8"),
+    records.Config("small", {"BLOCK": 32}, {}, "n <= 500", "1.0 + 0.1 * cdiv(n, 32)"),
+    records.Config("large", {"BLOCK": 256}, {}, "", "2.0 + 0.25 * cdiv(n, 256)"),
+    records.Config("other", {"BLOCK": 64}, {}, "n % 2 == 0"),
+)
+
+
+def at_cost(kernel: str, cost: str, when: str) -> records.Launch:
+    return launch("1", kernel=kernel, when=when, configs=(records.Config("base", {}, {}, "", cost),))
+
+
+ALTERNATIVES = contract(
+    "x: float32[n]",
+    alternatives=(records.Alternatives("parts", ("1", "min(4, n // 100)", "4")),),
+    axes=(records.Axis("SPLIT", (False, True), "parts > 1"),),
+    launches=(
+        at_cost("whole", "n / 100", "not SPLIT"),
+        at_cost("part", "n / parts / 100", "SPLIT"),
+        at_cost("sum", "parts / 2", "SPLIT"),
+    ),
+)
+
+
+def test_the_cheapest_config_serves_the_call_if_the_first_that_holds_has_a_cost():
+    made = contract("x: float32[n]", launches=(launch("cdiv(n, BLOCK)", configs=PRICED),))
+    chosen = {n: decide(planner(made), x=layout(n)).launches[0] for n in (8, 256, 500, 502)}
+    assert {n: item.tried[-1].config.name for n, item in chosen.items()} == {
+        8: "tiny", 256: "small", 500: "large", 502: "large",
+    }  # fmt: skip
+    assert [(item.config.name, item.holds, item.cost) for item in chosen[500].tried] == [
+        ("tiny", False, None), ("small", True, 1 + 0.1 * 16), ("large", True, 2.5),
+    ]  # fmt: skip
+    without = {missing: planner(made, keep=lambda v, missing=missing: v.config != missing) for missing in (1, 2)}
+    served = {at: decide(there, x=layout(256)).launches[0] for at, there in without.items()}
+    assert [item.tried[-1].config.name for item in served.values()] == ["large", "small"]
+    assert [[config.name for config in item.missed] for item in served.values()] == [["small"], []]
+
+
+def test_the_cheapest_alternative_is_taken_of_those_that_are_built():
+    planned = planner(ALTERNATIVES)
+    for n, costs in {100: {1: 1, 4: 2.25}, 300: {1: 3, 3: 2.5, 4: 2.75}, 900: {1: 9, 4: 4.25}}.items():
+        found = decide(planned, x=layout(n))
+        assert {values["parts"]: cost for values, cost in found.alternatives} == pytest.approx(costs)
+        assert found.names["parts"] == min(costs, key=costs.__getitem__)
+        assert [item.variant.symbol for item in found.launches] == (["whole"] if n == 100 else ["part", "sum"])
+    whole = decide(planner(ALTERNATIVES, keep=lambda v: not v.axis_values["SPLIT"]), x=layout(900))
+    assert (whole.names["parts"], [cost for _, cost in whole.alternatives]) == (1, [9, None])
+    nothing = planner(ALTERNATIVES, keep=lambda v: False)
+    refused("whole[SPLIT=False], aligned=False: not built\n  built", nothing, NoVariantError, x=layout(900))
+
+
 def test_float8_of_the_other_flavour_is_refused_with_its_cast():
     ocp, fnuz = flavours = "float8_e4m3fn", "float8_e4m3fnuz"
     op = contract("x: T[n]", dtypes={"T": (*flavours, "float16")})

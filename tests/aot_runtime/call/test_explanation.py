@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from aot_bundle.callspec import CallSpec, plan_call
-from aot_runtime.call.explanation import explain_call, explain_decision
+from aot_runtime.call.explanation import decision_data, explain_call, explain_decision
 from aot_runtime.call.op import build_op
 from aot_runtime.call.planner import op_planner
 from aot_runtime.contract import records
@@ -20,6 +20,7 @@ from aot_runtime.device.code import Code
 from aot_runtime.device.device import Device
 from aot_runtime.device.drivers import DeviceProperties
 from aot_runtime.errors import ArgumentError
+from tests.support.contracts import contract, decide, launch, layout, planner
 
 CALL = CallSpec(dims={"rows": 8, "cols": 128}, dtypes={"T": "float16"}, scalars={"seed": "1"})
 
@@ -83,6 +84,29 @@ def test_why_a_config_is_chosen_or_passed_over(sample: records.Index):
     assert passed_over.endswith(
         "'wide': it serves this call, but no variant of it is in the bundle for these axis values"
     )
+
+
+def test_the_costs_of_configs_and_alternatives_are_said():
+    configs = tuple(
+        records.Config(name, {}, {}, when, f"{factor} * n / parts")
+        for name, factor, when in (("a", 2, ""), ("b", 1, "n < 9"), ("c", 1, "n > 9"))
+    )
+    parts = records.Alternatives("parts", ("1", "2", "4"))
+    axis = records.Axis("FOUR", (False, True), "parts == 4")
+    made = contract("x: float32[n]", alternatives=(parts,), axes=(axis,), launches=(launch("1", configs=configs),))
+    there = planner(made, keep=lambda variant: not variant.axis_values["FOUR"])
+    decision = decide(there, x=layout(16))
+    lines = explain_decision(there, decision, {}).splitlines()
+    at = lines.index("alternatives, by cost:")
+    assert lines[at + 1 : at + 4] == ["  parts=1  16.00 us", "  parts=2  8.00 us, taken", "  parts=4  not built"]
+    at = next(i for i, line in enumerate(lines) if line.startswith("launch 0"))
+    assert lines[at + 1 : at + 4] == [
+        "  not config 0 'a': it takes 16.00 us",
+        "  not config 1 'b': n < 9 does not hold (n=16)",
+        "  config 2 'c' at 8.00 us, as n > 9 (n=16): all default",
+    ]
+    data = decision_data(there, decision, {decision.launches[0].variant.code: records.Blob("", 0, "")})
+    assert [item["us"] for item in (*data["alternatives"], *data["launches"])] == [16, 8, None, 8]
 
 
 def test_why_a_call_is_not_aligned(sample: records.Index):

@@ -67,6 +67,49 @@ def test_blocks_of_8_bits(decode: Bundle, cache: str, per_token: tuple[bool, boo
     check_paged(decode, case, num_splits=2, **scales(np.random.default_rng(0), *shapes))
 
 
+@pytest.mark.parametrize(
+    "dtype, queries, head_dim, pairs, options",
+    ((FP16, 1, 128, 64, {"num_splits": 2}), (BF16, 70, 128, 64, {"num_splits": 1, "causal": False}),
+     (FP16, 3, 256, 128, {"num_splits": 1, "window_left": 50}), (FP16, 2, 100, 20, {"interleaved": True})), ids=str,
+)  # fmt: skip
+@pytest.mark.parametrize("cache", ("", "e4m3", "e5m2"))
+def test_keys_rotated_in_attention(
+    decode: Bundle, dtype: np.dtype, queries: int, head_dim: int, pairs: int, options: dict[str, Any], cache: str
+):
+    """By tables of cosines and sines, of which the last row serves what is past them."""
+    kind = eight_bits(decode, cache) if cache else dtype
+    case = paged([(queries, 130), (1, 40), (1, 0)], 16, (8, 2), head_dim, dtype, kind)
+    phases = np.arange(120)[:, None] * 100.0 ** (-np.arange(pairs) / pairs)
+    given = {"cos": np.cos(phases).astype(np.float32), "sin": np.sin(phases).astype(np.float32)}
+    if cache:
+        given |= scales(np.random.default_rng(0), (1, 1, 2), case.v.shape[:3])
+    check(decode, "paged_attention_rotated", vars(case) | given, **case.longest, **options)
+
+
+@pytest.mark.parametrize("cache", ("float16", "e4m3"))
+@pytest.mark.parametrize(
+    "queries, head_dim, block_size, splits",
+    ((1, 128, 16, 2), (3, 80, 32, 1), (3, 256, 1024, 1), (100, 128, 16, 1), (2, 64, 48, 3)), ids=str,
+)  # fmt: skip
+def test_caches_in_pieces(decode: Bundle, queries: int, head_dim: int, block_size: int, splits: int, cache: str):
+    """As vLLM has them: keys in pieces of 16 bytes, values with the keys of a block innermost; and as aiter does."""
+    dtype = FP16 if cache == "float16" else eight_bits(decode, cache)
+    case, pack = (
+        paged([(queries, 130), (1, 40), (1, 0)], block_size, (8, 2), head_dim, cache=dtype),
+        16 // dtype.itemsize,
+    )
+    blocks, _, heads_kv, _ = case.k.shape
+    k = case.k.reshape(blocks, block_size, heads_kv, head_dim // pack, pack).transpose(0, 2, 3, 1, 4)
+    v = case.v.reshape(blocks, block_size // pack, pack, heads_kv, head_dim).transpose(0, 3, 1, 4, 2)
+    given = {"first_keys": np.array([7, 0, 0], np.int32)}
+    if cache != "float16":
+        given |= scales(np.random.default_rng(0), (1, 1, 1), case.v.shape[:3])
+    in_columns = lambda bundle, x: poisoned(bundle, x.transpose(0, 1, 3, 2, 4)).transpose(0, 1, 3, 2, 4)  # noqa: E731
+    for place in (poisoned, in_columns):
+        check(decode, "paged_attention_pieces", vars(case) | {"k": k, "v": v} | given, {"k": poisoned, "v": place},
+              num_splits=splits, window_left=120, causal=True, **case.longest)  # fmt: skip
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("splits", (1, 3))
 @pytest.mark.parametrize("options", ({}, {"softcap": 2.0, "window_left": 40}), ids=("plain", "window"))

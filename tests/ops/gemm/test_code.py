@@ -15,10 +15,11 @@ HALF = {"T": "float16", "EPILOGUE": "none"}
 EIGHT = {"E": "bfloat16", "EPILOGUE": "bias", "B_COLUMNS": True}
 LARGE: list[tuple[str, str, dict[str, Any]]] = [
     *(("matmul", config, {"T": dtype, "EPILOGUE": "none", "CUT": False} | layout)
-      for config in ("huge", "wide", "persistent") for dtype in ("float16", "bfloat16") for layout in (COLUMNS, ROWS)),
-    *(("matmul", config, HALF | layout | {"EPILOGUE": "bias", "CUT": True}) for config in ("huge", "halves", "quarters")
-      for layout in (COLUMNS, ROWS)),
-    *(("matmul", config, HALF | COLUMNS | {"EPILOGUE": "bias", "CUT": False}) for config in ("huge", "wide")),
+      for config, layout in (("huge", ROWS), *((config, layout) for config in ("wide", "persistent")
+                                               for layout in (ROWS, COLUMNS)))
+      for dtype in ("float16", "bfloat16")),
+    *(("matmul", config, HALF | ROWS | {"EPILOGUE": "bias", "CUT": True}) for config in ("huge", "halves", "quarters")),
+    *(("matmul", config, HALF | ROWS | {"EPILOGUE": "bias", "CUT": False}) for config in ("huge", "wide")),
     *(("integer_matmul", config, {"T": "int8", "EPILOGUE": "none"} | COLUMNS) for config in ("huge", "wide")),
     ("matmul", "wide", HALF | COLUMNS | {"EPILOGUE": "any"}), ("batched_matmul", "wide", HALF | ROWS),
     *(("scaled_matmul", config, EIGHT | {"T": "float8_e4m3fnuz", "CUT": False})

@@ -41,7 +41,7 @@ def test_the_rest_is_cut(
     (m, n, k), rng = shape, np.random.default_rng(cus)
     if kind in ("float16", "bfloat16"):
         op, dtype = "matmul", FP16 if kind == "float16" else BF16
-        given = {"a": matrix(rng, (m, k), dtype), "b": matrix(rng, (k, n), dtype, dtype == FP16), "alpha": 0.5}
+        given = {"a": matrix(rng, (m, k), dtype), "b": matrix(rng, (k, n), dtype), "alpha": 0.5}
         given |= {} if dtype == FP16 else {"bias": matrix(rng, (n,), dtype)}
     else:
         op, dtype, numbers = "scaled_matmul", BF16, eight_bits(gemm, kind)

@@ -21,7 +21,9 @@ def check_route(moe: Bundle, logits: np.ndarray, topk: int, bias: np.ndarray | N
     """Check the chosen experts: each is as good as the exact choice, as far as fp32 can tell, and its weight is
     right."""
     tokens, experts = logits.shape
-    given = {"logits": poisoned(moe, logits)} | ({} if bias is None else {"bias": poisoned(moe, bias)})
+    given = {"logits": poisoned(moe, logits)}
+    if bias is not None:
+        given["bias" if bias.dtype == FP32 else f"bias_{bias.dtype}"] = poisoned(moe, bias)
     chosen = moe.device.empty((tokens, topk), INT32)
     weights = into_poison(
         moe, (tokens, topk), FP32, lambda out: moe.moe_route(**given, topk=topk, weights=out, chosen=chosen, **how)
@@ -31,7 +33,7 @@ def check_route(moe: Bundle, logits: np.ndarray, topk: int, bias: np.ndarray | N
 
     scoring, groups = how.get("scoring", "softmax"), how.get("groups", 1)
     exact = reference.expert_weights(logits.astype(np.float64), scoring)
-    worth = logits.astype(np.float64) if bias is None else exact + bias
+    worth = logits.astype(np.float64) if bias is None else exact + bias.astype(np.float64)
     taking_part = reference.in_best_groups(worth, bias is not None, groups, how.get("topk_groups", 1))
     assert np.take_along_axis(taking_part, found, 1).all()
     order = -np.sort(-np.where(taking_part, worth, -np.inf), 1)[:, :topk]
