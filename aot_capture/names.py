@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
+from collections.abc import Iterable
 from typing import Any
 
 _TEXT = re.compile(  # comments and strings
@@ -25,17 +26,34 @@ def names_read(source: str, parameters: frozenset[str]) -> dict[str, dict[str, A
 
     Local variables and keywords are among them, and a parameter if the header reads a variable of its name.
     """
+    header, body = _header_and_body(source)
+    in_header = Counter(_PATH.findall(header))
+    found = _by_name([*in_header, *set(_PATH_READ.findall(body))])
+    return {name: read for name, read in found.items() if name not in parameters or in_header[name] > 1}
+
+
+def names_in_defaults(source: str, function: Any) -> dict[str, dict[str, Any]]:
+    """Return the names that the header of a function with defaults reads, each with the attributes read from it."""
+    if not function.__defaults__ and not function.__kwdefaults__:
+        return {}
+    return _by_name(_PATH.findall(_header_and_body(source)[0]))
+
+
+def _header_and_body(source: str) -> tuple[str, str]:
     code = _TEXT.sub(_expressions, source)
     start, end = code.index("("), _END_OF_HEADER.search(code)
     body = end.end() if end else start
-    header = Counter(_PATH.findall(code[start:body]))
+    return code[start:body], code[body:]
+
+
+def _by_name(paths: Iterable[str]) -> dict[str, dict[str, Any]]:
     found: dict[str, dict[str, Any]] = {}
-    for path in [*header, *set(_PATH_READ.findall(code[body:]))]:
+    for path in paths:
         if not path[0].isdigit() and path[0] != ".":
             attributes = found
             for name in filter(None, path.split(".")):
                 attributes = attributes.setdefault(name, {})
-    return {name: read for name, read in found.items() if name not in parameters or header[name] > 1}
+    return found
 
 
 def _expressions(text: re.Match[str]) -> str:

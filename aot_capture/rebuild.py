@@ -38,7 +38,8 @@ if __name__ == "__main__":
     _load_package()
 
 from aot_capture.installation import files_of_key, triton_key, triton_root  # noqa: E402
-from aot_capture.values import Decoder  # noqa: E402
+from aot_capture.recorder import constexprs_of_hash  # noqa: E402
+from aot_capture.values import Decoder, ValueDecodeError  # noqa: E402
 
 Message = dict[str, Any]
 Records = dict[str, dict[str, Any]]
@@ -81,6 +82,7 @@ class Session:
         self.records, self.class_records, self.root, self.binary_only = functions, aggregates, root, binary_only
         self.functions: dict[str, Any] = {}
         self.classes: dict[str, Any] = {}
+        self.modules: dict[str, list[_Module]] = {}
         self.differing: dict[str, list[str]] = {}
         self.begun: set[str] = set()
         self.decode = Decoder(self.function, self.aggregate).decode
@@ -130,7 +132,6 @@ class Session:
         return self.functions[identifier]
 
     def _make(self, identifier: str) -> None:
-        from triton.experimental.gluon._runtime import GluonJITFunction
         from triton.runtime import jit
 
         record = self.records[identifier]
@@ -138,38 +139,71 @@ class Session:
             raise RebuildError(
                 f"the source of {record['name']!r} is not in the capture file (--no-source), nor at {record['file']}"
             )
-        module, missing = {"__name__": record["module"], "__builtins__": _builtins()}, []
-        for name, value in record["refers"].items():
-            try:
-                module[name] = self.decode(value)
-            except RebuildError:
-                raise
-            except Exception as error:  # only the kernels that need this value fail
-                missing.append(f"{name} ({error})")
-        file = f"<captured:{identifier}>"
-        python = _defined(record, module, file)
-        kinds = {
-            "jit": jit.JITFunction,
-            "gluon": GluonJITFunction,
-            "constexpr": getattr(jit, "ConstexprFunction", None),
-        }
-        kind = kinds.get(record["type"])
-        if kind is None:
-            raise RebuildError(f"this Triton has no functions of type {record['type']!r}")
-        made = kind(python) if record["type"] == "constexpr" else kind(python, noinline=record["noinline"] or None)
-        module[record["name"]] = self.functions[identifier] = made
-        raw = record.get("raw_source") or record["source"]
-        made.file_name, made.starting_line_number, made.def_file_line_number = (
-            record["file"], record["line"], record["def_line"],
-        )  # fmt: skip
-        if hasattr(made, "def_file_col_number"):
-            made.def_file_col_number = jit.get_def_col_number(raw)
-        if made.cache_key != record["key"]:
-            self.differing[identifier] = missing
-        made.raw_src = raw.splitlines(True)
+        python, missing = self._defined(record, f"<captured:{identifier}>")
+        made = self.functions[identifier] = _of_type(record, python)
+        if record["name"] not in record["closure"]:
+            python.__globals__[record["name"]] = made
+        if record["type"] not in ("marked", "builtin"):  # those are not in Triton's hashes
+            raw = record.get("raw_source") or record["source"]
+            made.file_name, made.starting_line_number, made.def_file_line_number = (
+                record["file"], record["line"], record["def_line"],
+            )  # fmt: skip
+            if hasattr(made, "def_file_col_number"):
+                made.def_file_col_number = jit.get_def_col_number(raw)
+            if self._hash(made, record) != record["key"]:
+                self.differing[identifier] = missing
+            made.raw_src = raw.splitlines(True)
+            if record["launch_metadata"]:
+                made.launch_metadata = None
         python.__code__ = python.__code__.replace(co_filename=record["file"], co_firstlineno=record["def_line"])
-        if record["launch_metadata"]:
-            made.launch_metadata = None
+
+    def _defined(self, record: Message, file: str) -> tuple[Any, list[str]]:
+        """Define a function among the names of its module. Returns it, and what it lacks, with the reasons."""
+        missing: list[str] = []
+
+        def values(encoded: dict[str, Any]) -> dict[str, Any]:
+            found = {}
+            for name, value in encoded.items():
+                try:
+                    found[name] = self.decode(value)
+                except RebuildError:
+                    raise
+                except Exception as error:  # only the kernels that need this value fail
+                    missing.append(f"{name} ({error})")
+            return found
+
+        closure = {name: value for name, value in record["refers"].items() if name in record["closure"]}
+        refers = {name: value for name, value in record["refers"].items() if name not in closure}
+        module = self._module(record, refers)
+        lacking = module.lacking(refers)
+        for name, value in values(lacking).items():
+            module.define(name, lacking[name], value)
+        return _defined(record, module.names, values(closure), file), missing
+
+    def _module(self, record: Message, refers: dict[str, Any]) -> _Module:
+        """Return the module of a function's globals: another one where the captured values of a name differ."""
+        own = {} if record["name"] in record["closure"] else {record["name"]: {"function": record["id"]}}
+        made = self.modules.setdefault(record["module"], [])
+        for module in made:
+            if module.claim({**refers, **own}):
+                return module
+        made.append(_Module(record["module"]))
+        made[-1].claim({**refers, **own})
+        return made[-1]
+
+    def _hash(self, made: Any, record: Message) -> str:
+        """Hash a function as the program did: functions that it had not hashed before hide their constexprs."""
+        called = [self.functions[name] for name in _functions_in(list(record["refers"].values()))]
+        called = [function for function in called if constexprs_of_hash(function)]
+        hidden = [
+            function
+            for function in called
+            if any(constexpr not in record["constexprs"] for constexpr in constexprs_of_hash(function))
+        ]
+        key = _hash_without(made, hidden)
+        if key != record["key"] and hidden != called:  # closures may have constexprs that look alike
+            key = _hash_without(made, called)
+        return key
 
     def _all_unlike(self, identifiers: list[str]) -> list[str]:
         """Return the functions, among these and those that they use, whose hash differs from the captured one."""
@@ -314,17 +348,101 @@ class Session:
 # Functions of the capture file
 
 
-def _defined(record: Message, module: dict[str, Any], file: str) -> Any:
+class _Module:
+    """A module of captured functions.
+
+    They share their globals as they did in the program: the hash of a function has each constexpr of a module once.
+    """
+
+    def __init__(self, name: str) -> None:
+        self.names: dict[str, Any] = {"__name__": name, "__builtins__": _builtins()}
+        self._encoded: dict[str, Any] = {}
+        self._defined: dict[str, Any] = {}  # encoded values of the names that are defined
+
+    def claim(self, encoded: dict[str, Any]) -> bool:
+        """Reserve names for these values. Returns False if one of them has another value."""
+        merged = dict(self._encoded)
+        for name, value in encoded.items():
+            if name in merged and (value := _merged(merged[name], value)) is _DIFFERENT:
+                return False
+            merged[name] = value
+        self._encoded = merged
+        return True
+
+    def lacking(self, names: Iterable[str]) -> dict[str, Any]:
+        """Return the encoded values of those names that are not defined, or that lack attributes by now."""
+        return {name: self._encoded[name] for name in names if self._defined.get(name, ...) != self._encoded[name]}
+
+    def define(self, name: str, encoded: Any, value: Any) -> None:
+        """Define a name, unless a function that was made meanwhile needed more attributes of it."""
+        if self._encoded[name] == encoded:
+            self.names[name], self._defined[name] = value, encoded
+
+
+_DIFFERENT = object()
+
+
+def _merged(one: Any, other: Any) -> Any:
+    """Merge what two functions read of a value: of a module or class of the program, each names some attributes."""
+    if one == other:
+        return one
+    if not (isinstance(one, dict) and isinstance(other, dict) and list(one) == list(other) == ["namespace"]):
+        return _DIFFERENT
+    (name, attributes), (other_name, more) = one["namespace"], other["namespace"]
+    shared = {key: _merged(attributes[key], value) if key in attributes else value for key, value in more.items()}
+    if name != other_name or _DIFFERENT in shared.values():
+        return _DIFFERENT
+    return {"namespace": [name, {**attributes, **shared}]}
+
+
+def _defined(record: Message, module: dict[str, Any], closure: dict[str, Any], file: str) -> Any:
     """Run the definition of a function and return the function. Nothing else is allowed in its source."""
     source, name = record["source"], record["name"]
     body = ast.parse(source).body
     if len(body) != 1 or not isinstance(body[0], ast.FunctionDef) or body[0].name != name or body[0].decorator_list:
         raise RebuildError(f"the source of {name!r} is not the definition of this function alone")
+    maker = ast.parse(f"def make({', '.join(closure)}): return {name}")
+    maker.body[0].body.insert(0, body[0])  # type: ignore[attr-defined]
     linecache.cache[file] = (len(source), None, source.splitlines(True), file)
-    exec(compile(source, file, "exec", dont_inherit=True), module)
-    function = module[name]
+    made: dict[str, Any] = {}
+    exec(compile(maker, file, "exec", dont_inherit=True), module, made)
+    function = made["make"](**closure)
     function.__module__, function.__qualname__ = record["module"], record["qualname"]
     return function
+
+
+def _hash_without(function: Any, hidden: list[Any]) -> str:
+    """Return the hash of a function as if those that are hidden had not been hashed before it."""
+    values = [each.used_global_vals for each in hidden]
+    function.hash = None
+    try:
+        for each in hidden:
+            each.used_global_vals = {}
+        return str(function.cache_key)
+    finally:
+        for each, used in zip(hidden, values):
+            each.used_global_vals = used
+
+
+def _of_type(record: Message, function: Any) -> Any:
+    """Return the function as Triton's decorator, or the mark of a builtin, makes it."""
+    from triton.experimental.gluon._runtime import GluonJITFunction
+    from triton.language import core
+    from triton.runtime import jit
+
+    kinds = {
+        "jit": lambda: jit.JITFunction(function, noinline=record["noinline"] or None),
+        "gluon": lambda: GluonJITFunction(function, noinline=record["noinline"] or None),
+        "builtin": lambda: core.builtin(function),
+        "marked": lambda: function,
+    }
+    if hasattr(jit, "ConstexprFunction"):
+        kinds["constexpr"] = lambda: jit.ConstexprFunction(function)
+    if record["type"] not in kinds:
+        raise RebuildError(f"this Triton has no functions of type {record['type']!r}")
+    if record["type"] == "marked":
+        function.__triton_builtin__ = True
+    return kinds[record["type"]]()
 
 
 def _builtins() -> dict[str, Any]:
@@ -544,7 +662,7 @@ def _reason(error: BaseException, records: Iterable[Message]) -> str:
         cause = cause.__cause__
     if not lines:
         said = str(error).strip().split("\n")[0]
-        lines = [said if isinstance(error, RebuildError) else f"{type(error).__name__}: {said}"]
+        lines = [said if isinstance(error, (RebuildError, ValueDecodeError)) else f"{type(error).__name__}: {said}"]
     return "\n".join(lines)
 
 

@@ -5,7 +5,9 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import os
+import re
 import sys
+import textwrap
 import threading
 import time
 from collections.abc import Callable, Iterator
@@ -16,8 +18,8 @@ from . import records
 from .compiling import Compilation, current_compilation
 from .installation import installation, triton_key
 from .launches import current_launch
-from .names import names_read
-from .values import Encoder, functions_of_class, is_callable
+from .names import names_in_defaults, names_read
+from .values import Attributes, Encoder, functions_of_class, is_callable, is_marked
 
 
 class Recorder:
@@ -145,6 +147,8 @@ class Recorder:
 
     def note_function(self, fn: Any) -> str:
         """Note a function and those that it calls; return its id."""
+        if is_marked(fn):
+            fn = _MarkedFunction(fn)
         inner = fn.fn
         name = f"{inner.__module__}:{inner.__qualname__}:{fn.starting_line_number}:{fn.cache_key[:12]}"
         if name in self._written:
@@ -168,6 +172,8 @@ class Recorder:
                     noinline=bool(getattr(fn, "noinline", False)),
                     launch_metadata=bool(getattr(fn, "launch_metadata", None)),
                     refers=self._refers(fn, source),
+                    closure=list(inner.__code__.co_freevars),
+                    constexprs=constexprs_of_hash(fn),
                 )
             )
         return name
@@ -185,16 +191,20 @@ class Recorder:
     def _refers(self, fn: Any, source: str) -> dict[str, Any]:
         scope, code = _scope(fn.fn), fn.fn.__code__
         parameters = frozenset(code.co_varnames[: code.co_argcount + code.co_kwonlyargcount])
+        in_defaults = names_in_defaults(source, fn.fn)
         return {
-            name: self._reference(scope[name], attributes)
+            name: self._reference(scope[name], attributes, in_defaults.get(name, {}))
             for name, attributes in names_read(source, parameters).items()
             if name in scope and scope[name] is not fn and not _is_unread_function(scope[name])
         }
 
-    def _reference(self, value: Any, attributes: Any) -> Any:
-        """Encode the value of a name, which may be a variable of the script that merely shares a local name."""
+    def _reference(self, value: Any, attributes: Attributes, in_defaults: Attributes) -> Any:
+        """Encode the value of a name, which may be a variable of the script that merely shares a local name.
+
+        Attributes of an object of the program are read if the default of a parameter reads them.
+        """
         try:
-            return self._encoder.encode(value, attributes)
+            return self._encoder.encode_object(value, attributes, in_defaults)
         except Exception as error:
             if is_callable(value):
                 raise
@@ -222,6 +232,21 @@ class Recorder:
         return name
 
 
+class _MarkedFunction:
+    """A Python function that is marked as a builtin of Triton, with the attributes of Triton's own functions."""
+
+    def __init__(self, function: Any) -> None:
+        import inspect
+
+        self.type = "builtin" if hasattr(function, "__wrapped__") else "marked"
+        self.fn = inspect.unwrap(function)
+        self.raw_src, self.starting_line_number = inspect.getsourcelines(self.fn)
+        text = textwrap.dedent("".join(self.raw_src))
+        self.src = text[re.search(r"^def\s", text, re.MULTILINE).start() :]  # type: ignore[union-attr]
+        self.cache_key = hashlib.sha256(self.src.encode()).hexdigest()
+        self.__name__ = self.fn.__name__
+
+
 def _is_unread_function(value: Any) -> bool:
     """Return True for a function that Triton has not read for this kernel's key.
 
@@ -239,9 +264,19 @@ def _scope(function: Any) -> dict[str, Any]:
     return scope
 
 
+def constexprs_of_hash(fn: Any) -> list[list[str]]:
+    """Return name and text of the constexprs that the hash of a function holds."""
+    from triton.language import constexpr
+
+    used = getattr(fn, "used_global_vals", {})
+    return [[name, str(value)] for (name, _), (value, _) in used.items() if isinstance(value, constexpr)]
+
+
 def _type_of(fn: Any) -> str:
     from triton.runtime.jit import JITFunction
 
+    if isinstance(fn, _MarkedFunction):
+        return fn.type
     if not isinstance(fn, JITFunction):
         return "constexpr"
     return "gluon" if fn.is_gluon() else "jit"

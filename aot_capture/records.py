@@ -44,7 +44,7 @@ class Function:
     """A function that Triton compiles or evaluates, with the values of the global names that it reads."""
 
     id: str
-    type: str  # jit, gluon or constexpr
+    type: str  # jit, gluon, constexpr; marked or builtin: Python that is marked as a builtin of Triton, or made one
     module: str
     qualname: str
     name: str
@@ -58,6 +58,9 @@ class Function:
     noinline: bool
     launch_metadata: bool
     refers: dict[str, Json]
+    closure: list[str]  # the names of `refers` that it closes over
+    constexprs: list[list[str]]  # [name, text] of those that its hash holds: up to Triton 3.7, those of a function
+    # that it calls are among them only if that was hashed before it
 
 
 @dataclass(frozen=True)

@@ -8,9 +8,10 @@ import dataclasses
 import enum
 import importlib
 import numbers
+import sys
 import types
 from collections.abc import Callable, Collection, Mapping
-from typing import Any
+from typing import Any, Optional
 
 Json = Any
 Attributes = Mapping[str, Any]  # attributes read from a value, and of these in turn: {"sub": {"f": {}}}
@@ -78,6 +79,13 @@ class Encoder:
             return number
         return self._of_triton(value) or self._container(value) or self._named(value, attributes) or _opaque(value)
 
+    def encode_object(self, value: Any, attributes: Attributes, of_object: Attributes) -> Json:
+        """Return `value` as JSON, and of an object of the program, as a namespace, the attributes `of_object`."""
+        encoded = self.encode(value, attributes)
+        if of_object and isinstance(encoded, dict) and "opaque" in encoded:
+            return self._namespace(value, encoded["opaque"][0], of_object)
+        return encoded
+
     def _enum_member(self, value: enum.Enum) -> Json:
         base = next((name for name in _ENUM_BASES if any(c.__name__ == name for c in type(value).__mro__)), "Enum")
         kind = type(value)
@@ -91,6 +99,8 @@ class Encoder:
             if _is_function_of_triton(fn):
                 return {"import": [fn.fn.__module__, fn.fn.__qualname__]}
             return {"function": self._note_function(fn)}
+        if is_marked(value) and not is_importable(value.__module__):
+            return {"function": self._note_function(value)}
         if isinstance(value, tl.constexpr):
             return {"constexpr": self.encode(value.value)}
         if type(value) is tl.dtype:
@@ -124,6 +134,9 @@ class Encoder:
             if getattr(value, "__triton_aggregate__", False):
                 return {"aggregate": self._note_class(value)}
             return self._namespace(value, f"{value.__module__}.{value.__qualname__}", attributes)
+        variable = _variable_of_triton(value)
+        if variable is not None:
+            return {"import": [type(value).__module__, variable]}
         if dataclasses.is_dataclass(value):
             return self._dataclass(value)
         return None
@@ -159,6 +172,19 @@ def is_callable(value: Any) -> bool:
     if isinstance(value, getattr(jit, "JITCallable", jit.JITFunction)):
         return True
     return type(value).__name__ == "ConstexprFunction" and type(value).__module__.startswith("triton.")
+
+
+def is_marked(value: Any) -> bool:
+    """Return True for a plain Python function that is marked as a builtin of Triton, so that kernels may call it."""
+    return isinstance(value, types.FunctionType) and bool(getattr(value, "__triton_builtin__", False))
+
+
+def _variable_of_triton(value: Any) -> Optional[str]:
+    """Return the name of the variable that holds an object, such as the driver, in its class's module of Triton."""
+    module = type(value).__module__
+    if not is_importable(module) or module not in sys.modules:
+        return None
+    return next((name for name, found in vars(sys.modules[module]).items() if found is value), None)
 
 
 def _is_function_of_triton(fn: Any) -> bool:
@@ -284,7 +310,8 @@ class Decoder:
 
     def _opaque(self, content: list[str]) -> Any:
         kind, text = content
-        raise ValueDecodeError(f"a value of type {kind} cannot be made without the program: {text}")
+        said = f": {text}" if text else ""
+        raise ValueDecodeError(f"a value of type {kind} cannot be made without the program{said}")
 
 
 TAGS = frozenset(

@@ -179,7 +179,7 @@ def raw_ctypes(setting: Setting) -> Way:
 def raw_launches(
     bundle: Bundle, launches: Sequence[LaunchDecision], segments: Sequence[bytes], *needed: object
 ) -> Callable[[], None]:
-    """Return the calls as raw launches. needed: owners of the memory that the calls' addresses point to."""
+    """Return the calls as raw launches. `needed` keeps the memory of their arguments alive."""
     name, library, end = {
         "cuda": ("cuLaunchKernel", "libcuda.so", 0),
         "hip": ("hipModuleLaunchKernel", "libamdhip64.so", 3),

@@ -46,7 +46,7 @@ Stored = tuple[Mapping[str, Any], Mapping[str, np.ndarray]]
 
 @dataclass(frozen=True)
 class Times:
-    """Seconds. prefill: of all prompts; step, host and op_by_op: of a token of each sequence.
+    """Times in seconds. prefill: of all prompts; step, host and op_by_op: of one token of each sequence.
 
     logits: those after the prompts, float32 [batch, vocabulary].
     """
@@ -192,7 +192,7 @@ def engine_for(model: Decoder, prompts: Sequence[Sequence[int]], count: int) -> 
 
 
 def begun(prompts: Sequence[Sequence[int]], limits: Limits) -> tuple[Step, Scheduler]:
-    """Return the step that reads all prompts at once, into new blocks."""
+    """Return the step that reads all prompts at once into new blocks of the cache."""
     tokens, length = sum(map(len, prompts)), len(prompts[0]) + limits.tokens
     pool = BlockPool(len(prompts) * blocks_for(length, BLOCK_SIZE))
     scheduler = Scheduler(pool, BLOCK_SIZE, len(prompts), tokens, limits.tokens, length)

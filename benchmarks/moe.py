@@ -34,7 +34,7 @@ from aot_runtime.contract.arch import ARCHITECTURES
 TOKENS = (1, 4, 16, 64, 256, 1024, 4096, 16384)
 KINDS = {"plain": ("moe", 2), "float8": ("moe_scaled", 1), "float8_blocks": ("moe_block_scaled", 1),
          "int8": ("moe_scaled", 1), "int8_weights": ("moe_int8", 1), "int4": ("moe_int4", 0.5)}  # fmt: skip
-"""The op of each kind of weights, and the bytes of a weight."""
+"""Kind of weights → (its op, bytes of a weight)."""
 GROUP = 128
 """Weights along k that share a scale."""
 FLOAT8 = {"fnuz": ml_dtypes.float8_e4m3fnuz, "ocp": ml_dtypes.float8_e4m3fn}
@@ -77,7 +77,7 @@ def main() -> None:
 
 
 class Layer:
-    """Experts' weights, and what is measured with them."""
+    """Experts' weights, and the calls that are measured with them."""
 
     def __init__(
         self, bundle: Bundle, torch: Any, kind: str, dtype: Any, experts: int, topk: int, hidden: int,
@@ -99,7 +99,7 @@ class Layer:
             self.weights = {name: bundle.device.array(host) for arrays in made for name, host in arrays.items()}
 
     def measured(self, tokens: int, adopted_rows: int, options: argparse.Namespace) -> list[str]:
-        """A row of the table."""
+        """Return a row of the table."""
         torch, (experts, hidden, intermediate) = self.torch, self.down.shape
         x, logits = self._random(tokens, hidden), self._random(tokens, experts)
         out = torch.empty_like(x)
@@ -206,7 +206,7 @@ def random_weights(
 
 
 def in_blocks(chosen: np.ndarray, experts: int, rows: int) -> list[np.ndarray]:
-    """Assignments by expert in whole blocks of so many rows, the expert of each block, how many rows these are."""
+    """Return the assignments by expert in whole blocks of rows, the expert of each block, and the number of rows."""
     flat, ids, of_block = chosen.reshape(-1), [], []
     for expert in range(experts):
         own = np.flatnonzero(flat == expert)

@@ -45,17 +45,17 @@ from aot_runtime.contract.dtypes import DTYPES
 
 Rng = np.random.Generator
 Tensors = dict[str, Any]
-"""torch's tensors by name, outputs among them."""
+"""torch's tensors by name, including outputs."""
 
 CACHED = 256 << 20
 """Bytes that the calls of a graph go through: more than an L2 cache holds."""
 MOST_COPIES = 16
 MOST_WORK = 2e12
-"""Operations, or bytes, of a call."""
+"""Maximum number of operations, or bytes, of a call."""
 MOST_ELEMENTS = 1 << 27
-"""Elements of a matrix, or of all heads of q and of k."""
+"""Maximum number of elements of a matrix, or of all heads of q or k."""
 PART = 64
-"""Rows of a result that are held to float64."""
+"""Rows of a result that are compared with float64."""
 BEYOND = 1.5
 """A modelled call may take this many times as long as its aligned neighbour, scaled by work."""
 LATENCY_S = 5e-6
@@ -79,7 +79,7 @@ class Drawn:
 
     @property
     def plain(self) -> CallSpec:
-        """The call without its features."""
+        """Return the call without its features."""
         scalars = {name: value for name, value in self.call.scalars.items() if name not in self.features}
         return replace(self.call, scalars=scalars, given=self.call.given - self.features)
 
@@ -93,7 +93,7 @@ class Drawn:
 
 @dataclass(frozen=True)
 class Family:
-    """Calls that one name of the command line draws.
+    """A kind of call that the command line names.
 
     Attributes:
         draw: a random call of one of these ops; None if it is too large.
@@ -351,7 +351,7 @@ def _at(call: CallSpec, **dims: int) -> CallSpec:
 DTYPES_16 = ("float16", "bfloat16")
 UNITS = {"by 64": 64, "by 8": 8, "odd": 1}
 BY_COLUMN, BY_ROW = 0, 1
-"""Position of b's dim with stride 1: k or n."""
+"""Position of the dim of b with stride 1: k or n."""
 
 
 def draw_matmul(rng: Rng, ops: frozenset[str]) -> Drawn:
@@ -449,7 +449,7 @@ def draw_attention(rng: Rng, ops: frozenset[str]) -> Drawn | None:
 
 
 def attention_work(call: CallSpec) -> float:
-    """Operations of the two products; with a causal mask, those of the pairs that it lets through."""
+    """Return the operations of the two products. With a causal mask, only visible pairs count."""
     dims = call.dims
     queries, keys = dims["seqlen_q"], dims["seqlen_k"]
     pairs = queries * keys
@@ -459,7 +459,7 @@ def attention_work(call: CallSpec) -> float:
 
 
 def one_head(t: Tensors, call: CallSpec, where: float) -> Tensors:
-    """Cut tensors down to some queries of one head, and to the keys that these see."""
+    """Cut tensors down to some queries of one head and the keys that they see."""
     batch, heads, queries, _ = t["q"].shape
     keys, groups = t["k"].shape[2], heads // t["k"].shape[1]
     causal = "causal" in call.scalars
@@ -474,7 +474,7 @@ def one_head(t: Tensors, call: CallSpec, where: float) -> Tensors:
 
 
 def attention(torch: Any, t: Tensors, call: CallSpec, op: str) -> Any:
-    """Attention of one head, without fusing anything."""
+    """Compute attention of one head with unfused operations."""
     q, k, v = (t[name] for name in ("q", "k", "v"))
     scores = q @ k.transpose(2, 3) * q.shape[-1] ** -0.5
     if "softcap" in call.scalars:

@@ -170,7 +170,7 @@ def make_inputs(bundle: Bundle, torch: Any, dtype: str, cols: int, nbytes: int) 
 
 
 def copy_of(memory: Bundle, moved: int) -> Way:
-    """Half of the bytes are read, half are written."""
+    """Return a copy that moves `moved` bytes: it reads one half of them, and writes the other."""
     source, target = (memory.device.empty((moved // 8,), "int32") for _ in range(2))
     return partial(memory.copy, source, out=target)
 

@@ -136,7 +136,7 @@ def _op_lines(name: str, spec: Mapping[str, Any]) -> Iterator[str]:
 
 @dataclass(frozen=True)
 class _Variant:
-    """A captured specialisation: of each parameter, or element of one that is a tuple, the type or the constant.
+    """A captured specialisation: the type or constant of each parameter, or of each element of a tuple.
 
     Attributes:
         types: name of a run-time parameter → its type and hints: `*fp16:16`.
@@ -296,7 +296,7 @@ class _Op:
 
     @cached_property
     def declared(self) -> frozenset[str]:
-        """The parameters that are annotated as constexprs."""
+        """The parameters annotated as constexprs."""
         source = self.function.source
         if source is None:
             raise UnsupportedError("its source was not recorded (--no-source)")
@@ -386,13 +386,13 @@ class _Op:
 
     @property
     def _meanings(self) -> dict[str, str]:
-        """Argument of the kernel → its name in the op, of those that an expression may read."""
+        """The arguments of the kernel that an expression may read → their names in the op."""
         numeric = (leaf for leaf, values in self.choices.items() if _kind(values))
         leaves = (*self.pointers, *self.numbers, *numeric)
         return {leaf: _name(leaf.replace(".", "_"), RESERVED) for leaf in leaves}
 
     def _grid(self) -> list[str]:
-        """Return the grid: expressions of the call's arguments and of blocks, and arguments of its own for the rest."""
+        """Return the grid: expressions of the call's arguments and of blocks, and additional arguments for the rest."""
         found: list[str | None] = []
         if self.launches:
             meanings = self._meanings | {name: name for name in self.tuned}
@@ -403,7 +403,7 @@ class _Op:
         return [self.names[axis] if text is None else text for axis, text in zip(GRID, found, strict=False)]
 
     def _varied_options(self) -> dict[str, list[Any]]:
-        """Return the options that alone tell some variants apart: arguments of the op, as they are of a launch."""
+        """Return the options in which variants differ that are otherwise equal. They become arguments of the op."""
         varied: set[str] = set()
         for one, other in itertools.combinations(self.variants, 2):
             if (one.types, one.constants) == (other.types, other.constants):
@@ -598,7 +598,7 @@ class _Op:
 
 
 def _kind(values: Sequence[Json]) -> str:
-    """Return the type of scalar that all values are of; empty if they are text, or differ."""
+    """Return the common scalar type of the values; empty if they are texts or have different types."""
     if all(isinstance(value, bool) for value in values):
         return "flag"
     if all(type(value) is int for value in values):
@@ -612,7 +612,7 @@ def _launches(capture: Capture, kernels: Sequence[Kernel]) -> list[Launch]:
 
 
 def _has_dtypes(variant: _Variant, key: Json) -> bool:
-    """Return True if an autotuner's key, which ends with the tensors' dtypes, is of calls with these pointers."""
+    """Return True if an autotuner's key, which ends with the dtypes of tensors, fits these pointers."""
     told = [item.removeprefix("torch.") for item in _items(key) if isinstance(item, str)]
     pointees = [text.partition(":")[0].removeprefix("*") for text in variant.types.values() if text.startswith("*")]
     wanted = [(pointee, _DTYPES[pointee]) for pointee in pointees]

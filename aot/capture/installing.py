@@ -110,7 +110,7 @@ def _install_folder(
 
 
 def _is_there(folder: OpenFolder, name: str, content: bytes, is_group: bool) -> bool:
-    """Tell if a file has this content. A list of files may name more: Triton's own has all stages of a compilation."""
+    """Return True if a file has this content. A list of files may name more, as Triton's list all stages."""
     with suppress(FileNotFoundError, InTheWayError), os.fdopen(folder.open(name), "rb") as file:
         found = file.read(1 << 30)
         if not is_group or found == content:
@@ -124,7 +124,7 @@ def _is_there(folder: OpenFolder, name: str, content: bytes, is_group: bool) -> 
 
 
 def differences(shipped: ShippedCache, here: Mapping[str, Any]) -> list[str]:
-    """Return the ingredients of the keys that an environment has otherwise: with any, every look-up misses.
+    """Return the ingredients of keys that differ in an environment. If there is any, every look-up misses.
 
     `here` is the environment's description by `worker_process.describe`, for the manifest's target.
     """

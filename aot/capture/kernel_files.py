@@ -91,6 +91,8 @@ class KernelFiles:
     def _write(self, function: Function) -> tuple[str, str]:
         if function.source is None:
             raise UnsupportedError(f"the source of '{function.name}' was not recorded (--no-source)")
+        if function.type not in _DECORATORS:
+            raise UnsupportedError(f"'{function.name}' is Python code that kernels call as a builtin of Triton")
         bindings = {"triton": _Binding({"module": "triton"}, ("import triton",))}
         if function.type == "gluon":
             gluon = {"module": "triton.experimental.gluon"}
@@ -155,7 +157,7 @@ class KernelFiles:
         return (*sorted(f"import {module}" for module in needed), f"{name} = {text}"), frozenset()
 
     def _namespace(self, origin: str, attributes: Mapping[str, Json]) -> str:
-        """Write what was read of a module or class as a module of its own."""
+        """Write the captured attributes of a module or class as a separate module."""
         bindings = {}
         for name, value in attributes.items():
             if not (isinstance(value, dict) and "opaque" in value):

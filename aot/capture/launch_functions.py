@@ -23,7 +23,7 @@ Json = Any
 def function_expressions(
     functions: Sequence[Json], arguments: Sequence[Mapping[str, Json]], meanings: Mapping[str, str]
 ) -> list[str | None]:
-    """Return the expressions that a function returns, one for each element of a tuple; None for one that has none.
+    """Return the expressions that a function returns, one for each element of a tuple; None where that is not possible.
 
     Args:
         functions: the function as it was captured in each launch.
@@ -50,7 +50,7 @@ def _expression(element: ast.expr, parameter: str, meanings: Mapping[str, str]) 
 
 
 def _returned(node: ast.Lambda | ast.FunctionDef) -> ast.expr | None:
-    """Return what a function returns, if it does nothing else than assign to names before."""
+    """Return the expression that a function returns, if the statements before it only assign to names."""
     if isinstance(node, ast.Lambda):
         return node.body
     values: dict[str, ast.expr] = {}
@@ -112,7 +112,7 @@ def _substituted(text: str, meanings: Mapping[str, str]) -> str:
 
 
 def _node(function: Json) -> ast.Lambda | ast.FunctionDef | None:
-    """Return the function's tree; None if the first line has several that it may be."""
+    """Return the function's syntax tree; None if it is ambiguous, as its first line defines several functions."""
     is_lambda = function["name"] == "<lambda>"
     found: list[ast.Lambda | ast.FunctionDef] = [*(_lambdas if is_lambda else _definitions)(function["source"])]
     fitting = [item for item in found if [one.arg for one in item.args.args] == function["parameters"]]

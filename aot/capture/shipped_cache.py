@@ -161,7 +161,7 @@ def open_shipped(path: Path, trust: Path | None = None) -> ShippedCache:
     signed = None if policy is None else check_signature(source, data, find_policy(policy), MANIFEST)
     manifest = _decoded(data, path / MANIFEST)
     if signed is not None and signed.statement.predicate.name != manifest.name:
-        raise ShippedCacheError(f"{path} is called {manifest.name!r}, and was signed as another")
+        raise ShippedCacheError(f"{path} is called {manifest.name!r}, but its signature is for another name")
     return ShippedCache(source, manifest, str(signed.by) if signed is not None else "")
 
 

@@ -147,7 +147,7 @@ class LaunchScope:
         return constant
 
     def dtype(self, text: str, name: str, known: Mapping[str, Any]) -> Dtype:
-        """Return the dtype with this name, or that an expression gives."""
+        """Return the dtype that a name or an expression denotes."""
         is_name = text.isidentifier() and text not in self.names
         dtype = text if is_name else self.built(text, name, known)
         if dtype not in DTYPES:

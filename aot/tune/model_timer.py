@@ -28,7 +28,7 @@ from .results import Timed
 
 @dataclass(frozen=True)
 class ModelTask:
-    """A trial for a process.
+    """A trial to be run in a worker process.
 
     Attributes:
         folder: folder of the bundle.

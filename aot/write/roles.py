@@ -17,7 +17,8 @@ from aot.manifest.yamlfile import ManifestError
 from aot.plan.bundles import PlannedBundle, PlannedVariant
 from aot_runtime.contract import records
 from aot_runtime.contract.arch import ARCHITECTURES
-from aot_runtime.contract.expressions import parse
+from aot_runtime.contract.dtypes import DTYPES
+from aot_runtime.contract.expressions import parse, query_name
 from aot_runtime.contract.partial_evaluation import partial_value
 
 Kernels = Mapping[str, CompiledKernel]
@@ -113,6 +114,7 @@ def _accesses(variant: PlannedVariant, kernels: Kernels) -> dict[str, Kinds]:
 def _written(op: records.Op, launched: Iterable[PlannedVariant]) -> Iterator[records.Tensor]:
     """Return the outputs of a call that launches these variants; none if it may launch one that is not built."""
     known = dict(next(iter(launched)).spec.constants)
+    known |= _sizes(op, known)
     built = {variant.spec.launch for variant in launched}
     if all(
         i in built or partial_value(parse(launch.when or "True"), known) is False
@@ -123,6 +125,11 @@ def _written(op: records.Op, launched: Iterable[PlannedVariant]) -> Iterator[rec
             exists = picked.get(tensor.when, partial_value(parse(tensor.when or "True"), known))
             if tensor.role == "output" and exists is not False:
                 yield tensor
+
+
+def _sizes(op: records.Op, known: Mapping[str, object]) -> dict[str, int]:
+    """Return the answers to `elsize` of dtype variables with known values."""
+    return {query_name("elsize", name): DTYPES[str(known[name])].size for name in op.dtypes if name in known}
 
 
 def _output_fault(tensor: records.Tensor, launched: list[PlannedVariant], kernels: Kernels) -> str:

@@ -20,7 +20,7 @@ SHIPPED = HERE.parents[1] / "manifests"
 
 @dataclass(frozen=True, eq=False)
 class Call:
-    """A call of a way, as a calls file has it."""
+    """A call of one way, as an entry of a calls file."""
 
     way: Way
     entry: dict[str, Any]
@@ -28,14 +28,14 @@ class Call:
 
 @dataclass(frozen=True)
 class Built:
-    """The bundle that a call is in; or None, and why it could not be built."""
+    """The bundle with a call's variant, or None and the reason why it could not be built."""
 
     folder: Path | None
     reason: str = ""
 
 
 def build(calls: Sequence[Call], manifest: Path, work: Path) -> dict[Call, Built]:
-    """Build a manifest's calls into one bundle; where that fails, halves of them, down to the one that is at fault."""
+    """Build one bundle for a manifest's calls. If that fails, halve them until the call at fault is alone."""
     text = json.dumps({"calls": [call.entry for call in calls]})
     folder = work / hashlib.sha256(f"{manifest.stem} {text}".encode()).hexdigest()[:16]
     folder.mkdir(parents=True, exist_ok=True)
@@ -51,14 +51,14 @@ def build(calls: Sequence[Call], manifest: Path, work: Path) -> dict[Call, Built
 
 
 def reason_of(output: str) -> str:
-    """The line of a failed build that says why."""
+    """Return the line of a failed build's output that gives the reason."""
     lines = [line.strip() for line in output.splitlines() if line.strip()]
     said = [line for line in lines if "out of resource" in line or "rror" in line]
     return (said or lines or ["no reason given"])[0][:200]
 
 
 def manifest_of(way: Way, peers: Path, work: Path) -> Path:
-    """The manifest that a way's op is in; that of a peer is written anew, for the folder that its kernels are in."""
+    """Return the manifest with a way's op. A peer's manifest is written for the folder with its kernels."""
     if way.who == OURS:
         return SHIPPED / f"{way.manifest}.yaml"
     text = (HERE / f"{way.manifest}.yaml").read_text()

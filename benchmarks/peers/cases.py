@@ -1,6 +1,6 @@
 """Cases of the comparison: shapes, each with a call of our op and of each peer's op.
 
-Calls have the keys of calls files. `config` of a peer's op stands for every position in its list of configs.
+Calls have the keys of calls files. In those of a peer's op, each position in its list of configs replaces `config`.
 """
 
 from __future__ import annotations
@@ -23,9 +23,9 @@ class Way:
 
     Attributes:
         who: `OURS`, or the name of a peer's manifest.
-        manifest: its name: shipped, or the peer's.
-        content: of tensors that numbers drawn at random would not do for: `tables` or a number, see `modelling`.
-        configs: numbers of configs to try; none: the op's own rules choose.
+        manifest: the name of its manifest.
+        content: contents of tensors that cannot be random: `tables` or a number, see `modelling`.
+        configs: positions of the configs to try; if empty, the op chooses.
     """
 
     who: str
@@ -39,7 +39,7 @@ class Way:
     configs: tuple[int, ...] = ()
 
     def calls(self) -> Iterator[dict[str, Any]]:
-        """An entry of a calls file for each config."""
+        """Return an entry of a calls file for each config."""
         for number in self.configs or (None,):
             scalars = dict(self.scalars) if number is None else {**self.scalars, "config": number}
             entry = {"op": self.op, "dims": dict(self.dims), "dtypes": dict(self.dtypes), "scalars": scalars,
@@ -53,9 +53,9 @@ class Case:
 
     Attributes:
         group: `attention`, `products`, `few rows`, `decode` or `rows`.
-        kind: of cases that differ in sizes alone: what is fast for one of them is likely to be for the others.
-        flops: that it needs; 0 where memory is what counts.
-        bytes: of its inputs and outputs, each once.
+        kind: common name of cases that differ only in sizes, and so are likely to have the same fastest config.
+        flops: the required operations; 0 if the case is limited by memory.
+        bytes: the size of its inputs and outputs together.
     """
 
     group: str
@@ -67,7 +67,7 @@ class Case:
 
 
 def cases() -> Iterator[Case]:
-    """All, those that say most for their time first; the first of a kind is the one that stands for it."""
+    """Return all cases, the most informative for their time first. The first of a kind represents it."""
     yield from (
         _attention(dtype, head_dim, causal, seqlen)
         for seqlen in (4096, 1024, 2048, 8192, 16384)

@@ -30,19 +30,19 @@ from .cases import Way
 
 @dataclass(frozen=True)
 class Modelled:
-    """A call, as the model sees it. What is of one kernel is of the launch that takes longest.
+    """The modelled time and work of a call. Figures of one kernel are those of the launch that takes longest.
 
     Attributes:
-        seconds: of all launches; infinite for what could not be built or run, which `reason` says.
-        config: of the launch's kernel, in words.
-        slots: instructions of the hot loop by matrix instruction of it; 0 without one.
-        lds: passes of LDS by matrix instruction of the whole launch; 0 without one.
-        conflicts: the part of these passes that bank conflicts add.
-        loaded, stored: bytes that wavefronts ask for, all launches together.
+        seconds: time of all launches; infinite if the call could not be built or run, with the cause in `reason`.
+        config: the kernel's config, in words.
+        slots: instructions for each matrix instruction in the hot loop; 0 if it has none.
+        lds: LDS passes for each matrix instruction in the launch; 0 if it has none.
+        conflicts: the share of these passes that bank conflicts add.
+        loaded, stored: bytes that wavefronts request, in all launches together.
         memory: bytes of device memory.
-        matrix: part of the launch that matrix pipes are busy.
-        clock_ghz, resident: of the launch.
-        spills: registers.
+        matrix: the share of the time in which matrix pipes are busy.
+        clock_ghz, resident: clock and resident workgroups of the launch.
+        spills: spilled registers.
     """
 
     seconds: float
@@ -61,7 +61,7 @@ class Modelled:
 
 
 class Results:
-    """Modelled times that are kept in a file, one a line, as soon as they are known."""
+    """A file of modelled times, to which each is appended once it is known."""
 
     def __init__(self, path: Path):
         self.path = path
@@ -75,7 +75,7 @@ class Results:
                 self._known[key] = Modelled(**row)
 
     def of(self, call: Call, built: Built) -> Modelled:
-        """Raises nothing that a kernel is at fault for: the result says it."""
+        """Return the modelled time of a call. Failures of the kernel are reported in the result, not raised."""
         if built.folder is None:
             return Modelled(float("inf"), reason=built.reason)
         with tempfile.TemporaryDirectory() as scratch:
@@ -106,7 +106,7 @@ class Results:
         return self._opened[1:]
 
     def _made_with(self, call: Call, bundle: Bundle, spec: CallSpec, decision: Decision, scratch: Path) -> MadeCall:
-        """The call with its tensors, which the calls of one way have in common: only their configs differ."""
+        """Return the call with its tensors, which all calls of a way share: they differ only in configs."""
         if self._made is None or self._made[0] is not call.way:
             self._made = None  # whose memory goes first
             self._made = call.way, make_call(bundle, call.entry["op"], spec, _content(call, scratch))

@@ -16,12 +16,12 @@ RAW = "https://raw.githubusercontent.com"
 
 
 class SourceError(Exception):
-    """Raised if a peer's file is missing, or is not the pinned one."""
+    """A peer's file is missing, or differs from the pinned one."""
 
 
 @dataclass(frozen=True)
 class Source:
-    """A file of a repository. path: within it."""
+    """A file of a repository, at `path` in it."""
 
     repository: str
     commit: str
@@ -50,10 +50,10 @@ def sources() -> Iterator[Source]:
 
 
 def fetch(folder: Path, clones: Mapping[str, Path]) -> int:
-    """Write every file that is not there yet; returns how many there are.
+    """Fetch missing files. Returns the number of all files.
 
     Args:
-        clones: repository → a git clone of it, which is asked in place of GitHub.
+        clones: repository → a git clone to read instead of GitHub.
     """
     count = 0
     for source in sources():
@@ -68,7 +68,7 @@ def fetch(folder: Path, clones: Mapping[str, Path]) -> int:
 
 
 def check(folder: Path) -> None:
-    """Raise `SourceError` unless every file is there, as it was pinned."""
+    """Raise `SourceError` if a file is missing or differs from the pinned one."""
     for source in sources():
         place = source.within(folder)
         if not place.is_file():

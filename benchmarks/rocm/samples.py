@@ -59,7 +59,7 @@ class Case:
 
 
 def cases(library: str, count: int, seed: int) -> Iterator[Case]:
-    """Draw so many cases, the same for the same seed."""
+    """Draw `count` cases. A seed always gives the same ones."""
     rng = random.Random(f"{library} {seed}")
     for _ in range(count):
         m, n, k = (rng.randint(1, MOST) for _ in range(3))

@@ -26,18 +26,18 @@ from aot_emulator.timing.sharing import Sharing
 
 PER_XCD = NUM_CUS // NUM_XCDS
 FLOPS_A_CLOCK = 2048
-"""Peak of a compute unit, fp16."""
+"""Peak rate of a compute unit in fp16."""
 CAUSAL_PROGRAMS = 2
-"""Persistent programs of a compute unit, with which causal attention is published."""
+"""Persistent programs on a compute unit in the published causal attention."""
 GROUPS = (1, 4, 8, 16)
-"""Values of GROUP_M that a product is tried with."""
+"""Values of GROUP_M that are tried."""
 MOST_WITH_FEW = 64
-"""Rows of a tile of experts, up to which blocks with less than half of theirs have a trace of their own."""
+"""Largest experts' tile, in rows, for which blocks that are less than half full have a separate trace."""
 
 
 @dataclass(eq=False)
 class Steps:
-    """A workgroup with another number of steps than its trace has."""
+    """Replays a trace with any number of steps of the loop."""
 
     traced: Traced
     machine: Machine
@@ -46,7 +46,11 @@ class Steps:
     _found: dict[tuple[Conditions, int, int, float], Replayed] = field(default_factory=dict)
 
     def of(self, steps: int, number: int = 0) -> _Sample:
-        """Fewer steps than are outside the loop make the trips negative: a part of what was unrolled is left out."""
+        """Return the workgroup with `steps` steps.
+
+        With fewer steps than the code has outside of its loop, the number of trips is negative: the time of the missing
+        steps is subtracted.
+        """
         return _Sample(self, (steps - self.traced.peeled) / self.traced.unroll, number)
 
     def replayed(self, conditions: Conditions, resident: int, count: int, trips: float) -> Replayed:
@@ -71,7 +75,10 @@ class Steps:
         return at(many).extended(at(many), at(few), (trips - many) / (many - few))
 
     def _around(self, trips: float, few: int, many: int) -> tuple[int, int]:
-        """Trip counts between which times are interpolated; few, of the many that causal attention has."""
+        """Return the two trip counts between which the time is interpolated.
+
+        Causal attention has many different counts, so only a few of them are replayed.
+        """
         if not getattr(self.traced.config, "causal", False):
             return math.floor(trips), math.floor(trips) + 1
         known = sorted({0, 1, few // 2, few, many, many + 1})
@@ -105,12 +112,13 @@ class _Sample:
 def tile_sharing(
     m: int, n: int, bm: int, bn: int, group: int, wave: int, resident: int = 1, split: int = 1, remapped: bool = True
 ) -> Sharing:
-    """Sharing of loads by the tiles of a product that run at a time: those of wave `number`.
+    """Return how the concurrent tiles of a product share loads.
 
     Args:
-        resident: tiles of a compute unit.
-        split: programs of a tile, which have parts of K each.
-        remapped: the tiles of a xcd are neighbours; else tiles are dealt to the XCDs in turn.
+        wave: number of the wave of concurrent tiles.
+        resident: concurrent tiles on a compute unit.
+        split: programs for each tile; each has a part of K.
+        remapped: the tiles of an XCD are neighbours. Otherwise tiles go to the XCDs in turn.
     """
     rows, columns = -(-m // bm), -(-n // bn)
     together = NUM_CUS * resident
@@ -134,8 +142,13 @@ def _grouped(tiles: np.ndarray, rows: int, columns: int, group: int) -> tuple[np
 
 
 def _shared(xcd: np.ndarray, loaded: Callable[[np.ndarray], float]) -> Sharing:
-    """Sharing of loads by programs. xcd: the XCD of each. loaded: bytes that the programs of a mask load once, over
-    those of one."""
+    """Return how programs share loads.
+
+    Args:
+        xcd: the XCD of each program.
+        loaded: function from a mask of programs to the bytes that they load together, shared bytes counted once,
+            relative to those of one program.
+    """
     units = min(len(xcd), NUM_CUS)
     each = len(xcd) / units
     by_xcd = [loaded(xcd == x) / each for x in range(NUM_XCDS)]
@@ -145,18 +158,18 @@ def _shared(xcd: np.ndarray, loaded: Callable[[np.ndarray], float]) -> Sharing:
 
 @cache
 def routed(tokens: int, experts: int, each: int) -> tuple[int, ...]:
-    """Return the tokens of each expert if each token has so many experts at random, the same ones each time."""
+    """Return the number of tokens of each expert if each token has `each` random experts. Results are reproducible."""
     chosen = np.argsort(np.random.default_rng(tokens).random((tokens, experts)), 1)[:, :each]
     return tuple(np.bincount(chosen.ravel(), minlength=experts).tolist())
 
 
 @lru_cache(400_000)
 def expert_sharing(of_each: tuple[int, ...], n: int, config: Experts, group: int, wave: int, resident: int) -> Sharing:
-    """Sharing of loads by the tiles of experts' products that run at a time, which are dealt to the XCDs in turn.
+    """Return how concurrent tiles of experts' products share loads. Tiles go to the XCDs in turn.
 
     Args:
-        of_each: tokens of each expert.
-        config: of the trace, whose rows a program loads.
+        of_each: number of tokens of each expert.
+        config: configuration of the trace; a program loads its rows.
     """
     expert, filled = blocks_of(of_each, config.bm)
     columns = -(-n // config.bn)
@@ -181,9 +194,9 @@ def blocks_of(of_each: tuple[int, ...], bm: int) -> tuple[np.ndarray, np.ndarray
 
 @cache
 def head_sharing(programs: int, blocks: int, resident: int, causal: bool) -> Sharing:
-    """Sharing of loads by blocks of queries that read the keys of their heads: programs are dealt to the XCDs in turn.
+    """Return how blocks of queries share loads of the keys of their heads. Programs go to the XCDs in turn.
 
-    The heads of a batch come first, then its blocks; of causal attention the blocks of a head.
+    Programs are ordered by batch, block and head, or, in causal attention, by batch, head and block.
     """
     count = min(programs, NUM_CUS * resident)
     place, xcd = np.arange(count), np.arange(count) % NUM_XCDS
@@ -195,16 +208,18 @@ def head_sharing(programs: int, blocks: int, resident: int, causal: bool) -> Sha
 
 
 class Model:
-    """Predicts microseconds. traced: gives a configuration's trace."""
+    """Predicts times in microseconds. `traced` returns the trace of a configuration."""
 
     def __init__(self, machine: Machine, traced: Callable[[Config], Traced]):
         self.machine = machine
         self._steps = cache(lambda config: Steps(traced(config), machine))
 
     def predict(self, key: Key, config: Config, group: int | None = None) -> float:
-        """group: GROUP_M of a product; None: the best of `GROUPS`, or that of a configuration which has one.
+        """Predict the time of a problem with a configuration.
 
-        Of experts the best is the one with which a compute unit gets most of what it loads, without replaying all.
+        Args:
+            group: GROUP_M of a product. Defaults to that of the configuration, or else to the best of `GROUPS`. For
+                experts, the best is the one with the fastest loads, since replaying all would take long.
         """
         if isinstance(config, Attention):
             return self._attention(key, config)
@@ -282,19 +297,19 @@ class Model:
 
 
 def _unmasked(config: Attention, block: int, sk: int) -> int:
-    """Steps of a block of causal attention less the masked ones that its trace has, which are outside the loop."""
+    """Return the unmasked steps of a block of causal attention. The masked ones are outside the loop of its trace."""
     last = min(-(-sk // config.bn), -(-(block + 1) * config.bm // config.bn))
     return last - -(-config.bm // config.bn)
 
 
 def both_products(key: Key) -> tuple[tuple[int, int], ...]:
-    """Return (n, k) of the two products of experts."""
+    """Return (n, k) of the two products of a layer of experts."""
     _, between, hidden, *_ = key.shape
     return (2 * between, hidden), (hidden, between)
 
 
 def matrix_waves(key: Key, config: Config, ghz: float, launch_us: float) -> float:
-    """Predict by a baseline: matrix pipes at a fixed clock, whole waves of tiles."""
+    """Predict by a baseline: matrix pipes at a fixed clock, with whole waves of tiles."""
     if isinstance(config, Experts):
         blocks = len(blocks_of(routed(key.shape[0], *key.shape[3:]), config.bm)[1])
         return sum(
@@ -318,7 +333,7 @@ def _waves(tiles: int, work: float, ghz: float, launch_us: float) -> float:
 
 
 def resources(key: Key, traced: Traced, machine: Machine, group: int) -> float:
-    """Predict by a baseline for products: the same counts and shares, where the slowest single resource decides."""
+    """Predict by a baseline for products: the slowest single resource, with the model's counts and shares."""
     config = traced.config
     assert isinstance(config, Product)
     m, n, k = key.shape

@@ -1,4 +1,4 @@
-"""The published winners and times of an MI300X: rows of `mi300x_timings.csv` and `mi300x_winners.csv`."""
+"""Published winners and times of an MI300X: the rows of `mi300x_timings.csv` and `mi300x_winners.csv`."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from traces import Attention, Config, Experts, Product, Scaled
 
 HEADS = 5
 BATCH_HEADS = 3 * HEADS
-"""Batches of AOTriton's tuner: 3 batches of 5 heads."""
+"""Heads of all batches in AOTriton's tuner: 3 batches of 5 heads."""
 LEAST_LENGTH = 256
-"""Least lengths of queries and keys at which attention is considered."""
+"""Minimum length of queries and keys of the attention problems that are used."""
 
 
 @dataclass(frozen=True)
@@ -24,10 +24,10 @@ class Key:
     """A problem with its published winner.
 
     Attributes:
-        shape: m, n, k of a product; queries and keys of attention; tokens, size between the two products, size of a
-            token, experts, and experts of a token of experts.
-        us: published; None: only the winner was.
-        group: GROUP_M of a product's winner.
+        shape: (m, n, k) of a product; (queries, keys) of attention; for experts (tokens, size between the two products,
+            size of a token, experts, experts for each token).
+        us: the published time; None if only the winner was published.
+        group: the winner's GROUP_M, for products.
     """
 
     shape: tuple[int, ...]
@@ -67,7 +67,7 @@ def products(folder: Path, layout: str, least_us: float = 0.0) -> list[Key]:
 
 
 def plain_products(folder: Path, layout: str) -> list[Key]:
-    """Winners of the kernel with a program for each tile, or each part of K of a tile; times are not published."""
+    """Return winners, without times, of the kernel with a program for each tile or each part of K of a tile."""
     found = []
     for row in _winners(folder, "gemm_plain", "A"):
         if json.loads(row["other"])["layout"] == layout:
@@ -78,7 +78,7 @@ def plain_products(folder: Path, layout: str) -> list[Key]:
 
 
 def scaled_products(folder: Path) -> list[Key]:
-    """Return winners of fp8 with scales of blocks of 128 by 128 and of 1 by 128."""
+    """Return winners of fp8 products whose scales are for blocks of 128 by 128 and of 1 by 128."""
     found = []
     for row in _winners(folder, "gemm_a8w8_blockscale_vllm", "B"):
         if row["device"] == "MI300X":
@@ -89,12 +89,12 @@ def scaled_products(folder: Path) -> list[Key]:
 
 
 MIXTRALS, QWEN = {4096: (1792, 3584, 7168, 14336), 6144: (2048, 4096, 8192, 16384)}, (2048, 4)
-"""Models whose experts are published: sizes of a token of those with 8 experts, of which a token has 2, by the size
-between the two products; size of a token, and experts of a token, of the one with 60."""
+"""Models with published experts. Mixtrals have 8 experts, 2 for each token: size between the two products → size of a
+token. Qwen has 60 experts: (size of a token, experts for each token)."""
 
 
 def experts(folder: Path) -> list[Key]:
-    """Return winners of fp16, with the models that the numbers of experts and the sizes belong to."""
+    """Return winners of fp16 experts. The model follows from the number of experts and the sizes."""
     found = []
     hidden_of = {between: hidden for hidden, sizes in MIXTRALS.items() for between in sizes}
     for row in _winners(folder, "fused_moe", "B"):
@@ -135,14 +135,14 @@ def attentions(folder: Path, d: int, causal: bool = False, dtype: str = "fp16") 
 
 
 def fits(config: Config) -> bool:
-    """Test whether a tile of fp16 fits LDS and the registers."""
+    """Return True if a tile of fp16 fits LDS and the registers."""
     assert isinstance(config, Product | Experts)
     accumulators = config.bm * config.bn / (64 * config.warps)
     return (config.bm + config.bn) * config.bk * 2 <= 65536 and accumulators <= 256
 
 
 def product_space(keys: list[Key]) -> list[Product]:
-    """Configurations in the order in which they are worth a trace: those that won, their neighbours, the rest."""
+    """Return configurations in the order in which they are traced: winners, their neighbours, the rest."""
     layout = keys[0].winner.layout if isinstance(keys[0].winner, Product) else "TN"
     won = [config for config, _ in Counter(key.winner for key in keys).most_common() if isinstance(config, Product)]
     tiles = tuple(dict.fromkeys((c.bm, c.bn, c.bk) for c in won))
@@ -173,10 +173,11 @@ def attention_space(d: int, causal: bool = False, dtype: str = "fp16") -> list[A
 
 
 def scaled_space() -> list[Scaled]:
-    """Tiles of four wavefronts but the largest one, and four values of GROUP_M: nothing else won.
+    """Return all tiles for four wavefronts except the largest, each with four values of GROUP_M. Nothing else won.
 
-    The tuner's space is not stated. Of products with 1 to 16 rows that are not held out, none of 52 was won by a tile
-    of 16 rows, nor any of 95 on an MI325X, and SGLang's tuner of the same kernel begins with 32 on AMD GPUs, as here.
+    The tuner's space was not published. Tiles have at least 32 rows, as in SGLang's tuner of the same kernel for AMD
+    GPUs. Tiles of 16 rows won none of the 52 products with 1 to 16 rows that are not held out, and none of 95 on an
+    MI325X.
     """
     made = itertools.product((32, 64, 128, 256), (32, 64, 128, 256), (1, 8, 16, 32))
     return [Scaled(bm, bn, group=group) for bm, bn, group in made if bm * bn < 256 * 256]
@@ -194,7 +195,7 @@ def pruned(key: Key, configs: Sequence[Product]) -> list[Product]:
 
 
 def experts_space(keys: Sequence[Key]) -> list[Experts]:
-    """Order configs by how much they are worth a trace: winners, their neighbours, the rest."""
+    """Return configs in the order in which they are traced: winners, their neighbours, the rest."""
     won = [config for config, _ in Counter(key.winner for key in keys).most_common() if isinstance(config, Experts)]
     tiles = tuple(dict.fromkeys((c.bm, c.bn, c.bk) for c in won))
     made = [*won, *(Experts(*tile, warps) for tile in tiles for warps in (4, 8, 2))]

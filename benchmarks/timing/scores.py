@@ -21,7 +21,7 @@ def spearman(x: Sequence[float], y: Sequence[float]) -> float:
 def spearman_within(
     groups: Sequence[Hashable], predicted: Sequence[float], published: Sequence[float], least: int = 4
 ) -> tuple[float, int]:
-    """(mean of the coefficients of the groups that have at least so many members, how many members these have)."""
+    """Return (mean coefficient of the groups with at least `least` members, the number of their members)."""
     found: list[tuple[float, int]] = []
     for group in set(groups):
         mine = [place for place, other in enumerate(groups) if other == group]
@@ -48,13 +48,13 @@ def rank(costs: Mapping[Hashable, float], winner: Hashable) -> float:
 
 @dataclass(frozen=True)
 class Ranks:
-    """Scores of one order of configs, over keys: percentiles and ranks of the winners."""
+    """Scores of a ranking of configs: the percentile and rank of each key's winner."""
 
     percentiles: tuple[float, ...]
     ranks: tuple[float, ...]
 
     def row(self) -> tuple[str, ...]:
-        """Keys; median; mean; in the first 10 %; in the first 20 %; exact winner in the first ten."""
+        """Return a row of the table: keys; median; mean; winners in the first 10 %, the first 20 %, the first ten."""
         p, r = np.array(self.percentiles), np.array(self.ranks)
         return (f"{len(p)}", f"{np.median(p):.2f}", f"{p.mean():.2f}", f"{(p <= 0.1).mean():.2f}",
                 f"{(p <= 0.2).mean():.2f}", f"{(r < 10).mean():.2f}")  # fmt: skip

@@ -1,9 +1,9 @@
-"""The kernels whose published winners and times validate the model, with the structure that their publishers describe.
+"""Kernels with the structure of those whose published winners and times validate the model.
 
-`product` is a persistent matrix product, each program taking every NUM_SMS-th tile (the published ones split the
-remainder along K as well). `attention` is a FlashAttention-2 forward, one program for a block of queries of a head, or
-persistent where it is causal. `scaled_product` is a product of fp8 with scales of blocks, one program for a tile.
-`experts` is a product of the tokens that each expert has with its matrix, one program for a tile of one expert.
+`product` is a persistent matrix product: each program takes every NUM_SMS-th tile. (The published ones also split the
+remainder along K.) `attention` is a FlashAttention-2 forward pass with a program for each block of queries of a head;
+the causal one is persistent. `scaled_product` is a product of fp8 with a scale for each block, and a program for each
+tile. `experts` multiplies the tokens of each expert with its matrix, with a program for each tile.
 """
 
 import triton
@@ -16,9 +16,9 @@ def product(
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP_M: tl.constexpr, NUM_SMS: tl.constexpr,
     NUM_XCDS: tl.constexpr, B_ROWS: tl.constexpr, ADDED: tl.constexpr,
 ):  # fmt: skip
-    """c = a b in fp16, by fp32 sums. a: [m, k]; b: [n, k], or with B_ROWS [k, n]; k a multiple of BK.
+    """Compute c = a b in fp16, with fp32 sums. a: [m, k]; b: [n, k], or [k, n] with B_ROWS; k is a multiple of BK.
 
-    ADDED: to c, atomically, as a program does that has a part of K.
+    ADDED: the program has a part of K, and adds its result to c atomically.
     """
     pid = tl.program_id(0)
     pid = (pid % NUM_XCDS) * (NUM_SMS // NUM_XCDS) + pid // NUM_XCDS
@@ -58,10 +58,11 @@ def attention(
     q, k, v, out, lse, counter, scale, qz, qh, qm, kz, kh, kn, vz, vh, vk, oz, oh, om, heads, batch, sq, sk, right,
     first, D: tl.constexpr, BM: tl.constexpr, BN: tl.constexpr, PRELOAD_V: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    """q, out [batch, heads, sq, D], k, v [batch, heads, sk, D] of the strides z, h and m or n, lse [batch, heads, sq].
+    """Compute attention. q, out: [batch, heads, sq, D]; k, v: [batch, heads, sk, D]; lse: [batch, heads, sq].
 
-    Not causal: a program for each (head, block of queries, batch). CAUSAL: programs take the tiles after `first` from
-    `counter`; row i sees the keys up to the one at i + `right`.
+    Strides are named by their tensor and dim: z (batch), h (heads), and m or n. Without CAUSAL, there is a program for
+    each (head, block of queries, batch). With it, programs take the tiles after `first` from `counter`, and row i sees
+    the keys up to i + `right`.
     """
     blocks = tl.cdiv(sq, BM)
     tile = 0
@@ -118,7 +119,7 @@ def step(
     queries, kt, vt, kn, vk, acc, top, total, rows, start, keys, by, sq, sk, right,
     PRELOAD_V: tl.constexpr, MASKED: tl.constexpr, CAUSAL: tl.constexpr,
 ):  # fmt: skip
-    """The block of keys from `start` on."""
+    """Add the block of keys that begins at `start`."""
     kt = kt + start * kn
     vt = vt + start * vk
     inside = start + keys < sk
@@ -156,7 +157,10 @@ def scaled_product(
     a, b, c, a_scales, b_scales, m, n, k, stride_am, stride_bn, stride_cm, stride_as, stride_bs,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP_M: tl.constexpr,
 ):  # fmt: skip
-    """c = a b of fp8 in bf16. a: [m, k], scaled by rows of BK; b: [n, k], scaled by blocks of 128 times BK."""
+    """Compute c = a b from fp8 to bf16.
+
+    a: [m, k], a scale for each row of BK elements; b: [n, k], a scale for each block of 128 by BK.
+    """
     pid = tl.program_id(0)
     rows = tl.cdiv(m, BM)
     columns = tl.cdiv(n, BN)
@@ -192,10 +196,10 @@ def experts(
     a, b, c, weights, tokens, expert_of, padded, n, k, em, valid, stride_am, stride_be, stride_bn, stride_cm,
     BM: tl.constexpr, BN: tl.constexpr, BK: tl.constexpr, GROUP_M: tl.constexpr, TOP_K: tl.constexpr,
 ):  # fmt: skip
-    """c[t] = weights[t] a[t // TOP_K] b[expert] in fp16. a: [tokens, k]; b: [experts, n, k]; c: [valid, n].
+    """Compute c[t] = weights[t] a[t // TOP_K] b[expert] in fp16. a: [tokens, k]; b: [experts, n, k]; c: [valid, n].
 
-    tokens: t by expert, filled up to blocks of BM with numbers that are not below `valid`. expert_of: of each block.
-    padded: how many `tokens` there are; em: how many there could be. Loads are masked along K.
+    tokens: the values of t, sorted by expert. Those of an expert are padded to blocks of BM by numbers >= `valid`.
+    expert_of: the expert of each block. padded: the length of `tokens`; em: its maximum. Loads are masked along K.
     """
     pid = tl.program_id(0)
     rows = tl.cdiv(em, BM)

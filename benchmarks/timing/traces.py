@@ -30,10 +30,10 @@ from aot_emulator.timing.trace import Trace, record
 from aot_runtime.contract.occupancy import occupancy
 
 Tensor = int | Array
-"""Argument of a kernel: the bytes of a tensor of zeros, or its contents."""
+"""A tensor that a kernel gets: the size in bytes of one that is all zeros, or its contents."""
 ARCH, NUM_CUS, NUM_XCDS = "gfx942", 304, 8
 STEPS = (17, 65)
-"""Steps of the loop that are run: more where LLVM unrolls it."""
+"""Numbers of steps of the loop that are tried: the larger one if LLVM unrolls the loop."""
 
 
 @dataclass(frozen=True)
@@ -42,8 +42,8 @@ class Product:
 
     Attributes:
         layout: TN or TT.
-        split: 0: programs are persistent; else programs of each tile, which have parts of K. There is one trace for 0
-            and 1, and one for more, which are added.
+        split: programs for each tile, each with a part of K; 0 if programs are persistent. 0 and 1 have the same trace;
+            larger numbers share another, in which results are added.
     """
 
     bm: int
@@ -80,7 +80,7 @@ class Product:
         return at_least
 
     def arguments(self, steps: int) -> tuple[list[Tensor], bytes]:
-        """(each tensor, scalars) of one tile with so many steps."""
+        """Return (tensors, scalars) of one tile with this many steps."""
         k = self.bk * steps
         sizes: list[Tensor] = [self.bm * k * 2, self.bn * k * 2, self.bm * self.bn * 2]
         across = self.bn if self.layout == "TT" else k
@@ -89,7 +89,7 @@ class Product:
 
 @dataclass(frozen=True)
 class Scaled:
-    """A configuration of `structures.scaled_product`. group: GROUP_M, with which the trace is the same."""
+    """A configuration of `structures.scaled_product`. `group` is GROUP_M, which does not change the trace."""
 
     bm: int
     bn: int
@@ -119,7 +119,7 @@ class Scaled:
         return at_least
 
     def arguments(self, steps: int) -> tuple[list[Tensor], bytes]:
-        """Trace one tile with this many steps."""
+        """Return (tensors, scalars) of one tile with this many steps."""
         k = self.bk * steps
         sizes: list[Tensor] = [self.bm * k, self.bn * k, self.bm * self.bn * 2]
         sizes += [self.bm * steps * 4, -(-self.bn // 128) * steps * 4]
@@ -128,7 +128,7 @@ class Scaled:
 
 @dataclass(frozen=True)
 class Experts:
-    """A configuration of `structures.experts`. rows: of a block of tokens, those that a trace has; 0: all."""
+    """A configuration of `structures.experts`. `rows` is the number of tokens in the traced block; 0: a full block."""
 
     bm: int
     bn: int
@@ -145,7 +145,7 @@ class Experts:
 
     @property
     def few(self) -> int:
-        """Return the rows of the trace that stands for blocks with less than half of theirs."""
+        """Return the rows of the trace that is used for blocks that are less than half full."""
         return max(1, self.bm // 8)
 
     @property
@@ -166,7 +166,7 @@ class Experts:
         return at_least
 
     def arguments(self, steps: int) -> tuple[list[Tensor], bytes]:
-        """Trace one block with this many steps, whose tokens are each the second of two."""
+        """Return (tensors, scalars) of one block with this many steps."""
         k, valid = self.bk * steps, 2 * self.bm
         tokens = np.full(self.bm, valid, np.int32)
         tokens[: self.rows or self.bm] = np.arange(self.rows or self.bm) * 2 + 1
@@ -176,7 +176,7 @@ class Experts:
 
 
 _STRIDES = {"q": "zhm", "k": "zhn", "v": "zhk", "out": "zhm"}
-"""Axes of each tensor of attention that have a stride."""
+"""Tensor of attention → its axes with a stride."""
 
 
 @dataclass(frozen=True)
@@ -217,7 +217,7 @@ class Attention:
         return _compiled(structures.attention, signature, divisible, constants, options)
 
     def arguments(self, steps: int) -> tuple[list[Tensor], bytes]:
-        """Trace the block or, for causal attention, the block with this many unmasked steps, or slightly more."""
+        """Return (tensors, scalars) of a block with this many unmasked steps, or slightly more if it is causal."""
         block = -(-steps * self.bn // self.bm) if self.causal else 0
         sq, sk = (block + 1) * self.bm, (block + 1) * self.bm if self.causal else steps * self.bn
         sizes: list[Tensor] = [sq * self.d * 2, sk * self.d * 2, sk * self.d * 2, sq * self.d * 2, sq * 4, 4]
@@ -225,7 +225,7 @@ class Attention:
         return sizes, struct.pack("<f4x12Q6i", 0.1, *strides, 1, 1, sq, sk, 0, block)
 
     def steps(self, at_least: int) -> int:
-        """Unmasked steps of the block of `arguments`."""
+        """Return the unmasked steps of the block that `arguments` returns."""
         return -(-at_least * self.bn // self.bm) * self.bm // self.bn if self.causal else at_least
 
 
@@ -237,10 +237,10 @@ class Traced:
     """A configuration's trace.
 
     Attributes:
-        trace: of one workgroup, without texts and statistics.
-        steps: of the kernel's loop that the workgroup made.
-        resident: workgroups that a compute unit holds.
-        spills: scratch instructions.
+        trace: the trace of one workgroup, without texts and statistics.
+        steps: the steps of the kernel's loop that the workgroup made.
+        resident: the workgroups that fit on a compute unit.
+        spills: the number of scratch instructions.
     """
 
     config: Config
@@ -251,14 +251,14 @@ class Traced:
 
     @property
     def trips(self) -> int:
-        """Iterations of the code's loop."""
+        """The number of iterations of the code's loop."""
         return max(count for _, count in self.trace.waves[0][0].parts)
 
     @cached_property
     def unroll(self) -> int:
-        """Steps of the kernel's loop in one iteration of the code's loop.
+        """The number of steps of the kernel's loop in one iteration of the code's loop.
 
-        By matrix instructions; of causal attention, whose masked steps have some too, by what it loads of memory.
+        It is counted by matrix instructions; in causal attention, whose masked steps also have some, by loads.
         """
         trace = self.trace
         body = [part for part, count in trace.waves[0][0].parts if count > 1]
@@ -298,10 +298,11 @@ def _spilled(compiled: Any) -> int:
 
 
 def traced(config: Config, folder: Path) -> Traced:
-    """The trace of a configuration, made if it is not in the folder. Raises `ValueError` of a kernel without a loop.
+    """Return the trace of a configuration from the folder, or make it. Raises `ValueError` if the kernel has no loop.
 
-    Where the compiler spills in a product, LLVM's other strategy of scheduling is tried: Triton's of 2024 can hardly
-    have spilled the configurations that won. The tables of attention are of 2026, as this compiler is.
+    If the compiler spills registers in a product, LLVM's other scheduling strategy is tried. The winners were published
+    in 2024, and the Triton of that year is unlikely to have spilled in them. The tables of attention are as new as this
+    compiler.
     """
     path = folder / f"{config.name}.pickle"
     if path.exists():

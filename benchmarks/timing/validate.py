@@ -51,12 +51,12 @@ FORMS = ((64, False, "fp16"), (128, False, "fp16"), (64, True, "fp16"), (128, Tr
          (128, False, "bf16"), (16, False, "fp16"), (256, False, "fp16"))  # fmt: skip
 """Families of attention: head dim, causal, type."""
 SPLITS = (1, 2, 4, 5, 6, 8, 10, 12, 16, 18, 24)
-"""Parts of K that plain products are tried with."""
+"""Numbers of parts of K that are tried for plain products."""
 GRID = {"throttle_ghz": (1.0, 1.1, 1.2), "missed_bytes": (16, 18, 20, 22, 24), "written": (0, 64, 128)}
 
 
 class Tables:
-    """The published keys, and the traces that there are."""
+    """The published keys, and the existing traces."""
 
     def __init__(self, data: Path, traces: Path):
         self.data, self.folder = data, traces
@@ -76,7 +76,7 @@ def held_out() -> frozenset[str]:
 
 
 def split(keys: Sequence[Key]) -> tuple[list[Key], list[Key]]:
-    """Return (keys that may be fitted to, those that are held out)."""
+    """Return (keys for fitting, held-out keys)."""
     held = held_out()
     return [key for key in keys if key.name not in held], [key for key in keys if key.name in held]
 
@@ -110,7 +110,7 @@ def _worth_tracing(tables: Tables) -> Iterator[Config]:
 
 
 def fit(tables: Tables) -> Machine:
-    """Return the constants of `GRID` that meet the products' times best, by keys that are not held out."""
+    """Return the constants of `GRID` that fit the times of products best. Held-out keys are not used."""
     keys = [key for key in split(tables.products["TN"])[0] if tables.has(key.winner) and (key.us or 0) >= SMALL_US]
     best, found = 1e9, machine_of(ARCH)
     for values in itertools.product(*GRID.values()):
@@ -124,8 +124,7 @@ def fit(tables: Tables) -> Machine:
 
 
 def times(tables: Tables, machine: Machine) -> None:
-    """Return errors of predicted times of the held-out products, beside those of a fitted matrix pipe and of
-    resources."""
+    """Return the errors of predicted times of held-out products: of the model, a fitted matrix pipe, and resources."""
     fitted, held = split(tables.products["TN"])
     tt = tables.products["TT"]
     ghz, launch_us = _fit_matrix([key for key in fitted if (key.us or 0) >= SMALL_US])
@@ -172,12 +171,12 @@ def _fit_matrix(keys: Sequence[Key]) -> tuple[float, float]:
 
 
 def ranks(tables: Tables, machine: Machine, only: str, every: int, thin: int, verbose: bool) -> None:
-    """Ranks of the winners of held-out keys: by the model, and by baselines.
+    """Return the ranks of the winners of held-out keys: by the model, and by baselines.
 
     Args:
-        only: families whose name begins so.
-        every: of the held-out keys of a family, the first of so many.
-        thin: of the configurations, the first of so many, and the one that won.
+        only: prefix of the names of the families to rank.
+        every: take one held-out key of a family in `every`.
+        thin: take one configuration in `thin`, and the winner.
     """
     model = Model(machine, tables.traced)
     for name, keys, space in _families(tables):

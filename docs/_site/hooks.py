@@ -1,5 +1,5 @@
-"""What MkDocs asks for while it builds the site: pages that are generated or lie outside docs/, links to files of the
-repository, and, at the end, a look at what the pages load."""
+"""Hooks of MkDocs: generated pages, pages outside of docs/, links to files of the repository, and a check of what pages
+load."""
 
 from __future__ import annotations
 

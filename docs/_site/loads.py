@@ -1,4 +1,4 @@
-"""What the pages of a built site load: nothing may come from another host."""
+"""Check that the pages of a built site load nothing from other hosts."""
 
 from __future__ import annotations
 

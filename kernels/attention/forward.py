@@ -8,7 +8,7 @@ from kernels.attention.int8 import attend_int8
 from kernels.attention.masks import bounds, key_range
 from kernels.attention.problem import KeyHead, Problem, QueryTile, Scoring, Span, Work, make_form
 from kernels.common.softmax import LN_2, LOG2_E, add_logit, inverse, log2_sum
-from kernels.common.tensors import Closure, Extents, HeadRows, Heads, HeadScalars, Matrix, Window
+from kernels.common.tensors import Closure, Extents, HeadRows, Heads, HeadScalars, Matrix, Vector, Window, given
 
 
 @triton.jit
@@ -20,7 +20,8 @@ def attention_forward(
     window: Window = None, BOUND_LEFT: tl.constexpr = False, BOUND_RIGHT: tl.constexpr = False,
     softcap=0.0, sinks=None, FEATURES: tl.constexpr = False, score_mod: Closure = None, mask_mod: Closure = None,
     PADDED: tl.constexpr = True, NUM_XCDS: tl.constexpr = 1, HAS_BF16_CVT: tl.constexpr = False,
-    PERSISTENT: tl.constexpr = False, PIPELINED: tl.constexpr = False,
+    PERSISTENT: tl.constexpr = False, PIPELINED: tl.constexpr = False, qv: Heads = None, seqused_q: Vector = None,
+    seqused_k: Vector = None,
 ):  # fmt: skip
     """out = softmax(scores) v, a program for each BLOCK_M queries of a head.
 
@@ -34,7 +35,8 @@ def attention_forward(
     cu_seqlens_q, cu_seqlens_k: int32 [batch + 1] or None. With them, sequence b is rows cu_seqlens[b] to cu_seqlens[b +
     1] of tensors that have seqlen_q and seqlen_k rows and no batch (stride 0). They are clamped to the rows that there
     are; a sequence may be empty. bias has a row for each row of q then, and a column for each key of a sequence, of
-    which there are extents.max_seqlen_k: keys of a sequence beyond these do not count.
+    which there are extents.max_seqlen_k: keys of a sequence beyond these do not count. seqused_q, seqused_k: int32
+    [batch], of how many of its rows a sequence consists; None or null pointers: of all.
 
     A score is scale * q k; then, with FEATURES only: softcap * tanh(that / softcap) if softcap > 0; plus bias [batch,
     heads, seqlen_q, seqlen_k] (a stride of 0 broadcasts) unless that is None or a null pointer; minus alibi_slopes
@@ -42,6 +44,8 @@ def attention_forward(
     query i is key i, or i + seqlen_k - seqlen_q if window.bottom_right. Query i with diagonal d sees keys j >= d - left
     if BOUND_LEFT and j <= d + right if BOUND_RIGHT, with both and window.chunk > 0 only those of the chunk with d, and
     of those only the ones that mask_mod shows. score_mod and mask_mod: functions as in `mods`.
+
+    qv: [batch, heads, seqlen_q, head_dim_v]; its products with v are added to those of q and k. None or null: none.
 
     sinks: fp32 [heads], with FEATURES only: a logit of each head that is added to the sums of exponentials; None or
     null: none.
@@ -61,7 +65,8 @@ def attention_forward(
     problem = Problem(
         q=q, k=k, v=v, out=out, lse=lse, extents=extents, window=window, scale=scale, bias=bias,
         alibi_slopes=alibi_slopes, softcap=softcap, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
-        score_operands=score_mod.operands, mask_operands=mask_mod.operands, sinks=sinks,
+        seqused_q=seqused_q, seqused_k=seqused_k, score_operands=score_mod.operands, mask_operands=mask_mod.operands,
+        sinks=sinks, qv=qv,
     )  # fmt: skip
     form: tl.constexpr = make_form(
         HEAD_DIM, HEAD_DIM_V, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT, FEATURES, HAS_BF16_CVT,
@@ -132,16 +137,14 @@ def attend_tiles(work, problem, form: tl.constexpr, LAST_FIRST: tl.constexpr, NU
 def attend_tile(block, head, batch, problem, form: tl.constexpr):
     """Attend one tile of a Problem: BLOCK_M queries of a head."""
     extents, window = problem.extents, problem.window
-    first_row_q, seqlen_q = sequence(problem.cu_seqlens_q, batch, extents.seqlen_q)
-    first_row_k, seqlen_k = sequence(problem.cu_seqlens_k, batch, extents.seqlen_k)
+    first_row_q, seqlen_q = sequence(problem.cu_seqlens_q, problem.seqused_q, batch, extents.seqlen_q)
+    first_row_k, seqlen_k = sequence(problem.cu_seqlens_k, problem.seqused_k, batch, extents.seqlen_k)
     if extents.max_seqlen_k is not None:
         seqlen_k = tl.minimum(seqlen_k, extents.max_seqlen_k)
     first_query = block * form.BLOCK_M
     if first_query < seqlen_q:
         rows = first_query + tl.arange(0, form.BLOCK_M)
         shift = tl.where(window.bottom_right, seqlen_k - seqlen_q, 0)
-        tile = tile_of(batch, head, rows, shift, window, seqlen_q, seqlen_k, None, form)
-
         head_kv = head // (extents.heads // extents.heads_kv)
         scale = problem.scale * factor_of(problem.q_scale, batch, head) * factor_of(problem.k_scale, batch, head_kv)
         q_head = matrix_of(problem.q, batch, head, first_row_q)
@@ -150,6 +153,15 @@ def attend_tile(block, head, batch, problem, form: tl.constexpr):
         # Taking a row's maximum before scaling saves a product per score; this needs scale >= 0, so Q takes the sign.
         if q_tile.dtype.primitive_bitwidth > 8:
             q_tile = tl.where(scale < 0, -q_tile, q_tile)
+        if problem.qv.ptr is None:
+            tile = tile_of(batch, head, rows, shift, window, seqlen_q, seqlen_k, None, None, False, form)
+        else:
+            has_qv = given(problem.qv.ptr)
+            qv_head = matrix_of(problem.qv, batch, head, first_row_q)
+            columns_v, row_end = tl.arange(0, form.HEAD_DIM_V), tl.where(has_qv, seqlen_q, 0)
+            qv_tile = load_tile(qv_head, rows, columns_v, row_end, extents.head_dim_v, True, form.PADDED)
+            qv_tile = tl.where(scale < 0, -qv_tile, qv_tile)
+            tile = tile_of(batch, head, rows, shift, window, seqlen_q, seqlen_k, None, qv_tile, has_qv, form)
         keys = KeyHead(
             k=matrix_of(problem.k, batch, head_kv, first_row_k),
             v=matrix_of(problem.v, batch, head_kv, first_row_k),
@@ -174,7 +186,10 @@ def attend_tile(block, head, batch, problem, form: tl.constexpr):
         stored = rows < seqlen_q
         # Before out: its conversion takes all the scalar registers that there are.
         store_lse(problem.lse, batch, head, first_row_q, rows, row_max, row_sum, stored)
-        acc *= (factor_of(problem.v_scale, batch, head_kv) * inverse(weight))[:, None]
+        factor = factor_of(problem.v_scale, batch, head_kv)
+        if form.FEATURES and problem.out_scale is not None:
+            factor /= tl.load(problem.out_scale, problem.out_scale.to(tl.int64) != 0, 1.0)
+        acc *= (factor * inverse(weight))[:, None]
         store_tile(problem.out, batch, head, first_row_q, rows, acc, stored, extents.head_dim_v, form)
 
 
@@ -201,12 +216,12 @@ def scoring_of(problem, scale, batch, head, rows_q, form: tl.constexpr):
 
 
 @triton.jit
-def tile_of(batch, head, rows, shift, window, seqlen_q, seqlen_k, rotated, form: tl.constexpr):
+def tile_of(batch, head, rows, shift, window, seqlen_q, seqlen_k, rotated, qv, has_qv, form: tl.constexpr):
     """Make the QueryTile of queries `rows`, whose diagonals are `shift` keys further."""
     diagonal = rows + shift
     seen = bounds(diagonal, window, form.BOUND_LEFT and form.BOUND_RIGHT)
     last_key = tl.minimum(seen.last, seqlen_k - 1)
-    return QueryTile(batch, head, tl.minimum(rows, seqlen_q - 1), diagonal, seen.first, last_key, rotated)
+    return QueryTile(batch, head, tl.minimum(rows, seqlen_q - 1), diagonal, seen.first, last_key, rotated, qv, has_qv)
 
 
 @triton.jit
@@ -227,13 +242,19 @@ def factor_of(factors, batch, head):
 
 
 @triton.jit
-def sequence(cu_seqlens, batch, rows):
-    """Return (first row, length) of a sequence, clamped to the rows there are; (0, rows) without cu_seqlens."""
+def sequence(cu_seqlens, seqused, batch, rows):
+    """Return (first row, length) of a sequence, clamped to the rows there are; (0, rows) without cu_seqlens.
+
+    seqused: int32 [batch], of how many of its rows a sequence consists; a pointer of None or null: of all.
+    """
     if cu_seqlens is None:
         first, length = 0, rows
     else:
         first = tl.minimum(tl.maximum(tl.load(cu_seqlens + batch), 0), rows)
         length = tl.maximum(tl.minimum(tl.load(cu_seqlens + batch + 1), rows) - first, 0)
+    if seqused.ptr is not None:
+        used = tl.load(seqused.ptr + batch * seqused.stride_rows, given(seqused.ptr), rows)
+        length = tl.minimum(length, tl.maximum(used, 0))
     return first, length
 
 

@@ -54,14 +54,16 @@ def attend(
     EMPTY: tl.constexpr = (MASKED and (form.BOUND_LEFT or form.BOUND_RIGHT)) or MODIFIED or form.MASK_MOD is not None
     P: tl.constexpr = probability_dtype(q_tile.dtype)
     ROOM: tl.constexpr = HEADROOM if P.primitive_bitwidth == 8 else truncation_loss(P, form.HAS_BF16_CVT)
-    columns_v = tl.arange(0, form.HEAD_DIM_V)
-    offsets = tl.arange(0, form.BLOCK_N)
     # Masks take the registers that loads ahead of time would; and there are few such blocks.
     STAGES: tl.constexpr = 1 if MASKED and form.PIPELINED else None
     for at in tl.range(span.begin, span.end - (span.hole_end - span.hole), form.BLOCK_N, num_stages=STAGES):
         start = block_at(at, span, MASKED and form.BOUND_LEFT)
         products, k_tile = multiply(q_tile, tile, keys, start, form, MASKED)
         products = products.to(tl.float32)
+        if tile.qv is not None:
+            v_tile = load_values(keys, start, form, MASKED)
+            if tile.has_qv:
+                products = tl.dot(tile.qv, tl.trans(v_tile), products, input_precision="ieee")
         if MODIFIED or HIDING:
             # Scaled before it is masked: 0 * -inf is not a number.
             scores = visible_scores(products, tile, keys, scoring, start, form, MASKED)
@@ -70,14 +72,19 @@ def attend(
             p, rescale, row_max, row_sum = fold(products, row_max, row_sum, scoring.scale * LOG2_E, EMPTY, ROOM)
         if keys.v is None:
             v_tile = k_tile
-        else:
-            v_tile = load_tile(
-                rows_from(keys.v, start), offsets, columns_v, keys.seqlen - start, keys.head_dim_v, MASKED, form.PADDED
-            )
+        elif tile.qv is None:
+            v_tile = load_values(keys, start, form, MASKED)
         if not P.is_fp8():
             v_tile = v_tile.to(P)
         acc = tl.dot(truncate(p, P, form.HAS_BF16_CVT), v_tile, acc * rescale[:, None], input_precision="ieee")
     return acc, row_max, row_sum
+
+
+@triton.jit
+def load_values(keys, start, form: tl.constexpr, MASKED: tl.constexpr):
+    """Load the values of the keys from `start` on, [BLOCK_N, HEAD_DIM_V]."""
+    rows, columns = tl.arange(0, form.BLOCK_N), tl.arange(0, form.HEAD_DIM_V)
+    return load_tile(rows_from(keys.v, start), rows, columns, keys.seqlen - start, keys.head_dim_v, MASKED, form.PADDED)
 
 
 @triton.constexpr_function

@@ -76,7 +76,7 @@ def mla_prefill(
 
     shift = seqlen_k - seqlen_q
     window = Window(0, right, True)
-    tile = tile_of(batch, head, rows, shift, window, seqlen_q, seqlen_k, rotated, form)
+    tile = tile_of(batch, head, rows, shift, window, seqlen_q, seqlen_k, rotated, None, False, form)
     keys = KeyHead(
         k=sequence_of(kv, batch), v=None, seqlen=seqlen_k, head_dim=extents.latent, head_dim_v=extents.latent,
         rotated=sequence_of(k_pe, batch), rotated_dim=extents.rope,

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from kernels.common.tensors import Extents, HeadRows, Heads, HeadScalars, Matrix, Window
+from kernels.common.tensors import Extents, HeadRows, Heads, HeadScalars, Matrix, Vector, Window
 
 
 class Work(NamedTuple):
@@ -20,7 +20,8 @@ class Work(NamedTuple):
 
 
 class Problem(NamedTuple):
-    """The arguments of `attention_forward`. q_scale, k_scale, v_scale: factors of each head's values."""
+    """The arguments of `attention_forward` and `attention_quantised`. q_scale, k_scale, v_scale: factors of each head's
+    values."""
 
     q: Heads
     k: Heads
@@ -38,9 +39,13 @@ class Problem(NamedTuple):
     v_scale: HeadScalars = HeadScalars(None, 0, 0)
     cu_seqlens_q: tl.tensor = None
     cu_seqlens_k: tl.tensor = None
+    seqused_q: Vector = Vector(None, 0)
+    seqused_k: Vector = Vector(None, 0)
     score_operands: tl.tuple = ()
     mask_operands: tl.tuple = ()
     sinks: tl.tensor = None
+    out_scale: tl.tensor = None
+    qv: Heads = Heads(None, 0, 0, 0, 0)
 
 
 class KeyHead(NamedTuple):
@@ -63,7 +68,7 @@ class QueryTile(NamedTuple):
 
     queries, diagonal, first_key, last_key: [BLOCK_M], each query's index (the last one's for those past the end), the
     key on its diagonal, and the first and the last key that it sees. rotated: the queries' second part,
-    [BLOCK_M, ROTATED_DIM], or None.
+    [BLOCK_M, ROTATED_DIM], or None. qv: queries of the values, [BLOCK_M, HEAD_DIM_V], or None; has_qv: they are given.
     """
 
     batch: tl.tensor
@@ -73,6 +78,8 @@ class QueryTile(NamedTuple):
     first_key: tl.tensor
     last_key: tl.tensor
     rotated: tl.tensor = None
+    qv: tl.tensor = None
+    has_qv: tl.tensor = False
 
 
 class Scoring(NamedTuple):

@@ -55,18 +55,20 @@ def attention_kv_same_dtype(q: Array, k: Array, v: Array, k_scale: Array, v_scal
 
 
 def attention_fp8(
-    q: Array, k: Array, v: Array, out: Array, q_scale: Array, k_scale: Array, v_scale: Array, **options: Any
-) -> Result:
-    """softmax(scores) v of the dequantised values, in float64."""
-    return attention(scaled(q, q_scale), scaled(k, k_scale), scaled(v, v_scale), **options)
+    q: Array, k: Array, v: Array, out: Array, q_scale: Array, k_scale: Array, v_scale: Array, *, out_scale: Array | None
+    = None, **options: Any,
+) -> Result:  # fmt: skip
+    """softmax(scores) v of the dequantised values, divided by out_scale [1] if that is given, in float64."""
+    return attention(scaled(q, q_scale), scaled(k, k_scale), scaled(v, _over(v_scale, out_scale)), **options)
 
 
 def attention_fp8_same_dtype(
-    q: Array, k: Array, v: Array, out: Array, q_scale: Array, k_scale: Array, v_scale: Array, **options: Any
-) -> Result:
+    q: Array, k: Array, v: Array, out: Array, q_scale: Array, k_scale: Array, v_scale: Array, *, out_scale: Array | None
+    = None, **options: Any,
+) -> Result:  # fmt: skip
     """`attention_fp8` with probabilities of e4m3, even if v is e5m2."""
     rounding = _to(PROBABILITIES[np.dtype(v.dtype)], HEADROOM)
-    return _rounded(q, k, v, (q_scale, k_scale, v_scale), out.dtype, rounding, **options)
+    return _rounded(q, k, v, (q_scale, k_scale, _over(v_scale, out_scale)), out.dtype, rounding, **options)
 
 
 def attention_int8_varlen(**call: Any) -> Result:
@@ -105,6 +107,11 @@ def _varlen(
 ) -> Result:  # fmt: skip
     of_batch = {name: rest.pop(name, None) for name in ("q_scale", "k_scale", "v_scale", "alibi_slopes")}
     return by_sequence(function, q, k, v, cu_seqlens_q, cu_seqlens_k, bias, of_batch, **rest)
+
+
+def _over(v_scale: Array, out_scale: Array | None) -> Array:
+    """Return factors of v that divide the result by out_scale, too."""
+    return v_scale if out_scale is None else v_scale.astype(np.float64) / out_scale
 
 
 def scaled(x: Array, factors: Array) -> Array:

@@ -74,9 +74,15 @@ def interleaved(lines, INDEX: gl.constexpr, COUNT: gl.constexpr, BLOCK: gl.const
 
 
 @gluon.jit
+def appended(items, item):
+    """Return a tuple with one more item."""
+    return items + (item,)  # noqa: RUF005
+
+
+@gluon.jit
 def replaced(items, INDEX: gl.constexpr, item):
     """Return a tuple with another item at INDEX."""
-    return items[:INDEX] + (item,) + items[INDEX + 1 :]
+    return items[:INDEX] + (item,) + items[INDEX + 1 :]  # noqa: RUF005
 
 
 @gluon.jit

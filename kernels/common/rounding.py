@@ -30,6 +30,12 @@ def scale_of(largest, LARGEST: tl.constexpr):
     return tl.div_rn(largest, tl.full(largest.shape, LARGEST, tl.float32))
 
 
+@triton.jit
+def power_of_two_above(x):
+    """Round a positive, normal fp32 up to a power of two."""
+    return ((x.to(tl.int32, bitcast=True) + 0x7FFFFF) & 0x7F800000).to(tl.float32, bitcast=True)
+
+
 @triton.constexpr_function
 def truncation_loss(dtype, HAS_PAIRS: bool) -> float:
     """Return the base-2 logarithm of the average factor by which `truncate` makes values smaller; 0 where it rounds.

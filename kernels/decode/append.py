@@ -21,13 +21,15 @@ class Slot(NamedTuple):
 
 
 class Angles(NamedTuple):
-    """Rotation of a token's heads. given: whether there is one; cos, sin: addresses of its `pairs` cosines and sines."""
+    """Rotation of a token's heads, if it is `given`. cos, sin: addresses of a number for each of `pairs`, or for each
+    of their elements if by_element."""
 
     given: tl.tensor
     cos: tl.tensor
     sin: tl.tensor
     pairs: tl.tensor
     interleaved: tl.tensor
+    by_element: tl.tensor
 
 
 @triton.jit
@@ -35,11 +37,13 @@ def append_rows(
     k_new: Heads, v_new: Heads, k: Heads, v: Heads, slots: Vector, heads_kv, head_dim, blocks, block_size,
     HEAD_DIM: tl.constexpr, BLOCK_H: tl.constexpr,
     # Of rotary embeddings
-    cos: Matrix, sin: Matrix, positions: Vector, pairs, max_position, interleaved,
+    cos: Matrix, sin: Matrix, positions: Vector, pairs, max_position, interleaved, by_element,
     # Of caches with scales
     k_scale: HeadRows = None, v_scale: HeadRows = None,
     PER_TOKEN: tl.constexpr = False, INT4: tl.constexpr = False, groups=0, LARGEST: tl.constexpr = 0.0,
     PADDED: tl.constexpr = True,
+    # Of caches in pieces
+    PACK: tl.constexpr = 0,
     # Of queries
     q: Heads = None, q_out: Heads = None, q_quantised: Heads = None, q_scale: Vector = None, heads=0,
 ):  # fmt: skip
@@ -53,24 +57,27 @@ def append_rows(
 
     cos, sin: fp32 [max_position, pairs], null where nothing is rotated: the first 2 * pairs elements of each key are
     rotated by the angles of its position (int32 [tokens], clamped), element i with i + pairs, or where `interleaved`
-    2 i with 2 i + 1.
+    2 i with 2 i + 1. by_element: they are [max_position, 2 * pairs], of each rotated element.
 
     k_scale, v_scale: fp32 [blocks, heads_kv, block_size]; a stored value, -LARGEST to LARGEST, times its scale is the
     value. PER_TOKEN: the scale is made for each row, and stored; else it is given. INT4: they are fp16, the `groups`
     (factor, shift) pairs of `store_int4`.
+
+    PACK: the caches are in pieces, as in `split.load_key_pieces` and `split.load_value_pieces`.
 
     q: [1, heads, tokens, head_dim], None or null. It is rotated as keys are, also for tokens without a slot, and stored
     in q_out, if that is given, and in q_quantised, of the cache's dtype, divided by q_scale, fp32 [heads], null for 1.
     """
     await_earlier_launches()
     token, tile = tl.program_id(0), tl.program_id(1)
-    angles = angles_of(token, cos, sin, positions, pairs, max_position, interleaved)
-    if q.ptr is not None:
-        if tile >= tl.cdiv(heads_kv, BLOCK_H):
-            first = (tile - tl.cdiv(heads_kv, BLOCK_H)) * BLOCK_H
-            append_queries(q, q_out, q_quantised, q_scale, first, heads, token, angles, head_dim, HEAD_DIM, BLOCK_H,
-                           LARGEST)  # fmt: skip
-            return
+    angles = angles_of(token, cos, sin, positions, pairs, max_position, interleaved, by_element)
+    key_tiles = tl.cdiv(heads_kv, BLOCK_H)
+    if q.ptr is not None and tile >= key_tiles:
+        append_queries(
+            q, q_out, q_quantised, q_scale, (tile - key_tiles) * BLOCK_H, heads, token, angles, head_dim,
+            HEAD_DIM, BLOCK_H, LARGEST,
+        )  # fmt: skip
+        return
     place = tl.load(slots.ptr + token * slots.stride_rows)
     if place < 0 or place // block_size >= blocks:
         return
@@ -81,8 +88,8 @@ def append_rows(
     keys = load_rotated(k_row, k_at, columns, slot.present, head_dim, angles)
     v_row = v_new.ptr + token * v_new.stride_rows
     values = load_heads(v_row, key_heads * v_new.stride_heads, columns, slot.present, head_dim)
-    store_row(keys, k, k_scale, slot, head_dim, groups, PER_TOKEN, INT4, LARGEST, PADDED)
-    store_row(values, v, v_scale, slot, head_dim, groups, PER_TOKEN, INT4, LARGEST, PADDED)
+    store_row(keys, k, k_scale, slot, head_dim, groups, PER_TOKEN, INT4, LARGEST, PADDED, KEY_PACK=PACK)
+    store_row(values, v, v_scale, slot, head_dim, groups, PER_TOKEN, INT4, LARGEST, PADDED, VALUE_PACK=PACK)
 
 
 @triton.jit
@@ -97,23 +104,22 @@ def append_queries(
     x = load_rotated(q.ptr + token * q.stride_rows, head * q.stride_heads, columns, present, head_dim, angles)
     if given(q_out.ptr):
         store_heads(x, q_out.ptr + token * q_out.stride_rows, head * q_out.stride_heads, columns, present, head_dim)
-    if dtype.primitive_bitwidth == 8:
-        if given(q_quantised.ptr):
-            scales = q_scale.ptr + head * q_scale.stride_rows
-            x = quantise(x, scales, present & given(q_scale.ptr), dtype, False, LARGEST)
-            row, at = q_quantised.ptr + token * q_quantised.stride_rows, head * q_quantised.stride_heads
-            store_heads(x, row, at, columns, present, head_dim)
+    if dtype.primitive_bitwidth == 8 and given(q_quantised.ptr):
+        scales = q_scale.ptr + head * q_scale.stride_rows
+        x = quantise(x, scales, present & given(q_scale.ptr), dtype, False, LARGEST)
+        row, at = q_quantised.ptr + token * q_quantised.stride_rows, head * q_quantised.stride_heads
+        store_heads(x, row, at, columns, present, head_dim)
 
 
 @triton.jit
-def angles_of(token, cos: Matrix, sin: Matrix, positions: Vector, pairs, max_position, interleaved):
+def angles_of(token, cos: Matrix, sin: Matrix, positions: Vector, pairs, max_position, interleaved, by_element):
     """Make the Angles of a token, whose position is clamped to the table; cos may be null."""
     position = 0
     if given(cos.ptr):
         position = tl.load(positions.ptr + token * positions.stride_rows)
         position = tl.minimum(tl.maximum(position, 0), max_position - 1)
     cosines, sines = cos.ptr + position * cos.stride_rows, sin.ptr + position * sin.stride_rows
-    return Angles(given(cos.ptr), cosines, sines, pairs, interleaved)
+    return Angles(given(cos.ptr), cosines, sines, pairs, interleaved, by_element)
 
 
 @triton.jit
@@ -151,6 +157,8 @@ def rotate(x, row, at, columns, present, angles: Angles):
         partner = tl.where(is_first, columns + pairs, columns - pairs)
     rotated = columns < 2 * pairs
     other = tl.load(row + at[:, None] + partner[None, :], present[:, None] & rotated[None, :], 0.0).to(tl.float32)
+    if angles.by_element:
+        pair = columns
     c = tl.load(angles.cos + pair, rotated, 1.0)
     s = tl.load(angles.sin + pair, rotated, 0.0)
     return x * c[None, :] + other * tl.where(is_first, -s, s)[None, :]
@@ -160,17 +168,25 @@ def rotate(x, row, at, columns, present, angles: Angles):
 def store_row(
     x, cache: Heads, scales: HeadRows, slot: Slot, head_dim, groups,
     PER_TOKEN: tl.constexpr, INT4: tl.constexpr, LARGEST: tl.constexpr, PADDED: tl.constexpr,
+    KEY_PACK: tl.constexpr = 0, VALUE_PACK: tl.constexpr = 0,
 ):  # fmt: skip
     """Store fp32 [BLOCK_H, HEAD_DIM] in a slot, in the format of the cache; arguments as in `append_rows`."""
     dtype: tl.constexpr = cache.ptr.dtype.element_ty
-    at = slot.block * cache.stride_batch + slot.place * cache.stride_rows + slot.heads * cache.stride_heads
+    place = slot.place // VALUE_PACK if VALUE_PACK else slot.place
+    at = slot.block * cache.stride_batch + place * cache.stride_rows + slot.heads * cache.stride_heads
     scale_at = slot.block * scales.stride_batch + slot.place * scales.stride_rows + slot.heads * scales.stride_heads
     if INT4:
         store_int4(x, cache.ptr, at, scales.ptr + scale_at, slot.present, groups, head_dim, x.shape[1], PADDED)
     else:
         if dtype.primitive_bitwidth == 8:
             x = quantise(x, scales.ptr + scale_at, slot.present, dtype, PER_TOKEN, LARGEST)
-        store_heads(x, cache.ptr, at, tl.arange(0, x.shape[1]), slot.present, head_dim)
+        columns = tl.arange(0, x.shape[1])
+        inside = slot.present[:, None] & (columns < head_dim)[None, :]
+        if KEY_PACK:
+            columns = columns // KEY_PACK * cache.stride_columns + columns % KEY_PACK
+        if VALUE_PACK:
+            columns = columns * cache.stride_columns + slot.place % VALUE_PACK
+        tl.store(cache.ptr + at[:, None] + columns[None, :], x.to(dtype), inside)
 
 
 @triton.jit

@@ -36,7 +36,7 @@ def decode_split_hopper(
     HEAD_DIM: gl.constexpr, BLOCK_M: gl.constexpr, KEYS: gl.constexpr, STAGES: gl.constexpr,
     seqlens_k=None, cu_seqlens_q=None, total_q=0, block_tables: BlockTables = None,
     k_scale: HeadRows = None, v_scale: HeadRows = None,
-    alibi_slopes: HeadScalars = None, left=2147483647, softcap=0.0,
+    alibi_slopes: HeadScalars = None, left=2147483647, softcap=0.0, out_factor=1.0,
 ):  # fmt: skip
     """`decode_split` for rows of HEAD_DIM elements, 64 or 128, at multiples of 16 bytes.
 
@@ -89,7 +89,7 @@ def decode_split_hopper(
     acc = gl.convert_layout(in_order(joined.acc, CACHE_DTYPE), STORED) * (1.0 / gain_of(CACHE_DTYPE))
     if bits_of(CACHE_DTYPE) == 4:
         acc = acc * (in_units(columns) * (1.0 / LOWEST))[None, :] + gl.convert_layout(joined.shifts, ROW)[:, None]
-    acc *= inverse(row_sum)[:, None]
+    acc *= (inverse(row_sum) * out_factor)[:, None]
     store_rows(acc, log2_sum(row_max, row_sum), sequence, rows, columns, split, parts, out, lse, heads, HEAD_DIM, False)
 
 

@@ -88,9 +88,10 @@ def offsets_of(tensor: Heads, sequence: Sequence, rows: Rows):
 
 @triton.jit
 def load_queries(q: Heads, sequence: Sequence, rows: Rows, columns, head_dim, PADDED: tl.constexpr):
-    """Load columns of Rows of q: [BLOCK_M, len(columns)]; PADDED: 0 from head_dim on."""
+    """Load columns of Rows of q: [BLOCK_M, len(columns)]; PADDED: 0 from head_dim on. Float8 is widened to float16."""
     pointers = q.ptr + sequence.batch * q.stride_batch + offsets_of(q, sequence, rows)[:, None] + columns[None, :]
-    return tl.load(pointers, (columns < head_dim)[None, :], 0.0) if PADDED else tl.load(pointers)
+    tile = tl.load(pointers, (columns < head_dim)[None, :], 0.0) if PADDED else tl.load(pointers)
+    return tile.to(tl.float16) if tile.dtype.is_fp8() else tile
 
 
 @triton.jit
@@ -116,7 +117,7 @@ def store_rows(
     head_dim] and, unless it is null, lse [batch, heads, tokens], as natural logarithms.
 
     acc: fp32 [BLOCK_M, len(columns)], normalised; columns: their indices, some from head_dim on if PADDED. row_lse:
-    fp32 [BLOCK_M], base 2.
+    fp32 [BLOCK_M], base 2. Triton's conversion to float8 saturates.
     """
     present = rows.present[:, None]
     if parts.always or parts.splits > 1:

@@ -11,6 +11,7 @@ from kernels.decode.cache import BlockTables, columns_of, find, load_rows
 from kernels.decode.int4 import deinterleave, in_eighths, interleave, load_int4
 from kernels.decode.masks import CacheMask, first_key_of, is_seen, seen_keys, tile_keys, within
 from kernels.decode.parts import Parts, given_sinks, load_queries, part, rows_of, sequence_of, store_rows
+from kernels.decode.rotation import Rotation, rotated_keys, rotated_queries
 
 GAIN: tl.constexpr = tl.constexpr(128.0)
 """Probabilities times the scale of a quantised value are small; this keeps them in float16's normal range."""
@@ -24,40 +25,66 @@ class DecodeScoring(NamedTuple):
     slopes: tl.tensor
 
 
+class Factors(NamedTuple):
+    """Factors of scores and results.
+
+    scale: of the products of q and k. q_factor, k_factor, v_factor: fp32 [batch, heads_kv], of all values of a key
+    head; None or null: 1. out_factor: of the result; out_scale: fp32 [1], by which it is divided; None or null: 1.
+    """
+
+    scale: tl.tensor
+    q_factor: tl.tensor = None
+    k_factor: tl.tensor = None
+    v_factor: tl.tensor = None
+    q_stride_batch: tl.tensor = 0
+    q_stride_heads: tl.tensor = 0
+    k_stride_batch: tl.tensor = 0
+    k_stride_heads: tl.tensor = 0
+    v_stride_batch: tl.tensor = 0
+    v_stride_heads: tl.tensor = 0
+    out_scale: tl.tensor = None
+    out_factor: tl.tensor = 1.0
+
+
 @triton.jit
 def decode_split(
     q: Heads, k: Heads, v: Heads, out: Heads, lse: HeadRows, parts: Parts,
-    heads, heads_kv, seqlen_q, seqlen_k, head_dim, scale,
+    heads, heads_kv, seqlen_q, seqlen_k, head_dim, factors: Factors,
     HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     # Where sequences have other numbers of keys or queries, and caches are in blocks
     seqlens_k=None, cu_seqlens_q=None, total_q=0, block_tables: BlockTables = None, WHOLE_BLOCKS: tl.constexpr = False,
     # Of quantised caches
     k_scale: HeadRows = None, v_scale: HeadRows = None,
     groups=0, GROUPS: tl.constexpr = 0, WORDS: tl.constexpr = False,
+    # Of caches in pieces
+    PACK: tl.constexpr = 0,
     # Of scores
-    mask: CacheMask = None, alibi_slopes: HeadScalars = None, softcap=0.0, sinks=None,
+    mask: CacheMask = None, alibi_slopes: HeadScalars = None, softcap=0.0, sinks=None, rotation: Rotation = None,
 ):  # fmt: skip
     """Fold one of parts.splits parts of a sequence's keys into a softmax, for BLOCK_M (token, head) rows of a key head.
 
     Grid: (cdiv(seqlen_q * heads // heads_kv, BLOCK_M) * splits, heads_kv, batch).
 
-    q, out: [batch, heads, tokens, head_dim] of seqlen_q tokens; or, where cu_seqlens_q (int32 [batch + 1]) is given, of
-    all sequences' total_q tokens, of which one has at most seqlen_q, the stride along batch 0. k, v: [batch, heads_kv,
-    tokens, head_dim] of seqlen_k tokens; or, with block_tables, [blocks, heads_kv, block_size, head_dim]. seqlens_k:
-    int32 [batch], how many keys each sequence has; None, or null: seqlen_k. Its queries are its last tokens: query t
-    has key t + keys - queries on its diagonal, around which `mask` shows keys.
+    q, out: [batch, heads, tokens, head_dim] of seqlen_q tokens, of float8 to float32; or, where cu_seqlens_q (int32
+    [batch + 1]) is given, of all sequences' total_q tokens, of which one has at most seqlen_q, the stride along batch
+    0. k, v: [batch, heads_kv, tokens, head_dim] of seqlen_k tokens; or, with block_tables, [blocks, heads_kv,
+    block_size, head_dim]. seqlens_k: int32 [batch], how many keys each sequence has; None, or null: seqlen_k. Its
+    queries are its last tokens: query t has key t + keys - queries on its diagonal, around which `mask` shows keys.
 
     k_scale, v_scale: fp32, factors of the cached values, a stride 0 where one serves all. With GROUPS the cache has 4
     bits a value, uint8 [.., head_dim / 2], the even ones low, and each token has `groups` (factor, shift) pairs, fp16
-    [.., groups, 2], contiguous; GROUPS: a multiple of it; WORDS: as `load_int4` has it. softcap: if > 0,
-    scores become softcap * tanh(score / softcap). alibi_slopes: fp32 [batch, heads], None or null; adds -slope *
-    |distance from the diagonal|. sinks: as in `merge_parts`, added here if there is but one part.
+    [.., groups, 2], contiguous; GROUPS: a multiple of it; WORDS: as `load_int4` has it. With PACK, k and v are in
+    blocks of pieces, as in `load_key_pieces` and `load_value_pieces`.
+
+    softcap: if > 0, scores become softcap * tanh(score / softcap). alibi_slopes: fp32 [batch, heads], None or null;
+    adds -slope * |distance from the diagonal|. sinks: as in `merge_parts`, added here if there is but one part.
+    rotation: of queries by their diagonals, and of keys by their numbers.
 
     lse: fp32 [batch, heads, tokens], natural, or null. What is written, and where, is as in `store_rows`.
     WHOLE_BLOCKS: block_size is a multiple of 64. What a length or a block table says is clamped: nothing outside of the
     cache is read.
     """
-    SCALED: tl.constexpr = k.ptr.dtype.element_ty.primitive_bitwidth == 8 and not GROUPS
+    SCALED: tl.constexpr = k_scale.ptr is not None and not GROUPS and k.ptr.dtype.element_ty.primitive_bitwidth == 8
     tile, split = tl.program_id(0) // parts.splits, tl.program_id(0) % parts.splits
     head_kv, batch = tl.program_id(1), tl.program_id(2)
     group = heads // heads_kv
@@ -71,8 +98,11 @@ def decode_split(
         q_tile = interleave(q_tile)
 
     diagonal = rows.tokens + (sequence.keys - sequence.queries)
+    if rotation.cos is not None:
+        q_tile = rotated_queries(q_tile, q, sequence, rows, diagonal, columns, head_dim, rotation, PADDED)
     first_key = first_key_of(mask, sequence)
     seen = seen_keys(rows.tokens, mask, first_key, sequence)
+    scale = score_factor(factors, batch, head_kv)
     scoring = make_scoring(scale, softcap, alibi_slopes, batch, rows.heads[:, None])
     begin, end = tile_keys(tile * BLOCK_M, BLOCK_M, group, mask, first_key, sequence, BLOCK_N)
     begin, end = part(begin, end, split, parts.splits, BLOCK_N)
@@ -85,9 +115,18 @@ def decode_split(
         block, place = find(block_tables, batch, start, within(keys, first_key, sequence), WHOLE_BLOCKS)
         k_factors = factors_at(k_scale, block, head_kv, place)
         v_factors = factors_at(v_scale, block, head_kv, place)
-        k_tile = load_cache(k, k_factors, block, head_kv, place, head_dim, groups, HEAD_DIM, PADDED, GROUPS, WORDS)
-        v_tile = load_cache(v, v_factors, block, head_kv, place, head_dim, groups, HEAD_DIM, PADDED, GROUPS, WORDS)
-        products = tl.dot(q_tile, tl.trans(k_tile.to(q_tile.dtype)))
+        if PACK:
+            k_tile = load_key_pieces(k, block, head_kv, place, columns_of(head_dim, HEAD_DIM, PADDED), PACK)
+            present = keys == within(keys, first_key, sequence)
+            v_columns = columns_of(head_dim, HEAD_DIM, PADDED)
+            v_tile = load_value_pieces(v, block, head_kv, start, present, block_tables.block_size, v_columns, PACK)
+        else:
+            k_tile = load_cache(k, k_factors, block, head_kv, place, head_dim, groups, HEAD_DIM, PADDED, GROUPS, WORDS)
+            v_tile = load_cache(v, v_factors, block, head_kv, place, head_dim, groups, HEAD_DIM, PADDED, GROUPS, WORDS)
+        if rotation.cos is not None:
+            k_columns, positions = columns_of(head_dim, HEAD_DIM, PADDED), within(keys, first_key, sequence)
+            k_tile = rotated_keys(k_tile, k, block, head_kv, place, positions, k_columns, q_tile.dtype, rotation)
+        products = tl.dot(q_tile, tl.trans(k_tile.to(q_tile.dtype)), input_precision="ieee")
         if SCALED:
             products *= tl.load(k_factors)[None, :]
         scores = scores_of(products, diagonal[:, None] - keys[None, :], scoring)
@@ -95,17 +134,39 @@ def decode_split(
         p, rescale, row_max, row_sum = fold(scores, row_max, row_sum)
         if SCALED:
             p *= (tl.load(v_factors) * GAIN)[None, :]
-        acc = tl.dot(p.to(q_tile.dtype), v_tile.to(q_tile.dtype), acc * rescale[:, None])
+        acc = tl.dot(p.to(q_tile.dtype), v_tile.to(q_tile.dtype), acc * rescale[:, None], input_precision="ieee")
 
     if not parts.always and given_sinks(sinks) and parts.splits == 1:
         acc, row_max, row_sum = add_logit(acc, row_max, row_sum, tl.load(sinks + rows.heads) * LOG2_E)
-    acc *= inverse(row_sum)[:, None]
+    acc *= (inverse(row_sum) * result_factor(factors, batch, head_kv))[:, None]
     if SCALED:
         acc *= 1.0 / GAIN
     if WORDS:
         acc = deinterleave(acc)
     row_lse = log2_sum(row_max, row_sum)
     store_rows(acc, row_lse, sequence, rows, columns, split, parts, out, lse, heads, head_dim, PADDED)
+
+
+@triton.jit
+def score_factor(factors: Factors, batch, head_kv):
+    """Return the factor of the products of a key head."""
+    at = batch * factors.q_stride_batch + head_kv * factors.q_stride_heads
+    scale = factors.scale * one_or(factors.q_factor, at)
+    at = batch * factors.k_stride_batch + head_kv * factors.k_stride_heads
+    return scale * one_or(factors.k_factor, at)
+
+
+@triton.jit
+def result_factor(factors: Factors, batch, head_kv):
+    """Return the factor of a key head's results."""
+    at = batch * factors.v_stride_batch + head_kv * factors.v_stride_heads
+    return factors.out_factor * one_or(factors.v_factor, at) / one_or(factors.out_scale, 0)
+
+
+@triton.jit
+def one_or(values, at):
+    """Load a value; 1 if their address is None or null."""
+    return 1.0 if values is None else tl.load(values + at, values.to(tl.int64) != 0, 1.0)
 
 
 @triton.jit
@@ -133,6 +194,29 @@ def load_cache(
         return load_int4(rows, at, factors, groups, head_dim, HEAD_DIM, GROUPS, WORDS, PADDED)
     else:
         return load_rows(rows, at, columns_of(head_dim, HEAD_DIM, PADDED))
+
+
+@triton.jit
+def load_key_pieces(k: Heads, block, head_kv, place, columns, PACK: tl.constexpr):
+    """Load keys, [len(place), len(columns)], of which PACK elements lie together. k: [blocks, heads_kv, block_size,
+    head_dim / PACK] pieces."""
+    at = block * k.stride_batch + place * k.stride_rows
+    columns = columns // PACK * k.stride_columns + columns % PACK
+    return load_rows(k.ptr + head_kv * k.stride_heads, at, tl.max_contiguous(tl.multiple_of(columns, PACK), PACK))
+
+
+@triton.jit
+def load_value_pieces(v: Heads, block, head_kv, start, present, block_size, columns, PACK: tl.constexpr):
+    """Load values, [len(block), len(columns)], of which those of PACK keys lie together; 0 where not `present`.
+
+    v: [blocks, heads_kv, block_size / PACK, head_dim] pieces; start: first of the keys, a multiple of their number.
+    """
+    keys = start // block.shape[0] * block.shape[0] + tl.arange(0, block.shape[0])
+    piece = keys // PACK % (block_size // PACK)
+    at = block * v.stride_batch + piece * v.stride_rows + keys % PACK
+    at = tl.max_contiguous(tl.multiple_of(at, PACK), PACK)  # as the keys of a piece are of one block
+    tile = load_rows(v.ptr + head_kv * v.stride_heads, at, columns * v.stride_columns)
+    return tl.where(present[:, None], tile, tl.zeros_like(tile))
 
 
 @triton.jit

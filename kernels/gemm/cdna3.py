@@ -17,17 +17,19 @@ from triton.experimental.gluon import language as gl
 
 from kernels.common.cdna import (
     STEP_BYTES,
+    appended,
     interleaved,
     lane_elements,
     load_columns,
     mfma_layout,
     pair,
+    pair_layout,
     replaced,
     rows_layout,
     shared_layout,
 )
-from kernels.common.tensors import Matrices, Matrix, matrix_of
-from kernels.gemm.epilogue import Epilogue, convert, finished
+from kernels.common.tensors import Matrices, matrix_of
+from kernels.gemm.epilogue import Epilogue, convert, finished, vectors_of
 from kernels.gemm.order import tile_of
 
 
@@ -36,7 +38,7 @@ def step_plan(ROWS, COLUMNS):
     """Return what is issued before each of the 2 ROWS COLUMNS products of a step, as [(action, block), ...].
 
     Blocks are those of a, then those of b. Actions: `read_half_1`; `read_half_0`, of the next step; `write`, of the
-    next step; `barrier`; `load`, of the next step; `load_early`, of the step after that. Loads are spread over the whole
+    next step; `barrier`; `load`, of the next step; `load_early`, of the step after that. Loads are spread over the
     step, since few can be under way at a time. Reads keep a distance from the barrier and the write before them.
     """
     products, blocks = ROWS * COLUMNS, ROWS + COLUMNS
@@ -144,7 +146,7 @@ def multiply_step(
             gl.amd.hint.sched_barrier()
         for number in gl.static_range(actions_at(PLAN, at)):
             if action_at(PLAN, at, number) == "read_half_1":
-                half_1 = half_1 + (read_block(tiles_a, tiles_b, 1, block_at(PLAN, at, number), ROWS, LAYOUT),)
+                half_1 = appended(half_1, read_block(tiles_a, tiles_b, 1, block_at(PLAN, at, number), ROWS, LAYOUT))
             elif not IS_LAST:
                 half_0, staged = prepare(
                     half_0, staged, a, b, offsets, tiles_a, tiles_b, next_step, after_next,
@@ -158,11 +160,15 @@ def multiply_step(
 
 
 @gluon.jit
-def product_blocks(
+def multiply_all_but_last(
     a, b, offsets, k, PLAN: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr, WAVES_M: gl.constexpr,
     WAVES_N: gl.constexpr,
 ):  # fmt: skip
-    """Return the blocks of a tile's product, by rows. offsets: of the blocks of a, then of b; k > 0."""
+    """Multiply all steps but the last one, and return what `multiply_step` needs for that one.
+
+    These are the blocks of the product, by rows; half 0 of the blocks of a and b; and the tiles in LDS. offsets: of the
+    blocks of a, then of b; k > 0.
+    """
     DTYPE: gl.constexpr = a.dtype.element_ty
     LAYOUT: gl.constexpr = mfma_layout(WAVES_M, WAVES_N, DTYPE)
     STEP: gl.constexpr = 8 * STEP_BYTES // DTYPE.primitive_bitwidth
@@ -173,7 +179,7 @@ def product_blocks(
     last = (gl.cdiv(k, STEP) - 1) * STEP
     first = ()
     for block in gl.static_range(BLOCKS):
-        first = first + (load_block(a, b, offsets, block, ROWS, k - last),)
+        first = appended(first, load_block(a, b, offsets, block, ROWS, k - last))
     a += k - last - STEP
     b += k - last - STEP
     second = gl.minimum(STEP, last)
@@ -188,37 +194,55 @@ def product_blocks(
     gl.barrier()
     half_0 = ()
     for block in gl.static_range(BLOCKS):
-        half_0 = half_0 + (read_block(tiles_a, tiles_b, 0, block, ROWS, LAYOUT),)
+        half_0 = appended(half_0, read_block(tiles_a, tiles_b, 0, block, ROWS, LAYOUT))
     acc = ()
     for _ in gl.static_range(ROWS * COLUMNS):
         zeros = gl.zeros([16 * WAVES_M, 16 * WAVES_N], gl.int32 if DTYPE.is_int() else gl.float32, LAYOUT)
-        acc = acc + (zeros,)
+        acc = appended(acc, zeros)
 
     for step in range(0, last, STEP):
         acc, half_0, staged = multiply_step(
             acc, half_0, staged, a, b, offsets, tiles_a, tiles_b, step + STEP, gl.minimum(step + 2 * STEP, last),
             PLAN, ROWS, COLUMNS, False,
         )  # fmt: skip
-    acc, half_0, staged = multiply_step(
-        acc, half_0, staged, a, b, offsets, tiles_a, tiles_b, last, last, PLAN, ROWS, COLUMNS, True
-    )
-    return acc
+    return acc, half_0, tiles_a, tiles_b
 
 
 @gluon.jit
-def store_block(x, row, column, batch, m, n, e, first_row, first_column, epilogue: Epilogue):
-    """Apply the epilogue to a block at [row, column] of the tile at [first_row, first_column], and store it in e.
+def piece_of(
+    acc, ROW: gl.constexpr, PIECE: gl.constexpr, COLUMNS: gl.constexpr, WAVES_M: gl.constexpr, WAVES_N: gl.constexpr
+):
+    """Return piece PIECE of row ROW of blocks: two blocks, or the last one of an odd number."""
+    FIRST: gl.constexpr = ROW * COLUMNS + 2 * PIECE
+    if 2 * PIECE + 1 == COLUMNS:
+        return acc[FIRST]
+    else:
+        return pair(acc[FIRST], acc[FIRST + 1], WAVES_M, WAVES_N)
 
-    e: the `Matrix` that begins with the tile.
-    """
-    LAYOUT: gl.constexpr = x.type.layout
+
+@gluon.jit
+def place_of(
+    row, column, ROW: gl.constexpr, PIECE: gl.constexpr, COLUMNS: gl.constexpr, WAVES_M: gl.constexpr, WAVES_N: gl.constexpr,
+    MMA: gl.constexpr,
+):  # fmt: skip
+    """Return the (rows, columns) of a piece of the tile at [row, column]."""
+    PAIRED: gl.constexpr = 2 * PIECE + 1 != COLUMNS
+    LAYOUT: gl.constexpr = pair_layout(WAVES_M, WAVES_N) if PAIRED else MMA
+    WIDTH: gl.constexpr = 32 * WAVES_N if PAIRED else 16 * WAVES_N
+    rows = row + ROW * 16 * WAVES_M + gl.arange(0, 16 * WAVES_M, layout=gl.SliceLayout(1, LAYOUT))
+    columns = column + PIECE * 32 * WAVES_N + gl.arange(0, WIDTH, layout=gl.SliceLayout(0, LAYOUT))
+    return rows, columns
+
+
+@gluon.jit
+def store_piece(x, vectors, rows, columns, batch, m, n, e, epilogue: Epilogue):
+    """Apply the epilogue to a piece of a tile, and store it."""
     DTYPE: gl.constexpr = e.ptr.dtype.element_ty
-    rows = row + gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, LAYOUT))
-    columns = column + gl.arange(0, x.shape[1], layout=gl.SliceLayout(0, LAYOUT))
-    value = finished(x, first_row + rows, first_column + columns, batch, m, n, DTYPE, epilogue)
-    known = (rows < m - first_row)[:, None] & (columns < n - first_column)[None, :]
-    offsets = rows[:, None] * e.stride_rows + columns[None, :]
-    gl.amd.cdna3.buffer_store(convert(value, DTYPE), e.ptr, offsets, mask=known)
+    value = finished(x, rows, columns, batch, m, n, DTYPE, epilogue, vectors)
+    known = (rows < m)[:, None] & (columns < n)[None, :]
+    gl.amd.cdna3.buffer_store(
+        convert(value, DTYPE), e.ptr, rows[:, None] * e.stride_rows + columns[None, :], mask=known
+    )
 
 
 @gluon.jit
@@ -239,8 +263,6 @@ def matmul_cdna3(
     left, right, out = matrix_of(a, batch), matrix_of(b, batch), matrix_of(e, batch)
     tile_m, tile_n = tile_of(gl.program_id(0), m, n, ROWS * BLOCK_M, COLUMNS * BLOCK_N, GROUP_M, NUM_XCDS)
     row, column = tile_m * ROWS * BLOCK_M, tile_n * COLUMNS * BLOCK_N
-    left_ptr = left.ptr + row.to(gl.int64) * left.stride_rows
-    right_ptr = right.ptr + column.to(gl.int64) * right.stride_columns
 
     # Rows and columns past the edges are the last ones once more.
     offsets = ()
@@ -250,24 +272,29 @@ def matmul_cdna3(
     lines = gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, LOADS_A))
     inner = gl.arange(0, STEP, layout=gl.SliceLayout(0, LOADS_A))[None, :]
     for i in gl.static_range(ROWS):
-        chosen = gl.minimum(i * BLOCK_M + lines, m - row - 1)
-        offsets = offsets + (chosen[:, None] * left.stride_rows + inner,)
+        rows = gl.minimum(row + i * BLOCK_M + lines, m - 1)
+        offsets = appended(offsets, rows[:, None] * left.stride_rows + inner)
     lines = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(1, LOADS_B))
     inner = gl.arange(0, STEP, layout=gl.SliceLayout(0, LOADS_B))[None, :]
     for j in gl.static_range(COLUMNS):
-        chosen = gl.minimum(interleaved(lines, j, COLUMNS, BLOCK_N), n - column - 1)
-        offsets = offsets + (chosen[:, None] * right.stride_columns + inner,)
+        columns = gl.minimum(column + interleaved(lines, j, COLUMNS, BLOCK_N), n - 1)
+        offsets = appended(offsets, columns[:, None] * right.stride_columns + inner)
 
     PLAN: gl.constexpr = step_plan(ROWS, COLUMNS)
-    acc = product_blocks(left_ptr, right_ptr, offsets, k, PLAN, ROWS, COLUMNS, WAVES_M, WAVES_N)
-
-    at = out.ptr + row.to(gl.int64) * out.stride_rows + column
-    tile = Matrix(at, out.stride_rows, out.stride_columns)
-    for i in gl.static_range(ROWS):
-        for j in gl.static_range(COLUMNS):
-            if j % 2 == 1:
-                x = pair(acc[i * COLUMNS + j - 1], acc[i * COLUMNS + j], WAVES_M, WAVES_N)
-                store_block(x, i * BLOCK_M, (j - 1) * BLOCK_N, batch, m, n, tile, row, column, epilogue)
-            elif j == COLUMNS - 1:
-                x = acc[i * COLUMNS + j]
-                store_block(x, i * BLOCK_M, j * BLOCK_N, batch, m, n, tile, row, column, epilogue)
+    acc, half_0, tiles_a, tiles_b = multiply_all_but_last(
+        left.ptr, right.ptr, offsets, k, PLAN, ROWS, COLUMNS, WAVES_M, WAVES_N
+    )
+    # What the epilogue needs is on its way during the last step.
+    MMA: gl.constexpr = acc[0].type.layout
+    PIECES: gl.constexpr = (COLUMNS + 1) // 2
+    vectors = ()
+    for at in gl.static_range(ROWS * PIECES):
+        rows, columns = place_of(row, column, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N, MMA)
+        vectors = appended(vectors, vectors_of(rows, columns, m, n, epilogue))
+    acc, half_0, _ = multiply_step(
+        acc, half_0, (), None, None, offsets, tiles_a, tiles_b, 0, 0, PLAN, ROWS, COLUMNS, True
+    )
+    for at in gl.static_range(ROWS * PIECES):
+        rows, columns = place_of(row, column, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N, MMA)
+        x = piece_of(acc, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N)
+        store_piece(x, vectors[at], rows, columns, batch, m, n, out, epilogue)

@@ -22,11 +22,14 @@ SILU: tl.constexpr = tl.constexpr(5)
 
 
 class Epilogue(NamedTuple):
-    """Operands of act(alpha * scale_a * product * scale_b + bias + beta * d), for a product [batch, m, n].
+    """Operands of act(alpha * scale_a * (product - zero_a colsum) * scale_b + bias + beta * d).
 
-    bias: [n]; d: the addend, [batch, m, n], strides 0 where it is broadcast; scale_a: fp32 [m]; scale_b: fp32 [n].
+    The product is [batch, m, n].
+
+    bias: [batch, n]; d: the addend, [batch, m, n]; scale_a: fp32 [batch, m]; scale_b: fp32 [batch, n]; strides are 0
+    where one is broadcast. zero_a: int32 [m], colsum: int32 [n], of products of int8; both are given, or neither.
     Fields that are None or null pointers are left out. EPILOGUE lists what may be given besides scales: `none`; `bias`;
-    `any` of bias, d and activation.
+    `any` of bias, d, zero_a and activation.
     """
 
     bias: tl.tensor = None
@@ -42,6 +45,60 @@ class Epilogue(NamedTuple):
     beta: tl.tensor = 1
     activation: tl.tensor = 0
     EPILOGUE: tl.constexpr = "any"
+    stride_bias_batch: tl.tensor = 0
+    stride_scale_a_batch: tl.tensor = 0
+    stride_scale_b_batch: tl.tensor = 0
+    zero_a: tl.tensor = None
+    stride_zero_a_m: tl.tensor = 0
+    colsum: tl.tensor = None
+
+
+class Vectors(NamedTuple):
+    """Operands of an `Epilogue` for a tile, loaded beforehand: scale_a: ([rows],); scale_b, bias: ([columns],).
+
+    Those that the epilogue does not have are ().
+    """
+
+    scale_a: tl.tuple = ()
+    scale_b: tl.tuple = ()
+    bias: tl.tuple = ()
+
+
+@triton.jit
+def vectors_of(rows, columns, m, n, epilogue):
+    """Load the `Vectors` of a tile."""
+    scale_a, scale_b, bias = (), (), ()
+    if epilogue.scale_a is not None:
+        scale_a = (row_scales(rows, m, epilogue),)
+    if epilogue.scale_b is not None:
+        scale_b = (column_scales(columns, n, epilogue),)
+    if epilogue.EPILOGUE != "none" and epilogue.bias is not None:
+        bias = (column_bias(columns, n, epilogue),)
+    return Vectors(scale_a, scale_b, bias)
+
+
+@triton.jit
+def row_scales(rows, m, epilogue, batch=None):
+    at = _of_batch(epilogue.scale_a, batch, epilogue.stride_scale_a_batch)
+    return tl.load(at + rows * epilogue.stride_scale_a_m, rows < m, 0.0)
+
+
+@triton.jit
+def column_scales(columns, n, epilogue, batch=None):
+    at = _of_batch(epilogue.scale_b, batch, epilogue.stride_scale_b_batch)
+    return tl.load(at + columns * epilogue.stride_scale_b_n, columns < n, 0.0)
+
+
+@triton.jit
+def column_bias(columns, n, epilogue, batch=None):
+    at = _of_batch(epilogue.bias, batch, epilogue.stride_bias_batch)
+    return tl.load(at + columns, (columns < n) & given(epilogue.bias), 0.0)
+
+
+@triton.jit
+def _of_batch(pointer, batch, stride):
+    """Return the address of an operand of one batch; of the first without one."""
+    return pointer if batch is None else pointer + batch.to(tl.int64) * stride
 
 
 @triton.jit
@@ -58,20 +115,26 @@ def finish(acc, rows, columns, batch, m, n, e, epilogue):
 
 
 @triton.jit
-def finished(acc, rows, columns, batch, m, n, dtype: tl.constexpr, epilogue):
+def finished(acc, rows, columns, batch, m, n, dtype: tl.constexpr, epilogue, vectors: Vectors = None):
     """Apply the epilogue to a product [rows, columns] whose result will be converted to `dtype`.
 
-    Computed in fp32, or, where both dtypes are int32, in int32; then it wraps.
+    Computed in fp32, or, where both dtypes are int32, in int32; then it wraps. vectors: operands that were loaded beforehand.
     """
     known_rows, known_columns = rows < m, columns < n
     known = known_rows[:, None] & known_columns[None, :]
+    has_zeros: tl.constexpr = epilogue.EPILOGUE == "any" and epilogue.zero_a is not None and acc.dtype == tl.int32
+    if has_zeros and given(epilogue.zero_a):
+        zero = tl.load(epilogue.zero_a + rows * epilogue.stride_zero_a_m, known_rows, 0)
+        acc -= zero[:, None] * tl.load(epilogue.colsum + columns, known_columns, 0)[None, :]
     value = acc * epilogue.alpha if acc.dtype == dtype else acc.to(tl.float32) * epilogue.alpha
     if epilogue.scale_a is not None:
-        value *= tl.load(epilogue.scale_a + rows * epilogue.stride_scale_a_m, known_rows, 0.0)[:, None]
+        scales = row_scales(rows, m, epilogue, batch) if vectors is None else vectors.scale_a[0]
+        value *= scales[:, None]
     if epilogue.scale_b is not None:
-        value *= tl.load(epilogue.scale_b + columns * epilogue.stride_scale_b_n, known_columns, 0.0)[None, :]
+        scales = column_scales(columns, n, epilogue, batch) if vectors is None else vectors.scale_b[0]
+        value *= scales[None, :]
     if epilogue.EPILOGUE != "none" and epilogue.bias is not None:
-        bias = tl.load(epilogue.bias + columns, known_columns & given(epilogue.bias), 0.0)
+        bias = column_bias(columns, n, epilogue, batch) if vectors is None else vectors.bias[0]
         value += bias[None, :].to(value.dtype)
     if epilogue.EPILOGUE == "any" and epilogue.d is not None:
         at = batch.to(tl.int64) * epilogue.stride_d_batch + rows[:, None] * epilogue.stride_d_m

@@ -102,9 +102,7 @@ def group_of(tile, offsets: Vector, counts: Vector, rows, groups, BLOCK_M: tl.co
 
 
 @triton.jit
-def _tile(
-    rows, groups, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, NUM_XCDS: tl.constexpr
-):
+def _tile(rows, groups, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, GROUP_M: tl.constexpr, NUM_XCDS: tl.constexpr):
     """Return the (row, column) of the program's tile, in tiles."""
     most = rows // BLOCK_M + tl.minimum(groups, rows)
     return tile_among(tl.program_id(0), most, tl.cdiv(n, BLOCK_N), GROUP_M, NUM_XCDS)

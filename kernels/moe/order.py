@@ -38,7 +38,7 @@ def count_assignments(chosen, counts, assignments, experts, run, STEP: tl.conste
 def order_assignments(
     chosen, counts, order, expert_of_block, assignments, experts, blocks, run, runs,
     BLOCK_M: tl.constexpr, EXPERTS: tl.constexpr, RUNS: tl.constexpr, STEP: tl.constexpr,
-    TOGETHER: tl.constexpr = 1, offsets=None, places=None,
+    TOGETHER: tl.constexpr = 1, offsets=None, places=None, totals=None,
 ):  # fmt: skip
     """Write each expert's assignments to its blocks. Grid: (cdiv(experts, TOGETHER), runs).
 
@@ -46,9 +46,9 @@ def order_assignments(
     and `assignments` where a block has no more. expert_of_block: int32 [blocks]; NOBODY for the blocks behind the last
     that is used. EXPERTS, RUNS: powers of two, at least `experts` and `runs`.
 
-    offsets, places: None, or int32 [experts + 1], where each expert's assignments begin in `order`, and where the last
-    one's end, with their padding; and int32 [assignments], where each assignment is in `order`, or -1. Then all of
-    `order` is written, too.
+    offsets, places, totals: None, or int32 [experts + 1], where each expert's assignments begin in `order`, and where
+    the last one's end, with their padding; int32 [assignments], where each assignment is in `order`, or -1; and int32
+    [experts], the assignments of each expert. Then all of `order` is written, too.
     """
     await_earlier_launches()
     own, number = _own_experts(TOGETHER), tl.program_id(1)
@@ -89,6 +89,8 @@ def order_assignments(
                 tl.store(expert_of_block + start + lane, NOBODY, mask=start + lane < blocks)
         if offsets is not None:
             tl.store(offsets + own, first * BLOCK_M, mask=own < experts)
+            total_of_own = tl.sum(tl.where(is_own_index, tl.sum(counted, 0)[None, :], 0), 1)
+            tl.store(totals + own, total_of_own, mask=own < experts)
             if tl.program_id(0) == tl.num_programs(0) - 1:
                 total = tl.sum(needed, 0) * BLOCK_M
                 tl.store(offsets + experts, total)

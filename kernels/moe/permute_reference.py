@@ -7,22 +7,24 @@ import numpy as np
 Array = np.ndarray
 
 
-def moe_align(chosen: Array, experts: int, block_size: int = 1) -> tuple[Array, Array, Array, Array]:
-    """Return (order, expert_of_block, offsets, places), all int32."""
+def moe_align(chosen: Array, experts: int, block_size: int = 1) -> tuple[Array, Array, Array, Array, Array]:
+    """Return (order, expert_of_block, offsets, places, counts), all int32."""
     count = chosen.size
     blocks = count if block_size == 1 else count // block_size + min(count, experts)
     order, expert_of_block = np.full(blocks * block_size, count, np.int32), np.full(blocks, -1, np.int32)
     offsets, places = np.zeros(experts + 1, np.int32), np.full(count, -1, np.int32)
+    counts = np.zeros(experts, np.int32)
     end = 0
     for expert in range(experts):
         own = np.flatnonzero(chosen.reshape(-1) == expert)
         order[end : end + len(own)] = own
         places[own] = end + np.arange(len(own))
+        counts[expert] = len(own)
         used = -(-len(own) // block_size)
         expert_of_block[end // block_size : end // block_size + used] = expert
         end += used * block_size
         offsets[expert + 1] = end
-    return order, expert_of_block, offsets, places.reshape(chosen.shape)
+    return order, expert_of_block, offsets, places.reshape(chosen.shape), counts
 
 
 moe_align_same_dtype = moe_align

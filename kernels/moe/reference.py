@@ -14,17 +14,21 @@ Array = np.ndarray
 
 def moe_route(
     logits: Array, topk: int, bias: Array | None = None, scoring: str = "softmax", renormalise: bool = True,
-    groups: int = 1, topk_groups: int = 1, scale: float = 1,
+    groups: int = 1, topk_groups: int = 1, scale: float = 1, bias_float16: Array | None = None,
+    bias_bfloat16: Array | None = None,
 ) -> tuple[Array, Array]:  # fmt: skip
     """Return (weights float64, chosen int32), each [tokens, topk]: best experts first, and of equals the first."""
+    bias = next((x for x in (bias, bias_float16, bias_bfloat16) if x is not None), None)
     return _routed(logits.astype(np.float64), topk, bias, scoring, renormalise, groups, topk_groups, scale)
 
 
 def moe_route_same_dtype(
     logits: Array, topk: int, bias: Array | None = None, scoring: str = "softmax", renormalise: bool = True,
-    groups: int = 1, topk_groups: int = 1, scale: float = 1,
+    groups: int = 1, topk_groups: int = 1, scale: float = 1, bias_float16: Array | None = None,
+    bias_bfloat16: Array | None = None,
 ) -> tuple[Array, Array]:  # fmt: skip
     """`moe_route` in fp32."""
+    bias = next((x for x in (bias, bias_float16, bias_bfloat16) if x is not None), None)
     return _routed(logits.astype(np.float32), topk, bias, scoring, renormalise, groups, topk_groups, np.float32(scale))
 
 
@@ -47,6 +51,8 @@ def expert_weights(x: Array, scoring: str) -> Array:
     """Return the weights of all experts, in the dtype of x."""
     if scoring == "sigmoid":
         return 1 / (1 + np.exp(-x))
+    if scoring == "sqrt_softplus":
+        return np.sqrt(np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x))))
     powers = np.exp(x - x.max(1, keepdims=True))
     return powers / powers.sum(1, keepdims=True)
 
@@ -66,7 +72,8 @@ class Experts:
     """Dequantised matrices of experts, [experts, 2 * intermediate, hidden] and [experts, hidden, intermediate].
 
     Attributes:
-        seen: rounds the rows that are multiplied by these matrices.
+        seen: rounds the rows that are multiplied by gate and up.
+        seen_between: rounds the rows that are multiplied by down; None: as `seen`.
         rounds_factors: the products with gate and up, and the activation, are rounded to the dtype of x before they are
             multiplied, since their product is quantised next.
     """
@@ -75,6 +82,7 @@ class Experts:
     down: Array
     seen: Callable[[Array], Array] = lambda rows: rows
     rounds_factors: bool = False
+    seen_between: Callable[[Array], Array] | None = None
 
 
 def moe(
@@ -102,7 +110,7 @@ def exact_sum(
     out = np.zeros(x.shape) if shared is None else shared.astype(np.float64)
     for expert, tokens, slots in _assignments(chosen, len(matrices.down)):
         gate, up = np.split(matrices.seen(x[tokens].astype(np.float64)) @ matrices.gate_up[expert].T, 2, axis=1)
-        act = matrices.seen(ACTIVATIONS[activation](gate) * up)
+        act = (matrices.seen_between or matrices.seen)(ACTIVATIONS[activation](gate) * up)
         # A token may have an expert twice.
         np.add.at(out, tokens, weights[tokens, slots][:, None] * (act @ matrices.down[expert].T))
     return out
@@ -124,7 +132,7 @@ def same_dtype_sum(
         gate, up = (factor.astype(between).astype(np.float32) for factor in (gate, up))
         gate = ACTIVATIONS[activation](gate).astype(between).astype(np.float32)
         act = (gate * up).astype(x.dtype).astype(np.float32)
-        product = sum_in_order(matrices.seen(act), matrices.down[expert].T)
+        product = sum_in_order((matrices.seen_between or matrices.seen)(act), matrices.down[expert].T)
         parts[tokens, slots] = (weights[tokens, slots][:, None] * product).astype(x.dtype)
     out = np.zeros(x.shape, np.float32) if shared is None else shared.astype(np.float32)
     for slot in range(chosen.shape[1]):

@@ -112,7 +112,7 @@ def norm_long_rows(
 
 @triton.jit
 def norm_blocks(
-    x: Matrix, weight, residual: Matrix, out: Matrix, scales: Matrix, cols, eps, zero_centred, block,
+    x: Matrix, weight, residual: Matrix, out: Matrix, scales: Matrix, cols, eps, zero_centred, block, bound,
     STEP: tl.constexpr, WIDTH: tl.constexpr, LARGEST: tl.constexpr,
 ):  # fmt: skip
     """RMS norm of each row, quantised with a scale for each `block` columns, WIDTH at most. Grid: (rows,).
@@ -132,7 +132,7 @@ def norm_blocks(
         values = _sum(values, added, residual, row, columns, inside, True, True)
         gain, _ = _affine(weight, None, None, columns, inside, zero_centred)
         values = values * rstd * gain
-        scale = scale_of(tl.max(tl.abs(values), 1)[:, None], LARGEST)
+        scale = _scale(tl.max(tl.abs(values), 1)[:, None], None, bound, LARGEST)
         at = scales.ptr + row * scales.stride_rows + number * scales.stride_columns
         tl.store(at, scale, mask=number < blocks)
         values = quantise(values, scale, out.ptr.dtype.element_ty, LARGEST)
@@ -249,8 +249,10 @@ def _store(values, out, row_scales, scale, bound, row, rows, columns, inside, LA
 
 @triton.jit
 def _scale(largest, scale, bound, LARGEST: tl.constexpr):
-    """Return the given scale or, if that is null, the one of the largest magnitude, but of `bound` at most, if
+    """Return the given scale or, if that is None or null, the one of the largest magnitude, but of `bound` at most, if
     that is more than 0."""
     bound = tl.where(bound > 0, bound, float("inf"))
     made = scale_of(tl.minimum(largest, bound, propagate_nan=tl.PropagateNan.ALL), LARGEST)
-    return tl.where(given(scale), tl.load(scale, given(scale), 0.0), made)
+    if scale is not None:
+        made = tl.where(given(scale), tl.load(scale, given(scale), 0.0), made)
+    return made

@@ -16,9 +16,7 @@ Array = np.ndarray
 Results = Array | tuple[Array, ...]
 
 
-def softmax(
-    x: Array, mask: Array | None = None, temperature: Array | None = None, scale: float = 1.0
-) -> Array:
+def softmax(x: Array, mask: Array | None = None, temperature: Array | None = None, scale: float = 1.0) -> Array:
     """exp(scale * x / temperature) over its sum along the last dim. x: [rows, cols], any float dtype; mask: bool or
     None; temperature: [rows], [1] or None.
 
@@ -95,19 +93,21 @@ def layer_norm_quantised_same_dtype(
 
 
 def rms_norm_block_quantised(
-    x: Array, weight: Array, out: Array, residual: Array | None = None, block: int = 128, **options: object
-) -> Results:
+    x: Array, weight: Array, out: Array, residual: Array | None = None, block: int = 128, bound: float = 0.0,
+    **options: object,
+) -> Results:  # fmt: skip
     """(rms_norm / scale, [the new residual,] scales of each row and `block` columns); the first is exact."""
     values, total = _norm(np.float64, False, x, residual, weight, None, **options)
-    values, scales = _by_block(values, out.dtype, block)
+    values, scales = _by_block(values, out.dtype, block, bound)
     return tuple(result for result in (values, total, scales) if result is not None)
 
 
 def rms_norm_block_quantised_same_dtype(
-    x: Array, weight: Array, out: Array, residual: Array | None = None, block: int = 128, **options: object
-) -> Results:
+    x: Array, weight: Array, out: Array, residual: Array | None = None, block: int = 128, bound: float = 0.0,
+    **options: object,
+) -> Results:  # fmt: skip
     values, total = _norm(np.float32, False, x, residual, weight, None, **options)
-    values, scales = _by_block(values, out.dtype, block)
+    values, scales = _by_block(values, out.dtype, block, bound)
     values = rounded_to(values, out.dtype)
     return tuple(result for result in (values, total, scales) if result is not None)
 
@@ -167,14 +167,17 @@ def scaled(values: Array, scale: Array, dtype: np.dtype) -> Array:
     return np.clip(values / divisor, -largest(dtype), largest(dtype))
 
 
-def _by_block(values: Array, dtype: np.dtype, block: int, scale: Array | None = None) -> tuple[Array, Array]:
+def _by_block(
+    values: Array, dtype: np.dtype, block: int, bound: float = 0.0, scale: Array | None = None
+) -> tuple[Array, Array]:
     """(values / scale, not rounded; scales) with a scale for each row and `block` columns."""
     rows, cols = values.shape
     count = -(-cols // block)
     tiles = np.zeros((rows, count * block), values.dtype)
     tiles[:, :cols] = values
     tiles = tiles.reshape(rows * count, block)
-    scales = row_scale(tiles, dtype) if scale is None else np.full(len(tiles), scale[0], values.dtype)
+    limited = np.minimum(np.abs(tiles), values.dtype.type(bound or np.inf))
+    scales = row_scale(limited, dtype) if scale is None else np.full(len(tiles), scale[0], values.dtype)
     return scaled(tiles, scales, dtype).reshape(rows, -1)[:, :cols], scales.reshape(rows, count)
 
 
@@ -302,34 +305,40 @@ def _relu(threshold: float) -> Callable[[Array], Array]:
 
 
 def activate(
-    x: Array, up: Array | None = None, kind: str = "silu", threshold: float = 0.0, compute: type = np.float64
-) -> Array:
-    """A function of x, times up."""
+    x: Array, up: Array | None = None, kind: str = "silu", threshold: float = 0.0, limit: float = 0.0,
+    shift: float = 0.0, compute: type = np.float64,
+) -> Array:  # fmt: skip
+    """A function of x, times up. limit: if not 0, the bound of x and of the magnitude of up. shift: added to up."""
     functions: dict[str, Callable[[Array], Array]] = {
-        "silu": _silu, "gelu": _gelu_erf, "gelu_tanh": _gelu_tanh,
+        "silu": _silu, "gelu": _gelu_erf, "gelu_tanh": _gelu_tanh, "sigmoid": lambda x: 1 / (1 + np.exp(-x)),
         "gelu_quick": lambda x: x / (1 + np.exp(x.dtype.type(-1.702) * x)),
         "relu": _relu(threshold), "relu_squared": lambda x: np.square(_relu(threshold)(x)),
     }  # fmt: skip
-    return _gated(compute, functions[kind], x, np.ones_like(x) if up is None else up)
+    up, shift = (np.ones_like(x), 0.0) if up is None else (up, shift)
+    if limit:
+        bound = compute(np.float32(limit))
+        x, up = np.minimum(x.astype(compute), bound), np.clip(up.astype(compute), -bound, bound)
+    return _gated(compute, functions[kind], x, up.astype(compute) + compute(np.float32(shift)))
 
 
-def activate_same_dtype(x: Array, up: Array | None = None, kind: str = "silu", threshold: float = 0.0) -> Array:
-    return activate(x, up, kind, threshold, np.float32).astype(x.dtype)
+def activate_same_dtype(x: Array, up: Array | None = None, **options: object) -> Array:
+    return activate(x, up, **options, compute=np.float32).astype(x.dtype)
 
 
 def activate_quantised(
     x: Array, q: Array, up: Array | None = None, scale: Array | None = None, block: int | None = None,
-    **options: object,
+    bound: float = 0.0, **options: object,
 ) -> tuple[Array, Array]:  # fmt: skip
     """(activate / scale, not rounded; scales of each row and `block` columns)."""
-    return _by_block(activate(x, up, **options), q.dtype, block or x.shape[1], scale)
+    return _by_block(activate(x, up, **options), q.dtype, block or x.shape[1], bound, scale)
 
 
 def activate_quantised_same_dtype(
     x: Array, q: Array, up: Array | None = None, scale: Array | None = None, block: int | None = None,
-    **options: object,
+    bound: float = 0.0, **options: object,
 ) -> tuple[Array, Array]:  # fmt: skip
-    values, scales = _by_block(activate(x, up, **options, compute=np.float32), q.dtype, block or x.shape[1], scale)
+    values = activate(x, up, **options, compute=np.float32)
+    values, scales = _by_block(values, q.dtype, block or x.shape[1], bound, scale)
     return rounded_to(values, q.dtype), scales
 
 
@@ -375,16 +384,17 @@ argmax_same_dtype = argmax
 
 def top_k(
     x: Array, k: int, lengths: Array | None = None, offsets: Array | None = None, table: Array | None = None,
-    is_sorted: bool = True, page_size: int = 1,
+    is_sorted: bool = True, ties: str = "first", page_size: int = 1,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """(values, int32 columns) of the k largest elements of each row, the first of equal ones; -inf and -1 past the
-    row's length. NaN counts as the largest."""
+    """(values, int32 columns) of the k largest elements of each row, of equal ones the first or last; -inf and -1 past
+    the row's length. NaN counts as the largest."""
     rows, cols = x.shape
     values, columns = np.full((rows, k), -np.inf, x.dtype), np.full((rows, k), -1, np.int32)
     for row in range(rows):
         end = cols if lengths is None else int(np.clip(lengths[row], 0, cols))
         each = x[row, :end].astype(np.float64)
-        chosen = np.lexsort((np.arange(end), -each, ~np.isnan(each)))[:k]
+        places = np.arange(end) if ties == "first" else -np.arange(end)
+        chosen = np.lexsort((places, -each, ~np.isnan(each)))[:k]
         chosen = chosen if is_sorted else np.sort(chosen)
         values[row, : len(chosen)] = x[row, chosen]
         if table is not None:

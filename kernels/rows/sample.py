@@ -87,7 +87,10 @@ def choose_parts(
             else:
                 scores = (values - peak) * (1.0 / heat)
             if log_sums is not None:
-                rest = tl.exp2((values - peak) * (LOG2_E / heat) - log_sum)
+                if PROBABILITIES:
+                    rest = values * tl.exp2(-log_sum)
+                else:
+                    rest = tl.exp2((values - peak) * (LOG2_E / heat) - log_sum)
                 rest -= tl.load(drafts + columns, mask=inside & is_residual, other=0.0)
                 scores = tl.where(is_residual, tl.where(rest > 0, tl.log(rest), float("-inf")), scores)
             values = scores + _gumbel(seed, position, columns, use)

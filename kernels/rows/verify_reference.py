@@ -20,15 +20,15 @@ class Draws(NamedTuple):
 
 
 def verify_drafts(
-    draft_tokens: Array, logits: Array, temperature: Array, seeds: Array, positions: Array,
+    draft_tokens: Array, logits: Array, temperature: Array | None, seeds: Array, positions: Array,
     draft_probs: Array | None = None, top_k: Array | None = None, top_p: Array | None = None,
     min_p: Array | None = None,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """(tokens, accepted): int32 [batch, drafts + 1] and [batch]."""
+    """(tokens, accepted): int32 [batch, drafts + 1] and [batch]. temperature: None if logits are probabilities."""
     batch, drafts = draft_tokens.shape
     limits = [np.broadcast_to(0 if x is None else x, batch) for x in (top_k, top_p, min_p)]
     limits[1] = limits[1] if top_p is not None else np.ones(batch)
-    heats = np.broadcast_to(temperature, batch)
+    heats = [None] * batch if temperature is None else np.broadcast_to(temperature, batch).astype(float).tolist()
     tokens, accepted = np.full((batch, drafts + 1), -1, np.int32), np.zeros(batch, np.int32)
     for request in range(batch):
         for place in range(drafts + 1):
@@ -37,7 +37,7 @@ def verify_drafts(
             q = draft_probs[request, place] if draft_probs is not None and 0 <= draft < len(row) else None
             draws = draws_of(int(seeds[request]), int(positions[request]) + place, len(row))
             limit = tuple(x[request] for x in limits)
-            token, accept = decide(row, draft, q, float(heats[request]), limit, draws)
+            token, accept = decide(row, draft, q, heats[request], limit, draws)
             tokens[request, place] = token
             accepted[request] += accept
             if not accept:
@@ -48,6 +48,15 @@ def verify_drafts(
 verify_drafts_same_dtype = verify_drafts
 
 
+def verify_probs(
+    draft_tokens: Array, probs: Array, seeds: Array, positions: Array, **given: Array
+) -> tuple[Array, Array]:
+    return verify_drafts(draft_tokens, probs, None, seeds, positions, **given)
+
+
+verify_probs_same_dtype = verify_probs
+
+
 def draws_of(seed: int, position: int, cols: int) -> Draws:
     """Return the Draws that the kernels make of a seed and a position."""
     of_draft = uniform(seed, position, 1, OF_DRAFTS)[0]
@@ -55,17 +64,18 @@ def draws_of(seed: int, position: int, cols: int) -> Draws:
 
 
 def decide(
-    logits: Array, draft: int, q: Array | None, heat: float, limits: tuple[float, float, float], draws: Draws
+    logits: Array, draft: int, q: Array | None, heat: float | None, limits: tuple[float, float, float], draws: Draws
 ) -> tuple[int, bool]:
     """(the token of a place, whether it is the draft).
 
-    logits: [cols]. draft: -1 if there is none. q: the probabilities that it was drawn with, [cols], or None. limits:
-    top_k, top_p and min_p.
+    logits: [cols]. heat: the temperature, or None if they are probabilities. draft: -1 if there is none. q: the
+    probabilities that it was drawn with, [cols], or None. limits: top_k, top_p and min_p.
     """
-    if heat <= COLD:
+    if heat is not None and heat <= COLD:
         largest = int(np.argmax(logits))
         return largest, largest == draft
-    p = np.where(kept(logits, *limits, heat), np.exp((logits - logits.max()) / heat), 0)
+    weights = logits if heat is None else np.exp((logits - logits.max()) / heat)
+    p = np.where(kept(logits, *limits, heat), weights, 0)
     p /= p.sum()
     if q is None:
         token = _draw(p, draws.noise)

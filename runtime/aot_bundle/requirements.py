@@ -43,7 +43,7 @@ class Code:
         self._facts: dict[tuple[str, str], CodeFacts] = {}
 
     def facts(self, variant: Variant) -> CodeFacts:
-        """Of a variant's kernel. Raises `BundleError` and `DeviceError` as `read_instructions` does."""
+        """Return the facts of a variant's kernel. Raises `BundleError` and `DeviceError`, as `read_instructions`."""
         if self._backend != HIP.name:
             raise BundleError("reading the instructions of cubins is not supported")
         key = variant.code, variant.symbol

@@ -168,7 +168,7 @@ def test_axes_of_too_many_combinations(tmp_path: Path):
 
 
 def test_outputs_of_many_conditions(tmp_path: Path):
-    """No axis says whether they are there, and the stub does not list every combination that a call may return."""
+    """No axis determines which outputs exist, and the stub does not list every combination."""
     line = "o{i}: {{shape: [rows, cols], dtype: T, role: output, when: f{i}, nullable: true}}"
     path = write_project(tmp_path, with_flags(24, tensors=line))
     bundle = plan_bundle(load_manifest(path), parse_arch("gfx942"), {}, False)

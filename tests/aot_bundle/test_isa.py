@@ -27,7 +27,7 @@ def test_widths_of_loads():
 
 
 def program(*lines: str) -> list[Instruction]:
-    """Instructions of 4 bytes: `name`, or `branch>number of the line that it leads to`."""
+    """Return instructions of 4 bytes from lines `name` or `branch>target line`."""
     found = []
     for number, line in enumerate(lines):
         mnemonic, _, target = line.partition(">")
@@ -70,7 +70,7 @@ def test_instructions_of_a_bundle(rows_bundle: Path):
     found = read_instructions(image, variant.symbol)
     assert found[-1].mnemonic in ("s_endpgm", "s_nop") and {item.pc for item in found} >= {0}
     assert found[-1].pc < variant.resources.code_bytes
-    assert code.facts(variant).load_bits == 128 and code.facts(variant).matrix == ""
+    assert code.facts(variant).load_bits == 32 and code.facts(variant).matrix == ""
     with pytest.raises(BundleError, match="no machine code for kernel 'absent'"):
         read_instructions(image, "absent")
 
@@ -95,7 +95,7 @@ def unmet(index: records.Index, *texts: str) -> list[str]:
 
 
 def test_requirements_of_registers(sample: records.Index):
-    """Of the sample's 74 variants, 6 of reduce spill; swap has no axis WIDTH."""
+    """The sample has 74 variants; 6 of `reduce` spill, and `swap` has no axis WIDTH."""
     recorded = tuple(variant for variant in sample.variants if variant.resources.vgpr_spills is not None)
     lines = unmet(msgspec.structs.replace(sample, variants=recorded), "spills == 0", "scratch_bytes <= 68")
     assert lines[0] == "spills == 0: not met by" and len(lines) == 8

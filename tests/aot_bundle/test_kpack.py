@@ -113,7 +113,7 @@ def test_a_compressed_archive(tmp_path: Path):
 
 
 def test_what_the_description_leaves_open(tmp_path: Path):
-    """These are unknown fields, metadata of any form, missing fields, and long forms of numbers and lengths."""
+    """Unknown and missing fields, metadata of any form, and long forms of numbers and lengths are accepted."""
     blobs = [{"offset": 16, "size": 4}]
     metadata = [{"symbol": 3}, ["x"], 7, {"symbol": "kernel", "cache_key": "k"}, {}]
     for said in metadata:
@@ -230,7 +230,7 @@ def test_a_bomb(tmp_path: Path):
 
 @pytest.mark.parametrize("deep", [b"\x91" * 100_000, b"\x81\xa1x" * 100_000], ids=["arrays", "maps"])
 def test_nesting(tmp_path: Path, deep: bytes):
-    """It is bounded where it is skipped, where another type is expected, and where it is kept for later."""
+    """Nesting is bounded in skipped values, in values of a wrong type, and in values that are kept."""
     for data in (
         archive_of(b"", toc={}, other=deep),
         archive_of(b"", toc=deep),
@@ -242,7 +242,7 @@ def test_nesting(tmp_path: Path, deep: bytes):
 
 @pytest.mark.slow
 def test_the_largest_table(tmp_path: Path):
-    """16 MiB of entries with as much as can be in so few bytes: some seconds, and not minutes."""
+    """16 MiB of the shortest entries take seconds, not minutes."""
     key = [b"\xa2" + bytes(pair) for pair in itertools.islice(itertools.product(range(33, 99), repeat=2), 64)]
     archs = b"\xde\x00\x40" + b"".join(name + b"\x81\xa7ordinal\x00" for name in key)
     count = MAX_TOC_BYTES // (len(archs) + 6)

@@ -251,7 +251,7 @@ def test_sources_can_be_left_out(session: Session):
 
 
 def test_autotuners_are_noted(session: Session):
-    """With a driver of the program's own: what is measured without a GPU is not noted."""
+    """The program has a driver of its own that measures: results without a GPU are not recorded."""
     script = """
 import triton
 from aot_capture.no_gpu import NoGpuDriver

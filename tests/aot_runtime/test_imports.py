@@ -14,7 +14,7 @@ import aot_runtime
 from tests.support.hip_double.double import DoubleLibrary
 from tests.support.sources import sources
 
-MAX_LINES = 7590
+MAX_LINES = 7580
 """Lines of the runtime that an open and a first call over HIP load."""
 MAX_IMPORT = 0.4
 """CPU time to import `open_bundle`, as a part of numpy's. It is about 12 ms beside 45."""
@@ -75,7 +75,8 @@ print((process_time() - before) / (middle - start))
     environment.pop("PYTHONDONTWRITEBYTECODE", None)
     command = [sys.executable, "-c", script]
     runs = [subprocess.run(command, capture_output=True, text=True, check=True, env=environment) for _ in range(6)]
-    assert statistics.median(float(run.stdout) for run in runs[1:]) <= MAX_IMPORT  # the first run compiles
+    parts = [float(run.stdout) for run in runs[1:]]  # the first run compiles
+    assert statistics.median(parts) <= MAX_IMPORT
 
 
 def test_an_open_and_a_call_load_what_they_need(hip_double: DoubleLibrary, small_bundle: Path):
@@ -90,8 +91,9 @@ print("numpy.ma" in sys.modules, *(name for name in sys.modules if name.startswi
     later = {
         "bundle.archive", "bundle.codeobject", "bundle.multi_archive", "bundle.search", "bundle.source",
         "call.advice", "call.aliasing", "call.alternatives", "call.calls_file", "call.contents", "call.display",
-        "call.entries", "call.explanation", "call.recording", "call.refusal", "contract.gpu_names", "contract.index_encoding",
-        "contract.manifest_rules", "contract.overlap", "contract.partial_evaluation", "contract.provenance",
+        "call.entries", "call.explanation", "call.recording", "call.refusal", "contract.gpu_names",
+        "contract.index_encoding", "contract.manifest_rules", "contract.overlap", "contract.partial_evaluation",
+        "contract.provenance",
         "contract.tensor_maps", "contract.versions", "device.dlpack", "device.drivers.current",
         "device.drivers.launch_config", "device.drivers.protocol", "device.exporting", "device.foreign",
         "device.graph", "device.protocol", "device.streams", "device.views", "folders", "formats", "installed",

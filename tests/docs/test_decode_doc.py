@@ -5,6 +5,7 @@ from __future__ import annotations
 import shutil
 from pathlib import Path
 
+import ml_dtypes
 import numpy as np
 import pytest
 
@@ -17,6 +18,7 @@ from tests.docs.scripts import ROOT, build
 from tests.support.emulation.bundling import on_demand
 
 PAGE = (ROOT / "docs/decode.md").read_text(encoding="utf-8")
+FNUZ = ml_dtypes.float8_e4m3fnuz
 MANIFEST = ROOT / "manifests/decode.yaml"
 
 
@@ -27,6 +29,11 @@ def test_calls():
     shapes |= dict.fromkeys(("k_new", "v_new"), (2, 2, 64)) | dict.fromkeys(("k2048", "v2048"), (1, 1, 2048, 64))
     shapes |= {"q": (2, 4, 1, 64), "q_tokens": (2, 4, 64), "q1": (1, 2, 1, 64)}
     names = {name: rng.standard_normal(shape).astype(np.float16) for name, shape in shapes.items()}
+    names |= {f"{name}8": names[source].astype(FNUZ) for name, source in
+              (("q", "q_tokens"), ("k", "k_cache"), ("v", "v_cache"))}  # fmt: skip
+    names |= {f"{name}_scale": np.ones((2, 2), np.float32) for name in "qkv"} | {
+        "out8": np.empty((2, 4, 64), np.float16)
+    }
     names |= {name: rng.uniform(-1, 1, (200, 32)).astype(np.float32) for name in ("cos", "sin")}
     integers = {"lengths": [100, 70], "slots": [99, 64 * 3 + 5], "positions": [99, 69], "cu_seqlens_q": [0, 1, 2],
                 "block_tables": [[0, 1, -1], [2, 3, -1]]}  # fmt: skip
@@ -79,7 +86,8 @@ def test_every_argument_is_in_the_table():
         {name.strip("` ") for row in table(text) for name in row[0].split(",")} for text in PAGE.split("A score is")
     )
     assert {op for op in ops if not op.startswith("flex_decode_")} <= listed
-    for op in ("flash_decode", "flash_decode_int4", "paged_attention", "paged_attention_int4", "mla_decode"):
+    for op in ("flash_decode", "flash_decode_int4", "paged_attention", "paged_attention_fp8", "paged_attention_int4",
+               "mla_decode"):  # fmt: skip
         spec = ops[op]
         inputs = {name for name, tensor in spec.tensors.items() if tensor.role == "input"}
         assert {*inputs, *spec.scalars} - {"q", "k", "v", "cache"} <= documented, op

@@ -29,7 +29,7 @@ def test_the_changelog_begins_with_the_version_of_the_package():
 
 
 def test_the_version_has_one_place():
-    """Of the shipped files, only the runtime's says it; the package's metadata are made of that."""
+    """Only the runtime's `__init__.py` states it; the metadata of the packages are derived from that."""
     version = re.compile(rf"\b_?_?version_?_?\s*[=:]\s*[\"']?{re.escape(aot_runtime.__version__)}")
     files = [*sources(ROOT)]
     projects = (ROOT / "pyproject.toml", ROOT / "runtime/pyproject.toml")

@@ -35,8 +35,8 @@ TOGETHER = {"tokens_q": ("batch", "tokens_k"), "tokens": ("batch",)}
 """Dims that are 0 beside a dim where sequences are packed: without one there is no token of one."""
 REFUSED = {("quantise_all", "m"): "m is 0; allowed: 1 to"}
 """The scale of nothing."""
-LAUNCHED = {("linear_int4", "m"), ("linear_int8", "m"), ("moe_permute", "tokens")}
-"""Their grids are of parts that find no row, or of rows that become 0."""
+LAUNCHED = {("linear_int4", "m"), ("linear_int8", "m"), ("moe_align", "tokens"), ("moe_permute", "tokens")}
+"""Their grids are of parts that find no row, or of rows or counts that become 0."""
 
 
 class Empty:

@@ -20,8 +20,9 @@ from tests.ops.attention import calls, test_attention
 from tests.ops.attention.cases import Case, make_call
 from tests.ops.attention.quantised import Quantised
 from tests.ops.attention.quantised import make_call as make_quantised
-from tests.ops.decode import test_append, test_contiguous, test_flex, test_masks, test_paged
-from tests.ops.gemm import test_lora
+from tests.ops.decode import test_append, test_contiguous, test_flex, test_float8, test_masks, test_paged
+from tests.ops.gemm import test_eight_bits, test_float8_weights, test_grouped, test_lora
+from tests.ops.moe import test_quantised
 from tests.ops.moe.checking import check_moe, made_codes, made_scaled
 from tests.ops.moe.test_permute import check_align
 from tests.ops.rows import (
@@ -34,7 +35,7 @@ from tests.ops.rows import (
     test_softmax_and_norms,
     test_verify,
 )
-from tests.support.dtypes import FP16, FP32, INT8
+from tests.support.dtypes import FP16, FP32, INT8, UINT8
 from tests.support.op_bundles import OpBundles
 from tests.support.session_builds import ROOT, session_cache
 
@@ -84,10 +85,17 @@ VARLEN_ALIBI = attention("t:10,4", (53, 37), score="alibi of batches", mode="var
 BIAS, ALIBI = attention(score="bias"), attention("b", score="alibi")
 SOFTCAP = attention(score="softcap", magnitude=8.0, scale=-0.3)
 COLUMNS = attention("b", v_rows=False)
+OF_VALUES = (
+    "attention", "op=flash_attention_varlen,T=float16,HEAD_DIM_V=512",
+    lambda bundle: calls.check(bundle, make_call(Case("b", score="qv", lengths=(37, 53), mode="varlen"))),
+)  # fmt: skip
 EXACT = quantised(Quantised("int8", "b", lengths=(90, 50), int8_p=True, score="bias"))
 INT8_VARLEN = quantised(Quantised("int8", "b", mode="varlen", score="bias"))
 FLOAT32 = attention(dtype="float32", scale=1.0)
 E5M2 = quantised(Quantised("fp8", float8="e5m2"))
+
+FLOAT8_OUT = "attention_quantised", "op=flash_attention_fp8", partial(
+    _check_quantised, case=Quantised("fp8", "b", score="sinks", dtype="float8"))  # fmt: skip
 
 FLASH = decode("flash_decode", test_contiguous.test_flash_decode, 64, FP16, 3, 4, 1)
 LENGTHS, PARTS = (decode("flash_decode", test_contiguous.test_lengths_within_a_batch, splits) for splits in (1, 4))
@@ -98,10 +106,32 @@ RAGGED_QUERIES = decode("paged_attention", test_paged.test_ragged_queries, FP16,
 AHEAD, CHUNKS, SHORT_CHUNKS, PADDING, SLOPES = (
     decode("paged_attention", test_masks.test_paged_attention, seed) for seed in (6, 14, 20, 2, 17)
 )
+FLOAT8 = "decode", "op=paged_attention_fp8", partial(test_float8.test_float8_queries, seed=6)
+TO_FLOAT8 = (
+    "decode",
+    "op=paged_attention_fp8",
+    partial(test_float8.test_float8_results, queries=FP16, head_dim=64, splits=1),
+)
 LATENT = decode("mla_decode", test_paged.test_latent_vectors, 256, 64, 16, 64, 1)
 APPEND = decode("append_kv", test_append.test_append, 40)
 APPEND_INT8 = decode("append_kv|append_kv_per_token", test_append.test_append_of_8_bits, "int8")
 
+
+def gemm(filters: str, test: Callable[..., None], *arguments: Any) -> Check:
+    return "gemm", f"op={filters}", lambda bundle: test(bundle, *arguments)
+
+
+GROUPED = gemm("grouped_matmul,T=float16", test_grouped.test_matrices_by_index, "float16")
+MANY_GROUPS = gemm("grouped_matmul,T=float16", test_grouped.test_more_groups_than_are_looked_at_together)
+SLOTS = gemm("grouped_scaled_matmul,T=float8_e4m3fnuz,E=float16", test_grouped.test_slots_partly_filled, "e4m3")
+GROUPED_BLOCKS = gemm("grouped_block_scaled_matmul,T=int8,E=float16", test_grouped.test_eight_bits, (5, 0, 40),
+                      "int8 blocks", False, (144, 272))  # fmt: skip
+ZEROS = gemm("scaled_matmul,T=int8,E=float16", test_eight_bits.test_zeros_of_a, (33, 48, 64), False)
+BATCHES = gemm("batched_scaled_matmul,T=int8,E=bfloat16", test_eight_bits.test_batched_scaled_matmul, (33, 48, 64),
+               "int8", False, True, False)  # fmt: skip
+BOUND = gemm("quantise,Q=int8", test_eight_bits.test_bounds_and_powers_of_two, 33, "int8")
+SHIFTED = gemm("quantise_shifted", test_eight_bits.test_quantise_shifted, (3, 1040), FP16)
+FLOAT8_WEIGHTS = gemm("linear_fp8,T=float16", test_float8_weights.test_linear_fp8, (33, 48, 272), FP16, "blocks")
 LORA = "gemm", "op=lora_add,T=float16", partial(test_lora.check_added, call=test_lora.given(20, 48, 1040, 40))
 
 LONG = 20001  # columns of a row of several steps
@@ -112,7 +142,10 @@ MASKED = rows("softmax", mask=np.random.default_rng(1).random((5, 50)) < 0.5)
 HEADS = "rows", "op=qk_norm_rotary,T=float16", partial(test_qk_norm.check, call=test_qk_norm.given(40, 12, FP16))
 SCALED = experts("moe_scaled", made_scaled, INT8, (5, 4, 2, 64, 48), FP16)
 SCALED_BLOCKS = experts("moe_block_scaled", made_scaled, FNUZ, (5, 3, 2, 160, 144), FP16, (128, 128))
-CODES = experts("moe_int4", made_codes, 4, (5, 3, 2, 64, 32), FP16, (2, 1), True)
+CODES = experts("moe_int4", made_codes, UINT8, (5, 3, 2, 64, 32), FP16, (2, 1), True)
+STATIC_EXPERTS = "moe", "op=moe_scaled,T=bfloat16,W=int8", lambda bundle: test_quantised.test_static_scales(
+    bundle, "int8", (5, 4, 2, 64, 48))  # fmt: skip
+ORDERED = experts("moe_int8", made_codes, INT8, (5, 3, 2, 64, 32), FP16, (2, 1), False, True)
 ALIGNED = "moe", "op=moe_align", partial(check_align, shape=(700, 3, 5), block_size=16)
 KEPT = "rows", "op=sample,T=float32", test_sampling.test_the_kept_set_is_exact
 PENALTIES = "rows", "op=process_logits,T=float32", test_processing.test_penalties_are_those_of_their_definitions
@@ -234,6 +267,14 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
         "tl.load(sinks + head + tl.arange(0, 1))", "tl.load(sinks + tl.arange(0, 1))"),
     "sink in the largest logit alone": (decode("paged_attention|flash_decode", test_masks.test_sinks, 1, 64),
         "common/softmax", "row_sum * rescale + tl.exp2(logit - origin)", "row_sum * rescale"),
+    "queries of values without the sign": (("attention", "op=flash_attention,T=float16,HEAD_DIM_V=512",
+        lambda bundle: calls.check(bundle, make_call(Case("b", (64, 300), "qv", scale=-0.05)))),
+        "attention/forward", "tl.where(scale < 0, -qv_tile, qv_tile)", "qv_tile"),
+    "queries of values of the first sequence": (OF_VALUES, "attention/forward",
+        "matrix_of(problem.qv, batch, head, first_row_q)", "matrix_of(problem.qv, batch, head, 0)"),
+    "float8 result not divided": (FLOAT8_OUT, "attention/forward", "factor /= tl.load", "factor *= tl.load"),
+    "factors of the first sequence": (FLOAT8, "decode/split", "batch * factors.k_stride_batch", "0"),
+    "factor of v left out": (TO_FLOAT8, "decode/split", "one_or(factors.v_factor, at)", "1.0"),
     "rotated part left out": (LATENT, "decode/mla", "tl.dot(q_rope, tl.trans(rope_tile), scores)", "scores"),
     "list of the first head": (decode("flex_decode", test_flex.test_blocks_in_any_order, 64, 3), "decode/flex",
         "batch * indices.stride_batch + head_kv * indices.stride_heads", "batch * indices.stride_batch"),
@@ -245,6 +286,27 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     "last adapter left out": (LORA, "gemm/lora", "range(lowest, highest + 1)", "range(lowest, highest)"),
     "first part of k alone": (LORA, "gemm/lora", "(part * m + rows", "(0 * m + rows"),
     "scale of the first adapter": (LORA, "gemm/lora", "adapter_scales + adapter,", "adapter_scales,"),
+    # Groups, batches and zero points
+    "matrix of the first group": (GROUPED, "gemm/grouped", "given(indices.ptr), group)", "group < 0, group)"),
+    "bias of the first group": (GROUPED, "gemm/grouped", "group.to(tl.int64) * bias.stride_rows", "0"),
+    "groups of the first look again": (MANY_GROUPS, "gemm/grouped", "before += tl.sum(tiles, 0)", "before += 0"),
+    "counts left out": (SLOTS, "gemm/grouped", "(index < groups) & given(counts.ptr), rows)", "index < 0, rows)"),
+    "scales of the first group's rows": (SLOTS, "gemm/grouped", "scale_a_at += first * scale_a.stride_rows",
+        "scale_a_at += 0"),
+    "scales of the first group's columns": (SLOTS, "gemm/grouped", "scale_b_at += group * scale_b.stride_rows",
+        "scale_b_at += 0"),
+    "blocks of the first group's rows": (GROUPED_BLOCKS, "gemm/grouped", "_run_of(scale_a, first)", "scale_a"),
+    "zeros added": (ZEROS, "gemm/epilogue", "acc -= zero[:, None]", "acc += zero[:, None]"),
+    "scales of the first batch": (BATCHES, "gemm/epilogue", "* epilogue.stride_scale_b_batch", "* 0"),
+    "bias of the first batch": (BATCHES, "gemm/epilogue", "* epilogue.stride_bias_batch", "* 0"),
+    "scale beyond its bound": (BOUND, "gemm/quantise", "tl.where(bound > 0, bound,", "tl.where(bound < 0, bound,"),
+    "scales rounded down": (BOUND, "gemm/quantise", "power_of_two_above(factor), factor)",
+        "0.5 * power_of_two_above(factor), factor)"),
+    "scales by rows alone": (BOUND, "gemm/quantise", "tl.program_id(1) * scale.stride_columns", "tl.program_id(1)"),
+    "columns past the end looked at": (SHIFTED, "gemm/quantise", "tl.where(inside, tl.maximum(most, value), most)",
+        "tl.maximum(most, value)"),
+    "scale of the first block of k": (FLOAT8_WEIGHTS, "gemm/block_scaled",
+        "tl.load(scale_b_at + start // BLOCK * scale_b_step)", "tl.load(scale_b_at)"),
     # Sampling
     "last column not counted": (KEPT, "rows/sample", "        inside = columns < cols\n",
         "        inside = columns < cols - 1\n"),
@@ -277,6 +339,11 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     "scale of the first block": (SCALED_BLOCKS, "moe/quantise", "row * scale.stride_rows + part",
         "row * scale.stride_rows"),
     "zeros of the first expert": (CODES, "moe/dequantise", "tl.where(given(zeros), before, 0)", "0"),
+    "order of the first expert": (ORDERED, "moe/dequantise", "tl.where(given(order), expert.to(tl.int64) * k, 0)", "0"),
+    "static scale left out": (STATIC_EXPERTS, "gemm/quantise", "tl.load(static) if given(static) else factor",
+        "factor"),
+    "counts of the last run": (ALIGNED, "moe/order", "tl.where(is_own_index, tl.sum(counted, 0)[None, :], 0)",
+        "tl.where(is_own_index, (tl.sum(counted, 0) - earlier)[None, :], 0)"),
     "places of other experts": (ALIGNED, "moe/order", "place[:, None] + before, is_own)", "before, is_own)"),
     "nobody's places left out": (ALIGNED, "moe/order", "(expert < 0) | (expert >= experts)", "(expert < 0)"),
     "end of the order left out": (ALIGNED, "moe/order", "for start in range(total, blocks * BLOCK_M, STEP)",

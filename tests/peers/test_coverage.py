@@ -42,6 +42,7 @@ def test_every_plain_call_has_an_op(suites: dict[str, list[Function]], ops: Cont
 NEEDS = {
     "an op": (Needs("softmax"), Needs("soft_max")),
     "an argument": (Needs("softmax", "scale"), Needs("softmax", "bias")),
+    "a value": (Needs("moe_route", "scoring", value="sigmoid"), Needs("moe_route", "scoring", value="relu")),
     "a dtype of a variable": (Needs("rotary", "x", "bfloat16"), Needs("rotary", "x", "int8")),
     "a dtype alone": (Needs("softmax", "mask", "bool"), Needs("softmax", "scale", "float32")),
     "a rank": (Needs("flash_attention", "alibi_slopes", rank=2), Needs("flash_attention", "alibi_slopes", rank=3)),
@@ -56,7 +57,7 @@ def test_needs(ops: Contracts, met: Needs, missing: Needs):
 
 def test_a_rule_changes_what_is_counted(suites: dict[str, list[Function]], ops: Contracts, monkeypatch):
     """A rule that asks for an argument of another op moves its calls from one column to another."""
-    request = "scaled product: batched"
+    request = "feed-forward"
     before = count(suites, ops)
     assert request in before[Verdict.DETOUR]
     monkeypatch.setitem(RULES, request, Rule(Needs("scaled_matmul", "scale_a")))

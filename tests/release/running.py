@@ -40,7 +40,7 @@ class Result:
 
 @dataclass
 class Findings:
-    """What a part of the check found. `done` summarises it; failures may have several lines."""
+    """The findings of a part of the check. `done` summarises it; failures may have several lines."""
 
     done: str = ""
     failures: list[str] = field(default_factory=list)

@@ -122,7 +122,7 @@ def in_markdown(page: str, names: set[str]) -> Iterator[tuple[int, tuple[str, ..
 
 
 def in_text(text: str, names: set[str]) -> Iterator[tuple[int, tuple[str, ...]]]:
-    """Return the same of a docstring, a help text or a comment: indented command lines, code spans, and ends of
+    """Return the same for a docstring, a help text or a comment: indented command lines, code spans, and ends of
     sentences.
 
     Indented lines are commands where the paragraph begins with one, or a line before ends with a colon.

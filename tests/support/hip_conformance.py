@@ -196,8 +196,8 @@ def memory_of_the_host(hip: Hip) -> None:
 
 
 def memory_freed_wrongly(hip: Hip) -> None:
-    """HIP frees the allocation that an address lies in, by either call; the double wants the exact address and the
-    right call."""
+    """HIP frees the allocation that contains an address, by the call for device or for host memory. The double requires
+    the exact address and the right call."""
     for name, address in (
         ("hipFree", hip.memory() + 256),
         ("hipHostFree", hip.makes("hipHostMalloc", 4096, 0) + 64),
@@ -348,7 +348,7 @@ def modules(hip: Hip) -> None:
 
 
 class _Launch:
-    """A launch of `scale` that is right, and what can be wrong with it."""
+    """The arguments of a valid launch of `scale`, which tests falsify one by one."""
 
     def __init__(self, hip: Hip):
         self.hip, self.code = hip, scale_code("gfx942")

@@ -109,7 +109,10 @@ class ReferenceLaunches:
             device_view(a[f"{name}.ptr"], dtype, shape, (a[f"{name}.stride_rows"], 1)) if a[f"{name}.ptr"] else None
             for name, dtype in dtypes.items()
         )
-        out[...] = softmax(x, mask, a["scale"])
+        temperature = None
+        if a["temperature.ptr"]:
+            temperature = device_view(a["temperature.ptr"], "float32", (rows,), (a["temperature.stride_rows"],))
+        out[...] = softmax(x, mask, temperature, a["scale"])
 
     def affine_rows(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
         block = 64 if variant.num_warps == 1 else 256

@@ -22,6 +22,9 @@ from aot_runtime.trust.policy import TrustPolicy
 
 WHEN = datetime(2026, 11, 22, 12, 0, tzinfo=UTC)
 """The time at which bundles are signed in tests."""
+ISSUER = "https://token.actions.githubusercontent.com"
+SUBJECT = "https://github.com/example/kernels/.github/workflows/release.yml@refs/tags/v1.0"
+"""The identity that signs with sigstore in tests."""
 
 
 def refused(folder: Path, policy: TrustPolicy, reason: str, monkeypatch: pytest.MonkeyPatch) -> str:

@@ -22,10 +22,8 @@ from cryptography.x509.oid import ExtendedKeyUsageOID, NameOID
 from aot_bundle.trust.statement import PAYLOAD_TYPE, signed_bytes
 from aot_runtime.trust.identities import ISSUER_EXTENSION
 
-from .signing import WHEN
+from .signing import ISSUER, SUBJECT, WHEN
 
-ISSUER = "https://token.actions.githubusercontent.com"
-SUBJECT = "https://github.com/example/kernels/.github/workflows/release.yml@refs/tags/v1.0"
 START = datetime(2020, 1, 1, tzinfo=UTC)
 LIFETIME = timedelta(minutes=10)
 """Lifetime of a certificate."""

@@ -15,7 +15,8 @@ from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric import ec
 from cryptography.hazmat.primitives.serialization import Encoding
 
-from .sigstore_instance import ISSUER, START, SUBJECT, Instance, entry_body
+from .signing import ISSUER, SUBJECT
+from .sigstore_instance import START, Instance, entry_body
 
 
 def token() -> str:

@@ -17,6 +17,6 @@ def need_zstd() -> None:
 
 
 def bomb(blocks: int, window_log: int = 21) -> bytes:
-    """A frame of so many blocks of 128 KiB of the letter x, of 4 bytes each, which does not say how long that is."""
+    """Return a frame without its decompressed size: blocks of 4 bytes that expand to 128 KiB of the letter x each."""
     letters = [(BLOCK << 3 | 1 << 1 | (at == blocks - 1)).to_bytes(3, "little") + b"x" for at in range(blocks)]
     return b"\x28\xb5\x2f\xfd\x00" + bytes([window_log - 10 << 3]) + b"".join(letters)

@@ -1,5 +1,4 @@
-/* ---- Overlap in memory: the rule of aot_runtime/contract/overlap.py, which describes its limits
------------------------ */
+/* ---- Overlap in memory: the rule of aot_runtime/contract/overlap.py ---------------------------------------------- */
 
 /* First byte of an array and end, relative to its address; both are 0 if it has no elements. */
 typedef struct aot_reach { int64_t low, high; } aot_reach;

@@ -66,7 +66,7 @@ class Engine:
         return self._pass(step)
 
     def batch(self, sequences: int) -> Batch:
-        """The smallest batch that holds so many sequences."""
+        """Return the smallest batch that holds this many sequences."""
         rows = next(size for size in self.sizes if size >= sequences)
         if rows not in self._batches:
             self._batches[rows] = Batch(self.model, self.cache, rows, self._length, self._burst, self.stream)

@@ -46,7 +46,7 @@ class BundleCommands(LazyGroup):
     def resolve_command(
         self, ctx: click.Context, args: list[str]
     ) -> tuple[str | None, click.Command | None, list[str]]:
-        """Leave out a last option that a shell is completing the value of: click's parser refuses it without one."""
+        """Drop a final option without a value while a shell completes the value, as click's parser refuses it."""
         name, command, rest = super().resolve_command(ctx, args)
         if ctx.resilient_parsing and command is not None and rest and _takes_value(command, rest[-1]):
             rest = rest[:-1]

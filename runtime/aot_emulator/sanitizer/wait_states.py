@@ -36,18 +36,18 @@ _SDWA_DWORD = 6
 _LONGEST = 20
 """More wait states than any rule asks for."""
 _LONGEST_OF_VECTORS = 5
-"""The most that a rule asks for after an instruction of the vector unit that is no matrix instruction."""
+"""Maximum number of wait states that a rule requires after a VALU instruction other than a matrix instruction."""
 
 
 @dataclass(frozen=True)
 class Matrix:
-    """What the rules ask of a matrix instruction.
+    """Properties of a matrix instruction that the rules depend on.
 
     Attributes:
-        rows: of A: 4, 16 or 32.
-        passes: of four cycles each.
-        is_double: of fp64.
-        is_xdl: it runs on the XDL unit; on gfx942 and gfx950 those of fp32 operands do not.
+        rows: number of rows of A: 4, 16 or 32.
+        passes: number of passes, of four cycles each.
+        is_double: True for fp64.
+        is_xdl: True if it runs on the XDL unit. On gfx942 and gfx950, instructions with fp32 operands do not.
         a_and_b, c: the registers of its operands.
     """
 
@@ -61,7 +61,7 @@ class Matrix:
 
 @dataclass(frozen=True)
 class Role:
-    """What an instruction is to the rules. Registers are sets, as `waits.register_set` has them."""
+    """Properties of an instruction that the rules depend on. Registers are sets of `waits.register_set`."""
 
     name: str
     pc: int
@@ -120,7 +120,7 @@ def _union(sets: Iterable[int]) -> int:
 
 
 def _is_partial(instruction: Instruction) -> bool:
-    """Whether it writes some bytes of a register, and those are forwarded to the next instruction too late."""
+    """Return True if it writes part of a register, which is forwarded too late for the next instruction."""
     if "SDWA" in instruction.encoding:
         return instruction.field("dst_sel", _SDWA_DWORD) != _SDWA_DWORD
     if instruction.base_encoding == "VOP3" and "cvt_sr_" in instruction.mnemonic:

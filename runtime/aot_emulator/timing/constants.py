@@ -1,4 +1,4 @@
-"""What the model of time knows of each architecture: one table, each figure with where it comes from.
+"""Constants of the time model for each architecture, in one table. Each figure states its origin.
 
 `fitted` figures were chosen so that predictions meet published times of an MI300X (docs/timing.md says which, and how
 well others are met); figures that say `assumed` are educated guesses that no measurement here confirms.

@@ -156,7 +156,7 @@ class _Round:
 
 
 def _apart(plan: Plan, samples: Sequence[Sample], conditions: Conditions) -> tuple[_Round, _Round]:
-    """Replay a fully occupied compute unit for each kind of dissimilar workgroups."""
+    """Replay a fully occupied compute unit for each kind of workgroup."""
     count = plan.resident if plan.full else plan.last
     found = _Round(tuple(sample.on(conditions, count) for sample in samples), count)
     nothing = _Round((), 0)

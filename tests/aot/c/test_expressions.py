@@ -55,7 +55,7 @@ def hard(tmp_path_factory: pytest.TempPathFactory) -> EvaluatedInC:
 
 
 BEYOND = {"a / b", "cdiv(a, b)", "18446744073709551616 > a", "9223372036854775807 + a", "-9223372036854775808 // a"}
-"""Expressions that come back to 64 bits from what needs more, or that divide what is no float; these C refuses."""
+"""Expressions that C refuses: an intermediate value needs more than 64 bits, or a dividend is not a float."""
 
 
 @pytest.mark.parametrize("text", HARD)

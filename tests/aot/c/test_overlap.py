@@ -69,8 +69,10 @@ def test_python_and_c_agree_and_miss_no_overlap(c: PlannedInC):
         one, other = random_view(drawn), random_view(drawn)
         found, shares = in_python(one, other), bool(np.shares_memory(one, other))
         tensors = as_tensor(one), as_tensor(other)
-        assert found == in_python(other, one) == c.may_overlap(*tensors) == c.may_overlap(*tensors[::-1])
-        assert found or not shares, (one.shape, one.strides, other.shape, other.strides)
+        arrays = [(array.shape, array.strides, array.itemsize, address(array)) for array in (one, other)]
+        assert found or not shares, f"Python misses an overlap of {arrays}"
+        assert found == in_python(other, one), f"in Python, the order of arrays matters: {arrays}"
+        assert found == c.may_overlap(*tensors) == c.may_overlap(*tensors[::-1]), f"C differs from Python: {arrays}"
         seen[found, shares] += 1
     assert min(seen[True, True], seen[False, False]) > 300, seen
 

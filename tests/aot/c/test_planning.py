@@ -95,7 +95,7 @@ def compare_many(index: Index, folder: Path, count: int) -> Counter[str]:
 
 
 def with_segments(index: Index) -> Index:
-    """With the size of each kernarg segment, and a code object, which only code tells otherwise."""
+    """Return the index with the figures of compiled code: a code object, and the size of each kernarg segment."""
     variants = tuple(
         msgspec.structs.replace(
             variant, code="none", symbol=variant.op,

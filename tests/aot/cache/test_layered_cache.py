@@ -14,7 +14,7 @@ from tests.support.building import jobs
 
 @pytest.fixture(scope="module")
 def kernel() -> CompiledKernel:
-    """A cubin, which has figures that are unknown (None)."""
+    """A cubin, some of whose figures are unknown (None)."""
     return compile_job(jobs.scalars("sm_90"))
 
 

@@ -29,7 +29,7 @@ def kernel() -> CompiledKernel:
 
 
 def keyed(kernel: CompiledKernel, number: int = 0) -> tuple[str, CompiledKernel]:
-    """A kernel of a recipe of its own, and its key."""
+    """Return a kernel with its own recipe, and its key."""
     recipe = f'{{"number": {number}}}'
     return recipe_key(recipe), replace(kernel, recipe=recipe)
 
@@ -57,7 +57,7 @@ def warnings(caplog: pytest.LogCaptureFixture) -> list[str]:
 
 
 def fill(settings: SharedSettings, machine: Machine, kernel: CompiledKernel, count: int = 1) -> list[str]:
-    """Have a machine put kernels; returns their keys."""
+    """Let a machine store kernels. Returns their keys."""
     with SharedCache(settings) as shared:
         cache = machine(shared)
         for number in range(count):
@@ -137,7 +137,7 @@ def test_many_damaged_entries_give_few_warnings(
 def test_entries_that_are_no_files(
     settings: SharedSettings, machine: Machine, kernel: CompiledKernel, caplog: pytest.LogCaptureFixture
 ):
-    """Each is refused by itself, and the others are read."""
+    """Only these entries are refused; the others are read."""
     first, second = fill(settings, machine, kernel, 2)
     path = Path(settings.url) / "v2" / first[:2] / first
     path.unlink()

@@ -19,7 +19,7 @@ LANES = {"gfx942": 64, "sm_90": 32}
 
 
 def with_device(arch: str) -> str:
-    """The script as on a GPU: autotuners measure, which a run without one does not record."""
+    """The script with a driver on which autotuners measure, as on a GPU. Without one, no results are recorded."""
     target = triton_target(parse_arch(arch))
     device = f"from aot_capture.no_gpu import NoGpuDriver; triton.runtime.driver.set_active(NoGpuDriver({target!r}))"
     return f"import triton; {device}; {script(arch)}"
@@ -72,7 +72,7 @@ class Built:
 
 
 def copied(built: Built, folder: Path) -> Built:
-    """The same in a folder of its own, without what the JIT and the builder made."""
+    """Copy the program to another folder, without the files that the JIT and the builder made."""
     folder.mkdir()
     for name in ("kernels.py", "helpers.py", "kernels.jsonl"):
         shutil.copy(built.session.folder / name, folder)

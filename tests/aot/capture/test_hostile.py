@@ -1,4 +1,4 @@
-"""Capture files are data: what is wrong in one is told with its line, and what it holds is run in a confined worker."""
+"""Capture files are untrusted: faults are reported with their lines, and code in them runs in a confined worker."""
 
 from __future__ import annotations
 

@@ -21,7 +21,7 @@ def run(*words: str, cache: Path) -> str:
 
 
 def entries(cache: Path) -> dict[str, int]:
-    """Kind → how many entries there are."""
+    """Return the number of entries of each kind."""
     return {kind: found["entries"] for kind, found in json.loads(run("ls", "--json", cache=cache))["kinds"].items()}
 
 
@@ -33,7 +33,7 @@ def built(tmp_path_factory: pytest.TempPathFactory) -> Project:
 
 
 def aged(project: Project, days: float, count: int) -> None:
-    """The first `count` kernels of the cache were last used so long ago."""
+    """Set the time of the last use of the first `count` kernels of the cache."""
     then = time.time() - days * DAY
     for path in sorted(project.cache.glob("v2/*/*"))[:count]:
         os.utime(path, (then, then))

@@ -127,7 +127,7 @@ FAULTS: Mapping[str, tuple[Edits, Edits, str, str]] = {
                                 "a|b|out"),
 }  # fmt: skip
 REFERENCED = {"add_transposed", "wrong_number", "strides_swapped_in_bind"}
-"""The ops that keep their reference: the others' faults are found without one."""
+"""Ops with a reference. The faults of the others are found without one."""
 
 
 def ops_and_kernels() -> tuple[str, str]:

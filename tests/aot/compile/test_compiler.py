@@ -90,7 +90,7 @@ def test_nothing_is_left_behind(tmp_path: Path, monkeypatch: pytest.MonkeyPatch,
 
 
 def test_kernarg_layout():
-    """Each code object is checked for it."""
+    """Each code object is checked for its layout."""
     layout = kernarg_layout(jobs.SCALARS)
     parameters = (*jobs.SCALARS[:-1], (".global_scratch", "*i8"), (".profile_scratch", "*i8"))
     assert [(field.name, field.type) for field in layout] == list(parameters)
@@ -263,7 +263,7 @@ def test_warnings_come_with_the_kernel():
 
 
 def test_warnings_that_change_results_are_errors():
-    """Such are double precision where there is none, and a limit."""
+    """For example: double precision on hardware without it, and a limit of the compiler."""
     found = diagnostics(
         "ptxas /tmp/x.ptx, line 4; warning : Double is not supported. Demoting to float\n"
         "warning: <unknown>:0:0: local memory (98304) exceeds limit (65536) in function 'wide'\n"

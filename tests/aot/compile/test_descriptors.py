@@ -70,7 +70,7 @@ def test_what_takes_a_map_gets_no_pointer(tmp_path):
 
 
 def test_layouts_and_boxes_of_maps():
-    """They are those of Triton."""
+    """Both agree with Triton's."""
     from triton.experimental.gluon import language as gl
 
     blocks = ([64, 64], [8, 32], [4, 256], [512, 128], [16, 16], [8, 8], [128], [1, 2, 64, 64])

@@ -42,7 +42,7 @@ def test_a_matmul_by_its_pointers(wild):
 
 
 def test_a_row_kernel_by_its_launch(wild):
-    """Rows have the name that the launch's grid has; what the launch says is there is optional."""
+    """The number of rows is named as in the launch's grid; a tensor whose presence the launch tests is optional."""
     op = wild("_norm_fwd_kernel")
     assert op.name == "norm_fwd" and op.grid == ["n_rows"]
     assert op.tensors == {
@@ -139,7 +139,7 @@ def test_configs_are_those_for_amd(tmp_path: Path):
 
 
 def test_a_pointer_that_is_moved_is_there(tmp_path: Path):
-    """None + 1 is an error, whatever a flag says later."""
+    """A pointer that is incremented is required, even if a flag guards its use: None + 1 is an error."""
     text = edit(
         WILD, ("    Y_ptr += row", "    W_ptr += 0 * row\n    Y_ptr += row"), ("HAS_WEIGHT=W is not None, ", "")
     )

@@ -23,7 +23,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def planned(folder: Path, text: str) -> list[tuple]:
-    """(op, its values) of each aligned variant of the bundle that a manifest makes."""
+    """Return (op, values) of each aligned variant that a manifest plans."""
     specs = [variant.spec for variant in plan_bundle(load(folder, text), Target("gfx942"), {}, False).variants]
     return [(spec.op, *dict(spec.point).values()) for spec in specs if spec.aligned]
 

@@ -43,7 +43,7 @@ def test_the_wheel_has_all_that_is_built_from():
 
 
 def test_names_and_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    """A file of that very name is taken; a folder is not, since many projects have one of that name."""
+    """A file of exactly this name takes precedence. A folder does not, since many projects have one of that name."""
     monkeypatch.chdir(tmp_path)
     (tmp_path / "rows").mkdir()
     assert shipped.shipped_root() == ROOT and not {*shipped.shipped_manifests()} & {*SUBCOMMANDS}
@@ -80,7 +80,7 @@ def test_manifests_of_users_include_shipped_ones_by_name(tmp_path: Path):
 
 
 def test_what_is_built_is_the_same_from_a_checkout_and_installed(installed: Path, monkeypatch: pytest.MonkeyPatch):
-    """Keys of the cache, and what the index says that a bundle was made of: also of a manifest that includes one."""
+    """The cache's keys and the bundle's provenance are the same, also for a manifest that includes a shipped one."""
     load(installed, INCLUDE)
 
     def planned() -> list[tuple]:

@@ -33,7 +33,7 @@ SMALL = ROOT / "tests/support/small/small.yaml"
 
 
 def calls_file(folder: Path, *found: str) -> CallsFile:
-    """A calls file with these entries, each in flow style."""
+    """Write a calls file with these entries, each in flow style."""
     (folder / "calls.yaml").write_text("calls:\n" + "".join(f"- {{{entry}}}\n" for entry in found))
     return load_calls(folder / "calls.yaml")
 
@@ -244,7 +244,7 @@ def test_a_call_that_is_wrong(tmp_path: Path, entry: str, said: str):
 
 
 def test_calls_of_other_bundles(tmp_path: Path):
-    """One file may serve several builds, but a call of no op of the manifest is a fault."""
+    """A file may serve several builds, but a file without any call of the manifest's ops is a fault."""
     manifest = load(tmp_path, SCALE)
     theirs, ours = "bundle: theirs, op: any", "bundle: tiny, op: scale"
     check_entries(entries([calls_file(tmp_path, theirs, ours)]), [manifest])

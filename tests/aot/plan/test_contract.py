@@ -78,7 +78,7 @@ PLACES = {
 
 
 def check_expression(folder: Path, place: str, expression: str, message: str) -> None:
-    """Assert that EVERYTHING, with an expression put at a place, has this fault there."""
+    """Put an expression into the contract EVERYTHING, and assert that it has this fault there."""
     old, new = PLACES[place]
     check_fault(folder, edit(EVERYTHING, (old, new.format(expression))), f"op 'scale': {message}")
 
@@ -254,7 +254,7 @@ def test_shapes_that_give_a_dim(tmp_path: Path):
 
 
 def test_a_plain_name_of_an_input_gives_a_dim(tmp_path: Path):
-    """An expression or an output gives none."""
+    """Expressions and outputs give no dims."""
     text = edit(SCALE, ("      x: {", "      ends: {shape: [rows + 1], dtype: int32}\n      x: {"))
     assert Scope.of(contract(tmp_path, text)).dims["rows"].tensor == "x"
     with pytest.raises(ManifestError, match="tensor 'out': nothing gives the extent 'wide'"):
@@ -270,7 +270,7 @@ def test_contiguous_dims(tmp_path: Path):
 
 
 def test_pick_rules(tmp_path: Path):
-    """Values to compare with are in order."""
+    """Values of a rule that compares are sorted."""
     for pick, expected in {
         "smallest >= cols + 1": ((16, 64), "cols + 1", ">="), "smallest>cols": ((16, 64), "cols", ">"),
         "largest <= cols": ((16, 64), "cols", "<="), "largest < cols": ((16, 64), "cols", "<"),
@@ -281,8 +281,7 @@ def test_pick_rules(tmp_path: Path):
 
 
 def test_what_may_be_left_out(tmp_path: Path):
-    """A choice's default may be left out, and then calls must pass it. So may the names of configs, which get numbers,
-    and configs, of which there is one then."""
+    """A choice without a default must be passed. Configs without names are numbered; no configs mean a single one."""
     changes = (", default: fast}", "}"), ("name: wide, ", ""), ("name: base, ", "")
     op = contract(tmp_path, edit(EVERYTHING, *changes))
     assert op.scalars[2] == records.Scalar("mode", "choice", "", ("fast", "exact"))

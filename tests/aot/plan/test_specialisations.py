@@ -47,7 +47,7 @@ RIGHT = '{name: v, signature: {x_ptr: "*fp16:16:32bits", n: "i32:16"}, constants
 
 
 def planned(folder: Path, config: str) -> tuple[str, tuple[str, ...]]:
-    """The condition of a config, and what its variants take for granted."""
+    """Return the condition of a config, and the properties that its variants assume."""
     (folder / "k.py").write_text(KERNEL)
     (folder / "m.yaml").write_text(MANIFEST.replace("CONFIG", config))
     bundle = plan_bundle(load_manifest(folder / "m.yaml"), parse_arch("gfx942"), {}, False)

@@ -159,7 +159,7 @@ def test_what_a_kernel_does_not_depend_on_is_not_run(tmp_path: Path):
 
 
 def test_kernels_of_a_file_are_the_same_in_whatever_order_they_are_loaded(tmp_path: Path):
-    """A kernel sees what names meant at its place, even where they are bound again later."""
+    """A kernel uses the values that names had at its definition, even if they are rebound later."""
     kernel = "@triton.autotune(SIZES, key=[])\n" + KERNEL.strip() + "\n"
     sizes = "SIZES = [triton.Config({{'N': {}}})]\n"
     parts = [f"{sizes.format(n)}{kernel.replace('kernel', name)}" for n, name in ((16, "first"), (32, "second"))]
@@ -371,7 +371,7 @@ def endless(x, N: tl.constexpr):
      "'endless' at helper.py:12"),
 ])  # fmt: skip
 def test_what_only_some_variants_read_is_a_fault_of_theirs(tmp_path: Path, n: int, said: str):
-    """Annotations and defaults of torch are no fault of any variant."""
+    """Annotations and defaults from torch cause no fault in any variant."""
     write(tmp_path, {"k.py": COMPILED, "helper.py": HELPER})
     assert not inspect_kernel(tmp_path, "k.py:kernel").fault
     signature = (("x", "*fp32"), ("N", "constexpr"), ("y", "constexpr"), ("z", "constexpr"))

@@ -54,7 +54,7 @@ def test_a_reference_edited_during_a_build_fails_it(tmp_path: Path):
 
 @pytest.fixture
 def copied(tmp_path: Path) -> CompileJob:
-    """Return a job of a copied project that a test may edit; it says what its sources are."""
+    """Return a job, with its sources, of a copied project that a test may edit."""
     for name in ("softmax.py", "shared/activations.py"):
         path = tmp_path / "kernels" / name
         path.parent.mkdir(parents=True, exist_ok=True)
@@ -75,7 +75,7 @@ def test_what_a_process_has_imported_already_is_used_as_it_was(copied: CompileJo
 
 
 def test_a_change_that_no_file_shows_is_noticed_too(copied: CompileJob):
-    """A file may import a module only at times, for example."""
+    """For example, a file may import a module only sometimes."""
     with pytest.raises(KernelFileError, match=r"kernels/softmax\.py, or code that 'softmax' uses, changed"):
         compile_job(dataclasses.replace(copied, digest="0" * 64))
 

@@ -110,7 +110,7 @@ def modelled_run(tmp_path_factory: pytest.TempPathFactory) -> Tuned:
 
 
 def test_the_best_becomes_the_config_and_no_time_is_asked_for_twice(modelled_run: Tuned):
-    """The config that is there is candidate 2 as well, which is the same code."""
+    """The existing config has the same code as candidate 2."""
     seconds = {entry["candidate"].get("BLOCK", 512): entry["seconds"] for entry in modelled_run.times}
     assert len(modelled_run.times) == 2 and seconds[64] < seconds[512] * 0.98
     assert modelled_run.base.blocks == {"BLOCK": 64} and modelled_run.base.options == {"num_warps": 1}

@@ -28,7 +28,7 @@ def told(*verbs: str) -> list[CompileJob]:
 
 
 def results(executor: Executor, *verbs: str) -> list[tuple]:
-    """Return (verb, result) in the order of arrival."""
+    """Return the (verb, result) pairs in the order of arrival."""
     return [(job.function, result) for job, result in run_jobs(told(*verbs), executor, tasks.act)]
 
 

@@ -69,7 +69,7 @@ def test_a_damaged_index_says_nothing_of_what_is_there(project: Project, folder:
 
 
 def stopped(project: Project, step: int, killed: bool) -> bool:
-    """Build, and stop before the `step`-th file is put in place; return whether there are so many."""
+    """Build, and stop before the `step`-th file is put in place. Returns False if there are fewer files."""
     calls, move = itertools.count(), OpenFolder.move
 
     def move_or_stop(folder: OpenFolder, name: str, target: OpenFolder) -> None:
@@ -163,7 +163,7 @@ def test_a_link_in_the_place_of_a_folder_is_replaced(project: Project, folder: P
 
 
 def test_a_link_to_the_same_files_is_replaced(project: Project, folder: Path, outside: Path):
-    """No file has to be written, and yet the bundle is not whole."""
+    """Its files are up to date, but a bundle must not consist of a link."""
     build(project, OTHER)
     (folder / "code").rename(outside / "code")
     (folder / "code").symlink_to(outside / "code")

@@ -32,7 +32,7 @@ def made_vectors(made: Project) -> list[CaseVectors]:
 
 
 def read_back(made: Project) -> dict[str, tuple[Case, Vectors]]:
-    """Return case → what a reader of the bundle has of it."""
+    """Return the vectors of each case as a reader of the bundle gets them."""
     (op,) = plan_bundle(load_manifest(made.manifest), Target("gfx942"), {}, False).ops
     found = {}
     for item in made_vectors(made):
@@ -140,7 +140,7 @@ def test_rounding_keeps_more_than_the_dtype_has():
 )
 @pytest.mark.filterwarnings("ignore::RuntimeWarning")
 def test_a_faulty_reference(tmp_path: Path, reference: str, words: str):
-    """Its fault shows once vectors are computed."""
+    """The fault is reported when vectors are computed."""
     if "scale" not in reference:
         reference = edit(REFERENCE, ("x.astype(np.float64) * factor", reference))
     with pytest.raises(ManifestError) as caught:
@@ -161,7 +161,7 @@ def test_a_faulty_reference(tmp_path: Path, reference: str, words: str):
     ],
 )
 def test_cases_of_no_use(tmp_path: Path, old: str, new: str, words: str):
-    """A floor that nothing can fail is refused, and more bytes than a reader takes."""
+    """A case is refused if nothing can exceed its floor, or if its vectors are too large for a reader."""
     place, text = unmarked(edit(SCALE_CASES, (old, new)))
     with pytest.raises(ManifestError) as caught:
         made_vectors(project(tmp_path, text))
@@ -270,7 +270,7 @@ def test_a_build_with_cases(tmp_path: Path):
 
 
 def test_an_entry_of_the_cache_whose_file_is_another_is_a_miss(tmp_path: Path):
-    """Its digest fits, as whoever may write to a cache can arrange."""
+    """The digest is right: anyone who may write to a cache can compute it."""
     (vectors, *_), cache, key = made_vectors(project(tmp_path)), VectorCache(tmp_path / "forged"), "ab" * 32
     cache.put(key, dataclasses.replace(vectors, content=vectors.content + b"x"))
     assert cache.get(key) is None
@@ -323,7 +323,7 @@ FORGED: dict[str, Callable[[CaseVectors], CaseVectors]] = {
 def test_forged_vectors_are_named_and_computed_again(
     tmp_path: Path, name: str, caplog: pytest.LogCaptureFixture
 ):  # fmt: skip
-    """Nothing is written where their index says; the recipe alone decides."""
+    """The paths in their index are ignored: the recipe determines where files are written."""
     made = project(tmp_path)
     bundle = plan_bundle(load_manifest(made.manifest), Target("gfx942"), {}, False)
     right = made_vectors(made)

@@ -93,7 +93,7 @@ def test_contracts_in_words(small_bundle: Path, tmp_path: Path, change: Callable
 
 
 def test_ops_and_variants_that_come_and_go(small_bundle: Path, tmp_path: Path):
-    """They are reported by the value that is new, where there is one; else one by one."""
+    """A new value of an axis is reported once for all its variants; others are reported one by one."""
 
     def change(index: Tree) -> None:
         index["ops"] = [op for op in index["ops"] if op["name"] != "ramp"]
@@ -189,7 +189,7 @@ def test_code(tmp_path: Path):
 
 
 def test_of_several_bundles(rows_bundles: Path, small_bundle: Path, tmp_path: Path):
-    """Bundles of one name and architecture are compared; others have nothing beside them."""
+    """Bundles with the same name and architecture are compared; the others are listed alone."""
     folders = [rows_bundles / f"rows-{arch}" for arch in ("gfx942", "sm_90")]
     merge_bundles(folders, tmp_path / "rows.aotb")
     assert diff(tmp_path / "rows.aotb", rows_bundles, status=0).count("they are the same bundle") == 2

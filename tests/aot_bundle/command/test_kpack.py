@@ -22,7 +22,7 @@ from tests.support.zstd_frames import need_zstd
 
 @pytest.mark.parametrize("options", [(), ("--uncompressed",)], ids=["zstd", "none"])
 def test_written_listed_and_extracted(small_bundle: Path, tmp_path: Path, options: tuple[str, ...]):
-    """Each variant by its name in the C header, with what a launch takes; the code objects are the bundle's."""
+    """Each variant has its name of the C header and its launch parameters; the code objects are the bundle's."""
     if not options:
         need_zstd()
     path, index = tmp_path / "small.kpack", read_index(small_bundle)

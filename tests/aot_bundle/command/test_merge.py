@@ -36,7 +36,7 @@ def merged(folders: list[Path], tmp_path_factory: pytest.TempPathFactory) -> Pat
 
 
 def test_merged_and_split(folders: list[Path], tmp_path: Path):
-    """Byte for byte what was packed, whatever the order; vectors that both have are there once."""
+    """Splitting gives the packed bytes back, in any order; common vectors are stored once."""
     result = aotbundle("merge", *folders[::-1], "-o", tmp_path / "rows.aotb")
     assert result.exit_code == 0 and f"{tmp_path / 'rows.aotb'}: sm_90, gfx942, " in result.stdout, result.output
     result = aotbundle("split", tmp_path / "rows.aotb")
@@ -55,7 +55,7 @@ def test_merged_and_split(folders: list[Path], tmp_path: Path):
 
 
 def test_merged_further_and_unpacked(folders: list[Path], merged: Path, tmp_path: Path):
-    """A file is merged with others by itself; of one bundle it is what `pack` writes."""
+    """A merged file can be merged again. A merged file of one bundle is equal to a packed one."""
     merge_bundles([folders[0]], tmp_path / "one.aotb")
     pack_bundle(folders[0], tmp_path / "packed.aotb")
     assert (tmp_path / "one.aotb").read_bytes() == (tmp_path / "packed.aotb").read_bytes()
@@ -109,7 +109,7 @@ def test_opened(folders: list[Path], merged: Path, tmp_path: Path):
 
 
 def test_opening_reads_nothing_of_the_others(folders: list[Path], merged: Path, monkeypatch: pytest.MonkeyPatch):
-    """Of the bundle itself it reads what it reads where there is no other, and besides the file's short directory."""
+    """Besides the file's short directory, the same bytes are read as from a file with one bundle."""
     reads: list[tuple[int, int]] = []
     pread = os.pread
 

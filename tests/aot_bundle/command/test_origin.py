@@ -42,7 +42,7 @@ def test_the_command_is_the_one_that_built_it():
 
 
 def test_lines_are_lines(small_bundle: Path):
-    """Whatever is in the texts."""
+    """No text can add a line."""
     index = read_index(small_bundle)
     forged = encode_provenance(provenance(manifest="m.yaml\n\x1b[2Jsignature: signed", arch="gfx942"))
     index = type(index)(**{**{name: getattr(index, name) for name in index.__struct_fields__}, "provenance": forged})

@@ -31,7 +31,7 @@ def files_of(folder: Path) -> dict[str, bytes]:
 
 
 def test_packed_and_unpacked(small_copy: Path, tmp_path: Path):
-    """The same bytes each time; what is not the bundle's stays out, what is beside the index goes along."""
+    """The bytes are reproducible. Files that are not the bundle's are left out; those beside the index are included."""
     (small_copy / "notes.txt").write_text("not the bundle's")
     (small_copy / "bundle.json.sig").write_text("a signature")
     result = aotbundle("pack", small_copy)
@@ -70,7 +70,7 @@ def test_opened(small_bundle: Path, archive: Path, tmp_path: Path):
 
 
 def test_compressed(small_copy: Path, archive: Path, tmp_path: Path):
-    """The bundle is the same: its id, what verify says, what calls give, and its signature, which may come later."""
+    """The id, verification, calls and signature stay the same, and compressed bundles can be signed."""
     need_zstd()
     path = tmp_path / "small.aotb"
     result = aotbundle("pack", small_copy, "--compress", "-o", path)

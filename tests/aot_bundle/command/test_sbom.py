@@ -39,7 +39,7 @@ def needs(bill: dict[str, Any]) -> dict[str, set[str]]:
 
 
 def hold_to_the_schema(text: str) -> None:
-    """By the library of CycloneDX: the schema, and that each reference leads to a component."""
+    """Check a bill with CycloneDX's library, and that each reference names a component."""
     pytest.importorskip("cyclonedx", reason="CycloneDX's schema comes with cyclonedx-python-lib")
     from cyclonedx.model.bom import Bom
     from cyclonedx.schema import SchemaVersion
@@ -78,7 +78,7 @@ def test_what_it_was_made_of(small_bundle: Path):
 
 
 def test_the_same_bundle_gives_the_same_bill(small_bundle: Path, small_copy: Path, tmp_path: Path):
-    """It is the same in every place, as a folder and in one file; another bundle has another serial number."""
+    """The bill does not depend on the bundle's path or form; another bundle has another serial number."""
     text = bill_text(small_bundle)
     pack_bundle(small_copy, tmp_path / "small.aotb")
     assert text == bill_text(small_copy) == bill_text(tmp_path / "small.aotb")
@@ -102,7 +102,7 @@ def test_bills_are_what_the_schema_says(small_bundle: Path, small_copy: Path, ro
 
 @pytest.mark.slow
 def test_a_forged_provenance_makes_no_wrong_bill(small_copy: Path):
-    """Names that clash with others, twice the same, hashes that are none."""
+    """The forged texts are clashing and repeated names, and invalid hashes."""
     dependencies = [
         {"name": "bundle", "digest": {"sha256": "no digits"}},
         {"name": "bundle", "digest": {"sourceClosure": ""}},

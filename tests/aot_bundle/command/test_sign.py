@@ -94,7 +94,7 @@ def test_a_time_that_is_none_is_refused(files: tuple[Path, Path], small_copy: Pa
 
 
 def test_the_library_is_needed_by_policies_only(small_bundle: Path, tmp_path: Path):
-    """Without it bundles open; only what asks for a signature fails, and says what to install."""
+    """Without it, bundles open. Operations on signatures fail with an error that names the package."""
     policy = tmp_path / "trust.toml"
     policy.write_text(f'[keys.a]\npublic = "ed25519:{"A" * 43}="\nbundles = ["*"]\n')
     code = f"""if True:

@@ -17,7 +17,7 @@ from tests.support.forging import edit_index
 
 
 def test_a_module_for_each_bundle(small_bundle: Path, rows_bundles: Path, tmp_path: Path):
-    """Modules that are there stay; of two architectures, the first is taken."""
+    """Existing modules stay. If a bundle has two architectures, the first is used."""
     package = tmp_path / "types/aot_bundles"
     for bundles, name in ((small_bundle, "small"), (rows_bundles, "rows")):
         result = aotbundle("stubs", bundles, "-o", tmp_path / "types")
@@ -37,7 +37,7 @@ def test_installed_for_this_python(small_bundle: Path, tmp_path: Path, monkeypat
 
 
 def test_importing_a_type_imports_nothing_else(small_bundle: Path, tmp_path: Path):
-    """For what `open_bundle` imports it imports while the driver starts."""
+    """Programs import the type before they open a bundle, so this should be quick."""
     assert aotbundle("stubs", small_bundle, "-o", tmp_path).exit_code == 0
     code = "import sys; before = {*sys.modules}; from aot_bundles.small import Small; print(*{*sys.modules} - before)"
     command = [sys.executable, "-c", code]

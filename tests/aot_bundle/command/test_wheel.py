@@ -104,7 +104,7 @@ def test_compressed_code_needs_the_extra_that_reads_it(rows_bundles: Path, tmp_p
 
 
 def test_an_installed_bundle_is_opened_by_its_name(rows_bundle: Path, site: Site):
-    """A folder of that name is no bundle. A bundle of that name in the working folder is opened first."""
+    """A folder of that name without a bundle is ignored. A bundle of that name in the working folder goes first."""
     site.install(rows_bundle)
     Path("rows").mkdir()
     rows = open_bundle("rows", "emulator", version=">=0.1")
@@ -236,7 +236,7 @@ def test_a_bundle_with_faults_goes_into_no_wheel(small_copy: Path, tmp_path: Pat
 
 
 def test_entry_points_are_those_that_python_finds(tmp_path: Path):
-    """Of two copies of a distribution the first; what is no entry of a bundle is passed over."""
+    """The first of two copies of a distribution is used, and other entry points are skipped."""
     texts = {
         "one/Some_Rows-1.0": f"[console_scripts]\nx = a\n\n#\n[{GROUP}]\n rows.gfx942=a.b\nrows.sm_90 = a.b\n",
         "one/plain-1.0": "",

@@ -40,7 +40,7 @@ def test_softmax_reads_and_writes_each_element_once(rows_bundle: Path):
 
 
 def test_a_row_longer_than_a_block_is_read_again(rows_bundle: Path):
-    """By the second of two launches, after the first has found maximum and sum of parts of the row."""
+    """The first launch finds the maximum and sum of parts of the row; the second reads the row again."""
     launches = data(rows_bundle, "softmax", "--shape", "x=1,40000", "--dtype", "T=float16")["launches"]
     assert [launch["tensors"]["x"]["read"] for launch in launches] == [80000, 80000]
 
@@ -56,7 +56,7 @@ def test_strides_and_alignment_are_kept(rows_bundle: Path):
 
 
 def test_content(rows_bundle: Path, tmp_path: Path):
-    """Given values reach the kernel, which computes what it would on a device."""
+    """The kernel gets the given values, and computes the same as on a device."""
     x = np.random.default_rng(0).standard_normal((3, 100)).astype(np.float16)
     np.save(tmp_path / "x.npy", x)
     plain = data(rows_bundle, *SOFTMAX, "--shape", "x=3,100")["launches"][0]

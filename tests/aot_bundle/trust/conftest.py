@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
@@ -12,8 +13,10 @@ from aot_runtime.bundle.files import Folder
 from aot_runtime.contract.records import SIGSTORE
 from aot_runtime.trust.keys import SigningKey, generate_key
 from aot_runtime.trust.policy import TrustedIdentity, TrustedKey, TrustPolicy
-from tests.support.signing import WHEN
-from tests.support.sigstore_instance import ISSUER, SUBJECT, Instance
+from tests.support.signing import ISSUER, SUBJECT, WHEN
+
+if TYPE_CHECKING:
+    from tests.support.sigstore_instance import Instance
 
 
 @pytest.fixture(scope="session")
@@ -42,6 +45,8 @@ def signed(small_copy: Path, key: SigningKey) -> Path:
 @pytest.fixture(scope="session")
 def instance() -> Instance:
     pytest.importorskip("sigstore", reason="sigstore's signatures need the extra `sigstore`")
+    from tests.support.sigstore_instance import Instance
+
     return Instance()
 
 

@@ -190,7 +190,7 @@ def test_older_versions_are_refused(
 
 
 def test_a_statement_that_names_the_bundle_otherwise_is_refused(signed: Path, policy: TrustPolicy, key: SigningKey):
-    """Otherwise a signer's mistake would evade the least version."""
+    """Otherwise a signer's mistake would circumvent the least version of the policy."""
     digests = {INDEX: hashlib.sha256((signed / INDEX).read_bytes()).hexdigest()}
     sign_statement(signed, key, make_statement("small", "99", digests, WHEN))
     with pytest.raises(TrustError, match="says it is 'small' of version '99', its index 'small' of version ''"):

@@ -104,7 +104,7 @@ def test_what_lies_in_a_bundles_folders(
 
 
 def test_names_that_cannot_be_printed(small_copy: Path, files: tuple[Path, Path]):
-    """They are spelled out, so that a terminal is told of them and does nothing."""
+    """They are escaped, so they have no effect on a terminal."""
     for name in (b"include/x\x1b]0;PWNED\x07.h", b"src/\xff", b"a\nb: ok, signed", b"bundle.json.\xff\x1b"):
         path = os.fsencode(small_copy) + b"/" + name
         os.mkfifo(path)
@@ -123,8 +123,7 @@ def test_names_that_cannot_be_printed(small_copy: Path, files: tuple[Path, Path]
 def test_what_lies_beside_a_bundles_folders(
     small_copy: Path, files: tuple[Path, Path], tmp_path: Path, name: str, put: Callable[[Path], Any]
 ):
-    """In an unsigned bundle it is the owner's, and stays out of archives; in a signed one it is refused, as nobody
-    signed it."""
+    """In an unsigned bundle, such files are left out of archives; in a signed one, they are refused."""
     key, policy = files
     (small_copy / name).parent.mkdir(parents=True, exist_ok=True)
     put(small_copy / name)
@@ -193,7 +192,7 @@ def test_generated_files_that_were_altered_are_not_passed_on(
 def test_a_statement_about_the_index_alone(
     small_copy: Path, key: SigningKey, policy: TrustPolicy, files: tuple[Path, Path], tmp_path: Path
 ):
-    """Another tool signed it with a trusted key: the bundle opens, and says what nobody signed."""
+    """Another tool signed it with a trusted key: the bundle opens, and unsigned files are reported."""
     digest = hashlib.sha256((small_copy / INDEX).read_bytes()).hexdigest()
     sign_statement(small_copy, key, make_statement("small", "", {INDEX: digest}, WHEN))
     (tmp_path / "t.toml").write_text(f'[keys.a]\npublic = "{encode_public(key.public)}"\nbundles = ["*"]\n')

@@ -32,8 +32,11 @@ from aot_runtime.trust.identities import verify_identity
 from aot_runtime.trust.keys import SigningKey
 from aot_runtime.trust.policy import TrustedIdentity, TrustedKey, TrustPolicy, read_policy
 from tests.support.forging import edit_index
-from tests.support.signing import WHEN, mutated, refused
-from tests.support.sigstore_instance import ISSUER, LIFETIME, SUBJECT, Instance, b64, new_key
+from tests.support.signing import ISSUER, SUBJECT, WHEN, mutated, refused
+
+pytest.importorskip("cryptography", reason="certificates need the extra `sigstore`")
+
+from tests.support.sigstore_instance import LIFETIME, Instance, b64, new_key
 
 Edit = Callable[[dict[str, Any]], Any]
 

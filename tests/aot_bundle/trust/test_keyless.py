@@ -4,13 +4,17 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 import pytest
 
 from aot_bundle.packing import pack_bundle
 from aot_runtime.contract.records import SIGSTORE
 from tests.support.command import aotbundle
-from tests.support.sigstore_instance import ISSUER, SUBJECT, Instance
+from tests.support.signing import ISSUER, SUBJECT
+
+if TYPE_CHECKING:
+    from tests.support.sigstore_instance import Instance
 
 
 @pytest.fixture

@@ -30,7 +30,7 @@ def is_wait(instruction: Instruction) -> bool:
 
 
 def check_waits_and_barriers(case: Case, every: int = 1) -> None:
-    """Assert that without each barrier, and every so many of the waits, results stay right and strict mode objects."""
+    """Assert that without a barrier, or without one of a sample of waits, results stay right and strict mode reports a fault."""
     waits = [found for found in case.instructions if is_wait(found)]
     for instruction in [*filter(is_barrier, case.instructions), *waits[::every]]:
         outcome = case.mutant(instruction)

@@ -96,7 +96,7 @@ def test_a_race_on_rdna(arch: str):
 
 
 def test_wavefronts_of_their_own():
-    """What each wavefront writes and reads back itself needs no barrier, of whatever size the accesses are."""
+    """A wavefront that reads back its own writes needs no barrier, for accesses of any size."""
     lines = "v_lshlrev_b32 v1, 4, v0\n"
     for write, read, register in (("b8", "u8", "v4"), ("b16", "u16", "v4"), ("b32", "b32", "v4"), ("b64", "b64", "v[4:5]"),
                                   ("b96", "b96", "v[4:6]"), ("b128", "b128", "v[4:7]")):  # fmt: skip

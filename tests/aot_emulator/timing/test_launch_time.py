@@ -18,8 +18,7 @@ CUS, NUM_XCDS = 304, 8
 
 @dataclass(frozen=True)
 class Fixed:
-    """A workgroup that takes so many cycles alone, and twice as many beside another; half of them are in the matrix
-    pipe."""
+    """A workgroup that takes `cycles` alone, and twice as many beside another, half of them in the matrix pipe."""
 
     number: int
     cycles: float
@@ -33,7 +32,7 @@ class Fixed:
 
 @dataclass(frozen=True)
 class Given:
-    """A workgroup that always does this."""
+    """A workgroup whose replay always has the given result."""
 
     number: int
     found: Replayed

@@ -154,7 +154,7 @@ def test_what_does_not_belong_together(whole: Files, rows_copy: Path, tmp_path: 
 
 
 def sparse(path: Path, entries: Sequence[tuple[str, bytes | int]]) -> Path:
-    """Return an archive; an entry that is a number is a hole of so many zeros."""
+    """Return an archive; an entry that is a number is a hole of that many zeros."""
     listed = []
     for name, content in entries:
         size, crc = (content, 0) if isinstance(content, int) else (len(content), zlib.crc32(content))

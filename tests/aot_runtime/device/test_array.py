@@ -41,7 +41,7 @@ def check_same(ours: DeviceArray, theirs: np.ndarray) -> None:
 
 
 def draw_shape(data: st.DataObject, size: int) -> tuple[int, ...]:
-    """Draw a shape of so many elements."""
+    """Draw a shape with this number of elements."""
     if size == 0:
         return data.draw(st.sampled_from([(0,), (3, 0), (0, 2, 1)]))
     shape: list[int] = []
@@ -86,7 +86,7 @@ def test_views_are_numpys():
 
 
 def factorisations(size: int) -> list[tuple[int, ...]]:
-    """Return every shape of so many elements whose extents are above 1."""
+    """Return every shape with this number of elements whose extents are all above 1."""
     splits = [(n, rest) for n in range(2, size + 1) if size % n == 0 for rest in factorisations(size // n)]
     return [(n, *rest) for n, rest in splits] or [()]
 

@@ -84,7 +84,7 @@ def test_a_class_is_no_argument(small_bundle: Path):
 
 @in_double()
 def test_an_array_that_cannot_be_taken(small_bundle: Path):
-    """They are refused as torch refuses a tensor with gradients."""
+    """They are refused, as torch refuses a tensor with gradients."""
     small, _ = open_over_double(small_bundle)
 
     class Tracked:

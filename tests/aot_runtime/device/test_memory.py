@@ -58,7 +58,7 @@ def test_a_stream_outlives_its_own_arrays_and_no_others():
 
 @in_double()
 def test_an_array_forgets_streams_that_are_destroyed():
-    """Weights that each request uses on a stream of its own keep none of them."""
+    """Weights that are used on a new stream by each request do not keep the streams alive."""
     device, double = get_device("hip:0"), Double()
     weights, kept = device.empty(100, "int8"), device.stream()
     for _ in range(100):
@@ -88,7 +88,7 @@ def test_streams_and_arrays_in_one_cycle():
 
 @in_double()
 def test_memory_of_a_stream_in_one_cycle_with_it():
-    """Where the stream goes first, memory goes back on the default stream, which has waited for it."""
+    """If the stream is destroyed first, memory is freed on the default stream, which has waited for it."""
     device, double = get_device("hip:0"), Double()
     for nbytes, first in product((100, 2 * KEPT_BLOCK), (True, False)):
         stream = device.stream()

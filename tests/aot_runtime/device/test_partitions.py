@@ -51,7 +51,7 @@ def test_a_device_says_what_it_has(hip_double: DoubleLibrary, environment: dict[
 
 
 def without_the_attribute() -> None:
-    """Ask a binding without the attribute, as hip-python 6 has it, for the XCDs."""
+    """Ask for the XCDs through a binding without the attribute, such as hip-python 6."""
     driver = HipDriver()
     driver._binding = Older(driver._binding)
     assert driver.properties(0).num_xcds == 6

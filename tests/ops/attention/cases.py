@@ -88,8 +88,16 @@ WIDE = (
 )  # fmt: skip
 """Calls of head dims over 128, with several blocks of queries."""
 
-SINGLE = (
-    Case("b", (64, 64), "bias alibi softcap", (33, 50), mode="varlen", dtype="float32"),
+LARGE = (
+    Case("b", (64, 512), "qv", (40, 50), scale=0.05), Case("0", (64, 256), "qv", scale=-0.06, heads=(4, 2)),
+    Case("b:20,-1", (64, 512), "softcap qv", (33, 90), mode="varlen", scale=0.05, dtype="bfloat16"),
+    Case("t:7,3", (64, 512), lengths=(50, 70), layout="bshd"), Case("b", (50, 300), "alibi", dtype="bfloat16"),
+    Case("0", (512, 512), lengths=(33, 40), dtype="bfloat16"), Case("b", (320, 64), "bias", (20, 48), v_rows=False),
+    Case("b", (512, 512), lengths=(20, 70), mode="varlen"), Case("0", (33, 33), "qv", (20, 48), mode="varlen"),
+)  # fmt: skip
+"""Calls of head dims over 256, and with queries of the values."""
+
+SINGLE = (    Case("b", (64, 64), "bias alibi softcap", (33, 50), mode="varlen", dtype="float32"),
     Case("0", (128, 128), dtype="float32", layout="bshd"), Case("t:7,3", (33, 33), "bias", (90, 50), dtype="float32"),
     Case("b:20,-1", (192, 128), lengths=(40, 100), dtype="float32", heads=(4, 2)),
     Case("g:12,-4", (96, 24), "alibi", dtype="float32", v_rows=False),
@@ -235,7 +243,10 @@ def _tensors(
     if not case.v_rows:
         items[2] = placed(v, "columns")
     out = room((batch, heads, rows_q, dim_v), dtype, case.layout)
-    return dict(zip("qkv", items, strict=True)), {"out": out}
+    inputs: dict[str, Any] = dict(zip("qkv", items, strict=True))
+    if "qv" in case.score:
+        inputs["qv"] = placed(rng.standard_normal((batch, heads, rows_q, dim_v)).astype(dtype), case.layout)
+    return inputs, {"out": out}
 
 
 def _packed(tensors: Sequence[Array]) -> list[Placed]:

@@ -17,8 +17,9 @@ from tests.support.dtypes import eight_bits
 
 @dataclass(frozen=True)
 class Quantised:
-    """A call. op: without `flash_attention_` and `_varlen`. dtype: that of out and of a bias. float8: the kind of
-    numbers of fp8. What is not said here is as in `cases.Case`.
+    """A call. op: without `flash_attention_` and `_varlen`. dtype: that of out and of a bias; float8: that of the
+    tensors, with an out_scale. float8: the kind of numbers of fp8. chunk: attention_chunk. What is not said here is as
+    in `cases.Case`.
 
     batch_scales: each head of each batch or sequence has its own factor; otherwise one serves all of a head's.
     """
@@ -38,6 +39,7 @@ class Quantised:
     score: str = "plain"
     mode: str = "batch"
     float8: str = "e4m3"
+    chunk: int = 0
 
 
 CASES = (
@@ -67,6 +69,10 @@ FEATURES = (
     Quantised("fp8", float8="e5m2"), Quantised("fp8", "b", 33, (50, 20), (2, 2), "bfloat16", float8="e5m2"),
     Quantised("fp8", "b:30,4", 128, (130, 150), v_rows=False, heads=(4, 2), magnitude=4.0, float8="e5m2"),
     Quantised("int8", "b", int8_p=True, score="bias alibi softcap", magnitude=4.0),
+    Quantised("fp8", "b", chunk=24), Quantised("fp8", "0", 128, mode="varlen", chunk=33, score="softcap sinks"),
+    Quantised("fp8", "b:20,-1", score="sinks", chunk=50, dtype="float8"), Quantised("fp8", "t:7,3", dtype="float8"),
+    Quantised("fp8", "b", 33, mode="varlen", score="alibi sinks", dtype="float8", heads=(4, 2)),
+    Quantised("int8", "b", int8_p=True, chunk=40), Quantised("int8_kv", "g:12,-4", chunk=17, dtype="bfloat16"),
 )  # fmt: skip
 """Calls with a bias, ALiBi or a soft-cap, of sequences of different lengths, or of e5m2: what looks at run time."""
 
@@ -88,15 +94,18 @@ def make_call(bundle: Bundle, case: Quantised, unquantised: tuple[Array, Array, 
         else:
             numbers, inputs[f"{name}_scale"] = _quantise(x, dtype, case.batch_scales)
         inputs[name] = placed(numbers, case.layout if name != "v" or case.v_rows else "columns")
-    outputs = {"out": room(shapes[0], DTYPES[case.dtype], case.layout)}
+    outputs = {"out": room(shapes[0], dtype if case.dtype == "float8" else DTYPES[case.dtype], case.layout)}
+    inputs |= {"out_scale": np.array([0.01], np.float32)} if case.dtype == "float8" else {}
+    inputs |= {"sinks": np.linspace(-3, 5, heads, dtype=np.float32)} if "sinks" in case.score else {}
     scalars = parse_mask(case.mask) | {"return_lse": case.return_lse}
     scalars |= {"int8_probabilities": True} if case.int8_p else {}
     scalars |= {"softcap": 1.5} if "softcap" in case.score else {}
+    scalars |= {"attention_chunk": case.chunk} if case.chunk else {}
     op = f"flash_attention_{case.op}"
     if offsets:
         op += "_varlen"
         inputs |= rows_first({name: inputs[name] for name in "qkv"}) | offsets
-        scales = [name for name in inputs if name.endswith("_scale") and case.batch_scales]
+        scales = [f"{name}_scale" for name in "qkv" if f"{name}_scale" in inputs and case.batch_scales]
         inputs |= {name: _of_sequences(inputs[name]) for name in scales}
         outputs, scalars = rows_first(outputs), scalars | longest(offsets)
         inputs |= score_inputs(case, rng, SEQUENCES, rows_q, scalars["max_seqlen_k"])

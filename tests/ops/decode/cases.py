@@ -45,19 +45,24 @@ PLACES: dict[str, Callable[[Bundle, np.ndarray], Any]] = {
 
 
 def check(
-    bundle: Bundle, op: str, inputs: Arrays, places: Mapping[str, Any] | None = None, out_width: int = 0, **options: Any
-) -> None:
+    bundle: Bundle, op: str, inputs: Arrays, places: Mapping[str, Any] | None = None, out_width: int = 0, out_dtype:
+    np.dtype | None = None, **options: Any,
+) -> None:  # fmt: skip
     """Call an op with its inputs on the device and NaN in its output; compare with the references.
 
-    places: instead of those of PLACES. out_width: of a row of out; by default that of q.
+    places: instead of those of PLACES. out_width: of a row of out; by default that of q. out_dtype: of an out that the
+    op takes as an argument.
     """
     known = PLACES | (places or {})
     on_device = {name: known.get(name, packed)(bundle, x) for name, x in inputs.items()}
     q, function, lse = inputs["q"], partial(getattr(bundle, op), return_lse=True), []
+    lse_of = (lambda result: result) if out_dtype else (lambda result: result.lse)
     out = into_poison(
-        bundle, (*q.shape[:-1], out_width or q.shape[-1]), q.dtype,
-        lambda out: lse.append(function(**on_device, **options, out=out).lse),
+        bundle, (*q.shape[:-1], out_width or q.shape[-1]), out_dtype or q.dtype,
+        lambda out: lse.append(lse_of(function(**on_device, **options, out=out))),
     )  # fmt: skip
+    if out_dtype:
+        inputs = inputs | {"out": out}  # for its dtype
     assert_right(op, (out, *lse), inputs, **options)
 
 
@@ -137,10 +142,19 @@ def paged(
     return Paged(q, k, v, tables, keys, np.concatenate([[0], queries.cumsum()]).astype(np.int32))
 
 
-def check_paged(bundle: Bundle, case: Paged, **options: Any) -> None:
-    optional = ("first_keys", "k_scale", "v_scale", "alibi_slopes", "sinks")
-    arrays = {name: options.pop(name) for name in optional if name in options}
-    check(bundle, "paged_attention", vars(case) | arrays, **case.longest, **options)
+def pieces(k: np.ndarray, v: np.ndarray) -> dict[str, np.ndarray]:
+    """Return caches in pieces of 16 bytes, as `paged_attention_pieces` has them."""
+    blocks, size, heads, dim = k.shape
+    pack = 16 // k.itemsize
+    return {
+        "k": k.reshape(blocks, size, heads, dim // pack, pack).transpose(0, 2, 3, 1, 4),
+        "v": v.reshape(blocks, size // pack, pack, heads, dim).transpose(0, 3, 1, 4, 2),
+    }
+
+
+def check_paged(bundle: Bundle, case: Paged, op: str = "paged_attention", **options: Any) -> None:
+    arrays = {name: options.pop(name) for name in list(options) if isinstance(options[name], np.ndarray)}
+    check(bundle, op, vars(case) | arrays, **case.longest, **options)
 
 
 def all_blocks(seqlen_k: int = 300, size: int = 64) -> BlockMask:

@@ -12,8 +12,8 @@ from kernels.decode import reference
 from kernels.decode.reference import dequantise_int4, quantise_int4
 from kernels.tolerance import assert_close
 from tests.ops.decode.cases import normal, other_layout, packed, references
-from tests.support.dtypes import FP16, FP32, INT8, eight_bits
-from tests.support.poison import into_poison
+from tests.support.dtypes import BF16, FP16, FP32, INT8, eight_bits
+from tests.support.poison import into_poison, poisoned
 
 SLOTS = np.array([0, 37, -1, 5, 79, 80, 10**6], np.int32)
 """Slots of a cache of 80: -1 and slots from 80 on are not in it."""
@@ -63,6 +63,15 @@ def test_append_rotated(decode: Bundle, pairs: int, interleaved: bool):
         *run_append(decode, "append_kv", new_tokens(1), filled((*CACHE, 64), 0, FP16), **options), strict=True
     ):
         assert_close(*results, 1e-7)
+
+
+@pytest.mark.parametrize("interleaved", (False, True))
+def test_append_rotated_by_element(decode: Bundle, interleaved: bool):
+    options = angles(50, 2 * 8) | {"positions": np.array([0, 49, 3, 7, 20, 1, 2], np.int32)}
+    options |= {"interleaved": interleaved, "by_element": True}
+    results = run_append(decode, "append_kv", new_tokens(1), filled((*CACHE, 64), 0, FP16), **options)
+    for found, wanted, like in zip(*results, strict=True):
+        assert_close(found, wanted, like, 1e-7)
 
 
 @pytest.mark.parametrize("head_dim, pairs, interleaved", ((64, 32, False), (128, 16, True), (40, 20, False)), ids=str)
@@ -143,3 +152,69 @@ def test_a_row_of_4_bits_by_hand():
     np.testing.assert_array_equal(pairs, np.array([[1, 1], [2, -30]], np.float16))
     np.testing.assert_array_equal(rows, [0xF0, 0x83, 0xF0, 0xE1])
     np.testing.assert_array_equal(dequantise_int4(rows, pairs), x)
+
+
+@pytest.mark.parametrize("latent, rope, pairs", ((512, 64, 32), (256, 128, 16), (40, 7, 3)), ids=str)
+@pytest.mark.parametrize("cache", ("", "e4m3", "int8"))
+@pytest.mark.parametrize("normed", (False, True))
+def test_append_of_latent_vectors(decode: Bundle, latent: int, rope: int, pairs: int, cache: str, normed: bool):
+    """Vectors are normed, keys rotated and joined to them, and so are queries."""
+    rng, tokens = np.random.default_rng(5), len(SLOTS)
+    dtype = eight_bits(decode, cache) if cache else BF16
+    shapes = {"c": (tokens, latent), "k_pe": (tokens, rope), "q_latent": (tokens, 9, latent), "q_pe": (tokens, 9, rope)}
+    given = {name: normal(rng, *shape, dtype=BF16) for name, shape in shapes.items()} | angles(50, pairs)
+    given |= {"cache": np.zeros((5, 16, latent + rope), dtype), "positions": np.array([0, 49, 3, 7, 20, 1, 2])}
+    given |= {"weight": normal(rng, latent, dtype=BF16)} if normed else {}
+    options = {"eps": 1e-6, "interleaved": normed} | ({"quantise_q": True} if cache else {})
+    if cache:
+        given |= {"scale": np.array([0.02], FP32), "q_scale": rng.uniform(0.01, 0.03, 9).astype(FP32)}
+    arrays = {name: (poisoned if name == "cache" else packed)(decode, x) for name, x in given.items()}
+    queries = into_poison(
+        decode, (tokens, 9, latent + rope), dtype,
+        lambda out: decode.append_latent(
+            **arrays, slots=packed(decode, SLOTS), **options, **{"q_quantised" if cache else "q_out": out}
+        ),
+    )  # fmt: skip
+    exact, same = (function(**given, slots=SLOTS, **options) for function in references("append_latent"))
+    for found, wanted, like in zip((arrays["cache"].numpy(), queries), exact, same, strict=True):
+        if cache:  # a norm may be another in the last place
+            step = np.abs(found.astype(FP32) - like.astype(FP32)) / np.maximum(np.abs(like.astype(FP32)), 1)
+            assert step.max() <= (0.125 if cache == "e4m3" else 1) * normed and (step > 0).mean() < 0.001
+        else:
+            assert_close(found, wanted, like, 1e-6)
+
+
+@pytest.mark.parametrize("head_dim", (80, 256))
+@pytest.mark.parametrize("cache", ("float16", "e4m3"))
+def test_append_in_pieces(decode: Bundle, head_dim: int, cache: str):
+    dtype = FP16 if cache == "float16" else eight_bits(decode, cache)
+    pack, heads_kv = 16 // dtype.itemsize, CACHE[2]
+    shapes = {"k": (5, heads_kv, head_dim // pack, 16, pack), "v": (5, heads_kv, 16 // pack, head_dim, pack)}
+    given = new_tokens(7, head_dim) | angles(50, 8) | {"positions": np.array([0, 49, 3, 7, 20, 1, 2])}
+    given |= {name: np.zeros(shape, dtype) for name, shape in shapes.items()}
+    if cache != "float16":
+        given |= {name: np.full((1, 1, 1), 0.01, FP32) for name in ("k_scale", "v_scale")}
+    arrays = {name: packed(decode, x) for name, x in given.items()}
+    v = poisoned(decode, given["v"].transpose(0, 1, 3, 2, 4)).transpose(0, 1, 3, 2, 4)
+    decode.append_kv_pieces(**arrays | {"v": v}, slots=packed(decode, SLOTS))
+    exact, same = (function(**given, slots=SLOTS) for function in references("append_kv_pieces"))
+    for found, wanted, like in zip((arrays["k"].numpy(), v.numpy()), exact, same, strict=True):
+        assert np.array_equal(found, like) if cache == "e4m3" else assert_close(found, wanted, like, 1e-7) is None
+        assert np.count_nonzero(found) > 0.9 * 4 * heads_kv * head_dim
+
+
+@pytest.mark.parametrize("dtype, shape", ((FP16, (16, 3, 40)), (BF16, (64, 8, 128)), (INT8, (8, 1, 4))), ids=str)
+def test_copies_of_blocks(decode: Bundle, dtype: np.dtype, shape: tuple[int, ...]):
+    """Between caches, and within one; a pair with a block that does not exist is left out."""
+    rng = np.random.default_rng(1)
+    x, out = (rng.integers(-99, 99, (blocks, *shape)).astype(dtype) for blocks in (6, 5))
+    words_x, words_out = (array.reshape(len(array), -1).view(np.int32) for array in (x, out))
+    pairs = np.array([[5, 1], [0, 4], [-1, 2], [6, 3], [2, 5]])
+    cache = poisoned(decode, words_out)
+    decode.copy_blocks(poisoned(decode, words_x), cache, decode.device.array(pairs))
+    expected = out.copy()
+    expected[[1, 4]] = x[[5, 0]]
+    assert np.array_equal(cache.numpy(), expected.reshape(5, -1).view(np.int32))
+    decode.copy_blocks(cache, cache, decode.device.array(np.array([[1, 0], [3, 2]], np.int32)))
+    expected[[0, 2]] = expected[[1, 3]]
+    assert np.array_equal(cache.numpy(), expected.reshape(5, -1).view(np.int32))

@@ -31,6 +31,7 @@ LOOPS: tuple[tuple[str, dict[str, Any], int, int, int], ...] = (
     ("flash_decode", HALF | {"PADDED": True}, 8, 256, LONG),
     ("paged_attention", HALF | {"PADDED": True, "WHOLE_BLOCKS": False}, 8, 256, LONG),
     ("mla_decode", {"LATENT": 512, "PADDED": True, "WHOLE_BLOCKS": False}, 9, 256, LONG),
+    ("paged_attention_pieces", BASE, 8, 256, 1100), ("paged_attention_pieces", {"C": "float8_e4m3fnuz"}, 4, 256, LONG),
     ("flex_decode_causal", {}, 8, 168, 475), ("mla_decode", {"LATENT": 512}, 9, 256, 525),
 )  # fmt: skip
 
@@ -42,7 +43,7 @@ def chosen(op: str, point: dict[str, Any]) -> Any:
         common["HEAD_DIM"] = 128
     if op in ("flash_decode", "paged_attention") or op.startswith("flex"):
         common["PADDED"] = False
-    if "paged" in op or op == "mla_decode":
+    if op in ("paged_attention", "paged_attention_int4", "mla_decode"):
         common["WHOLE_BLOCKS"] = True
     return compile_variant(variants("gfx942", "decode", op, **common | point)[0])
 

@@ -21,11 +21,14 @@ pytestmark = pytest.mark.on("emulator")
 
 EXTENTS = {
     "head_dim": (64, 128, 256, 48, 96, 40), "groups": (1, 2, 4, 8), "block_size": (64, 16), "heads": (64,),
-    "row_dim": (320, 576, 176, 72), "seqlen_k": (300,), "blocks_per_sequence": (9,), "leads": (41,), "pairs": (8,),
+    "row_dim": (320, 576, 176, 72), "seqlen_k": (300,), "blocks_per_sequence": (9,), "leads": (41,), "angles": (8,),
+    "latent": (512, 256), "rope": (64,), "words": (64,),
 }  # fmt: skip
 """Extents of dims; others are 2."""
 SCALARS = {"num_splits": ("1", "2"), "max_seqlen_q": ("40",), "width": ("7",)}
-CACHES = {"": (), **dict.fromkeys(("int8", "float8_e4m3fnuz", "float8_e5m2fnuz"), ("k_scale", "v_scale"))}
+SCALES = frozenset({"k_scale", "v_scale", "scale"})
+"""Optional tensors that come with caches of 8 bits."""
+CACHES = {"": frozenset(), **dict.fromkeys(("int8", "float8_e4m3fnuz", "float8_e5m2fnuz"), SCALES)}
 """Other dtypes of caches than that of the queries, and the tensors that come with them."""
 
 
@@ -39,14 +42,21 @@ def calls(op: Op) -> Iterator[CallSpec]:
     required = {scalar.name: "1" for scalar in op.scalars if not scalar.default and scalar.name not in ranges}
     queries = op.tensors[0].name
     for dtype, (cache, scales), unaligned in product(("float16", "bfloat16"), CACHES.items(), ((), (queries,))):
-        dtypes = {"T": dtype} | ({"C": cache or dtype} if "C" in op.dtypes else {})
-        if dtypes.get("C", "") not in (*op.dtypes.get("C", ()), ""):
+        dtypes = {name: kind for name, kind in (("T", dtype), ("C", cache or dtype)) if name in op.dtypes}
+        if "F" in op.dtypes:
+            dtypes = {"Q": cache or dtype, "F": "float8_e4m3fnuz", "O": dtype if cache else "float8_e4m3fnuz"}
+            dtypes = {name: kind for name, kind in dtypes.items() if name in op.dtypes}
+        if any(dtypes[name] not in op.dtypes[name] for name in dtypes):
             continue
         for values in product(*ranges.values()):
             extents = dict(zip(ranges, values, strict=True))
+            if "pack" in extents:
+                extents["pack"] = 16 if cache else 8
+                if extents["head_dim"] % extents["pack"]:
+                    continue
             scalars = {name: extents.pop(name) for name in SCALARS if name in extents} | required
-            for rest in ({}, optional - {"k_scale", "v_scale"}):
-                given = frozenset({*rest, *(set(scales) & optional)})
+            for rest in ({}, optional - SCALES):
+                given = frozenset({*rest, *(scales & optional if "C" in op.dtypes else ())})
                 yield CallSpec(
                     dims=extents, dtypes=dtypes, given=given, scalars=scalars, unaligned=frozenset(unaligned)
                 )
@@ -56,11 +66,13 @@ def has_code_of_its_own(op: Op, call: CallSpec) -> bool:
     """Tell whether packed arguments at multiples of 16 bytes have variants that rely on that."""
     head_dim, groups = call.dims.get("head_dim", call.dims.get("row_dim", 0)), call.dims.get("groups", 0)
     writes, e5m2 = op.name.startswith("append"), call.dtypes.get("C") == "float8_e5m2fnuz"
+    if e5m2 and (writes or op.name == "paged_attention_rotated"):
+        return False
     if groups and not writes:
         return head_dim % 32 == 0 and head_dim % (8 * groups) == 0
     if groups or e5m2:
-        return head_dim in (64, 128, 256) and not (writes and e5m2)
-    halves = call.dtypes.get("C", call.dtypes["T"]) in ("float16", "bfloat16")
+        return head_dim in (64, 128, 256)
+    halves = call.dtypes.get("C", call.dtypes.get("T")) in ("float16", "bfloat16")
     return head_dim % (8 if halves and "head_dim" in call.dims else 16) == 0
 
 

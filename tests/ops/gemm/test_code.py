@@ -15,16 +15,17 @@ HALF = {"T": "float16", "EPILOGUE": "none"}
 EIGHT = {"E": "bfloat16", "EPILOGUE": "bias", "B_COLUMNS": True}
 LARGE: list[tuple[str, str, dict[str, Any]]] = [
     *(("matmul", config, {"T": dtype, "EPILOGUE": "none", "CUT": False} | layout)
-      for config in ("huge", "wide", "persistent") for dtype in ("float16", "bfloat16") for layout in (COLUMNS, ROWS)),
-    *(("matmul", config, HALF | layout | {"EPILOGUE": "bias", "CUT": True}) for config in ("huge", "halves", "quarters")
-      for layout in (COLUMNS, ROWS)),
-    *(("matmul", config, HALF | COLUMNS | {"EPILOGUE": "bias", "CUT": False}) for config in ("huge", "wide")),
-    *(("integer_matmul", config, {"T": "int8", "EPILOGUE": "none"} | COLUMNS) for config in ("huge", "wide")),
+      for config, layout in (("huge", ROWS), *((config, layout) for config in ("wide", "persistent")
+                                               for layout in (ROWS, COLUMNS)))
+      for dtype in ("float16", "bfloat16")),
+    *(("matmul", config, HALF | ROWS | {"EPILOGUE": "bias", "CUT": True}) for config in ("huge", "halves", "quarters")),
+    *(("matmul", config, HALF | ROWS | {"EPILOGUE": "bias", "CUT": False}) for config in ("huge", "wide")),
+    ("integer_matmul", "wide", {"T": "int8", "EPILOGUE": "none"} | COLUMNS),
     ("matmul", "wide", HALF | COLUMNS | {"EPILOGUE": "any"}), ("batched_matmul", "wide", HALF | ROWS),
-    *(("scaled_matmul", config, EIGHT | {"T": "float8_e4m3fnuz", "CUT": False})
-      for config in ("huge", "square", "wide", "middle", "short")),
-    *(("scaled_matmul", config, EIGHT | {"T": dtype, "CUT": True})
-      for config in ("huge", "halves", "quarters") for dtype in ("int8", "float8_e4m3fnuz")),
+    *(("scaled_matmul", config, EIGHT | {"T": "float8_e4m3fnuz"}) for config in ("wide", "middle", "short")),
+    *(("grouped_matmul", config, {"T": "float16", "E": "float16", "B_ROWS": False}) for config in ("wide", "middle")),
+    *(("grouped_scaled_matmul", config, {"T": "float8_e4m3fnuz", "E": "bfloat16", "B_COLUMNS": True})
+      for config in ("wide", "short")),
     *(("int8_linear", config, {}) for config in ("wide", "middle", "short")),
 ]  # fmt: skip
 
@@ -38,7 +39,7 @@ def chosen(op: str, kernel: str, config: str, point: dict[str, Any]) -> Any:
 
 @pytest.mark.parametrize(("op", "config", "point"), LARGE, ids=str)
 def test_loops_load_wide_multiply_and_do_not_spill(op: str, config: str, point: dict[str, Any]):
-    variant = chosen(op, "matmul", config, point)
+    variant = chosen(op, "grouped_matmul" if op.startswith("grouped") else "matmul", config, point)
     settings: dict[str, Any] = dict(variant.job.constants) | dict(variant.job.options)
     assert settings["matrix_instr_nonkdim"] == 16
     compiled = compile_variant(variant)

@@ -14,7 +14,7 @@ from tests.support.poison import into_poison, poisoned
 
 pytestmark = pytest.mark.sampled(2)
 
-SHAPES = ((1, 1, 1), (5, 2, 4), (33, 4, 60), (130, 8, 13), (700, 3, 5))
+SHAPES = ((1, 1, 1), (0, 2, 4), (5, 2, 4), (33, 4, 60), (130, 8, 13), (700, 3, 5))
 """Tokens, topk, experts; the last ones need more than one run, or more than one step of it."""
 
 
@@ -28,7 +28,7 @@ def check_align(moe: Bundle, shape: tuple[int, int, int], block_size: int) -> No
     chosen, experts = drawn(*shape), shape[2]
     wanted = reference.moe_align(chosen, experts, block_size)
     whole = [moe.device.array(np.full(array.size + 6, 77, INT32)) for array in wanted]
-    names = ("order", "expert_of_block", "offsets", "places")
+    names = ("order", "expert_of_block", "offsets", "places", "counts")
     out = {name: within[3:-3].reshape(*array.shape) for name, within, array in zip(names, whole, wanted, strict=True)}
     moe.moe_align(moe.device.array(chosen), experts=experts, block_size=block_size, **out)
     for name, within, array in zip(names, whole, wanted, strict=True):
@@ -81,6 +81,6 @@ def test_rows_come_back_to_their_tokens(moe: Bundle):
     rng = np.random.default_rng(3)
     x, weights = rng.integers(-8, 9, (20, 16)).astype(FP32), rng.integers(0, 4, (20, 2)).astype(FP32)
     chosen = np.argsort(rng.random((20, 6)), 1)[:, :2].astype(INT32)
-    order, _, _, places = moe.moe_align(chosen, experts=6, block_size=16)
+    order, _, _, places, _ = moe.moe_align(chosen, experts=6, block_size=16)
     rows = moe.moe_permute(x, order, topk=2)
     assert np.array_equal(moe.moe_unpermute(rows, places, weights), x * weights.sum(1, keepdims=True))

@@ -29,6 +29,26 @@ def test_models(moe: Bundle, experts: int, how: dict[str, Any], biased: bool, dt
     check_route(moe, logits, bias=rng.standard_normal(experts).astype(FP32) if biased else None, **how)
 
 
+@pytest.mark.parametrize("kind", (FP16, BF16), ids=str)
+@pytest.mark.parametrize("dtype", (BF16, FP16, FP32), ids=str)
+def test_biases_of_16_bits(moe: Bundle, dtype: np.dtype, kind: np.dtype):
+    rng = np.random.default_rng(5)
+    logits, bias = rng.standard_normal((7, 256)).astype(dtype), rng.standard_normal(256).astype(kind)
+    check_route(moe, logits, bias=bias, **DEEPSEEK_3)
+
+
+@pytest.mark.parametrize("dtype", (BF16, FP32), ids=str)
+@pytest.mark.parametrize("biased", (False, True))
+def test_roots_of_softplus(moe: Bundle, biased: bool, dtype: np.dtype):
+    """Weights of large logits are finite, and those of a row of small ones, of 2e-5 and less, are exact, too."""
+    rng = np.random.default_rng(6)
+    logits = (rng.standard_normal((7, 256)) * 4).astype(dtype)
+    logits[:2, 0] = 80
+    logits[2] -= np.float32(40)
+    bias = rng.standard_normal(256).astype(FP32) if biased else None
+    check_route(moe, logits, bias=bias, topk=6, scoring="sqrt_softplus", scale=1.5)
+
+
 def test_equal_logits_go_to_the_first_experts(moe: Bundle):
     assert check_route(moe, np.zeros((3, 40), FP32), 4).tolist() == [[0, 1, 2, 3]] * 3
 

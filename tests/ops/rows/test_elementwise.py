@@ -79,7 +79,7 @@ def test_gates_at_the_ends(rows: Bundle, op: str, options: dict):
     assert np.allclose(found, np.maximum(gate, 0), atol=1e-30, equal_nan=True)
 
 
-KINDS_OF_ACTIVATION = ("silu", "gelu", "gelu_tanh", "gelu_quick", "relu", "relu_squared")
+KINDS_OF_ACTIVATION = ("silu", "gelu", "gelu_tanh", "gelu_quick", "sigmoid", "relu", "relu_squared")
 
 
 @pytest.mark.sampled(6)
@@ -92,7 +92,20 @@ def test_activations(rows: Bundle, kind: str, dtype: np.dtype, cols: int, gated:
     check(rows, "activate", x=x, **({"up": up} if gated else {}), kind=kind, threshold=0.5)
 
 
-@pytest.mark.parametrize("kind", KINDS_OF_ACTIVATION)
+@pytest.mark.parametrize("kind", ("silu", "gelu_quick"))
+def test_limited_activations(rows: Bundle, kind: str):
+    """Only large values of x are limited, and both large and small ones of up; NaN stays."""
+    x, up = (normal(np.random.default_rng(seed), (3, 1000), FP32, 9) for seed in (0, 1))
+    x[0, 0] = up[0, 1] = np.nan
+    found = rows.activate(x, up=up, kind=kind, limit=7.0)
+    bounded = rows.activate(np.minimum(x, 7), up=np.clip(up, -7, 7), kind=kind)
+    assert np.array_equal(found, bounded, equal_nan=True) and np.isnan(found[0, :2]).all()
+    check(rows, "activate", x=x[1:], up=up[1:], kind=kind, limit=7.0)
+    check(rows, "activate", x=x[1:], up=up[1:], kind=kind, limit=7.0, shift=1.0)
+    assert np.array_equal(rows.activate(x, kind=kind, shift=1.0), rows.activate(x, kind=kind), equal_nan=True)
+
+
+@pytest.mark.parametrize("kind", [kind for kind in KINDS_OF_ACTIVATION if kind != "sigmoid"])
 def test_activations_at_the_ends(rows: Bundle, kind: str):
     x = np.array([[0, 1e4, -1e4, np.inf, np.nan, 88, -88, -104]], np.float32)
     found = rows.activate(x, kind=kind)
@@ -101,9 +114,13 @@ def test_activations_at_the_ends(rows: Bundle, kind: str):
 
 
 @pytest.mark.sampled(6)
-@pytest.mark.parametrize("options", ({}, {"block": 64}, {"block": 100}, {"scale": np.array([0.02], FP32)}), ids="-".join)
+@pytest.mark.parametrize(
+    "options",
+    ({}, {"block": 64}, {"block": 100}, {"block": 64, "bound": 0.5}, {"scale": np.array([0.02], FP32)}),
+    ids="-".join,
+)
 @pytest.mark.parametrize("kind", ("int8", "e4m3"))
-@pytest.mark.parametrize("dtype", (BF16, FP16), ids=str)
+@pytest.mark.parametrize("dtype", (BF16, FP16, FP32), ids=str)
 @pytest.mark.parametrize("cols", (33, 512, 2100))
 def test_quantised_activations(rows: Bundle, cols: int, dtype: np.dtype, kind: str, options: dict):
     """By row, by block, and with one scale for all; one row is of zeros; scales may be stored by column."""

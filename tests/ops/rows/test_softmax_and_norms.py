@@ -144,16 +144,17 @@ def test_factors_of_columns_apply_to_the_bias(rows: Bundle):
     assert np.array_equal(out.numpy(), np.rint(np.tile(smooth, (2, 1)) / scales[:, None]).astype(np.int8))
 
 
-@pytest.mark.parametrize("block", (1, 64, 100, 128))
-@pytest.mark.parametrize("kind", ("int8", "e4m3"))
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("block, bound", ((1, 0), (64, 0), (100, 0.5), (128, 0)))
+@pytest.mark.parametrize("kind, source", (("int8", BF16), ("e4m3", BF16), ("e4m3", FP32)), ids=str)
 @pytest.mark.parametrize("cols", (33, 512, 5000))
-def test_norm_with_scales_of_blocks(rows: Bundle, cols: int, kind: str, block: int):
+def test_norm_with_scales_of_blocks(rows: Bundle, cols: int, kind: str, source: np.dtype, block: int, bound: float):
     rng, dtype = np.random.default_rng(cols), eight_bits(rows, kind)
-    x, added = (normal(rng, (3, cols), BF16) for _ in range(2))
+    x, added = (normal(rng, (3, cols), source) for _ in range(2))
     x[1] = added[1] = 0
-    arrays = {"x": x, "weight": normal(rng, (cols,), BF16), "out": np.zeros((3, cols), dtype), "residual": added}
+    arrays = {"x": x, "weight": normal(rng, (cols,), source), "out": np.zeros((3, cols), dtype), "residual": added}
     placed = {name: rows.device.array(value) for name, value in arrays.items()}
-    options = {"block": block, "eps": 0.1, "zero_centred": True}
+    options = {"block": block, "bound": bound, "eps": 0.1, "zero_centred": True}
     scales = rows.device.array(np.zeros((3, -(-cols // block)), FP32), order=(1, 0))
     rows.rms_norm_block_quantised(**placed, **options, scales=scales)
     exact, same = (getattr(reference, f"rms_norm_block_quantised{end}")(**arrays, **options)

@@ -9,7 +9,7 @@ import pytest
 
 from aot_runtime import Bundle
 from kernels.rows import reference
-from kernels.rows.verify_reference import verify_drafts
+from kernels.rows.verify_reference import verify_drafts, verify_probs
 from tests.ops.rows.checking import normal
 from tests.support.dtypes import BF16, FP16, FP32
 from tests.support.poison import into_poison, poisoned
@@ -68,6 +68,21 @@ def test_verification(rows: Bundle, cols: int, dtype: np.dtype, names: tuple[str
     tokens, accepted = check(rows, given(cols, dtype, *names))
     assert accepted[2] < 3 and accepted[3] == 0 and (tokens[3, 1:] == -1).all()
     assert cols < 4 or 0 < accepted.sum() < 3 * len(accepted)
+
+
+@pytest.mark.parametrize("names", (("draft_probs",), ("draft_probs", *LIMITS), ()), ids="-".join)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("cols", (100, 9000))
+def test_verification_of_probabilities(rows: Bundle, cols: int, dtype: np.dtype, names: tuple[str, ...]):
+    """Probabilities need not sum to 1; the same are taken as of their logarithms."""
+    call = given(cols, FP32, *names)
+    heat = np.repeat(np.maximum(call.pop("temperature"), 0.1), 4)[:, None]
+    call["probs"] = (3 * softmax(call.pop("logits").astype(np.float64) / heat)).astype(dtype)
+    wanted, accepted = verify_probs(**call)
+    placed = {name: poisoned(rows, value, 16 * at) for at, (name, value) in enumerate(call.items(), 1)}
+    tokens, counts = rows.verify_probs(**placed)
+    assert np.array_equal(tokens.numpy(), wanted) and np.array_equal(counts.numpy(), accepted)
+    assert 0 < accepted.sum() < 3 * len(accepted)
 
 
 @pytest.mark.slow

@@ -74,7 +74,7 @@ WAITS = {
     "rdna4": {"loads": "s_wait_loadcnt {:#x}", "stores": "s_wait_storecnt {:#x}", "lds": "s_wait_dscnt {:#x}",
               "scalars": "s_wait_kmcnt {:#x}"},
 }  # fmt: skip
-"""By ISA: how to wait until so many are left."""
+"""ISA → instructions that wait until a number of accesses is left."""
 
 
 def in_words_of(arch: str, body: str) -> str:
@@ -145,7 +145,7 @@ def run(
 ) -> np.ndarray | None:  # fmt: skip
     """Run a kernel's lines on an array; return it as it is afterwards.
 
-    An int stands for so many bytes that nothing has written. There are 4096 bytes of LDS, and 64 of scratch for a lane.
+    An int stands for that many uninitialised bytes. There are 4096 bytes of LDS, and 64 of scratch for a lane.
     Hand-written lines leave wait states out except where these are tested.
     """
     options.setdefault("ignored", frozenset({"hazard"}))

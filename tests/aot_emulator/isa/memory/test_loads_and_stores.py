@@ -17,7 +17,7 @@ SPACES = ("lds", "global", "global with a scalar", "buffer")
 
 @dataclass(frozen=True)
 class Form:
-    """What an instruction moves: its number of bytes, sign-extended or not, to half a register or whole ones."""
+    """An instruction's transfer: its number of bytes, its sign extension, and whether it fills half a register."""
 
     nbytes: int
     signed: bool

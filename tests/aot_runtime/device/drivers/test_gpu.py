@@ -39,7 +39,7 @@ def driver(request: pytest.FixtureRequest) -> GpuDriver:
 
 @pytest.fixture(scope="module")
 def cuda() -> GpuDriver:
-    """Mark tests of what CUDA alone has, or whose kernels are PTX."""
+    """Mark tests of features of CUDA, or with kernels in PTX."""
     return driver_with_device("cuda")
 
 
@@ -73,7 +73,7 @@ def test_dynamic_shared_memory(cuda: GpuDriver):
 
 
 def test_tensor_maps(cuda: GpuDriver):
-    """Maps say what they were made of; what the driver refuses is an error."""
+    """Maps contain their arguments; arguments that the driver refuses raise an error."""
     boxes = TensorMap("bfloat16", (0, 1), (64, 64), 128)
     with allocated(cuda, 1 << 20) as address:
         made = {cuda.tensor_map(0, boxes, (512, 512), (1024,), at) for at in (address, address + 1024, address)}

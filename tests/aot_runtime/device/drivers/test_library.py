@@ -128,7 +128,7 @@ def test_maps():
 
 
 def use(driver: HipDriver, path: str) -> None:
-    """Call the library in both ways, which lead to this one and no other."""
+    """Call the library through the binding and ctypes; both must reach this library only."""
     assert loaded_libraries() == [path]
     double = ctypes.CDLL(path)
     double.hip_double_calls.restype = ctypes.c_long
@@ -158,7 +158,7 @@ def opens_with_system(path: str, folder: str) -> None:
 
 
 def run(double: DoubleLibrary, body: Callable[..., None], *arguments: Any, **environment: str) -> None:
-    """Run over the named libraries alone; the double's own is not where anything looks."""
+    """Run with only the named libraries; the double itself is in none of the searched places."""
     nowhere = {"ROCM_PATH": "", "HIP_PATH": "", "LD_LIBRARY_PATH": ""}
     double.run_fresh(body, *arguments, **(nowhere | environment))
 
@@ -186,7 +186,7 @@ def test_what_the_environment_names(
 
 
 def test_wheels(hip_double: DoubleLibrary, places: dict[str, str]):
-    """They have only the name with a version, which the dynamic loader does not know."""
+    """Their library has a version in its name, which the dynamic loader does not know."""
     run(hip_double, opens_with_site, places["wheel"], "of ROCm's wheels", f"{places['root']}/site")
 
 

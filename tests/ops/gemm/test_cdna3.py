@@ -1,0 +1,108 @@
+"""Products by the Gluon kernel for CDNA 3: its tiles, on a device with one compute unit, and their code."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aot_bundle.isa import load_bits
+from aot_runtime import Bundle
+from tests.ops.gemm.checking import check, matrix, on_device
+from tests.support.choices import configs, with_few_units
+from tests.support.dtypes import BF16, FP16, FP32, INT32, eight_bits
+from tests.support.kernel_compiling import check_resources, compile_variant, loads_of, loops, variants
+
+pytestmark = pytest.mark.sampled(7)
+
+TILES = {"tile_256x224": (193, 136, 216), "tile_192x192": (72, 136, 224), "tile_192x128": (130, 8, 216),
+         "tile_128x128": (72, 72, 208), "tile_128x112": (67, 104, 1000), "tile_128x64": (66, 8, 216),
+         "tile_64x64": (17, 8, 40)}  # fmt: skip
+"""Config, and a shape with ragged edges for which it is used if there is one compute unit."""
+EIGHT_BITS = {config: (m, n + n % 16, 2 * k) for config, (m, n, k) in TILES.items()}
+
+
+@pytest.fixture
+def one_unit(gemm: Bundle, monkeypatch: pytest.MonkeyPatch) -> Bundle:
+    """The bundle on a device with one compute unit."""
+    if gemm.index.target.arch != "gfx942":
+        pytest.skip("the kernel is for gfx942")
+    with_few_units(gemm, monkeypatch, 1)
+    return gemm
+
+
+@pytest.mark.parametrize("dtype", (BF16, FP16), ids=str)
+@pytest.mark.parametrize("epilogue", ("none", "bias", "any"))
+@pytest.mark.parametrize("config", TILES)
+def test_tiles(one_unit: Bundle, config: str, epilogue: str, dtype: np.dtype[Any]):
+    """Rows, columns and k are cut short by edges with poison behind them; results repeat."""
+    (m, n, k), rng = TILES[config], np.random.default_rng(7)
+    given: dict[str, Any] = {"a": matrix(rng, (m, k), dtype), "b": matrix(rng, (k, n), dtype, True), "alpha": 0.5}
+    if epilogue != "none":
+        given["bias"] = matrix(rng, (n,), dtype)
+    if epilogue == "any":
+        given |= {"d": matrix(rng, (m, n), dtype), "beta": -2.0, "activation": "silu"}
+    one, other = (check(one_unit, "matmul", dtype, **given) for _ in range(2))
+    assert np.array_equal(one.view(np.uint16), other.view(np.uint16))
+    placed = {name: on_device(one_unit, x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
+    assert configs(one_unit, "matmul", **placed) == [config]
+
+
+@pytest.mark.parametrize("biased", (True, False))
+@pytest.mark.parametrize("kind", ("int8", "e4m3", "e5m2"))
+@pytest.mark.parametrize("config", EIGHT_BITS)
+def test_tiles_of_eight_bits(one_unit: Bundle, config: str, kind: str, biased: bool):
+    (m, n, k), rng, dtype = EIGHT_BITS[config], np.random.default_rng(8), eight_bits(one_unit, kind)
+    given: dict[str, Any] = {"a": matrix(rng, (m, k), dtype), "b": matrix(rng, (k, n), dtype, True)}
+    if kind == "int8" and not biased:
+        check(one_unit, "integer_matmul", INT32, **given)
+    given["scale_a"] = rng.uniform(1e-3, 1e-2, m if biased else 1).astype(FP32)
+    given["scale_b"] = rng.uniform(0.5, 2, n if biased else 1).astype(FP32)
+    given |= {"bias": matrix(rng, (n,), BF16)} if biased else {}
+    check(one_unit, "scaled_matmul", BF16, **given)
+    placed = {name: on_device(one_unit, x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
+    assert configs(one_unit, "scaled_matmul", **placed, e=one_unit.device.empty((m, n), BF16)) == [config]
+
+
+@pytest.mark.parametrize("added", (True, False))
+@pytest.mark.parametrize("dtype", (BF16, FP16), ids=str)
+def test_batches(one_unit: Bundle, dtype: np.dtype[Any], added: bool):
+    """Of one b for all, or one for each."""
+    batch, m, n, k, rng = 3, 66, 72, 136, np.random.default_rng(9)
+    a, b = matrix(rng, (batch, m, k), dtype), matrix(rng, (1 if added else batch, k, n), dtype, True)
+    more = {"d": matrix(rng, (batch, 1, n), dtype), "activation": "gelu"} if added else {}
+    check(one_unit, "batched_matmul", dtype, a=a, b=b, alpha=0.5, **more)
+    assert configs(one_unit, "batched_matmul", on_device(one_unit, a), on_device(one_unit, b))[0].startswith("tile")
+
+
+@pytest.mark.parametrize("k", (8, 64, 72, 128, 136, 192))
+def test_lengths_of_k(one_unit: Bundle, k: int):
+    """k has one step, two, or three, the first of them whole or cut short."""
+    rng = np.random.default_rng(k)
+    check(one_unit, "matmul", BF16, a=matrix(rng, (65, k), BF16), b=matrix(rng, (k, 72), BF16, True))
+
+
+@pytest.mark.on("emulator")
+@pytest.mark.parametrize("epilogue", ("none", "bias", "any"))
+@pytest.mark.parametrize("config", TILES)
+def test_code(config: str, epilogue: str):
+    """Nothing is spilled; in the loop each block is loaded, written and read once, and little else is issued."""
+    (variant,) = variants(
+        "gfx942", "gemm", "matmul", kernel="matmul_cdna3", config=config, EPILOGUE=epilogue, T="float16"
+    )
+    compiled = compile_variant(variant)
+    check_resources(compiled)
+    body = max(loops(compiled, "v_mfma"), key=len)
+    settings: dict[str, Any] = dict(variant.job.constants) | dict(variant.job.options)
+    rows, columns, warps = settings["ROWS"], settings["COLUMNS"], settings["num_warps"]
+    products = [name for name in body if name.startswith("v_mfma")]
+    steps, rest = divmod(len(products), 4 * rows * columns)  # small tiles are unrolled
+    assert steps in (1, 2) and rest == 0
+    assert not [name for name in body if name.startswith("v_") and not name.startswith("v_mfma")]
+    loads, bits = loads_of(body), 128 * 16 * (rows * settings["WAVES_M"] + columns * settings["WAVES_N"]) // (8 * warps)
+    assert set(loads) <= {"buffer_load_dwordx4", "buffer_load_dwordx2"}
+    assert sum(map(load_bits, loads)) == steps * bits
+    assert sum(name.startswith("ds_write") for name in body) <= len(loads)
+    assert sum(name == "ds_read_b128" for name in body) == 2 * steps * (rows + columns)
+    assert len(body) - len(products) <= steps * (24 + 6 * (rows + columns))
