@@ -71,7 +71,7 @@ def plans():
 @pytest.mark.parametrize("shape, grids", (
     ((8192, 8192, 8192), [896, 256]), ((8192, 8192, 4096), [896, 256]), ((5120, 8192, 8192), [608, 128]),
     ((4864, 4864, 4864), [304, 228]), ((4096, 7168, 4096), [304, 288]), ((4096, 4096, 4096), [256]),
-    ((8192, 8192, 512), [1024]), ((4864, 4096, 4096), [304]), ((12288, 18432, 1024), [3456]),
+    ((8192, 8192, 512), [1024]), ((4864, 4096, 4096), [304]), ((12288, 18432, 1024), [3312, 288]),
 ), ids=str)  # fmt: skip
 def test_which_are_cut(plans, shape: tuple[int, int, int], grids: list[int]):
     """Whole rounds of 304 compute units are one launch, and the rest is one round of smaller tiles; otherwise all is
