@@ -13,7 +13,7 @@ from msgspec import Meta
 
 from aot.cache.layered_cache import CAPTURED, NOT_ITS_NAME, Cache
 from aot.cache.shared_cache import SharedCache
-from aot.compile.compiler import read_back, verify_code
+from aot.compile.compiler import read_back, verify_code, verify_lds
 from aot.compile.jobs import Bytes, Count
 from aot.compile.kernargs import KernargField, kernarg_layout
 from aot.compile.keys import recipe_key
@@ -106,6 +106,18 @@ def check_rebuilt(kernel: RebuiltKernel, target: Target) -> None:
     if kernel.binary not in kernel.files:
         raise CompileError(f"its code object {kernel.binary!r} is missing")
     verify_code(kernel, _layout(kernel, target), target)
+
+
+def launch_warning(kernel: RebuiltKernel, target: Target) -> str:
+    """Return why Triton refuses to launch a kernel; empty if it does not.
+
+    Such kernels are shipped all the same: an autotuner that tries them compiles them, unless they are in the cache.
+    """
+    try:
+        verify_lds(kernel, target)
+    except CompileError as error:
+        return f"Triton compiles it, and does not launch it: {error}"
+    return ""
 
 
 def fault_of(kernel: RebuiltKernel, target: Target) -> str:

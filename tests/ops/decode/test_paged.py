@@ -11,7 +11,7 @@ import pytest
 
 from aot_runtime import ArgumentError, Bundle
 from tests.ops.decode.cases import PER_TOKEN, assert_right, check, check_paged, normal, packed, paged, pieces, scales
-from tests.support.dtypes import BF16, FP16, INT8, eight_bits
+from tests.support.dtypes import BF16, FP16, FP32, INT8, eight_bits
 from tests.support.poison import poisoned
 
 pytestmark = pytest.mark.sampled(2)
@@ -36,10 +36,25 @@ def test_ragged_queries(decode: Bundle, dtype: np.dtype, head_dim: int, heads: t
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("head_dim, cache", ((256, FP16), (200, FP16), (256, INT8)), ids=str)
+@pytest.mark.parametrize(
+    "head_dim, cache",
+    ((256, FP16), (200, FP16), (256, INT8), (512, FP16), (264, FP16), (511, FP16), (512, INT8)),
+    ids=str,
+)
 def test_wide_heads(decode: Bundle, head_dim: int, cache: np.dtype):
     factors = scales(np.random.default_rng(0), (1, 1, 1), (1, 1, 1)) if cache == INT8 else {}
     check_paged(decode, paged([(1, 100), (2, 33)], 64, (8, 1), head_dim, cache=cache), num_splits=2, **factors)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("splits", (1, 3))
+@pytest.mark.parametrize("head_dim, cache", ((64, "float32"), (100, "float32"), (128, "e4m3"), (24, "e5m2")), ids=str)
+def test_queries_of_float32(decode: Bundle, head_dim: int, cache: str, splits: int):
+    """Products are of float32, too."""
+    dtype = FP32 if cache == "float32" else eight_bits(decode, cache)
+    factors = {} if dtype == FP32 else scales(np.random.default_rng(0), (1, 1, 2), (1, 1, 1))
+    case = paged([(1, 70), (5, 40), (0, 3)], 16, (4, 2), head_dim, FP32, dtype)
+    check_paged(decode, case, num_splits=splits, **factors)
 
 
 def test_chunk_of_a_prompt(decode: Bundle):
