@@ -77,9 +77,9 @@ def attention(
 
     qv: [batch, heads, seqlen_q, head_dim_v], queries of the values.
 
-    scores = scale * (q k^T + qv v^T), then softcap * tanh(scores / softcap) unless softcap is 0, + bias, - alibi_slopes * distance
-    from the diagonal, then score_mod of that. The diagonal of query i is key i + seqlen_k - seqlen_q where mask_align
-    is bottom_right, else key i. A query sees the keys of `visible_keys` that mask_mod shows.
+    scores = scale * (q k^T + qv v^T), then softcap * tanh(scores / softcap) unless softcap is 0, + bias, -
+    alibi_slopes * distance from the diagonal, then score_mod of that. The diagonal of query i is key i + seqlen_k -
+    seqlen_q where mask_align is bottom_right, else key i. A query sees the keys of `visible_keys` that mask_mod shows.
 
     Returns out [batch, heads, seqlen_q, head_dim_v], or (out, lse) with lse [batch, heads, seqlen_q], the natural
     logarithm of each row's sum of exponentials. A row that sees no key gives out = 0, lse = -inf.
@@ -148,8 +148,8 @@ def attention_varlen_same_dtype(q: Array, k: Array, v: Array, *rest: Any, **opti
 
 def by_sequence(
     function: Callable[..., Any], q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array,
-    bias: Array | None, of_batch: dict[str, Array | None], qv: Array | None = None, *, max_seqlen_q: int = 0, max_seqlen_k: int = 0,
-    return_lse: bool = False, **options: Any,
+    bias: Array | None, of_batch: dict[str, Array | None], qv: Array | None = None, *, max_seqlen_q:
+    int = 0, max_seqlen_k: int = 0, return_lse: bool = False, **options: Any,
 ) -> Result:  # fmt: skip
     """Apply a function such as `attention` to each of several concatenated sequences.
 

@@ -46,6 +46,20 @@ class Factors(NamedTuple):
     out_factor: tl.tensor = 1.0
 
 
+class Packing(NamedTuple):
+    """Values of a cache that lie together.
+
+    GROUPS: the cache has 4 bits a value, uint8 [.., head_dim / 2], the even ones low, in `groups` groups a token, which
+    divide GROUPS; 0: it has not. WORDS: as `load_int4` has it. PACK: k and v are in blocks of pieces, as in
+    `load_key_pieces` and `load_value_pieces`; 0: they are not.
+    """
+
+    groups: tl.tensor = 0
+    GROUPS: tl.constexpr = 0
+    WORDS: tl.constexpr = False
+    PACK: tl.constexpr = 0
+
+
 @triton.jit
 def decode_split(
     q: Heads, k: Heads, v: Heads, out: Heads, lse: HeadRows, parts: Parts,
@@ -53,11 +67,8 @@ def decode_split(
     HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     # Where sequences have other numbers of keys or queries, and caches are in blocks
     seqlens_k=None, cu_seqlens_q=None, total_q=0, block_tables: BlockTables = None, WHOLE_BLOCKS: tl.constexpr = False,
-    # Of quantised caches
-    k_scale: HeadRows = None, v_scale: HeadRows = None,
-    groups=0, GROUPS: tl.constexpr = 0, WORDS: tl.constexpr = False,
-    # Of caches in pieces
-    PACK: tl.constexpr = 0,
+    # Of quantised caches, and of those in pieces
+    k_scale: HeadRows = None, v_scale: HeadRows = None, packing: Packing = None,
     # Of scores
     mask: CacheMask = None, alibi_slopes: HeadScalars = None, softcap=0.0, sinks=None, rotation: Rotation = None,
 ):  # fmt: skip
@@ -71,10 +82,8 @@ def decode_split(
     block_size, head_dim]. seqlens_k: int32 [batch], how many keys each sequence has; None, or null: seqlen_k. Its
     queries are its last tokens: query t has key t + keys - queries on its diagonal, around which `mask` shows keys.
 
-    k_scale, v_scale: fp32, factors of the cached values, a stride 0 where one serves all. With GROUPS the cache has 4
-    bits a value, uint8 [.., head_dim / 2], the even ones low, and each token has `groups` (factor, shift) pairs, fp16
-    [.., groups, 2], contiguous; GROUPS: a multiple of it; WORDS: as `load_int4` has it. With PACK, k and v are in
-    blocks of pieces, as in `load_key_pieces` and `load_value_pieces`.
+    k_scale, v_scale: fp32, factors of the cached values, a stride 0 where one serves all; with packing.GROUPS, fp16
+    [.., groups, 2], contiguous, the (factor, shift) pairs of each token.
 
     softcap: if > 0, scores become softcap * tanh(score / softcap). alibi_slopes: fp32 [batch, heads], None or null;
     adds -slope * |distance from the diagonal|. sinks: as in `merge_parts`, added here if there is but one part.
@@ -84,6 +93,9 @@ def decode_split(
     WHOLE_BLOCKS: block_size is a multiple of 64. What a length or a block table says is clamped: nothing outside of the
     cache is read.
     """
+    GROUPS: tl.constexpr = packing.GROUPS
+    WORDS: tl.constexpr = packing.WORDS
+    PACK: tl.constexpr = packing.PACK
     SCALED: tl.constexpr = k_scale.ptr is not None and not GROUPS and k.ptr.dtype.element_ty.primitive_bitwidth == 8
     tile, split = tl.program_id(0) // parts.splits, tl.program_id(0) % parts.splits
     head_kv, batch = tl.program_id(1), tl.program_id(2)
@@ -121,8 +133,8 @@ def decode_split(
             v_columns = columns_of(head_dim, HEAD_DIM, PADDED)
             v_tile = load_value_pieces(v, block, head_kv, start, present, block_tables.block_size, v_columns, PACK)
         else:
-            k_tile = load_cache(k, k_factors, block, head_kv, place, head_dim, groups, HEAD_DIM, PADDED, GROUPS, WORDS)
-            v_tile = load_cache(v, v_factors, block, head_kv, place, head_dim, groups, HEAD_DIM, PADDED, GROUPS, WORDS)
+            k_tile = load_cache(k, k_factors, block, head_kv, place, head_dim, packing, HEAD_DIM, PADDED)
+            v_tile = load_cache(v, v_factors, block, head_kv, place, head_dim, packing, HEAD_DIM, PADDED)
         if rotation.cos is not None:
             k_columns, positions = columns_of(head_dim, HEAD_DIM, PADDED), within(keys, first_key, sequence)
             k_tile = rotated_keys(k_tile, k, block, head_kv, place, positions, k_columns, q_tile.dtype, rotation)
@@ -181,8 +193,8 @@ def factors_at(factors: HeadRows, block, head_kv, place):
 
 @triton.jit
 def load_cache(
-    cache: Heads, factors, block, head_kv, place, head_dim, groups,
-    HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, GROUPS: tl.constexpr, WORDS: tl.constexpr,
+    cache: Heads, factors, block, head_kv, place, head_dim, packing: Packing,
+    HEAD_DIM: tl.constexpr, PADDED: tl.constexpr,
 ):  # fmt: skip
     """Load rows of a key head, [len(place), HEAD_DIM], as they are, or fp16 for 4 bits.
 
@@ -190,8 +202,10 @@ def load_cache(
     """
     rows = cache.ptr + head_kv * cache.stride_heads
     at = block * cache.stride_batch + place * cache.stride_rows
-    if GROUPS:
-        return load_int4(rows, at, factors, groups, head_dim, HEAD_DIM, GROUPS, WORDS, PADDED)
+    if packing.GROUPS:
+        return load_int4(
+            rows, at, factors, packing.groups, head_dim, HEAD_DIM, packing.GROUPS, packing.WORDS, PADDED
+        )  # fmt: skip
     else:
         return load_rows(rows, at, columns_of(head_dim, HEAD_DIM, PADDED))
 
