@@ -11,7 +11,7 @@ from aot_bundle.isa import load_bits
 from aot_runtime import Bundle
 from tests.ops.gemm.checking import check, matrix, on_device
 from tests.support.choices import configs, with_few_units
-from tests.support.dtypes import BF16, FP16
+from tests.support.dtypes import BF16, FP16, FP32, INT32, eight_bits
 from tests.support.kernel_compiling import check_resources, compile_variant, loads_of, loops, variants
 
 pytestmark = pytest.mark.sampled(7)
@@ -20,6 +20,7 @@ TILES = {"tile_256x224": (193, 136, 216), "tile_192x192": (72, 136, 224), "tile_
          "tile_128x128": (72, 72, 208), "tile_128x112": (67, 104, 1000), "tile_128x64": (66, 8, 216),
          "tile_64x64": (17, 8, 40)}  # fmt: skip
 """Config, and a shape with ragged edges for which it is used if there is one compute unit."""
+EIGHT_BITS = {config: (m, n + n % 16, 2 * k) for config, (m, n, k) in TILES.items()}
 
 
 @pytest.fixture
@@ -46,6 +47,33 @@ def test_tiles(one_unit: Bundle, config: str, epilogue: str, dtype: np.dtype[Any
     assert np.array_equal(one.view(np.uint16), other.view(np.uint16))
     placed = {name: on_device(one_unit, x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
     assert configs(one_unit, "matmul", **placed) == [config]
+
+
+@pytest.mark.parametrize("biased", (True, False))
+@pytest.mark.parametrize("kind", ("int8", "e4m3", "e5m2"))
+@pytest.mark.parametrize("config", EIGHT_BITS)
+def test_tiles_of_eight_bits(one_unit: Bundle, config: str, kind: str, biased: bool):
+    (m, n, k), rng, dtype = EIGHT_BITS[config], np.random.default_rng(8), eight_bits(one_unit, kind)
+    given: dict[str, Any] = {"a": matrix(rng, (m, k), dtype), "b": matrix(rng, (k, n), dtype, True)}
+    if kind == "int8" and not biased:
+        check(one_unit, "integer_matmul", INT32, **given)
+    given["scale_a"] = rng.uniform(1e-3, 1e-2, m if biased else 1).astype(FP32)
+    given["scale_b"] = rng.uniform(0.5, 2, n if biased else 1).astype(FP32)
+    given |= {"bias": matrix(rng, (n,), BF16)} if biased else {}
+    check(one_unit, "scaled_matmul", BF16, **given)
+    placed = {name: on_device(one_unit, x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
+    assert configs(one_unit, "scaled_matmul", **placed, e=one_unit.device.empty((m, n), BF16)) == [config]
+
+
+@pytest.mark.parametrize("added", (True, False))
+@pytest.mark.parametrize("dtype", (BF16, FP16), ids=str)
+def test_batches(one_unit: Bundle, dtype: np.dtype[Any], added: bool):
+    """Of one b for all, or one for each."""
+    batch, m, n, k, rng = 3, 66, 72, 136, np.random.default_rng(9)
+    a, b = matrix(rng, (batch, m, k), dtype), matrix(rng, (1 if added else batch, k, n), dtype, True)
+    more = {"d": matrix(rng, (batch, 1, n), dtype), "activation": "gelu"} if added else {}
+    check(one_unit, "batched_matmul", dtype, a=a, b=b, alpha=0.5, **more)
+    assert configs(one_unit, "batched_matmul", on_device(one_unit, a), on_device(one_unit, b))[0].startswith("tile")
 
 
 @pytest.mark.parametrize("k", (8, 64, 72, 128, 136, 192))

@@ -15,7 +15,7 @@ from aot_runtime.call.choosing import Decision
 from aot_runtime.call.planner import Planner
 from tests.ops.gemm.checking import check, matrix, on_device
 from tests.support.choices import configs, with_few_units
-from tests.support.dtypes import BF16, FP16, eight_bits
+from tests.support.dtypes import BF16, FP16
 
 MANIFEST = Path(__file__).parents[3] / "manifests/gemm.yaml"
 SHAPES = (((520, 272, 1024), 4, "halves"), ((137, 2320, 1040), 9, "quarters"))
@@ -31,27 +31,20 @@ def units(gemm: Bundle, monkeypatch: pytest.MonkeyPatch) -> Callable[[int], None
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("kind", ("float16", "bfloat16", "int8", "e4m3"))
+@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
 @pytest.mark.parametrize("shape, cus, config", SHAPES, ids=str)
 def test_the_rest_is_cut(
-    gemm: Bundle, shape: tuple[int, int, int], cus: int, config: str, kind: str, units: Callable[[int], None]
+    gemm: Bundle, shape: tuple[int, int, int], cus: int, config: str, dtype: np.dtype[Any], units: Callable[[int], None]
 ):
     """Rows and columns are ragged and in poison: each element is written, with the same bits each time."""
     units(cus)
     (m, n, k), rng = shape, np.random.default_rng(cus)
-    if kind in ("float16", "bfloat16"):
-        op, dtype = "matmul", FP16 if kind == "float16" else BF16
-        given = {"a": matrix(rng, (m, k), dtype), "b": matrix(rng, (k, n), dtype), "alpha": 0.5}
-        given |= {} if dtype == FP16 else {"bias": matrix(rng, (n,), dtype)}
-    else:
-        op, dtype, numbers = "scaled_matmul", BF16, eight_bits(gemm, kind)
-        given = {"a": matrix(rng, (m, 2 * k), numbers), "b": matrix(rng, (2 * k, n), numbers, True),
-                 "scale_a": rng.uniform(1e-3, 1e-2, m).astype(np.float32),
-                 "scale_b": rng.uniform(0.5, 2, n).astype(np.float32), "bias": matrix(rng, (n,), BF16)}  # fmt: skip
-    one, other = (check(gemm, op, dtype, **given) for _ in range(2))
+    given = {"a": matrix(rng, (m, k), dtype), "b": matrix(rng, (k, n), dtype), "alpha": 0.5}
+    given |= {} if dtype == FP16 else {"bias": matrix(rng, (n,), dtype)}
+    one, other = (check(gemm, "matmul", dtype, **given) for _ in range(2))
     assert np.array_equal(one.view(np.uint16), other.view(np.uint16))
     placed = {name: on_device(gemm, x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
-    assert configs(gemm, op, **placed, e=gemm.device.empty((m, n), dtype)) == ["huge", config]
+    assert configs(gemm, "matmul", **placed, e=gemm.device.empty((m, n), dtype)) == ["huge", config]
 
 
 @pytest.fixture(scope="module")
@@ -62,41 +55,28 @@ def plans():
     from aot.plan.cases import planning_index
     from aot.targets import parse_arch
 
-    ops = frozenset({"matmul", "scaled_matmul"})
-    planned = plan_bundle(load_manifest(MANIFEST), parse_arch("gfx942"), {"op": ops}, False)
-    planners = {}
-    for op in planned.ops:
-        if op.name in ops:
-            specs = [variant.spec for variant in planned.variants if variant.spec.op == op.name]
-            index = planning_index(op, specs, parse_arch("gfx942"))
-            planners[op.name] = index, Planner(op, index.variants, "hip")
+    planned = plan_bundle(load_manifest(MANIFEST), parse_arch("gfx942"), {"op": frozenset({"matmul"})}, False)
+    op = next(op for op in planned.ops if op.name == "matmul")
+    specs = [variant.spec for variant in planned.variants if variant.spec.op == op.name]
+    index = planning_index(op, specs, parse_arch("gfx942"))
+    planner = Planner(op, index.variants, "hip")
 
-    def plan(
-        m: int, n: int, k: int, op: str = "matmul", dtypes: dict[str, str] | None = None, **scalars: str
-    ) -> Decision:
-        spec = CallSpec(dims={"m": m, "n": n, "k": k}, dtypes=dtypes or {"T": "float16"}, scalars=scalars)
-        return plan_call(*planners[op], spec, 304, 8)
+    def plan(m: int, n: int, k: int, **scalars: str) -> Decision:
+        spec = CallSpec(dims={"m": m, "n": n, "k": k}, dtypes={"T": "float16"}, scalars=scalars)
+        return plan_call(index, planner, spec, 304, 8)
 
     return plan
 
 
-HALF: dict[str, Any] = {"dtypes": {"T": "float16"}}
-EIGHT: dict[str, Any] = {"op": "scaled_matmul", "dtypes": {"T": "int8", "E": "bfloat16"}}
-
-
-@pytest.mark.parametrize("call, shape, grids", (
-    (HALF, (8192, 8192, 8192), [896, 256]), (HALF, (8192, 8192, 4096), [896, 256]),
-    (HALF, (5120, 8192, 8192), [608, 128]), (HALF, (4864, 4864, 4864), [304, 228]),
-    (HALF, (4096, 7168, 4096), [304, 288]), (HALF, (4096, 4096, 4096), [256]), (HALF, (8192, 8192, 512), [1024]),
-    (HALF, (4864, 4096, 4096), [304]), (HALF, (12288, 18432, 1024), [3456]), (EIGHT, (8192, 8192, 8192), [896, 256]),
-    (EIGHT | {"dtypes": {"T": "float8_e4m3fnuz", "E": "float16"}}, (4864, 4864, 4864), [304, 228]),
-    (EIGHT, (4096, 4096, 4096), [256]), (EIGHT, (8192, 8192, 1024), [1024]),
-    (EIGHT | {"dtypes": {"T": "int8", "E": "float32"}}, (8192, 8192, 8192), [4096]),
+@pytest.mark.parametrize("shape, grids", (
+    ((8192, 8192, 8192), [896, 256]), ((8192, 8192, 4096), [896, 256]), ((5120, 8192, 8192), [608, 128]),
+    ((4864, 4864, 4864), [304, 228]), ((4096, 7168, 4096), [304, 288]), ((4096, 4096, 4096), [256]),
+    ((8192, 8192, 512), [1024]), ((4864, 4096, 4096), [304]), ((12288, 18432, 1024), [3456]),
 ), ids=str)  # fmt: skip
-def test_which_are_cut(plans, call: dict[str, Any], shape: tuple[int, int, int], grids: list[int]):
+def test_which_are_cut(plans, shape: tuple[int, int, int], grids: list[int]):
     """Whole rounds of 304 compute units are one launch, and the rest is one round of smaller tiles; otherwise all is
     one launch."""
-    assert [launch.grid[0] for launch in plans(*shape, **call).launches] == grids
+    assert [launch.grid[0] for launch in plans(*shape).launches] == grids
 
 
 def test_what_is_not_cut(plans):
