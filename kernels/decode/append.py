@@ -20,6 +20,16 @@ class Slot(NamedTuple):
     present: tl.tensor
 
 
+class Pairing(NamedTuple):
+    """Elements of a head that are rotated, the first 2 * pairs, and the tables' rows, max_position. interleaved,
+    by_element: as in `append_rows`."""
+
+    pairs: tl.tensor
+    max_position: tl.tensor
+    interleaved: tl.tensor
+    by_element: tl.tensor
+
+
 class Angles(NamedTuple):
     """Rotation of a token's heads, if it is `given`. cos, sin: addresses of a number for each of `pairs`, or for each
     of their elements if by_element."""
@@ -37,7 +47,7 @@ def append_rows(
     k_new: Heads, v_new: Heads, k: Heads, v: Heads, slots: Vector, heads_kv, head_dim, blocks, block_size,
     HEAD_DIM: tl.constexpr, BLOCK_H: tl.constexpr,
     # Of rotary embeddings
-    cos: Matrix, sin: Matrix, positions: Vector, pairs, max_position, interleaved, by_element,
+    cos: Matrix, sin: Matrix, positions: Vector, pairing: Pairing,
     # Of caches with scales
     k_scale: HeadRows = None, v_scale: HeadRows = None,
     PER_TOKEN: tl.constexpr = False, INT4: tl.constexpr = False, groups=0, LARGEST: tl.constexpr = 0.0,
@@ -70,7 +80,7 @@ def append_rows(
     """
     await_earlier_launches()
     token, tile = tl.program_id(0), tl.program_id(1)
-    angles = angles_of(token, cos, sin, positions, pairs, max_position, interleaved, by_element)
+    angles = angles_of(token, cos, sin, positions, pairing)
     key_tiles = tl.cdiv(heads_kv, BLOCK_H)
     if q.ptr is not None and tile >= key_tiles:
         append_queries(
@@ -112,14 +122,14 @@ def append_queries(
 
 
 @triton.jit
-def angles_of(token, cos: Matrix, sin: Matrix, positions: Vector, pairs, max_position, interleaved, by_element):
+def angles_of(token, cos: Matrix, sin: Matrix, positions: Vector, pairing: Pairing):
     """Make the Angles of a token, whose position is clamped to the table; cos may be null."""
     position = 0
     if given(cos.ptr):
         position = tl.load(positions.ptr + token * positions.stride_rows)
-        position = tl.minimum(tl.maximum(position, 0), max_position - 1)
+        position = tl.minimum(tl.maximum(position, 0), pairing.max_position - 1)
     cosines, sines = cos.ptr + position * cos.stride_rows, sin.ptr + position * sin.stride_rows
-    return Angles(given(cos.ptr), cosines, sines, pairs, interleaved, by_element)
+    return Angles(given(cos.ptr), cosines, sines, pairing.pairs, pairing.interleaved, pairing.by_element)
 
 
 @triton.jit

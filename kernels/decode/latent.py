@@ -5,7 +5,7 @@ import triton.language as tl
 
 from kernels.common.pdl import await_earlier_launches
 from kernels.common.tensors import Matrices, Matrix, Vector, given
-from kernels.decode.append import Angles, angles_of, load_heads, load_rotated, quantise, store_heads
+from kernels.decode.append import Angles, Pairing, angles_of, load_heads, load_rotated, quantise, store_heads
 
 
 @triton.jit
@@ -32,7 +32,7 @@ def append_latents(
     """
     await_earlier_launches()
     token, tile = tl.program_id(0), tl.program_id(1)
-    angles = angles_of(token, cos, sin, positions, pairs, max_position, interleaved, by_element)
+    angles = angles_of(token, cos, sin, positions, Pairing(pairs, max_position, interleaved, by_element))
     if tile > 0:
         join_queries(
             q_latent, q_pe, q_out, q_quantised, q_scale, (tile - 1) * BLOCK_H, heads, token, angles, latent, rope,
