@@ -142,6 +142,7 @@ RULES: dict[str, Rule] = {
     "cache: head dim 512": Rule(Needs("paged_attention", axis="HEAD_DIM", extent=512)),
     "decode: head dim of v": Rule(Needs("paged_attention", axis="HEAD_DIM_V", extent=512)),
     "cache: rotation": Rule(Needs("paged_attention_rotated")),
+    "cache: rotation, head dim 512": Rule(Needs("paged_attention_rotated", axis="HEAD_DIM", extent=512)),
     "cache: layout of blocks": Rule(Needs("paged_attention_pieces")),
     "cache: layout of blocks, float8 queries": Rule(Needs("paged_attention_pieces", "q", FLOAT8),
                                                     "`cast` of the queries before"),
