@@ -12,6 +12,7 @@ from aot_models.masks import parse_mask
 from kernels.attention.reference import attention, attention_varlen
 from kernels.decode.reference import mla_decode, mla_decode_same_dtype
 from kernels.rows.reference import rotary_same_dtype
+from tests.ops.decode.cases import pieces
 from tests.peers.draws import DEFAULT, Array, Call, Draw, Tolerance, TooLargeError
 from tests.support.dtypes import BF16, FP16, FP32
 
@@ -268,7 +269,11 @@ def cache(draw: Draw) -> Call:
         op, dtype = "paged_attention_fp8", BF16
         tensors |= {f"{name}_scale": (draw.rng.random((batch, heads_kv)) * 2).astype(FP32) for name in "qkv"}
     expected = partial(gathered, tensors, pairs, {"causal": True} | scale_of(scalars, dim), dtype)
-    op = "paged_attention_rotated" if "cos" in tensors else op
+    if "cos" in tensors:
+        op = "paged_attention_rotated"
+    if draw.get("kvcache_layout") == "vectorized":
+        op = f"{op}_pieces"
+        tensors = tensors | {name: np.ascontiguousarray(x) for name, x in pieces(k, v).items()}
     return Call(op, tensors, scalars | {"max_seqlen_q": max(queries for queries, _ in pairs)}, expected,
                 tolerance(draw, dtype, slopes), ("out", q.shape, dtype))  # fmt: skip
 

@@ -62,8 +62,9 @@ class Needs:
 
     def __str__(self) -> str:
         argument = f"{self.argument}={self.value}" if self.value else self.argument
+        extent = f" of {self.extent}" if self.extent else ""
         parts = [f"`{argument}`" if argument else "", f"of {self.dtype}" if self.dtype else ""]
-        parts += [f"of {self.rank} dims" if self.rank else "", f"`{self.axis}` of {self.extent}" if self.axis else ""]
+        parts += [f"of {self.rank} dims" if self.rank else "", f"`{self.axis}`{extent}" if self.axis else ""]
         described = " ".join(filter(None, parts))
         return f"`{self.op}` with {described}" if described else f"`{self.op}`"
 
@@ -144,8 +145,7 @@ RULES: dict[str, Rule] = {
     "cache: rotation": Rule(Needs("paged_attention_rotated")),
     "cache: rotation, head dim 512": Rule(Needs("paged_attention_rotated", axis="HEAD_DIM", extent=512)),
     "cache: layout of blocks": Rule(Needs("paged_attention_pieces")),
-    "cache: layout of blocks, float8 queries": Rule(Needs("paged_attention_pieces", "q", FLOAT8),
-                                                    "`cast` of the queries before"),
+    "cache: layout of blocks, float8 queries": Rule(Needs("paged_attention_fp8_pieces"), "`cast` of the queries"),
     "cache: layout of blocks, pieces of 8 bytes": Rule(detour="`flash_attention_varlen`, keys gathered before"),
     "cache: layout of blocks, writes": Rule(Needs("append_kv_pieces")),
     "cache: layout of tiles": Rule(),
@@ -206,6 +206,8 @@ RULES: dict[str, Rule] = {
     "quantise: bound": Rule(Needs("quantise", "bound")),
     "quantise: powers of two": Rule(Needs("quantise", "powers_of_two")),
     "quantise: column-major scales": Rule(Needs("quantise", "scale")),
+    "quantise: zero points": Rule(Needs("quantise_shifted")),
+    "quantise: given zero point": Rule(Needs("quantise_static", "zero")),
     "softmax: temperatures": Rule(Needs("softmax", "temperature"), "a call a temperature"),
     "elementwise: sums": Rule(detour="`multiply_add` with a factor of one"),
     "elementwise: multiply-add": Rule(Needs("multiply_add")),
@@ -217,9 +219,10 @@ RULES: dict[str, Rule] = {
     "linear attention": Rule(),
     "4-bit floats": Rule(),
     # Products
-    "product: float32 out": Rule(detour="the product of tensors cast to float32"),
     "product: int4 weights, float8 scales": Rule(),
+    "product: float32 out": Rule(Needs("matmul_float32"), "the product of tensors cast to float32"),
     "product: float8 weights": Rule(Needs("linear_fp8")),
+    "product: batched, float8 weights": Rule(Needs("batched_linear_fp8"), "a call a matrix"),
     "product: fused with others": Rule(detour="a call each"),
     "product: gated": Rule(detour="`matmul`, and `silu_mul` or `gelu_mul`"),
     "product: gated, relu or none": Rule(),
@@ -227,8 +230,8 @@ RULES: dict[str, Rule] = {
     "product: parts, norm": Rule(),
     "feed-forward": Rule(detour="a call of each product"),
     "scaled product: batched": Rule(Needs("batched_scaled_matmul"), "a call a matrix"),
-    "scaled product: column-major a": Rule(detour="`transpose` of a before"),
-    "scaled product: int32 out": Rule(),
+    "scaled product: column-major a": Rule(Needs("scaled_matmul", axis="A_ROWS"), "`transpose` of a before"),
+    "scaled product: int32 out": Rule(Needs("scaled_matmul", "e", "int32")),
     "scaled product: zero points": Rule(Needs("scaled_matmul", "zero_a")),
     "scaled product: zero point of all": Rule(Needs("scaled_matmul", "zero_a"), "folded into the bias on the host"),
     "block-scaled product: quantising": Rule(detour="`quantise` before"),
@@ -243,10 +246,10 @@ RULES: dict[str, Rule] = {
     "moe: sum": Rule(Needs("moe_sum")),
     "moe: weighted sum": Rule(Needs("moe_unpermute", "weights")),
     "moe: shuffled scales": Rule(),
-    "moe: static scale": Rule(Needs("moe_scaled", "x_scale"), "dynamic scales by token instead"),
+    "moe: static scale": Rule(Needs("moe_scaled", "scale_x"), "dynamic scales by token instead"),
+    "moe: float8 weights": Rule(Needs("moe_fp8")),
     "moe: clamped SwiGLU": Rule(),
     "moe: activations": Rule(),
-    "moe: float8 weights": Rule(),
     "moe: int4 weights, int8 activations": Rule(),
     "moe: float32": Rule(Needs("moe", "x", "float32")),
     "moe: int8 blocks": Rule(Needs("moe_block_scaled", "gate_up", "int8")),
