@@ -260,7 +260,8 @@ def triton_jit(setting: Setting) -> Way:
 
     def call() -> None:
         tensors = matrix(x, COLS, 1), matrix(None, 0, 0), matrix(out, COLS, 1)
-        kernel[(1,)](*tensors, 1, COLS, 1.0, BLOCK=COLS, ROWS=1, HAS_MASK=False, num_warps=4)
+        no_heat = module.Vector(None, 0)
+        kernel[(1,)](*tensors, 1, COLS, 1.0, no_heat, BLOCK=COLS, ROWS=1, HAS_OPTIONS=False, num_warps=4)
 
     return Way("Triton's JIT, same kernel", call, lambda: out.cpu().numpy(), setting.softmax)
 

@@ -18,7 +18,10 @@ from aot_capture.values import BUILTINS, IMPORTABLE
 Json = Any
 PREFIX = "captured_"
 """Start of the names of the files, so that they hide no installed module."""
-_DECORATORS = {"jit": "triton.jit", "gluon": "gluon.jit", "constexpr": "triton.constexpr_function"}
+_DECORATORS = {
+    "jit": "triton.jit", "gluon": "gluon.jit", "constexpr": "triton.constexpr_function",
+    "builtin": "triton.language.core.builtin",
+}  # fmt: skip
 
 
 class UnsupportedError(ValueError):
@@ -91,8 +94,6 @@ class KernelFiles:
     def _write(self, function: Function) -> tuple[str, str]:
         if function.source is None:
             raise UnsupportedError(f"the source of '{function.name}' was not recorded (--no-source)")
-        if function.type not in _DECORATORS:
-            raise UnsupportedError(f"'{function.name}' is Python code that kernels call as a builtin of Triton")
         bindings = {"triton": _Binding({"module": "triton"}, ("import triton",))}
         if function.type == "gluon":
             gluon = {"module": "triton.experimental.gluon"}
@@ -102,10 +103,9 @@ class KernelFiles:
                 bindings |= self._binding(name, value, function)
         name = self._file_for(function, bindings)
         file = self._files[name]
-        decorator = _DECORATORS[function.type] + "(noinline=True)" * function.noinline
         file.bind(bindings)
         file.bound[function.name] = {"function": function.id}
-        file.lines += ["", "", f"@{decorator}", *function.source.rstrip().splitlines(), ""]
+        file.lines += ["", "", *_definition(function, function.source), ""]
         return name, function.name
 
     def _file_for(self, function: Function, bindings: Mapping[str, _Binding]) -> str:
@@ -149,6 +149,8 @@ class KernelFiles:
             case {"function": str(function)}:
                 module, found = self.place(function)
                 return (_import_from(module, found, name),), frozenset({module})
+            case {"import": [str(module), str(qualname)]} if _is_importable(module) and qualname.isidentifier():
+                return (_import_from(".".join(map(_identifier, module.split("."))), qualname, name),), frozenset()
             case {"namespace": [str(origin), dict(attributes)]}:
                 module = self._namespace(origin, attributes)
                 return (_import(module, name),), frozenset({module})
@@ -209,6 +211,13 @@ class KernelFiles:
                 return f"collections.namedtuple({qualname.split('.')[-1]!r}, {fields!r})({texts})"
         tag = next(iter(value)) if isinstance(value, dict) and value else str(value)[:40]
         raise UnsupportedError(f"a value of kind '{tag}' is not supported")
+
+
+def _definition(function: Function, source: str) -> list[str]:
+    lines = source.rstrip().splitlines()
+    if function.type == "marked":
+        return [*lines, "", "", f"{function.name}.__triton_builtin__ = True"]
+    return [f"@{_DECORATORS[function.type]}{'(noinline=True)' * function.noinline}", *lines]
 
 
 def _is_importable(module: str) -> bool:

@@ -6,7 +6,7 @@ import triton.language as tl
 from kernels.attention.inner import attend_spans, load_tile
 from kernels.attention.int8 import attend_int8
 from kernels.attention.masks import bounds, key_range
-from kernels.attention.problem import KeyHead, Problem, QueryTile, Scoring, Span, Work, make_form
+from kernels.attention.problem import KeyHead, Problem, QueryTile, Scoring, Sequences, Span, Work, make_form
 from kernels.common.softmax import LN_2, LOG2_E, add_logit, inverse, log2_sum
 from kernels.common.tensors import Closure, Extents, HeadRows, Heads, HeadScalars, Matrix, Vector, Window, given
 
@@ -16,12 +16,11 @@ def attention_forward(
     q: Heads, k: Heads, v: Heads, out: Heads, extents: Extents, work: Work, scale,
     HEAD_DIM: tl.constexpr, HEAD_DIM_V: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     # What an op need not have
-    lse: HeadRows = None, bias: Heads = None, alibi_slopes: HeadScalars = None, cu_seqlens_q=None, cu_seqlens_k=None,
+    lse: HeadRows = None, bias: Heads = None, alibi_slopes: HeadScalars = None, sequences: Sequences = None,
     window: Window = None, BOUND_LEFT: tl.constexpr = False, BOUND_RIGHT: tl.constexpr = False,
     softcap=0.0, sinks=None, FEATURES: tl.constexpr = False, score_mod: Closure = None, mask_mod: Closure = None,
     PADDED: tl.constexpr = True, NUM_XCDS: tl.constexpr = 1, HAS_BF16_CVT: tl.constexpr = False,
-    PERSISTENT: tl.constexpr = False, PIPELINED: tl.constexpr = False, qv: Heads = None, seqused_q: Vector = None,
-    seqused_k: Vector = None,
+    PERSISTENT: tl.constexpr = False, PIPELINED: tl.constexpr = False, qv: Heads = None,
 ):  # fmt: skip
     """out = softmax(scores) v, a program for each BLOCK_M queries of a head.
 
@@ -64,9 +63,10 @@ def attention_forward(
     """
     problem = Problem(
         q=q, k=k, v=v, out=out, lse=lse, extents=extents, window=window, scale=scale, bias=bias,
-        alibi_slopes=alibi_slopes, softcap=softcap, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
-        seqused_q=seqused_q, seqused_k=seqused_k, score_operands=score_mod.operands, mask_operands=mask_mod.operands,
-        sinks=sinks, qv=qv,
+        alibi_slopes=alibi_slopes, softcap=softcap, cu_seqlens_q=sequences.cu_seqlens_q,
+        cu_seqlens_k=sequences.cu_seqlens_k, seqused_q=Vector(sequences.seqused_q, sequences.used_stride_q),
+        seqused_k=Vector(sequences.seqused_k, sequences.used_stride_k), score_operands=score_mod.operands,
+        mask_operands=mask_mod.operands, sinks=sinks, qv=qv,
     )  # fmt: skip
     form: tl.constexpr = make_form(
         HEAD_DIM, HEAD_DIM_V, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT, FEATURES, HAS_BF16_CVT,

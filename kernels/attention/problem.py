@@ -19,6 +19,18 @@ class Work(NamedTuple):
     dynamic: tl.tensor = False
 
 
+class Sequences(NamedTuple):
+    """Rows of each sequence: cu_seqlens_q, cu_seqlens_k, seqused_q and seqused_k as in `attention_forward`, with the
+    strides of the latter two."""
+
+    cu_seqlens_q: tl.tensor = None
+    cu_seqlens_k: tl.tensor = None
+    seqused_q: tl.tensor = None
+    seqused_k: tl.tensor = None
+    used_stride_q: tl.tensor = 0
+    used_stride_k: tl.tensor = 0
+
+
 class Problem(NamedTuple):
     """The arguments of `attention_forward` and `attention_quantised`. q_scale, k_scale, v_scale: factors of each head's
     values."""

@@ -7,7 +7,7 @@ import triton.language as tl
 
 from kernels.common.pdl import await_earlier_launches
 from kernels.common.rounding import half_to_even, quotient, scale_of
-from kernels.common.tensors import HeadRows, Heads, Matrix, Vector, given
+from kernels.common.tensors import HeadRows, Heads, Vector, given
 from kernels.decode.int4 import in_eighths, store_int4
 
 
@@ -18,6 +18,26 @@ class Slot(NamedTuple):
     place: tl.tensor
     heads: tl.tensor
     present: tl.tensor
+
+
+class TokenRotation(NamedTuple):
+    """Rotary embedding of new tokens: the first 2 * pairs elements of a head are rotated by the angles of its token's
+    position, element i with i + pairs, or where `interleaved` 2 i with 2 i + 1.
+
+    cos, sin: fp32 [max_position, pairs], null where nothing is rotated; by_element: they are [max_position, 2 * pairs],
+    of each rotated element. positions: int32 [tokens], clamped to the table. The strides are along first dims.
+    """
+
+    cos: tl.tensor
+    sin: tl.tensor
+    positions: tl.tensor
+    stride_cos_0: tl.tensor
+    stride_sin_0: tl.tensor
+    stride_positions_0: tl.tensor
+    pairs: tl.tensor
+    max_position: tl.tensor
+    interleaved: tl.tensor
+    by_element: tl.tensor
 
 
 class Angles(NamedTuple):
@@ -35,9 +55,7 @@ class Angles(NamedTuple):
 @triton.jit
 def append_rows(
     k_new: Heads, v_new: Heads, k: Heads, v: Heads, slots: Vector, heads_kv, head_dim, blocks, block_size,
-    HEAD_DIM: tl.constexpr, BLOCK_H: tl.constexpr,
-    # Of rotary embeddings
-    cos: Matrix, sin: Matrix, positions: Vector, pairs, max_position, interleaved, by_element,
+    HEAD_DIM: tl.constexpr, BLOCK_H: tl.constexpr, rotation: TokenRotation,
     # Of caches with scales
     k_scale: HeadRows = None, v_scale: HeadRows = None,
     PER_TOKEN: tl.constexpr = False, INT4: tl.constexpr = False, groups=0, LARGEST: tl.constexpr = 0.0,
@@ -55,10 +73,6 @@ def append_rows(
     with INT4. slots: int32 [tokens], block * block_size + place in it; a token whose slot is not in the cache is left
     out. HEAD_DIM: power of two >= head_dim, and not PADDED where it is head_dim.
 
-    cos, sin: fp32 [max_position, pairs], null where nothing is rotated: the first 2 * pairs elements of each key are
-    rotated by the angles of its position (int32 [tokens], clamped), element i with i + pairs, or where `interleaved`
-    2 i with 2 i + 1. by_element: they are [max_position, 2 * pairs], of each rotated element.
-
     k_scale, v_scale: fp32 [blocks, heads_kv, block_size]; a stored value, -LARGEST to LARGEST, times its scale is the
     value. PER_TOKEN: the scale is made for each row, and stored; else it is given. INT4: they are fp16, the `groups`
     (factor, shift) pairs of `store_int4`.
@@ -70,7 +84,7 @@ def append_rows(
     """
     await_earlier_launches()
     token, tile = tl.program_id(0), tl.program_id(1)
-    angles = angles_of(token, cos, sin, positions, pairs, max_position, interleaved, by_element)
+    angles = angles_of(token, rotation)
     key_tiles = tl.cdiv(heads_kv, BLOCK_H)
     if q.ptr is not None and tile >= key_tiles:
         append_queries(
@@ -112,14 +126,14 @@ def append_queries(
 
 
 @triton.jit
-def angles_of(token, cos: Matrix, sin: Matrix, positions: Vector, pairs, max_position, interleaved, by_element):
-    """Make the Angles of a token, whose position is clamped to the table; cos may be null."""
-    position = 0
-    if given(cos.ptr):
-        position = tl.load(positions.ptr + token * positions.stride_rows)
-        position = tl.minimum(tl.maximum(position, 0), max_position - 1)
-    cosines, sines = cos.ptr + position * cos.stride_rows, sin.ptr + position * sin.stride_rows
-    return Angles(given(cos.ptr), cosines, sines, pairs, interleaved, by_element)
+def angles_of(token, rotation: TokenRotation):
+    """Make the Angles of a token."""
+    position, present = 0, given(rotation.cos)
+    if present:
+        position = tl.load(rotation.positions + token * rotation.stride_positions_0)
+        position = tl.minimum(tl.maximum(position, 0), rotation.max_position - 1)
+    cos, sin = rotation.cos + position * rotation.stride_cos_0, rotation.sin + position * rotation.stride_sin_0
+    return Angles(present, cos, sin, rotation.pairs, rotation.interleaved, rotation.by_element)
 
 
 @triton.jit

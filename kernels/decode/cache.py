@@ -13,13 +13,16 @@ import triton.language as tl
 class BlockTables(NamedTuple):
     """Each sequence's blocks, in order: int32 [batch, blocks of a sequence]. ptr is None for contiguous caches.
 
-    blocks: number of blocks in the cache; block_size: tokens in a block.
+    blocks: number of blocks in the cache; block_size: tokens in a block. WHOLE_BLOCKS: it is a multiple of 64. PACK:
+    the cache is in pieces of so many elements, or 0; see `split.load_key_pieces` and `split.load_value_pieces`.
     """
 
     ptr: tl.tensor
     stride_batch: tl.tensor
     blocks: tl.tensor
     block_size: tl.tensor
+    WHOLE_BLOCKS: tl.constexpr = False
+    PACK: tl.constexpr = 0
 
 
 @triton.jit

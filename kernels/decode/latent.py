@@ -5,13 +5,13 @@ import triton.language as tl
 
 from kernels.common.pdl import await_earlier_launches
 from kernels.common.tensors import Matrices, Matrix, Vector, given
-from kernels.decode.append import Angles, angles_of, load_heads, load_rotated, quantise, store_heads
+from kernels.decode.append import Angles, TokenRotation, angles_of, load_heads, load_rotated, quantise, store_heads
 
 
 @triton.jit
 def append_latents(
     c: Matrix, k_pe: Matrix, cache: Matrices, slots: Vector, weight, eps, scale, latent, rope, blocks, block_size,
-    cos: Matrix, sin: Matrix, positions: Vector, pairs, max_position, interleaved, by_element,
+    rotation: TokenRotation,
     q_latent: Matrices, q_pe: Matrices, q_out: Matrices, q_quantised: Matrices, q_scale: Vector, heads,
     LATENT: tl.constexpr, ROPE: tl.constexpr, BLOCK_H: tl.constexpr, LARGEST: tl.constexpr,
 ):  # fmt: skip
@@ -23,8 +23,6 @@ def append_latents(
     [blocks, block_size, latent + rope], of 8 bits divided by scale, fp32 [1]. slots: int32 [tokens], block * block_size
     + place in it; a token whose slot is not in the cache is left out.
 
-    cos, sin: fp32 [max_position, pairs], null where nothing is rotated; see `append_rows`.
-
     q_latent: [tokens, heads, latent], or null; q_pe: [tokens, heads, rope]. They are joined, the second rotated, in
     q_out, if that is given, and in q_quantised, of the cache's dtype, divided by q_scale, fp32 [heads], null for 1.
 
@@ -32,7 +30,7 @@ def append_latents(
     """
     await_earlier_launches()
     token, tile = tl.program_id(0), tl.program_id(1)
-    angles = angles_of(token, cos, sin, positions, pairs, max_position, interleaved, by_element)
+    angles = angles_of(token, rotation)
     if tile > 0:
         join_queries(
             q_latent, q_pe, q_out, q_quantised, q_scale, (tile - 1) * BLOCK_H, heads, token, angles, latent, rope,

@@ -8,19 +8,21 @@ heads have the same keys (the whole rows) and the same values (the latent vector
 import triton
 import triton.language as tl
 
-from kernels.common.softmax import LOG2_E, fold, inverse, log2_sum
+from kernels.common.softmax import LOG2_E, add_logit, fold, inverse, log2_sum
 from kernels.common.tensors import HeadRows, Heads
 from kernels.decode.cache import BlockTables, columns_of, find, load_rows
 from kernels.decode.masks import CacheMask, first_key_of, is_seen, seen_keys, tile_keys, within
-from kernels.decode.parts import Parts, offsets_of, part, rows_of, sequence_of, store_rows
+from kernels.decode.parts import Parts, given_sinks, offsets_of, part, rows_of, sequence_of, store_rows
+from kernels.decode.split import Factors, result_factor, score_factor
 
 
 @triton.jit
 def mla_split(
     q: Heads, cache: Heads, out: Heads, lse: HeadRows, parts: Parts,
-    block_tables: BlockTables, seqlens_k, cu_seqlens_q, heads, total_q, max_seqlen_q, seqlen_k, latent, rope, scale,
+    block_tables: BlockTables, seqlens_k, cu_seqlens_q, heads, total_q, max_seqlen_q, seqlen_k, latent, rope,
+    factors: Factors,
     LATENT: tl.constexpr, ROPE: tl.constexpr, PADDED: tl.constexpr, WHOLE: tl.constexpr,
-    WHOLE_BLOCKS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, mask: CacheMask = None,
+    WHOLE_BLOCKS: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, mask: CacheMask = None, sinks=None,
 ):  # fmt: skip
     """Fold one of parts.splits parts of a sequence's rows into a softmax, for BLOCK_M (token, head) rows of queries.
 
@@ -28,7 +30,8 @@ def mla_split(
 
     q: [1, heads, total_q, latent + rope]; cache: [blocks, 1, block_size, latent + rope]; out: [1, heads, total_q,
     latent]; strides along what is 1 are 0. LATENT, ROPE: powers of two >= latent and rope, not PADDED where they are
-    these. WHOLE: both are multiples of 16. Tables, lengths, masks, lse and what is written are as in `decode_split`.
+    these. WHOLE: both are multiples of 16. Rows of float8 get the dtype of q. Tables, lengths, masks, factors, sinks,
+    lse and what is written are as in `decode_split`.
     """
     tile, split = tl.program_id(0) // parts.splits, tl.program_id(0) % parts.splits
     batch = tl.program_id(1)
@@ -52,7 +55,7 @@ def mla_split(
     seen = seen_keys(rows.tokens, mask, first_key, sequence)
     begin, end = tile_keys(tile * BLOCK_M, BLOCK_M, heads, mask, first_key, sequence, BLOCK_N)
     begin, end = part(begin, end, split, parts.splits, BLOCK_N)
-    scale_log2 = scale * LOG2_E
+    scale_log2 = score_factor(factors, batch, 0) * LOG2_E
     acc = tl.zeros([BLOCK_M, LATENT], tl.float32)
     row_max = tl.full([BLOCK_M], float("-inf"), tl.float32)
     row_sum = tl.zeros([BLOCK_M], tl.float32)
@@ -61,14 +64,16 @@ def mla_split(
         # Rows outside repeat the nearest inside: loads need no masks, and what is made of them is not seen.
         block, place = find(block_tables, batch, start, within(keys, first_key, sequence), WHOLE_BLOCKS)
         rows_at = block * cache.stride_batch + place * cache.stride_rows
-        latent_tile = load_rows(cache.ptr, rows_at, of_latent)
-        rope_tile = load_rows(cache.ptr, rows_at, of_rope)
-        scores = tl.dot(q_latent, tl.trans(latent_tile))
-        scores = tl.dot(q_rope, tl.trans(rope_tile), scores) * scale_log2
+        latent_tile = load_rows(cache.ptr, rows_at, of_latent).to(q_latent.dtype)
+        rope_tile = load_rows(cache.ptr, rows_at, of_rope).to(q_latent.dtype)
+        scores = tl.dot(q_latent, tl.trans(latent_tile), input_precision="ieee")
+        scores = tl.dot(q_rope, tl.trans(rope_tile), scores, input_precision="ieee") * scale_log2
         p, rescale, row_max, row_sum = fold(tl.where(is_seen(keys, seen), scores, float("-inf")), row_max, row_sum)
-        acc = tl.dot(p.to(latent_tile.dtype), latent_tile, acc * rescale[:, None])
+        acc = tl.dot(p.to(latent_tile.dtype), latent_tile, acc * rescale[:, None], input_precision="ieee")
 
-    acc *= inverse(row_sum)[:, None]
+    if not parts.always and given_sinks(sinks) and parts.splits == 1:
+        acc, row_max, row_sum = add_logit(acc, row_max, row_sum, tl.load(sinks + rows.heads) * LOG2_E)
+    acc *= (inverse(row_sum) * result_factor(factors, batch, 0))[:, None]
     row_lse = log2_sum(row_max, row_sum)
     columns = tl.arange(0, LATENT)
     store_rows(acc, row_lse, sequence, rows, columns, split, parts, out, lse, heads, latent, PADDED)

@@ -528,8 +528,8 @@ def _append_latent(
 def mla_decode(q: Array, cache: Array, *tables: Array, **options: object) -> Result:
     """Latent attention in float64.
 
-    q: [tokens, heads, latent + rope]; cache: [blocks, block_size, latent + rope]; tables, first_keys and masks as in
-    `paged_attention`.
+    q: [tokens, heads, latent + rope]; cache: [blocks, block_size, latent + rope]; cache_scale: [1] or None; tables,
+    first_keys, sinks and masks as in `paged_attention`.
     Returns out [tokens, heads, latent], or (out, lse) with lse [tokens, heads].
     """
     return _mla_decode(EXACT, q, cache, *tables, **options)
@@ -542,9 +542,10 @@ def mla_decode_same_dtype(q: Array, cache: Array, *tables: Array, **options: obj
 
 def _mla_decode(
     precision: Precision, q: Array, cache: Array, block_tables: Array, seqlens_k: Array, cu_seqlens_q: Array,
-    first_keys: Array | None = None, *, rope: int = 64, scale: float, return_lse: bool = False, max_seqlen_q: int = 1,
-    num_splits: int = 0, **mask: object,
+    first_keys: Array | None = None, cache_scale: Array | None = None, sinks: Array | None = None, *, rope: int = 64,
+    scale: float, return_lse: bool = False, max_seqlen_q: int = 1, num_splits: int = 0, **mask: object,
 ) -> Result:  # fmt: skip
+    factor = 1.0 if cache_scale is None else float(cache_scale[0])
     latent = cache.shape[2] - rope
     out, lse = np.empty((*q.shape[:2], latent), precision.result), np.empty(q.shape[:2], precision.compute)
     for b, keys in enumerate(seqlens_k):
@@ -553,5 +554,8 @@ def _mla_decode(
         tokens = slice(cu_seqlens_q[b], cu_seqlens_q[b + 1])
         seen = visible_keys(len(q[tokens]), keys, _first(first_keys, b), **mask)
         for h in range(q.shape[1]):
-            out[tokens, h], lse[tokens, h] = attend(precision, q[tokens, h], rows, rows[:, :latent], scale, seen)
+            out[tokens, h], lse[tokens, h] = attend(
+                precision, q[tokens, h], rows, rows[:, :latent], scale * factor, seen, sink=_sink(sinks, h),
+                factor=factor,
+            )  # fmt: skip
     return (out, lse) if return_lse else out

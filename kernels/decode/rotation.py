@@ -10,7 +10,7 @@ from kernels.decode.cache import load_rows
 from kernels.decode.parts import Rows, Sequence, load_queries
 
 
-class Rotation(NamedTuple):
+class CacheRotation(NamedTuple):
     """Angles by position: cos, sin: fp32 [max_position, pairs], rows `stride` apart, or None: nothing is rotated.
 
     The first 2 * pairs elements of a row are rotated, element i with i + pairs, or where `interleaved` 2 i with
@@ -28,7 +28,15 @@ class Rotation(NamedTuple):
 
 @triton.jit
 def rotated_queries(
-    x, q: Heads, sequence: Sequence, rows: Rows, positions, columns, head_dim, rotation: Rotation, PADDED: tl.constexpr
+    x,
+    q: Heads,
+    sequence: Sequence,
+    rows: Rows,
+    positions,
+    columns,
+    head_dim,
+    rotation: CacheRotation,
+    PADDED: tl.constexpr,
 ):
     """Rotate Rows of q, of which x has the columns [HEAD_DIM]."""
     partner, _, _ = partners(columns, rotation)
@@ -37,7 +45,7 @@ def rotated_queries(
 
 
 @triton.jit
-def rotated_keys(x, k: Heads, block, head_kv, place, positions, columns, dtype: tl.constexpr, rotation: Rotation):
+def rotated_keys(x, k: Heads, block, head_kv, place, positions, columns, dtype: tl.constexpr, rotation: CacheRotation):
     """Rotate keys of a cache, of which x has these columns, in `dtype`."""
     partner, _, _ = partners(columns, rotation)
     at = block * k.stride_batch + place * k.stride_rows
@@ -46,7 +54,7 @@ def rotated_keys(x, k: Heads, block, head_kv, place, positions, columns, dtype: 
 
 
 @triton.jit
-def turned(x, other, positions, columns, rotation: Rotation):
+def turned(x, other, positions, columns, rotation: CacheRotation):
     """Rotate x [rows, columns], where `other` has each element's partner, by the angles of positions [rows]."""
     _, pair, sign = partners(columns, rotation)
     known = (columns < 2 * rotation.pairs)[None, :]
@@ -57,7 +65,7 @@ def turned(x, other, positions, columns, rotation: Rotation):
 
 
 @triton.jit
-def partners(columns, rotation: Rotation):
+def partners(columns, rotation: CacheRotation):
     """Return (partner, pair, sign of the sine) of each column; a column that is not rotated is its own partner."""
     pairs = rotation.pairs
     if rotation.interleaved:

@@ -11,7 +11,7 @@ from kernels.decode.cache import BlockTables, columns_of, find, load_rows
 from kernels.decode.int4 import deinterleave, in_eighths, interleave, load_int4
 from kernels.decode.masks import CacheMask, first_key_of, is_seen, seen_keys, tile_keys, within
 from kernels.decode.parts import Parts, given_sinks, load_queries, part, rows_of, sequence_of, store_rows
-from kernels.decode.rotation import Rotation, rotated_keys, rotated_queries
+from kernels.decode.rotation import CacheRotation, rotated_keys, rotated_queries
 
 GAIN: tl.constexpr = tl.constexpr(128.0)
 """Probabilities times the scale of a quantised value are small; this keeps them in float16's normal range."""
@@ -52,14 +52,12 @@ def decode_split(
     heads, heads_kv, seqlen_q, seqlen_k, head_dim, factors: Factors,
     HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     # Where sequences have other numbers of keys or queries, and caches are in blocks
-    seqlens_k=None, cu_seqlens_q=None, total_q=0, block_tables: BlockTables = None, WHOLE_BLOCKS: tl.constexpr = False,
+    seqlens_k=None, cu_seqlens_q=None, total_q=0, block_tables: BlockTables = None,
     # Of quantised caches
     k_scale: HeadRows = None, v_scale: HeadRows = None,
     groups=0, GROUPS: tl.constexpr = 0, WORDS: tl.constexpr = False,
-    # Of caches in pieces
-    PACK: tl.constexpr = 0,
     # Of scores
-    mask: CacheMask = None, alibi_slopes: HeadScalars = None, softcap=0.0, sinks=None, rotation: Rotation = None,
+    mask: CacheMask = None, alibi_slopes: HeadScalars = None, softcap=0.0, sinks=None, rotation: CacheRotation = None,
 ):  # fmt: skip
     """Fold one of parts.splits parts of a sequence's keys into a softmax, for BLOCK_M (token, head) rows of a key head.
 
@@ -73,16 +71,14 @@ def decode_split(
 
     k_scale, v_scale: fp32, factors of the cached values, a stride 0 where one serves all. With GROUPS the cache has 4
     bits a value, uint8 [.., head_dim / 2], the even ones low, and each token has `groups` (factor, shift) pairs, fp16
-    [.., groups, 2], contiguous; GROUPS: a multiple of it; WORDS: as `load_int4` has it. With PACK, k and v are in
-    blocks of pieces, as in `load_key_pieces` and `load_value_pieces`.
+    [.., groups, 2], contiguous; GROUPS: a multiple of it; WORDS: as `load_int4` has it.
 
     softcap: if > 0, scores become softcap * tanh(score / softcap). alibi_slopes: fp32 [batch, heads], None or null;
     adds -slope * |distance from the diagonal|. sinks: as in `merge_parts`, added here if there is but one part.
     rotation: of queries by their diagonals, and of keys by their numbers.
 
     lse: fp32 [batch, heads, tokens], natural, or null. What is written, and where, is as in `store_rows`.
-    WHOLE_BLOCKS: block_size is a multiple of 64. What a length or a block table says is clamped: nothing outside of the
-    cache is read.
+    What a length or a block table says is clamped: nothing outside of the cache is read.
     """
     SCALED: tl.constexpr = k_scale.ptr is not None and not GROUPS and k.ptr.dtype.element_ty.primitive_bitwidth == 8
     tile, split = tl.program_id(0) // parts.splits, tl.program_id(0) % parts.splits
@@ -112,14 +108,13 @@ def decode_split(
     for start in range(begin, end, BLOCK_N):
         keys = start + tl.arange(0, BLOCK_N)
         # Keys outside repeat the nearest inside: loads need no masks, and what is made of them is not seen.
-        block, place = find(block_tables, batch, start, within(keys, first_key, sequence), WHOLE_BLOCKS)
+        block, place = find(block_tables, batch, start, within(keys, first_key, sequence), block_tables.WHOLE_BLOCKS)
         k_factors = factors_at(k_scale, block, head_kv, place)
         v_factors = factors_at(v_scale, block, head_kv, place)
-        if PACK:
-            k_tile = load_key_pieces(k, block, head_kv, place, columns_of(head_dim, HEAD_DIM, PADDED), PACK)
-            present = keys == within(keys, first_key, sequence)
-            v_columns = columns_of(head_dim, HEAD_DIM, PADDED)
-            v_tile = load_value_pieces(v, block, head_kv, start, present, block_tables.block_size, v_columns, PACK)
+        if block_tables.PACK:
+            present, piece_columns = keys == within(keys, first_key, sequence), columns_of(head_dim, HEAD_DIM, PADDED)
+            k_tile = load_key_pieces(k, block, head_kv, place, piece_columns, block_tables)
+            v_tile = load_value_pieces(v, block, head_kv, start, present, piece_columns, block_tables)
         else:
             k_tile = load_cache(k, k_factors, block, head_kv, place, head_dim, groups, HEAD_DIM, PADDED, GROUPS, WORDS)
             v_tile = load_cache(v, v_factors, block, head_kv, place, head_dim, groups, HEAD_DIM, PADDED, GROUPS, WORDS)
@@ -197,22 +192,24 @@ def load_cache(
 
 
 @triton.jit
-def load_key_pieces(k: Heads, block, head_kv, place, columns, PACK: tl.constexpr):
+def load_key_pieces(k: Heads, block, head_kv, place, columns, tables: BlockTables):
     """Load keys, [len(place), len(columns)], of which PACK elements lie together. k: [blocks, heads_kv, block_size,
     head_dim / PACK] pieces."""
+    PACK: tl.constexpr = tables.PACK
     at = block * k.stride_batch + place * k.stride_rows
     columns = columns // PACK * k.stride_columns + columns % PACK
     return load_rows(k.ptr + head_kv * k.stride_heads, at, tl.max_contiguous(tl.multiple_of(columns, PACK), PACK))
 
 
 @triton.jit
-def load_value_pieces(v: Heads, block, head_kv, start, present, block_size, columns, PACK: tl.constexpr):
+def load_value_pieces(v: Heads, block, head_kv, start, present, columns, tables: BlockTables):
     """Load values, [len(block), len(columns)], of which those of PACK keys lie together; 0 where not `present`.
 
     v: [blocks, heads_kv, block_size / PACK, head_dim] pieces; start: first of the keys, a multiple of their number.
     """
+    PACK: tl.constexpr = tables.PACK
     keys = start // block.shape[0] * block.shape[0] + tl.arange(0, block.shape[0])
-    piece = keys // PACK % (block_size // PACK)
+    piece = keys // PACK % (tables.block_size // PACK)
     at = block * v.stride_batch + piece * v.stride_rows + keys % PACK
     at = tl.max_contiguous(tl.multiple_of(at, PACK), PACK)  # as the keys of a piece are of one block
     tile = load_rows(v.ptr + head_kv * v.stride_heads, at, columns * v.stride_columns)

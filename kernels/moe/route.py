@@ -49,9 +49,13 @@ def route_rows(
     worth = x
     biased = given(bias) | given(bias_float16) | given(bias_bfloat16)
     if biased:
-        added = tl.load(bias + index, mask=inside & given(bias), other=0.0)
-        added += tl.load(bias_float16 + index, mask=inside & given(bias_float16), other=0.0).to(tl.float32)
-        added += tl.load(bias_bfloat16 + index, mask=inside & given(bias_bfloat16), other=0.0).to(tl.float32)
+        added = tl.zeros([BLOCK], tl.float32)
+        if given(bias):
+            added = tl.load(bias + index, mask=inside, other=0.0)
+        elif given(bias_float16):
+            added = tl.load(bias_float16 + index, mask=inside, other=0.0).to(tl.float32)
+        else:
+            added = tl.load(bias_bfloat16 + index, mask=inside, other=0.0).to(tl.float32)
         worth = weight + added
     keys = tl.where(inside, order_key(worth), LOWEST)
     if groups > topk_groups:

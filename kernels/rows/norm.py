@@ -224,10 +224,12 @@ def _affine(weight, bias, smooth, columns, inside, zero_centred):
     shift = 0.0
     if bias is not None:
         shift = tl.load(bias + columns, mask=inside & given(bias), other=0.0).to(tl.float32)
-    if smooth is not None:
-        factor = tl.load(smooth + columns, mask=inside & given(smooth), other=1.0)
-        gain *= factor
-        shift *= factor
+    if smooth is not None:  # noqa: SIM102 - the other one is tested at run time
+        if given(smooth):
+            factor = tl.load(smooth + columns, mask=inside, other=1.0)
+            gain *= factor
+            if bias is not None:
+                shift *= factor
     return gain, shift
 
 

@@ -10,16 +10,16 @@ from kernels.rows.parts import load_pairs, share_of, store_pair
 
 @triton.jit
 def softmax_rows(
-    x: Matrix, mask: Matrix, temperature: Vector, out: Matrix, rows, cols, scale,
-    BLOCK: tl.constexpr, ROWS: tl.constexpr, HAS_MASK: tl.constexpr, PERSISTENT: tl.constexpr = False,
+    x: Matrix, mask: Matrix, out: Matrix, rows, cols, scale, temperature: Vector,
+    BLOCK: tl.constexpr, ROWS: tl.constexpr, HAS_OPTIONS: tl.constexpr, PERSISTENT: tl.constexpr = False,
 ):  # fmt: skip
     """out[i, :] = exp(scale * x[i, :]) / sum(exp(scale * x[i, :])), ROWS rows at a time, in fp32.
 
     Grid: (cdiv(rows, ROWS),), or any number of programs where PERSISTENT.
 
     x, out: [rows, cols] of one dtype (float16, bfloat16 or float32), columns contiguous. mask: bool [rows, cols], or a
-    null pointer; where it is false, x counts as -inf. HAS_MASK: it may be there. temperature: fp32 [rows], which
-    divides scale, or a null pointer. A row that holds a NaN or +inf, or nothing but -inf, becomes NaN throughout, as in
+    null pointer; where it is false, x counts as -inf. temperature: fp32 [rows], which divides scale, or a null pointer.
+    HAS_OPTIONS: they may be there. A row that holds a NaN or +inf, or nothing but -inf, becomes NaN throughout, as in
     torch.
 
     BLOCK: power of two >= cols, so that x is read once. PERSISTENT: programs take several tiles of rows, and load a
@@ -35,23 +35,24 @@ def softmax_rows(
             following = row + step
             next_inside = (following < rows) & (columns < cols)
             next_values = tl.load(x.ptr + following * x.stride_rows + columns, mask=next_inside, other=0.0)
-            _softmax(values, mask, temperature, out, row, rows, columns, cols, scale, HAS_MASK)
+            _softmax(values, mask, temperature, out, row, rows, columns, cols, scale, HAS_OPTIONS)
             values = next_values
     else:
-        _softmax(values, mask, temperature, out, row, rows, columns, cols, scale, HAS_MASK)
+        _softmax(values, mask, temperature, out, row, rows, columns, cols, scale, HAS_OPTIONS)
 
 
 @triton.jit
 def softmax_long_rows(
-    x: Matrix, mask: Matrix, temperature: Vector, out: Matrix, pairs, cols, parts, scale,
-    STEP: tl.constexpr, HAS_MASK: tl.constexpr,
+    x: Matrix, mask: Matrix, out: Matrix, pairs, cols, parts, scale, temperature: Vector,
+    STEP: tl.constexpr, HAS_OPTIONS: tl.constexpr,
 ):  # fmt: skip
     """`softmax_rows` of rows that do not fit in registers, STEP columns at a time: x is read twice.
 
     Grid: (rows, parts). A program writes a part of a row. With several parts, `softmax_part` has read x once before.
     """
     row = tl.program_id(0)
-    scale = _scale(scale, temperature, row, row >= 0)
+    if HAS_OPTIONS:
+        scale = _scale(scale, temperature, row)
     share = share_of(cols, parts, STEP)
     begin = tl.program_id(1) * share
     target = out.ptr + row * out.stride_rows
@@ -61,20 +62,22 @@ def softmax_long_rows(
         row_max = tl.max(maxima, 0)
         row_sum = tl.sum(sums * _exp(maxima - row_max), 0)
     else:
-        row_max, row_sum = _max_and_sum(source, mask, row, 0, cols, scale, STEP, HAS_MASK)
+        row_max, row_sum = _max_and_sum(source, mask, row, 0, cols, scale, STEP, HAS_OPTIONS)
     factor = 1.0 / row_sum
     for start in range(begin, tl.minimum(begin + share, cols), STEP):
         columns = start + tl.arange(0, STEP)
         inside = columns < cols
-        scores = _scores(tl.load(source + columns, mask=inside, other=0.0), mask, row, columns, inside, scale, HAS_MASK)
+        scores = _scores(
+            tl.load(source + columns, mask=inside, other=0.0), mask, row, columns, inside, scale, HAS_OPTIONS
+        )
         p = _exp(scores - row_max) * factor
         tl.store(target + columns, p.to(target.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def softmax_part(
-    x: Matrix, mask: Matrix, temperature: Vector, pairs, cols, parts, scale,
-    STEP: tl.constexpr, HAS_MASK: tl.constexpr,
+    x: Matrix, mask: Matrix, pairs, cols, parts, scale, temperature: Vector,
+    STEP: tl.constexpr, HAS_OPTIONS: tl.constexpr,
 ):  # fmt: skip
     """Keep the maximum of a part of a row, and the sum of its exponentials, for `softmax_long_rows`.
 
@@ -84,13 +87,14 @@ def softmax_part(
     share = share_of(cols, parts, STEP)
     begin = part * share
     source = x.ptr + row * x.stride_rows
-    scale = _scale(scale, temperature, row, row >= 0)
-    most, total = _max_and_sum(source, mask, row, begin, tl.minimum(begin + share, cols), scale, STEP, HAS_MASK)
+    if HAS_OPTIONS:
+        scale = _scale(scale, temperature, row)
+    most, total = _max_and_sum(source, mask, row, begin, tl.minimum(begin + share, cols), scale, STEP, HAS_OPTIONS)
     store_pair(pairs, row, part, parts, most, total)
 
 
 @triton.jit
-def _max_and_sum(source, mask, row, begin, end, scale, STEP: tl.constexpr, HAS_MASK: tl.constexpr):
+def _max_and_sum(source, mask, row, begin, end, scale, STEP: tl.constexpr, HAS_OPTIONS: tl.constexpr):
     """Return the maximum of the scores of some columns, and the sum of the exponentials of their distances from it."""
     # Each lane of a step keeps a maximum and a sum of its own: no reduction, hence no barrier, in the loop.
     lane_max = tl.full([STEP], float("-inf"), tl.float32)
@@ -98,7 +102,9 @@ def _max_and_sum(source, mask, row, begin, end, scale, STEP: tl.constexpr, HAS_M
     for start in range(begin, end, STEP):
         columns = start + tl.arange(0, STEP)
         inside = columns < end
-        scores = _scores(tl.load(source + columns, mask=inside, other=0.0), mask, row, columns, inside, scale, HAS_MASK)
+        scores = _scores(
+            tl.load(source + columns, mask=inside, other=0.0), mask, row, columns, inside, scale, HAS_OPTIONS
+        )
         new_max = tl.maximum(lane_max, scores)
         origin = _finite(new_max)
         lane_sum = lane_sum * _exp(lane_max - origin) + _exp(scores - origin)
@@ -114,31 +120,35 @@ def _finite(x):
 
 
 @triton.jit
-def _softmax(values, mask, temperature, out, row, rows, columns, cols, scale, HAS_MASK: tl.constexpr):
+def _softmax(values, mask, temperature, out, row, rows, columns, cols, scale, HAS_OPTIONS: tl.constexpr):
     """Softmax of whole rows, which are loaded."""
     inside = (row < rows) & (columns < cols)
-    scale = _scale(scale, temperature, row, row < rows)
-    scores = _scores(values, mask, row, columns, inside, scale, HAS_MASK)
+    wide = values.to(tl.float32)
+    if HAS_OPTIONS:  # noqa: SIM102 - the other one is tested at run time
+        if given(temperature.ptr):
+            wide /= tl.load(temperature.ptr + row * temperature.stride_rows, mask=row < rows, other=1.0)
+    scores = _scores(wide, mask, row, columns, inside, scale, HAS_OPTIONS)
     p = _exp(scores - tl.max(scores, 1)[:, None])
     p *= (1.0 / tl.sum(p, 1))[:, None]
     tl.store(out.ptr + row * out.stride_rows + columns, p.to(out.ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
-def _scores(values, mask, row, columns, inside, scale, HAS_MASK: tl.constexpr):
+def _scores(values, mask, row, columns, inside, scale, HAS_OPTIONS: tl.constexpr):
     """scale * values in fp32; -inf outside, and where there is a mask and it is false."""
     values = values.to(tl.float32) * scale
-    if HAS_MASK:
+    if HAS_OPTIONS:
         there = inside & given(mask.ptr)
         inside = inside & tl.load(mask.ptr + row * mask.stride_rows + columns, mask=there, other=1)
     return tl.where(inside, values, float("-inf"))
 
 
 @triton.jit
-def _scale(scale, temperature, row, inside):
-    """Return scale / temperature of the rows."""
-    there = inside & given(temperature.ptr)
-    return scale / tl.load(temperature.ptr + row * temperature.stride_rows, mask=there, other=1.0)
+def _scale(scale, temperature, row):
+    """Return scale / temperature of a row."""
+    if given(temperature.ptr):
+        scale = scale / tl.load(temperature.ptr + row * temperature.stride_rows)
+    return scale
 
 
 @triton.jit

@@ -80,7 +80,7 @@ def test_the_example_program(
     command = [*LANGUAGES["c++17"], *WARNINGS, *hip_headers, *flags, str(EXAMPLE), source, "-o", str(library)]
     subprocess.run([*command, "-lamdhip64"], check=True)
     printed = hip_double.run(_run_example, str(library), str(rows_bundle)).splitlines()
-    assert printed[0] == "rows_gfx942_softmax_softmax_rows_f32_block32_onepass_hasmask_aligned_most, grid (1, 1, 1)"
+    assert printed[0] == "rows_gfx942_softmax_softmax_rows_f32_block32_onepass_hasoptions_aligned_most, grid (1, 1, 1)"
     assert printed[1:17] == printed[18:]
     assert printed[17] == (
         "softmax: argument 'out' has shape [2, 8]: dim 1 (cols) is 8, but must be 9 to agree with the other arguments"

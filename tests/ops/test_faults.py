@@ -113,7 +113,7 @@ TO_FLOAT8 = (
     partial(test_float8.test_float8_results, queries=FP16, head_dim=64, splits=1),
 )
 LATENT = decode("mla_decode", test_paged.test_latent_vectors, 256, 64, 16, 64, 1)
-APPEND = decode("append_kv", test_append.test_append, 40)
+APPEND = decode("append_kv", test_append.test_append, 40, FP16)
 APPEND_INT8 = decode("append_kv|append_kv_per_token", test_append.test_append_of_8_bits, "int8")
 
 
@@ -275,6 +275,9 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     "float8 result not divided": (FLOAT8_OUT, "attention/forward", "factor /= tl.load", "factor *= tl.load"),
     "factors of the first sequence": (FLOAT8, "decode/split", "batch * factors.k_stride_batch", "0"),
     "factor of v left out": (TO_FLOAT8, "decode/split", "one_or(factors.v_factor, at)", "1.0"),
+    "scale of latent vectors for the scores alone": (("decode", "op=mla_decode,T=float16,C=float8_e4m3fnuz",
+        partial(test_paged.test_latent_vectors_of_other_dims_and_dtypes, latent=96, rope=48, dtype=FP16, cache="e4m3",
+                splits=3)), "decode/mla", "* result_factor(factors, batch, 0)", "* 1.0"),
     "rotated part left out": (LATENT, "decode/mla", "tl.dot(q_rope, tl.trans(rope_tile), scores)", "scores"),
     "list of the first head": (decode("flex_decode", test_flex.test_blocks_in_any_order, 64, 3), "decode/flex",
         "batch * indices.stride_batch + head_kv * indices.stride_heads", "batch * indices.stride_batch"),

@@ -342,6 +342,7 @@ def gathered(
             )
         q, k, v = (x.swapaxes(0, 1)[None] for x in (q, k, v))
         given = {"alibi_slopes": tensors["alibi_slopes"][[b]]} if "alibi_slopes" in tensors else {}
+        given |= {"sinks": tensors["sinks"]} if "sinks" in tensors else {}
         if chunk:
             given["mask_mod"] = partial(in_chunk, keys - first - queries, chunk)
         for found, how in zip(results, ({}, torch_like(dtype)), strict=True):

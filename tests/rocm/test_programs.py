@@ -297,7 +297,7 @@ def test_a_program_over_the_header_of_a_bundle(tmp_path_factory: pytest.TempPath
     program = compiled("c++", tmp_path, "-std=c++17", *headers, "-I", rows_bundle / "include", *sources)
     done = emulate([*program, str(rows_bundle)], "--strict")
     variant, *values, refusal = done.output.splitlines() or [done.errors]
-    assert variant == "rows_gfx942_softmax_softmax_rows_f32_block32_onepass_hasmask_aligned_most, grid (1, 1, 1)"
+    assert variant == "rows_gfx942_softmax_softmax_rows_f32_block32_onepass_hasoptions_aligned_most, grid (1, 1, 1)"
     bundle = open_bundle(rows_bundle, get_device("emulator"))
     wanted = bundle.softmax((np.arange(16) % 5).astype(np.float32).reshape(2, 8), scale=0.5)
     assert values == [f"{value:.9g}" for value in wanted.ravel()], done.errors

@@ -34,12 +34,13 @@ def capture_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     clean = {name: value for name, value in os.environ.items() if not name.startswith(("TRITON", "AOT_"))}
     path = os.pathsep.join(map(str, (ROOT, ROOT / "runtime")))
     command = [sys.executable, "-m", "aot", "capture", "-o", "ops.jsonl", "--arch", "gfx942", "--", sys.executable]
-    result = subprocess.run(
-        [*command, "serve.py"],
-        cwd=folder, capture_output=True, text=True,
-        env={**clean, "PYTHONPATH": path, "TRITON_CACHE_DIR": str(folder / "cache")},
-    )  # fmt: skip
-    assert result.returncode == 0, result.stderr
+    for script, more in (("serve.py", ()), ("servers.py", ("--append",))):
+        result = subprocess.run(
+            [*command[:4], *more, *command[4:], script],
+            cwd=folder, capture_output=True, text=True,
+            env={**clean, "PYTHONPATH": path, "TRITON_CACHE_DIR": str(folder / "cache")},
+        )  # fmt: skip
+        assert result.returncode == 0, result.stderr
     _note_timings(folder / "ops.jsonl")
     return folder / "ops.jsonl"
 
@@ -73,7 +74,7 @@ def ops(folder: Path) -> Bundle:
 
 
 def test_an_op_has_the_arguments_of_the_kernel(ops: Bundle):
-    assert ops.ops == ("add", "negate", "fill", "pair_sum")
+    assert ops.ops == ("add", "negate", "fill", "pair_sum", "serve", "outer")
     add = next(op for op in ops.index.ops if op.name == "add")
     assert [item.name for item in add.tensors] == ["x", "bias", "out"] and all(item.pointer for item in add.tensors)
     assert [item.role for item in add.tensors] == ["input", "input", "inout"]
@@ -161,6 +162,15 @@ def test_an_autotuner_chooses_by_its_key_and_the_grid_follows(ops: Bundle):
     assert (out[:100] == 1.5).all() and not out[100:].any()
 
 
+def test_host_code_defaults_and_closures(ops: Bundle):
+    x = X[:64] * 300
+    ops.serve(x=x, n=64, BLOCK=64, HIGH=448.0, grid_x=1)
+    assert np.allclose(x, np.clip(X[:64] * 300, -448, 448) * 4 + 448)
+    x = X[:64].copy()
+    ops.outer(x=x, BLOCK=64, grid_x=1)
+    assert np.allclose(x, X[:64] * 2 * 4 + 2 + 4)
+
+
 def test_the_same_plans_in_c(ops: Bundle, tmp_path: Path):
     planned = PlannedInC(ops.index, tmp_path)
     ptr = {name: tensor(1 << 20, "float32", (4, 5), (10, 1)) for name in ("x", "out")}
@@ -204,7 +214,6 @@ def test_what_cannot_be_an_op_is_named(capture_file: Path, tmp_path: Path):
     [
         ({"signature": {"out": "tensordesc<fp16[64, 64]>"}}, {}, "parameter 'out' of 'fill' is tensordesc<fp16"),
         ({}, {"refers": {"Pair": {"aggregate": "m:Pair:0"}}}, "'fill' reads 'Pair': a value of kind 'aggregate'"),
-        ({}, {"type": "marked"}, "'fill' is Python code that kernels call as a builtin of Triton"),
     ],
 )
 def test_kernels_that_bundles_do_not_support_are_named(

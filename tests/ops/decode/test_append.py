@@ -46,10 +46,11 @@ def run_append(
     return actual, *(function(**given, slots=SLOTS, **options) for function in references(op))
 
 
-@pytest.mark.parametrize("head_dim", (64, 40))
-def test_append(decode: Bundle, head_dim: int):
-    caches = filled((*CACHE, head_dim), np.nan, FP16)
-    actual, _, same = run_append(decode, "append_kv", new_tokens(0, head_dim), caches)
+@pytest.mark.parametrize("head_dim, dtype", ((64, FP16), (40, FP16), (64, FP32)), ids=str)
+def test_append(decode: Bundle, head_dim: int, dtype: np.dtype):
+    caches = filled((*CACHE, head_dim), np.nan, dtype)
+    new = {name: x.astype(dtype) for name, x in new_tokens(0, head_dim).items()}
+    actual, _, same = run_append(decode, "append_kv", new, caches)
     for found, wanted in zip(actual, same, strict=True):
         assert np.array_equal(found, wanted, equal_nan=True)
         assert np.isfinite(found).sum() == 4 * 3 * head_dim

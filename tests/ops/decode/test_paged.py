@@ -38,7 +38,7 @@ def test_ragged_queries(decode: Bundle, dtype: np.dtype, head_dim: int, heads: t
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize(
     "head_dim, cache",
-    ((256, FP16), (200, FP16), (256, INT8), (512, FP16), (264, FP16), (511, FP16), (512, INT8)),
+    ((256, FP16), (200, FP16), (256, INT8), (512, FP16), (264, FP16), (511, FP16)),
     ids=str,
 )
 def test_wide_heads(decode: Bundle, head_dim: int, cache: np.dtype):
@@ -151,6 +151,23 @@ def test_latent_vectors(decode: Bundle, latent: int, rope: int, heads: int, bloc
     inputs = {"q": case.q, "cache": case.k[:, :, 0], **case.tables}
     options = {} if rope == 64 else {"rope": rope}
     check(decode, "mla_decode", inputs, out_width=latent, scale=0.1, num_splits=splits, **case.longest, **options)
+
+
+@pytest.mark.sampled(3)
+@pytest.mark.parametrize("splits", (1, 3))
+@pytest.mark.parametrize("latent, rope, dtype, cache", (
+    (256, 128, FP16, ""), (96, 80, BF16, ""), (200, 127, FP16, ""), (249, 7, FP16, ""), (512, 64, BF16, "e4m3"),
+    (96, 48, FP16, "e4m3"), (33, 7, FP16, "e4m3"), (256, 64, FP32, ""), (96, 127, FP32, ""),
+), ids=str)  # fmt: skip
+def test_latent_vectors_of_other_dims_and_dtypes(
+    decode: Bundle, latent: int, rope: int, dtype: np.dtype, cache: str, splits: int
+):
+    """There are sinks, too, and a scale of float8."""
+    stored = eight_bits(decode, cache) if cache else None
+    case = paged([(1, 70), (1, 1), (2, 33), (1, 0)], 64, (5, 1), latent + rope, dtype, stored)
+    inputs = {"q": case.q, "cache": case.k[:, :, 0], **case.tables, "sinks": np.linspace(-2, 3, 5, dtype=np.float32)}
+    inputs |= {"cache_scale": np.array([0.05], np.float32)} if cache else {}
+    check(decode, "mla_decode", inputs, out_width=latent, scale=0.1, rope=rope, num_splits=splits, **case.longest)
 
 
 @pytest.mark.on("gpu")

@@ -26,7 +26,7 @@ EXTENTS = {
 }  # fmt: skip
 """Extents of dims; others are 2."""
 SCALARS = {"num_splits": ("1", "2"), "max_seqlen_q": ("40",), "width": ("7",)}
-SCALES = frozenset({"k_scale", "v_scale", "scale"})
+SCALES = frozenset({"k_scale", "v_scale", "scale", "cache_scale"})
 """Optional tensors that come with caches of 8 bits."""
 CACHES = {"": frozenset(), **dict.fromkeys(("int8", "float8_e4m3fnuz", "float8_e5m2fnuz"), SCALES)}
 """Other dtypes of caches than that of the queries, and the tensors that come with them."""
@@ -126,7 +126,9 @@ def test_which_latent_vectors_have_the_kernel_for_hopper(changes: dict[str, Any]
     dims = {"tokens": 2, "heads": 16, "row_dim": 576, "blocks": 9, "block_size": 64, "batch": 2,
             "blocks_per_sequence": 400}  # fmt: skip
     others = {"scalars": {"scale": "1"}} | {name: value for name, value in changes.items() if name not in dims}
-    call = CallSpec(dims=dims | {n: v for n, v in changes.items() if n in dims}, dtypes={"T": "float16"}, **others)
+    call = CallSpec(
+        dims=dims | {n: v for n, v in changes.items() if n in dims}, dtypes={"T": "float16", "C": "float16"}, **others
+    )
     decision = plan_call(index, op_planner(index, "mla_decode"), call, 132)
     assert decision.launches[0].variant.axis_values["HOPPER"] == hopper
     if hopper:

@@ -61,5 +61,5 @@ class Tensor:
         return 1 << 20
 
 
-serve[(1,)](Tensor(), 64, BLOCK=64)
-scaled(tl.constexpr(2))[(1,)](Tensor(), BLOCK=64)
+serve[(1,)](Tensor(), 64, BLOCK=64, num_warps=1)
+scaled(tl.constexpr(2))[(1,)](Tensor(), BLOCK=64, num_warps=1)
