@@ -222,8 +222,8 @@ def piece_of(
 
 @gluon.jit
 def place_of(
-    row, column, ROW: gl.constexpr, PIECE: gl.constexpr, COLUMNS: gl.constexpr, WAVES_M: gl.constexpr, WAVES_N: gl.constexpr,
-    MMA: gl.constexpr,
+    row, column, ROW: gl.constexpr, PIECE: gl.constexpr, COLUMNS: gl.constexpr, WAVES_M: gl.constexpr,
+    WAVES_N: gl.constexpr, MMA: gl.constexpr,
 ):  # fmt: skip
     """Return the (rows, columns) of a piece of the tile at [row, column]."""
     PAIRED: gl.constexpr = 2 * PIECE + 1 != COLUMNS

@@ -100,7 +100,8 @@ def finish(acc, rows, columns, batch, m, n, e, epilogue):
 def finished(acc, rows, columns, batch, m, n, dtype: tl.constexpr, epilogue, vectors: Vectors = None):
     """Apply the epilogue to a product [rows, columns] whose result will be converted to `dtype`.
 
-    Computed in fp32, or, where both dtypes are int32, in int32; then it wraps. vectors: operands that were loaded beforehand.
+    Computed in fp32, or, where both dtypes are int32, in int32; then it wraps. vectors: operands that were loaded
+    beforehand.
     """
     known_rows, known_columns = rows < m, columns < n
     known = known_rows[:, None] & known_columns[None, :]

@@ -114,8 +114,11 @@ def test_activations_at_the_ends(rows: Bundle, kind: str):
 
 
 @pytest.mark.sampled(6)
-@pytest.mark.parametrize("options", ({}, {"block": 64}, {"block": 100}, {"block": 64, "bound": 0.5},
-                                     {"scale": np.array([0.02], FP32)}), ids="-".join)
+@pytest.mark.parametrize(
+    "options",
+    ({}, {"block": 64}, {"block": 100}, {"block": 64, "bound": 0.5}, {"scale": np.array([0.02], FP32)}),
+    ids="-".join,
+)
 @pytest.mark.parametrize("kind", ("int8", "e4m3"))
 @pytest.mark.parametrize("dtype", (BF16, FP16, FP32), ids=str)
 @pytest.mark.parametrize("cols", (33, 512, 2100))
