@@ -33,7 +33,7 @@ def differences(there: Mapping[str, Any], here: Mapping[str, Any]) -> list[str]:
     else:
         found += file_differences(there["triton"], there["files"], here["files"])
         if there["backend"] != here["backend"]:
-            was, now = _release(there["backend"]), _release(here["backend"])
+            was, now = backend_release(there["backend"]), backend_release(here["backend"])
             found.append(f"compiler: {was} was captured, {now} is here")
     if there.get("root") and there["root"] != root_digest(here["root"]):
         found.append(f"Triton's folder, whose path is in the keys of HIP before Triton 3.9: here it is {here['root']}")
@@ -54,7 +54,7 @@ def root_digest(folder: str) -> str:
     return hashlib.sha256(folder.encode()).hexdigest()
 
 
-def _release(backend: str) -> str:
+def backend_release(backend: str) -> str:
     """Shorten the key of a backend: ptxas's version is in a text of several lines."""
     found = re.search(r"V\d[\d.]+", backend)
     return f"ptxas {found.group()}" if found else backend.strip()[-80:]

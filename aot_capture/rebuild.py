@@ -39,7 +39,7 @@ if __name__ == "__main__":
 
 from aot_capture.installation import files_of_key, triton_key, triton_root  # noqa: E402
 from aot_capture.recorder import constexprs_of_hash  # noqa: E402
-from aot_capture.values import Decoder  # noqa: E402
+from aot_capture.values import Decoder, ValueDecodeError  # noqa: E402
 
 Message = dict[str, Any]
 Records = dict[str, dict[str, Any]]
@@ -662,7 +662,7 @@ def _reason(error: BaseException, records: Iterable[Message]) -> str:
         cause = cause.__cause__
     if not lines:
         said = str(error).strip().split("\n")[0]
-        lines = [said if isinstance(error, RebuildError) else f"{type(error).__name__}: {said}"]
+        lines = [said if isinstance(error, (RebuildError, ValueDecodeError)) else f"{type(error).__name__}: {said}"]
     return "\n".join(lines)
 
 

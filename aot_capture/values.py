@@ -310,7 +310,8 @@ class Decoder:
 
     def _opaque(self, content: list[str]) -> Any:
         kind, text = content
-        raise ValueDecodeError(f"a value of type {kind} cannot be made without the program: {text}")
+        said = f": {text}" if text else ""
+        raise ValueDecodeError(f"a value of type {kind} cannot be made without the program{said}")
 
 
 TAGS = frozenset(

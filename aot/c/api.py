@@ -13,7 +13,7 @@ from aot_runtime.contract.layout import allowed_dtypes
 from aot_runtime.contract.variant_names import digest, identifier, prefix_of
 
 from .apis import APIS
-from .naming import argument_names, enum_name, enumerators, function_names
+from .c_names import argument_names, enum_name, enumerators, function_names
 from .spelling import comment, uncommented
 from .support import types_text
 from .tables import shape_text

@@ -13,9 +13,9 @@ from aot_runtime.contract.arch import ARCHITECTURES, BACKENDS
 from aot_runtime.contract.variant_names import prefix_of, variant_names
 
 from .api import dispatched_ops, signature
+from .c_names import function_names
 from .dtypes import DTYPE_NUMBERS
 from .expressions import Functions, Texts
-from .naming import function_names
 from .slots import Slots
 from .spelling import comment, string
 from .support import support_text

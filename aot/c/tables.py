@@ -12,9 +12,9 @@ from aot_runtime.contract.names import axis_names, config_names
 from aot_runtime.contract.records import GLOBAL_SCRATCH
 from aot_runtime.contract.tensor_maps import SWIZZLES
 
+from .c_names import argument_names
 from .dtypes import DTYPE_NUMBERS, enumerator
 from .expressions import Functions
-from .naming import argument_names
 from .slots import OpSlots, Slots
 from .spelling import integer, string
 

@@ -15,7 +15,7 @@ from aot_runtime.contract.names import axis_names
 from aot_runtime.contract.variant_names import prefix_of, variant_names
 
 from .apis import APIS, Api
-from .naming import member_names, struct_name
+from .c_names import member_names, struct_name
 from .spelling import c_type, comment, string, uncommented
 
 _COMMON = """\

@@ -340,7 +340,12 @@ def _files(
         )
     for result, kernel in chosen:
         job = {"kind": "autotune", "autotune": vars(result), "target": kernel.target, "environment": kernel.environment}
-        files |= _listed(workers.modules(job))
+        try:
+            files |= _listed(workers.modules(job))
+        except CompileError as error:
+            console.print(
+                f"note: a result of autotuner {result.name} is not shipped, each start measures: {error.reason}"
+            )
     files |= _launchers(plan, captured, target, workers, request, console)
     if request.inductor is not None:
         try:

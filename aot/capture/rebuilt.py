@@ -13,12 +13,13 @@ from msgspec import Meta
 
 from aot.cache.layered_cache import CAPTURED, NOT_ITS_NAME, Cache
 from aot.cache.shared_cache import SharedCache
-from aot.compile.compiler import read_back, verify_code
+from aot.compile.compiler import read_back, verify_code, verify_lds
 from aot.compile.jobs import Bytes, Count
 from aot.compile.kernargs import KernargField, kernarg_layout
 from aot.compile.keys import recipe_key
 from aot.errors import CompileError
 from aot.targets import Target
+from aot_capture.ingredients import backend_release
 from aot_capture.records import Capture, Kernel
 from aot_runtime.bundle.kernel_metadata import KernelMetadata
 from aot_runtime.contract.arch import ARCHITECTURES
@@ -106,6 +107,18 @@ def check_rebuilt(kernel: RebuiltKernel, target: Target) -> None:
     if kernel.binary not in kernel.files:
         raise CompileError(f"its code object {kernel.binary!r} is missing")
     verify_code(kernel, _layout(kernel, target), target)
+
+
+def launch_warning(kernel: RebuiltKernel, target: Target) -> str:
+    """Return why Triton refuses to launch a kernel; empty if it does not.
+
+    Such kernels are shipped all the same: an autotuner that tries them compiles them, unless they are in the cache.
+    """
+    try:
+        verify_lds(kernel, target)
+    except CompileError as error:
+        return f"Triton compiles it, and does not launch it: {error}"
+    return ""
 
 
 def fault_of(kernel: RebuiltKernel, target: Target) -> str:
@@ -201,13 +214,13 @@ def key_differences(job: RebuildJob, kernel: RebuiltKernel) -> list[str]:
     found = [f"the hash of {name} comes out differently" for name in kernel.unlike]
     for part, was, now in zip(PARTS, captured.key, kernel.key, strict=False):
         if was != now and not (part == "source" and found):
-            found.append(f"{part}: captured {_shown(was)}, here {_shown(now)}")
+            shown = backend_release if part == "backend" else _shown
+            found.append(f"{part}: captured {shown(was)}, here {shown(now)}")
     if not found and kernel.hash != captured.hash:
         found.append("another installation of Triton")
     return found
 
 
 def _shown(text: str) -> str:
-    """Shorten a part of a key: the last lines of ptxas's version, the beginning of a hash."""
-    line = [line for line in text.splitlines() if line.strip()][-1:] or [""]
-    return line[0] if len(line[0]) < 64 else f"{line[0][:12]}…"
+    """Shorten a part of a key: the beginning of a hash."""
+    return text if len(text) < 64 else f"{text[:12]}…"

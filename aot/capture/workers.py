@@ -6,6 +6,7 @@ import tempfile
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from queue import SimpleQueue
 from typing import Any
@@ -15,7 +16,7 @@ from aot.errors import CompileError
 from aot.forked_process import WorkerDiedError
 
 from .environments import Environment
-from .rebuilt import RebuildJob, RebuiltKernel, check_rebuilt
+from .rebuilt import RebuildJob, RebuiltKernel, check_rebuilt, launch_warning
 from .selection import target_parts
 from .worker_process import START_LIMIT_S, Message, WorkerProcess
 
@@ -84,6 +85,8 @@ class Workers:
             warnings=tuple(f"{job.name}: {text}" for text in warnings(printed)),
         )
         check_rebuilt(kernel, job.target)
+        if unfit := launch_warning(kernel, job.target):
+            return replace(kernel, warnings=(*kernel.warnings, f"{job.name}: {unfit}"))
         return kernel
 
     def modules(self, message: Message) -> dict[str, dict[str, bytes]]:

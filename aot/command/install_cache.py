@@ -75,7 +75,8 @@ def install_cache(
             shipped.check()
         if wrong:
             count = len(shipped.manifest.kernels)
-            write_error("aotbuild", f"Triton would find none of the {count} kernels here:", *wrong)
+            hint = () if python is not None else ("--python names the program's Python, if it is another",)
+            write_error("aotbuild", f"Triton would find none of the {count} kernels here:", *wrong, *hint)
         if check or (wrong and not force):
             if not wrong:
                 write(f"{source}: {_summary(shipped)}: {'Triton finds them here' if here else 'whole'}")

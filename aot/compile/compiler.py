@@ -113,6 +113,7 @@ def _compiled(job: CompileJob, died: bool = False) -> CompiledKernel:
     )
     layout = kernarg_layout(job.signature, ARCHITECTURES[target.arch].kernarg_start)
     verify_code(result, layout, target, map_faults(job.signature, getattr(built, "tensordesc_meta", None) or ()))
+    verify_lds(result, target)
     return result
 
 
@@ -368,8 +369,12 @@ def verify_code(
     faults += more_faults
     if faults:
         raise CompileError(f"kernel {kernel.symbol!r} does not match its job: {'; '.join(faults)}")
+
+
+def verify_lds(kernel: Code, target: Target) -> None:
+    """Raise `CompileError` if a kernel needs more LDS than its target allows a workgroup."""
     # A cubin's static part is the system's own, beside what the limit is for.
-    static = metadata.static_lds_bytes if target.backend == HIP.name else 0
+    static = kernel.metadata.static_lds_bytes if target.backend == HIP.name else 0
     if kernel.lds_bytes + static > target.lds_bytes:
         raise CompileError(
             f"kernel {kernel.symbol!r} needs {kernel.lds_bytes + static} bytes of LDS per workgroup; "
@@ -437,6 +442,7 @@ class KernelReader:
                 if not is_right:
                     return f"has {what} that its code or its job does not have"
             verify_code(kernel, expected.layout, target)
+            verify_lds(kernel, target)
         except (BundleError, CompileError) as error:
             return f"is not what was asked for: {error}"
         return ""

@@ -8,7 +8,7 @@ from kernels.attention.int8 import attend_int8
 from kernels.attention.masks import bounds, key_range
 from kernels.attention.problem import KeyHead, Problem, QueryTile, Scoring, Span, Work, make_form
 from kernels.common.softmax import LN_2, LOG2_E, add_logit, inverse, log2_sum
-from kernels.common.tensors import Closure, Extents, HeadRows, Heads, HeadScalars, Matrix, Window, given
+from kernels.common.tensors import Closure, Extents, HeadRows, Heads, HeadScalars, Matrix, Vector, Window, given
 
 
 @triton.jit
@@ -20,7 +20,8 @@ def attention_forward(
     window: Window = None, BOUND_LEFT: tl.constexpr = False, BOUND_RIGHT: tl.constexpr = False,
     softcap=0.0, sinks=None, FEATURES: tl.constexpr = False, score_mod: Closure = None, mask_mod: Closure = None,
     PADDED: tl.constexpr = True, NUM_XCDS: tl.constexpr = 1, HAS_BF16_CVT: tl.constexpr = False,
-    PERSISTENT: tl.constexpr = False, PIPELINED: tl.constexpr = False, qv: Heads = None,
+    PERSISTENT: tl.constexpr = False, PIPELINED: tl.constexpr = False, qv: Heads = None, seqused_q: Vector = None,
+    seqused_k: Vector = None,
 ):  # fmt: skip
     """out = softmax(scores) v, a program for each BLOCK_M queries of a head.
 
@@ -34,7 +35,8 @@ def attention_forward(
     cu_seqlens_q, cu_seqlens_k: int32 [batch + 1] or None. With them, sequence b is rows cu_seqlens[b] to cu_seqlens[b +
     1] of tensors that have seqlen_q and seqlen_k rows and no batch (stride 0). They are clamped to the rows that there
     are; a sequence may be empty. bias has a row for each row of q then, and a column for each key of a sequence, of
-    which there are extents.max_seqlen_k: keys of a sequence beyond these do not count.
+    which there are extents.max_seqlen_k: keys of a sequence beyond these do not count. seqused_q, seqused_k: int32
+    [batch], of how many of its rows a sequence consists; None or null pointers: of all.
 
     A score is scale * q k; then, with FEATURES only: softcap * tanh(that / softcap) if softcap > 0; plus bias [batch,
     heads, seqlen_q, seqlen_k] (a stride of 0 broadcasts) unless that is None or a null pointer; minus alibi_slopes
@@ -63,7 +65,8 @@ def attention_forward(
     problem = Problem(
         q=q, k=k, v=v, out=out, lse=lse, extents=extents, window=window, scale=scale, bias=bias,
         alibi_slopes=alibi_slopes, softcap=softcap, cu_seqlens_q=cu_seqlens_q, cu_seqlens_k=cu_seqlens_k,
-        score_operands=score_mod.operands, mask_operands=mask_mod.operands, sinks=sinks, qv=qv,
+        seqused_q=seqused_q, seqused_k=seqused_k, score_operands=score_mod.operands, mask_operands=mask_mod.operands,
+        sinks=sinks, qv=qv,
     )  # fmt: skip
     form: tl.constexpr = make_form(
         HEAD_DIM, HEAD_DIM_V, PADDED, BLOCK_M, BLOCK_N, BOUND_LEFT, BOUND_RIGHT, FEATURES, HAS_BF16_CVT,
@@ -134,8 +137,8 @@ def attend_tiles(work, problem, form: tl.constexpr, LAST_FIRST: tl.constexpr, NU
 def attend_tile(block, head, batch, problem, form: tl.constexpr):
     """Attend one tile of a Problem: BLOCK_M queries of a head."""
     extents, window = problem.extents, problem.window
-    first_row_q, seqlen_q = sequence(problem.cu_seqlens_q, batch, extents.seqlen_q)
-    first_row_k, seqlen_k = sequence(problem.cu_seqlens_k, batch, extents.seqlen_k)
+    first_row_q, seqlen_q = sequence(problem.cu_seqlens_q, problem.seqused_q, batch, extents.seqlen_q)
+    first_row_k, seqlen_k = sequence(problem.cu_seqlens_k, problem.seqused_k, batch, extents.seqlen_k)
     if extents.max_seqlen_k is not None:
         seqlen_k = tl.minimum(seqlen_k, extents.max_seqlen_k)
     first_query = block * form.BLOCK_M
@@ -239,13 +242,19 @@ def factor_of(factors, batch, head):
 
 
 @triton.jit
-def sequence(cu_seqlens, batch, rows):
-    """Return (first row, length) of a sequence, clamped to the rows there are; (0, rows) without cu_seqlens."""
+def sequence(cu_seqlens, seqused, batch, rows):
+    """Return (first row, length) of a sequence, clamped to the rows there are; (0, rows) without cu_seqlens.
+
+    seqused: int32 [batch], of how many of its rows a sequence consists; a pointer of None or null: of all.
+    """
     if cu_seqlens is None:
         first, length = 0, rows
     else:
         first = tl.minimum(tl.maximum(tl.load(cu_seqlens + batch), 0), rows)
         length = tl.maximum(tl.minimum(tl.load(cu_seqlens + batch + 1), rows) - first, 0)
+    if seqused.ptr is not None:
+        used = tl.load(seqused.ptr + batch * seqused.stride_rows, given(seqused.ptr), rows)
+        length = tl.minimum(length, tl.maximum(used, 0))
     return first, length
 
 

@@ -54,7 +54,7 @@ from kernels.common.hopper import (
     slot_of,
 )
 from kernels.common.softmax import LN_2, LOG2_E
-from kernels.common.tensors import Extents, HeadRows, Heads, HeadScalars, Window
+from kernels.common.tensors import Extents, HeadRows, Heads, HeadScalars, Vector, Window
 
 GROUPS = gl.constexpr(2)
 """Warpgroups that multiply."""
@@ -92,7 +92,7 @@ def attention_forward_hopper(
     BLOCK_N: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr, PINGPONG: gl.constexpr,
     cu_seqlens_q=None, cu_seqlens_k=None, counter=None, bias: Heads = None, alibi_slopes: HeadScalars = None,
     softcap=0.0, BOUND_LEFT: gl.constexpr = False, BOUND_RIGHT: gl.constexpr = False, PADDED: gl.constexpr = True,
-    FEATURES: gl.constexpr = False,
+    FEATURES: gl.constexpr = False, seqused_q: Vector = None, seqused_k: Vector = None,
 ):  # fmt: skip
     """out = softmax(scores) v: `forward.attention_forward` without its mods.
 
@@ -107,7 +107,9 @@ def attention_forward_hopper(
     columns.
     """
     gl.static_assert(k.block_shape[-2] == BLOCK_N)
-    tiling = make_tiling(extents, query_blocks, batch, window, cu_seqlens_q, cu_seqlens_k, counter, BOUND_RIGHT)
+    tiling = make_tiling(
+        extents, query_blocks, batch, window, cu_seqlens_q, cu_seqlens_k, counter, BOUND_RIGHT, seqused_q, seqused_k
+    )
     result = Result(out, lse, extents.head_dim_v)
     none = HeadScalars(None, 0, 0)
     features = Features(softcap if FEATURES else None, alibi_slopes, bias)
@@ -156,7 +158,10 @@ def attention_fp8_hopper(
         v_map = heads_map(v, batches, extents.heads_kv, extents.seqlen_k, extents.head_dim, HEAD_DIM, BLOCK_N, DTYPE)
     else:
         v_map = columns_map(v, batches, extents.heads_kv, extents.seqlen_k, extents.head_dim, HEAD_DIM, BLOCK_N, DTYPE)
-    tiling = make_tiling(extents, query_blocks, batch, window, cu_seqlens_q, cu_seqlens_k, counter, BOUND_RIGHT)
+    every = Vector(None, 0)
+    tiling = make_tiling(
+        extents, query_blocks, batch, window, cu_seqlens_q, cu_seqlens_k, counter, BOUND_RIGHT, every, every
+    )
     result = Result(out, lse, extents.head_dim)
     transforms = Transforms(Factors(q_scale, k_scale, v_scale), Features(None, None, None))
     q_ring = make_ring(GROUPS, DTYPE, q_map.block_shape, q_map.layout, 1)
@@ -196,6 +201,7 @@ class Tiling(NamedTuple):
         counter: int32 [1], from which programs take their next tiles; None: each has a fixed share.
         paired: the tiles of a share come in pairs, as `tile_at` says.
         seqlens_k: int32 [batch], the keys of each sequence, where these are found by block tables; or None.
+        seqused_q, seqused_k: int32 [batch], of how many of its rows a sequence consists; None or null: of all.
     """
 
     blocks: gl.tensor
@@ -211,6 +217,8 @@ class Tiling(NamedTuple):
     counter: gl.tensor
     paired: gl.tensor
     seqlens_k: gl.tensor = None
+    seqused_q: Vector = Vector(None, 0)
+    seqused_k: Vector = Vector(None, 0)
 
 
 class WorkTile(NamedTuple):
@@ -256,13 +264,15 @@ class Queue(NamedTuple):
 
 @gluon.jit
 def make_tiling(
-    extents, query_blocks, batch, window, cu_seqlens_q, cu_seqlens_k, counter, BOUND_RIGHT: gl.constexpr
+    extents, query_blocks, batch, window, cu_seqlens_q, cu_seqlens_k, counter, BOUND_RIGHT: gl.constexpr,
+    seqused_q, seqused_k,
 ):  # fmt: skip
     """Make the Tiling of a kernel's arguments."""
     return Tiling(
         query_blocks, extents.heads, extents.heads // extents.heads_kv, batch, extents.seqlen_q, extents.seqlen_k,
         extents.max_seqlen_k, cu_seqlens_q, cu_seqlens_k, window, counter,
-        are_paired(query_blocks * extents.heads * batch, BOUND_RIGHT and counter is None),
+        are_paired(query_blocks * extents.heads * batch, BOUND_RIGHT and counter is None), seqused_q=seqused_q,
+        seqused_k=seqused_k,
     )  # fmt: skip
 
 
@@ -350,8 +360,8 @@ def tile_at(step, tiling):
     block = gl.where(tiling.paired & (step % 2 == 1), place, tiling.blocks - 1 - place)
     head = outer % tiling.heads
     batch = outer // tiling.heads
-    row_q, seqlen_q = sequence(tiling.cu_seqlens_q, batch, tiling.seqlen_q)
-    row_k, seqlen_k = sequence(tiling.cu_seqlens_k, batch, tiling.seqlen_k)
+    row_q, seqlen_q = sequence(tiling.cu_seqlens_q, tiling.seqused_q, batch, tiling.seqlen_q)
+    row_k, seqlen_k = sequence(tiling.cu_seqlens_k, tiling.seqused_k, batch, tiling.seqlen_k)
     if tiling.max_seqlen_k is not None:
         seqlen_k = gl.minimum(seqlen_k, tiling.max_seqlen_k)
     if tiling.seqlens_k is not None:
@@ -363,13 +373,16 @@ def tile_at(step, tiling):
 
 
 @gluon.jit
-def sequence(cu_seqlens, batch, rows):
-    """Return (first row, length) of a sequence, clamped to the rows there are; (0, rows) without cu_seqlens."""
+def sequence(cu_seqlens, seqused, batch, rows):
+    """Return (first row, length) of a sequence, as `forward.sequence`."""
     if cu_seqlens is None:
         first, length = 0, rows
     else:
         first = gl.minimum(gl.maximum(gl.load(cu_seqlens + batch), 0), rows)
         length = gl.maximum(gl.minimum(gl.load(cu_seqlens + batch + 1), rows) - first, 0)
+    if seqused.ptr is not None:
+        used = gl.load(seqused.ptr + batch * seqused.stride_rows, mask=seqused.ptr.to(gl.int64) != 0, other=rows)
+        length = gl.minimum(length, gl.maximum(used, 0))
     return first, length
 
 

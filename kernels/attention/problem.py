@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import triton
 import triton.language as tl
 
-from kernels.common.tensors import Extents, HeadRows, Heads, HeadScalars, Matrix, Window
+from kernels.common.tensors import Extents, HeadRows, Heads, HeadScalars, Matrix, Vector, Window
 
 
 class Work(NamedTuple):
@@ -39,6 +39,8 @@ class Problem(NamedTuple):
     v_scale: HeadScalars = HeadScalars(None, 0, 0)
     cu_seqlens_q: tl.tensor = None
     cu_seqlens_k: tl.tensor = None
+    seqused_q: Vector = Vector(None, 0)
+    seqused_k: Vector = Vector(None, 0)
     score_operands: tl.tuple = ()
     mask_operands: tl.tuple = ()
     sinks: tl.tensor = None

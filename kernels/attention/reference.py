@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -77,9 +78,9 @@ def attention(
 
     qv: [batch, heads, seqlen_q, head_dim_v], queries of the values.
 
-    scores = scale * (q k^T + qv v^T), then softcap * tanh(scores / softcap) unless softcap is 0, + bias, - alibi_slopes * distance
-    from the diagonal, then score_mod of that. The diagonal of query i is key i + seqlen_k - seqlen_q where mask_align
-    is bottom_right, else key i. A query sees the keys of `visible_keys` that mask_mod shows.
+    scores = scale * (q k^T + qv v^T), then softcap * tanh(scores / softcap) unless softcap is 0, + bias, - alibi_slopes
+    * distance from the diagonal, then score_mod of that. The diagonal of query i is key i + seqlen_k - seqlen_q where
+    mask_align is bottom_right, else key i. A query sees the keys of `visible_keys` that mask_mod shows.
 
     Returns out [batch, heads, seqlen_q, head_dim_v], or (out, lse) with lse [batch, heads, seqlen_q], the natural
     logarithm of each row's sum of exponentials. A row that sees no key gives out = 0, lse = -inf.
@@ -134,11 +135,14 @@ def attention_same_dtype(q: Array, k: Array, v: Array, *optional: Array | None, 
 
 def attention_varlen(
     q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array, bias: Array | None = None,
-    alibi_slopes: Array | None = None, sinks: Array | None = None, qv: Array | None = None, **options: Any,
+    alibi_slopes: Array | None = None, sinks: Array | None = None, qv: Array | None = None,
+    seqused_q: Array | None = None, seqused_k: Array | None = None, **options: Any,
 ) -> Result:  # fmt: skip
     """`attention` of concatenated sequences: see `by_sequence`."""
     slopes = {"alibi_slopes": alibi_slopes}
-    return by_sequence(attention, q, k, v, cu_seqlens_q, cu_seqlens_k, bias, slopes, qv, sinks=sinks, **options)
+    return by_sequence(
+        attention, q, k, v, cu_seqlens_q, cu_seqlens_k, bias, slopes, qv, (seqused_q, seqused_k), sinks=sinks, **options
+    )
 
 
 def attention_varlen_same_dtype(q: Array, k: Array, v: Array, *rest: Any, **options: Any) -> Result:
@@ -148,14 +152,16 @@ def attention_varlen_same_dtype(q: Array, k: Array, v: Array, *rest: Any, **opti
 
 def by_sequence(
     function: Callable[..., Any], q: Array, k: Array, v: Array, cu_seqlens_q: Array, cu_seqlens_k: Array,
-    bias: Array | None, of_batch: dict[str, Array | None], qv: Array | None = None, *, max_seqlen_q: int = 0, max_seqlen_k: int = 0,
+    bias: Array | None, of_batch: dict[str, Array | None], qv: Array | None = None,
+    used: tuple[Array | None, Array | None] = (None, None), *, max_seqlen_q: int = 0, max_seqlen_k: int = 0,
     return_lse: bool = False, **options: Any,
 ) -> Result:  # fmt: skip
     """Apply a function such as `attention` to each of several concatenated sequences.
 
     q: [tokens_q, heads, head_dim]; k, v: [tokens_k, heads_kv, …]; sequence b is rows cu_seqlens[b] to cu_seqlens[b +
     1]. bias: [heads or 1, tokens_q or 1, columns], a column for each key of a sequence. of_batch: arguments that have
-    an entry for each sequence, or one for all. qv: [tokens_q, heads, head_dim_v] or None.
+    an entry for each sequence, or one for all. qv: [tokens_q, heads, head_dim_v] or None. used: [batch] of queries and
+    of keys, of how many of its rows each sequence consists; None: of all.
 
     Returns out [tokens_q, heads, head_dim_v], or (out, lse) with lse [heads, tokens_q]. Rows of q that are in no
     sequence are NaN in both. max_seqlen_q and max_seqlen_k change nothing.
@@ -163,7 +169,7 @@ def by_sequence(
     given = {name: x for name, x in of_batch.items() if x is not None}
     spans, results = [], []
     for b in range(len(cu_seqlens_q) - 1):
-        rows_q, rows_k = (slice(cu[b], cu[b + 1]) for cu in (cu_seqlens_q, cu_seqlens_k))
+        rows_q, rows_k = map(partial(_rows_of, b), (cu_seqlens_q, cu_seqlens_k), used)
         found = {"q": q[rows_q], "k": k[rows_k], "v": v[rows_k]} | ({} if qv is None else {"qv": qv[rows_q]})
         tensors = {name: x.swapaxes(0, 1)[None] for name, x in found.items()}
         if bias is not None:
@@ -177,6 +183,12 @@ def by_sequence(
     for rows, (own_out, own_lse) in zip(spans, results, strict=True):
         out[rows], lse[:, rows] = own_out[0].swapaxes(0, 1), own_lse[0]
     return (out, lse) if return_lse else out
+
+
+def _rows_of(sequence: int, cu_seqlens: Array, used: Array | None) -> slice:
+    """Return the rows of a sequence, the first `used` of those from cu_seqlens."""
+    first, end = cu_seqlens[sequence], cu_seqlens[sequence + 1]
+    return slice(first, end if used is None else min(end, first + max(used[sequence], 0)))
 
 
 def _exp_rows(scores: Array, sink: Any) -> tuple[Array, Array, Array]:

@@ -141,6 +141,16 @@ def _paged_attention_rotated(
     )
 
 
+def paged_attention_fp8_pieces(q: Array, k: Array, v: Array, *rest: Array, **options: object) -> Result:
+    """`paged_attention_fp8` over a cache in pieces, see `paged_attention_pieces`, in float64."""
+    return paged_attention_fp8(q, *joined_pieces(k, v), *rest, **options)
+
+
+def paged_attention_fp8_pieces_same_dtype(q: Array, k: Array, v: Array, *rest: Array, **options: object) -> Result:
+    """`paged_attention_fp8_pieces` as hardware does it."""
+    return paged_attention_fp8_same_dtype(q, *joined_pieces(k, v), *rest, **options)
+
+
 def joined_pieces(k: Array, v: Array) -> tuple[Array, Array]:
     """Return caches in pieces as [blocks, block_size, heads_kv, head_dim]."""
     blocks, heads_kv, _, block_size, _ = k.shape

@@ -65,7 +65,7 @@ def decode_split(
 
     Grid: (cdiv(seqlen_q * heads // heads_kv, BLOCK_M) * splits, heads_kv, batch).
 
-    q, out: [batch, heads, tokens, head_dim] of seqlen_q tokens, of 16 bits or float8; or, where cu_seqlens_q (int32
+    q, out: [batch, heads, tokens, head_dim] of seqlen_q tokens, of float8 to float32; or, where cu_seqlens_q (int32
     [batch + 1]) is given, of all sequences' total_q tokens, of which one has at most seqlen_q, the stride along batch
     0. k, v: [batch, heads_kv, tokens, head_dim] of seqlen_k tokens; or, with block_tables, [blocks, heads_kv,
     block_size, head_dim]. seqlens_k: int32 [batch], how many keys each sequence has; None, or null: seqlen_k. Its
@@ -126,7 +126,7 @@ def decode_split(
         if rotation.cos is not None:
             k_columns, positions = columns_of(head_dim, HEAD_DIM, PADDED), within(keys, first_key, sequence)
             k_tile = rotated_keys(k_tile, k, block, head_kv, place, positions, k_columns, q_tile.dtype, rotation)
-        products = tl.dot(q_tile, tl.trans(k_tile.to(q_tile.dtype)))
+        products = tl.dot(q_tile, tl.trans(k_tile.to(q_tile.dtype)), input_precision="ieee")
         if SCALED:
             products *= tl.load(k_factors)[None, :]
         scores = scores_of(products, diagonal[:, None] - keys[None, :], scoring)
@@ -134,7 +134,7 @@ def decode_split(
         p, rescale, row_max, row_sum = fold(scores, row_max, row_sum)
         if SCALED:
             p *= (tl.load(v_factors) * GAIN)[None, :]
-        acc = tl.dot(p.to(q_tile.dtype), v_tile.to(q_tile.dtype), acc * rescale[:, None])
+        acc = tl.dot(p.to(q_tile.dtype), v_tile.to(q_tile.dtype), acc * rescale[:, None], input_precision="ieee")
 
     if not parts.always and given_sinks(sinks) and parts.splits == 1:
         acc, row_max, row_sum = add_logit(acc, row_max, row_sum, tl.load(sinks + rows.heads) * LOG2_E)

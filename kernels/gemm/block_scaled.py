@@ -53,8 +53,8 @@ def accumulate_blocks(
     """Multiply the `k` columns of a and rows of b at these addresses, [.., BLOCK_K] and [BLOCK_K, ..], scaling each
     block; fp32. BLOCK_K divides 128.
 
-    scale_a_at, scale_b_at: addresses of the first block's scales, of the rows of a and of the columns of b. The steps
-    lead from a column of a, row of b or block of scales to the next, in elements.
+    scale_a_at, scale_b_at: addresses of the first block's scales, of the rows of a and of the columns of b; a has none
+    if its are None. The steps lead from a column of a, row of b or block of scales to the next, in elements.
     """
     inner = tl.arange(0, BLOCK_K)
     wide: tl.constexpr = tl.int32 if a_at.dtype.element_ty.is_int() else tl.float32
@@ -63,10 +63,13 @@ def accumulate_blocks(
         known = inner < k - start
         left = tl.load(a_at, known[None, :], 0.0)
         right = tl.load(b_at, known[:, None], 0.0)
-        factor_a = tl.load(scale_a_at + start // BLOCK * scale_a_step)
-        factor_b = tl.load(scale_b_at + start // BLOCK * scale_b_step)
+        if scale_a_at is None:
+            factor = tl.load(scale_b_at + start // BLOCK * scale_b_step)[None, :]
+        else:
+            factor_a = tl.load(scale_a_at + start // BLOCK * scale_a_step)
+            factor = factor_a[:, None] * tl.load(scale_b_at + start // BLOCK * scale_b_step)[None, :]
         block = dot(left, right, tl.zeros([a_at.shape[0], b_at.shape[1]], wide), "ieee")
-        acc += block.to(tl.float32) * (factor_a[:, None] * factor_b[None, :])
+        acc += block.to(tl.float32) * factor
         a_at += BLOCK_K * a_step
         b_at += BLOCK_K * b_step
     return acc

@@ -22,11 +22,14 @@ SILU: tl.constexpr = tl.constexpr(5)
 
 
 class Epilogue(NamedTuple):
-    """Operands of act(alpha * scale_a * product * scale_b + bias + beta * d), for a product [batch, m, n].
+    """Operands of act(alpha * scale_a * (product - zero_a colsum) * scale_b + bias + beta * d).
 
-    bias: [n]; d: the addend, [batch, m, n], strides 0 where it is broadcast; scale_a: fp32 [m]; scale_b: fp32 [n].
+    The product is [batch, m, n].
+
+    bias: [batch, n]; d: the addend, [batch, m, n]; scale_a: fp32 [batch, m]; scale_b: fp32 [batch, n]; strides are 0
+    where one is broadcast. zero_a: int32 [m], colsum: int32 [n], of products of int8; both are given, or neither.
     Fields that are None or null pointers are left out. EPILOGUE lists what may be given besides scales: `none`; `bias`;
-    `any` of bias, d and activation.
+    `any` of bias, d, zero_a and activation.
     """
 
     bias: tl.tensor = None
@@ -42,6 +45,12 @@ class Epilogue(NamedTuple):
     beta: tl.tensor = 1
     activation: tl.tensor = 0
     EPILOGUE: tl.constexpr = "any"
+    stride_bias_batch: tl.tensor = 0
+    stride_scale_a_batch: tl.tensor = 0
+    stride_scale_b_batch: tl.tensor = 0
+    zero_a: tl.tensor = None
+    stride_zero_a_m: tl.tensor = 0
+    colsum: tl.tensor = None
 
 
 class Vectors(NamedTuple):
@@ -69,18 +78,27 @@ def vectors_of(rows, columns, m, n, epilogue):
 
 
 @triton.jit
-def row_scales(rows, m, epilogue):
-    return tl.load(epilogue.scale_a + rows * epilogue.stride_scale_a_m, rows < m, 0.0)
+def row_scales(rows, m, epilogue, batch=None):
+    at = _of_batch(epilogue.scale_a, batch, epilogue.stride_scale_a_batch)
+    return tl.load(at + rows * epilogue.stride_scale_a_m, rows < m, 0.0)
 
 
 @triton.jit
-def column_scales(columns, n, epilogue):
-    return tl.load(epilogue.scale_b + columns * epilogue.stride_scale_b_n, columns < n, 0.0)
+def column_scales(columns, n, epilogue, batch=None):
+    at = _of_batch(epilogue.scale_b, batch, epilogue.stride_scale_b_batch)
+    return tl.load(at + columns * epilogue.stride_scale_b_n, columns < n, 0.0)
 
 
 @triton.jit
-def column_bias(columns, n, epilogue):
-    return tl.load(epilogue.bias + columns, (columns < n) & given(epilogue.bias), 0.0)
+def column_bias(columns, n, epilogue, batch=None):
+    at = _of_batch(epilogue.bias, batch, epilogue.stride_bias_batch)
+    return tl.load(at + columns, (columns < n) & given(epilogue.bias), 0.0)
+
+
+@triton.jit
+def _of_batch(pointer, batch, stride):
+    """Return the address of an operand of one batch; of the first without one."""
+    return pointer if batch is None else pointer + batch.to(tl.int64) * stride
 
 
 @triton.jit
@@ -105,15 +123,19 @@ def finished(acc, rows, columns, batch, m, n, dtype: tl.constexpr, epilogue, vec
     """
     known_rows, known_columns = rows < m, columns < n
     known = known_rows[:, None] & known_columns[None, :]
+    has_zeros: tl.constexpr = epilogue.EPILOGUE == "any" and epilogue.zero_a is not None and acc.dtype == tl.int32
+    if has_zeros and given(epilogue.zero_a):
+        zero = tl.load(epilogue.zero_a + rows * epilogue.stride_zero_a_m, known_rows, 0)
+        acc -= zero[:, None] * tl.load(epilogue.colsum + columns, known_columns, 0)[None, :]
     value = acc * epilogue.alpha if acc.dtype == dtype else acc.to(tl.float32) * epilogue.alpha
     if epilogue.scale_a is not None:
-        scales = row_scales(rows, m, epilogue) if vectors is None else vectors.scale_a[0]
+        scales = row_scales(rows, m, epilogue, batch) if vectors is None else vectors.scale_a[0]
         value *= scales[:, None]
     if epilogue.scale_b is not None:
-        scales = column_scales(columns, n, epilogue) if vectors is None else vectors.scale_b[0]
+        scales = column_scales(columns, n, epilogue, batch) if vectors is None else vectors.scale_b[0]
         value *= scales[None, :]
     if epilogue.EPILOGUE != "none" and epilogue.bias is not None:
-        bias = column_bias(columns, n, epilogue) if vectors is None else vectors.bias[0]
+        bias = column_bias(columns, n, epilogue, batch) if vectors is None else vectors.bias[0]
         value += bias[None, :].to(value.dtype)
     if epilogue.EPILOGUE == "any" and epilogue.d is not None:
         at = batch.to(tl.int64) * epilogue.stride_d_batch + rows[:, None] * epilogue.stride_d_m

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from itertools import pairwise
 
 import numpy as np
 
@@ -67,14 +68,18 @@ def grouped_block_scaled_matmul_same_dtype(
     indices: Array | None = None,
 ) -> Array:  # fmt: skip
     """`grouped_block_scaled_matmul` as hardware does it: see `block_scaled_matmul_same_dtype`."""
-    return _by_group(e, offsets, counts, lambda group, rows: reference.block_scaled_matmul_same_dtype(
-        a[rows], b[_index(indices, group)], scale_a[rows], scale_b[_index(indices, group)], e)).astype(e.dtype)  # fmt: skip
+
+    def product(group: int, rows: slice) -> Array:
+        right, scale = b[_index(indices, group)], scale_b[_index(indices, group)]
+        return reference.block_scaled_matmul_same_dtype(a[rows], right, scale_a[rows], scale, e)
+
+    return _by_group(e, offsets, counts, product).astype(e.dtype)
 
 
 def _by_group(e: Array, offsets: Array, counts: Array | None, product: Callable[[int, slice], Array]) -> Array:
     """Return e, in float64, with the rows of each group replaced by their product."""
     out = e.astype(np.float64)
-    for group, (begin, end) in enumerate(zip(offsets[:-1], offsets[1:], strict=True)):
+    for group, (begin, end) in enumerate(pairwise(offsets)):
         rows = slice(begin, end if counts is None else min(begin + _of(counts, group), end))
         if rows.start < rows.stop:
             out[rows] = product(group, rows)

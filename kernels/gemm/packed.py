@@ -23,8 +23,8 @@ GROUP: tl.constexpr = tl.constexpr(32)
 class Weights(NamedTuple):
     """w = (codes - zeros) * scales, or codebook[codes] * scales, of [n, k].
 
-    w: codes, uint8 [n, cdiv(k, 2)] of 4 bits, or int8 [n, k] of 8; scales: of the activations' dtype [groups, n];
-    zeros: [groups, n], of w's dtype; codebook: fp32 [16]. group_size: weights along k that share a scale.
+    w: codes, uint8 [n, cdiv(k, 2)] of 4 bits, or int8 or float8 [n, k] of 8; scales: of the activations' dtype [groups,
+    n]; zeros: [groups, n], of w's dtype; codebook: fp32 [16]. group_size: weights along k that share a scale.
 
     CODES: `offset`: neither zeros nor a codebook, and 8 is subtracted from 4-bit codes; `zeros`; `codebook`; `any`:
         zeros and codebook are tested at run time, and may be null. EVEN_K: k is even; if it is known to be a multiple

@@ -1,4 +1,4 @@
-"""Products of 8-bit activations and 4-bit weights in numpy."""
+"""Products of 8-bit activations and 4-bit weights, and of 16-bit activations and float8 weights, in numpy."""
 
 from __future__ import annotations
 
@@ -49,3 +49,30 @@ def linear_int4_a8_same_dtype(
 def _finish(value: Array, row_scales: Array, bias: Array | None) -> Array:
     value = value * row_scales.astype(value.dtype)[:, None]
     return value if bias is None else value + bias.astype(value.dtype)
+
+
+def linear_fp8(x: Array, w: Array, scales: Array, rows_per_scale: int, block: int, bias: Array | None = None) -> Array:
+    """x (scales w)' + bias in float64.
+
+    x: [.., m, k]; w: [.., n, k]; scales: [.., cdiv(n, rows_per_scale), cdiv(k, block)]; bias: [.., n].
+    """
+    return _linear_fp8(np.dtype(np.float64), x, w, scales, rows_per_scale, block, bias)
+
+
+def linear_fp8_same_dtype(
+    x: Array, w: Array, scales: Array, rows_per_scale: int, block: int, bias: Array | None = None
+) -> Array:
+    """`linear_fp8` as hardware does it: blocks one after the other, each summed, scaled and added in fp32."""
+    return _linear_fp8(np.dtype(np.float32), x, w, scales, rows_per_scale, block, bias).astype(x.dtype)
+
+
+def _linear_fp8(
+    dtype: np.dtype, x: Array, w: Array, scales: Array, rows_per_scale: int, block: int, bias: Array | None
+) -> Array:
+    right = np.swapaxes(w, -1, -2).astype(dtype)
+    value = np.zeros((*x.shape[:-1], w.shape[-2]), dtype)
+    for part in range(scales.shape[-1]):
+        of_k = slice(part * block, part * block + block)
+        scale = np.repeat(scales[..., part], rows_per_scale, -1)[..., None, : w.shape[-2]].astype(dtype)
+        value += (x[..., of_k].astype(dtype) @ right[..., of_k, :]) * scale
+    return value if bias is None else value + bias[..., None, :].astype(dtype)

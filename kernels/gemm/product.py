@@ -52,7 +52,10 @@ def accumulate(
 
 @triton.jit
 def dot(left, right, acc, PRECISION: tl.constexpr):
-    """Return acc + left right. Sums of float8 blocks are added in full fp32, which Hopper's matrix units do not do."""
+    """Return acc + left right, with right of left's dtype, or of float8, which is converted to it.
+
+    Sums of float8 blocks are added in full fp32, which Hopper's matrix units do not do.
+    """
     if left.dtype.is_fp8():
         return tl.dot(left, right, acc, max_num_imprecise_acc=left.shape[1])
-    return tl.dot(left, right, acc, input_precision=PRECISION, out_dtype=acc.dtype)
+    return tl.dot(left, right.to(left.dtype), acc, input_precision=PRECISION, out_dtype=acc.dtype)

@@ -58,6 +58,16 @@ def matmul_same_dtype(
         return value.astype(a.dtype)
 
 
+def matmul_float32(a: Array, b: Array, bias: Array | None = None) -> Array:
+    """`matmul` with a bias."""
+    return matmul(a, b, bias)
+
+
+def matmul_float32_same_dtype(a: Array, b: Array, bias: Array | None = None) -> Array:
+    """`matmul_float32` as hardware does it: not rounded after the sum in fp32."""
+    return matmul_same_dtype(a.astype(np.float32), b.astype(np.float32), bias)
+
+
 def sum_in_order(a: Array, b: Array) -> Array:
     """a b of fp32 matrices, each element of the result summed from one to the next along k."""
     acc = np.zeros((*np.broadcast_shapes(a.shape[:-2], b.shape[:-2]), a.shape[-2], b.shape[-1]), np.float32)
@@ -89,31 +99,39 @@ def integer_product(a: Array, b: Array) -> Array:
 
 def scaled_matmul(
     a: Array, b: Array, scale_a: Array, scale_b: Array, e: Array | None = None, bias: Array | None = None,
-    d: Array | None = None, beta: float = 1, activation: str = "none",
+    d: Array | None = None, zero_a: Array | None = None, colsum: Array | None = None, beta: float = 1,
+    activation: str = "none",
 ) -> Array:  # fmt: skip
-    """act(scale_a * a b * scale_b + bias + beta * d) in float64.
+    """act(scale_a * (a b - zero_a colsum) * scale_b + bias + beta * d) in float64.
 
-    a: [m, k], b: [k, n], scale_a: [m|1], scale_b: [n|1], bias: [n], d: broadcast to the result.
+    a: [.., m, k], b: [.., k, n], scale_a: [.., m|1], scale_b: [.., n|1], bias: [.., n], d: broadcast to the result;
+    zero_a: [m|1], colsum: [n].
     """
-    return _scaled(a.astype(np.float64) @ b.astype(np.float64), scale_a, scale_b, bias, d, beta, activation)
+    value = _less_zeros(a.astype(np.float64) @ b.astype(np.float64), zero_a, colsum)
+    return _scaled(value, scale_a, scale_b, bias, d, beta, activation)
 
 
 def scaled_matmul_same_dtype(
     a: Array, b: Array, scale_a: Array, scale_b: Array, e: Array, bias: Array | None = None, d: Array | None = None,
-    beta: float = 1, activation: str = "none",
+    zero_a: Array | None = None, colsum: Array | None = None, beta: float = 1, activation: str = "none",
 ) -> Array:  # fmt: skip
     """`scaled_matmul` as hardware does it: sums of integers exact, those of float8 in fp32; scaled in fp32."""
     value = integer_product(a, b) if a.dtype.kind == "i" else sum_in_order(a.astype(np.float32), b.astype(np.float32))
     with np.errstate(over="ignore", invalid="ignore"):
-        value = value.astype(np.float32)
+        value = _less_zeros(value, zero_a, colsum).astype(np.float32)
         return _scaled(value, scale_a, scale_b, bias, d, np.float32(beta), activation).astype(e.dtype)
+
+
+def _less_zeros(value: Array, zero_a: Array | None, colsum: Array | None) -> Array:
+    return value if zero_a is None else value - zero_a.astype(np.int64)[:, None] * colsum.astype(np.int64)
 
 
 def _scaled(
     value: Array, scale_a: Array, scale_b: Array, bias: Array | None, d: Array | None, beta: float, activation: str
 ) -> Array:
     """Scale and finish a product, in its dtype."""
-    value = value * scale_a.astype(value.dtype)[:, None] * scale_b.astype(value.dtype)
+    value = value * scale_a.astype(value.dtype)[..., :, None] * scale_b.astype(value.dtype)[..., None, :]
+    bias = None if bias is None else bias[..., None, :]
     return _finish(value, bias, d, value.dtype.type(1), beta, activation)
 
 
@@ -251,6 +269,28 @@ def quantise_same_dtype(
     return to_8_bits(value, q.dtype), scale
 
 
+def quantise_shifted(x: Array) -> tuple[Array, Array, Array]:
+    """(x / scale + zero, scale, zero) in float64, not yet rounded to int8. x: [m, n], scale: [m], zero: int32 [m]."""
+    return _shifted(np.dtype(np.float64), x)
+
+
+def quantise_shifted_same_dtype(x: Array) -> tuple[Array, Array, Array]:
+    """`quantise_shifted` in int8, computed in fp32."""
+    codes, scale, zero = _shifted(np.dtype(np.float32), x)
+    return to_int8(codes), scale, zero
+
+
+def _shifted(dtype: np.dtype, x: Array) -> tuple[Array, Array, Array]:
+    """Map the smallest value of each row to -128, and its largest to 127; codes are computed in a dtype."""
+    x = x.astype(dtype)
+    low, high = x.min(1), x.max(1)
+    scale = np.where(high > low, (high - low) / dtype.type(255), np.abs(high) / dtype.type(127))
+    scale = np.maximum(scale, dtype.type(TINY))
+    zero = np.rint(-128 - low / scale).astype(np.int32)
+    codes = np.rint(x / scale[:, None]) if dtype == np.float32 else x / scale[:, None]
+    return np.clip(codes + zero[:, None], -128, 127), scale, zero
+
+
 def quantise_all(x: Array, q: Array) -> tuple[Array, Array]:
     """`quantise` with one scale, [1], for all."""
     value, scale = quantised(np.dtype(np.float64), x, q.dtype, x.shape[1], x.shape[0])
@@ -263,15 +303,21 @@ def quantise_all_same_dtype(x: Array, q: Array) -> tuple[Array, Array]:
     return to_8_bits(value, q.dtype), scale[0]
 
 
-def quantise_static(x: Array, q: Array, scale: Array) -> Array:
-    """x / scale in float64, not yet rounded to q's dtype, where it saturates. x, q: [m, n]; scale: [1]."""
-    return np.clip(x.astype(np.float64) / scale.astype(np.float64), -largest(q.dtype), largest(q.dtype))
+def quantise_static(x: Array, q: Array, scale: Array, zero: Array | None = None) -> Array:
+    """x / scale + zero in float64, not yet rounded to q's dtype, where it saturates. x, q: [m, n]; scale, zero: [1]."""
+    value = x.astype(np.float64) / scale.astype(np.float64)
+    if zero is not None:
+        return np.clip(value + zero, -128, 127)
+    return np.clip(value, -largest(q.dtype), largest(q.dtype))
 
 
-def quantise_static_same_dtype(x: Array, q: Array, scale: Array) -> Array:
-    """`quantise_static` in q's dtype, computed in fp32."""
-    value = np.clip(x.astype(np.float32) / scale, -largest(q.dtype), largest(q.dtype))
-    return to_8_bits(value, q.dtype)
+def quantise_static_same_dtype(x: Array, q: Array, scale: Array, zero: Array | None = None) -> Array:
+    """`quantise_static` in q's dtype, computed in fp32. Codes with a zero are rounded before it is added."""
+    with np.errstate(over="ignore"):
+        value = x.astype(np.float32) / scale
+    if zero is not None:
+        return to_int8(np.rint(value).astype(np.float64) + zero)
+    return to_8_bits(np.clip(value, -largest(q.dtype), largest(q.dtype)), q.dtype)
 
 
 def quantised(

@@ -31,7 +31,8 @@ def codes_of(weights, columns, start, k, BLOCK_K: tl.constexpr):
     PER_BYTE: tl.constexpr = 2 if weights.w.dtype.element_ty == tl.uint8 else 1
     at = start // PER_BYTE + tl.arange(0, BLOCK_K // PER_BYTE)
     length = k // PER_BYTE if weights.EVEN_K else tl.cdiv(k, PER_BYTE)
-    codes = tl.load(weights.w + columns[:, None] * weights.stride_w_n + at[None, :], (at < length)[None, :], 0)
+    nothing: tl.constexpr = 0.0 if weights.w.dtype.element_ty.is_fp8() else 0
+    codes = tl.load(weights.w + columns[:, None] * weights.stride_w_n + at[None, :], (at < length)[None, :], nothing)
     if PER_BYTE == 2:
         codes = tl.join(codes & 15, codes >> 4)
     return codes

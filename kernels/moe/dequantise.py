@@ -20,6 +20,7 @@ class Quantisation(NamedTuple):
 
     scale_x: fp32 [rows] or [rows, cdiv(k, 128)]. scales: fp32 [experts, n] or [experts, blocks of n, cdiv(k, 128)]; of
     codes, in x's dtype, [experts, groups, n]. zeros: [experts, groups, n]. group_size: of codes along k with one scale.
+    order: int32 [experts, k], which column of x each weight belongs to, or null pointers; CODES of `any` look at it.
     """
 
     FORMAT: tl.constexpr = "plain"
@@ -29,6 +30,7 @@ class Quantisation(NamedTuple):
     group_size: tl.tensor = 0
     CODES: tl.constexpr = "offset"
     EVEN_K: tl.constexpr = False
+    order: tl.tensor = None
 
 
 @triton.jit
@@ -40,7 +42,8 @@ def product(x, w, quantisation, expert, rows, columns, scale_rows, n, k, BLOCK_K
     """
     rows = rows.to(tl.int64)
     if quantisation.FORMAT == "codes":
-        acc = packed_product(x, _codes_of(w, quantisation, expert, n, k), None, rows, columns, 0, k, k, BLOCK_K)
+        order = _order_of(quantisation, expert, k)
+        acc = packed_product(x, _codes_of(w, quantisation, expert, n, k), order, rows, columns, 0, k, k, BLOCK_K)
     else:
         acc = _product(x, matrix_of(w, expert), quantisation, expert, rows, columns, scale_rows, n, k, BLOCK_K, loaded)
     return acc
@@ -89,3 +92,12 @@ def _codes_of(w, quantisation, expert, n, k):
         quantisation.CODES,
         quantisation.EVEN_K,
     )
+
+
+@triton.jit
+def _order_of(quantisation, expert, k):
+    """Return the order of the columns of one expert."""
+    order = quantisation.order
+    if quantisation.order is not None:
+        order += tl.where(given(order), expert.to(tl.int64) * k, 0)
+    return order

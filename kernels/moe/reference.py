@@ -72,7 +72,8 @@ class Experts:
     """Dequantised matrices of experts, [experts, 2 * intermediate, hidden] and [experts, hidden, intermediate].
 
     Attributes:
-        seen: rounds the rows that are multiplied by these matrices.
+        seen: rounds the rows that are multiplied by gate and up.
+        seen_between: rounds the rows that are multiplied by down; None: as `seen`.
         rounds_factors: the products with gate and up, and the activation, are rounded to the dtype of x before they are
             multiplied, since their product is quantised next.
     """
@@ -81,6 +82,7 @@ class Experts:
     down: Array
     seen: Callable[[Array], Array] = lambda rows: rows
     rounds_factors: bool = False
+    seen_between: Callable[[Array], Array] | None = None
 
 
 def moe(
@@ -108,7 +110,7 @@ def exact_sum(
     out = np.zeros(x.shape) if shared is None else shared.astype(np.float64)
     for expert, tokens, slots in _assignments(chosen, len(matrices.down)):
         gate, up = np.split(matrices.seen(x[tokens].astype(np.float64)) @ matrices.gate_up[expert].T, 2, axis=1)
-        act = matrices.seen(ACTIVATIONS[activation](gate) * up)
+        act = (matrices.seen_between or matrices.seen)(ACTIVATIONS[activation](gate) * up)
         # A token may have an expert twice.
         np.add.at(out, tokens, weights[tokens, slots][:, None] * (act @ matrices.down[expert].T))
     return out
@@ -130,7 +132,7 @@ def same_dtype_sum(
         gate, up = (factor.astype(between).astype(np.float32) for factor in (gate, up))
         gate = ACTIVATIONS[activation](gate).astype(between).astype(np.float32)
         act = (gate * up).astype(x.dtype).astype(np.float32)
-        product = sum_in_order(matrices.seen(act), matrices.down[expert].T)
+        product = sum_in_order((matrices.seen_between or matrices.seen)(act), matrices.down[expert].T)
         parts[tokens, slots] = (weights[tokens, slots][:, None] * product).astype(x.dtype)
     out = np.zeros(x.shape, np.float32) if shared is None else shared.astype(np.float32)
     for slot in range(chosen.shape[1]):

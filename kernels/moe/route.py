@@ -17,8 +17,8 @@ SQRT_SOFTPLUS: tl.constexpr = tl.constexpr(2)
 
 @triton.jit
 def route_rows(
-    logits: Matrix, bias, bias_float16, bias_bfloat16, weights: Matrix, chosen: Matrix, experts, topk, groups, topk_groups, scale, scoring,
-    renormalise, BLOCK: tl.constexpr, SLOTS: tl.constexpr, GROUP_SLOTS: tl.constexpr,
+    logits: Matrix, bias, bias_float16, bias_bfloat16, weights: Matrix, chosen: Matrix, experts, topk, groups,
+    topk_groups, scale, scoring, renormalise, BLOCK: tl.constexpr, SLOTS: tl.constexpr, GROUP_SLOTS: tl.constexpr,
 ):  # fmt: skip
     """The best `topk` experts of each row, the best first, of equal ones the first. Grid: (rows,).
 

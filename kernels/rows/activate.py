@@ -73,7 +73,7 @@ def _activated(x, up, row, columns, inside, kind, threshold, limit, shift):
     factors = tl.load(up.ptr + row * up.stride_rows + columns, mask=inside & given(up.ptr), other=1.0).to(tl.float32)
     if limit > 0:
         values = tl.where(values > limit, limit, values)
-        factors = tl.clamp(factors, -limit, limit, propagate_nan=tl.PropagateNan.ALL)
+        factors = tl.where(factors > limit, limit, tl.where(factors < -limit, -limit, factors))
     factors += tl.where(given(up.ptr), shift, 0.0)
     if kind == SILU:
         values *= sigmoid(values)

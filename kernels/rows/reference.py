@@ -337,7 +337,8 @@ def activate_quantised_same_dtype(
     x: Array, q: Array, up: Array | None = None, scale: Array | None = None, block: int | None = None,
     bound: float = 0.0, **options: object,
 ) -> tuple[Array, Array]:  # fmt: skip
-    values, scales = _by_block(activate(x, up, **options, compute=np.float32), q.dtype, block or x.shape[1], bound, scale)
+    values = activate(x, up, **options, compute=np.float32)
+    values, scales = _by_block(values, q.dtype, block or x.shape[1], bound, scale)
     return rounded_to(values, q.dtype), scales
 
 
@@ -383,16 +384,17 @@ argmax_same_dtype = argmax
 
 def top_k(
     x: Array, k: int, lengths: Array | None = None, offsets: Array | None = None, table: Array | None = None,
-    is_sorted: bool = True, page_size: int = 1,
+    is_sorted: bool = True, ties: str = "first", page_size: int = 1,
 ) -> tuple[Array, Array]:  # fmt: skip
-    """(values, int32 columns) of the k largest elements of each row, the first of equal ones; -inf and -1 past the
-    row's length. NaN counts as the largest."""
+    """(values, int32 columns) of the k largest elements of each row, of equal ones the first or last; -inf and -1 past
+    the row's length. NaN counts as the largest."""
     rows, cols = x.shape
     values, columns = np.full((rows, k), -np.inf, x.dtype), np.full((rows, k), -1, np.int32)
     for row in range(rows):
         end = cols if lengths is None else int(np.clip(lengths[row], 0, cols))
         each = x[row, :end].astype(np.float64)
-        chosen = np.lexsort((np.arange(end), -each, ~np.isnan(each)))[:k]
+        places = np.arange(end) if ties == "first" else -np.arange(end)
+        chosen = np.lexsort((places, -each, ~np.isnan(each)))[:k]
         chosen = chosen if is_sorted else np.sort(chosen)
         values[row, : len(chosen)] = x[row, chosen]
         if table is not None:

@@ -6,12 +6,15 @@ import triton.language as tl
 from kernels.common.tensors import Matrix, given
 from kernels.rows.sample import LOWEST, order_key, search
 
+LAST: tl.constexpr = tl.constexpr(1)
+"""Value of `ties`; 0: the first."""
+
 
 @triton.jit
 def select_rows(
-    x: Matrix, lengths, chosen_keys, chosen_columns, cols, k, STEP: tl.constexpr, SAME_BITS: tl.constexpr
-):  # fmt: skip
-    """Choose the k largest elements of each row, the first of equal ones. Grid: (rows,).
+    x: Matrix, lengths, chosen_keys, chosen_columns, cols, k, ties, STEP: tl.constexpr, SAME_BITS: tl.constexpr
+):
+    """Choose the k largest elements of each row, the first of equal ones or, if ties is LAST, the last. Grid: (rows,).
 
     x: [rows, cols], columns contiguous. lengths: int32 [rows], columns of a row that take part, or a null pointer.
     chosen_keys, chosen_columns: int32 [rows, k]; their keys (`sample.order_key`) and columns, in the order of columns;
@@ -23,12 +26,15 @@ def select_rows(
     wanted = tl.minimum(k, end)
     threshold = search(source, end, LOWEST, 0.0, 0.0, wanted.to(tl.float32), STEP, SAME_BITS, False, False)
     last_equal = threshold + ((1 << SAME_BITS) - 1)
-    lanes = tl.zeros([STEP], tl.int32)
+    lanes_above = tl.zeros([STEP], tl.int32)
+    lanes_equal = tl.zeros([STEP], tl.int32)
     for start in range(0, end, STEP):
         columns = start + tl.arange(0, STEP)
         keys = _keys(source, columns, end)
-        lanes += (keys > last_equal).to(tl.int32)
-    ties = wanted - tl.sum(lanes, 0)
+        lanes_above += (keys > last_equal).to(tl.int32)
+        lanes_equal += ((keys >= threshold) & (keys <= last_equal) & (columns < end)).to(tl.int32)
+    equals_taken = wanted - tl.sum(lanes_above, 0)
+    equals_skipped = tl.where(ties == LAST, tl.sum(lanes_equal, 0) - equals_taken, 0)
 
     to_keys = chosen_keys + row.to(tl.int64) * k
     to_columns = chosen_columns + row.to(tl.int64) * k
@@ -39,7 +45,8 @@ def select_rows(
         keys = _keys(source, columns, end)
         is_equal = (keys >= threshold) & (keys <= last_equal) & (columns < end)
         equals = equal_count + tl.cumsum(is_equal.to(tl.int32), 0)
-        taken = (keys > last_equal) | (is_equal & (equals <= ties))
+        equals -= equals_skipped
+        taken = (keys > last_equal) | (is_equal & (equals > 0) & (equals <= equals_taken))
         places = count + tl.cumsum(taken.to(tl.int32), 0) - 1
         tl.store(to_keys + places, keys, taken)
         tl.store(to_columns + places, columns, taken)
@@ -61,9 +68,10 @@ def _keys(source, columns, end):
 @triton.jit
 def order_rows(
     x: Matrix, chosen_keys, chosen_columns, offsets, table: Matrix, values: Matrix, columns: Matrix, k, is_sorted,
-    page_size, BLOCK: tl.constexpr,
+    ties, page_size, BLOCK: tl.constexpr,
 ):  # fmt: skip
-    """Store what `select_rows` chose: the largest first if is_sorted, else in the order of columns.
+    """Store what `select_rows` chose: if is_sorted, the largest first, of equal ones the one that `ties` prefers; else
+    in the order of columns.
 
     Grid: (rows, cdiv(k, BLOCK)). values, columns: [rows, k], -inf and -1 where nothing was chosen. offsets: int32
     [rows], added to columns, or a null pointer. table: int32 [rows, pages] or a null pointer; column i becomes
@@ -82,7 +90,9 @@ def order_rows(
             other = start + tl.arange(0, BLOCK)
             other_key = tl.load(chosen_keys + at + other, other < k, LOWEST)
             is_equal = other_key[None, :] == key[:, None]
-            is_before = (other_key[None, :] > key[:, None]) | (is_equal & (other[None, :] < slot[:, None]))
+            ahead = slot[:, None] - other[None, :]
+            ahead = tl.where(ties == LAST, -ahead, ahead)
+            is_before = (other_key[None, :] > key[:, None]) | (is_equal & (ahead > 0) & (other < k)[None, :])
             place += tl.sum(is_before.to(tl.int32), 1)
     there = inside & (column >= 0)
     value = tl.load(x.ptr + row * x.stride_rows + column, there, float("-inf"))

@@ -68,8 +68,8 @@ def decide(
 ) -> tuple[int, bool]:
     """(the token of a place, whether it is the draft).
 
-    logits: [cols]. heat: the temperature, or None if they are probabilities. draft: -1 if there is none. q: the probabilities that it was drawn with, [cols], or None. limits:
-    top_k, top_p and min_p.
+    logits: [cols]. heat: the temperature, or None if they are probabilities. draft: -1 if there is none. q: the
+    probabilities that it was drawn with, [cols], or None. limits: top_k, top_p and min_p.
     """
     if heat is not None and heat <= COLD:
         largest = int(np.argmax(logits))

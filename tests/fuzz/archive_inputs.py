@@ -17,8 +17,8 @@ from aot_runtime.bundle.multi_archive import multi_files
 from aot_runtime.errors import BundleError
 
 from .bundle_inputs import Seed, seed_names
-from .drawing import Draw
 from .edits import Edit, edit_bytes
+from .random_edits import Draw
 
 Entries = list[tuple[str, bytes]]
 WHOLE = "several"

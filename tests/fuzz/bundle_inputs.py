@@ -22,9 +22,9 @@ from aot_runtime.bundle.reading import bundle_id
 from aot_runtime.contract.arch import BACKENDS
 from aot_runtime.contract.records import CODE_FOLDER, HASH_LENGTH, INDEX
 
-from .drawing import Draw, texts_of
 from .edits import Edit, edit_bytes, edit_tree, places
 from .elf_fields import Field, fields
+from .random_edits import Draw, texts_of
 
 SEEDS = Path(__file__).parent / "seeds"
 _ID = re.compile(rb'"id": ?"[0-9a-f]{64}"')

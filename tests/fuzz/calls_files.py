@@ -10,8 +10,8 @@ from pathlib import Path
 from aot_runtime.call import calls_file
 from aot_runtime.errors import CallsFileError
 
-from .drawing import INJECTIONS, NUMBERS, Draw
 from .edits import Edit, edit_bytes
+from .random_edits import INJECTIONS, NUMBERS, Draw
 
 SEED = b"""\
 # Calls that a program makes.

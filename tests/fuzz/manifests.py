@@ -25,8 +25,8 @@ from aot.targets import TARGETS
 from aot_runtime.errors import AotError
 from tests.support.building.projects import EVERYTHING, KERNELS, SCALE, tuning
 
-from .drawing import INJECTIONS, Draw, texts_of
 from .edits import Edit, edit_bytes, edit_tree, places
+from .random_edits import INJECTIONS, Draw, texts_of
 
 _SUPPORT = Path(__file__).parents[1] / "support"
 _SMALL = _SUPPORT / "small"

@@ -25,7 +25,7 @@ from tests.ops.moe.test_permute import check_align
 from tests.ops.rows import checking as rows
 from tests.ops.rows import test_limits, test_merge, test_processing, test_qk_norm, test_verify
 from tests.support.choices import configs, with_few_units
-from tests.support.dtypes import BF16, FP16, FP32, INT32, eight_bits
+from tests.support.dtypes import BF16, FP16, FP32, INT8, INT32, UINT8, eight_bits
 from tests.support.emulation.bundling import on_demand
 
 pytestmark = [pytest.mark.on("emulator"), pytest.mark.sampled(12)]
@@ -107,11 +107,12 @@ def experts(op: str) -> Row:
             block = (128, 128) if "block" in op else None
             given = made_scaled(rng, eight_bits(bundle, "e4m3" if float8 else "int8"), dims, FP16, block)
         else:
-            given = made_codes(rng, 4 if op == "moe_int4" else 8, dims, FP16, (2, 1), with_zeros=op == "moe_int4")
+            codes = UINT8 if op == "moe_int4" else INT8 if op == "moe_int8" else eight_bits(bundle, "e4m3")
+            given = made_codes(rng, codes, dims, FP16, (2, 1), with_zeros=op == "moe_int4")
         check_moe(bundle, "silu", op, **given)
         check_align(bundle, (700, 3, 5), 16)
 
-    return Row("moe", "op=moe|moe_scaled|moe_block_scaled|moe_int4|moe_int8|moe_align", check, op)
+    return Row("moe", "op=moe|moe_scaled|moe_block_scaled|moe_int4|moe_int8|moe_fp8|moe_align", check, op)
 
 
 def norms(op: str, vectors: str, cols: int, dtype: np.dtype[Any]) -> Row:
@@ -153,14 +154,14 @@ TABLE = (
     *(activations_of_8_bits(kind, *rest) for kind in ("int8", "e4m3")
       for rest in ((17, 32, 1), (1, 128, 2), (40, 384, 0))),
     *(adapters(shape, dtype) for shape in ((37, 19, 33, 5), (70, 48, 1040, 16)) for dtype in (FP16, BF16)),
-    *map(experts, ("moe", "moe_scaled", "moe_block_scaled", "moe_int4", "moe_int8")),
+    *map(experts, ("moe", "moe_scaled", "moe_block_scaled", "moe_int4", "moe_int8", "moe_fp8")),
     *(norms(op, vectors, cols, dtype) for op, vectors in rows.CALLS for cols in (33, 256, 1000, 4096, 20000)
       for dtype in FLOATS),
     *(heads(*dims, dtype, interleaved) for dims in ((128, 64), (40, 12), (256, 32)) for dtype in FLOATS
       for interleaved in (False, True)),
     *(sampling(cols, dtype) for cols in (100, 1024) for dtype in FLOATS),
 )  # fmt: skip
-NO_INTEGERS = ("e4m3", "moe_block_scaled")
+NO_INTEGERS = ("e4m3", "moe_fp8")
 """Rows whose names begin so need float8."""
 
 

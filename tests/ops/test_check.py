@@ -51,8 +51,8 @@ FAULTS = {
         "silu_mul", "gate", OUTSIDE, "(out.ptr.dtype.element_ty), mask=inside", "(out.ptr.dtype.element_ty)"
     ),
     "input read after the output is written": (
-        "rotary", "rotary", {"in_place"}, "(second * c + first * s).to(dtype), mask=inside)\n    for",
-        "(second * c + tl.load(source + pair[None, :], inside, 0.0) * s).to(dtype), mask=inside)\n    for",
+        "rotary", "rotary", {"in_place"}, "(second * c2 + first * s2).to(dtype), mask=inside)",
+        "(second * c2 + tl.load(source + pair[None, :], inside, 0.0) * s2).to(dtype), mask=inside)",
     ),
 }  # fmt: skip
 """The op, its file in kernels/rows, the kinds of findings, what is right there, and what is wrong."""

@@ -21,7 +21,8 @@ from tests.ops.attention.cases import Case, make_call
 from tests.ops.attention.quantised import Quantised
 from tests.ops.attention.quantised import make_call as make_quantised
 from tests.ops.decode import test_append, test_contiguous, test_flex, test_float8, test_masks, test_paged
-from tests.ops.gemm import test_lora
+from tests.ops.gemm import test_eight_bits, test_float8_weights, test_grouped, test_lora
+from tests.ops.moe import test_quantised
 from tests.ops.moe.checking import check_moe, made_codes, made_scaled
 from tests.ops.moe.test_permute import check_align
 from tests.ops.rows import (
@@ -34,7 +35,7 @@ from tests.ops.rows import (
     test_softmax_and_norms,
     test_verify,
 )
-from tests.support.dtypes import FP16, FP32, INT8
+from tests.support.dtypes import FP16, FP32, INT8, UINT8
 from tests.support.op_bundles import OpBundles
 from tests.support.session_builds import ROOT, session_cache
 
@@ -115,6 +116,22 @@ LATENT = decode("mla_decode", test_paged.test_latent_vectors, 256, 64, 16, 64, 1
 APPEND = decode("append_kv", test_append.test_append, 40)
 APPEND_INT8 = decode("append_kv|append_kv_per_token", test_append.test_append_of_8_bits, "int8")
 
+
+def gemm(filters: str, test: Callable[..., None], *arguments: Any) -> Check:
+    return "gemm", f"op={filters}", lambda bundle: test(bundle, *arguments)
+
+
+GROUPED = gemm("grouped_matmul,T=float16", test_grouped.test_matrices_by_index, "float16")
+MANY_GROUPS = gemm("grouped_matmul,T=float16", test_grouped.test_more_groups_than_are_looked_at_together)
+SLOTS = gemm("grouped_scaled_matmul,T=float8_e4m3fnuz,E=float16", test_grouped.test_slots_partly_filled, "e4m3")
+GROUPED_BLOCKS = gemm("grouped_block_scaled_matmul,T=int8,E=float16", test_grouped.test_eight_bits, (5, 0, 40),
+                      "int8 blocks", False, (144, 272))  # fmt: skip
+ZEROS = gemm("scaled_matmul,T=int8,E=float16", test_eight_bits.test_zeros_of_a, (33, 48, 64), False)
+BATCHES = gemm("batched_scaled_matmul,T=int8,E=bfloat16", test_eight_bits.test_batched_scaled_matmul, (33, 48, 64),
+               "int8", False, True, False)  # fmt: skip
+BOUND = gemm("quantise,Q=int8", test_eight_bits.test_bounds_and_powers_of_two, 33, "int8")
+SHIFTED = gemm("quantise_shifted", test_eight_bits.test_quantise_shifted, (3, 1040), FP16)
+FLOAT8_WEIGHTS = gemm("linear_fp8,T=float16", test_float8_weights.test_linear_fp8, (33, 48, 272), FP16, "blocks")
 LORA = "gemm", "op=lora_add,T=float16", partial(test_lora.check_added, call=test_lora.given(20, 48, 1040, 40))
 
 LONG = 20001  # columns of a row of several steps
@@ -125,7 +142,10 @@ MASKED = rows("softmax", mask=np.random.default_rng(1).random((5, 50)) < 0.5)
 HEADS = "rows", "op=qk_norm_rotary,T=float16", partial(test_qk_norm.check, call=test_qk_norm.given(40, 12, FP16))
 SCALED = experts("moe_scaled", made_scaled, INT8, (5, 4, 2, 64, 48), FP16)
 SCALED_BLOCKS = experts("moe_block_scaled", made_scaled, FNUZ, (5, 3, 2, 160, 144), FP16, (128, 128))
-CODES = experts("moe_int4", made_codes, 4, (5, 3, 2, 64, 32), FP16, (2, 1), True)
+CODES = experts("moe_int4", made_codes, UINT8, (5, 3, 2, 64, 32), FP16, (2, 1), True)
+STATIC_EXPERTS = "moe", "op=moe_scaled,T=bfloat16,W=int8", lambda bundle: test_quantised.test_static_scales(
+    bundle, "int8", (5, 4, 2, 64, 48))  # fmt: skip
+ORDERED = experts("moe_int8", made_codes, INT8, (5, 3, 2, 64, 32), FP16, (2, 1), False, True)
 ALIGNED = "moe", "op=moe_align", partial(check_align, shape=(700, 3, 5), block_size=16)
 KEPT = "rows", "op=sample,T=float32", test_sampling.test_the_kept_set_is_exact
 PENALTIES = "rows", "op=process_logits,T=float32", test_processing.test_penalties_are_those_of_their_definitions
@@ -266,6 +286,27 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     "last adapter left out": (LORA, "gemm/lora", "range(lowest, highest + 1)", "range(lowest, highest)"),
     "first part of k alone": (LORA, "gemm/lora", "(part * m + rows", "(0 * m + rows"),
     "scale of the first adapter": (LORA, "gemm/lora", "adapter_scales + adapter,", "adapter_scales,"),
+    # Groups, batches and zero points
+    "matrix of the first group": (GROUPED, "gemm/grouped", "given(indices.ptr), group)", "group < 0, group)"),
+    "bias of the first group": (GROUPED, "gemm/grouped", "group.to(tl.int64) * bias.stride_rows", "0"),
+    "groups of the first look again": (MANY_GROUPS, "gemm/grouped", "before += tl.sum(tiles, 0)", "before += 0"),
+    "counts left out": (SLOTS, "gemm/grouped", "(index < groups) & given(counts.ptr), rows)", "index < 0, rows)"),
+    "scales of the first group's rows": (SLOTS, "gemm/grouped", "scale_a_at += first * scale_a.stride_rows",
+        "scale_a_at += 0"),
+    "scales of the first group's columns": (SLOTS, "gemm/grouped", "scale_b_at += group * scale_b.stride_rows",
+        "scale_b_at += 0"),
+    "blocks of the first group's rows": (GROUPED_BLOCKS, "gemm/grouped", "_run_of(scale_a, first)", "scale_a"),
+    "zeros added": (ZEROS, "gemm/epilogue", "acc -= zero[:, None]", "acc += zero[:, None]"),
+    "scales of the first batch": (BATCHES, "gemm/epilogue", "* epilogue.stride_scale_b_batch", "* 0"),
+    "bias of the first batch": (BATCHES, "gemm/epilogue", "* epilogue.stride_bias_batch", "* 0"),
+    "scale beyond its bound": (BOUND, "gemm/quantise", "tl.where(bound > 0, bound,", "tl.where(bound < 0, bound,"),
+    "scales rounded down": (BOUND, "gemm/quantise", "power_of_two_above(factor), factor)",
+        "0.5 * power_of_two_above(factor), factor)"),
+    "scales by rows alone": (BOUND, "gemm/quantise", "tl.program_id(1) * scale.stride_columns", "tl.program_id(1)"),
+    "columns past the end looked at": (SHIFTED, "gemm/quantise", "tl.where(inside, tl.maximum(most, value), most)",
+        "tl.maximum(most, value)"),
+    "scale of the first block of k": (FLOAT8_WEIGHTS, "gemm/block_scaled",
+        "tl.load(scale_b_at + start // BLOCK * scale_b_step)", "tl.load(scale_b_at)"),
     # Sampling
     "last column not counted": (KEPT, "rows/sample", "        inside = columns < cols\n",
         "        inside = columns < cols - 1\n"),
@@ -298,6 +339,11 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     "scale of the first block": (SCALED_BLOCKS, "moe/quantise", "row * scale.stride_rows + part",
         "row * scale.stride_rows"),
     "zeros of the first expert": (CODES, "moe/dequantise", "tl.where(given(zeros), before, 0)", "0"),
+    "order of the first expert": (ORDERED, "moe/dequantise", "tl.where(given(order), expert.to(tl.int64) * k, 0)", "0"),
+    "static scale left out": (STATIC_EXPERTS, "gemm/quantise", "tl.load(static) if given(static) else factor",
+        "factor"),
+    "counts of the last run": (ALIGNED, "moe/order", "tl.where(is_own_index, tl.sum(counted, 0)[None, :], 0)",
+        "tl.where(is_own_index, (tl.sum(counted, 0) - earlier)[None, :], 0)"),
     "places of other experts": (ALIGNED, "moe/order", "place[:, None] + before, is_own)", "before, is_own)"),
     "nobody's places left out": (ALIGNED, "moe/order", "(expert < 0) | (expert >= experts)", "(expert < 0)"),
     "end of the order left out": (ALIGNED, "moe/order", "for start in range(total, blocks * BLOCK_M, STEP)",

@@ -6,12 +6,12 @@ from pathlib import Path
 
 from tests.peers.coverage import PAGE, page
 from tests.peers.grids import read_suites
-from tests.peers.read import FOLDERS, differences, read
+from tests.peers.read import differences, read_suite
 from tests.peers.rules import contracts
 
 match sys.argv[1:]:
     case ["read", suite, folder]:
-        print(*differences(read(Path(folder), FOLDERS[suite]), read_suites().get(suite, [])), sep="\n")
+        print(*differences(read_suite(suite, Path(folder)), read_suites().get(suite, [])), sep="\n")
     case []:
         text = page(read_suites(), contracts())
         PAGE.write_text(text)

@@ -12,6 +12,7 @@ from aot_models.masks import parse_mask
 from kernels.attention.reference import attention, attention_varlen
 from kernels.decode.reference import mla_decode, mla_decode_same_dtype
 from kernels.rows.reference import rotary_same_dtype
+from tests.ops.decode.cases import pieces
 from tests.peers.draws import DEFAULT, Array, Call, Draw, Tolerance, TooLargeError
 from tests.support.dtypes import BF16, FP16, FP32
 
@@ -24,7 +25,7 @@ def tolerance(draw: Draw, dtype: np.dtype[Any], masked: Mapping[str, Any]) -> To
     suite, kvcache = draw.function.suite, draw.function.op == "paged_attention"
     if suite == "flash-attention 2":
         return Tolerance(1e-5, factor=5 if "alibi_slopes" in masked else 3) if kvcache else Tolerance(factor=2)
-    if suite == "flash-attention 3":
+    if suite in ("flash-attention 3", "flash-attention 4"):
         factor = 3 if masked.get("softcap") else 2
         return Tolerance(1e-4, factor=4) if kvcache else Tolerance(EPSILON[dtype], factor=factor)
     if suite == "aotriton":
@@ -46,7 +47,9 @@ def masks(draw: Draw, keys: int, causal: bool = False) -> dict[str, Any]:
         return dict(parse_mask(str(text)))
     causal = bool(draw.get("causal CAUSAL", causal or "causal" in draw.function.name))
     found: dict[str, Any] = {"causal": causal}
-    if draw.get("local"):
+    if draw.get("local_enum", 0) > 1:  # as `off_diagonal` lays out the sequences
+        found |= {"window_right": 0} if draw.get("local_enum") == 2 else {"window_left": 0}
+    elif draw.get("local local_enum"):
         left, right = draw.rng.integers(0, max(keys, 1), 2).tolist()
         found |= {"window_left": left, "window_right": 0 if causal else right}
     if (window := draw.get("window_left sliding_window")) is not None and window >= 0:
@@ -65,7 +68,7 @@ def masks(draw: Draw, keys: int, causal: bool = False) -> dict[str, Any]:
 
 def head_dims(draw: Draw) -> tuple[int, int]:
     dim = draw.get("d hd D_HEAD HEAD_SZ head_dim head_size", 64)
-    return dim, draw.get("dv", dim)
+    return dim, draw.get("dv d_v", dim)
 
 
 def scale_of(scalars: Mapping[str, Any], dim: int) -> dict[str, Any]:
@@ -80,18 +83,22 @@ def torch_like(dtype: np.dtype[Any]) -> dict[str, Any]:
 
 def dense(draw: Draw) -> Call:
     """flash_attention over sequences of one length."""
+    if draw.get("local_enum", 0) > 1:
+        raise TooLargeError("a window off the diagonal, which `varlen` makes")
     queries, keys = lengths(draw)
     batch, (heads, heads_kv), (dim, dim_v) = draw.get("batch_size BATCH b", 2), draw.heads, head_dims(draw)
     if draw.function.suite == "composable_kernel":
         batch, heads, heads_kv = 1, 2, 1
     draw.within(batch * heads * queries * keys * (dim + dim_v))
-    dtype, scalars = draw.dtype(), masks(draw, keys)
+    dtype, scalars = draw.dtype(default=default_dtype(draw)), masks(draw, keys)
     rows_first = draw.function.suite.startswith("flash") or draw.get("storage_flip") or draw.get("perm") == 0
     layout = (1, 2) if rows_first else None
     q = draw.tensor(batch, heads, queries, dim, dtype=dtype, swapped=layout)
     k = draw.tensor(batch, heads_kv, keys, dim, dtype=dtype, swapped=layout)
     v = draw.tensor(batch, heads_kv, keys, dim_v, dtype=dtype, swapped=(2, 3) if draw.get("vl") == "c" else layout)
     tensors = {"q": q, "k": k, "v": v} | biases(draw, batch, heads, queries, keys, dtype)
+    if draw.get("has_learnable_sink"):
+        tensors["sinks"] = draw.normal(heads)
     if draw.get("has_qv"):
         tensors["qv"] = draw.normal(batch, heads, queries, dim_v, dtype=dtype)
         scalars["scale"] = (dim + dim_v) ** -0.5
@@ -134,9 +141,10 @@ def lengths(draw: Draw) -> tuple[int, int]:
 
 def biases(draw: Draw, batch: int, heads: int, queries: int, keys: int, dtype: np.dtype[Any]) -> dict[str, Array]:
     """Return the bias or the slopes that a combination asks for."""
-    if draw.get("alibi") or draw.get("bias") == "a":
+    kind = draw.get("bias_type")
+    if draw.get("alibi") or draw.get("bias") == "a" or kind == "alibi":
         return {"alibi_slopes": (draw.rng.random((batch, heads)) * 0.3).astype(FP32)}
-    if draw.get("bias_type") or draw.get("bias") == "e" or "matrix_bias" in draw.function.name:
+    if kind not in (None, "no") or draw.get("bias") == "e" or "matrix_bias" in draw.function.name:
         return {"bias": draw.normal(batch, heads, queries, keys, dtype=dtype)}
     return {}
 
@@ -146,14 +154,30 @@ def varlen(draw: Draw) -> Call:
     queries, keys = lengths(draw)
     batch, (heads, heads_kv), (dim, dim_v) = draw.get("batch_size BATCH", 3), draw.heads, head_dims(draw)
     draw.within(batch * heads * queries * keys * (dim + dim_v))
-    cu_q, cu_k = (offsets(draw.rng.integers(max(1, n - 20), n + 1, batch)) for n in (queries, keys))
+    used = [draw.rng.integers(max(1, n - 20), n + 1, batch).astype(np.int32) for n in (queries, keys)]
+    cu_q, cu_k = map(offsets, used)
     if draw.function.suite == "flashinfer" or (queries == keys and "packed" in draw.function.name):
         cu_q, cu_k = offsets([queries] * batch), offsets([keys] * batch)
-    dtype, scalars = draw.dtype(), masks(draw, keys)
+    is_padded = [draw.get(name) is False for name in ("unpad_q", "unpad_kv")]
+    kind = draw.get("local_enum", 0)
+    if any(is_padded) and kind > 1:
+        cu_q, cu_k = padded(draw, "unpad_q", cu_q, queries), padded(draw, "unpad_kv", cu_k, keys)
+        is_padded = [False, False]
+        batch *= 2
+    cu_q, cu_k = (
+        offsets([n] * batch) if is_long else cu
+        for is_long, n, cu in zip(is_padded, (queries, keys), (cu_q, cu_k), strict=True)
+    )
+    dtype, scalars = draw.dtype(default=default_dtype(draw)), masks(draw, keys)
+    seen: dict[str, Any] = {}
+    if kind > 1:
+        seen = {"cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k, "window_left": -1, "window_right": -1}
+        cu_q, cu_k, seen["bias"] = off_diagonal(cu_q, cu_k, kind == 2, int(draw.rng.integers(1, keys + 1)))
     q = draw.normal(cu_q[-1], heads, dim, dtype=dtype)
     k, v = (draw.normal(cu_k[-1], heads_kv, width, dtype=dtype) for width in (dim, dim_v))
     tensors = {"q": q, "k": k, "v": v, "cu_seqlens_q": cu_q, "cu_seqlens_k": cu_k}
     tensors |= biases(draw, batch, heads, queries, keys, dtype)
+    tensors |= {f"seqused_{side}": x for side, is_long, x in zip("qk", is_padded, used, strict=True) if is_long}
     if draw.get("has_qv"):
         tensors["qv"] = draw.normal(cu_q[-1], heads, dim_v, dtype=dtype)
         scalars["scale"] = (dim + dim_v) ** -0.5
@@ -161,10 +185,38 @@ def varlen(draw: Draw) -> Call:
         tensors["cos"] = draw.normal(keys, dim // 2)
     if dtype.itemsize == 1:
         return in_float8(draw, batch, tensors, scalars)
-    reference = partial(attention_varlen, **tensors, **scale_of(scalars, dim))
+    reference = partial(attention_varlen, **tensors | scale_of(scalars, dim) | seen)
     expected = lambda: (reference(), reference(**torch_like(dtype)))  # noqa: E731
     return Call("flash_attention_varlen", tensors, scalars | {"max_seqlen_q": queries, "max_seqlen_k": keys}, expected,
                 tolerance(draw, dtype, scalars), ("out", (len(q), heads, dim_v), dtype))  # fmt: skip
+
+
+def padded(draw: Draw, unpad: str, cu_seqlens: Array, longest: int) -> Array:
+    """Offsets of twice as many sequences: each is followed by what pads it to the longest, or by nothing."""
+    counts = np.diff(cu_seqlens)
+    rest = np.zeros_like(counts) if draw.get(unpad, True) else longest - counts
+    return offsets(np.stack([counts, rest], 1).ravel())
+
+
+def off_diagonal(cu_q: Array, cu_k: Array, before: bool, distance: int) -> tuple[Array, Array, Array]:
+    """Return offsets of twice as many sequences, whose diagonals are `distance` keys before or behind, and a bias.
+
+    The last keys of a sequence, which no query sees then, or its last queries, which see no key, are a sequence of
+    their own. The bias hides the same keys of the sequences as they were.
+    """
+    counts_q, counts_k = np.diff(cu_q), np.diff(cu_k)
+    cut, kept = (counts_k, counts_q) if before else (counts_q, counts_k)
+    rest = np.minimum(cut, distance)
+    split, whole = offsets(np.stack([cut - rest, rest], 1).ravel()), offsets(np.stack([kept, 0 * kept], 1).ravel())
+    bias = np.zeros((1, cu_q[-1], max(counts_k, default=0)), FP32)
+    for start, queries, keys in zip(cu_q[:-1], counts_q, counts_k, strict=True):
+        ahead = np.arange(bias.shape[2]) - (np.arange(queries)[:, None] + keys - queries)
+        bias[0, start : start + queries][ahead > -distance if before else ahead < distance] = -np.inf
+    return (whole, split, bias) if before else (split, whole, bias)
+
+
+def default_dtype(draw: Draw) -> str:
+    return "bfloat16" if draw.function.suite in ("flash-attention 3", "flash-attention 4") else "float16"
 
 
 def offsets(counts: Any) -> Array:
@@ -179,7 +231,7 @@ def cache(draw: Draw) -> Call:
     longest = max(keys for _, keys in pairs)
     size = draw.get("paged_kv_block_size page_size page_block_size block_size") or longest
     per_sequence = -(-longest // size)
-    dtype = draw.dtype(default="bfloat16" if draw.function.suite == "flash-attention 3" else "float16")
+    dtype = draw.dtype(default=default_dtype(draw))
     if str(draw.get("q_dtype input_dtype")).startswith(("fp8", "float8")):
         dtype = draw.float8
     stored = draw.dtype("kv_dtype") if draw.get("kv_dtype") else dtype
@@ -202,6 +254,8 @@ def cache(draw: Draw) -> Call:
                "cu_seqlens_q": offsets([queries for queries, _ in pairs])} | slopes  # fmt: skip
     if draw.get("has_leftpad"):
         tensors["first_keys"] = first
+    if draw.get("has_learnable_sink"):
+        tensors["sinks"] = draw.normal(heads)
     if stored.itemsize == 1 < dtype.itemsize:
         factors = draw.rng.random(2) / 2 + 0.25 if calibrated else (1, 1)
         tensors |= {f"{name}_scale": np.full((1, 1, 1), x, FP32) for name, x in zip("kv", factors, strict=True)}
@@ -215,7 +269,11 @@ def cache(draw: Draw) -> Call:
         op, dtype = "paged_attention_fp8", BF16
         tensors |= {f"{name}_scale": (draw.rng.random((batch, heads_kv)) * 2).astype(FP32) for name in "qkv"}
     expected = partial(gathered, tensors, pairs, {"causal": True} | scale_of(scalars, dim), dtype)
-    op = "paged_attention_rotated" if "cos" in tensors else op
+    if "cos" in tensors:
+        op = "paged_attention_rotated"
+    if draw.get("kvcache_layout") == "vectorized":
+        op = f"{op}_pieces"
+        tensors = tensors | {name: np.ascontiguousarray(x) for name, x in pieces(k, v).items()}
     return Call(op, tensors, scalars | {"max_seqlen_q": max(queries for queries, _ in pairs)}, expected,
                 tolerance(draw, dtype, slopes), ("out", q.shape, dtype))  # fmt: skip
 

@@ -28,6 +28,11 @@ CALLS: dict[tuple[str, str], Callable[[Draw], Call]] = {
     ("flash-attention 3", "test_flash_attn_race_condition"): dense,
     ("flash-attention 3", "test_flash_attn_varlen_output"): varlen,
     ("flash-attention 3", CACHE): cache,
+    ("flash-attention 4", "test_flash_attn.py::test_flash_attn_output"): dense,
+    ("flash-attention 4", "test_flash_attn.py::test_flash_attn_varlen_output"): varlen,
+    ("flash-attention 4", CACHE): cache,
+    ("aiter", "test_mha.py::test_flash_attn_output"): dense,
+    ("aiter", "test_flash_attn_varlen_func"): varlen,
     **{("aotriton", name): dense for name in (
         "test_op_fwd", "test_op_fwd_with_matrix_bias", "test_gqa", "test_irregulars")},
     ("composable_kernel", "fmha_fwd"): dense,

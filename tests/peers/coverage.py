@@ -20,18 +20,20 @@ INTRO = """\
 <!-- Written by `python -m tests.peers`. -->
 
 The tests of other libraries say what their users call. This page counts the combinations of parameter values of their
-test functions, and states for each what the ops of the shipped manifests do with it. `tests/peers/data` has the
-functions, parameters and values, and `tests/peers/rules.py` the rules. A rule looks for the argument, dtype or extent
-in the contract of the op.
+test functions and scripts, and states for each what the ops of the shipped manifests do with it. `tests/peers/data` has
+the functions, parameters and values, with the commits that they were read at, and `tests/peers/rules.py` the rules. A
+rule looks for the argument, dtype or extent in the contract of the op. `python -m tests.peers read SUITE FOLDER`
+compares the data with another checkout.
 
 - *Directly*: an op takes the call, with views of its tensors and tables made on the host at most. A chain of ops counts
   as direct where the library documents the same steps, such as appending to a cache and then attention.
 - *By a detour*: the result is had in another way, which costs time, memory or exactness.
 - *Not*: no op computes it.
 
-Left out are backward passes, dropout, checks of errors, and combinations that the tests skip themselves. A combination
-that asks for several things counts for the one that is hardest to have. For some functions, only the first of these
-is recorded: their numbers are upper bounds of what is taken.
+Left out are backward passes, dropout, checks of errors, compilers, several devices, and combinations that tests skip
+themselves. A combination that asks for several things counts for the one that is hardest to have. Of {functions}
+functions with {combinations:,} combinations, only one request of each combination is recorded: their numbers are upper
+bounds of what is taken.
 
 A seeded sample of the combinations runs on the emulator or on a GPU by the tolerances of the suites:
 `pytest -m slow tests/peers`.
@@ -44,8 +46,9 @@ def page(suites: Suites, ops: Contracts) -> str:
     detours = {request: RULES[request].detour for request in counts[Verdict.DETOUR]}
     plans = {request: str(RULES[request].needs or "") for request in counts[Verdict.NOT]}
     met = {request: str(rule.needs) for request, rule in RULES.items() if rule.verdict(ops) is Verdict.DIRECT}
+    single = [item.count for functions in suites.values() for item in functions if item.counted]
     sections = [
-        INTRO,
+        INTRO.format(functions=len(single), combinations=sum(single)),
         "## By suite\n",
         _table("Suite | Functions | Combinations | Directly | By a detour | Not", _by_suite(suites, counts)),
         "## Directly, by op\n",

@@ -26,7 +26,10 @@ class TooLargeError(Exception):
 
 @dataclass(frozen=True)
 class Tolerance:
-    """|result - exact| <= factor * max |same dtype - exact| + absolute + relative * |exact|."""
+    """|result - exact| <= factor * max |same dtype - exact| + absolute + relative * |exact|.
+
+    Where the exact result is NaN, no result is written.
+    """
 
     absolute: float = 0.0
     relative: float = 0.0
@@ -34,9 +37,9 @@ class Tolerance:
 
     def check(self, result: Array, exact: Array, same_dtype: Array) -> None:
         result, exact, same_dtype = (np.asarray(x, np.float64) for x in (result, exact, same_dtype))
-        limit = self.factor * np.abs(same_dtype - exact).max(initial=0) + self.absolute
+        limit = self.factor * np.nanmax(np.abs(same_dtype - exact), initial=0) + self.absolute
         error = np.abs(result - exact)
-        wrong = ~(error <= limit + self.relative * np.abs(exact))
+        wrong = ~(error <= limit + self.relative * np.abs(exact)) & ~(np.isnan(exact) & np.isnan(result))
         assert result.shape == exact.shape and not wrong.any(), (
             f"{np.count_nonzero(wrong)} of {wrong.size} differ, by up to {np.nanmax(error):.3e}; allowed are "
             f"{limit:.3e}, and {self.relative} of the exact result"

@@ -1,4 +1,4 @@
-"""The parametrisations of the peers' test suites: `data/*.json`, one file a suite.
+"""The parametrisations of the peers' test suites: `data/*.json`, one file a suite, read at its `commit` or version.
 
 A suite's `tests` maps files to test functions to what they are called with:
 

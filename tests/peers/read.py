@@ -29,8 +29,11 @@ Found = dict[tuple[str, str], Parameters]
 """Parameters by file and function; names that vary together are joined by commas."""
 
 
+TORCH = {"half": "float16", "float": "float32"}
+
+
 class Name(str):
-    """A name of a library, such as aiter.dtypes.fp8: its text, but without torch; torch.half is float16.
+    """A name of a library, such as aiter.dtypes.fp8: its text, but of torch.half float16.
 
     As a condition it is false: most of these tell whether a feature is disabled, or a GPU an old one.
     """
@@ -39,7 +42,7 @@ class Name(str):
         return False
 
     def __getattr__(self, name: str) -> Name:
-        return Name({"half": "float16"}.get(name, name) if self == "torch" else f"{self}.{name}")
+        return Name(TORCH.get(name, name) if self == "torch" else f"{self}.{name}")
 
 
 class Names(dict[str, Any]):
@@ -52,6 +55,12 @@ class Names(dict[str, Any]):
 FUNCTIONS = {function.__name__: function for function in (list, tuple, range, len, zip, sorted, set, str, int, float,
                                                           bool, max, min, enumerate)}  # fmt: skip
 ITERTOOLS = SimpleNamespace(product=itertools.product, chain=itertools.chain)
+
+
+def read_suite(suite: str, root: Path) -> Found:
+    """Return the parameters of a suite's test functions and scripts in a checkout."""
+    scripts = read_scripts(root, "op_tests") if suite == "aiter" else {}
+    return read(root, FOLDERS[suite]) | scripts
 
 
 def read(root: Path, folders: Iterable[str]) -> Found:
@@ -123,7 +132,9 @@ def differences(found: Found, functions: Iterable[Function]) -> Iterator[str]:
     for place in sorted(found.keys() - known.keys()):
         sizes = " ".join(f"{name}:{len(values)}" for name, values in found[place].items())
         yield f"new: {'::'.join(place)} {sizes}"
-    yield from (f"gone: {'::'.join(place)}" for place in sorted(known.keys() - found.keys()))
+    for file, name in sorted(known.keys() - found.keys()):
+        if (file, name.partition(",")[0]) not in found:  # a part of a script is named behind a comma
+            yield f"gone: {file}::{name}"
     for place in sorted(found.keys() & known.keys()):
         for name, values in found[place].items():
             before = known[place].axes.get(name)

@@ -57,7 +57,7 @@ def test_needs(ops: Contracts, met: Needs, missing: Needs):
 
 def test_a_rule_changes_what_is_counted(suites: dict[str, list[Function]], ops: Contracts, monkeypatch):
     """A rule that asks for an argument of another op moves its calls from one column to another."""
-    request = "scaled product: batched"
+    request = "feed-forward"
     before = count(suites, ops)
     assert request in before[Verdict.DETOUR]
     monkeypatch.setitem(RULES, request, Rule(Needs("scaled_matmul", "scale_a")))

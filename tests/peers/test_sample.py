@@ -33,9 +33,10 @@ FNUZ = np.dtype(ml_dtypes.float8_e4m3fnuz)
 @cache
 def functions() -> dict[str, list[Function]]:
     """Return the functions whose calls can be made, by suite."""
-    return {
+    made = {
         suite: [item for item in found if maker(item) and not item.counted] for suite, found in read_suites().items()
     }
+    return {suite: found for suite, found in made.items() if found}
 
 
 @cache

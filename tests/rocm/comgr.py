@@ -103,7 +103,7 @@ def _with_code(said: Mapping[str, Any]) -> Iterator[tuple[Mapping[str, Any], int
 
 
 def _kernel_of(described: tuple[Mapping[str, Any], int]) -> KernelMetadata:
-    """Return a kernel as the runtime's reader would, from what comgr says; texts are numbers."""
+    """Return a kernel's metadata from comgr in the form of the runtime's reader. comgr gives numbers as text."""
     kernel, code_bytes = described
 
     def number(name: str) -> int:

@@ -28,7 +28,7 @@ def installed(release: str) -> Rocm:
 
 def run_inside(release: str, arguments: Sequence[str]) -> int:
     """Run pytest with the same arguments there: its exit status. Tests are skipped where that is not possible."""
-    from aot_emulator.kfd.running import emulated_machine
+    from aot_emulator.kfd.emulated_program import emulated_machine
     from aot_runtime.errors import DeviceError
 
     try:

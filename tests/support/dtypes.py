@@ -9,7 +9,7 @@ from aot_runtime import Bundle
 from aot_runtime.contract.arch import ARCHITECTURES
 
 FP16, BF16, FP32 = np.dtype(np.float16), np.dtype(ml_dtypes.bfloat16), np.dtype(np.float32)
-INT8, INT32 = np.dtype(np.int8), np.dtype(np.int32)
+INT8, UINT8, INT32 = np.dtype(np.int8), np.dtype(np.uint8), np.dtype(np.int32)
 _FLOAT8 = {
     "fnuz": {"e4m3": ml_dtypes.float8_e4m3fnuz, "e5m2": ml_dtypes.float8_e5m2fnuz},
     "ocp": {"e4m3": ml_dtypes.float8_e4m3fn, "e5m2": ml_dtypes.float8_e5m2},

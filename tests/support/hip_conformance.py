@@ -348,7 +348,7 @@ def modules(hip: Hip) -> None:
 
 
 class _Launch:
-    """A launch of `scale` that is right, and what can be wrong with it."""
+    """The arguments of a valid launch of `scale`, which tests falsify one by one."""
 
     def __init__(self, hip: Hip):
         self.hip, self.code = hip, scale_code("gfx942")

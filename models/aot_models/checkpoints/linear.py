@@ -14,7 +14,7 @@ Array = np.ndarray
 Shape = tuple[int, ...]
 FLOATS = ("float16", "bfloat16", "float32")
 BLOCK = 128
-"""Outputs, and inputs, of a block of weights that share a scale."""
+"""Side of the square blocks of weights that share a scale."""
 
 
 @dataclass(frozen=True)

@@ -10,7 +10,7 @@ import click
 from aot_bundle.terminal import write_json, write_lines
 
 from .failures import Unusable
-from .parameters import BundlePath, DeviceName, status_line
+from .parameters import DEVICE_OPTION, BundlePath, status_line
 
 
 @click.group()
@@ -37,12 +37,7 @@ class _Size(click.ParamType):
 
 @bench.command()
 @click.argument("bundle", metavar="BUNDLE|FOLDER|NAME", type=BundlePath(by_device=True))
-@click.option(
-    "--device",
-    type=DeviceName(),
-    metavar="DEVICE",
-    help="hip, hip:1, cuda, emulator, …  [default: the first GPU of the bundle's kind]",
-)
+@DEVICE_OPTION
 @click.option("--size", "sizes", multiple=True, type=_Size(), help="Size of an array.  [default: 64MiB to 2GiB]")
 @click.option(
     "--rounds", type=click.IntRange(1), default=11, show_default=True, help="Number of rounds; medians are shown."

@@ -52,7 +52,7 @@ def emulate(
     if time_only and kernels is None:
         raise Unusable("--time-only has no meaning without --time")
     try:
-        from aot_emulator.kfd.running import run_program
+        from aot_emulator.kfd.emulated_program import run_program
         from aot_emulator.kfd.timed import Timed
 
         timed = None if kernels is None else Timed(_expression(kernels), time_only)

@@ -83,6 +83,14 @@ class DeviceName(click.ParamType):
         return [CompletionItem(name) for name in DRIVERS if name.startswith(incomplete)]
 
 
+DEVICE_OPTION = click.option(
+    "--device",
+    type=DeviceName(),
+    metavar="DEVICE",
+    help="hip, hip:1, cuda, emulator, …  [default: the first GPU of the bundle's kind]",
+)
+
+
 class Pair(click.ParamType):
     """A pair `NAME=VALUE` with a converted value."""
 

@@ -10,17 +10,12 @@ import click
 from aot_bundle.terminal import write, write_json
 
 from .failures import EXIT_FAILED, Unusable
-from .parameters import BundlePath, DeviceName, OpName, status_line
+from .parameters import DEVICE_OPTION, BundlePath, OpName, status_line
 
 
 @click.command()
 @click.argument("bundle", metavar="BUNDLE|FOLDER|NAME", type=BundlePath(by_device=True))
-@click.option(
-    "--device",
-    type=DeviceName(),
-    metavar="DEVICE",
-    help="hip, hip:1, cuda, emulator, …  [default: the first GPU of the bundle's kind]",
-)
+@DEVICE_OPTION
 @click.option(
     "--op",
     "ops",

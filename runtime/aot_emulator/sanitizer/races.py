@@ -227,14 +227,19 @@ class Races:
         wrong = np.isin(writers.times, np.fromiter(loads, np.uint32)) & (writers.who == accesses.by)
         return self._race("stored", accesses, writers, wrong, "that is not waited for") if wrong.any() else None
 
+    def _unordered_store(self, cells: Cells, span: Span, accesses: Accesses) -> Race | None:
+        """Return the race with an unordered store of another wavefront, if any. Atomic stores do not count."""
+        writers = self._recorded(cells, "write_time", "writer", span, accesses)
+        if writers is None:
+            return None
+        unordered = ~self._precede(writers, accesses) & ((writers.who & _ATOMIC) == 0)
+        return self._race("stored", accesses, writers, unordered) if unordered.any() else None
+
     def load(self, cells: Cells, accesses: Accesses, time: int) -> Race | None:
         """Check and record loads."""
         span = cells.span(accesses.offsets, accesses.nbytes, accesses.low_bits)
-        writers = self._recorded(cells, "write_time", "writer", span, accesses)
-        if writers is not None:
-            unordered = ~self._precede(writers, accesses) & ((writers.who & _ATOMIC) == 0)
-            if unordered.any():
-                return self._race("stored", accesses, writers, unordered)
+        if race := self._unordered_store(cells, span, accesses):
+            return race
         readers = self._recorded(cells, "read_time", "reader", span, accesses)
         cells.put("read_time", span, time)
         now = accesses.by
@@ -277,11 +282,8 @@ class Races:
     def atomic(self, cells: Cells, accesses: Accesses, time: int) -> Race | None:
         """Check and record atomic writes."""
         span = cells.span(accesses.offsets, accesses.nbytes, accesses.low_bits)
-        writers = self._recorded(cells, "write_time", "writer", span, accesses)
-        if writers is not None:
-            unordered = ~self._precede(writers, accesses) & ((writers.who & _ATOMIC) == 0)
-            if unordered.any():
-                return self._race("stored", accesses, writers, unordered)
+        if race := self._unordered_store(cells, span, accesses):
+            return race
         cells.put("write_time", span, time)
         cells.put("writer", span, accesses.by | _ATOMIC)
         return None

@@ -15,8 +15,6 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-import msgspec
-
 from aot_runtime.errors import BundleError
 
 if TYPE_CHECKING:
@@ -71,10 +69,11 @@ def is_archive(path: Path) -> bool:
     return read_regular(path, len(ARCHIVE_MAGIC)).startswith(ARCHIVE_MAGIC)
 
 
-class Folder(msgspec.Struct, frozen=True):
+class Folder:
     """A bundle in a folder."""
 
-    path: Path
+    def __init__(self, path: Path):
+        self.path = path
 
     @property
     def arch(self) -> None:

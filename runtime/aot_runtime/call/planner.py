@@ -41,11 +41,6 @@ class Origin(msgspec.Struct, frozen=True):
     index: Index | None = None
     place: Path | None = None
 
-    @property
-    def bundle(self) -> str:
-        """The bundle's name, or "" if unknown."""
-        return self.index.name if self.index else ""
-
 
 class Planner:
     """An op's planner. Raises `ExpressionError` if the contract has faulty expressions.
@@ -74,7 +69,8 @@ class Planner:
         from .entries import Describing  # needed for recordings and errors only
 
         mapped = {name for names in self.choosing.maps.values() for name in names}
-        return Describing(self.op, self.origin.bundle, self.static, self._rules, mapped)
+        bundle = self.origin.index.name if self.origin.index else ""
+        return Describing(self.op, bundle, self.static, self._rules, mapped)
 
     def entry(
         self, layouts: Mapping[str, Layout | None], scalars: Mapping[str, Any], names: Mapping[str, Any]

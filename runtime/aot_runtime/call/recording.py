@@ -167,9 +167,6 @@ def lay_out(
 def record(path: str | os.PathLike[str], *, launch: bool = True) -> Recording:
     """Record the calls that the process makes, for `aotbuild --for`.
 
-        with aot_runtime.record("calls.yaml"):
-            ...  # the program
-
     Each distinct call of an op is noted once, with the number of times it was made. An entry holds shapes, dtypes, and
     the scalars, strides and addresses that affect the choice of variants. Calls that no variant fits are noted, too.
     The file is written when the recording is closed or the process exits. Existing entries are kept and counts are
@@ -186,6 +183,10 @@ def record(path: str | os.PathLike[str], *, launch: bool = True) -> Recording:
     Raises:
         CallsFileError: the file exists but is not a calls file, it cannot be written, or the extra is not installed.
         ArgumentError: another recording is active in this process.
+
+    Examples:
+        >>> with aot_runtime.record("calls.yaml"):
+        ...     attention.flash_attention(q, k, v, causal=True)
     """
     from .calls_file import check
 

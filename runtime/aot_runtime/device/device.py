@@ -60,9 +60,7 @@ class Device(Shared):
 
     def zeros(self, shape: Shape | int, dtype: Any, *, order: Shape | None = None, stream: Any = None) -> DeviceArray:
         """Return an array of zeros. See `empty` for the arguments."""
-        result = self.empty(shape, dtype, order=order, stream=stream)
-        result.fill(0, stream)
-        return result
+        return self.full(shape, 0, dtype, order=order, stream=stream)
 
     def full(
         self, shape: Shape | int, value: Any, dtype: Any, *, order: Shape | None = None, stream: Any = None
@@ -91,7 +89,12 @@ class Device(Shared):
         return DeviceArray(self, owner.address, layout, owner)
 
     def array(self, host: Any, dtype: Any = None, *, order: Shape | None = None, stream: Any = None) -> DeviceArray:
-        """Copy a numpy array, or anything that converts to one, to a packed array on the device."""
+        """Copy a numpy array, or anything that converts to one, to a packed array on the device.
+
+        Examples:
+            >>> x = device.array(np.ones((8, 1000)), "float16")
+            >>> y = rows.softmax(x).numpy()
+        """
         source = np.asarray(host, None if dtype is None else numpy_dtype(dtype_name(dtype)))
         result = self.empty(source.shape, source.dtype, order=order, stream=stream)
         result.copy_from(source, stream)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import threading
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 from functools import cache
 from typing import TYPE_CHECKING
 
@@ -78,46 +78,34 @@ def find_device(device: Device | str | None, archs: Collection[str]) -> Device:
 def list_gpus() -> list[Device]:
     """Return the GPUs of this machine, driver by driver. Raises `DeviceError` if none is found."""
     with _REGISTRY_LOCK:
-        search = _Search()
-        found = [device for name in GPUS for device in search.devices(name)]
-    if not found:
-        raise search.error()
-    return found
+        return list(_gpus(GPUS))
 
 
 def _first_gpu(archs: Collection[str]) -> Device:
     """Return the first GPU that fits. Drivers for other architectures are only opened if none is found."""
     likely = {driver_for_arch(arch) for arch in archs}
-    search, found = _Search(), []
-    for name in sorted(GPUS, key=lambda name: name not in likely):
-        devices = search.devices(name)
-        for device in devices:
-            if not archs or device.arch in archs:
-                return device
-        found += devices
-    if not found:
-        raise search.error()
+    found = []
+    for device in _gpus(sorted(GPUS, key=lambda name: name not in likely)):
+        if not archs or device.arch in archs:
+            return device
+        found.append(device)
     raise _misfit(archs, found)
 
 
-class _Search:
-    """A search for GPUs that records why drivers have none."""
-
-    def __init__(self) -> None:
-        self._obstacles: dict[str, str] = {}
-
-    def devices(self, driver: str) -> list[Device]:
+def _gpus(drivers: Iterable[str]) -> Iterator[Device]:
+    """Yield all devices of some drivers. If there are none, raise `DeviceError` with the reason for each driver."""
+    obstacles: dict[str, str] = {}
+    some = False
+    for name in drivers:
         try:
-            found = _devices(driver)
-            self._obstacles[driver] = f"the driver is installed and sees no GPU{'' if found else _why_unseen(driver)}"
-            return found
+            devices = _devices(name)
+            obstacles[name] = f"the driver is installed and sees no GPU{'' if devices else _why_unseen(name)}"
         except DeviceError as error:
-            self._obstacles[driver] = str(error)
-            return []
-
-    def error(self) -> DeviceError:
-        obstacles = [f"{name}: {self._obstacles[name]}" for name in GPUS]
-        return DeviceError("no usable GPU", *obstacles, WITHOUT_A_GPU)
+            devices, obstacles[name] = [], str(error)
+        some = some or bool(devices)
+        yield from devices
+    if not some:
+        raise DeviceError("no usable GPU", *(f"{name}: {obstacles[name]}" for name in GPUS), WITHOUT_A_GPU)
 
 
 def _first_of(name: str, archs: Collection[str]) -> Device:

@@ -9,8 +9,8 @@ import msgspec
 import pytest
 
 from aot.c.api import header_text, signature
+from aot.c.c_names import enumerators, function_names
 from aot.c.files import c_files
-from aot.c.naming import enumerators, function_names
 from aot_runtime.contract import records
 from aot_runtime.contract.variant_names import MAX_NAME, variant_names
 from tests.support.c_interface.calling import compile_library

@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from aot.c.naming import member_names, struct_name
+from aot.c.c_names import member_names, struct_name
 from aot.c.variants import describe, variants_text
 from aot_runtime.contract import records
 from aot_runtime.contract.variant_names import variant_names

@@ -103,6 +103,17 @@ k.scale[(1,)](k.X, k.X, 1, BLOCK=64)
 """
 
 
+def test_a_result_whose_key_has_a_tensor_is_left_out(own: Built):
+    result = next(record for record in own.records() if record["kind"] == "autotune")
+    result["key"] = {"tuple": [{"opaque": ["torch.Tensor", ""]}]}
+    with own.file.open("a") as file:
+        file.write(json.dumps(result) + "\n")
+    result = own.build()
+    assert result.returncode == 0, result.stderr
+    assert f"{KERNELS} kernels" in result.stdout and "a result of autotuner tuned is not shipped" in result.stdout
+    assert "a value of type torch.Tensor cannot be made without the program\n" in result.stdout
+
+
 def test_neighbours_are_found_by_other_arguments(own: Built):
     _, result = own.session.run(OTHER_ARGUMENTS, "--cache", own.shipped)
     assert result.returncode == 1
@@ -134,9 +145,9 @@ def test_the_captured_key_is_stated_only_for_the_same_files(own: Built):
 
 def test_another_compiler_or_environment_makes_a_key_that_is_told(own: Built):
     kernel = next(record for record in own.records() if record["kind"] == "kernel")
-    _changed(own, "kernel", key=[kernel["key"][0], "another backend", *kernel["key"][2:]])
+    _changed(own, "kernel", key=[kernel["key"][0], "release 13.0, V13.0.88\nBuild x\n-90", *kernel["key"][2:]])
     result = own.build()
-    assert result.returncode == 0 and "would not be found: backend: captured another backend" in result.stdout
+    assert result.returncode == 0 and "would not be found: backend: captured ptxas V13.0.88, here" in result.stdout
 
 
 def test_a_function_whose_hash_comes_out_differently_is_told(own: Built):

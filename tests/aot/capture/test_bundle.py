@@ -15,7 +15,7 @@ import pytest
 
 from aot.capture.bundle import manifest_of
 from aot.capture.kernel_files import KernelFiles, UnsupportedError
-from aot_capture.records import Autotune, Capture, append, read_capture
+from aot_capture.records import Aggregate, Autotune, Capture, append, read_capture
 from aot_runtime import ArgumentError, Bundle, NoVariantError, open_bundle
 from tests.docs.scripts import ROOT
 from tests.support.c_interface.calling import ARGUMENT, NO_VARIANT, PlannedInC, tensor
@@ -197,6 +197,28 @@ def test_what_cannot_be_an_op_is_named(capture_file: Path, tmp_path: Path):
     append(path, fill)
     made = manifest_of(path, tmp_path / "out")
     assert made.left_out == ("fill: the source of 'fill' was not recorded (--no-source)",)
+
+
+@pytest.mark.parametrize(
+    ("kernel", "function", "reason"),
+    [
+        ({"signature": {"out": "tensordesc<fp16[64, 64]>"}}, {}, "parameter 'out' of 'fill' is tensordesc<fp16"),
+        ({}, {"refers": {"Pair": {"aggregate": "m:Pair:0"}}}, "'fill' reads 'Pair': a value of kind 'aggregate'"),
+        ({}, {"type": "marked"}, "'fill' is Python code that kernels call as a builtin of Triton"),
+    ],
+)
+def test_kernels_that_bundles_do_not_support_are_named(
+    kernel: dict[str, Any], function: dict[str, Any], reason: str, capture_file: Path, tmp_path: Path
+):
+    capture = read_capture(capture_file)
+    fill = next(kernel for kernel in capture.kernels if kernel.name == "fill")
+    path = str(tmp_path / "k.jsonl")
+    append(path, capture.installations[0])
+    append(path, Aggregate("m:Pair:0", "m", "Pair", {}, {}, {}))
+    append(path, replace(capture.functions[fill.function], **function))
+    append(path, replace(fill, **{name: {**fill.signature, **value} for name, value in kernel.items()}))
+    (left_out,) = manifest_of(path, tmp_path / "out").left_out
+    assert left_out.startswith(f"fill: {reason}")
 
 
 @pytest.mark.parametrize(

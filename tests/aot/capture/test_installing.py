@@ -7,6 +7,7 @@ import os
 import shutil
 import subprocess
 import sys
+import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -101,6 +102,38 @@ def test_many_may_install_at_once(on_amd: Built, tmp_path: Path):
         name: content.replace(str(alone).encode(), str(together).encode()) for name, content in _tree(alone).items()
     }
     assert _tree(together) == expected
+
+
+SLOW_INSTALLATION = """
+import sys, time
+from pathlib import Path
+from aot.capture.installing import install
+from aot.capture.shipped_cache import open_shipped
+from aot_runtime.folders import OpenFolder
+write = OpenFolder.write
+OpenFolder.write = lambda self, *arguments: (write(self, *arguments), time.sleep(0.1))
+install(open_shipped(Path(sys.argv[1])), Path(sys.argv[2]), "")
+"""
+
+
+def test_one_of_two_installations_is_killed(on_amd: Built, tmp_path: Path):
+    cache, alone = tmp_path / "cache", tmp_path / "alone" / "cache"
+    install(open_shipped(on_amd.shipped), alone, "")
+    command = [sys.executable, "-c", SLOW_INSTALLATION, str(on_amd.shipped), str(cache)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(map(str, (ROOT, ROOT / "runtime")))}
+    with subprocess.Popen(command, env=environment) as one, subprocess.Popen(command, env=environment) as other:
+        while not any(cache.glob("*/__grp__*")):
+            assert one.poll() is None and other.poll() is None
+            time.sleep(0.01)
+        one.kill()
+        for group in cache.glob("*/__grp__*"):  # what Triton finds is whole
+            for name, path in json.loads(group.read_text())["child_paths"].items():
+                assert Path(path).read_bytes() == (alone / group.parent.name / name).read_bytes()
+        assert other.wait() == 0
+    expected = {
+        name: content.replace(str(alone).encode(), str(cache).encode()) for name, content in _tree(alone).items()
+    }
+    assert {name: content for name, content in _tree(cache).items() if name in expected} == expected
 
 
 @pytest.mark.skipif(os.getuid() == 0, reason="root may write everywhere")

@@ -45,7 +45,6 @@ FAULTS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
     "an argument less": (lambda answer: answer["arguments"].pop(), "which is not passed|has a value|is a pointer"),
     "another type": (lambda answer: answer["arguments"][0].__setitem__(1, "i32"), "kernarg 'x' at offset 0 is a value"),
     "other warps": (lambda answer: answer.update(num_warps=8), "threads of a workgroup"),
-    "too much LDS": (lambda answer: answer.update(lds_bytes=1 << 20), "bytes of LDS"),
     "another binary": (lambda answer: answer.update(binary="scale.json"), "read back|ELF|code object"),
     "a path": (lambda answer: answer["files"].append("../native"), "no name of a file"),
 }  # fmt: skip
@@ -74,3 +73,9 @@ def test_a_kernel_from_the_cache_is_read_back_too(capture: Capture, tmp_path: Pa
     key = "0" * 64
     cache.put(key, kernel)
     assert cache.get(key) is None  # it is not what its name says
+
+
+def test_a_kernel_that_does_not_fit_is_shipped_for_autotuners(capture: Capture, monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setattr(Target, "lds_bytes", -1)
+    (warning,) = _rebuilt(capture).warnings
+    assert warning.startswith("scale: Triton compiles it, and does not launch it: kernel 'scale' needs 0 bytes of LDS")

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from aot_emulator.kfd import running
-from aot_emulator.kfd.running import emulated_machine
+from aot_emulator.kfd import emulated_program
+from aot_emulator.kfd.emulated_program import emulated_machine
 from aot_emulator.kfd.shim import build_shim
 from aot_runtime.errors import DeviceError
 from tests.support.processes import children, command_line, gone, kill
@@ -80,8 +80,8 @@ def test_a_program_that_uses_no_gpu_is_told_of():
 
 
 def test_no_library_of_amds(capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch):
-    monkeypatch.setattr(running, "find_library", {}.get)
-    assert running.run_program(["true"]) == 0
+    monkeypatch.setattr(emulated_program, "find_library", {}.get)
+    assert emulated_program.run_program(["true"]) == 0
     (line,) = capfd.readouterr().err.splitlines()
     assert "finds neither libamdhip64 nor libhsa-runtime64: install ROCm's user-mode libraries (Debian" in line
 
@@ -90,8 +90,8 @@ def test_another_c_library(tmp_path: Path, capfd: pytest.CaptureFixture[str], mo
     """The dynamic loader says which library it leaves out, and why; a static program has no loader."""
     unusable = tmp_path / "shim.so"
     unusable.touch()
-    monkeypatch.setattr(running, "build_shim", lambda: unusable)
-    assert running.run_program(["true"]) == 0
+    monkeypatch.setattr(emulated_program, "build_shim", lambda: unusable)
+    assert emulated_program.run_program(["true"]) == 0
     *loaders, line = capfd.readouterr().err.splitlines()
     assert line.startswith("aotbuild emulator: true did not load the library that emulates the driver")
     assert all("from LD_PRELOAD cannot be preloaded" in line for line in loaders)

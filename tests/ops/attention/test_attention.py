@@ -160,6 +160,29 @@ def test_a_sequence_takes_nothing_of_the_next_one(attention: Bundle, queries: in
     np.testing.assert_array_equal(out[starts[0] : starts[1]], 1.0)
 
 
+PADDED = (
+    Case("b", (128, 128), lengths=(200, 300), mode="varlen"),
+    Case("b", lengths=(130, 90), mode="varlen", dtype="bfloat16"),
+    Case("t:30,10", (33, 33), "bias alibi softcap", (80, 70), mode="varlen"), Case("0", (128, 64), mode="varlen"),
+)  # fmt: skip
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("case", PADDED, ids=str)
+@pytest.mark.parametrize("sides", ("q", "k", "qk"))
+def test_rows_that_are_not_used_do_not_count(attention: Bundle, case: Case, sides: str):
+    """They are NaN, and out and lse stay as they are there."""
+    call = make_call(case)
+    for side in sides:
+        starts = call.inputs[f"cu_seqlens_{side}"]
+        used = np.maximum(np.diff(starts) * 2 // 3, 1) - np.arange(4) % 2
+        call.inputs[f"seqused_{side}"] = used.astype(np.int32)
+        for first, end, count in zip(starts, starts[1:], used, strict=False):
+            for name in side if side == "q" else "kv":
+                call.inputs[name].values[first + count : end] = np.nan
+    check(attention, call)
+
+
 def test_keys_beyond_max_seqlen_k_do_not_count(attention: Bundle):
     """The keys are beyond the bias's columns, in a sequence whose length the host does not see."""
     tensors = make_call(Case(score="bias", lengths=(20, 40), batch=1, return_lse=False))

@@ -142,6 +142,16 @@ def paged(
     return Paged(q, k, v, tables, keys, np.concatenate([[0], queries.cumsum()]).astype(np.int32))
 
 
+def pieces(k: np.ndarray, v: np.ndarray) -> dict[str, np.ndarray]:
+    """Return caches in pieces of 16 bytes, as `paged_attention_pieces` has them."""
+    blocks, size, heads, dim = k.shape
+    pack = 16 // k.itemsize
+    return {
+        "k": k.reshape(blocks, size, heads, dim // pack, pack).transpose(0, 2, 3, 1, 4),
+        "v": v.reshape(blocks, size // pack, pack, heads, dim).transpose(0, 3, 1, 4, 2),
+    }
+
+
 def check_paged(bundle: Bundle, case: Paged, op: str = "paged_attention", **options: Any) -> None:
     arrays = {name: options.pop(name) for name in list(options) if isinstance(options[name], np.ndarray)}
     check(bundle, op, vars(case) | arrays, **case.longest, **options)

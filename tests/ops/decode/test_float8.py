@@ -9,9 +9,10 @@ import pytest
 
 from aot_runtime import ArgumentError, Bundle
 from kernels.rows.reference import largest
-from tests.ops.decode.cases import check, check_paged, normal, packed, paged
+from tests.ops.decode.cases import check, check_paged, normal, packed, paged, pieces
 from tests.ops.decode.test_masks import LENGTHS, SINKS, draw_mask
 from tests.support.dtypes import BF16, FP16, eight_bits
+from tests.support.poison import poisoned
 
 pytestmark = pytest.mark.sampled(3)
 
@@ -37,6 +38,15 @@ def test_float8_queries(decode: Bundle, seed: int):
         decode, case, "paged_attention_fp8", out_dtype=(FP16, BF16)[seed % 2], num_splits=int(rng.choice([1, 3])),
         **factors(rng, len(LENGTHS), heads[1]), **sinks, **draw_mask(rng),
     )  # fmt: skip
+
+
+@pytest.mark.parametrize("head_dim, block_size, splits", ((128, 16, 1), (256, 48, 2), (80, 64, 3)), ids=str)
+def test_float8_queries_over_pieces(decode: Bundle, head_dim: int, block_size: int, splits: int):
+    rng = np.random.default_rng(head_dim)
+    case = paged(LENGTHS, block_size, (4, 2), head_dim, eight_bits(decode, "e4m3"))
+    inputs = vars(case) | pieces(case.k, case.v) | factors(rng, len(LENGTHS), 2)
+    places, kind = dict.fromkeys("kv", poisoned), (FP16, BF16)[splits % 2]
+    check(decode, "paged_attention_fp8_pieces", inputs, places, out_dtype=kind, num_splits=splits, **case.longest)
 
 
 @pytest.mark.parametrize("splits", (1, 3))

@@ -10,8 +10,8 @@ import numpy as np
 import pytest
 
 from aot_runtime import ArgumentError, Bundle
-from tests.ops.decode.cases import PER_TOKEN, assert_right, check, check_paged, normal, packed, paged, scales
-from tests.support.dtypes import BF16, FP16, INT8, eight_bits
+from tests.ops.decode.cases import PER_TOKEN, assert_right, check, check_paged, normal, packed, paged, pieces, scales
+from tests.support.dtypes import BF16, FP16, FP32, INT8, eight_bits
 from tests.support.poison import poisoned
 
 pytestmark = pytest.mark.sampled(2)
@@ -20,7 +20,7 @@ MIXED = [(1, 1), (1, 2), (1, 15), (1, 16), (1, 17), (1, 130), (1, 64)]
 
 
 @pytest.mark.parametrize("splits", (1, 2, 5))
-@pytest.mark.parametrize("block_size", (16, 32, 64, 128, 256, 17))
+@pytest.mark.parametrize("block_size", (1, 5, 16, 32, 64, 128, 256, 17))
 def test_block_sizes(decode: Bundle, block_size: int, splits: int):
     check_paged(decode, paged(MIXED, block_size), num_splits=splits)
 
@@ -36,10 +36,25 @@ def test_ragged_queries(decode: Bundle, dtype: np.dtype, head_dim: int, heads: t
 
 
 @pytest.mark.sampled(1)
-@pytest.mark.parametrize("head_dim, cache", ((256, FP16), (200, FP16), (256, INT8)), ids=str)
+@pytest.mark.parametrize(
+    "head_dim, cache",
+    ((256, FP16), (200, FP16), (256, INT8), (512, FP16), (264, FP16), (511, FP16), (512, INT8)),
+    ids=str,
+)
 def test_wide_heads(decode: Bundle, head_dim: int, cache: np.dtype):
     factors = scales(np.random.default_rng(0), (1, 1, 1), (1, 1, 1)) if cache == INT8 else {}
     check_paged(decode, paged([(1, 100), (2, 33)], 64, (8, 1), head_dim, cache=cache), num_splits=2, **factors)
+
+
+@pytest.mark.sampled(1)
+@pytest.mark.parametrize("splits", (1, 3))
+@pytest.mark.parametrize("head_dim, cache", ((64, "float32"), (100, "float32"), (128, "e4m3"), (24, "e5m2")), ids=str)
+def test_queries_of_float32(decode: Bundle, head_dim: int, cache: str, splits: int):
+    """Products are of float32, too."""
+    dtype = FP32 if cache == "float32" else eight_bits(decode, cache)
+    factors = {} if dtype == FP32 else scales(np.random.default_rng(0), (1, 1, 2), (1, 1, 1))
+    case = paged([(1, 70), (5, 40), (0, 3)], 16, (4, 2), head_dim, FP32, dtype)
+    check_paged(decode, case, num_splits=splits, **factors)
 
 
 def test_chunk_of_a_prompt(decode: Bundle):
@@ -94,20 +109,15 @@ def test_keys_rotated_in_attention(
 def test_caches_in_pieces(decode: Bundle, queries: int, head_dim: int, block_size: int, splits: int, cache: str):
     """As vLLM has them: keys in pieces of 16 bytes, values with the keys of a block innermost; and as aiter does."""
     dtype = FP16 if cache == "float16" else eight_bits(decode, cache)
-    case, pack = (
-        paged([(queries, 130), (1, 40), (1, 0)], block_size, (8, 2), head_dim, cache=dtype),
-        16 // dtype.itemsize,
-    )
-    blocks, _, heads_kv, _ = case.k.shape
-    k = case.k.reshape(blocks, block_size, heads_kv, head_dim // pack, pack).transpose(0, 2, 3, 1, 4)
-    v = case.v.reshape(blocks, block_size // pack, pack, heads_kv, head_dim).transpose(0, 3, 1, 4, 2)
+    case = paged([(queries, 130), (1, 40), (1, 0)], block_size, (8, 2), head_dim, cache=dtype)
     given = {"first_keys": np.array([7, 0, 0], np.int32)}
     if cache != "float16":
         given |= scales(np.random.default_rng(0), (1, 1, 1), case.v.shape[:3])
     in_columns = lambda bundle, x: poisoned(bundle, x.transpose(0, 1, 3, 2, 4)).transpose(0, 1, 3, 2, 4)  # noqa: E731
+    inputs = vars(case) | pieces(case.k, case.v) | given
     for place in (poisoned, in_columns):
-        check(decode, "paged_attention_pieces", vars(case) | {"k": k, "v": v} | given, {"k": poisoned, "v": place},
-              num_splits=splits, window_left=120, causal=True, **case.longest)  # fmt: skip
+        check(decode, "paged_attention_pieces", inputs, {"k": poisoned, "v": place}, num_splits=splits, window_left=120,
+              causal=True, **case.longest)  # fmt: skip
 
 
 @pytest.mark.sampled(2)

@@ -45,6 +45,7 @@ def calls(op: Op) -> Iterator[CallSpec]:
         dtypes = {name: kind for name, kind in (("T", dtype), ("C", cache or dtype)) if name in op.dtypes}
         if "F" in op.dtypes:
             dtypes = {"Q": cache or dtype, "F": "float8_e4m3fnuz", "O": dtype if cache else "float8_e4m3fnuz"}
+            dtypes = {name: kind for name, kind in dtypes.items() if name in op.dtypes}
         if any(dtypes[name] not in op.dtypes[name] for name in dtypes):
             continue
         for values in product(*ranges.values()):

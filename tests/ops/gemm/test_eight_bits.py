@@ -69,6 +69,58 @@ def test_scaled_matmul(
     check(gemm, "scaled_matmul", FP16, a=a, b=b, scale_a=scale_a, scale_b=scale_b, **more)
 
 
+@pytest.mark.parametrize("b_columns", (True, False))
+@pytest.mark.parametrize("kind", ("e4m3", "int8"))
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_column_major_a(gemm: Bundle, shape: tuple[int, int, int], kind: str, b_columns: bool):
+    (m, n, k), rng, dtype = shape, np.random.default_rng(15), eight_bits(gemm, kind)
+    a, b = matrix(rng, (m, k), dtype, True), matrix(rng, (k, n), dtype, b_columns)
+    scale_a, scale_b = rng.uniform(1e-3, 1e-2, m).astype(FP32), rng.uniform(0.5, 2, n).astype(FP32)
+    check(gemm, "scaled_matmul", FP32, a=a, b=b, scale_a=scale_a, scale_b=scale_b)
+
+
+@pytest.mark.parametrize("b_columns", (True, False))
+@pytest.mark.parametrize("a_columns", (True, False))
+def test_results_of_int32_are_truncated(gemm: Bundle, a_columns: bool, b_columns: bool):
+    rng = np.random.default_rng(16)
+    a, b = matrix(rng, (33, 70), INT8, a_columns), matrix(rng, (70, 48), INT8, b_columns)
+    scale_a, scale_b = rng.integers(1, 9, 33).astype(FP32), np.full(1, 2**-9, FP32)
+    e = into_poison(gemm, (33, 48), INT32, lambda e: gemm.scaled_matmul(
+        *(on_device(gemm, x) for x in (a, b, scale_a, scale_b)), e))  # fmt: skip
+    assert np.array_equal(e, np.trunc(reference.scaled_matmul(a, b, scale_a, scale_b)))
+
+
+@pytest.mark.parametrize("one", (False, True), ids=("by_row", "of_all"))
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_zeros_of_a(gemm: Bundle, shape: tuple[int, int, int], one: bool):
+    """The product is the exact one of a less its zeros, although k * zero * colsum exceeds what fp32 holds."""
+    (m, n, k), rng = shape, np.random.default_rng(17)
+    a, b = matrix(rng, (m, k), INT8), matrix(rng, (k, n), INT8, True)
+    zero = rng.integers(-128, 128, 1 if one else m).astype(INT32)
+    given = {"a": a, "b": b, "scale_a": rng.uniform(1e-3, 1e-2, m).astype(FP32), "scale_b": np.ones(1, FP32)}
+    more = {"zero_a": zero, "colsum": b.astype(INT32).sum(0, dtype=INT32), "bias": matrix(rng, (n,), FP16)}
+    exact = reference.scaled_matmul(**given, **more)
+    less = reference.scaled_matmul(**given | {"a": a.astype(float) - zero[:, None]}, bias=more["bias"])
+    assert np.allclose(exact, less, rtol=1e-12)
+    check(gemm, "scaled_matmul", FP16, **given, **more)
+
+
+@pytest.mark.parametrize("shared", (False, True))
+@pytest.mark.parametrize("a_columns, b_columns", LAYOUTS)
+@pytest.mark.parametrize("kind", ("int8", "e4m3"))
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_batched_scaled_matmul(
+    gemm: Bundle, shape: tuple[int, int, int], kind: str, a_columns: bool, b_columns: bool, shared: bool
+):
+    (m, n, k), rng, dtype = shape, np.random.default_rng(18), eight_bits(gemm, kind)
+    batch, of_b = 3, 1 if shared else 3
+    a, b = matrix(rng, (batch, m, k), dtype, a_columns), matrix(rng, (of_b, k, n), dtype, b_columns)
+    scale_a = rng.uniform(1e-3, 1e-2, (batch, 1 if shared else m)).astype(FP32)
+    scale_b = rng.uniform(0.5, 2, (of_b, n)).astype(FP32)
+    bias = (matrix(rng, (of_b, n), FP32) * 4096).astype(BF16)  # as large as products
+    check(gemm, "batched_scaled_matmul", BF16, a=a, b=b, scale_a=scale_a, scale_b=scale_b, bias=bias)
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("rows_per_scale", (128, 1))
 @pytest.mark.parametrize("kind", ("int8", "e4m3"))
@@ -208,12 +260,28 @@ def test_bounds_and_powers_of_two(gemm: Bundle, block: int, kind: str):
         scale = gemm.device.array(np.zeros((5, -(-100 // block)), FP32), order=(1, 0))
         placed = on_device(gemm, q)
         gemm.quantise(on_device(gemm, x), placed, block=block, **how, scale=scale)
-        exact, same = (getattr(reference, f"quantise{suffix}")(x, q, block, **how) for suffix in ("", "_same_dtype"))
+        same = reference.quantise_same_dtype(x, q, block, **how)
         assert np.array_equal(scale.numpy(), same[1])
         assert np.array_equal(placed.numpy().astype(FP32), same[0].astype(FP32))
         if "powers_of_two" in how:
             assert (np.log2(same[1]) % 1 == 0).all() and (same[1] < 2 * np.maximum(np.abs(x).max(), 1)).all()
             assert "bound" in how or same[1][1, 0] == 1
+
+
+@pytest.mark.parametrize("dtype", (FP16, BF16, FP32), ids=str)
+@pytest.mark.parametrize("shape", ((5, 33), (3, 1040), (1, 1), (4, 2500)), ids=str)
+def test_quantise_shifted(gemm: Bundle, shape: tuple[int, int], dtype: np.dtype):
+    x = (matrix(np.random.default_rng(20), shape, dtype) + 1).astype(dtype)
+    x[0] = -3
+    others: list[Any] = []
+    q = into_poison(gemm, shape, INT8, lambda q: others.extend(gemm.quantise_shifted(on_device(gemm, x), q=q)[1:]))
+    scale, zero = (array.numpy() for array in others)
+    exact, same = reference.quantise_shifted(x), reference.quantise_shifted_same_dtype(x)
+    assert_close(scale, exact[1], same[1], 1e-7 * float(exact[1].max()), "scale")
+    assert (np.abs(zero - same[2]) <= 1).all() and (np.abs(q - same[0].astype(int)) <= 1).all()
+    back = (q.astype(float) - zero[:, None]) * scale[:, None]
+    assert (np.abs(back - x.astype(float)) <= 0.51 * scale[:, None] + 1e-6).all()
+    assert all(row.min() == -128 and row.max() == 127 for row in q[1:])
 
 
 @pytest.mark.parametrize("kind", ("e4m3", "int8"))
@@ -259,6 +327,17 @@ def test_quantise_static(gemm: Bundle, shape: tuple[int, int], kind: str):
     else:
         assert_close(q.astype(np.float32), exact, same, 0, "q")
     assert (q[0, :3].astype(np.float32) == [largest(dtype), -largest(dtype), 0]).all()
+
+
+@pytest.mark.parametrize("zero", (-255, 54, 2**31 - 1, -(2**31)))
+def test_quantise_static_with_a_zero(gemm: Bundle, zero: int):
+    """Codes are rounded, then shifted, and saturate: neither a large value nor a large zero wraps."""
+    x, scale = matrix(np.random.default_rng(21), (5, 33), FP32), np.array([0.1], FP32)
+    large = 3e38 if abs(zero) < 1000 else 3e5
+    x[0, :4] = large, -large, 0.25, 0.15
+    q = into_poison(gemm, x.shape, INT8, lambda q: gemm.quantise_static(
+        on_device(gemm, x), q, scale, zero=np.array([zero], INT32)))  # fmt: skip
+    assert np.array_equal(q, reference.quantise_static_same_dtype(x, q, scale, np.array([zero], INT32)))
 
 
 def test_zeros_are_quantised_to_zeros(gemm: Bundle):

@@ -41,6 +41,17 @@ def test_split_k(gemm: Bundle, dtype: np.dtype, shape: tuple[int, int, int], spl
     check(gemm, "matmul", dtype, {"splits": splits}, a=a, b=b, **(more if added else {}))
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("splits", (1, 3, 0))
+@pytest.mark.parametrize("shape", ((17, 33, 70), (3, 64, 4096), (130, 144, 256), (5, 17, 1999)), ids=str)
+@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
+def test_results_of_float32(gemm: Bundle, dtype: np.dtype, shape: tuple[int, int, int], splits: int):
+    (m, n, k), rng = shape, np.random.default_rng(splits)
+    a, b, bias = matrix(rng, (m, k), dtype), matrix(rng, (k, n), dtype, True), matrix(rng, (n,), FP32)
+    result = check(gemm, "matmul_float32", FP32, {"splits": splits}, a=a, b=b, bias=bias)
+    assert not np.array_equal(result, result.astype(dtype).astype(FP32))
+
+
 ADDENDS = ("full", "row", "column", "one", "columns first", "none")
 
 

@@ -48,8 +48,8 @@ def check_route(moe: Bundle, logits: np.ndarray, topk: int, bias: np.ndarray | N
     return found
 
 
-PACKED = ("weights", "chosen", "scale_gate_up", "scale_down", "scales_gate_up", "scales_down", "zeros_gate_up",
-          "zeros_down")  # fmt: skip
+PACKED = ("weights", "chosen", *(f"{name}_{matrix}" for name in ("scale", "scales", "zeros", "order")
+                                for matrix in ("gate_up", "down")))  # fmt: skip
 """Tensors without gaps between rows, where there is no room for poison."""
 
 
@@ -106,20 +106,25 @@ def made_scaled(
 
 
 def made_codes(
-    rng: np.random.Generator, bits: int, dims: tuple[int, int, int, int, int], dtype: np.dtype,
-    groups: tuple[int, int] = (1, 1), with_zeros: bool = False,
+    rng: np.random.Generator, codes: np.dtype, dims: tuple[int, int, int, int, int], dtype: np.dtype,
+    groups: tuple[int, int] = (1, 1), with_zeros: bool = False, ordered: bool = False,
 ) -> dict[str, np.ndarray]:  # fmt: skip
-    """Make the arguments of `moe_int4` or `moe_int8`, with as many groups of gate and up, and of down; scales
-    differ."""
-    given = made(rng, *dims, dtype)
+    """Make the arguments of `moe_int4`, `moe_int8` or `moe_fp8`, by the dtype of the codes, with as many groups of gate
+    and up, and of down; scales differ."""
+    given, is_int4 = made(rng, *dims, dtype), codes == np.uint8
     for name, count in zip(("gate_up", "down"), groups, strict=True):
         experts, rows, columns = given[name].shape
-        if bits == 4:
-            given[name] = rng.integers(0, 256, (experts, rows, -(-columns // 2)), np.uint8)
+        if codes.kind in "iu":
+            shape = (experts, rows, -(-columns // 2) if is_int4 else columns)
+            given[name] = rng.integers(0 if is_int4 else -127, 256 if is_int4 else 128, shape, codes)
         else:
-            given[name] = rng.integers(-127, 128, (experts, rows, columns), np.int8)
-        scale = rng.uniform(0.5, 2, (experts, count, rows)) * columns**-0.5 / (4 if bits == 4 else 64)
+            given[name] = rng.standard_normal(given[name].shape).astype(codes)
+        largest_code = 4 if is_int4 else 64 if codes == np.int8 else 1
+        scale = rng.uniform(0.5, 2, (experts, count, rows)) * columns**-0.5 / largest_code
         given[f"scales_{name}"] = scale.astype(dtype)
         if with_zeros:
-            given[f"zeros_{name}"] = rng.integers(3, 13, scale.shape, np.uint8)
+            given[f"zeros_{name}"] = rng.integers(3, 13, scale.shape, np.uint8) if is_int4 else rng.integers(
+                -40, 40, scale.shape, np.int8)  # fmt: skip
+        if ordered:
+            given[f"order_{name}"] = np.argsort(rng.random((experts, columns)), 1).astype(np.int32)
     return given

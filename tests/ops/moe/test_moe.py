@@ -7,7 +7,7 @@ import pytest
 
 from aot_runtime import Bundle
 from tests.ops.moe.checking import check_moe, made
-from tests.support.dtypes import BF16, FP16, INT32
+from tests.support.dtypes import BF16, FP16, FP32, INT32
 
 pytestmark = pytest.mark.sampled(1)
 
@@ -18,7 +18,7 @@ SHAPES = ((1, 8, 2, 64, 48), (5, 4, 4, 48, 33), (33, 60, 4, 40, 16), (70, 2, 2, 
 
 @pytest.mark.parametrize("activation", ("silu", "gelu_tanh"))
 @pytest.mark.parametrize("shape", SHAPES, ids=str)
-@pytest.mark.parametrize("dtype", (BF16, FP16), ids=str)
+@pytest.mark.parametrize("dtype", (BF16, FP16, FP32), ids=str)
 def test_every_block(moe: Bundle, dtype: np.dtype, shape: tuple[int, ...], activation: str):
     check_moe(moe, activation, **made(np.random.default_rng(sum(shape)), *shape, dtype))
 

@@ -33,9 +33,8 @@ def test_models(moe: Bundle, experts: int, how: dict[str, Any], biased: bool, dt
 @pytest.mark.parametrize("dtype", (BF16, FP16, FP32), ids=str)
 def test_biases_of_16_bits(moe: Bundle, dtype: np.dtype, kind: np.dtype):
     rng = np.random.default_rng(5)
-    check_route(
-        moe, rng.standard_normal((7, 256)).astype(dtype), bias=rng.standard_normal(256).astype(kind), **DEEPSEEK_3
-    )
+    logits, bias = rng.standard_normal((7, 256)).astype(dtype), rng.standard_normal(256).astype(kind)
+    check_route(moe, logits, bias=bias, **DEEPSEEK_3)
 
 
 @pytest.mark.parametrize("dtype", (BF16, FP32), ids=str)

@@ -32,16 +32,18 @@ def test_largest(rows: Bundle, cols: int, k: int, dtype: np.dtype, is_sorted: bo
     check_top_k(rows, normal(np.random.default_rng(k), (3, cols), dtype), k, is_sorted=is_sorted)
 
 
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("ties", ("first", "last"))
 @pytest.mark.parametrize("is_sorted", (True, False))
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 @pytest.mark.parametrize("k", (2, 40, 200))
-def test_the_first_of_equal_elements(rows: Bundle, k: int, dtype: np.dtype, is_sorted: bool):
+def test_equal_elements(rows: Bundle, k: int, dtype: np.dtype, is_sorted: bool, ties: str):
     """Few different values, of both signs; both zeros, NaN and infinities; rows of one value."""
     rng = np.random.default_rng(k)
     some = (1.5, 0.0, -0.0, -2.25, -7.0)
     x = np.stack([rng.choice([*some, np.nan, np.inf, -np.inf], 300), rng.choice(some, 300), np.full(300, -3.0),
                   np.full(300, -np.inf), np.full(300, np.nan)]).astype(dtype)  # fmt: skip
-    check_top_k(rows, x, k, is_sorted=is_sorted)
+    check_top_k(rows, x, k, is_sorted=is_sorted, ties=ties)
 
 
 @pytest.mark.parametrize("page_size", (0, 1, 64))

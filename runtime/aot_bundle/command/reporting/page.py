@@ -38,7 +38,7 @@ from aot_runtime.contract.names import axis_names
 from aot_runtime.contract.records import Index, Op
 from aot_runtime.formats import axis_values_text, size_text
 
-from . import drawing
+from . import charts
 from .given import Modelled, Profiled, ProfiledLaunch, Tested
 from .spreads import Measure, measures
 
@@ -179,7 +179,7 @@ _COLUMNS: tuple[tuple[str, bool, Any], ...] = (
 
 
 def _chart(measure: Measure) -> dict[str, Any]:
-    drawn = Markup("") if measure.nothing else Markup(drawing.spread_chart(measure))
+    drawn = Markup("") if measure.nothing else Markup(charts.spread_chart(measure))
     return {"measure": measure, "drawn": drawn}
 
 
@@ -198,11 +198,11 @@ def _roofline(index: Index, launches: Iterable[Labelled]) -> dict[str, Any] | No
     inside = [(label, launch) for label, _, launch in launches if launch.in_roofline]
     if arch is None or arch.product is None or not inside:
         return None
-    drawn = drawing.roofline_chart(inside, arch.product, f"Roofline of the {arch.product.title}")
+    drawn = charts.roofline_chart(inside, arch.product, f"Roofline of the {arch.product.title}")
     return {"product": arch.product.title, "drawn": Markup(drawn)}
 
 
 def _mix(label: str, op: str, launch: ProfiledLaunch) -> dict[str, Any]:
     title = f"Instruction mix of launch {label}"
-    drawn = drawing.mix_chart(launch, f"mix{label}-", title)
+    drawn = charts.mix_chart(launch, f"mix{label}-", title)
     return {"label": label, "op": op, "launch": launch, "drawn": Markup(drawn)}
