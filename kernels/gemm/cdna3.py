@@ -222,8 +222,8 @@ def piece_of(
 
 @gluon.jit
 def place_of(
-    row, column, ROW: gl.constexpr, PIECE: gl.constexpr, COLUMNS: gl.constexpr, WAVES_M: gl.constexpr, WAVES_N: gl.constexpr,
-    MMA: gl.constexpr,
+    row, column, ROW: gl.constexpr, PIECE: gl.constexpr, COLUMNS: gl.constexpr, WAVES_M: gl.constexpr,
+    WAVES_N: gl.constexpr, MMA: gl.constexpr,
 ):  # fmt: skip
     """Return the (rows, columns) of a piece of the tile at [row, column]."""
     PAIRED: gl.constexpr = 2 * PIECE + 1 != COLUMNS
@@ -290,7 +290,7 @@ def matmul_cdna3(
     vectors = ()
     for at in gl.static_range(ROWS * PIECES):
         rows, columns = place_of(row, column, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N, MMA)
-        vectors = appended(vectors, vectors_of(rows, columns, m, n, epilogue))
+        vectors = appended(vectors, vectors_of(rows, columns, batch, m, n, epilogue))
     acc, half_0, _ = multiply_step(
         acc, half_0, (), None, None, offsets, tiles_a, tiles_b, 0, 0, PLAN, ROWS, COLUMNS, True
     )

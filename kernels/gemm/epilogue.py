@@ -65,15 +65,15 @@ class Vectors(NamedTuple):
 
 
 @triton.jit
-def vectors_of(rows, columns, m, n, epilogue):
+def vectors_of(rows, columns, batch, m, n, epilogue):
     """Load the `Vectors` of a tile."""
     scale_a, scale_b, bias = (), (), ()
     if epilogue.scale_a is not None:
-        scale_a = (row_scales(rows, m, epilogue),)
+        scale_a = (row_scales(rows, m, epilogue, batch),)
     if epilogue.scale_b is not None:
-        scale_b = (column_scales(columns, n, epilogue),)
+        scale_b = (column_scales(columns, n, epilogue, batch),)
     if epilogue.EPILOGUE != "none" and epilogue.bias is not None:
-        bias = (column_bias(columns, n, epilogue),)
+        bias = (column_bias(columns, n, epilogue, batch),)
     return Vectors(scale_a, scale_b, bias)
 
 

@@ -11,7 +11,7 @@ import numpy as np
 from aot_runtime import Bundle, DeviceArray
 from kernels.gemm import lora_reference, packed_reference, reference
 from kernels.tolerance import assert_close
-from tests.support.dtypes import INT8, INT32
+from tests.support.dtypes import FP32, INT8, INT32
 from tests.support.poison import into_poison, poisoned
 
 FLOOR = 1e-6
@@ -60,9 +60,19 @@ def check(
     if dtype == INT32:
         assert np.array_equal(result, same)
     else:
-        k = next(iter(given.values())).shape[-1]
-        assert_close(result, exact, same, FLOOR * k**0.5 + floor)
+        a = next(iter(given.values()))
+        assert_close(result, exact, same, FLOOR * a.shape[-1] ** 0.5 + floor + lost_by_hopper(gemm, a, exact, dtype))
     return result
+
+
+def lost_by_hopper(gemm: Bundle, a: np.ndarray, exact: np.ndarray, dtype: np.dtype) -> float:
+    """Return what Hopper's matrix units lose of sums of products of a, where results are not rounded more coarsely.
+
+    They cut off the last bit of a sum after each 16 of k, and keep some 14 bits of sums of float8.
+    """
+    if dtype != FP32 or a.dtype.kind == "i" or a.dtype == FP32 or not gemm.device.arch.startswith("sm_9"):
+        return 0
+    return (2**-11 if a.itemsize == 1 else 2**-23 * a.shape[-1] / 16) * float(np.abs(exact).max(initial=0))
 
 
 def check_int8(result: np.ndarray, exact: np.ndarray) -> None:

@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aot_bundle.callspec import CallSpec
 from aot_bundle.isa import load_bits
 from aot_runtime import Bundle
 from tests.ops.gemm.checking import check, matrix, on_device
@@ -81,6 +82,20 @@ def test_lengths_of_k(one_unit: Bundle, k: int):
     """k has one step, two, or three, the first of them whole or cut short."""
     rng = np.random.default_rng(k)
     check(one_unit, "matmul", BF16, a=matrix(rng, (65, k), BF16), b=matrix(rng, (k, 72), BF16, True))
+
+
+@pytest.mark.on("emulator")
+@pytest.mark.parametrize("config", TILES)
+def test_no_bank_conflicts(one_unit: Bundle, config: str):
+    from aot_bundle.profile.profile_call import profile_on
+    from aot_bundle.profile.profile_report import profile_data
+
+    dims = dict(zip("mnk", TILES[config], strict=True))
+    call = CallSpec(dims=dims, dtypes={"T": "bfloat16"}, innermost={"b": 0})
+    profile = profile_on(one_unit.device.driver, one_unit, "matmul", call)
+    (launch,) = profile_data(profile, by_instruction=False)["launches"]
+    accesses = [launch["accesses"][f"lds_{action}"] for action in ("load", "store")]
+    assert [(access["passes"] > 0, access["conflicts"]) for access in accesses] == [(True, 0)] * 2
 
 
 @pytest.mark.on("emulator")
