@@ -12,7 +12,6 @@ from aot_runtime.contract.expressions import Evaluator, evaluator
 from aot_runtime.contract.layout import Layout
 from aot_runtime.contract.names import axis_names, config_names
 from aot_runtime.contract.records import Axis, Config, Launch, Op, Value, Variant
-from aot_runtime.errors import ExpressionError
 
 from .checking import Call
 from .rules import Rules, pick_value
@@ -248,7 +247,7 @@ class Choosing:
     def is_left_out(self, names: Mapping[str, Any]) -> bool:
         """Return True if the manifest excludes these values, whatever the config."""
         for item in self.op.denied:
-            with suppress(ExpressionError):  # the condition reads names that configs set
+            with suppress(NameError):  # the condition reads `config`, or names that configs set
                 if evaluator(item.when)(names):
                     return True
         return False

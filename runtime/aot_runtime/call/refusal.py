@@ -171,7 +171,7 @@ def warned_of_second_choice(
 def _is_second_choice(choosing: Choosing, decision: Decision) -> bool:
     """Return True if the manifest may have variants that the call prefers: aligned ones, or those of other configs."""
     missed = (config for launch in decision.launches for config in launch.missed)
-    if any(not choosing.is_left_out({**decision.names, **config.values}) for config in missed):
+    if any(not choosing.is_left_out({**decision.names, **config.values, "config": config.name}) for config in missed):
         return True
     if decision.aligned or decision.misaligned:
         return False
