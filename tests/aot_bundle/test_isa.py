@@ -70,7 +70,7 @@ def test_instructions_of_a_bundle(rows_bundle: Path):
     found = read_instructions(image, variant.symbol)
     assert found[-1].mnemonic in ("s_endpgm", "s_nop") and {item.pc for item in found} >= {0}
     assert found[-1].pc < variant.resources.code_bytes
-    assert code.facts(variant).load_bits == 32 and code.facts(variant).matrix == ""
+    assert code.facts(variant).load_bits == 128 and code.facts(variant).matrix == ""
     with pytest.raises(BundleError, match="no machine code for kernel 'absent'"):
         read_instructions(image, "absent")
 

@@ -14,7 +14,7 @@ def test_the_code_of_each_variant(rows_bundle: Path):
     titles = "VARIANT ALIGNED CONFIG SPILLS SCRATCH LDS LOOP LOADS MATRIX"
     assert " ".join(next(line for line in lines if "VARIANT" in line).split()) == titles
     aligned = next(line for line in lines if "BLOCK=4096" in line and " yes " in line and "MASK" not in line)
-    assert aligned.split()[-2:] == ["32", "-"]  # the temperature of a row
+    assert aligned.split()[-2:] == ["128", "-"]
     data = json.loads(aotbundle("isa", rows_bundle, "--op", "softmax", "--json").output)
     assert {row["code_bytes"] > 0 and row["matrix"] for row in data} == {""}
     assert {row["load_bits"] for row in data} == {8, 32}
