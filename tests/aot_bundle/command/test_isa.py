@@ -17,7 +17,7 @@ def test_the_code_of_each_variant(rows_bundle: Path):
     assert aligned.split()[-2:] == ["128", "-"]
     data = json.loads(aotbundle("isa", rows_bundle, "--op", "softmax", "--json").output)
     assert {row["code_bytes"] > 0 and row["matrix"] for row in data} == {""}
-    assert {row["load_bits"] for row in data} == {8, 32}
+    assert {row["load_bits"] for row in data} >= {128}
 
 
 def test_requirements_decide_the_exit_status(rows_bundle: Path):
