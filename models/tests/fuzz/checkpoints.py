@@ -30,8 +30,8 @@ from aot_models.random_checkpoint import FAMILIES, QUANTISATIONS, settings, writ
 from models.tests.checkpoints.published_adapters import adapter, write_adapter
 from models.tests.decoders.tiny_families import LLAMA3, MIXTURES, TINY, YARN
 from models.tests.random_models import tiny
-from tests.fuzz.random_edits import Draw, texts_of
 from tests.fuzz.edits import Edit, edit_bytes, edit_tree, places
+from tests.fuzz.random_edits import Draw, texts_of
 
 REFUSALS = (CheckpointError, ChatError, OptionError)
 _PATTERNS = (
