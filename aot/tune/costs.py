@@ -27,7 +27,7 @@ from .way_timers import MeasuredWays, ModelledWays, Times
 from .ways import ways_of
 
 HELD_OUT = 3
-"""One of so many calls is not used for the fit, and tells the regret."""
+"""Calls of which one is kept out of the fit, to tell the regret."""
 SIGNIFICANT = 3
 """Digits of a constant that is written."""
 

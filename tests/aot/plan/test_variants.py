@@ -108,7 +108,7 @@ LARGE: {values: [false, true], pick: warp_size > 32} -> BLOCK LARGE -> 16 True: 
 
 @pytest.mark.parametrize(("text", "axes", "left"), rows(POINTS))
 def test_points_that_no_call_can_reach_are_not_built(tmp_path: Path, text: str, axes: str, left: str):
-    """One value, config or launch remains where an axis decides it; all remain where only a call does."""
+    """A single value, config or launch remains where an axis decides it; all remain where only a call does."""
     match text.partition(":")[0]:
         case "LARGE":
             change = (AXES, f"{AXES}      {text}\n")

@@ -72,7 +72,7 @@ def test_tiles_of_eight_bits(one_unit: Bundle, config: str, kind: str, biased: b
 @pytest.mark.parametrize("added", (True, False))
 @pytest.mark.parametrize("dtype", (BF16, FP16), ids=str)
 def test_batches(one_unit: Bundle, dtype: np.dtype[Any], added: bool):
-    """Of one b for all, or one for each."""
+    """b is one matrix for all, or one for each."""
     batch, m, n, k, rng = 3, 66, 72, 136, np.random.default_rng(9)
     a, b = matrix(rng, (batch, m, k), dtype), matrix(rng, (1 if added else batch, k, n), dtype, True)
     more = {"d": matrix(rng, (batch, 1, n), dtype), "activation": "gelu"} if added else {}
