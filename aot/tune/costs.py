@@ -20,7 +20,7 @@ from aot_runtime.contract.records import Index
 from aot_runtime.folders import write_file
 
 from .draws import call_text, drawn_calls
-from .fit import Constant, Regret, Sample, Term, fitted, regret
+from .fit import Constant, Regret, Sample, Term, fitted, of_config, regret
 from .overlay import with_fitted
 from .request import TuneRequest, TuningError, space_and_op
 from .way_timers import MeasuredWays, ModelledWays, Times
@@ -166,7 +166,7 @@ def _lines(
              f"  of the {counted(used, 'call')} that it uses: {fit.used}"]  # fmt: skip
     configs = dict.fromkeys((launch, config) for launch, config, _ in start)
     for launch, config in configs:
-        own = {name: value for (at, of, name), value in fit.constants.items() if (at, of) == (launch, config)}
+        own = of_config(fit.constants, launch, config)
         shown = ", ".join(f"{name} {present[launch, config, name]:.3g} -> {value:.3g}" for name, value in own.items())
         lines.append(f"  {names[launch]} {config}: {shown}")
     return lines
@@ -181,8 +181,8 @@ def _write(
     base = path if path.exists() else own
     text = base.read_text(encoding="utf-8") if base.exists() else ""
     for launch, config in dict.fromkeys((launch, config) for launch, config, _ in start):
-        values = {name: float(f"{value:.{SIGNIFICANT}g}") for (at, of, name), value in constants.items()
-                  if (at, of) == (launch, config)}  # fmt: skip
+        exact = of_config(constants, launch, config)
+        values = {name: float(f"{value:.{SIGNIFICANT}g}") for name, value in exact.items()}
         name = launch_name(source.spec.launches[launch])
         try:
             text = with_fitted(text, arch, name, config, values)

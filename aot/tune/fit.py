@@ -19,6 +19,11 @@ HELD = 0.1
 _LEAST = 1e-6
 
 
+def of_config(constants: Mapping[Constant, float], launch: int, config: str) -> dict[str, float]:
+    """Return the constants of one config, by name."""
+    return {name: value for (at, of, name), value in constants.items() if (at, of) == (launch, config)}
+
+
 @dataclass(frozen=True)
 class Term:
     """The cost of one launch of a way. names: values of the names that it reads besides constants."""
@@ -29,9 +34,7 @@ class Term:
     names: Mapping[str, object]
 
     def value(self, constants: Mapping[Constant, float]) -> float:
-        own = {name: value for (launch, config, name), value in constants.items()
-               if (launch, config) == (self.launch, self.config)}  # fmt: skip
-        return float(self.cost({**self.names, **own}))
+        return float(self.cost({**self.names, **of_config(constants, self.launch, self.config)}))
 
 
 @dataclass(frozen=True)

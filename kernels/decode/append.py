@@ -9,6 +9,7 @@ from kernels.common.pdl import await_earlier_launches
 from kernels.common.rounding import half_to_even, quotient, scale_of
 from kernels.common.tensors import HeadRows, Heads, Vector, given
 from kernels.decode.int4 import in_eighths, store_int4
+from kernels.decode.rotation import partners
 
 
 class Slot(NamedTuple):
@@ -162,14 +163,8 @@ def load_heads(row, at, columns, present, head_dim):
 @triton.jit
 def rotate(x, row, at, columns, present, angles: Angles):
     """Rotate the elements of x before 2 * pairs; x was loaded from `row`."""
-    pairs = angles.pairs
-    if angles.interleaved:
-        pair, partner, is_first = columns // 2, columns ^ 1, columns % 2 == 0
-    else:
-        is_first = columns < pairs
-        pair = tl.where(is_first, columns, columns - pairs)
-        partner = tl.where(is_first, columns + pairs, columns - pairs)
-    rotated = columns < 2 * pairs
+    partner, pair, is_first = partners(columns, angles.pairs, angles.interleaved)
+    rotated = columns < 2 * angles.pairs
     other = tl.load(row + at[:, None] + partner[None, :], present[:, None] & rotated[None, :], 0.0).to(tl.float32)
     if angles.by_element:
         pair = columns

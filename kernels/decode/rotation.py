@@ -39,7 +39,7 @@ def rotated_queries(
     PADDED: tl.constexpr,
 ):
     """Rotate Rows of q, of which x has the columns [HEAD_DIM]."""
-    partner, _, _ = partners(columns, rotation)
+    partner = known_partners(columns, rotation)
     other = load_queries(q, sequence, rows, partner, head_dim, PADDED)
     return turned(x, other, positions, columns, rotation)
 
@@ -47,7 +47,7 @@ def rotated_queries(
 @triton.jit
 def rotated_keys(x, k: Heads, block, head_kv, place, positions, columns, dtype: tl.constexpr, rotation: CacheRotation):
     """Rotate keys of a cache, of which x has these columns, in `dtype`."""
-    partner, _, _ = partners(columns, rotation)
+    partner = known_partners(columns, rotation)
     at = block * k.stride_batch + place * k.stride_rows
     other = load_rows(k.ptr + head_kv * k.stride_heads, at, partner)
     return turned(x.to(dtype), other.to(dtype), positions, columns, rotation)
@@ -56,7 +56,8 @@ def rotated_keys(x, k: Heads, block, head_kv, place, positions, columns, dtype: 
 @triton.jit
 def turned(x, other, positions, columns, rotation: CacheRotation):
     """Rotate x [rows, columns], where `other` has each element's partner, by the angles of positions [rows]."""
-    _, pair, sign = partners(columns, rotation)
+    _, pair, is_first = partners(columns, rotation.pairs, rotation.interleaved)
+    sign = tl.where(is_first, -1.0, 1.0)
     known = (columns < 2 * rotation.pairs)[None, :]
     row = tl.minimum(tl.maximum(positions, 0), rotation.max_position - 1)[:, None]
     c = tl.load(rotation.cos + row * rotation.stride_cos + pair[None, :], known, 1.0)
@@ -65,13 +66,19 @@ def turned(x, other, positions, columns, rotation: CacheRotation):
 
 
 @triton.jit
-def partners(columns, rotation: CacheRotation):
-    """Return (partner, pair, sign of the sine) of each column; a column that is not rotated is its own partner."""
-    pairs = rotation.pairs
-    if rotation.interleaved:
+def partners(columns, pairs, interleaved):
+    """Return (partner, pair, whether it is the first of its pair) of each column before 2 * pairs."""
+    if interleaved:
         is_first, pair, partner = columns % 2 == 0, columns // 2, columns ^ 1
     else:
         is_first = columns < pairs
         pair = tl.where(is_first, columns, columns - pairs)
         partner = tl.where(is_first, columns + pairs, columns - pairs)
-    return tl.where(columns < 2 * pairs, partner, columns), pair, tl.where(is_first, -1.0, 1.0)
+    return partner, pair, is_first
+
+
+@triton.jit
+def known_partners(columns, rotation: CacheRotation):
+    """Return the partner of each column; a column that is not rotated is its own."""
+    partner, _, _ = partners(columns, rotation.pairs, rotation.interleaved)
+    return tl.where(columns < 2 * rotation.pairs, partner, columns)

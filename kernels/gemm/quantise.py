@@ -28,10 +28,15 @@ def eight_bits(x, scale, dtype: tl.constexpr, LARGEST: tl.constexpr):
 def shifted(x, scale, zero):
     """x / scale, rounded half to even, plus zero, int32: int8, saturating. A NaN becomes that of 0."""
     value = quotient(x, scale)
-    value = tl.where(value == value, tl.minimum(tl.maximum(value, -1.0 * FAR), 1.0 * FAR), 0.0)
-    codes = tl.where(tl.abs(value) < 4194304.0, half_to_even(value), value).to(tl.int32)
-    codes += tl.minimum(tl.maximum(zero, -FAR), FAR)
+    codes = nearest_code(tl.where(value == value, value, 0.0)) + tl.minimum(tl.maximum(zero, -FAR), FAR)
     return tl.minimum(tl.maximum(codes, -128), 127).to(tl.int8)
+
+
+@triton.jit
+def nearest_code(value):
+    """Round fp32 half to even to int32, of magnitudes up to FAR."""
+    value = tl.minimum(tl.maximum(value, -1.0 * FAR), 1.0 * FAR)
+    return tl.where(tl.abs(value) < 4194304.0, half_to_even(value), value).to(tl.int32)
 
 
 @triton.jit
@@ -103,9 +108,7 @@ def quantise_shifted(x: Matrix, q: Matrix, scale, zero, m, n, BLOCK_N: tl.conste
     low, high = tl.min(tl.min(least, 1), 0), tl.max(tl.max(most, 1), 0)
     factor = tl.where(high > low, scale_of(high - low, 255.0), scale_of(tl.abs(high), 127.0))
     factor = tl.maximum(factor, TINY)
-    offset = -128.0 - quotient(low, factor)
-    offset = tl.minimum(tl.maximum(offset, -1.0 * FAR), 1.0 * FAR)
-    shift = tl.where(tl.abs(offset) < 4194304.0, half_to_even(offset), offset).to(tl.int32)
+    shift = nearest_code(-128.0 - quotient(low, factor))
     tl.store(scale + row, factor)
     tl.store(zero + row, shift)
     for column in range(0, n, BLOCK_N):
