@@ -180,7 +180,7 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     # As in tinygrad's kernel for RDNA, whose own test, of small numbers and a mean of squares, does not notice it.
     "block not rescaled": (WHOLE, "common/softmax", "return p, rescale",
         "return p * tl.exp2(origin - block_max)[:, None], rescale"),
-    "sum not rescaled": (WHOLE, "common/softmax", "row_sum * rescale + ", "row_sum + "),
+    "sum not rescaled": (WHOLE, "common/softmax", "row_sum * rescale + tl.sum(p, 1)", "row_sum + tl.sum(p, 1)"),
     "batch stride dropped": (WHOLE, "attention/forward", "batch * tensor.stride_batch", "0 * tensor.stride_batch"),
     "lse in base 2": (WHOLE, "attention/forward", "log2_sum(row_max, row_sum) * LN_2", "log2_sum(row_max, row_sum)"),
     "V of the wrong block": (WHOLE, "attention/inner", "rows_from(keys.v, start)", "rows_from(keys.v, span.begin)"),
@@ -238,7 +238,7 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     "scales of the first sequence": (INT8_VARLEN, "attention/forward", "factor_of(problem.k_scale, batch, head_kv)",
         "factor_of(problem.k_scale, 0, head_kv)"),
     # Decoding
-    "part's acc not rescaled": (FLASH, "decode/split", "acc * rescale[:, None])", "acc)"),
+    "part's acc not rescaled": (FLASH, "decode/split", "acc * rescale[:, None], input", "acc, input"),
     "heads of another key head": (FLASH, "decode/parts", "head_kv * group + rows % group", "head_kv + rows % group"),
     "keys past the end read": (LENGTHS, "decode/masks", "tl.minimum(tl.maximum(keys, first_key), sequence.keys - 1)",
         "tl.maximum(keys, first_key)"),
@@ -278,7 +278,8 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     "scale of latent vectors for the scores alone": (("decode", "op=mla_decode,T=float16,C=float8_e4m3fnuz",
         partial(test_paged.test_latent_vectors_of_other_dims_and_dtypes, latent=96, rope=48, dtype=FP16, cache="e4m3",
                 splits=3)), "decode/mla", "* result_factor(factors, batch, 0)", "* 1.0"),
-    "rotated part left out": (LATENT, "decode/mla", "tl.dot(q_rope, tl.trans(rope_tile), scores)", "scores"),
+    "rotated part left out": (LATENT, "decode/mla",
+        "tl.dot(q_rope, tl.trans(rope_tile), scores, input_precision=\"ieee\")", "scores"),
     "list of the first head": (decode("flex_decode", test_flex.test_blocks_in_any_order, 64, 3), "decode/flex",
         "batch * indices.stride_batch + head_kv * indices.stride_heads", "batch * indices.stride_batch"),
     "slots outside written": (APPEND, "decode/append", "place < 0 or place // block_size >= blocks:", "place < 0:"),
@@ -300,8 +301,8 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
         "scale_b_at += 0"),
     "blocks of the first group's rows": (GROUPED_BLOCKS, "gemm/grouped", "_run_of(scale_a, first)", "scale_a"),
     "zeros added": (ZEROS, "gemm/epilogue", "acc -= zero[:, None]", "acc += zero[:, None]"),
-    "scales of the first batch": (BATCHES, "gemm/epilogue", "* epilogue.stride_scale_b_batch", "* 0"),
-    "bias of the first batch": (BATCHES, "gemm/epilogue", "* epilogue.stride_bias_batch", "* 0"),
+    "scales of the first batch": (BATCHES, "gemm/epilogue", "batch, epilogue.stride_scale_b_batch", "batch, 0"),
+    "bias of the first batch": (BATCHES, "gemm/epilogue", "batch, epilogue.stride_bias_batch", "batch, 0"),
     "scale beyond its bound": (BOUND, "gemm/quantise", "tl.where(bound > 0, bound,", "tl.where(bound < 0, bound,"),
     "scales rounded down": (BOUND, "gemm/quantise", "power_of_two_above(factor), factor)",
         "0.5 * power_of_two_above(factor), factor)"),
@@ -309,7 +310,7 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     "columns past the end looked at": (SHIFTED, "gemm/quantise", "tl.where(inside, tl.maximum(most, value), most)",
         "tl.maximum(most, value)"),
     "scale of the first block of k": (FLOAT8_WEIGHTS, "gemm/block_scaled",
-        "tl.load(scale_b_at + start // BLOCK * scale_b_step)", "tl.load(scale_b_at)"),
+        "factor = tl.load(scale_b_at + start // BLOCK * scale_b_step)", "factor = tl.load(scale_b_at)"),
     # Sampling
     "last column not counted": (KEPT, "rows/sample", "        inside = columns < cols\n",
         "        inside = columns < cols - 1\n"),
@@ -359,7 +360,7 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
         "    inside = (row < rows) & (columns <= cols)"),
     "packed out": (SOFTMAX, "rows/softmax", "(out.ptr + row * out.stride_rows", "(out.ptr + row * cols"),
     "first row's mask for all": (MASKED, "rows/softmax", "mask.ptr + row * mask.stride_rows", "mask.ptr + 0 * row"),
-    "lanes not rescaled": (LONG_SOFTMAX, "rows/softmax", "lane_sum * _exp(lane_max - row_max)", "lane_sum"),
+    "lanes not rescaled": (LONG_SOFTMAX, "rows/softmax", "lane_sum * _exp(lane_max - _finite(most))", "lane_sum"),
     "padding in the variance": (LAYER, "rows/norm",
         "tl.where(inside, values - (tl.sum(values, 1) / cols)[:, None], 0.0)",
         "values - (tl.sum(values, 1) / cols)[:, None]"),
@@ -367,9 +368,22 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
         "(values * values, 1) / cols"),
     "sum not written": (FUSED, "rows/norm",
         "tl.store(residual.ptr + row * residual.stride_rows + columns, rounded, mask=there)", "pass"),
-    "lanes not joined": (LONG_LAYER, "rows/norm", "lane_count * (lane_mean - mean) * (lane_mean - mean)", "0.0"),
+    "lanes not joined": (LONG_LAYER, "rows/norm", "counts * (means - mean) * (means - mean)", "0.0"),
     "Welford's second factor": (LONG_LAYER, "rows/norm", "delta * (values - lane_mean)", "delta * delta"),
 }  # fmt: skip
+
+
+def planted(fault: str) -> str:
+    """Return the source of a kernel's file with a fault."""
+    _, file, right, wrong = FAULTS[fault]
+    text = (ROOT / f"kernels/{file}.py").read_text()
+    assert text.count(right) == 1, f"the kernel changed: {right!r} of '{fault}' occurs {text.count(right)} times"
+    return text.replace(right, wrong)
+
+
+def test_every_fault_can_be_planted():
+    for fault in FAULTS:
+        planted(fault)
 
 
 @pytest.mark.parametrize("fault", FAULTS)
@@ -377,14 +391,11 @@ def test_fault_is_noticed(op_bundles: OpBundles, tmp_path: Path, fault: str):
     from aot.plan.filters import parse_filters
     from tests.support.on_demand import BundleOnDemand
 
-    (manifest, filters, check), file, right, wrong = FAULTS[fault]
+    (manifest, filters, check), file, *_ = FAULTS[fault]
     check(op_bundles.open(manifest, filters))
     for folder in ("kernels", "manifests"):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
-    source = tmp_path / f"kernels/{file}.py"
-    text = source.read_text()
-    assert text.count(right) == 1, f"the kernel changed: {right!r} occurs {text.count(right)} times"
-    source.write_text(text.replace(right, wrong))
+    (tmp_path / f"kernels/{file}.py").write_text(planted(fault))
     path = tmp_path / f"manifests/{manifest}.yaml"
     faulty = BundleOnDemand(path, op_bundles.device, session_cache(), parse_filters((filters,)))
     with pytest.raises((AssertionError, EmulationError)):
