@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
-from .statements import function_tree
+from .statements import dotted, function_tree, global_paths
 
 if TYPE_CHECKING:
     from triton.runtime.jit import JITFunction
@@ -55,10 +55,8 @@ def _collect_constants(function: Any, constants: list[str], seen: set[int]) -> N
         if parameter.default is not inspect.Parameter.empty:
             constants.append(f"{function.__name__}({name}={parameter.default!r})")
     scope = function.get_capture_scope()
-    for node in ast.walk(function_tree(function.src)):
-        if not isinstance(node, ast.Name | ast.Attribute):
-            continue
-        value = resolve(node, scope)
+    for path in global_paths(function_tree(function.src)):
+        value = _at(path, scope)
         if _is_aggregate(value):
             # Its methods are functions of their own, which Triton's key covers; what they read it does not.
             constants.append(f"{value.__name__}: {_spelled(value.__aggregate_defaults__)}")
@@ -70,15 +68,20 @@ def _collect_constants(function: Any, constants: list[str], seen: set[int]) -> N
         elif isinstance(value, JITCallable):
             _collect_constants(value, constants, seen)
         elif spelling := _spelled(value):
-            constants.append(f"{function.__name__}: {ast.unparse(node)}={spelling}")
+            constants.append(f"{function.__name__}: {'.'.join(path)}={spelling}")
 
 
 def resolve(node: ast.expr, scope: dict[str, Any]) -> Any:
     """Return the value of a dotted name in `scope`: a global, or an attribute of a module; None for anything else."""
-    if isinstance(node, ast.Name):
-        return scope.get(node.id)
-    owner = resolve(node.value, scope) if isinstance(node, ast.Attribute) else None
-    return getattr(owner, node.attr, None) if isinstance(owner, ModuleType) else None  # type: ignore[attr-defined]
+    path = dotted(node)
+    return _at(path, scope) if path else None
+
+
+def _at(path: tuple[str, ...], scope: dict[str, Any]) -> Any:
+    value = scope.get(path[0])
+    for attribute in path[1:]:
+        value = getattr(value, attribute, None) if isinstance(value, ModuleType) else None
+    return value
 
 
 def _spelled(value: Any) -> str:

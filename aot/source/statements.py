@@ -224,10 +224,21 @@ def body_reads(function: ast.FunctionDef) -> tuple[Read, ...]:
             certain = certain and not isinstance(node, ast.Return)
             if isinstance(node, ast.Name) and isinstance(node.ctx, ast.Store):
                 local.add(node.id)
-            elif (path := _path(node)) and path[0] not in local:
+            elif (path := dotted(node)) and path[0] not in local:
                 line = getattr(node, "lineno", 1) - function.lineno + 1
                 body.append(Read(path, line, id(node) in sure, id(node) in called))
     return tuple(body)
+
+
+def global_paths(function: ast.FunctionDef) -> set[tuple[str, ...]]:
+    """Return the dotted names of globals, and of what they belong to, that a function's body or signature reads.
+
+    A local variable is none, though the module may have a global of its name: which globals a module has depends on
+    the functions that were loaded before.
+    """
+    signature = [dotted(node) for part in (function.args, function.returns) if part for node in ast.walk(part)]
+    paths = [*(read.path for read in body_reads(function)), *signature]
+    return {path[:length] for path in paths for length in range(1, len(path) + 1)}
 
 
 def signature_reads(function: ast.FunctionDef) -> dict[str, frozenset[str]]:
@@ -242,7 +253,7 @@ def signature_reads(function: ast.FunctionDef) -> dict[str, frozenset[str]]:
 def _in_order(node: ast.AST) -> Iterator[ast.AST]:
     """Yield a node and its descendants, values before assignment targets. A dotted name is a single node."""
     yield node
-    if not _path(node):
+    if not dotted(node):
         for _, value in sorted(ast.iter_fields(node), key=lambda item: item[0] in ("target", "targets", "body")):
             for child in value if isinstance(value, list) else [value]:
                 if isinstance(child, ast.AST):
@@ -265,12 +276,12 @@ def _always(node: ast.AST) -> Iterator[ast.AST]:
         yield from _always(child)
 
 
-def _path(node: ast.AST) -> tuple[str, ...]:
+def dotted(node: ast.AST) -> tuple[str, ...]:
     """Return the parts of a dotted name; empty for anything else."""
     match node:
         case ast.Name(id=name):
             return (name,)
         case ast.Attribute(value=owner, attr=attribute):
-            above = _path(owner)
+            above = dotted(owner)
             return (*above, attribute) if above else ()
     return ()

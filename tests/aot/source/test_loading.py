@@ -173,6 +173,28 @@ def test_kernels_of_a_file_are_the_same_in_whatever_order_they_are_loaded(tmp_pa
         assert [dict(found.autotuning.configs[0].blocks)["N"] for found in (a, b)] == [size, size]
 
 
+def test_a_local_variable_is_not_the_global_of_its_name(tmp_path: Path):
+    """The module has that global only where another kernel that reads it was loaded before."""
+    files = {
+        "common.py": f"{HEAD}{KERNEL.replace('kernel', 'common').replace('VALUE', 'N')}",
+        "k.py": f"""{HEAD}from common import common
+@triton.jit
+def kernel(x):
+    common = tl.program_id(0)
+    tl.store(x, common)
+
+@triton.jit
+def other(x):
+    common(x)
+""",
+    }
+    digests = []
+    for folder, before in (("alone", []), ("second", ["other"])):
+        write(tmp_path / folder, files)
+        digests.append([inspect_kernel(tmp_path / folder, f"k.py:{name}").digest for name in (*before, "kernel")][-1])
+    assert digests[0] == digests[1]
+
+
 def test_only_what_a_kernel_depends_on_is_hashed(tmp_path: Path):
     text = (
         f"{HEAD}OTHER = tl.constexpr(1)\nA = 6\nVALUE = tl.constexpr(A + 1)\n{KERNEL}@triton.jit\ndef f(x):\n    pass\n"
