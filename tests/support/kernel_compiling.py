@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from tempfile import TemporaryDirectory
 from typing import Any
 
 import pytest
 
 from aot_bundle.isa import Instruction, load_bits, loops_of, read_instructions
-from tests.support.session_builds import ROOT
+from tests.support.session_builds import ROOT, session_cache
 
 
 @cache
@@ -44,7 +43,7 @@ def variants(arch: str, manifest: str, op: str = "", **wanted: Any) -> list[Any]
 
 
 def compile_variant(variant: Any) -> Any:
-    """Compile a variant, with the compiler's text of every stage."""
+    """Compile a variant, with the compiler's text of every stage, or take it from the sessions' cache."""
     return _compiled(variant.job)
 
 
@@ -59,8 +58,8 @@ def _compiled(job: Any) -> Any:
     from aot.source.project import project
 
     target = job_target(job)
-    with TemporaryDirectory() as folder, triton.knobs.cache.scope(), project(job.root).active() as modules:
-        triton.knobs.cache.dir = folder
+    with triton.knobs.cache.scope(), project(job.root).active() as modules:
+        triton.knobs.cache.dir = str(session_cache() / "triton")
         kernel = modules.load(job.source, job.function)
         functions = {name: modules.load(*split_function(path)) for name, path in job.functions}
         options = parsed_options(job.options, target)

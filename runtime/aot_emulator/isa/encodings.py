@@ -66,10 +66,7 @@ class Encoding:
         """Return True if the first of `nbytes` bytes, which `word` holds, have this encoding."""
         if word & self.mask != self.value or nbytes < self.needed:
             return False
-        for low, mask, allowed in self.opcodes:
-            if word >> low & mask not in allowed:
-                return False
-        return True
+        return all(word >> low & mask in allowed for low, mask, allowed in self.opcodes)
 
     def kind_of(self, word: int) -> type[Inst]:
         """Return the class of an instruction with this encoding: that with a further dword if an operand marks one."""
