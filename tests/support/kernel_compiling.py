@@ -6,21 +6,9 @@ import re
 from functools import cache
 from typing import Any
 
-import pytest
-
 from aot_bundle.isa import Instruction, load_bits, loops_of, read_instructions
-from tests.support.session_builds import ROOT, session_cache
-
-
-@cache
-def planned(arch: str, manifest: str) -> Any:
-    """Plan the variants of a shipped manifest."""
-    pytest.importorskip("triton", reason="building bundles needs the extra `build`")
-    from aot.manifest.loading import load_manifest
-    from aot.plan.bundles import plan_bundle
-    from aot.targets import parse_arch
-
-    return plan_bundle(load_manifest(ROOT / f"manifests/{manifest}.yaml"), parse_arch(arch), {}, line_info=False)
+from tests.support.plans import planned
+from tests.support.session_builds import session_cache
 
 
 def config_of(arch: str, manifest: str, variant: Any) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,8 +15,8 @@ from aot_runtime.call.planner import Planner
 from tests.ops.gemm.checking import check, matrix, on_device
 from tests.support.choices import configs, with_few_units
 from tests.support.dtypes import BF16, FP16
+from tests.support.plans import planned
 
-MANIFEST = Path(__file__).parents[3] / "manifests/gemm.yaml"
 SHAPES = (((520, 272, 1024), 4, "halves"), ((137, 2320, 1040), 9, "quarters"))
 """Shape, compute units, config of the second launch."""
 
@@ -49,15 +48,12 @@ def test_the_rest_is_cut(
 
 @pytest.fixture(scope="module")
 def plans():
-    pytest.importorskip("triton", reason="planning bundles needs the extra `build`")
-    from aot.manifest.loading import load_manifest
-    from aot.plan.bundles import plan_bundle
+    bundle = planned("gfx942", "gemm")
     from aot.plan.cases import planning_index
     from aot.targets import parse_arch
 
-    planned = plan_bundle(load_manifest(MANIFEST), parse_arch("gfx942"), {"op": frozenset({"matmul"})}, False)
-    op = next(op for op in planned.ops if op.name == "matmul")
-    specs = [variant.spec for variant in planned.variants if variant.spec.op == op.name]
+    op = next(op for op in bundle.ops if op.name == "matmul")
+    specs = [variant.spec for variant in bundle.variants if variant.spec.op == op.name]
     index = planning_index(op, specs, parse_arch("gfx942"))
     planner = Planner(op, index.variants, "hip")
 
