@@ -16,17 +16,20 @@ docs/howto/emulate.md says more.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+from aot.tune.model_timer import model_version
 from tests.rocm.packages import Unavailable
 
 from .aiter import attention_code
 from .building import built
-from .comparison import SQUARES, Product, distribution, drawn, squares
+from .comparison import SQUARES, Product, Results, distribution, drawn, squares
 from .generator import ARCH, SOURCE, Kind, generate
 from .libraries import CLANG, LLAMA, NAMES, RANDOM, ROCBLAS_TESTS, Libraries, environment, install
 from .llama import write_model
@@ -83,6 +86,8 @@ def main() -> None:
     command.add_argument("--size", type=int, nargs="*", default=SQUARES, metavar="N")
     command.add_argument("--count", type=int, default=34, help="random products by 64, by 8 and odd each (%(default)s)")
     command.add_argument("--seed", type=int, default=1)
+    command.add_argument("--results", type=Path, default=Path("build/compare.jsonl"), metavar="FILE",
+                         help="where modelled times are kept (%(default)s)")  # fmt: skip
     command.set_defaults(run=run_compare)
     command = commands.add_parser("sample", help="products drawn at random, checked by the library's own program")
     command.add_argument("folder", type=Path)
@@ -162,11 +167,17 @@ def run_compare(given: argparse.Namespace) -> None:
         raise Unavailable(f"{given.folder} does not have hipBLASLt's kernels for {ARCH}: `generate --all` makes them")
     found = [*squares(given.size), *drawn(given.count, given.seed)]
     more = {"HIPBLASLT_TENSILE_LIBPATH": str(libraries.generated(ARCH))}
-    ratios: dict[str, list[float]] = {}
+    results, ratios = Results(given.results), dict[str, list[float]]()
     for product, bundle in zip(found, bundles(libraries, found), strict=True):
         sizes = [product.type, "TN", *map(str, product.sizes)]
-        ours = modelled(libraries, "mi300x", [SCRIPT, bundle, *sizes], {})
-        theirs = modelled(libraries, "mi300x", [SCRIPT, "hipblaslt", *sizes], more)
+        ours = results.of(
+            f"{model_version()} {digest(bundle)} {product}",
+            partial(modelled, libraries, "mi300x", [SCRIPT, bundle, *sizes], {}),
+        )
+        theirs = results.of(
+            f"{model_version()} hipblaslt {product}",
+            partial(modelled, libraries, "mi300x", [SCRIPT, "hipblaslt", *sizes], more),
+        )
         shown = [f"{who} {seconds * 1e6:.1f} µs, {product.flops / seconds / 1e12:.0f} TFLOP/s" if seconds
                  else f"{who} none" for who, seconds in (("ours", ours), ("hipBLASLt", theirs))]  # fmt: skip
         if ours and theirs:
@@ -185,6 +196,10 @@ def bundles(libraries: Libraries, products: Sequence[Product]) -> list[Path]:
         for kind in {product.type for product in products}
     }
     return [by_type[product.type] for product in products]
+
+
+def digest(bundle: Path) -> str:
+    return hashlib.sha256((bundle / "bundle.json").read_bytes()).hexdigest()[:16]
 
 
 def row(cells: Sequence[str]) -> None:

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import json
 import math
 import random
 import statistics
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from pathlib import Path
 
 SQUARES = (2048, 4096, 8192)
 TYPES = ("bf16", "f16")
@@ -70,3 +72,23 @@ def distribution(ratios: Sequence[float]) -> str:
         f"{len(ordered)} products: median {statistics.median(ordered):.2f}, lowest tenth {tenth:.2f}, worst "
         f"{ordered[0]:.2f}"
     )
+
+
+class Results:
+    """A file of modelled seconds, to which each is appended once it is known."""
+
+    def __init__(self, path: Path):
+        self._path = path
+        self._known: dict[str, float | None] = {}
+        if path.exists():
+            for line in path.read_text().splitlines():
+                key, seconds = json.loads(line)
+                self._known[key] = seconds
+
+    def of(self, key: str, model: Callable[[], float | None]) -> float | None:
+        """Return the seconds that are known for a key, or those that `model` finds."""
+        if key not in self._known:
+            self._known[key] = model()
+            with self._path.open("a") as file:
+                file.write(json.dumps([key, self._known[key]]) + "\n")
+        return self._known[key]
