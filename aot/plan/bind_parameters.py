@@ -334,7 +334,7 @@ class Binder:
         value = parse(f"stride({tensor.name}, {position})").text
         type_name = forced or ("i64" if self._wide(tensor, variant) else "i32")
         unit = aligned_elements(DTYPES[str(known.get(tensor.dtype, tensor.dtype))].size)
-        divisible = unit if tensor.align and not innermost else 1
+        divisible = unit if tensor.align_strides and not innermost else 1
         return BoundParameter(name, type_name, value=value, divisible=divisible)
 
     @staticmethod
