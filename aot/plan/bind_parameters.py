@@ -28,7 +28,7 @@ from aot_runtime.contract.partial_evaluation import UNKNOWN
 from .bound_parameter import BoundParameter
 from .conditional_values import NULL
 from .configs import config_error, launch_configs
-from .constants import is_plain, kind_fault, literal
+from .constants import is_plain, kind_fault, literal, literal_factor
 from .descriptors import descriptor
 from .kinds import value_kind
 from .launch_scope import LaunchScope
@@ -275,7 +275,8 @@ class Binder:
             return BoundParameter(name, "constexpr", constant=None)
         if plain in spaces:
             dtype = str(known.get(spaces[plain].dtype, spaces[plain].dtype))
-            return BoundParameter(name, f"*{DTYPES[dtype].triton}", value=plain, dtype=dtype, divisible=ALIGNMENT)
+            pointer = f"*{DTYPES[dtype].triton}"
+            return BoundParameter(name, pointer, value=plain, dtype=dtype, divisible=ALIGNMENT, specialised=True)
         if plain in tensors:
             if known.get(query_name("given", plain)) is False:
                 return BoundParameter(name, "constexpr", constant=None)
@@ -297,8 +298,10 @@ class Binder:
                 return BoundParameter(name, forced, value=literal(constant))
             return BoundParameter(name, "constexpr", constant=constant)
         wide = any(self._wide(tensors[str(tensor)], variant) for _, tensor, *_ in strides)
-        divisible = divisors(self.op, known).get(plain, 1)
-        return BoundParameter(name, forced or self._type(value, name, wide), value=plain, divisible=divisible)
+        type_name = forced or self._type(value, name, wide)
+        if (factor := literal_factor(value)) > 1:
+            return BoundParameter(name, type_name, value=plain, divisible=factor, specialised=True)
+        return BoundParameter(name, type_name, value=plain, divisible=divisors(self.op, known).get(plain, 1))
 
     def _type(self, value: Expression, name: str, wide: bool) -> str:
         """Return the kernarg type of an expression: that of a scalar; for an integer, i64 if `wide`, else i32."""

@@ -241,6 +241,8 @@ def store_piece(x, vectors, rows, columns, first_row, first_column, batch, m, n,
     value = convert(finished(x, rows, columns, batch, m, n, DTYPE, epilogue, vectors), DTYPE)
     if epilogue.ROWS_OF_E == "hinted":
         store_rows(value, rows, columns, m, n, e.ptr, e.stride_rows)
+    elif epilogue.ROWS_OF_E == "elements":
+        store_elements(value, first_row, first_column, m, n, e)
     else:
         gl.static_assert(epilogue.ROWS_OF_E == "any")
         whole_n, whole_stride = aligned_part(n, DTYPE), aligned_part(e.stride_rows, DTYPE)

@@ -30,7 +30,8 @@ class Epilogue(NamedTuple):
     where one is broadcast. zero_a: int32 [m], colsum: int32 [n], of products of int8; both are given, or neither.
     Fields that are None or null pointers are left out. EPILOGUE lists what may be given besides scales: `none`; `bias`;
     `any` of bias, d, zero_a and activation. ROWS_OF_E says how wide rows of e may be stored: `hinted`, as hints of n and
-    of e's stride say; `aligned`: both are multiples of 16 bytes, which no hint says; `any`: that is tested at run time.
+    of e's stride say; `aligned`: both are multiples of 16 bytes, which no hint says; `any`: that is tested at run time;
+    `elements`, of `matmul_cdna3`: as single elements.
     """
 
     bias: tl.tensor = None
