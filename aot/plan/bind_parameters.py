@@ -36,6 +36,8 @@ from .members import Absent, MemberError, Value, as_value, is_member, length_fau
 from .specialisations import parameter_type
 from .variants import VariantSpec
 
+INTEGERS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
+
 
 @dataclass(frozen=True)
 class Binder:
@@ -299,7 +301,7 @@ class Binder:
             return BoundParameter(name, "constexpr", constant=constant)
         wide = any(self._wide(tensors[str(tensor)], variant) for _, tensor, *_ in strides)
         type_name = forced or self._type(value, name, wide)
-        if (factor := literal_factor(value)) > 1:
+        if type_name in INTEGERS and (factor := literal_factor(value)) > 1:
             return BoundParameter(name, type_name, value=plain, divisible=factor, specialised=True)
         return BoundParameter(name, type_name, value=plain, divisible=divisors(self.op, known).get(plain, 1))
 
