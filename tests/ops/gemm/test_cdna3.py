@@ -56,6 +56,34 @@ def test_tiles(one_unit: Bundle, config: str, epilogue: str, dtype: np.dtype[Any
     assert configs(one_unit, "matmul", **placed) == [config]
 
 
+@pytest.mark.parametrize("epilogue", ("none", "any"))
+@pytest.mark.parametrize("config, n", (("tile_128x128", 119), ("tile_128x112", 87), ("tile_64x64", 11)))
+def test_rows_of_any_length(one_unit: Bundle, config: str, n: int, epilogue: str):
+    """Rows of e begin anywhere; operands are aligned, and are loaded as such. Nothing is written beside e."""
+    (m, _, k), rng = TILES[config], np.random.default_rng(n)
+    given: dict[str, Any] = {"a": matrix(rng, (m, k), FP16), "b": matrix(rng, (k, n), FP16, True)}
+    if epilogue == "any":
+        given |= {"d": matrix(rng, (m, n), FP16), "activation": "silu"}
+    check(one_unit, "matmul", FP16, **given)
+    placed = {name: on_device(one_unit, x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
+    assert configs(one_unit, "matmul", **placed) == [config]
+
+
+@pytest.mark.parametrize("b_columns", (True, False))
+@pytest.mark.parametrize(
+    "config, shape",
+    (("tile_256x224", (251, 219, 1003)), ("tile_128x128", (125, 120, 1001)), ("tile_64x64", (60, 63, 1999))),
+)
+def test_copies(one_unit: Bundle, config: str, shape: tuple[int, int, int], b_columns: bool):
+    """Operands whose rows begin anywhere are copied to rows that are aligned, with zeros behind them."""
+    (m, n, k), rng = shape, np.random.default_rng(sum(shape))
+    given: dict[str, Any] = {"a": matrix(rng, (m, k), BF16), "b": matrix(rng, (k, n), BF16, b_columns)}
+    given |= {"bias": matrix(rng, (n,), BF16), "d": matrix(rng, (m, n), BF16), "activation": "gelu"}
+    check(one_unit, "matmul", BF16, **given)
+    placed = {name: on_device(one_unit, x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
+    assert configs(one_unit, "matmul", **placed) == ["base", "base", config]
+
+
 @pytest.mark.parametrize("biased", (True, False))
 @pytest.mark.parametrize("kind", ("int8", "e4m3", "e5m2"))
 @pytest.mark.parametrize("config", EIGHT_BITS)
