@@ -8,6 +8,9 @@ next one, which is being loaded, and both halves of the present one:
     barrier: all wavefronts have read the step
     half 1:  multiply half 1 | write the next step | barrier | read its half 0 | load the first blocks of the one after
 
+An operand that is contiguous along its rows or columns instead of k is loaded along these, two blocks at a time. A lane
+has 4 of k, which it reorders before it writes them to LDS.
+
 `step_plan` says which of these is issued before which product. LLVM would issue them in bunches, so a fence after every
 two products keeps them in their places.
 """
@@ -18,9 +21,11 @@ from triton.experimental.gluon import language as gl
 from kernels.common.cdna import (
     STEP_BYTES,
     appended,
+    columns_layout,
     interleaved,
     lane_elements,
-    load_columns,
+    lines_of,
+    load_block,
     mfma_layout,
     pair,
     pair_layout,
@@ -28,18 +33,57 @@ from kernels.common.cdna import (
     rows_layout,
     shared_layout,
 )
-from kernels.common.tensors import Matrices, matrix_of
+from kernels.common.tensors import Matrices, Matrix, matrix_of, transposed
 from kernels.gemm.epilogue import Epilogue, convert, finished, vectors_of
 from kernels.gemm.order import tile_of
 
 
 @gluon.constexpr_function
-def step_plan(ROWS, COLUMNS):
-    """Return what is issued before each of the 2 ROWS COLUMNS products of a step, as [(action, block), ...].
+def loads_of(ROWS, COLUMNS, A_ROWS, B_COLUMNS):
+    """Return the loads of a step, each as (its first block, its blocks, the axis of k).
 
-    Blocks are those of a, then those of b. Actions: `read_half_1`; `read_half_0`, of the next step; `write`, of the
-    next step; `barrier`; `load`, of the next step; `load_early`, of the step after that. Loads are spread over the
-    step, since few can be under way at a time. Reads keep a distance from the barrier and the write before them.
+    Blocks are those of a, then those of b. Two are loaded at a time of an operand that is not contiguous along k.
+    """
+    loads = []
+    for start, blocks, along_k in ((0, ROWS, A_ROWS), (ROWS, COLUMNS, B_COLUMNS)):
+        size = 1 if along_k else 2
+        loads += [(start + at, min(size, blocks - at), int(along_k)) for at in range(0, blocks, size)]
+    return loads
+
+
+@gluon.constexpr_function
+def load_of(loads, block):
+    """Return the number of the load that has a block."""
+    return sum(first <= block for first, _, _ in loads) - 1
+
+
+@gluon.constexpr_function
+def count_of(loads):
+    return len(loads)
+
+
+@gluon.constexpr_function
+def first_of(loads, load):
+    return loads[load][0]
+
+
+@gluon.constexpr_function
+def is_pair(loads, load):
+    return loads[load][1] == 2
+
+
+@gluon.constexpr_function
+def axis_of(loads, load):
+    return loads[load][2]
+
+
+@gluon.constexpr_function
+def step_plan(ROWS, COLUMNS, loads):
+    """Return what is issued before each of the 2 ROWS COLUMNS products of a step, as [(action, number), ...].
+
+    Numbers are those of blocks or loads. Actions: `read_half_1`; `read_half_0`, of the next step; `write`, of the next
+    step; `barrier`; `load`, of the next step; `load_early`, of the step after that. Loads are spread over the step,
+    since few can be under way at a time. Reads keep a distance from the barrier and the write before them.
     """
     products, blocks = ROWS * COLUMNS, ROWS + COLUMNS
     read_gap = -(-products // (2 * blocks))
@@ -52,9 +96,9 @@ def step_plan(ROWS, COLUMNS):
     for block in range(blocks):
         at = barrier + 1 + int(block * min(read_gap, (products - barrier - 2) / blocks))
         plan[min(2 * products - 1, products + at)].append(("read_half_0", block))
-    for block in range(blocks):
-        at = int(block * 1.75 * products / blocks)
-        plan[(products + at) % (2 * products)].append(("load_early" if at < products else "load", block))
+    for load in range(len(loads)):
+        at = int(load * 1.75 * products / len(loads))
+        plan[(products + at) % (2 * products)].append(("load_early" if at < products else "load", load))
     return plan
 
 
@@ -64,7 +108,7 @@ def action_at(plan, at, number):
 
 
 @gluon.constexpr_function
-def block_at(plan, at, number):
+def number_at(plan, at, number):
     return plan[at][number][1]
 
 
@@ -74,17 +118,27 @@ def actions_at(plan, at):
 
 
 @gluon.constexpr_function
-def is_early(plan, block):
-    return any(("load_early", block) in actions for actions in plan)
+def is_early(plan, load):
+    return any(("load_early", load) in actions for actions in plan)
 
 
 @gluon.jit
-def load_block(a, b, offsets, BLOCK: gl.constexpr, ROWS: gl.constexpr, columns=None):
-    return load_columns(a if BLOCK < ROWS else b, offsets[BLOCK], columns)
+def load(a, b, offsets, k, LOAD: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.constexpr, extent=None):
+    """Load the blocks of a load from k on, of which at most `extent` is known."""
+    x = a if first_of(LOADS, LOAD) < ROWS else b
+    ptr = x.ptr + k * x.stride_columns
+    if is_pair(LOADS, LOAD):
+        ptr = ptr.to(gl.pointer_type(gl.int32), bitcast=True)
+    return load_block(ptr, offsets[LOAD], extent, axis_of(LOADS, LOAD))
 
 
 @gluon.jit
-def write_block(tiles_a, tiles_b, x, BLOCK: gl.constexpr, ROWS: gl.constexpr):
+def write_block(tiles_a, tiles_b, loaded, BLOCK: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.constexpr):
+    """Write a block to LDS; loaded: by each load."""
+    LOAD: gl.constexpr = load_of(LOADS, BLOCK)
+    x = loaded[LOAD]
+    if axis_of(LOADS, LOAD) == 0:
+        x = lines_of(x, BLOCK - first_of(LOADS, LOAD), tiles_a.dtype)
     if BLOCK < ROWS:
         tiles_a.index(BLOCK).store(x)
     else:
@@ -99,24 +153,24 @@ def read_block(tiles_a, tiles_b, HALF: gl.constexpr, BLOCK: gl.constexpr, ROWS: 
         half = tiles_a.index(BLOCK).slice(HALF * 4 * WIDTH, 4 * WIDTH, dim=1)
         return half.load(gl.DotOperandLayout(0, LAYOUT, WIDTH))
     else:
-        half = tiles_b.index(BLOCK - ROWS).slice(HALF * 4 * WIDTH, 4 * WIDTH, dim=1)
-        return half.permute((1, 0)).load(gl.DotOperandLayout(1, LAYOUT, WIDTH))
+        half = tiles_b.index(BLOCK - ROWS).permute((1, 0)).slice(HALF * 4 * WIDTH, 4 * WIDTH, dim=0)
+        return half.load(gl.DotOperandLayout(1, LAYOUT, WIDTH))
 
 
 @gluon.jit
 def prepare(
     half_0, staged, a, b, offsets, tiles_a, tiles_b, next_step, after_next,
-    ACTION: gl.constexpr, BLOCK: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.constexpr,
+    ACTION: gl.constexpr, NUMBER: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """Do an action for the steps that follow, and return the new (half_0, staged)."""
     if ACTION == "read_half_0":
-        half_0 = replaced(half_0, BLOCK, read_block(tiles_a, tiles_b, 0, BLOCK, ROWS, LAYOUT))
+        half_0 = replaced(half_0, NUMBER, read_block(tiles_a, tiles_b, 0, NUMBER, ROWS, LAYOUT))
     elif ACTION == "write":
-        write_block(tiles_a, tiles_b, staged[BLOCK], BLOCK, ROWS)
+        write_block(tiles_a, tiles_b, staged, NUMBER, LOADS, ROWS)
     elif ACTION == "load":
-        staged = replaced(staged, BLOCK, load_block(a + next_step, b + next_step, offsets, BLOCK, ROWS))
+        staged = replaced(staged, NUMBER, load(a, b, offsets, next_step, NUMBER, LOADS, ROWS))
     elif ACTION == "load_early":
-        staged = replaced(staged, BLOCK, load_block(a + after_next, b + after_next, offsets, BLOCK, ROWS))
+        staged = replaced(staged, NUMBER, load(a, b, offsets, after_next, NUMBER, LOADS, ROWS))
     else:
         gl.static_assert(ACTION == "barrier")
         gl.barrier()
@@ -131,11 +185,11 @@ def multiply(acc, left, right, AT: gl.constexpr):
 @gluon.jit
 def multiply_step(
     acc, half_0, staged, a, b, offsets, tiles_a, tiles_b, next_step, after_next,
-    PLAN: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr, IS_LAST: gl.constexpr,
+    PLAN: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr, IS_LAST: gl.constexpr,
 ):  # fmt: skip
     """Add the products of a step to `acc`.
 
-    half_0: all blocks of this step. staged: blocks of the next one, at `next_step`. IS_LAST: there is no next one.
+    half_0: all blocks of this step. staged: loads of the next one, at `next_step`. IS_LAST: there is no next one.
     """
     LAYOUT: gl.constexpr = acc[0].type.layout
     PRODUCTS: gl.constexpr = ROWS * COLUMNS
@@ -146,11 +200,11 @@ def multiply_step(
             gl.amd.hint.sched_barrier()
         for number in gl.static_range(actions_at(PLAN, at)):
             if action_at(PLAN, at, number) == "read_half_1":
-                half_1 = appended(half_1, read_block(tiles_a, tiles_b, 1, block_at(PLAN, at, number), ROWS, LAYOUT))
+                half_1 = appended(half_1, read_block(tiles_a, tiles_b, 1, number_at(PLAN, at, number), ROWS, LAYOUT))
             elif not IS_LAST:
                 half_0, staged = prepare(
                     half_0, staged, a, b, offsets, tiles_a, tiles_b, next_step, after_next,
-                    action_at(PLAN, at, number), block_at(PLAN, at, number), ROWS, LAYOUT,
+                    action_at(PLAN, at, number), number_at(PLAN, at, number), LOADS, ROWS, LAYOUT,
                 )  # fmt: skip
         half = half_0 if at < PRODUCTS else half_1
         acc = multiply(acc, half[at % PRODUCTS // COLUMNS], half[ROWS + at % COLUMNS], at % PRODUCTS)
@@ -161,36 +215,35 @@ def multiply_step(
 
 @gluon.jit
 def multiply_all_but_last(
-    a, b, offsets, k, PLAN: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr, WAVES_M: gl.constexpr,
-    WAVES_N: gl.constexpr,
+    a, b, offsets, k, PLAN: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr,
+    WAVES_M: gl.constexpr, WAVES_N: gl.constexpr,
 ):  # fmt: skip
     """Multiply all steps but the last one, and return what `multiply_step` needs for that one.
 
-    These are the blocks of the product, by rows; half 0 of the blocks of a and b; and the tiles in LDS. offsets: of the
-    blocks of a, then of b; k > 0.
+    These are the blocks of the product, by rows; half 0 of the blocks of a and b; and the tiles in LDS. a, b: each a
+    `Matrix` whose columns are k; offsets: of each load; k > 0.
     """
-    DTYPE: gl.constexpr = a.dtype.element_ty
+    DTYPE: gl.constexpr = a.ptr.dtype.element_ty
     LAYOUT: gl.constexpr = mfma_layout(WAVES_M, WAVES_N, DTYPE)
     STEP: gl.constexpr = 8 * STEP_BYTES // DTYPE.primitive_bitwidth
     BLOCKS: gl.constexpr = ROWS + COLUMNS
-    tiles_a = gl.allocate_shared_memory(DTYPE, [ROWS, 16 * WAVES_M, STEP], shared_layout(DTYPE))
-    tiles_b = gl.allocate_shared_memory(DTYPE, [COLUMNS, 16 * WAVES_N, STEP], shared_layout(DTYPE))
+    tiles_a = gl.allocate_shared_memory(DTYPE, [ROWS, 16 * WAVES_M, STEP], shared_layout(16 * WAVES_M, DTYPE))
+    tiles_b = gl.allocate_shared_memory(DTYPE, [COLUMNS, 16 * WAVES_N, STEP], shared_layout(16 * WAVES_N, DTYPE))
     # The first step is the one that k may cut short, so that no load in the loop has a mask.
     last = (gl.cdiv(k, STEP) - 1) * STEP
     first = ()
-    for block in gl.static_range(BLOCKS):
-        first = appended(first, load_block(a, b, offsets, block, ROWS, k - last))
-    a += k - last - STEP
-    b += k - last - STEP
+    for at in gl.static_range(count_of(LOADS)):
+        first = appended(first, load(a, b, offsets, 0, at, LOADS, ROWS, k - last))
+    a, b = moved(a, k - last - STEP), moved(b, k - last - STEP)
     second = gl.minimum(STEP, last)
     staged = first
-    for block in gl.static_range(BLOCKS):
-        if is_early(PLAN, block):
-            loaded = load_block(a + second, b + second, offsets, block, ROWS, gl.where(last > 0, STEP, 0))
-            staged = replaced(staged, block, loaded)
+    for at in gl.static_range(count_of(LOADS)):
+        if is_early(PLAN, at):
+            loaded = load(a, b, offsets, second, at, LOADS, ROWS, gl.where(last > 0, STEP, 0))
+            staged = replaced(staged, at, loaded)
     gl.amd.hint.sched_barrier()
     for block in gl.static_range(BLOCKS):
-        write_block(tiles_a, tiles_b, first[block], block, ROWS)
+        write_block(tiles_a, tiles_b, first, block, LOADS, ROWS)
     gl.barrier()
     half_0 = ()
     for block in gl.static_range(BLOCKS):
@@ -203,7 +256,7 @@ def multiply_all_but_last(
     for step in range(0, last, STEP):
         acc, half_0, staged = multiply_step(
             acc, half_0, staged, a, b, offsets, tiles_a, tiles_b, step + STEP, gl.minimum(step + 2 * STEP, last),
-            PLAN, ROWS, COLUMNS, False,
+            PLAN, LOADS, ROWS, COLUMNS, False,
         )  # fmt: skip
     return acc, half_0, tiles_a, tiles_b
 
@@ -222,14 +275,15 @@ def piece_of(
 
 @gluon.jit
 def place_of(
-    row, column, ROW: gl.constexpr, PIECE: gl.constexpr, COLUMNS: gl.constexpr, WAVES_M: gl.constexpr,
-    WAVES_N: gl.constexpr, MMA: gl.constexpr,
+    row, column, ROW: gl.constexpr, PIECE: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr,
+    WAVES_M: gl.constexpr, WAVES_N: gl.constexpr, MMA: gl.constexpr,
 ):  # fmt: skip
     """Return the (rows, columns) of a piece of the tile at [row, column]."""
     PAIRED: gl.constexpr = 2 * PIECE + 1 != COLUMNS
     LAYOUT: gl.constexpr = pair_layout(WAVES_M, WAVES_N) if PAIRED else MMA
     WIDTH: gl.constexpr = 32 * WAVES_N if PAIRED else 16 * WAVES_N
-    rows = row + ROW * 16 * WAVES_M + gl.arange(0, 16 * WAVES_M, layout=gl.SliceLayout(1, LAYOUT))
+    lines = gl.arange(0, 16 * WAVES_M, layout=gl.SliceLayout(1, LAYOUT))
+    rows = row + interleaved(lines, ROW, ROWS, 16 * WAVES_M)
     columns = column + PIECE * 32 * WAVES_N + gl.arange(0, WIDTH, layout=gl.SliceLayout(0, LAYOUT))
     return rows, columns
 
@@ -246,55 +300,84 @@ def store_piece(x, vectors, rows, columns, batch, m, n, e, epilogue: Epilogue):
 
 
 @gluon.jit
+def offsets_of(
+    x, start, end, BLOCKS: gl.constexpr, LINES: gl.constexpr, WARPS: gl.constexpr, ALONG_K: gl.constexpr
+):
+    """Return the offsets of the loads of BLOCKS blocks of LINES lines each, of which the first is `start`.
+
+    x: `Matrix` of [lines, k] with k or lines contiguous. Lines from `end` on are the last ones once more.
+    """
+    DTYPE: gl.constexpr = x.ptr.dtype.element_ty
+    STEP: gl.constexpr = 8 * STEP_BYTES // DTYPE.primitive_bitwidth
+    LAYOUT: gl.constexpr = rows_layout(LINES, WARPS, DTYPE) if ALONG_K else columns_layout(LINES, WARPS)
+    lines = gl.arange(0, LINES, layout=gl.SliceLayout(1 if ALONG_K else 0, LAYOUT))
+    inner = gl.arange(0, STEP, layout=gl.SliceLayout(0 if ALONG_K else 1, LAYOUT))
+    offsets = ()
+    if ALONG_K:
+        for block in gl.static_range(BLOCKS):
+            at = gl.minimum(start + interleaved(lines, block, BLOCKS, LINES), end - 1)
+            offsets = appended(offsets, at[:, None] * x.stride_rows + inner[None, :])
+    else:
+        WIDTH: gl.constexpr = LINES // (4 * WARPS)
+        for block in gl.static_range(0, BLOCKS - 1, 2):  # words of 32 bits
+            at = last_once_more((start + block * LINES) // 2, lines, end // 2, WIDTH)
+            offsets = appended(offsets, inner[:, None] * (x.stride_columns // 2) + at[None, :])
+        if BLOCKS % 2 == 1:
+            at = last_once_more(start + (BLOCKS - 1) * LINES, lines, end, WIDTH)
+            offsets = appended(offsets, inner[:, None] * x.stride_columns + at[None, :])
+    return offsets
+
+
+@gluon.jit
+def last_once_more(start, lines, end, WIDTH: gl.constexpr):
+    """Return start + lines; WIDTH at a time, those from `end` on are the last ones once more."""
+    at = gl.minimum(start + lines // WIDTH * WIDTH, end - WIDTH) + lines % WIDTH
+    return gl.max_contiguous(gl.multiple_of(at, WIDTH), WIDTH)
+
+
+@gluon.jit
+def moved(x, k):
+    """Return a `Matrix` from column k on."""
+    return Matrix(x.ptr + k * x.stride_columns, x.stride_rows, x.stride_columns)
+
+
+@gluon.jit
 def matmul_cdna3(
     a: Matrices, b: Matrices, e: Matrices, epilogue: Epilogue, m, n, k,
     ROWS: gl.constexpr, COLUMNS: gl.constexpr, WAVES_M: gl.constexpr, WAVES_N: gl.constexpr, GROUP_M: gl.constexpr,
-    NUM_XCDS: gl.constexpr,
+    NUM_XCDS: gl.constexpr, A_ROWS: gl.constexpr = True, B_COLUMNS: gl.constexpr = True,
 ):  # fmt: skip
     """e = epilogue(a b). Grid: (tiles of e; batch).
 
-    a: [batch, m, k], b: [batch, k, n], of one dtype of 16 or 8 bits, both with contiguous k, k > 0; e: [batch, m, n],
-    with contiguous rows. Rows are aligned to 16 bytes, and k and n are multiples of 16 bytes. int8 is summed in int32.
+    a: [batch, m, k], b: [batch, k, n], of one dtype of 16 or 8 bits, k > 0; e: [batch, m, n], with contiguous rows. k
+    is contiguous in a if A_ROWS, in b if B_COLUMNS; else, of 16 bits alone, m or n. Contiguous dims are aligned to 16
+    bytes and multiples of these. int8 is summed in int32.
     """
     BLOCK_M: gl.constexpr = 16 * WAVES_M
     BLOCK_N: gl.constexpr = 16 * WAVES_N
-    DTYPE: gl.constexpr = a.ptr.dtype.element_ty
     batch = gl.program_id(1)
-    left, right, out = matrix_of(a, batch), matrix_of(b, batch), matrix_of(e, batch)
+    left, right, out = matrix_of(a, batch), transposed(matrix_of(b, batch)), matrix_of(e, batch)
     tile_m, tile_n = tile_of(gl.program_id(0), m, n, ROWS * BLOCK_M, COLUMNS * BLOCK_N, GROUP_M, NUM_XCDS)
     row, column = tile_m * ROWS * BLOCK_M, tile_n * COLUMNS * BLOCK_N
 
-    # Rows and columns past the edges are the last ones once more.
-    offsets = ()
-    LOADS_A: gl.constexpr = rows_layout(BLOCK_M, WAVES_M * WAVES_N, DTYPE)
-    LOADS_B: gl.constexpr = rows_layout(BLOCK_N, WAVES_M * WAVES_N, DTYPE)
-    STEP: gl.constexpr = 8 * STEP_BYTES // DTYPE.primitive_bitwidth
-    lines = gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, LOADS_A))
-    inner = gl.arange(0, STEP, layout=gl.SliceLayout(0, LOADS_A))[None, :]
-    for i in gl.static_range(ROWS):
-        rows = gl.minimum(row + i * BLOCK_M + lines, m - 1)
-        offsets = appended(offsets, rows[:, None] * left.stride_rows + inner)
-    lines = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(1, LOADS_B))
-    inner = gl.arange(0, STEP, layout=gl.SliceLayout(0, LOADS_B))[None, :]
-    for j in gl.static_range(COLUMNS):
-        columns = gl.minimum(column + interleaved(lines, j, COLUMNS, BLOCK_N), n - 1)
-        offsets = appended(offsets, columns[:, None] * right.stride_columns + inner)
-
-    PLAN: gl.constexpr = step_plan(ROWS, COLUMNS)
+    LOADS: gl.constexpr = loads_of(ROWS, COLUMNS, A_ROWS, B_COLUMNS)
+    offsets = offsets_of(left, row, m, ROWS, BLOCK_M, WAVES_M * WAVES_N, A_ROWS)
+    offsets += offsets_of(right, column, n, COLUMNS, BLOCK_N, WAVES_M * WAVES_N, B_COLUMNS)
+    PLAN: gl.constexpr = step_plan(ROWS, COLUMNS, LOADS)
     acc, half_0, tiles_a, tiles_b = multiply_all_but_last(
-        left.ptr, right.ptr, offsets, k, PLAN, ROWS, COLUMNS, WAVES_M, WAVES_N
+        left, right, offsets, k, PLAN, LOADS, ROWS, COLUMNS, WAVES_M, WAVES_N
     )
     # What the epilogue needs is on its way during the last step.
     MMA: gl.constexpr = acc[0].type.layout
     PIECES: gl.constexpr = (COLUMNS + 1) // 2
     vectors = ()
     for at in gl.static_range(ROWS * PIECES):
-        rows, columns = place_of(row, column, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N, MMA)
+        rows, columns = place_of(row, column, at // PIECES, at % PIECES, ROWS, COLUMNS, WAVES_M, WAVES_N, MMA)
         vectors = appended(vectors, vectors_of(rows, columns, batch, m, n, epilogue))
     acc, half_0, _ = multiply_step(
-        acc, half_0, (), None, None, offsets, tiles_a, tiles_b, 0, 0, PLAN, ROWS, COLUMNS, True
+        acc, half_0, (), None, None, offsets, tiles_a, tiles_b, 0, 0, PLAN, LOADS, ROWS, COLUMNS, True
     )
     for at in gl.static_range(ROWS * PIECES):
-        rows, columns = place_of(row, column, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N, MMA)
+        rows, columns = place_of(row, column, at // PIECES, at % PIECES, ROWS, COLUMNS, WAVES_M, WAVES_N, MMA)
         x = piece_of(acc, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N)
         store_piece(x, vectors[at], rows, columns, batch, m, n, out, epilogue)
