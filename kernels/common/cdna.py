@@ -36,16 +36,16 @@ def rows_layout(rows, warps, dtype):
 
 @gluon.constexpr_function
 def columns_layout(columns, warps):
-    """Return the layout of loads of [a step of 16 bits, columns] along columns: 4 of k a lane, which has neighbours.
+    """Return the layout of loads along columns of every fourth of k in a step of 16 bits: [16, columns].
 
-    Lanes 0 and 1 have 8 of k, which are a piece of 16 bytes in LDS.
+    With the next three of k, lanes 0 and 1 have 8 of k, a piece of 16 bytes in LDS.
     """
-    width = columns // (4 * warps)
-    registers = [[0, 1 << bit] for bit in range(width.bit_length() - 1)] + [[1, 0], [2, 0]]
-    lanes = [[4, 0]] + [[0, width << bit] for bit in range((4 * warps).bit_length() - 1)]
-    inner = [[8 << bit, 0] for bit in range(3)]
+    width = columns // (4 * warps)  # of a lane
+    registers = [[0, 1 << bit] for bit in range(width.bit_length() - 1)]
+    lanes = [[1, 0]] + [[0, width << bit] for bit in range((4 * warps).bit_length() - 1)]
+    inner = [[2 << bit, 0] for bit in range(3)]
     spare = 6 - len(lanes)
-    return gl.DistributedLinearLayout(registers, lanes + inner[:spare], inner[spare:], [], [64, columns])
+    return gl.DistributedLinearLayout(registers, lanes + inner[:spare], inner[spare:], [], [16, columns])
 
 
 @gluon.constexpr_function
@@ -92,14 +92,17 @@ def interleaved(lines, INDEX: gl.constexpr, COUNT: gl.constexpr, BLOCK: gl.const
 
 
 @gluon.jit
-def lines_of(loaded, INDEX: gl.constexpr, DTYPE: gl.constexpr):
-    """Return block INDEX, [lines, k], of what was loaded for it along lines, [k, lines].
+def along_k(loaded, INDEX: gl.constexpr, DTYPE: gl.constexpr):
+    """Return block INDEX, [lines, k], of the four parts that `load_lines` returned.
 
     Of a pair of blocks these are words of 32 bits with one line of each.
     """
-    if loaded.dtype == gl.int32:
-        loaded = (loaded >> 16 * (INDEX % 2)).to(gl.int16).to(DTYPE, bitcast=True)
-    return loaded.permute((1, 0))
+    x = gl.join(gl.join(loaded[0], loaded[2]), gl.join(loaded[1], loaded[3])).permute((1, 0, 2, 3))
+    x = x.reshape([x.shape[0], 4 * x.shape[1]])
+    if x.dtype == gl.int32:
+        return (x >> 16 * (INDEX % 2)).to(gl.int16).to(DTYPE, bitcast=True)
+    else:
+        return x
 
 
 @gluon.jit
@@ -115,10 +118,27 @@ def replaced(items, INDEX: gl.constexpr, item):
 
 
 @gluon.jit
-def load_block(ptr, offsets, extent, AXIS: gl.constexpr):
-    """Load a block by offsets from ptr; elements from `extent` on along AXIS are zeros. None: all are loaded."""
-    if extent is None:
+def load_columns(ptr, offsets, columns):
+    """Load a block by offsets from ptr; elements from `columns` on are zeros. None: all are loaded."""
+    if columns is None:
         return gl.amd.cdna3.buffer_load(ptr, offsets)
     else:
-        known = gl.arange(0, offsets.shape[AXIS], layout=gl.SliceLayout(1 - AXIS, offsets.type.layout)) < extent
-        return gl.amd.cdna3.buffer_load(ptr, offsets, mask=gl.expand_dims(known, 1 - AXIS), other=0)
+        known = gl.arange(0, offsets.shape[1], layout=gl.SliceLayout(0, offsets.type.layout)) < columns
+        return gl.amd.cdna3.buffer_load(ptr, offsets, mask=known[None, :], other=0.0)
+
+
+@gluon.jit
+def load_lines(ptr, offsets, stride, k):
+    """Load 4 of k from those that `offsets` has, each with this stride: 4 parts, zeros from k on. None: all are loaded.
+
+    A part has a base of its own in scalar registers, so that all share the vector registers of the offsets.
+    """
+    parts = ()
+    for part in gl.static_range(4):
+        if k is None:
+            x = gl.amd.cdna3.buffer_load(ptr + part * stride, offsets)
+        else:
+            known = part + 4 * gl.arange(0, 16, layout=gl.SliceLayout(1, offsets.type.layout)) < k
+            x = gl.amd.cdna3.buffer_load(ptr + part * stride, offsets, mask=known[:, None], other=0)
+        parts = appended(parts, x)
+    return parts

@@ -20,12 +20,13 @@ from triton.experimental.gluon import language as gl
 
 from kernels.common.cdna import (
     STEP_BYTES,
+    along_k,
     appended,
     columns_layout,
     interleaved,
     lane_elements,
-    lines_of,
-    load_block,
+    load_columns,
+    load_lines,
     mfma_layout,
     pair,
     pair_layout,
@@ -39,15 +40,15 @@ from kernels.gemm.order import tile_of
 
 
 @gluon.constexpr_function
-def loads_of(ROWS, COLUMNS, A_ROWS, B_COLUMNS):
-    """Return the loads of a step, each as (its first block, its blocks, the axis of k).
+def loads_of(ROWS, COLUMNS, A_ALONG_K, B_ALONG_K):
+    """Return the loads of a step, each as (its first block, its blocks, whether it is along k).
 
     Blocks are those of a, then those of b. Two are loaded at a time of an operand that is not contiguous along k.
     """
     loads = []
-    for start, blocks, along_k in ((0, ROWS, A_ROWS), (ROWS, COLUMNS, B_COLUMNS)):
-        size = 1 if along_k else 2
-        loads += [(start + at, min(size, blocks - at), int(along_k)) for at in range(0, blocks, size)]
+    for start, blocks, is_along_k in ((0, ROWS, A_ALONG_K), (ROWS, COLUMNS, B_ALONG_K)):
+        size = 1 if is_along_k else 2
+        loads += [(start + at, min(size, blocks - at), is_along_k) for at in range(0, blocks, size)]
     return loads
 
 
@@ -73,7 +74,7 @@ def is_pair(loads, load):
 
 
 @gluon.constexpr_function
-def axis_of(loads, load):
+def is_along_k(loads, load):
     return loads[load][2]
 
 
@@ -124,12 +125,16 @@ def is_early(plan, load):
 
 @gluon.jit
 def load(a, b, offsets, k, LOAD: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.constexpr, extent=None):
-    """Load the blocks of a load from k on, of which at most `extent` is known."""
+    """Do a load of the step at k, of which at most `extent` is known."""
     x = a if first_of(LOADS, LOAD) < ROWS else b
     ptr = x.ptr + k * x.stride_columns
-    if is_pair(LOADS, LOAD):
-        ptr = ptr.to(gl.pointer_type(gl.int32), bitcast=True)
-    return load_block(ptr, offsets[LOAD], extent, axis_of(LOADS, LOAD))
+    if is_along_k(LOADS, LOAD):
+        return load_columns(ptr, offsets[LOAD], extent)
+    elif is_pair(LOADS, LOAD):
+        words = ptr.to(gl.pointer_type(gl.int32), bitcast=True)
+        return load_lines(words, offsets[LOAD], x.stride_columns // 2, extent)
+    else:
+        return load_lines(ptr, offsets[LOAD], x.stride_columns, extent)
 
 
 @gluon.jit
@@ -137,8 +142,8 @@ def write_block(tiles_a, tiles_b, loaded, BLOCK: gl.constexpr, LOADS: gl.constex
     """Write a block to LDS; loaded: by each load."""
     LOAD: gl.constexpr = load_of(LOADS, BLOCK)
     x = loaded[LOAD]
-    if axis_of(LOADS, LOAD) == 0:
-        x = lines_of(x, BLOCK - first_of(LOADS, LOAD), tiles_a.dtype)
+    if not is_along_k(LOADS, LOAD):
+        x = along_k(x, BLOCK - first_of(LOADS, LOAD), tiles_a.dtype)
     if BLOCK < ROWS:
         tiles_a.index(BLOCK).store(x)
     else:
@@ -311,14 +316,15 @@ def offsets_of(
     STEP: gl.constexpr = 8 * STEP_BYTES // DTYPE.primitive_bitwidth
     LAYOUT: gl.constexpr = rows_layout(LINES, WARPS, DTYPE) if ALONG_K else columns_layout(LINES, WARPS)
     lines = gl.arange(0, LINES, layout=gl.SliceLayout(1 if ALONG_K else 0, LAYOUT))
-    inner = gl.arange(0, STEP, layout=gl.SliceLayout(0 if ALONG_K else 1, LAYOUT))
     offsets = ()
     if ALONG_K:
+        inner = gl.arange(0, STEP, layout=gl.SliceLayout(0, LAYOUT))
         for block in gl.static_range(BLOCKS):
             at = gl.minimum(start + interleaved(lines, block, BLOCKS, LINES), end - 1)
             offsets = appended(offsets, at[:, None] * x.stride_rows + inner[None, :])
     else:
         WIDTH: gl.constexpr = LINES // (4 * WARPS)
+        inner = 4 * gl.arange(0, STEP // 4, layout=gl.SliceLayout(1, LAYOUT))
         for block in gl.static_range(0, BLOCKS - 1, 2):  # words of 32 bits
             at = last_once_more((start + block * LINES) // 2, lines, end // 2, WIDTH)
             offsets = appended(offsets, inner[:, None] * (x.stride_columns // 2) + at[None, :])
@@ -345,12 +351,12 @@ def moved(x, k):
 def matmul_cdna3(
     a: Matrices, b: Matrices, e: Matrices, epilogue: Epilogue, m, n, k,
     ROWS: gl.constexpr, COLUMNS: gl.constexpr, WAVES_M: gl.constexpr, WAVES_N: gl.constexpr, GROUP_M: gl.constexpr,
-    NUM_XCDS: gl.constexpr, A_ROWS: gl.constexpr = True, B_COLUMNS: gl.constexpr = True,
+    NUM_XCDS: gl.constexpr, A_ROWS: gl.constexpr = True, B_ROWS: gl.constexpr = False,
 ):  # fmt: skip
     """e = epilogue(a b). Grid: (tiles of e; batch).
 
     a: [batch, m, k], b: [batch, k, n], of one dtype of 16 or 8 bits, k > 0; e: [batch, m, n], with contiguous rows. k
-    is contiguous in a if A_ROWS, in b if B_COLUMNS; else, of 16 bits alone, m or n. Contiguous dims are aligned to 16
+    is contiguous in a if A_ROWS, and in b if not B_ROWS; else, of 16 bits alone, m or n. Contiguous dims are aligned to 16
     bytes and multiples of these. int8 is summed in int32.
     """
     BLOCK_M: gl.constexpr = 16 * WAVES_M
@@ -360,9 +366,9 @@ def matmul_cdna3(
     tile_m, tile_n = tile_of(gl.program_id(0), m, n, ROWS * BLOCK_M, COLUMNS * BLOCK_N, GROUP_M, NUM_XCDS)
     row, column = tile_m * ROWS * BLOCK_M, tile_n * COLUMNS * BLOCK_N
 
-    LOADS: gl.constexpr = loads_of(ROWS, COLUMNS, A_ROWS, B_COLUMNS)
+    LOADS: gl.constexpr = loads_of(ROWS, COLUMNS, A_ROWS, not B_ROWS)
     offsets = offsets_of(left, row, m, ROWS, BLOCK_M, WAVES_M * WAVES_N, A_ROWS)
-    offsets += offsets_of(right, column, n, COLUMNS, BLOCK_N, WAVES_M * WAVES_N, B_COLUMNS)
+    offsets += offsets_of(right, column, n, COLUMNS, BLOCK_N, WAVES_M * WAVES_N, not B_ROWS)
     PLAN: gl.constexpr = step_plan(ROWS, COLUMNS, LOADS)
     acc, half_0, tiles_a, tiles_b = multiply_all_but_last(
         left, right, offsets, k, PLAN, LOADS, ROWS, COLUMNS, WAVES_M, WAVES_N
