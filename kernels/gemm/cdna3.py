@@ -98,7 +98,11 @@ def step_plan(ROWS, COLUMNS, loads):
         at = barrier + 1 + int(block * min(read_gap, (products - barrier - 2) / blocks))
         plan[min(2 * products - 1, products + at)].append(("read_half_0", block))
     for load in range(len(loads)):
-        at = int(load * 1.75 * products / len(loads))
+        first = loads[load][0]
+        if len(loads) == blocks:
+            at = int(first * 1.75 * products / blocks)
+        else:
+            at = int(products * first / ROWS if first < ROWS else products * (1 + 0.75 * (first - ROWS) / COLUMNS))
         plan[(products + at) % (2 * products)].append(("load_early" if at < products else "load", load))
     return plan
 
