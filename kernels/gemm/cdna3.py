@@ -98,11 +98,13 @@ def step_plan(ROWS, COLUMNS, loads):
         at = barrier + 1 + int(block * min(read_gap, (products - barrier - 2) / blocks))
         plan[min(2 * products - 1, products + at)].append(("read_half_0", block))
     for load in range(len(loads)):
-        first = loads[load][0]
+        first, count, _ = loads[load]
         if len(loads) == blocks:
             at = int(first * 1.75 * products / blocks)
+        elif first < ROWS:  # before the next step, so that all have the same bases
+            at = max(first * products // ROWS, (first + count - 1) * (barrier - 1) // blocks)  # written by then
         else:
-            at = int(products * first / ROWS if first < ROWS else products * (1 + 0.75 * (first - ROWS) / COLUMNS))
+            at = int(products + (first - ROWS) * 0.75 * products / COLUMNS)
         plan[(products + at) % (2 * products)].append(("load_early" if at < products else "load", load))
     return plan
 

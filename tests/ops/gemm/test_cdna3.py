@@ -10,7 +10,7 @@ import pytest
 from aot_bundle.callspec import CallSpec
 from aot_bundle.isa import load_bits
 from aot_runtime import Bundle
-from tests.ops.gemm.checking import check, matrix, on_device
+from tests.ops.gemm.checking import LAYOUTS, check, matrix, on_device
 from tests.support.choices import configs, with_few_units
 from tests.support.dtypes import BF16, FP16, FP32, INT32, eight_bits
 from tests.support.kernel_compiling import check_resources, compile_variant, loads_of, loops, variants
@@ -21,6 +21,9 @@ TILES = {"tile_256x224": (195, 136, 216), "tile_192x192": (131, 136, 216), "tile
          "tile_128x128": (67, 120, 216), "tile_128x112": (67, 88, 216), "tile_128x64": (67, 8, 216),
          "tile_64x64": (17, 8, 40)}  # fmt: skip
 """Config, and a shape with ragged edges for which it costs the least if there is one compute unit."""
+ACROSS = {"across_256x224": (195, 136, 216), "across_128x128": (67, 120, 216), "across_64x64": (33, 8, 40)}
+"""The same for operands that are not both contiguous along k."""
+OTHER_LAYOUTS = [(a_columns, b_columns) for a_columns, b_columns in LAYOUTS if a_columns or not b_columns]
 EIGHT_BITS = {"tile_256x224": (193, 144, 432), "tile_192x192": (72, 144, 448), "tile_192x128": (130, 16, 432),
               "tile_128x128": (72, 80, 416), "tile_128x112": (67, 112, 2000), "tile_128x64": (66, 16, 432),
               "tile_64x64": (17, 16, 80)}  # fmt: skip
@@ -47,6 +50,25 @@ def test_tiles(one_unit: Bundle, config: str, epilogue: str, dtype: np.dtype[Any
         given["bias"] = matrix(rng, (n,), dtype)
     if epilogue == "any":
         given |= {"d": matrix(rng, (m, n), dtype), "beta": -2.0, "activation": "silu"}
+    one, other = (check(one_unit, "matmul", dtype, **given) for _ in range(2))
+    assert np.array_equal(one.view(np.uint16), other.view(np.uint16))
+    placed = {name: on_device(one_unit, x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
+    assert configs(one_unit, "matmul", **placed) == [config]
+
+
+@pytest.mark.parametrize("dtype", (BF16, FP16), ids=str)
+@pytest.mark.parametrize("added", (False, True))
+@pytest.mark.parametrize("a_columns, b_columns", OTHER_LAYOUTS)
+@pytest.mark.parametrize("config", ACROSS)
+def test_tiles_across_k(
+    one_unit: Bundle, config: str, a_columns: bool, b_columns: bool, added: bool, dtype: np.dtype[Any]
+):
+    """Operands that are contiguous along rows or columns."""
+    (m, n, k), rng = ACROSS[config], np.random.default_rng(7)
+    m -= m % 16 if a_columns else 0
+    given: dict[str, Any] = {"a": matrix(rng, (m, k), dtype, a_columns), "b": matrix(rng, (k, n), dtype, b_columns)}
+    if added:
+        given |= {"bias": matrix(rng, (n,), dtype), "d": matrix(rng, (m, n), dtype), "activation": "gelu"}
     one, other = (check(one_unit, "matmul", dtype, **given) for _ in range(2))
     assert np.array_equal(one.view(np.uint16), other.view(np.uint16))
     placed = {name: on_device(one_unit, x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
