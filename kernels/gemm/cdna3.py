@@ -99,8 +99,8 @@ def step_plan(ROWS, COLUMNS, loads):
         plan[min(2 * products - 1, products + at)].append(("read_half_0", block))
     for load in range(len(loads)):
         first, count, _ = loads[load]
-        if len(loads) == blocks:
-            at = int(first * 1.75 * products / blocks)
+        if len(loads) == blocks or ROWS * COLUMNS < 28:
+            at = max(int(first * 1.75 * products / blocks), (first + count - 1) * (barrier - 1) // blocks)
         elif first < ROWS:  # before the next step, so that all have the same bases
             at = max(first * products // ROWS, (first + count - 1) * (barrier - 1) // blocks)  # written by then
         else:
