@@ -36,6 +36,7 @@ from kernels.common.cdna import (
 )
 from kernels.common.tensors import Matrices, Matrix, matrix_of, transposed
 from kernels.gemm.epilogue import Epilogue, convert, finished, vectors_of
+from kernels.gemm.matmul import padded
 from kernels.gemm.order import tile_of
 
 
@@ -46,6 +47,7 @@ def loads_of(ROWS, COLUMNS, A_ALONG_K, B_ALONG_K):
     Blocks are those of a, then those of b. Two are loaded at a time of an operand that is not contiguous along k.
     """
     loads = []
+    assert A_ALONG_K or ROWS % 2 == 0
     for start, blocks, is_along_k in ((0, ROWS, A_ALONG_K), (ROWS, COLUMNS, B_ALONG_K)):
         size = 1 if is_along_k else 2
         loads += [(start + at, min(size, blocks - at), is_along_k) for at in range(0, blocks, size)]
@@ -115,7 +117,7 @@ def action_at(plan, at, number):
 
 
 @gluon.constexpr_function
-def number_at(plan, at, number):
+def block_at(plan, at, number):
     return plan[at][number][1]
 
 
@@ -144,12 +146,17 @@ def load(a, b, offsets, k, LOAD: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.con
 
 
 @gluon.jit
-def write_block(tiles_a, tiles_b, loaded, BLOCK: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.constexpr):
-    """Write a block to LDS; loaded: by each load."""
+def loaded_block(loaded, BLOCK: gl.constexpr, LOADS: gl.constexpr, DTYPE: gl.constexpr):
+    """Return a block, [lines, k], of what each load has loaded."""
     LOAD: gl.constexpr = load_of(LOADS, BLOCK)
-    x = loaded[LOAD]
-    if not is_along_k(LOADS, LOAD):
-        x = along_k(x, BLOCK - first_of(LOADS, LOAD), tiles_a.dtype)
+    if is_along_k(LOADS, LOAD):
+        return loaded[LOAD]
+    else:
+        return along_k(loaded[LOAD], BLOCK - first_of(LOADS, LOAD), DTYPE)
+
+
+@gluon.jit
+def write_block(tiles_a, tiles_b, x, BLOCK: gl.constexpr, ROWS: gl.constexpr):
     if BLOCK < ROWS:
         tiles_a.index(BLOCK).store(x)
     else:
@@ -177,7 +184,7 @@ def prepare(
     if ACTION == "read_half_0":
         half_0 = replaced(half_0, NUMBER, read_block(tiles_a, tiles_b, 0, NUMBER, ROWS, LAYOUT))
     elif ACTION == "write":
-        write_block(tiles_a, tiles_b, staged, NUMBER, LOADS, ROWS)
+        write_block(tiles_a, tiles_b, loaded_block(staged, NUMBER, LOADS, tiles_a.dtype), NUMBER, ROWS)
     elif ACTION == "load":
         staged = replaced(staged, NUMBER, load(a, b, offsets, next_step, NUMBER, LOADS, ROWS))
     elif ACTION == "load_early":
@@ -211,11 +218,11 @@ def multiply_step(
             gl.amd.hint.sched_barrier()
         for number in gl.static_range(actions_at(PLAN, at)):
             if action_at(PLAN, at, number) == "read_half_1":
-                half_1 = appended(half_1, read_block(tiles_a, tiles_b, 1, number_at(PLAN, at, number), ROWS, LAYOUT))
+                half_1 = appended(half_1, read_block(tiles_a, tiles_b, 1, block_at(PLAN, at, number), ROWS, LAYOUT))
             elif not IS_LAST:
                 half_0, staged = prepare(
                     half_0, staged, a, b, offsets, tiles_a, tiles_b, next_step, after_next,
-                    action_at(PLAN, at, number), number_at(PLAN, at, number), LOADS, ROWS, LAYOUT,
+                    action_at(PLAN, at, number), block_at(PLAN, at, number), LOADS, ROWS, LAYOUT,
                 )  # fmt: skip
         half = half_0 if at < PRODUCTS else half_1
         acc = multiply(acc, half[at % PRODUCTS // COLUMNS], half[ROWS + at % COLUMNS], at % PRODUCTS)
@@ -254,7 +261,7 @@ def multiply_all_but_last(
             staged = replaced(staged, at, loaded)
     gl.amd.hint.sched_barrier()
     for block in gl.static_range(BLOCKS):
-        write_block(tiles_a, tiles_b, first, block, LOADS, ROWS)
+        write_block(tiles_a, tiles_b, loaded_block(first, block, LOADS, DTYPE), block, ROWS)
     gl.barrier()
     half_0 = ()
     for block in gl.static_range(BLOCKS):
@@ -286,15 +293,15 @@ def piece_of(
 
 @gluon.jit
 def place_of(
-    row, column, ROW: gl.constexpr, PIECE: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr,
-    WAVES_M: gl.constexpr, WAVES_N: gl.constexpr, MMA: gl.constexpr,
+    row, column, ROW: gl.constexpr, PIECE: gl.constexpr, COLUMNS: gl.constexpr, WAVES_M: gl.constexpr,
+    WAVES_N: gl.constexpr, MMA: gl.constexpr, ALTERNATE: gl.constexpr = False,
 ):  # fmt: skip
-    """Return the (rows, columns) of a piece of the tile at [row, column]."""
+    """Return the (rows, columns) of a piece of the tile at [row, column]. ALTERNATE: the rows of two blocks do."""
     PAIRED: gl.constexpr = 2 * PIECE + 1 != COLUMNS
     LAYOUT: gl.constexpr = pair_layout(WAVES_M, WAVES_N) if PAIRED else MMA
     WIDTH: gl.constexpr = 32 * WAVES_N if PAIRED else 16 * WAVES_N
     lines = gl.arange(0, 16 * WAVES_M, layout=gl.SliceLayout(1, LAYOUT))
-    rows = row + interleaved(lines, ROW, ROWS, 16 * WAVES_M)
+    rows = row + (interleaved(lines, ROW, ROW + 2, 16 * WAVES_M) if ALTERNATE else ROW * 16 * WAVES_M + lines)
     columns = column + PIECE * 32 * WAVES_N + gl.arange(0, WIDTH, layout=gl.SliceLayout(0, LAYOUT))
     return rows, columns
 
@@ -312,11 +319,13 @@ def store_piece(x, vectors, rows, columns, batch, m, n, e, epilogue: Epilogue):
 
 @gluon.jit
 def offsets_of(
-    x, start, end, BLOCKS: gl.constexpr, LINES: gl.constexpr, WARPS: gl.constexpr, ALONG_K: gl.constexpr
-):
+    x, start, end, BLOCKS: gl.constexpr, LINES: gl.constexpr, WARPS: gl.constexpr, ALONG_K: gl.constexpr,
+    ALTERNATE: gl.constexpr,
+):  # fmt: skip
     """Return the offsets of the loads of BLOCKS blocks of LINES lines each, of which the first is `start`.
 
-    x: `Matrix` of [lines, k] with k or lines contiguous. Lines from `end` on are the last ones once more.
+    x: `Matrix` of [lines, k] with k or, if not ALONG_K, lines contiguous. ALTERNATE: lines of two blocks alternate, as
+    they must if not ALONG_K. Lines from `end` on are the last ones once more.
     """
     DTYPE: gl.constexpr = x.ptr.dtype.element_ty
     STEP: gl.constexpr = 8 * STEP_BYTES // DTYPE.primitive_bitwidth
@@ -326,7 +335,8 @@ def offsets_of(
     if ALONG_K:
         inner = gl.arange(0, STEP, layout=gl.SliceLayout(0, LAYOUT))
         for block in gl.static_range(BLOCKS):
-            at = gl.minimum(start + interleaved(lines, block, BLOCKS, LINES), end - 1)
+            at = interleaved(lines, block, BLOCKS, LINES) if ALTERNATE else block * LINES + lines
+            at = gl.minimum(start + at, end - 1)
             offsets = appended(offsets, at[:, None] * x.stride_rows + inner[None, :])
     else:
         WIDTH: gl.constexpr = LINES // (4 * WARPS)
@@ -354,27 +364,44 @@ def moved(x, k):
 
 
 @gluon.jit
+def run_of(k, part, parts, STEP: gl.constexpr):
+    """Return (begin, length) of one of `parts` runs of k, whose whole steps differ by one at most."""
+    steps = gl.cdiv(k, STEP)
+    begin = steps // parts * part + gl.minimum(part, steps % parts)
+    length = steps // parts + (part < steps % parts).to(gl.int32)
+    return begin * STEP, gl.minimum(length * STEP, k - begin * STEP)
+
+
+@gluon.jit
 def matmul_cdna3(
     a: Matrices, b: Matrices, e: Matrices, epilogue: Epilogue, m, n, k,
     ROWS: gl.constexpr, COLUMNS: gl.constexpr, WAVES_M: gl.constexpr, WAVES_N: gl.constexpr, GROUP_M: gl.constexpr,
-    NUM_XCDS: gl.constexpr, A_ROWS: gl.constexpr = True, B_ROWS: gl.constexpr = False,
+    NUM_XCDS: gl.constexpr, parts=None, A_ROWS: gl.constexpr = True, B_ROWS: gl.constexpr = False,
 ):  # fmt: skip
     """e = epilogue(a b). Grid: (tiles of e; batch).
 
-    a: [batch, m, k], b: [batch, k, n], of one dtype of 16 or 8 bits, k > 0; e: [batch, m, n], with contiguous rows. k
-    is contiguous in a if A_ROWS, and in b if not B_ROWS; else, of 16 bits alone, m or n. Contiguous dims are aligned to 16
-    bytes and multiples of these. int8 is summed in int32.
+    a: [batch, m, k], b: [batch, k, n], of one dtype of 16 or 8 bits, k > 0; e: [batch, m, n], with contiguous rows.
+    A_ROWS: k is contiguous in a; else, with 16 bits alone, m is. B_ROWS: n is contiguous in b, with 16 bits alone; else
+    k is. Rows, or columns, are aligned to 16 bytes, and contiguous extents and n are multiples of these. int8 is summed
+    in int32.
+    parts: if it is given, e has the products of as many runs of k, [parts, m, n], and a and b have no batch; k has at
+        least as many steps.
     """
     BLOCK_M: gl.constexpr = 16 * WAVES_M
     BLOCK_N: gl.constexpr = 16 * WAVES_N
+    STEP: gl.constexpr = 8 * STEP_BYTES // a.ptr.dtype.element_ty.primitive_bitwidth
     batch = gl.program_id(1)
     left, right, out = matrix_of(a, batch), transposed(matrix_of(b, batch)), matrix_of(e, batch)
     tile_m, tile_n = tile_of(gl.program_id(0), m, n, ROWS * BLOCK_M, COLUMNS * BLOCK_N, GROUP_M, NUM_XCDS)
     row, column = tile_m * ROWS * BLOCK_M, tile_n * COLUMNS * BLOCK_N
+    if parts is not None:
+        begin, k = run_of(k, batch, parts, STEP)
+        left, right = moved(left, begin), moved(right, begin)
+        out = Matrix(e.ptr + batch.to(gl.int64) * m * padded(n), padded(n), 1)
 
     LOADS: gl.constexpr = loads_of(ROWS, COLUMNS, A_ROWS, not B_ROWS)
-    offsets = offsets_of(left, row, m, ROWS, BLOCK_M, WAVES_M * WAVES_N, A_ROWS)
-    offsets += offsets_of(right, column, n, COLUMNS, BLOCK_N, WAVES_M * WAVES_N, not B_ROWS)
+    offsets = offsets_of(left, row, m, ROWS, BLOCK_M, WAVES_M * WAVES_N, A_ROWS, not A_ROWS)
+    offsets += offsets_of(right, column, n, COLUMNS, BLOCK_N, WAVES_M * WAVES_N, not B_ROWS, True)
     PLAN: gl.constexpr = step_plan(ROWS, COLUMNS, LOADS)
     acc, half_0, tiles_a, tiles_b = multiply_all_but_last(
         left, right, offsets, k, PLAN, LOADS, ROWS, COLUMNS, WAVES_M, WAVES_N
@@ -384,12 +411,12 @@ def matmul_cdna3(
     PIECES: gl.constexpr = (COLUMNS + 1) // 2
     vectors = ()
     for at in gl.static_range(ROWS * PIECES):
-        rows, columns = place_of(row, column, at // PIECES, at % PIECES, ROWS, COLUMNS, WAVES_M, WAVES_N, MMA)
+        rows, columns = place_of(row, column, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N, MMA, not A_ROWS)
         vectors = appended(vectors, vectors_of(rows, columns, batch, m, n, epilogue))
     acc, half_0, _ = multiply_step(
         acc, half_0, (), None, None, offsets, tiles_a, tiles_b, 0, 0, PLAN, LOADS, ROWS, COLUMNS, True
     )
     for at in gl.static_range(ROWS * PIECES):
-        rows, columns = place_of(row, column, at // PIECES, at % PIECES, ROWS, COLUMNS, WAVES_M, WAVES_N, MMA)
+        rows, columns = place_of(row, column, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N, MMA, not A_ROWS)
         x = piece_of(acc, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N)
         store_piece(x, vectors[at], rows, columns, batch, m, n, out, epilogue)
