@@ -58,9 +58,7 @@ def shared_layout(rows, dtype):
     """
     width = lane_elements(dtype)
     pieces = [[0, 1 << bit] for bit in range((8 * width).bit_length() - 1)]
-    return gl.SharedLinearLayout(
-        pieces + [[1 << bit, width << (bit + 2) % 3] for bit in range(rows.bit_length() - 1)]
-    )
+    return gl.SharedLinearLayout(pieces + [[1 << bit, width << (bit + 2) % 3] for bit in range(rows.bit_length() - 1)])
 
 
 @gluon.constexpr_function

@@ -21,13 +21,25 @@ TILES = {"tile_256x224": (195, 136, 216), "tile_192x192": (131, 136, 216), "tile
          "tile_128x128": (67, 120, 216), "tile_128x112": (67, 88, 216), "tile_128x64": (67, 8, 216),
          "tile_64x64": (17, 8, 40)}  # fmt: skip
 """Config, and a shape with ragged edges for which it costs the least if there is one compute unit."""
-ACROSS = {"across_256x224": (195, 136, 216), "across_128x128": (67, 120, 216), "across_64x64": (33, 8, 40)}
+ACROSS = {"across_256x224": (195, 136, 216), "across_192x192": (131, 136, 216), "across_128x128": (83, 120, 216),
+          "across_64x64": (33, 8, 40)}  # fmt: skip
 """The same for operands that are not both contiguous along k."""
-OTHER_LAYOUTS = [(a_columns, b_columns) for a_columns, b_columns in LAYOUTS if a_columns or not b_columns]
+OTHER_LAYOUTS = [
+    (config, a_columns, b_columns)
+    for config in ACROSS
+    for a_columns, b_columns in LAYOUTS
+    if (a_columns or not b_columns) and not (a_columns and config == "across_192x192")
+]
 EIGHT_BITS = {"tile_256x224": (193, 144, 432), "tile_192x192": (72, 144, 448), "tile_192x128": (130, 16, 432),
               "tile_128x128": (72, 80, 416), "tile_128x112": (67, 112, 2000), "tile_128x64": (66, 16, 432),
               "tile_64x64": (17, 16, 80)}  # fmt: skip
 """The same for operands of 8 bits."""
+
+
+def across(config: str, a_columns: bool) -> tuple[int, int, int]:
+    """Return the shape for a config. Contiguous columns of a are multiples of 16."""
+    m, n, k = ACROSS[config]
+    return m - m % 16 if a_columns else m, n, k
 
 
 @pytest.fixture
@@ -58,14 +70,12 @@ def test_tiles(one_unit: Bundle, config: str, epilogue: str, dtype: np.dtype[Any
 
 @pytest.mark.parametrize("dtype", (BF16, FP16), ids=str)
 @pytest.mark.parametrize("added", (False, True))
-@pytest.mark.parametrize("a_columns, b_columns", OTHER_LAYOUTS)
-@pytest.mark.parametrize("config", ACROSS)
+@pytest.mark.parametrize("config, a_columns, b_columns", OTHER_LAYOUTS)
 def test_tiles_across_k(
     one_unit: Bundle, config: str, a_columns: bool, b_columns: bool, added: bool, dtype: np.dtype[Any]
 ):
     """Operands that are contiguous along rows or columns."""
-    (m, n, k), rng = ACROSS[config], np.random.default_rng(7)
-    m -= m % 16 if a_columns else 0
+    (m, n, k), rng = across(config, a_columns), np.random.default_rng(7)
     given: dict[str, Any] = {"a": matrix(rng, (m, k), dtype, a_columns), "b": matrix(rng, (k, n), dtype, b_columns)}
     if added:
         given |= {"bias": matrix(rng, (n,), dtype), "d": matrix(rng, (m, n), dtype), "activation": "gelu"}
@@ -93,30 +103,35 @@ def test_tiles_of_eight_bits(one_unit: Bundle, config: str, kind: str, biased: b
 
 @pytest.mark.parametrize("added", (True, False))
 @pytest.mark.parametrize("dtype", (BF16, FP16), ids=str)
-def test_batches(one_unit: Bundle, dtype: np.dtype[Any], added: bool):
+@pytest.mark.parametrize("a_columns, b_columns", LAYOUTS)
+def test_batches(one_unit: Bundle, a_columns: bool, b_columns: bool, dtype: np.dtype[Any], added: bool):
     """b is one matrix for all, or one for each."""
-    batch, m, n, k, rng = 3, 66, 72, 136, np.random.default_rng(9)
-    a, b = matrix(rng, (batch, m, k), dtype), matrix(rng, (1 if added else batch, k, n), dtype, True)
+    batch, m, n, k, rng = 3, 80 if a_columns else 66, 72, 136, np.random.default_rng(9)
+    a = matrix(rng, (batch, m, k), dtype, a_columns)
+    b = matrix(rng, (1 if added else batch, k, n), dtype, b_columns)
     more = {"d": matrix(rng, (batch, 1, n), dtype), "activation": "gelu"} if added else {}
     check(one_unit, "batched_matmul", dtype, a=a, b=b, alpha=0.5, **more)
-    assert configs(one_unit, "batched_matmul", on_device(one_unit, a), on_device(one_unit, b))[0].startswith("tile")
+    (config,) = configs(one_unit, "batched_matmul", on_device(one_unit, a), on_device(one_unit, b))
+    assert config.startswith("across" if a_columns or not b_columns else "tile")
 
 
+@pytest.mark.parametrize("a_columns, b_columns", LAYOUTS)
 @pytest.mark.parametrize("k", (8, 64, 72, 128, 136, 192))
-def test_lengths_of_k(one_unit: Bundle, k: int):
+def test_lengths_of_k(one_unit: Bundle, k: int, a_columns: bool, b_columns: bool):
     """k has one step, two, or three, the first of them whole or cut short."""
-    rng = np.random.default_rng(k)
-    check(one_unit, "matmul", BF16, a=matrix(rng, (65, k), BF16), b=matrix(rng, (k, 72), BF16, True))
+    rng, m = np.random.default_rng(k), 80 if a_columns else 65
+    check(one_unit, "matmul", BF16, a=matrix(rng, (m, k), BF16, a_columns), b=matrix(rng, (k, 72), BF16, b_columns))
 
 
 @pytest.mark.on("emulator")
-@pytest.mark.parametrize("config", TILES)
-def test_no_bank_conflicts(one_unit: Bundle, config: str):
+@pytest.mark.parametrize("config, a_columns, b_columns", [*((config, False, True) for config in TILES), *OTHER_LAYOUTS])
+def test_no_bank_conflicts(one_unit: Bundle, config: str, a_columns: bool, b_columns: bool):
     from aot_bundle.profile.profile_call import profile_on
     from aot_bundle.profile.profile_report import profile_data
 
-    dims = dict(zip("mnk", TILES[config], strict=True))
-    call = CallSpec(dims=dims, dtypes={"T": "bfloat16"}, innermost={"b": 0})
+    shape = TILES[config] if config in TILES else across(config, a_columns)
+    innermost = {"a": 1 - a_columns, "b": 1 - b_columns}
+    call = CallSpec(dims=dict(zip("mnk", shape, strict=True)), dtypes={"T": "bfloat16"}, innermost=innermost)
     profile = profile_on(one_unit.device.driver, one_unit, "matmul", call)
     (launch,) = profile_data(profile, by_instruction=False)["launches"]
     accesses = [launch["accesses"][f"lds_{action}"] for action in ("load", "store")]
@@ -146,3 +161,24 @@ def test_code(config: str, epilogue: str):
     assert sum(name.startswith("ds_write") for name in body) <= len(loads)
     assert sum(name == "ds_read_b128" for name in body) == 2 * steps * (rows + columns)
     assert len(body) - len(products) <= steps * (24 + 6 * (rows + columns))
+
+
+@pytest.mark.on("emulator")
+@pytest.mark.parametrize("epilogue", ("none", "any"))
+@pytest.mark.parametrize("config, a_columns, b_columns", OTHER_LAYOUTS)
+def test_code_across_k(config: str, a_columns: bool, b_columns: bool, epilogue: str):
+    """Nothing is spilled; a vector instruction reorders two elements, and bases of loads are scalar."""
+    layout = {"A_ROWS": not a_columns, "B_ROWS": not b_columns}
+    (variant,) = variants("gfx942", "gemm", "matmul", config=config, EPILOGUE=epilogue, T="bfloat16", **layout)
+    compiled = compile_variant(variant)
+    check_resources(compiled)
+    body = max(loops(compiled, "v_mfma"), key=len)
+    settings: dict[str, Any] = dict(variant.job.constants) | dict(variant.job.options)
+    rows, columns = settings["ROWS"] * settings["WAVES_M"], settings["COLUMNS"] * settings["WAVES_N"]
+    steps = sum(name.startswith("v_mfma") for name in body) // (4 * settings["ROWS"] * settings["COLUMNS"])
+    pairs = steps * 8 * (rows * a_columns + columns * (not b_columns)) // settings["num_warps"]
+    assert body.count("v_perm_b32") == pairs
+    others = [name for name in body if name.startswith("v_") and not name.startswith(("v_mfma", "v_perm"))]
+    assert len(others) <= steps * len(body) // 50, others
+    assert sum(map(load_bits, loads_of(body))) == steps * 256 * (rows + columns) // settings["num_warps"]
+    assert sum(name == "ds_read_b128" for name in body) == 2 * steps * (settings["ROWS"] + settings["COLUMNS"])
