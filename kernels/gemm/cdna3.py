@@ -406,12 +406,12 @@ def matmul_cdna3(
     acc, half_0, tiles_a, tiles_b = multiply_all_but_last(
         left, right, offsets, k, PLAN, LOADS, ROWS, COLUMNS, WAVES_M, WAVES_N
     )
-    # What the epilogue needs is on its way during the last step.
+    # What the epilogue needs is on its way during the last step. Without A_ROWS, no registers are left for that.
     MMA: gl.constexpr = acc[0].type.layout
     PIECES: gl.constexpr = (COLUMNS + 1) // 2
     vectors = ()
-    for at in gl.static_range(ROWS * PIECES):
-        rows, columns = place_of(row, column, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N, MMA, not A_ROWS)
+    for at in gl.static_range(ROWS * PIECES if A_ROWS else 0):
+        rows, columns = place_of(row, column, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N, MMA)
         vectors = appended(vectors, vectors_of(rows, columns, batch, m, n, epilogue))
     acc, half_0, _ = multiply_step(
         acc, half_0, (), None, None, offsets, tiles_a, tiles_b, 0, 0, PLAN, LOADS, ROWS, COLUMNS, True
@@ -419,4 +419,5 @@ def matmul_cdna3(
     for at in gl.static_range(ROWS * PIECES):
         rows, columns = place_of(row, column, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N, MMA, not A_ROWS)
         x = piece_of(acc, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N)
-        store_piece(x, vectors[at], rows, columns, batch, m, n, out, epilogue)
+        of_piece = vectors[at] if A_ROWS else vectors_of(rows, columns, batch, m, n, epilogue)
+        store_piece(x, of_piece, rows, columns, batch, m, n, out, epilogue)
