@@ -35,7 +35,7 @@ from kernels.common.cdna import (
     shared_layout,
 )
 from kernels.common.tensors import Matrices, Matrix, matrix_of, transposed
-from kernels.gemm.epilogue import Epilogue, convert, finished, vectors_of
+from kernels.gemm.epilogue import Epilogue, aligned_part, convert, finished, vectors_of
 from kernels.gemm.matmul import padded
 from kernels.gemm.order import tile_of
 
@@ -307,14 +307,40 @@ def place_of(
 
 
 @gluon.jit
-def store_piece(x, vectors, rows, columns, batch, m, n, e, epilogue: Epilogue):
-    """Apply the epilogue to a piece of a tile, and store it."""
+def store_piece(
+    x, vectors, rows, columns, first_row, first_column, batch, m, n, e, epilogue: Epilogue, ROW_STEP: gl.constexpr = 1
+):
+    """Apply the epilogue to a piece of a tile, and store it. It has every ROW_STEP-th row from [first_row, first_column]
+    on."""
     DTYPE: gl.constexpr = e.ptr.dtype.element_ty
-    value = finished(x, rows, columns, batch, m, n, DTYPE, epilogue, vectors)
+    value = convert(finished(x, rows, columns, batch, m, n, DTYPE, epilogue, vectors), DTYPE)
+    if epilogue.ROWS_OF_E == "hinted":
+        store_rows(value, rows, columns, m, n, e.ptr, e.stride_rows)
+    elif epilogue.ROWS_OF_E == "elements":
+        store_elements(value, first_row, first_column, m, n, e, ROW_STEP)
+    else:
+        gl.static_assert(epilogue.ROWS_OF_E == "any")
+        whole_n, whole_stride = aligned_part(n, DTYPE), aligned_part(e.stride_rows, DTYPE)
+        if (n == whole_n) & (e.stride_rows == whole_stride):
+            store_rows(value, rows, columns, m, whole_n, e.ptr, whole_stride)
+        else:
+            store_elements(value, first_row, first_column, m, n, e, ROW_STEP)
+
+
+@gluon.jit
+def store_elements(x, row, column, m, n, e, ROW_STEP: gl.constexpr):
+    """Store a piece, every ROW_STEP-th row from [row, column] on, element by element; neighbouring lanes have neighbouring columns."""
+    LANES: gl.constexpr = min(64, x.shape[1])
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 1], [64 // LANES, LANES], [gl.num_warps(), 1], [1, 0])
+    rows = row + ROW_STEP * gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, LAYOUT))
+    columns = column + gl.arange(0, x.shape[1], layout=gl.SliceLayout(0, LAYOUT))
+    store_rows(gl.convert_layout(x, LAYOUT), rows, columns, m, n, e.ptr, e.stride_rows)
+
+
+@gluon.jit
+def store_rows(x, rows, columns, m, n, ptr, stride_rows):
     known = (rows < m)[:, None] & (columns < n)[None, :]
-    gl.amd.cdna3.buffer_store(
-        convert(value, DTYPE), e.ptr, rows[:, None] * e.stride_rows + columns[None, :], mask=known
-    )
+    gl.amd.cdna3.buffer_store(x, ptr, rows[:, None] * stride_rows + columns[None, :], mask=known)
 
 
 @gluon.jit
@@ -420,4 +446,6 @@ def matmul_cdna3(
         rows, columns = place_of(row, column, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N, MMA, not A_ROWS)
         x = piece_of(acc, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N)
         of_piece = vectors[at] if A_ROWS else vectors_of(rows, columns, batch, m, n, epilogue)
-        store_piece(x, of_piece, rows, columns, batch, m, n, out, epilogue)
+        first_row = row + (at // PIECES * BLOCK_M if A_ROWS else at // PIECES // 2 * 2 * BLOCK_M + at // PIECES % 2)
+        first_column = column + at % PIECES * 32 * WAVES_N
+        store_piece(x, of_piece, rows, columns, first_row, first_column, batch, m, n, out, epilogue, 1 if A_ROWS else 2)
