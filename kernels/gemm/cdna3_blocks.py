@@ -220,7 +220,16 @@ def scaled_product(
             acc, scales, blocks, staged, x, step, gl.minimum(step + STEP, last - STEP), PLAN, ROWS, COLUMNS, False
         )
     acc, _, _, _ = multiply_scaled_step(acc, scales, blocks, (), x, 0, 0, PLAN, ROWS, COLUMNS, True)
-    return acc
+    sums = ()
+    for at in gl.static_range(ROWS * COLUMNS):
+        sums = appended(sums, kept(acc[at]))
+    return sums
+
+
+@gluon.jit
+def kept(x):
+    """Return x. LLVM cannot move the addition that makes it to where it is used, and so spill the products."""
+    return gl.inline_asm_elementwise("", "=v,0", [x], gl.float32, is_pure=False, pack=1)
 
 
 @gluon.jit
