@@ -24,23 +24,14 @@ from kernels.common.cdna import (
     appended,
     interleaved,
     lane_elements,
+    load_columns,
     mfma_layout,
     replaced,
     rows_layout,
     shared_layout,
 )
 from kernels.common.tensors import Matrix
-from kernels.gemm.cdna3 import (
-    action_at,
-    actions_at,
-    block_at,
-    is_early,
-    load_block,
-    piece_of,
-    place_of,
-    store_piece,
-    write_block,
-)
+from kernels.gemm.cdna3 import action_at, actions_at, is_early, piece_of, place_of, store_piece
 from kernels.gemm.epilogue import Epilogue
 from kernels.gemm.order import tile_of
 
@@ -95,6 +86,11 @@ def scaled_plan(ROWS, COLUMNS):
     return plan
 
 
+@gluon.constexpr_function
+def block_at(plan, at, number):
+    return plan[at][number][1]
+
+
 @gluon.jit
 def read_block(x: Operands, BLOCK: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.constexpr):
     """Read a block as an operand of products in LAYOUT."""
@@ -108,7 +104,15 @@ def read_block(x: Operands, BLOCK: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.
 @gluon.jit
 def load_at(x: Operands, start, BLOCK: gl.constexpr, ROWS: gl.constexpr, columns=None):
     """Load a block of the step whose k begins at `start`."""
-    return load_block(x.a + start, x.b + start, x.offsets, BLOCK, ROWS, columns)
+    return load_columns((x.a if BLOCK < ROWS else x.b) + start, x.offsets[BLOCK], columns)
+
+
+@gluon.jit
+def write_block(x: Operands, loaded, BLOCK: gl.constexpr, ROWS: gl.constexpr):
+    if BLOCK < ROWS:
+        x.tiles_a.index(BLOCK).store(loaded)
+    else:
+        x.tiles_b.index(BLOCK - ROWS).store(loaded)
 
 
 @gluon.jit
@@ -136,7 +140,7 @@ def prepare_scaled(
         if ACTION == "read_next":
             following = appended(following, read_block(x, BLOCK, ROWS, LAYOUT))
         elif ACTION == "write":
-            write_block(x.tiles_a, x.tiles_b, staged[BLOCK], BLOCK, ROWS)
+            write_block(x, staged[BLOCK], BLOCK, ROWS)
         elif ACTION == "load":
             staged = replaced(staged, BLOCK, load_at(x, next_step, BLOCK, ROWS))
         elif ACTION == "load_early":
@@ -188,9 +192,7 @@ def multiply_scaled_step(
 
 
 @gluon.jit
-def scaled_product(
-    x: Operands, k, PLAN: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr, LAYOUT: gl.constexpr
-):
+def scaled_product(x: Operands, k, PLAN: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr, LAYOUT: gl.constexpr):
     """Return the blocks of the scaled product, by rows. k > 0."""
     BLOCKS: gl.constexpr = ROWS + COLUMNS
     STEP: gl.constexpr = x.tiles_a.shape[2]
@@ -206,7 +208,7 @@ def scaled_product(
     gl.amd.hint.sched_barrier()
     scales = load_scales(x, last)
     for block in gl.static_range(BLOCKS):
-        write_block(x.tiles_a, x.tiles_b, first[block], block, ROWS)
+        write_block(x, first[block], block, ROWS)
     gl.barrier()
     blocks = ()
     for block in gl.static_range(ROWS + AHEAD):
@@ -240,9 +242,9 @@ def block_scaled_matmul_cdna3(
 ):  # fmt: skip
     """e = (scale_a a) (scale_b b). Grid: (tiles of e).
 
-    a: [m, k], b: [k, n], of one float8, both with contiguous k, k > 0; e: [m, n], with contiguous rows. Rows are aligned
-    to 16 bytes, and k and n are multiples of 16. scale_a: fp32 [cdiv(m, rows_per_scale), cdiv(k, 128)], scale_b: fp32
-    [cdiv(k, 128), cdiv(n, 128)]. WAVES_N is 1, COLUMNS more than 2.
+    a: [m, k], b: [k, n], of one float8, both with contiguous k, k > 0; e: [m, n], with contiguous rows. Rows are
+    aligned to 16 bytes, and k and n are multiples of 16. scale_a: fp32 [cdiv(m, rows_per_scale), cdiv(k, 128)],
+    scale_b: fp32 [cdiv(k, 128), cdiv(n, 128)]. WAVES_N is 1, COLUMNS more than 2.
     """
     BLOCK_M: gl.constexpr = 16 * WAVES_M
     BLOCK_N: gl.constexpr = 16 * WAVES_N

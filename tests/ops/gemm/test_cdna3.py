@@ -84,6 +84,21 @@ def test_batches(one_unit: Bundle, dtype: np.dtype[Any], added: bool):
     assert configs(one_unit, "batched_matmul", on_device(one_unit, a), on_device(one_unit, b))[0].startswith("tile")
 
 
+@pytest.mark.parametrize("shared", (True, False))
+@pytest.mark.parametrize("kind", ("int8", "e4m3"))
+def test_batches_of_eight_bits(one_unit: Bundle, kind: str, shared: bool):
+    """Each of a batch has scales and a bias of its own; b and what belongs to it may be one for all."""
+    batch, m, n, k, rng, dtype = 3, 66, 80, 144, np.random.default_rng(11), eight_bits(one_unit, kind)
+    of_b = 1 if shared else batch
+    given = {"a": matrix(rng, (batch, m, k), dtype), "b": matrix(rng, (of_b, k, n), dtype, True),
+             "scale_a": rng.uniform(1e-3, 1e-2, (batch, m)).astype(FP32),
+             "scale_b": rng.uniform(0.5, 2, (of_b, n)).astype(FP32), "bias": matrix(rng, (of_b, n), BF16)}  # fmt: skip
+    check(one_unit, "batched_scaled_matmul", BF16, **given)
+    placed = {name: on_device(one_unit, x) for name, x in given.items()}
+    taken = configs(one_unit, "batched_scaled_matmul", **placed, e=one_unit.device.empty((batch, m, n), BF16))
+    assert taken[0].startswith("tile")
+
+
 @pytest.mark.parametrize("k", (8, 64, 72, 128, 136, 192))
 def test_lengths_of_k(one_unit: Bundle, k: int):
     """k has one step, two, or three, the first of them whole or cut short."""
