@@ -18,7 +18,6 @@ import csv
 import hashlib
 import json
 import random
-import statistics
 import subprocess
 import sys
 from collections.abc import Iterator, Sequence
@@ -28,7 +27,7 @@ from pathlib import Path
 from typing import Any
 
 import msgspec
-from measure import ROOT, machine, versions
+from measure import ROOT, distribution, machine, versions
 
 from aot.tune.model_timer import model_version
 from aot_bundle.callspec import CallSpec
@@ -141,12 +140,6 @@ def drawn(rows: Sequence[Row], count: int, seed: int) -> list[Row]:
     rng = random.Random(seed)
     by_type = [[row for row in rows if row.dtype == dtype] for dtype in DTYPES]
     return [row for each in by_type for row in rng.sample(each, min(count, len(each)))]
-
-
-def distribution(ratios: Sequence[float]) -> str:
-    ordered = sorted(ratios)
-    median, tenth = statistics.median(ordered), ordered[len(ordered) // 10]
-    return f"{len(ordered)} products, median {median:.2f}, lowest tenth {tenth:.2f}, worst {ordered[0]:.2f}"
 
 
 def modelled(rows: Sequence[Row], work: Path) -> Iterator[tuple[Row, str, float | None]]:

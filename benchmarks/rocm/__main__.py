@@ -25,11 +25,12 @@ from functools import partial
 from pathlib import Path
 
 from aot.tune.model_timer import model_version
+from benchmarks.measure import distribution
 from tests.rocm.packages import Unavailable
 
 from .aiter import attention_code
 from .building import built
-from .comparison import SQUARES, Product, Results, distribution, drawn, squares
+from .comparison import SQUARES, Product, Results, drawn, squares
 from .generator import ARCH, SOURCE, Kind, generate
 from .libraries import CLANG, LLAMA, NAMES, RANDOM, ROCBLAS_TESTS, Libraries, environment, install
 from .llama import write_model
@@ -185,7 +186,7 @@ def run_compare(given: argparse.Namespace) -> None:
             shown.append(f"hipBLASLt's time over ours {theirs / ours:.2f}")
         print(f"{product.group}: {product}: {'; '.join(shown)}", flush=True)
     for group, each in ratios.items():
-        print(f"hipBLASLt's time over ours, {group}, {distribution(each)}")
+        print(f"hipBLASLt's time over ours, {group}: {distribution(each)}")
     print("Modelled for mi300x, not measured: docs/timing.md says what such times are worth.")
 
 

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import math
 import random
-import statistics
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -62,16 +61,6 @@ def drawn(count: int, seed: int) -> Iterator[Product]:
 def _extent(rng: random.Random, multiple: int) -> int:
     drawn = round(math.exp(rng.uniform(math.log(LEAST), math.log(MOST))))
     return drawn | 1 if multiple == 1 else max(1, round(drawn / multiple)) * multiple
-
-
-def distribution(ratios: Sequence[float]) -> str:
-    """Return median, lowest tenth and worst of ratios."""
-    ordered = sorted(ratios)
-    tenth = ordered[len(ordered) // 10]
-    return (
-        f"{len(ordered)} products: median {statistics.median(ordered):.2f}, lowest tenth {tenth:.2f}, worst "
-        f"{ordered[0]:.2f}"
-    )
 
 
 class Results:

@@ -29,7 +29,7 @@ from kernels.common.cdna import (
     shared_layout,
 )
 from kernels.common.tensors import Matrices, Matrix, matrix_of
-from kernels.gemm.epilogue import Epilogue, convert, finished, vectors_of
+from kernels.gemm.epilogue import Epilogue, aligned_part, convert, finished, vectors_of
 from kernels.gemm.matmul import padded
 from kernels.gemm.order import tile_of
 
@@ -236,14 +236,37 @@ def place_of(
 
 
 @gluon.jit
-def store_piece(x, vectors, rows, columns, batch, m, n, e, epilogue: Epilogue):
-    """Apply the epilogue to a piece of a tile, and store it."""
+def store_piece(x, vectors, rows, columns, first_row, first_column, batch, m, n, e, epilogue: Epilogue):
+    """Apply the epilogue to a piece of a tile at [first_row, first_column], and store it."""
     DTYPE: gl.constexpr = e.ptr.dtype.element_ty
-    value = finished(x, rows, columns, batch, m, n, DTYPE, epilogue, vectors)
+    value = convert(finished(x, rows, columns, batch, m, n, DTYPE, epilogue, vectors), DTYPE)
+    if epilogue.ROWS_OF_E == "hinted":
+        store_rows(value, rows, columns, m, n, e.ptr, e.stride_rows)
+    elif epilogue.ROWS_OF_E == "elements":
+        store_elements(value, first_row, first_column, m, n, e)
+    else:
+        gl.static_assert(epilogue.ROWS_OF_E == "any")
+        whole_n, whole_stride = aligned_part(n, DTYPE), aligned_part(e.stride_rows, DTYPE)
+        if (n == whole_n) & (e.stride_rows == whole_stride):
+            store_rows(value, rows, columns, m, whole_n, e.ptr, whole_stride)
+        else:
+            store_elements(value, first_row, first_column, m, n, e)
+
+
+@gluon.jit
+def store_elements(x, row, column, m, n, e):
+    """Store a piece at [row, column] element by element; neighbouring lanes have neighbouring columns."""
+    LANES: gl.constexpr = min(64, x.shape[1])
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 1], [64 // LANES, LANES], [gl.num_warps(), 1], [1, 0])
+    rows = row + gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, LAYOUT))
+    columns = column + gl.arange(0, x.shape[1], layout=gl.SliceLayout(0, LAYOUT))
+    store_rows(gl.convert_layout(x, LAYOUT), rows, columns, m, n, e.ptr, e.stride_rows)
+
+
+@gluon.jit
+def store_rows(x, rows, columns, m, n, ptr, stride_rows):
     known = (rows < m)[:, None] & (columns < n)[None, :]
-    gl.amd.cdna3.buffer_store(
-        convert(value, DTYPE), e.ptr, rows[:, None] * e.stride_rows + columns[None, :], mask=known
-    )
+    gl.amd.cdna3.buffer_store(x, ptr, rows[:, None] * stride_rows + columns[None, :], mask=known)
 
 
 @gluon.jit
@@ -314,4 +337,6 @@ def matmul_cdna3(
     for at in gl.static_range(ROWS * PIECES):
         rows, columns = place_of(row, column, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N, MMA)
         x = piece_of(acc, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N)
-        store_piece(x, vectors[at], rows, columns, batch, m, n, out, epilogue)
+        first_row = row + at // PIECES * 16 * WAVES_M
+        first_column = column + at % PIECES * 32 * WAVES_N
+        store_piece(x, vectors[at], rows, columns, first_row, first_column, batch, m, n, out, epilogue)

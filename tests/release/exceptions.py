@@ -76,6 +76,7 @@ TABLE = (
     Rule(r"^python (ours|raw|triton_jit)\.py ", Action.SKIP, "is started by benchmarks/coldstart.py, which is run"),
     Rule("^python benchmarks/timing/validate.py", Action.SKIP, "needs published tables, which are not shipped"),
     Rule("^python benchmarks/gfx942.py", Action.SKIP, "fetches kernels from GitHub"),
+    Rule("^python benchmarks/measured_products.py", Action.SKIP, "compiles and models hundreds of products"),
     Rule("--shared-cache s3://", Action.SKIP, "needs a bucket; tests/aot/test_s3_cache.py builds with one"),
     Rule("^aotbundle emulate ", Action.SKIP, "needs ROCm's libraries; tests/rocm runs programs with it"),
     Rule("^pytest --on rocm$", Action.SKIP, "fetches packages; .ci/run runs a part of it"),
