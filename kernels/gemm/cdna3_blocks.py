@@ -31,8 +31,7 @@ from kernels.common.cdna import (
     shared_layout,
 )
 from kernels.common.tensors import Matrix
-from kernels.gemm.cdna3 import action_at, actions_at, is_early, piece_of, place_of, store_piece
-from kernels.gemm.epilogue import Epilogue
+from kernels.gemm.cdna3 import action_at, actions_at, is_early, piece_of, place_of, store_rows
 from kernels.gemm.order import tile_of
 
 AHEAD = gl.constexpr(2)
@@ -283,4 +282,4 @@ def block_scaled_matmul_cdna3(
     for at in gl.static_range(ROWS * PIECES):
         rows, columns = place_of(row, column, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N, LAYOUT)
         x = piece_of(acc, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N)
-        store_piece(x, None, rows, columns, gl.program_id(1), m, n, e, Epilogue())
+        store_rows(x.to(e.ptr.dtype.element_ty), rows, columns, m, n, e.ptr, e.stride_rows)
