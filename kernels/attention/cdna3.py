@@ -10,8 +10,9 @@ last one to the first, so that those which need a mask come first. Two workgroup
 
 `plan_of` says what is issued after which product. LLVM would issue it in bunches, so fences keep it in its place.
 
-Maxima are raised only if a score exceeds its row's maximum by SLACK in some lane of a wavefront: the loop ends then, the
-accumulators are rescaled, and the loop goes on. Probabilities go up to 2 to the power of SLACK.
+Maxima are raised only if a new score would outweigh all earlier ones of its row in some lane of a wavefront: the loop
+ends then, the accumulators are rescaled, and the loop goes on. So probabilities may exceed 1, but one that decides a
+row alone is 1, and exact. They go up to 2 to the power of SLACK.
 """
 
 from typing import NamedTuple
@@ -28,7 +29,7 @@ from kernels.common.tensors import Extents, HeadRows, Heads, Window
 BLOCK_M = gl.constexpr(128)
 BLOCK_N = gl.constexpr(64)
 SLACK = gl.constexpr(8.0)
-"""By how much scores may exceed the maxima, in units of log2."""
+"""By how much scores may exceed the maxima at most, in units of log2."""
 LOWEST = gl.constexpr(-1e38)
 """The maximum of rows that have seen no key: -inf - -inf is NaN."""
 
@@ -45,18 +46,21 @@ class Tiles(NamedTuple):
 
 
 class Keys(NamedTuple):
-    """Keys and values of a head: addresses, strides of rows, and offsets of what is loaded at a time.
+    """Keys and values of a head: addresses, strides of rows, and what is loaded at a time.
 
-    Values are loaded as words of two. k_offsets, v_offsets: of the rows that one load has. last: the last block.
+    Values are loaded as words of two. rows, columns: of the first load of a block. last: the last block.
     """
 
     k: gl.tensor
     v: gl.tensor
     k_stride: gl.tensor
     v_stride: gl.tensor
-    k_offsets: gl.tensor
-    v_offsets: gl.tensor
+    k_rows: gl.tensor
+    k_columns: gl.tensor
+    v_rows: gl.tensor
+    v_columns: gl.tensor
     last: gl.tensor
+    seqlen: gl.tensor
 
 
 class Queries(NamedTuple):
@@ -142,16 +146,25 @@ def fence():
 
 
 @gluon.jit
-def load_keys(keys, block, PART: gl.constexpr):
-    rows: gl.constexpr = keys.k_offsets.shape[0]
-    first = (block * BLOCK_N + PART * rows).to(gl.int64) * keys.k_stride
-    return gl.amd.cdna3.buffer_load(keys.k + first, keys.k_offsets)
+def load_keys(keys, block, PART: gl.constexpr, RAGGED: gl.constexpr = False):
+    """Load a part of a block of keys. RAGGED: rows past the end are the last one once more."""
+    first = block * BLOCK_N + PART * keys.k_rows.shape[0]
+    return load_rows(keys.k, first, keys.k_rows, keys.k_columns, keys.k_stride, keys.seqlen, RAGGED)
 
 
 @gluon.jit
-def load_values(keys, block, ROW: gl.constexpr):
-    first = (block * BLOCK_N + ROW).to(gl.int64) * keys.v_stride
-    return gl.amd.cdna3.buffer_load(keys.v + first, keys.v_offsets)
+def load_values(keys, block, ROW: gl.constexpr, RAGGED: gl.constexpr = False):
+    """Load row ROW, and every eighth row after it, of a block of values."""
+    first = block * BLOCK_N + ROW
+    return load_rows(keys.v, first, keys.v_rows, keys.v_columns, keys.v_stride, keys.seqlen, RAGGED)
+
+
+@gluon.jit
+def load_rows(address, first, rows, columns, stride, seqlen, RAGGED: gl.constexpr):
+    if RAGGED:
+        rows = gl.minimum(rows, seqlen - 1 - first)
+    offsets = rows[:, None] * stride.to(gl.int32) + columns[None, :]
+    return gl.amd.cdna3.buffer_load(address + first.to(gl.int64) * stride, offsets)
 
 
 @gluon.jit
@@ -289,14 +302,19 @@ def flag(step):
 
 
 @gluon.jit
-def rescaled(acc, sums, row_max, largest):
-    """Raise the maxima to `largest`, by lane; return the new (acc, sums, row_max)."""
+def rescaled(acc, sums, row_max, largest, LOST: gl.constexpr):
+    """Raise the maxima to `largest`, by lane, less LOST; return the new (acc, sums, row_max, limits).
+
+    limits, by lane: scores up to which the maxima may stay as they are.
+    """
     largest = gl.convert_layout(gl.max(largest, 1), row_max.type.layout, assert_trivial=True)
-    new_max = gl.maximum(row_max, largest)
+    new_max = gl.maximum(row_max, largest - LOST)
     factor = gl.exp2(row_max - new_max)
     for at in gl.static_range(len(acc)):
         acc = replaced(acc, at, acc[at] * factor[:, None])
-    return acc, (sums[0] * by_row(factor, sums[0]), sums[1] * by_row(factor, sums[1])), new_max
+    sums = (sums[0] * by_row(factor, sums[0]), sums[1] * by_row(factor, sums[1]))
+    earlier = gl.minimum(gl.maximum(gl.log2(sums[0] + sums[1]), 0.0), SLACK)
+    return acc, sums, new_max, by_row(new_max, earlier) + earlier
 
 
 # Steps
@@ -456,25 +474,22 @@ def attention_forward_cdna3(
 
     queries = load_queries(q, entry, head, first_query, extents.seqlen_q, scale, ends, HEAD_DIM)
     head_kv = head // (extents.heads // extents.heads_kv)
-    keys, k_clamped, v_clamped = keys_of(k, v, entry, head_kv, last, extents.seqlen_k, HEAD_DIM)
+    keys = keys_of(k, v, entry, head_kv, last, extents.seqlen_k, HEAD_DIM)
     tiles = Tiles(
         gl.allocate_shared_memory(DTYPE, [BLOCK_N, HEAD_DIM], gl.SwizzledSharedLayout(8, 1, HEAD_DIM // 8, [1, 0])),
         gl.allocate_shared_memory(DTYPE, [HEAD_DIM // 32, BLOCK_N, 32], gl.SwizzledSharedLayout(8, 1, 8, [0, 1])),
     )
     PARTS: gl.constexpr = HEAD_DIM // 32
-    start_k = keys.k + (last * BLOCK_N).to(gl.int64) * keys.k_stride
-    next_k = keys.k + (gl.maximum(last - 1, 0) * BLOCK_N).to(gl.int64) * keys.k_stride
-    start_v = keys.v + (last * BLOCK_N).to(gl.int64) * keys.v_stride
     loaded = ()
     staged = ()
     for at in gl.static_range(PARTS):
-        loaded = appended(loaded, gl.amd.cdna3.buffer_load(start_k, k_clamped[at]))
-        staged = appended(staged, gl.amd.cdna3.buffer_load(next_k, k_clamped[at]))
+        loaded = appended(loaded, load_keys(keys, last, at, True))
+        staged = appended(staged, load_keys(keys, gl.maximum(last - 1, 0), at, True))
     for at in gl.static_range(PARTS):
         write_keys(tiles, loaded, at)
     values = ()
     for at in gl.static_range(8):
-        values = appended(values, gl.amd.cdna3.buffer_load(start_v, v_clamped[at]))
+        values = appended(values, load_values(keys, last, at, True))
     gl.barrier()
     left_products = gl.zeros([BLOCK_M, 32], gl.float32, LAYOUT)
     right_products = left_products
@@ -491,9 +506,11 @@ def attention_forward_cdna3(
         hidden(left_products, last * BLOCK_N, 0, ends), hidden(right_products, last * BLOCK_N, 1, ends)
     )
     largest = largest_of(scores, 0, 32, scores[0]) * queries.scale
-    row_max = gl.maximum(gl.convert_layout(gl.max(largest, 1), ROWS, assert_trivial=True), LOWEST)
+    LOST: gl.constexpr = truncation_loss(DTYPE, False)
+    row_max = gl.maximum(gl.convert_layout(gl.max(largest, 1), ROWS, assert_trivial=True) - LOST, LOWEST)
     zeros = gl.zeros([BLOCK_M, 2], gl.float32, scores[0].type.layout)
     sums = (zeros, zeros)
+    limits = by_row(row_max, zeros) + zeros
     acc = ()
     for _ in gl.static_range(PARTS):
         acc = appended(acc, gl.zeros([BLOCK_M, 32], gl.float32, LAYOUT))
@@ -507,7 +524,7 @@ def attention_forward_cdna3(
             acc, scores, sums, largest, first, second, values = multiply_step(
                 acc, scores, sums, row_max, first, second, values, step_masked, queries, keys, tiles, True, False
             )
-            acc, sums, row_max = rescaled(acc, sums, row_max, largest)
+            acc, sums, row_max, limits = rescaled(acc, sums, row_max, largest, LOST)
         step = gl.minimum(gl.maximum(last - whole, 0), last)
     while step < last:
         risen = 0
@@ -515,15 +532,14 @@ def attention_forward_cdna3(
             acc, scores, sums, largest, first, second, values = multiply_step(
                 acc, scores, sums, row_max, first, second, values, step, queries, keys, tiles, False, False
             )
-            flag_greater(largest, by_row(row_max + SLACK, largest))
+            flag_greater(largest, limits)
             risen = flag(step)
             step += 1
-        acc, sums, row_max = rescaled(acc, sums, row_max, largest)
+        acc, sums, row_max, limits = rescaled(acc, sums, row_max, largest, LOST)
     acc, _, sums, _, _, _, _ = multiply_step(
         acc, scores, sums, row_max, first, second, values, step, queries, keys, tiles, False, True
     )
 
-    LOST: gl.constexpr = truncation_loss(DTYPE, False)
     total = gl.convert_layout(gl.sum(sums[0] + sums[1], 1), ROWS, assert_trivial=True)
     store_lse(lse, entry, head, rows, row_max, total, extents.seqlen_q)
     factor = gl.where(total == 0, 0.0, 2.0**LOST / total)
@@ -549,29 +565,17 @@ def load_queries(q, entry, head, first_query, seqlen_q, scale, ends, HEAD_DIM: g
 
 @gluon.jit
 def keys_of(k, v, entry, head_kv, last, seqlen_k, HEAD_DIM: gl.constexpr):
-    """Make the Keys of a head. Also return offsets of each load of its last block, where rows past the end are the last
-    one once more."""
     KEYS: gl.constexpr = keys_layout(HEAD_DIM)
     VALUES: gl.constexpr = values_layout(HEAD_DIM // 2)
-    ROWS_K: gl.constexpr = 2048 // HEAD_DIM
-    left = seqlen_k - 1 - last * BLOCK_N
-    rows_k = key_at(gl.arange(0, ROWS_K, layout=gl.SliceLayout(1, KEYS)))
-    columns_k = gl.arange(0, HEAD_DIM, layout=gl.SliceLayout(0, KEYS))[None, :]
+    rows_k = key_at(gl.arange(0, 2048 // HEAD_DIM, layout=gl.SliceLayout(1, KEYS)))
+    columns_k = gl.arange(0, HEAD_DIM, layout=gl.SliceLayout(0, KEYS))
     rows_v = 8 * gl.arange(0, 8, layout=gl.SliceLayout(1, VALUES))
-    columns_v = gl.arange(0, HEAD_DIM // 2, layout=gl.SliceLayout(0, VALUES))[None, :]
-    k_stride, v_stride = k.stride_rows.to(gl.int32), v.stride_rows.to(gl.int32) // 2
-    k_clamped = ()
-    for at in gl.static_range(HEAD_DIM // 32):
-        k_clamped = appended(k_clamped, gl.minimum(rows_k + at * ROWS_K, left)[:, None] * k_stride + columns_k)
-    v_clamped = ()
-    for at in gl.static_range(8):
-        v_clamped = appended(v_clamped, gl.minimum(rows_v + at, left)[:, None] * v_stride + columns_v)
-    keys = Keys(
+    columns_v = gl.arange(0, HEAD_DIM // 2, layout=gl.SliceLayout(0, VALUES))
+    return Keys(
         head_of(k, entry, head_kv), head_of(v, entry, head_kv).to(gl.pointer_type(gl.uint32), bitcast=True),
-        k.stride_rows, v.stride_rows // 2, rows_k[:, None] * k_stride + columns_k,
-        rows_v[:, None] * v_stride + columns_v, last,
+        k.stride_rows, v.stride_rows // 2, rows_k, columns_k, rows_v, columns_v, last,
+        seqlen_k,
     )  # fmt: skip
-    return keys, k_clamped, v_clamped
 
 
 @gluon.jit
