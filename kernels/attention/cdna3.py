@@ -314,7 +314,7 @@ def rescaled(acc, sums, row_max, largest, LOST: gl.constexpr):
         acc = replaced(acc, at, acc[at] * factor[:, None])
     sums = (sums[0] * by_row(factor, sums[0]), sums[1] * by_row(factor, sums[1]))
     earlier = gl.minimum(gl.maximum(gl.log2(sums[0] + sums[1]), 0.0), SLACK)
-    return acc, sums, new_max, by_row(new_max, earlier) + earlier
+    return acc, sums, new_max, by_row(new_max + LOST, earlier) + earlier
 
 
 # Steps
@@ -510,7 +510,7 @@ def attention_forward_cdna3(
     row_max = gl.maximum(gl.convert_layout(gl.max(largest, 1), ROWS, assert_trivial=True) - LOST, LOWEST)
     zeros = gl.zeros([BLOCK_M, 2], gl.float32, scores[0].type.layout)
     sums = (zeros, zeros)
-    limits = by_row(row_max, zeros) + zeros
+    limits = by_row(row_max + LOST, zeros) + zeros
     acc = ()
     for _ in gl.static_range(PARTS):
         acc = appended(acc, gl.zeros([BLOCK_M, 32], gl.float32, LAYOUT))
