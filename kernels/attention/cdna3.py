@@ -1,7 +1,7 @@
 """Attention forward for CDNA 3 in Gluon: the softmax of a block of keys is issued between matrix instructions.
 
-A workgroup of four wavefronts has 128 queries of a head, 32 for each wavefront, and walks blocks of 64 keys from the
-last one to the first, so that those which need a mask come first. Two workgroups share a compute unit. A step is:
+A workgroup of four wavefronts has 128 queries of a head, 32 for each wavefront, and walks blocks of 64 keys. Two
+workgroups share a compute unit. A step is:
 
     scores: multiply queries and the next keys | exponentials of these scores | write values to LDS | load keys
     barrier: all wavefronts have read the keys, and written the values
@@ -146,25 +146,27 @@ def fence():
 
 
 @gluon.jit
-def load_keys(keys, block, PART: gl.constexpr, RAGGED: gl.constexpr = False):
+def load_keys(keys, block, PART: gl.constexpr, RAGGED: gl.constexpr):
     """Load a part of a block of keys. RAGGED: rows past the end are the last one once more."""
-    first = block * BLOCK_N + PART * keys.k_rows.shape[0]
-    return load_rows(keys.k, first, keys.k_rows, keys.k_columns, keys.k_stride, keys.seqlen, RAGGED)
+    FIRST: gl.constexpr = PART * keys.k_rows.shape[0]
+    return load_rows(keys.k, block, FIRST, keys.k_rows, keys.k_columns, keys.k_stride, keys.seqlen, RAGGED)
 
 
 @gluon.jit
-def load_values(keys, block, ROW: gl.constexpr, RAGGED: gl.constexpr = False):
+def load_values(keys, block, ROW: gl.constexpr, RAGGED: gl.constexpr):
     """Load row ROW, and every eighth row after it, of a block of values."""
-    first = block * BLOCK_N + ROW
-    return load_rows(keys.v, first, keys.v_rows, keys.v_columns, keys.v_stride, keys.seqlen, RAGGED)
+    return load_rows(keys.v, block, ROW, keys.v_rows, keys.v_columns, keys.v_stride, keys.seqlen, RAGGED)
 
 
 @gluon.jit
-def load_rows(address, first, rows, columns, stride, seqlen, RAGGED: gl.constexpr):
+def load_rows(
+    address, block, FIRST: gl.constexpr, rows, columns, stride, seqlen, RAGGED: gl.constexpr
+):  # fmt: skip
     if RAGGED:
-        rows = gl.minimum(rows, seqlen - 1 - first)
+        rows = gl.minimum(rows, seqlen - 1 - block * BLOCK_N - FIRST)
     offsets = rows[:, None] * stride.to(gl.int32) + columns[None, :]
-    return gl.amd.cdna3.buffer_load(address + first.to(gl.int64) * stride, offsets)
+    start = address + (block * BLOCK_N).to(gl.int64) * stride
+    return gl.amd.cdna3.buffer_load(start + gl.to_tensor(FIRST).to(gl.int64) * stride, offsets)
 
 
 @gluon.jit
@@ -333,10 +335,11 @@ def multiply_step(
     acc, scores, sums, row_max, first, second, values, step, queries, keys, tiles,
     MASKED: gl.constexpr, IS_LAST: gl.constexpr,
 ):  # fmt: skip
-    """Add block `last` - step to acc, and compute the scores of the next one.
+    """Add block `step` to acc, and compute the scores of the next one.
 
     scores: of this block. first, second: operands of the first products of the next one. values: words of this one.
-    IS_LAST: there is no next one. Returns the same for the next step and, in place of row_max, the next scores' maxima
+    MASKED: some query may not see all keys of the next block, or the keys may end in the one after that. IS_LAST: there
+    is no next one. Returns the same for the next step and, in place of row_max, the next scores' maxima
     by lane.
     """
     DTYPE: gl.constexpr = tiles.k.dtype
@@ -351,6 +354,7 @@ def multiply_step(
     fence()
     p = ()
     staged = ()
+    next_but_one = gl.minimum(step + 2, keys.last) if MASKED else step + 2
     left_products = gl.zeros([BLOCK_M, 32], gl.float32, LAYOUT)
     right_products = left_products
     for at in gl.static_range(HALF):
@@ -371,7 +375,7 @@ def multiply_step(
                 next_second = read_keys(tiles, 1, at // 4 + 1)
         for n in gl.static_range(len(numbers_at(PLAN, at, "load_k"))):
             if not IS_LAST:
-                part = load_keys(keys, gl.maximum(keys.last - step - 2, 0), numbers_at(PLAN, at, "load_k")[n])
+                part = load_keys(keys, next_but_one, numbers_at(PLAN, at, "load_k")[n], MASKED)
                 staged = appended(staged, part)
         fence()
         for n in gl.static_range(len(numbers_at(PLAN, at, "write_v"))):
@@ -391,7 +395,7 @@ def multiply_step(
         largest = row_max
     else:
         if MASKED:
-            start = (keys.last - step - 1) * BLOCK_N
+            start = (step + 1) * BLOCK_N
             left_products = hidden(left_products, start, 0, queries.end)
             right_products = hidden(right_products, start, 1, queries.end)
         scores = scores_of(left_products, right_products)
@@ -415,7 +419,7 @@ def multiply_step(
             for n in gl.static_range(len(numbers_at(PLAN, HALF + at, "write_k"))):
                 write_keys(tiles, staged, numbers_at(PLAN, HALF + at, "write_k")[n])
             for n in gl.static_range(len(numbers_at(PLAN, HALF + at, "load_v"))):
-                row = load_values(keys, keys.last - step - 1, numbers_at(PLAN, HALF + at, "load_v")[n])
+                row = load_values(keys, step + 1, numbers_at(PLAN, HALF + at, "load_v")[n], MASKED)
                 values = appended(values, row)
         fence()
         for n in gl.static_range(len(numbers_at(PLAN, HALF + at, "exp"))):
@@ -468,7 +472,7 @@ def attention_forward_cdna3(
         ends = gl.minimum(rows + reach, extents.seqlen_k)
     else:
         end = extents.seqlen_k
-        whole = 0
+        whole = end // BLOCK_N
         ends = gl.zeros([BLOCK_M], gl.int32, ROWS) + extents.seqlen_k
     last = (end - 1) // BLOCK_N
 
@@ -480,16 +484,18 @@ def attention_forward_cdna3(
         gl.allocate_shared_memory(DTYPE, [HEAD_DIM // 32, BLOCK_N, 32], gl.SwizzledSharedLayout(8, 1, 8, [0, 1])),
     )
     PARTS: gl.constexpr = HEAD_DIM // 32
+    start = gl.to_tensor(0)
     loaded = ()
     staged = ()
+    values = ()
     for at in gl.static_range(PARTS):
-        loaded = appended(loaded, load_keys(keys, last, at, True))
-        staged = appended(staged, load_keys(keys, gl.maximum(last - 1, 0), at, True))
+        loaded = appended(loaded, load_keys(keys, start, at, True))
+    for at in gl.static_range(8):
+        values = appended(values, load_values(keys, start, at, True))
+    for at in gl.static_range(PARTS):
+        staged = appended(staged, load_keys(keys, gl.minimum(last, 1), at, True))
     for at in gl.static_range(PARTS):
         write_keys(tiles, loaded, at)
-    values = ()
-    for at in gl.static_range(8):
-        values = appended(values, load_values(keys, last, at, True))
     gl.barrier()
     left_products = gl.zeros([BLOCK_M, 32], gl.float32, LAYOUT)
     right_products = left_products
@@ -503,7 +509,7 @@ def attention_forward_cdna3(
     for at in gl.static_range(PARTS):
         write_keys(tiles, staged, at)
     scores = scores_of(
-        hidden(left_products, last * BLOCK_N, 0, ends), hidden(right_products, last * BLOCK_N, 1, ends)
+        hidden(left_products, start, 0, ends), hidden(right_products, start, 1, ends)
     )
     largest = largest_of(scores, 0, 32, scores[0]) * queries.scale
     LOST: gl.constexpr = truncation_loss(DTYPE, False)
@@ -519,16 +525,10 @@ def attention_forward_cdna3(
     second = read_keys(tiles, 1, 0)
 
     step = 0
-    if BOUND_RIGHT:
-        for step_masked in range(0, gl.minimum(gl.maximum(last - whole, 0), last)):
-            acc, scores, sums, largest, first, second, values = multiply_step(
-                acc, scores, sums, row_max, first, second, values, step_masked, queries, keys, tiles, True, False
-            )
-            acc, sums, row_max, limits = rescaled(acc, sums, row_max, largest, LOST)
-        step = gl.minimum(gl.maximum(last - whole, 0), last)
-    while step < last:
+    unmasked = gl.minimum(whole - 2, last)
+    while step < unmasked:
         risen = 0
-        while (step < last) & (risen == 0):
+        while (step < unmasked) & (risen == 0):
             acc, scores, sums, largest, first, second, values = multiply_step(
                 acc, scores, sums, row_max, first, second, values, step, queries, keys, tiles, False, False
             )
@@ -536,6 +536,12 @@ def attention_forward_cdna3(
             risen = flag(step)
             step += 1
         acc, sums, row_max, limits = rescaled(acc, sums, row_max, largest, LOST)
+    while step < last:
+        acc, scores, sums, largest, first, second, values = multiply_step(
+            acc, scores, sums, row_max, first, second, values, step, queries, keys, tiles, True, False
+        )
+        acc, sums, row_max, limits = rescaled(acc, sums, row_max, largest, LOST)
+        step += 1
     acc, _, sums, _, _, _, _ = multiply_step(
         acc, scores, sums, row_max, first, second, values, step, queries, keys, tiles, False, True
     )
