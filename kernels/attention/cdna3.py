@@ -448,32 +448,27 @@ def multiply_part(acc, left, right, AT: gl.constexpr):
 @gluon.jit
 def attention_forward_cdna3(
     q: Heads, k: Heads, v: Heads, out: Heads, lse: HeadRows, extents: Extents, query_blocks, batch, window: Window,
-    scale, HEAD_DIM: gl.constexpr, BOUND_RIGHT: gl.constexpr, NUM_XCDS: gl.constexpr,
+    scale, HEAD_DIM: gl.constexpr, NUM_XCDS: gl.constexpr,
 ):  # fmt: skip
-    """out = softmax(scores) v: `forward.attention_forward` without bounds on the left, features and sequences.
+    """out = softmax(scores) v: `forward.attention_forward` with a bound on the right alone, which may be past all keys.
 
     Grid: (query_blocks, heads, batch), query_blocks of 128 queries. q, k, v, out: float16 or bfloat16, with contiguous
     rows of HEAD_DIM, 64 or 128, aligned to 16 bytes; seqlen_k > 0; 128 rows of each span less than 2 GiB.
     """
     DTYPE: gl.constexpr = q.ptr.dtype.element_ty
     number = gl.program_id(0) + query_blocks * (gl.program_id(1) + extents.heads * gl.program_id(2))
-    block, head, entry = deal(number, query_blocks, extents.heads, batch, BOUND_RIGHT, NUM_XCDS)
+    block, head, entry = deal(number, query_blocks, extents.heads, batch, True, NUM_XCDS)
     LAYOUT: gl.constexpr = product_layout()
     ROWS: gl.constexpr = gl.SliceLayout(1, LAYOUT)
     first_query = block * BLOCK_M
     rows = first_query + gl.arange(0, BLOCK_M, layout=ROWS)
     shift = gl.where(window.bottom_right, extents.seqlen_k - extents.seqlen_q, 0)
 
-    if BOUND_RIGHT:
-        reach = shift + window.right + 1
-        last_query = gl.minimum(first_query + BLOCK_M, extents.seqlen_q) - 1
-        end = gl.minimum(gl.maximum(last_query + reach, 1), extents.seqlen_k)
-        whole = gl.minimum(gl.maximum(first_query + reach, 0), extents.seqlen_k) // BLOCK_N
-        ends = gl.minimum(rows + reach, extents.seqlen_k)
-    else:
-        end = extents.seqlen_k
-        whole = end // BLOCK_N
-        ends = gl.zeros([BLOCK_M], gl.int32, ROWS) + extents.seqlen_k
+    reach = shift + window.right + 1
+    last_query = gl.minimum(first_query + BLOCK_M, extents.seqlen_q) - 1
+    end = gl.minimum(gl.maximum(last_query + reach, 1), extents.seqlen_k)
+    whole = gl.minimum(gl.maximum(first_query + reach, 0), extents.seqlen_k) // BLOCK_N
+    ends = gl.minimum(rows + reach, extents.seqlen_k)
     last = (end - 1) // BLOCK_N
 
     queries = load_queries(q, entry, head, first_query, extents.seqlen_q, scale, ends, HEAD_DIM)
