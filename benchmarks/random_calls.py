@@ -334,7 +334,12 @@ def extent(rng: Rng, low: float, high: float, unit: int = 1) -> int:
 
 
 def near(value: int, unit: int) -> int:
-    """Return the positive multiple of `unit` that is nearest to a value."""
+    """Return the positive multiple of `unit` that is nearest to a value.
+
+    If that differs by more than an eighth, return the nearest multiple of a smaller power of two, of at least 8.
+    """
+    while unit > 8 and 8 * abs(round(value / unit) * unit - value) > value:
+        unit //= 2
     return max(unit, round(value / unit) * unit)
 
 

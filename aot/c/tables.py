@@ -110,7 +110,7 @@ class OpTables:
             variable = self.variables.get(tensor.dtype, -1)
             like = first[tensor.dtype] if variable >= 0 and tensor.role == "output" else -1
             in_place = sum(1 << self.positions[name] for name in tensor.in_place)
-            given = (tensor.optional, tensor.align, tensor.large, tensor.zero, tensor.also_int64)
+            given = (tensor.optional, tensor.align, tensor.align_strides, tensor.large, tensor.zero, tensor.also_int64)
             flags = ", ".join(map(_bool, given))
             rows.append(
                 f"{{{string(tensor.name)}, {string(shape_text(tensor))}, {string(', '.join(allowed))}, {bits}u, "

@@ -242,7 +242,7 @@ class CallSampler:
         outer = [dim for dim in range(len(shape)) if dim not in last]
         order = [outer[i] for i in rng.permutation(len(outer))] if gaps and rng.random() < 0.7 else outer
         itemsize = DTYPES[str(self.point.get(tensor.dtype, tensor.dtype))].size
-        unit = aligned_elements(itemsize) if self.point["aligned"] and tensor.align else 1
+        unit = aligned_elements(itemsize) if self.point["aligned"] and tensor.align_strides else 1
         strides = [0] * len(shape)
         step = 1
         for dim in (*reversed(last), *reversed(order)):

@@ -118,7 +118,9 @@ class TensorSpec(Spec):
     range: list[Expr] = Field([], max_length=2, description="Least and largest of its numbers, checked likewise.")
     in_place: list[Name] = Field([], description="Inputs that an output may be itself, element by element.")
     zero: bool = Field(False, description="An output that is zeroed, in stream order, before the first launch.")
-    align: bool = Field(True, description="The aligned specialisation needs its address and strides aligned.")
+    align: bool | Literal["address"] = Field(
+        True, description="The aligned specialisation needs its address and strides aligned, or its address only."
+    )
     large: bool = Field(False, description="The aligned specialisation takes it beyond 2 GiB too: i64 strides.")
     pointer: bool = Field(
         False,

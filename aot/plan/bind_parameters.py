@@ -28,13 +28,15 @@ from aot_runtime.contract.partial_evaluation import UNKNOWN
 from .bound_parameter import BoundParameter
 from .conditional_values import NULL
 from .configs import config_error, launch_configs
-from .constants import is_plain, kind_fault, literal
+from .constants import is_plain, kind_fault, literal, literal_factor
 from .descriptors import descriptor
 from .kinds import value_kind
 from .launch_scope import LaunchScope
 from .members import Absent, MemberError, Value, as_value, is_member, length_fault, member_values, not_a_tuple
 from .specialisations import parameter_type
 from .variants import VariantSpec
+
+INTEGERS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
 
 
 @dataclass(frozen=True)
@@ -275,7 +277,8 @@ class Binder:
             return BoundParameter(name, "constexpr", constant=None)
         if plain in spaces:
             dtype = str(known.get(spaces[plain].dtype, spaces[plain].dtype))
-            return BoundParameter(name, f"*{DTYPES[dtype].triton}", value=plain, dtype=dtype, divisible=ALIGNMENT)
+            pointer = f"*{DTYPES[dtype].triton}"
+            return BoundParameter(name, pointer, value=plain, dtype=dtype, divisible=ALIGNMENT, specialised=True)
         if plain in tensors:
             if known.get(query_name("given", plain)) is False:
                 return BoundParameter(name, "constexpr", constant=None)
@@ -297,8 +300,10 @@ class Binder:
                 return BoundParameter(name, forced, value=literal(constant))
             return BoundParameter(name, "constexpr", constant=constant)
         wide = any(self._wide(tensors[str(tensor)], variant) for _, tensor, *_ in strides)
-        divisible = divisors(self.op, known).get(plain, 1)
-        return BoundParameter(name, forced or self._type(value, name, wide), value=plain, divisible=divisible)
+        type_name = forced or self._type(value, name, wide)
+        if type_name in INTEGERS and (factor := literal_factor(value)) > 1:
+            return BoundParameter(name, type_name, value=plain, divisible=factor, specialised=True)
+        return BoundParameter(name, type_name, value=plain, divisible=divisors(self.op, known).get(plain, 1))
 
     def _type(self, value: Expression, name: str, wide: bool) -> str:
         """Return the kernarg type of an expression: that of a scalar; for an integer, i64 if `wide`, else i32."""
@@ -334,7 +339,7 @@ class Binder:
         value = parse(f"stride({tensor.name}, {position})").text
         type_name = forced or ("i64" if self._wide(tensor, variant) else "i32")
         unit = aligned_elements(DTYPES[str(known.get(tensor.dtype, tensor.dtype))].size)
-        divisible = unit if tensor.align and not innermost else 1
+        divisible = unit if tensor.align_strides and not innermost else 1
         return BoundParameter(name, type_name, value=value, divisible=divisible)
 
     @staticmethod

@@ -34,7 +34,8 @@ class BoundParameter:
         shape: expressions of the extents of a descriptor's tensor.
         pads_with_nan: a descriptor's loads beyond the ends of its tensor give NaN instead of zeros.
         whole: for each dim of a descriptor, the number of which its extent is a multiple in the aligned specialisation.
-        specialised: a config's signature says what the code takes for granted; it holds in every specialisation.
+        specialised: `divisible` and `ranged` hold in every specialisation: a config's signature says so, the value is a
+            workspace, or its form tells.
         dims: dims of a descriptor's tensor in the descriptor's order, outermost first; `shape` and `whole` use it, too.
     """
 

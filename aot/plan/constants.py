@@ -9,6 +9,7 @@ from typing import Any
 from aot.source.constants import Constant, Dtype, Layout
 from aot.source.kernel_source import Parameter
 from aot_runtime.contract.dtypes import DTYPES
+from aot_runtime.contract.expressions import Expression
 from aot_runtime.contract.records import Value
 
 
@@ -37,6 +38,14 @@ def kind_fault(parameter: Parameter, constant: Constant) -> str:
         hint = f"; write {{dtype: {constant}}}" if constant in DTYPES else ""
         return f"its default is {default!r}, so it must be a dtype, not {constant!r}{hint}"
     return ""
+
+
+def literal_factor(value: Expression) -> int:
+    """Return the number that an expression is a multiple of by its form, `8 * cdiv(k, 8)`; 1 if it has no such form."""
+    match value.tree:
+        case ast.BinOp(left=ast.Constant(value=int(factor)), op=ast.Mult()) if factor > 0:
+            return factor
+    return 1
 
 
 def literal(constant: Value) -> str:

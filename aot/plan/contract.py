@@ -117,7 +117,8 @@ class _Contract:
             when=self._text(spec.when, (*path, "when")) if spec.when != "" else "",
             contiguous=self._contiguous(spec, shape, path),
             innermost=self._dim_list(spec.innermost, "innermost", spec, shape, path),
-            align=spec.align,
+            align=bool(spec.align),
+            align_strides=spec.align is True,
             large=spec.large,
             offsets=records.Offsets(spec.offsets.into, spec.offsets.longest or "") if spec.offsets else None,
             range=tuple(self._text(bound, (*path, "range", i)) for i, bound in enumerate(spec.range)),
@@ -351,7 +352,7 @@ def _divisible(spec: OpSpec, tensors: Iterable[records.Tensor]) -> Iterator[reco
         sized = tuple(
             tensor.name
             for tensor in tensors
-            if tensor.is_required and tensor.align and dim in [item.extent for item in tensor.shape]
+            if tensor.is_required and tensor.align_strides and dim in [item.extent for item in tensor.shape]
         )
         if isinstance(number, int):
             yield records.Divisible(dim, number)

@@ -73,7 +73,7 @@ def _variants(bundle: PlannedBundle, op: records.Op) -> list[PlannedVariant]:
 def _faults(op: records.Op, variants: Iterable[PlannedVariant], kernels: Kernels) -> Iterator[tuple[str, str]]:
     calls: dict[object, list[PlannedVariant]] = {}
     inputs = {tensor.name for tensor in op.tensors if tensor.role == "input"}
-    loose = {tensor.name for tensor in op.tensors if not tensor.align}
+    loose = {tensor.name for tensor in op.tensors if not tensor.align_strides}
     pointers = {tensor.name for tensor in op.tensors if tensor.pointer}
     for variant in variants:
         calls.setdefault((variant.spec.aligned, variant.spec.point), []).append(variant)

@@ -28,8 +28,9 @@ from kernels.common.cdna import (
     rows_layout,
     shared_layout,
 )
-from kernels.common.tensors import Matrices, matrix_of
-from kernels.gemm.epilogue import Epilogue, convert, finished, vectors_of
+from kernels.common.tensors import Matrices, Matrix, matrix_of
+from kernels.gemm.epilogue import Epilogue, aligned_part, convert, finished, vectors_of
+from kernels.gemm.matmul import padded
 from kernels.gemm.order import tile_of
 
 
@@ -235,40 +236,79 @@ def place_of(
 
 
 @gluon.jit
-def store_piece(x, vectors, rows, columns, batch, m, n, e, epilogue: Epilogue):
-    """Apply the epilogue to a piece of a tile, and store it."""
+def store_piece(x, vectors, rows, columns, first_row, first_column, batch, m, n, e, epilogue: Epilogue):
+    """Apply the epilogue to a piece of a tile at [first_row, first_column], and store it."""
     DTYPE: gl.constexpr = e.ptr.dtype.element_ty
-    value = finished(x, rows, columns, batch, m, n, DTYPE, epilogue, vectors)
+    value = convert(finished(x, rows, columns, batch, m, n, DTYPE, epilogue, vectors), DTYPE)
+    if epilogue.ROWS_OF_E == "hinted":
+        store_rows(value, rows, columns, m, n, e.ptr, e.stride_rows)
+    elif epilogue.ROWS_OF_E == "elements":
+        store_elements(value, first_row, first_column, m, n, e)
+    else:
+        gl.static_assert(epilogue.ROWS_OF_E == "any")
+        whole_n, whole_stride = aligned_part(n, DTYPE), aligned_part(e.stride_rows, DTYPE)
+        if (n == whole_n) & (e.stride_rows == whole_stride):
+            store_rows(value, rows, columns, m, whole_n, e.ptr, whole_stride)
+        else:
+            store_elements(value, first_row, first_column, m, n, e)
+
+
+@gluon.jit
+def store_elements(x, row, column, m, n, e):
+    """Store a piece at [row, column] element by element; neighbouring lanes have neighbouring columns."""
+    LANES: gl.constexpr = min(64, x.shape[1])
+    LAYOUT: gl.constexpr = gl.BlockedLayout([1, 1], [64 // LANES, LANES], [gl.num_warps(), 1], [1, 0])
+    rows = row + gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, LAYOUT))
+    columns = column + gl.arange(0, x.shape[1], layout=gl.SliceLayout(0, LAYOUT))
+    store_rows(gl.convert_layout(x, LAYOUT), rows, columns, m, n, e.ptr, e.stride_rows)
+
+
+@gluon.jit
+def store_rows(x, rows, columns, m, n, ptr, stride_rows):
     known = (rows < m)[:, None] & (columns < n)[None, :]
-    gl.amd.cdna3.buffer_store(
-        convert(value, DTYPE), e.ptr, rows[:, None] * e.stride_rows + columns[None, :], mask=known
-    )
+    gl.amd.cdna3.buffer_store(x, ptr, rows[:, None] * stride_rows + columns[None, :], mask=known)
+
+
+@gluon.jit
+def run_of(k, part, parts, STEP: gl.constexpr):
+    """Return (begin, length) of one of `parts` runs of k, whose whole steps differ by one at most."""
+    steps = gl.cdiv(k, STEP)
+    begin = steps // parts * part + gl.minimum(part, steps % parts)
+    length = steps // parts + (part < steps % parts).to(gl.int32)
+    return begin * STEP, gl.minimum(length * STEP, k - begin * STEP)
 
 
 @gluon.jit
 def matmul_cdna3(
     a: Matrices, b: Matrices, e: Matrices, epilogue: Epilogue, m, n, k,
     ROWS: gl.constexpr, COLUMNS: gl.constexpr, WAVES_M: gl.constexpr, WAVES_N: gl.constexpr, GROUP_M: gl.constexpr,
-    NUM_XCDS: gl.constexpr,
+    NUM_XCDS: gl.constexpr, parts=None,
 ):  # fmt: skip
     """e = epilogue(a b). Grid: (tiles of e; batch).
 
     a: [batch, m, k], b: [batch, k, n], of one dtype of 16 or 8 bits, both with contiguous k, k > 0; e: [batch, m, n],
     with contiguous rows. Rows are aligned to 16 bytes, and k and n are multiples of 16 bytes. int8 is summed in int32.
+    parts: if it is given, e has the products of as many runs of k, [parts, m, n], and a and b have no batch; k has at
+        least as many steps.
     """
     BLOCK_M: gl.constexpr = 16 * WAVES_M
     BLOCK_N: gl.constexpr = 16 * WAVES_N
     DTYPE: gl.constexpr = a.ptr.dtype.element_ty
+    STEP: gl.constexpr = 8 * STEP_BYTES // DTYPE.primitive_bitwidth
     batch = gl.program_id(1)
     left, right, out = matrix_of(a, batch), matrix_of(b, batch), matrix_of(e, batch)
     tile_m, tile_n = tile_of(gl.program_id(0), m, n, ROWS * BLOCK_M, COLUMNS * BLOCK_N, GROUP_M, NUM_XCDS)
     row, column = tile_m * ROWS * BLOCK_M, tile_n * COLUMNS * BLOCK_N
+    if parts is not None:
+        begin, k = run_of(k, batch, parts, STEP)
+        left = Matrix(left.ptr + begin * left.stride_columns, left.stride_rows, left.stride_columns)
+        right = Matrix(right.ptr + begin * right.stride_rows, right.stride_rows, right.stride_columns)
+        out = Matrix(e.ptr + batch.to(gl.int64) * m * padded(n), padded(n), 1)
 
     # Rows and columns past the edges are the last ones once more.
     offsets = ()
     LOADS_A: gl.constexpr = rows_layout(BLOCK_M, WAVES_M * WAVES_N, DTYPE)
     LOADS_B: gl.constexpr = rows_layout(BLOCK_N, WAVES_M * WAVES_N, DTYPE)
-    STEP: gl.constexpr = 8 * STEP_BYTES // DTYPE.primitive_bitwidth
     lines = gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, LOADS_A))
     inner = gl.arange(0, STEP, layout=gl.SliceLayout(0, LOADS_A))[None, :]
     for i in gl.static_range(ROWS):
@@ -297,4 +337,6 @@ def matmul_cdna3(
     for at in gl.static_range(ROWS * PIECES):
         rows, columns = place_of(row, column, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N, MMA)
         x = piece_of(acc, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N)
-        store_piece(x, vectors[at], rows, columns, batch, m, n, out, epilogue)
+        first_row = row + at // PIECES * 16 * WAVES_M
+        first_column = column + at % PIECES * 32 * WAVES_N
+        store_piece(x, vectors[at], rows, columns, first_row, first_column, batch, m, n, out, epilogue)

@@ -29,7 +29,9 @@ class Epilogue(NamedTuple):
     bias: [batch, n]; d: the addend, [batch, m, n]; scale_a: fp32 [batch, m]; scale_b: fp32 [batch, n]; strides are 0
     where one is broadcast. zero_a: int32 [m], colsum: int32 [n], of products of int8; both are given, or neither.
     Fields that are None or null pointers are left out. EPILOGUE lists what may be given besides scales: `none`; `bias`;
-    `any` of bias, d, zero_a and activation.
+    `any` of bias, d, zero_a and activation. ROWS_OF_E says how wide rows of e may be stored: `hinted`, as hints of n and
+    of e's stride say; `aligned`: both are multiples of 16 bytes, which no hint says; `any`: that is tested at run time;
+    `elements`, of `matmul_cdna3`: as single elements.
     """
 
     bias: tl.tensor = None
@@ -51,6 +53,7 @@ class Epilogue(NamedTuple):
     zero_a: tl.tensor = None
     stride_zero_a_m: tl.tensor = 0
     colsum: tl.tensor = None
+    ROWS_OF_E: tl.constexpr = "hinted"
 
 
 class Vectors(NamedTuple):
@@ -109,9 +112,31 @@ def finish(acc, rows, columns, batch, m, n, e, epilogue):
     """
     dtype: tl.constexpr = e.ptr.dtype.element_ty
     value = finished(acc, rows, columns, batch, m, n, dtype, epilogue)
+    result = convert(value, dtype)
+    if epilogue.ROWS_OF_E == "hinted":
+        _store(result, rows, columns, m, n, e.ptr, e.stride_rows, e.stride_columns)
+    else:
+        whole_n, whole_stride = aligned_part(n, dtype), aligned_part(e.stride_rows, dtype)
+        if epilogue.ROWS_OF_E == "aligned":
+            _store(result, rows, columns, m, whole_n, e.ptr, whole_stride, e.stride_columns)
+        elif (n == whole_n) & (e.stride_rows == whole_stride):
+            _store(result, rows, columns, m, whole_n, e.ptr, whole_stride, e.stride_columns)
+        else:
+            _store(result, rows, columns, m, n, e.ptr, e.stride_rows, e.stride_columns)
+
+
+@triton.jit
+def _store(x, rows, columns, m, n, at, stride_rows, stride_columns):
     stored = (rows < m)[:, None] & (columns < n)[None, :]
-    at = (rows[:, None] * e.stride_rows).to(tl.int64) + columns[None, :] * e.stride_columns
-    tl.store(e.ptr + at, convert(value, dtype), stored)
+    at += (rows[:, None] * stride_rows).to(tl.int64) + columns[None, :] * stride_columns
+    tl.store(at, x, stored)
+
+
+@triton.jit
+def aligned_part(extent, dtype: tl.constexpr):
+    """Round a number of elements down to a multiple of 16 bytes, and so tell the compiler that it is one."""
+    UNIT: tl.constexpr = 128 // dtype.primitive_bitwidth
+    return extent // UNIT * UNIT
 
 
 @triton.jit

@@ -3,20 +3,24 @@
 import triton
 import triton.language as tl
 
+from kernels.gemm.epilogue import aligned_part
+
 
 @triton.jit
 def product(
     a, b, row, column, m, n, begin, end,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr = "ieee",
-    WHOLE_M: tl.constexpr = False,
+    WHOLE_M: tl.constexpr = False, WHOLE_N: tl.constexpr = False,
 ):  # fmt: skip
     """a[row:, begin:end] b[begin:end, column:]: [BLOCK_M, BLOCK_N]; elements past the edges are meaningless.
 
     a, b: each a `Matrix`, [m, k] and [k, n]; row, column, begin, end in elements. PRECISION: of fp32 operands, as
-    `tl.dot` has it. WHOLE_M: m is a multiple of 16, which loads along columns of a have to know.
+    `tl.dot` has it. WHOLE_M: m is a multiple of 16, which loads along columns of a have to know. WHOLE_N: n is a multiple
+    of 16 bytes, which loads along rows of b have to know; no hint says it.
     """
     inner = tl.arange(0, BLOCK_K)
     m = m // 16 * 16 if WHOLE_M else m
+    n = aligned_part(n, b.ptr.dtype.element_ty) if WHOLE_N else n
     # Rows and columns past the edges wrap to ones inside, so that no load in the loop needs a mask for them.
     rows, columns = (row + tl.arange(0, BLOCK_M)) % m, (column + tl.arange(0, BLOCK_N)) % n
     a_at = a.ptr + begin * a.stride_columns + rows[:, None] * a.stride_rows + inner[None, :] * a.stride_columns

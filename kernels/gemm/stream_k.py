@@ -20,11 +20,13 @@ AREA: tl.constexpr = tl.constexpr(128 * 256)
 def stream_k(
     a: Matrix, b: Matrix, e: Matrix, epilogue: Epilogue, partial, m, n, k,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
+    WHOLE_N: tl.constexpr = False,
 ):  # fmt: skip
     """e = epilogue(a b), except in tiles that several programs share: their parts go to `partial`.
 
     a: [m, k], b: [k, n], of one dtype; e: [m, n]. partial: fp32 [programs, 2, AREA], a program's part of the tile that
-        another program began, and of the tile that another program will continue. Grid: any number of programs.
+        another program began, and of the tile that another program will continue. WHOLE_N: as `product` has it.
+        Grid: any number of programs.
     """
     tl.static_assert(BLOCK_M * BLOCK_N <= AREA, "a tile is larger than its place in the workspace")
     program, programs = tl.program_id(0), tl.num_programs(0)
@@ -36,8 +38,9 @@ def stream_k(
         tile_m, tile_n = tile_of(tile, m, n, BLOCK_M, BLOCK_N, GROUP_M, 1)
         row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
         acc = product(
-            a, b, row, column, m, n, first * BLOCK_K, tl.minimum(last * BLOCK_K, k), BLOCK_M, BLOCK_N, BLOCK_K
-        )
+            a, b, row, column, m, n, first * BLOCK_K, tl.minimum(last * BLOCK_K, k), BLOCK_M, BLOCK_N, BLOCK_K,
+            WHOLE_N=WHOLE_N,
+        )  # fmt: skip
         if (first == 0) & (last == blocks):
             rows, columns = row + tl.arange(0, BLOCK_M), column + tl.arange(0, BLOCK_N)
             finish(acc, rows, columns, tl.program_id(1), m, n, e, epilogue)

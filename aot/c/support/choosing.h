@@ -46,6 +46,7 @@ static bool aot_may_align(const aot_plan *p)
         if (!rule->align) continue;
         int innermost = aot_innermost(rule, tensor);
         if (tensor->address % AOT_ALIGNMENT != 0) return false;
+        if (!rule->align_strides) continue;
         for (int dim = 0; dim < tensor->rank; dim++)
             if (aot_kernel_stride(tensor, dim) % aot_unit(tensor) != 0 && dim != innermost) return false;
     }

@@ -14,7 +14,7 @@ typedef struct aot_tensor_rule {
     uint32_t allowed;                  /* dtypes, a bit each */
     int variable, like;                /* its dtype variable, and the first required input of that; -1: none */
     aot_role role;
-    bool optional, align, large, zero;
+    bool optional, align, align_strides, large, zero;
     bool also_int64; /* of int32: kernels get the address and strides of its low halves */
     int rank; /* -1: any, of a pointer */
     const aot_extent *extents;

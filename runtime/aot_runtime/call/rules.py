@@ -237,9 +237,11 @@ class Rules:
             yield f"'{tensor.name}' spans {(layout.high - layout.low) * layout.itemsize} bytes or has a negative stride"
         if not tensor.align:
             return
-        innermost = self.innermost(tensor.name, layout)
         if not layout.aligned:
             yield f"the address of '{tensor.name}' is not a multiple of {ALIGNMENT}"
+        if not tensor.align_strides:
+            return
+        innermost = self.innermost(tensor.name, layout)
         for dim, stride in enumerate(layout.kernel_strides):
             if stride % layout.unit and dim != innermost:
                 yield f"stride {stride} of '{tensor.name}' in dim {dim} is not a multiple of {layout.unit}"

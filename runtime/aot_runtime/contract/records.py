@@ -96,7 +96,8 @@ class Tensor(Record, frozen=True):
         when: condition under which the output exists; empty: always.
         contiguous: positions of the dims that are packed without gaps, innermost last.
         innermost: alternative to `contiguous`: one of these dims has stride 1. New arrays take the first.
-        align: aligned variants require an address and strides of this tensor that are multiples of 16 bytes.
+        align: aligned variants require that the address of this tensor is a multiple of 16 bytes.
+        align_strides: they require the same of its strides.
         large: aligned variants accept this tensor at any size; its strides are 64 bits wide in them.
         offsets: constraint on the values of a tensor that holds where sequences begin and end.
         range: least and largest allowed value, expressions of dims and scalars; empty: no limit.
@@ -114,6 +115,7 @@ class Tensor(Record, frozen=True):
     contiguous: tuple[Int, ...] = ()
     innermost: tuple[Int, ...] = ()
     align: bool = True
+    align_strides: bool = True
     large: bool = False
     offsets: Offsets | None = None
     range: tuple[str, ...] = ()

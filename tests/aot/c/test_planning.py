@@ -124,6 +124,7 @@ ops:
   relay:
     tensors:
       x: {{shape: [n], dtype: T}}
+      lines: {{shape: [rows, n], dtype: T, optional: true, nullable: true, align: address}}
       out: {{shape: [n], dtype: T, role: output}}
     scalars: {{hops: {{type: i32, default: 0}}}}
     dtypes: {{T: [float16, float32]}}

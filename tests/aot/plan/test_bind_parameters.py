@@ -28,7 +28,10 @@ def number(kind: str, value: str, divisible: int = 1) -> BoundParameter:
     return BoundParameter("", kind, None, value, "", divisible)
 
 
-STRIDE, PARTIAL = number("i32", "stride(x, 0)", 8), BoundParameter("", "*fp32", None, "partial", "float32", 16)
+STRIDE = number("i32", "stride(x, 0)", 8)
+PARTIAL = replace(
+    BoundParameter("", "*fp32", None, "partial", "float32", 16), specialised=True
+)
 X = BoundParameter("", "*fp16", None, "x", "float16", 16, True)
 # What a parameter is in the aligned specialisation, by its name.
 BY_NAME = {
@@ -80,12 +83,12 @@ def test_strides(tmp_path: Path, shape: str, types: list[str], divisible: list[i
 
 
 def test_a_compile_job(everything: Bindings):
-    """Only the aligned specialisation has hints; every parameter that is no constant is a kernarg."""
+    """Only the aligned specialisation has hints, but of workspaces; every parameter that is no constant is a kernarg."""
     names = ("x", "stride_x_rows", "stride_x_cols", "partial", "cols", "bias", "factor", "BLOCK")
     aligned, general = (everything.job(*names, aligned=aligned) for aligned in (True, False))
     assert aligned.divisible == (("x", 16), ("stride_x_rows", 8), ("partial", 16), ("cols", 8))
     assert aligned.pointer_range_32 == ("x",)
-    assert (general.divisible, general.pointer_range_32) == ((), ())
+    assert (general.divisible, general.pointer_range_32) == ((("partial", 16),), ())
     types = ("*fp16", "i32", "constexpr", "*fp32", "i32", "constexpr", "fp32", "constexpr")
     assert aligned.signature == tuple(zip(names, types, strict=True))
     assert dict(general.signature) == dict(aligned.signature) | {"stride_x_rows": "i64"}
@@ -112,7 +115,8 @@ BY_BIND = {
     "rows if return_top else factor": number("fp32", "rows if return_top else factor"),
     "rows > 2 and return_top": number("i1", "rows > 2 and return_top"),
     "not return_top": number("i1", "not return_top"), "mode == 'fast'": number("i1", "mode == 'fast'"),
-    '"min(rows, 8)"': number("i32", "min(rows, 8)"),
+    '"min(rows, 8)"': number("i32", "min(rows, 8)"), "2 * factor": number("fp32", "2 * factor"),
+    '"8 * cdiv(rows, 8)"': replace(number("i32", "8 * cdiv(rows, 8)", 8), specialised=True),
     '"stride(x, rows)"': STRIDE, '"stride(x, cols)"': constant(1),
     '"stride(x, rows) * 2"': number("i32", "stride(x, 0) * 2"),
     "{value: rows, type: i64}": number("i64", "rows"), "{value: factor, type: fp64}": number("fp64", "factor"),

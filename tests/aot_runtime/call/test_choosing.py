@@ -261,7 +261,7 @@ def test_workspaces():
 
 aligned = planner(
     "x: float16[rows, cols]; loose: float32[rows] optional loose; free: float32[rows, m] optional loose; "
-    "out: float16[rows, cols] output",
+    "tall: float16[rows, w] optional loose rows; out: float16[rows, cols] output",
     divisible=(records.Divisible("cols", 0, ("x",)),),
 )
 
@@ -277,6 +277,8 @@ def x16(*shape: int, **fields: Any) -> Layout:
         ({"x": x16(3, 32, strides=(48, 1))}, ""),
         ({"x": x16(1, 32, strides=(7, 1))}, ""),
         ({"x": x16(3, 32), "loose": layout(3, aligned=False)}, ""),
+        ({"x": x16(3, 32), "tall": x16(3, 7)}, ""),
+        ({"x": x16(3, 32), "tall": x16(3, 7, aligned=False)}, "the address of 'tall' is not a multiple of 16"),
         ({"x": x16(3, 32, aligned=False)}, "the address of 'x' is not a multiple of 16"),
         ({"x": x16(3, 32, strides=(40, 1))}, ""),
         ({"x": x16(3, 32, strides=(44, 1))}, "stride 44 of 'x' in dim 0 is not a multiple of 8"),
