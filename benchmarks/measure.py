@@ -80,3 +80,10 @@ def seconds(work: Callable[[], object]) -> float:
 
 def median(values: Sequence[float]) -> float:
     return statistics.median(values)
+
+
+def distribution(ratios: Sequence[float]) -> str:
+    """Return the number, median, lowest tenth and minimum of ratios."""
+    ordered = sorted(ratios)
+    tenth = ordered[len(ordered) // 10]
+    return f"{len(ordered)} products, median {median(ordered):.2f}, lowest tenth {tenth:.2f}, worst {ordered[0]:.2f}"

@@ -72,6 +72,14 @@ def test_the_tables_of_operations():
     assert Kind("f16", "NT").file == "aquavanjaram_Cijk_Ailk_Bjlk_HHS_BH_UserArgs.yaml"
 
 
+def test_a_table_keeps_all_winners_but_kernels_by_hand():
+    solutions = [{"CustomKernelName": name, "SolutionIndex": index} for index, name in enumerate(("", "by_hand", ""))]
+    sizes = [[[64, 64, 1, 64], [2, 9.0]], [[2, 64, 1, 32], [1, 9.0]], [[32, 16, 1, 32, 8], [0, 5.0]]]
+    found = cut(["version", "", "", "", {}, solutions, [], sizes, "rest"], None)
+    assert [solution["CustomKernelName"] for solution in found[5]] == ["", ""]
+    assert found[7] == [[[64, 64, 1, 64], [1, 9.0]], [[32, 16, 1, 32, 8], [0, 5.0]]]
+
+
 def test_a_table_keeps_the_winners_of_some_sizes():
     solutions = [{"name": name, "SolutionIndex": index} for index, name in enumerate("abc")]
     sizes = [[[64, 64, 1, 64], [2, 9.0]], [[64, 64, 1, 32], [1, 9.0]], [[32, 32, 1, 32, 8], [0, 5.0]]]

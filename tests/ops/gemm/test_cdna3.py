@@ -13,7 +13,7 @@ from aot_runtime import Bundle
 from tests.ops.gemm.checking import check, matrix, on_device
 from tests.support.choices import configs, with_few_units
 from tests.support.dtypes import BF16, FP16, FP32, INT32, eight_bits
-from tests.support.kernel_compiling import check_resources, compile_variant, loads_of, loops, variants
+from tests.support.kernel_compiling import check_resources, compile_variant, instructions, loads_of, loops, variants
 
 pytestmark = pytest.mark.sampled(7)
 
@@ -25,6 +25,9 @@ EIGHT_BITS = {"tile_256x224": (193, 144, 432), "tile_192x192": (72, 144, 448), "
               "tile_128x128": (72, 80, 416), "tile_128x112": (67, 112, 2000), "tile_128x64": (66, 16, 432),
               "tile_64x64": (17, 16, 80)}  # fmt: skip
 """The same for operands of 8 bits."""
+PARTS = {"tile_128x128": (195, 200, 456, 3), "tile_128x64": (67, 56, 456, 3), "tile_64x64": (33, 72, 456, 3),
+         "tile_32x128": (30, 136, 2056, 8)}  # fmt: skip
+"""Config, and a shape with ragged edges, and a number of parts, that it serves if there is one compute unit."""
 
 
 @pytest.fixture
@@ -115,6 +118,28 @@ def test_lengths_of_k(one_unit: Bundle, k: int):
     check(one_unit, "matmul", BF16, a=matrix(rng, (65, k), BF16), b=matrix(rng, (k, 72), BF16, True))
 
 
+@pytest.mark.parametrize("dtype", (BF16, FP16), ids=str)
+@pytest.mark.parametrize("config", PARTS)
+def test_parts_of_k(one_unit: Bundle, config: str, dtype: np.dtype[Any]):
+    """Parts have different numbers of steps, and the last step is cut short; results repeat."""
+    m, n, k, splits = PARTS[config]
+    rng, how = np.random.default_rng(10), {"splits": splits}
+    given: dict[str, Any] = {"a": matrix(rng, (m, k), dtype), "b": matrix(rng, (k, n), dtype, True), "alpha": 0.5}
+    given |= {"bias": matrix(rng, (n,), dtype), "d": matrix(rng, (m, n), dtype), "activation": "silu"}
+    one, other = (check(one_unit, "matmul", dtype, how, **given) for _ in range(2))
+    assert np.array_equal(one.view(np.uint16), other.view(np.uint16))
+    placed = {name: on_device(one_unit, x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
+    assert configs(one_unit, "matmul", **placed, **how) == [config, "base"]
+
+
+@pytest.mark.parametrize("splits", (2, 3, 4))
+def test_parts_of_a_step(one_unit: Bundle, splits: int):
+    """There are as many steps as parts, or fewer: then the general kernel has the parts."""
+    rng = np.random.default_rng(splits)
+    check(one_unit, "matmul", FP16, {"splits": splits}, a=matrix(rng, (33, 136), FP16),
+          b=matrix(rng, (136, 40), FP16, True))  # fmt: skip
+
+
 @pytest.mark.on("emulator")
 @pytest.mark.parametrize("config", TILES)
 def test_no_bank_conflicts(one_unit: Bundle, config: str):
@@ -130,15 +155,21 @@ def test_no_bank_conflicts(one_unit: Bundle, config: str):
 
 
 @pytest.mark.on("emulator")
-@pytest.mark.parametrize("epilogue", ("none", "bias", "any"))
-@pytest.mark.parametrize("config", TILES)
+@pytest.mark.parametrize(
+    ("config", "epilogue"), [(config, epilogue) for config in TILES for epilogue in ("none", "bias", "any")]
+    + [(config, "parts") for config in PARTS],
+)  # fmt: skip
 def test_code(config: str, epilogue: str):
     """Nothing is spilled; in the loop each block is loaded, written and read once, and little else is issued."""
+    of_parts = epilogue == "parts"
     (variant,) = variants(
-        "gfx942", "gemm", "matmul", kernel="matmul_cdna3", config=config, EPILOGUE=epilogue, T="float16"
-    )
+        "gfx942", "gemm", "matmul", kernel="matmul_cdna3", config=config, EPILOGUE="any" if of_parts else epilogue,
+        SPLIT=of_parts, T="float16",
+    )  # fmt: skip
     compiled = compile_variant(variant)
     check_resources(compiled)
+    if of_parts:
+        assert {name for name in instructions(compiled) if "store" in name} == {"buffer_store_dwordx4"}
     body = max(loops(compiled, "v_mfma"), key=len)
     settings: dict[str, Any] = dict(variant.job.constants) | dict(variant.job.options)
     rows, columns, warps = settings["ROWS"], settings["COLUMNS"], settings["num_warps"]
