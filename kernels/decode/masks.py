@@ -1,4 +1,4 @@
-"""Visible keys of a cache: windows, chunks and padding on the left, all given at run time."""
+"""Visible keys of a cache: windows, chunks, padding on the left and custom masks, all given at run time."""
 
 from typing import NamedTuple
 
@@ -14,12 +14,17 @@ class CacheMask(NamedTuple):
     left, right: keys before and after the diagonal; 2147483647: all of them. attention_chunk: if > 0, keys are in
     chunks of so many, and a query sees only those of the chunk with its diagonal. first_keys: int32 [batch], the first
     key of each sequence that is seen, from which chunks are counted, too; None or null: 0.
+
+    custom_mask: int32 [queries of all sequences, mask_words], packed, of which bit j % 32 of word j / 32 shows key j; or
+    None.
     """
 
     left: tl.tensor = 2147483647
     right: tl.tensor = 0
     attention_chunk: tl.tensor = 0
     first_keys: tl.tensor = None
+    custom_mask: tl.tensor = None
+    mask_words: tl.tensor = 0
 
 
 class Seen(NamedTuple):
@@ -70,6 +75,19 @@ def is_seen(keys, seen: Seen):
     """Test which keys [keys] each row of Seen [rows] has: [rows, keys]."""
     place = keys[None, :] - seen.first[:, None]
     return place.to(tl.uint32, bitcast=True) < seen.count[:, None].to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def is_shown(start, BLOCK_N: tl.constexpr, queries, mask: CacheMask):
+    """Test which of BLOCK_N keys from `start` on the custom mask shows to queries [rows], by their numbers among all:
+    [rows, BLOCK_N]. start: a multiple of BLOCK_N, which is 16, 32 or 64."""
+    place, first = start % 32 + tl.arange(0, BLOCK_N), start // 32
+    row = mask.custom_mask + queries.to(tl.int64) * mask.mask_words
+    word = tl.load(row + first, first < mask.mask_words, 0)[:, None]
+    if BLOCK_N == 64:
+        second = tl.load(row + first + 1, first + 1 < mask.mask_words, 0)[:, None]
+        word = tl.where((place < 32)[None, :], word, second)
+    return (word >> (place % 32)[None, :]) & 1 != 0
 
 
 @triton.jit
