@@ -40,9 +40,10 @@ def flex_split(
     Grid: (cdiv(seqlen_q * heads // heads_kv, BLOCK_M) * splits, heads_kv, batch).
 
     q, out: [batch, heads, seqlen_q, head_dim]; k, v: [batch, heads_kv, seqlen_k, head_dim], stride 0 along batch where
-    one serves all; rows of v and out have head_dim_v elements, if that is given. kv_num_blocks: int32 [batch, heads_kv], how many of kv_indices, int32 [batch, heads_kv, kv_blocks],
-    count: blocks of sparse_block_size keys, a multiple of BLOCK_N, in any order and none twice. full_*: the same of the
-    blocks that mask_mod is not asked about. What lists say is clamped: nothing outside of the cache is read.
+    one serves all; rows of v and out have head_dim_v elements, if that is given. kv_num_blocks: int32 [batch,
+    heads_kv], how many of kv_indices, int32 [batch, heads_kv, kv_blocks], count: blocks of sparse_block_size keys, a
+    multiple of BLOCK_N, in any order and none twice. full_*: the same of the blocks that mask_mod is not asked about.
+    What lists say is clamped: nothing outside of the cache is read.
 
     score_mod, mask_mod: functions as in `kernels.attention.mods`, or None; but they get heads as int32 [BLOCK_M, 1],
     and first_query + t as the place of query t. lse: fp32 [batch, heads, seqlen_q], natural, or null. What is written,

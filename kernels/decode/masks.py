@@ -15,8 +15,7 @@ class CacheMask(NamedTuple):
     chunks of so many, and a query sees only those of the chunk with its diagonal. first_keys: int32 [batch], the first
     key of each sequence that is seen, from which chunks are counted, too; None or null: 0.
 
-    custom_mask: int32 [queries of all sequences, mask_words], packed, of which bit j % 32 of word j / 32 shows key j; or
-    None.
+    custom_mask: int32 [queries of all sequences, mask_words], packed, or None; bit j % 32 of word j / 32 shows key j.
     """
 
     left: tl.tensor = 2147483647

@@ -79,10 +79,11 @@ def flash_decode_same_dtype(q: Array, k: Array, v: Array, **options: object) -> 
 def paged_attention(q: Array, k: Array, v: Array, *tables: Array, **options: object) -> Result:
     """Attention of sequences' last tokens over a cache in blocks, in float64.
 
-    q: [tokens, heads, head_dim]; k, v: [blocks, block_size, heads_kv, head_dim], of which v may have another head_dim,
-    which out has then; tables: block_tables [batch, blocks_per_sequence], seqlens_k [batch], cu_seqlens_q [batch + 1], by name too; first_keys: [batch] or None;
-    k_scale, v_scale: [blocks|1, block_size|1, heads_kv|1] or None; alibi_slopes: [batch|1, heads] or None; sinks:
-    [heads] or None. Masks are those of `visible_keys`. Returns out as q, or (out, lse) with lse [tokens, heads].
+    q: [tokens, heads, head_dim]; k, v: [blocks, block_size, heads_kv, head_dim], of which v may have another head_dim;
+    tables: block_tables [batch, blocks_per_sequence], seqlens_k [batch], cu_seqlens_q [batch + 1], by name too;
+    first_keys: [batch] or None; k_scale, v_scale: [blocks|1, block_size|1, heads_kv|1] or None; alibi_slopes:
+    [batch|1, heads] or None; sinks: [heads] or None. Masks are those of `visible_keys`. Returns out [tokens, heads,
+    head_dim of v], or (out, lse) with lse [tokens, heads].
     """
     return _paged_attention(EXACT, q, k, v, *tables, **options)
 
@@ -153,7 +154,7 @@ def paged_attention_fp8_pieces_same_dtype(q: Array, k: Array, v: Array, *rest: A
 
 
 def paged_attention_masked(q: Array, k: Array, v: Array, custom_mask: Array, *tables: Array, **options: Any) -> Result:
-    """`paged_attention` of queries that see but the keys of a custom mask, int32 [tokens, words], in float64; of rotated
+    """`paged_attention` of queries that see only the keys of a custom mask, see `shown_keys`, in float64; of rotated
     queries and keys if there are cos and sin, see `paged_attention_rotated`.
     """
     return _paged_attention_masked(EXACT, q, k, v, custom_mask, *tables, **options)
@@ -176,7 +177,10 @@ def _paged_attention_masked(
 
 
 def shown_keys(custom_mask: Array, keys: int) -> Array:
-    """Return the bits of the first `keys` keys of rows of a custom mask, bool [rows, keys]; False past the last word."""
+    """Return the first `keys` bits of rows of a custom mask, int32 [rows, words]: bool [rows, keys].
+
+    Key j is bit j % 32 of word j / 32; keys past the last word are not shown.
+    """
     shown = np.unpackbits(np.ascontiguousarray(custom_mask).view(np.uint8), axis=1, bitorder="little")
     return np.pad(shown, ((0, 0), (0, max(0, keys - shown.shape[1]))))[:, :keys].astype(bool)
 
@@ -257,9 +261,7 @@ def _paged_attention(
     score_factors: Array | None = None, out_factors: Array | None = None, custom_mask: Array | None = None,
     return_lse: bool = False, max_seqlen_q: int = 1, num_splits: int = 0, **mask: object,
 ) -> Result:  # fmt: skip
-    """Compute `paged_attention`. score_factors, out_factors: [batch, heads_kv], factors of scale and of out; custom_mask:
-    as in `paged_attention_masked`, or None.
-    """
+    """Compute `paged_attention`. score_factors, out_factors: [batch, heads_kv], factors of scale and of out."""
     heads, (_, block_size, heads_kv, _) = q.shape[1], k.shape
     out, lse = np.empty((*q.shape[:2], v.shape[3]), precision.result), np.empty(q.shape[:2], precision.compute)
     k_scale, v_scale = (_spread(factors, k.shape[:3]) for factors in (k_scale, v_scale))

@@ -66,8 +66,9 @@ def decode_split(
     q, out: [batch, heads, tokens, head_dim] of seqlen_q tokens, of float8 to float32; or, where cu_seqlens_q (int32
     [batch + 1]) is given, of all sequences' total_q tokens, of which one has at most seqlen_q, the stride along batch
     0. k, v: [batch, heads_kv, tokens, head_dim] of seqlen_k tokens; or, with block_tables, [blocks, heads_kv,
-    block_size, head_dim]. Rows of v and out have head_dim_v elements, if that is given, up to HEAD_DIM. seqlens_k: int32 [batch], how many keys each sequence has; None, or null: seqlen_k. Its
-    queries are its last tokens: query t has key t + keys - queries on its diagonal, around which `mask` shows keys.
+    block_size, head_dim]. Rows of v and out have head_dim_v elements instead, if that is given. seqlens_k: int32
+    [batch], how many keys each sequence has; None, or null: seqlen_k. Its queries are its last tokens: query t has key
+    t + keys - queries on its diagonal, around which `mask` shows keys.
 
     k_scale, v_scale: fp32, factors of the cached values, a stride 0 where one serves all. With GROUPS the cache has 4
     bits a value, uint8 [.., head_dim / 2], the even ones low, and each token has `groups` (factor, shift) pairs, fp16
@@ -119,7 +120,9 @@ def decode_split(
             v_tile = load_value_pieces(v, block, head_kv, start, present, piece_columns, block_tables)
         else:
             k_tile = load_cache(k, k_factors, block, head_kv, place, head_dim, groups, HEAD_DIM, PADDED, GROUPS, WORDS)
-            v_tile = load_cache(v, v_factors, block, head_kv, place, head_dim_v, groups, HEAD_DIM, PADDED, GROUPS, WORDS)
+            v_tile = load_cache(
+                v, v_factors, block, head_kv, place, head_dim_v, groups, HEAD_DIM, PADDED, GROUPS, WORDS
+            )
         if is_rotated(rotation):
             k_columns, positions = columns_of(head_dim, HEAD_DIM, PADDED), within(keys, first_key, sequence)
             k_tile = rotated_keys(k_tile, k, block, head_kv, place, positions, k_columns, q_tile.dtype, rotation)

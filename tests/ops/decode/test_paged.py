@@ -49,8 +49,8 @@ def test_wide_heads(decode: Bundle, head_dim: int, cache: np.dtype):
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("splits", (1, 3))
 @pytest.mark.parametrize(
-    "head_dim, head_dim_v, cache", ((192, 128, BF16), (64, 128, FP16), (128, 64, INT8), (36, 500, FP16), (64, 40, FP32)),
-    ids=str,
+    "head_dim, head_dim_v, cache",
+    ((192, 128, BF16), (64, 128, FP16), (128, 64, INT8), (36, 500, FP16), (64, 40, FP32)), ids=str,
 )  # fmt: skip
 def test_values_of_other_dims(decode: Bundle, head_dim: int, head_dim_v: int, cache: np.dtype, splits: int):
     dtype = FP16 if cache == INT8 else cache
