@@ -79,14 +79,12 @@ def is_seen(keys, seen: Seen):
 @triton.jit
 def is_shown(start, BLOCK_N: tl.constexpr, queries, mask: CacheMask):
     """Test which of BLOCK_N keys from `start` on the custom mask shows to queries [rows], by their numbers among all:
-    [rows, BLOCK_N]. start: a multiple of BLOCK_N, which is 16, 32 or 64."""
-    place, first = start % 32 + tl.arange(0, BLOCK_N), start // 32
-    row = mask.custom_mask + queries.to(tl.int64) * mask.mask_words
-    word = tl.load(row + first, first < mask.mask_words, 0)[:, None]
-    if BLOCK_N == 64:
-        second = tl.load(row + first + 1, first + 1 < mask.mask_words, 0)[:, None]
-        word = tl.where((place < 32)[None, :], word, second)
-    return (word >> (place % 32)[None, :]) & 1 != 0
+    [rows, BLOCK_N]. start: a multiple of BLOCK_N, which divides 32."""
+    tl.static_assert(32 % BLOCK_N == 0)
+    word, bits = start // 32, start % 32 + tl.arange(0, BLOCK_N)
+    at = mask.custom_mask + queries.to(tl.int64) * mask.mask_words + word
+    words = tl.load(at, word < mask.mask_words, 0)
+    return (words[:, None] >> bits[None, :]) & 1 != 0
 
 
 @triton.jit

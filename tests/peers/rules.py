@@ -58,7 +58,7 @@ class Needs:
             return False
         if self.rank and (tensor is None or len(tensor.shape) != self.rank):
             return False
-        return not self.axis or largest(op, self.axis) >= self.extent > 0
+        return not self.axis or largest(op, self.axis) >= max(self.extent, 1)
 
     def __str__(self) -> str:
         argument = f"{self.argument}={self.value}" if self.value else self.argument

@@ -116,7 +116,7 @@ def test_custom_masks(decode: Bundle, seed: int):
     """Besides other masks; words past the last key are full, and keys past the last word are not seen."""
     rng = np.random.default_rng(seed)
     lengths = [(70, 200), *LENGTHS] if seed % 2 else LENGTHS
-    case = paged(lengths, int(rng.choice([16, 17, 64])), (4, 2), int(rng.choice([64, 128, 256, 72])),
+    case = paged(lengths, int(rng.choice([16, 17, 64])), (4, 2), int(rng.choice([64, 128, 256, 75])),
                  rng.choice([FP16, BF16]))  # fmt: skip
     words = -(-int(case.seqlens_k.max()) // 32) + int(rng.choice([-1, 0, 1]))
     arrays = draw_first_keys(rng, case.seqlens_k)
