@@ -5,14 +5,13 @@ from typing import NamedTuple
 import triton
 import triton.language as tl
 
-from kernels.common.tensors import Heads, given
+from kernels.common.tensors import Heads
 from kernels.decode.cache import load_rows
 from kernels.decode.parts import Rows, Sequence, load_queries
 
 
 class CacheRotation(NamedTuple):
-    """Angles by position: cos, sin: fp32 [max_position, pairs], rows `stride` apart; None, or null where NULLABLE:
-    nothing is rotated.
+    """Angles by position: cos, sin: fp32 [max_position, pairs], rows `stride` apart, or None: nothing is rotated.
 
     The first 2 * pairs elements of a row are rotated, element i with i + pairs, or where `interleaved` 2 i with
     2 i + 1.
@@ -25,16 +24,6 @@ class CacheRotation(NamedTuple):
     max_position: tl.tensor = 0
     pairs: tl.tensor = 0
     interleaved: tl.tensor = False
-    NULLABLE: tl.constexpr = False
-
-
-@triton.jit
-def is_rotated(rotation: CacheRotation):
-    """Test whether there are angles."""
-    if rotation.cos is None:
-        return False
-    else:
-        return given(rotation.cos) if rotation.NULLABLE else True
 
 
 @triton.jit

@@ -11,7 +11,7 @@ from kernels.decode.cache import BlockTables, columns_of, find, load_rows
 from kernels.decode.int4 import deinterleave, in_eighths, interleave, load_int4
 from kernels.decode.masks import CacheMask, first_key_of, is_seen, is_shown, seen_keys, tile_keys, within
 from kernels.decode.parts import Parts, given_sinks, load_queries, part, rows_of, sequence_of, store_rows
-from kernels.decode.rotation import CacheRotation, is_rotated, rotated_keys, rotated_queries
+from kernels.decode.rotation import CacheRotation, rotated_keys, rotated_queries
 
 GAIN: tl.constexpr = tl.constexpr(128.0)
 """Probabilities times the scale of a quantised value are small; this keeps them in float16's normal range."""
@@ -97,7 +97,7 @@ def decode_split(
         q_tile = interleave(q_tile)
 
     diagonal = rows.tokens + (sequence.keys - sequence.queries)
-    if is_rotated(rotation):
+    if rotation.cos is not None:
         q_tile = rotated_queries(q_tile, q, sequence, rows, diagonal, columns, head_dim, rotation, PADDED)
     first_key = first_key_of(mask, sequence)
     seen = seen_keys(rows.tokens, mask, first_key, sequence)
@@ -123,7 +123,7 @@ def decode_split(
             v_tile = load_cache(
                 v, v_factors, block, head_kv, place, head_dim_v, groups, HEAD_DIM, PADDED, GROUPS, WORDS
             )
-        if is_rotated(rotation):
+        if rotation.cos is not None:
             k_columns, positions = columns_of(head_dim, HEAD_DIM, PADDED), within(keys, first_key, sequence)
             k_tile = rotated_keys(k_tile, k, block, head_kv, place, positions, k_columns, q_tile.dtype, rotation)
         products = tl.dot(q_tile, tl.trans(k_tile.to(q_tile.dtype)), input_precision="ieee")
