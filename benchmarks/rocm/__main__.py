@@ -3,6 +3,7 @@
     python -m benchmarks.rocm install build/libraries
     python -m benchmarks.rocm products build/libraries --size 2048 4096
     python -m benchmarks.rocm generate build/libraries --size 2048 4096
+    python -m benchmarks.rocm compare build/libraries --count 34 --seed 1
     python -m benchmarks.rocm sample build/libraries hipblaslt --count 20
     python -m benchmarks.rocm tests build/libraries
     python -m benchmarks.rocm random build/libraries
@@ -15,20 +16,25 @@ docs/howto/emulate.md says more.
 from __future__ import annotations
 
 import argparse
+import hashlib
 import re
 import subprocess
 import sys
 from collections.abc import Sequence
+from functools import partial
 from pathlib import Path
 
+from aot.tune.model_timer import model_version
 from tests.rocm.packages import Unavailable
 
 from .aiter import attention_code
 from .building import built
+from .comparison import SQUARES, Product, Results, distribution, drawn, squares
 from .generator import ARCH, SOURCE, Kind, generate
 from .libraries import CLANG, LLAMA, NAMES, RANDOM, ROCBLAS_TESTS, Libraries, environment, install
 from .llama import write_model
-from .own_tests import drawn, listed
+from .own_tests import drawn as drawn_tests
+from .own_tests import listed
 from .own_tests import outcome as outcome_of_tests
 from .samples import Case, cases
 
@@ -73,7 +79,16 @@ def main() -> None:
     command.add_argument("--type", choices=("f16", "bf16"), nargs="+", default=["bf16"])
     command.add_argument("--ops", choices=("NN", "NT", "TN"), nargs="+", default=["TN"])
     command.add_argument("--size", type=int, nargs="+", default=[2048, 4096, 8192], metavar="N")
+    command.add_argument("--all", action="store_true", help="all winners of AMD's tables, not those of --size alone")
     command.set_defaults(run=run_generate)
+    command = commands.add_parser("compare", help="squares and random products TN of an MI300X, beside hipBLASLt's")
+    command.add_argument("folder", type=Path)
+    command.add_argument("--size", type=int, nargs="*", default=SQUARES, metavar="N")
+    command.add_argument("--count", type=int, default=34, help="random products by 64, by 8 and odd each (%(default)s)")
+    command.add_argument("--seed", type=int, default=1)
+    command.add_argument("--results", type=Path, default=Path("build/compare.jsonl"), metavar="FILE",
+                         help="where modelled times are kept (%(default)s)")  # fmt: skip
+    command.set_defaults(run=run_compare)
     command = commands.add_parser("sample", help="products drawn at random, checked by the library's own program")
     command.add_argument("folder", type=Path)
     command.add_argument("library", choices=NAMES)
@@ -118,7 +133,8 @@ def run_install(given: argparse.Namespace) -> None:
 def run_generate(given: argparse.Namespace) -> None:
     libraries = install(given.folder.absolute(), ["hipblaslt", CLANG])
     kinds = [Kind(kind, ops) for kind in given.type for ops in given.ops]
-    print(f"hipBLASLt's kernels for {ARCH} are in {generate(libraries, kinds, given.size, given.source)}")
+    sizes = None if given.all else given.size
+    print(f"hipBLASLt's kernels for {ARCH} are in {generate(libraries, kinds, sizes, given.source)}")
 
 
 def run_products(given: argparse.Namespace) -> None:
@@ -143,6 +159,47 @@ def run_products(given: argparse.Namespace) -> None:
             part = f"{own / seconds:.2f}" if own and seconds else "none"
             row((f"{given.type} {given.ops} {size}³", who, times, rate, part, error))
     print(f"Modelled for {given.device}, not measured: docs/timing.md says what such times are worth.")
+
+
+def run_compare(given: argparse.Namespace) -> None:
+    libraries = Libraries(given.folder.absolute())
+    if not libraries.computes("hipblaslt", ARCH):
+        raise Unavailable(f"{given.folder} does not have hipBLASLt's kernels for {ARCH}: `generate --all` makes them")
+    found = [*squares(given.size), *drawn(given.count, given.seed)]
+    more = {"HIPBLASLT_TENSILE_LIBPATH": str(libraries.generated(ARCH))}
+    results, ratios = Results(given.results), dict[str, list[float]]()
+    for product, bundle in zip(found, bundles(libraries, found), strict=True):
+        sizes = [product.type, "TN", *map(str, product.sizes)]
+        ours = results.of(
+            f"{model_version()} {digest(bundle)} {product}",
+            partial(modelled, libraries, "mi300x", [SCRIPT, bundle, *sizes], {}),
+        )
+        theirs = results.of(
+            f"{model_version()} hipblaslt {product}",
+            partial(modelled, libraries, "mi300x", [SCRIPT, "hipblaslt", *sizes], more),
+        )
+        shown = [f"{who} {seconds * 1e6:.1f} µs, {product.flops / seconds / 1e12:.0f} TFLOP/s" if seconds
+                 else f"{who} none" for who, seconds in (("ours", ours), ("hipBLASLt", theirs))]  # fmt: skip
+        if ours and theirs:
+            ratios.setdefault(product.group, []).append(theirs / ours)
+            shown.append(f"hipBLASLt's time over ours {theirs / ours:.2f}")
+        print(f"{product.group}: {product}: {'; '.join(shown)}", flush=True)
+    for group, each in ratios.items():
+        print(f"hipBLASLt's time over ours, {group}, {distribution(each)}")
+    print("Modelled for mi300x, not measured: docs/timing.md says what such times are worth.")
+
+
+def bundles(libraries: Libraries, products: Sequence[Product]) -> list[Path]:
+    """Return the bundle with each product, one for all of a type."""
+    by_type = {
+        kind: built(libraries.folder / "ours", ARCH, kind, "TN", [each.sizes for each in products if each.type == kind])
+        for kind in {product.type for product in products}
+    }
+    return [by_type[product.type] for product in products]
+
+
+def digest(bundle: Path) -> str:
+    return hashlib.sha256((bundle / "bundle.json").read_bytes()).hexdigest()[:16]
 
 
 def row(cells: Sequence[str]) -> None:
@@ -211,7 +268,7 @@ def run_tests(given: argparse.Namespace) -> None:
     def rocblas_test(option: str) -> subprocess.CompletedProcess[str]:
         return run(["--device", given.device], libraries.rocm.command([*libraries.rocblas_test(), option]), {})
 
-    names = drawn(listed(rocblas_test("--gtest_list_tests").stdout), given.seed)
+    names = drawn_tests(listed(rocblas_test("--gtest_list_tests").stdout), given.seed)
     done = rocblas_test(f"--gtest_filter={':'.join(names)}")
     found = outcome_of_tests(done.stdout)
     print(f"{found.passed} of {len(names)} tests pass on {given.device}")

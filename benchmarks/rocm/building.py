@@ -23,9 +23,8 @@ def built(folder: Path, arch: str, kind: str, ops: str, sizes: Sequence[tuple[in
     ]  # fmt: skip
     text = json.dumps({"calls": calls})
     place = folder / hashlib.sha256(f"{arch} {text}".encode()).hexdigest()[:16]
-    if not (place / f"gemm-{arch}").exists():
-        place.mkdir(parents=True, exist_ok=True)
-        (place / "calls.yaml").write_text(text)  # JSON is YAML
-        command = [sys.executable, "-m", "aot", "--arch", arch, "--for", str(place / "calls.yaml"), "-o", str(place)]
-        subprocess.run([*command, str(ROOT / "manifests/gemm.yaml")], check=True, stdout=subprocess.DEVNULL)
+    place.mkdir(parents=True, exist_ok=True)
+    (place / "calls.yaml").write_text(text)  # JSON is YAML
+    command = [sys.executable, "-m", "aot", "--arch", arch, "--for", str(place / "calls.yaml"), "-o", str(place)]
+    subprocess.run([*command, str(ROOT / "manifests/gemm.yaml")], check=True, stdout=subprocess.DEVNULL)
     return place / f"gemm-{arch}"

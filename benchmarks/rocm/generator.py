@@ -30,7 +30,7 @@ COMMIT = "7d9fb683db25941d38c5f89749a2c26acc493992"
 _GENERATOR = "tensilelite"
 _TABLES = "library/src/amd_detail/rocblaslt/src/Tensile/Logic/asm_full/aquavanjaram/gfx942/Equality"
 _FILES = (f"/{_GENERATOR}/", f"!/{_GENERATOR}/Tensile/CustomKernels/", f"/{_TABLES}/")
-"""Patterns of the files that are checked out: kernels by hand, 97 MB, are not among these winners."""
+"""Patterns of the files that are checked out, without kernels by hand, which are 97 MB."""
 _NEEDED = {"joblib": "joblib", "msgpack": "msgpack", "yaml": "pyyaml"}
 """Modules that are needed, and the packages that have them."""
 _LETTERS = {"f16": "HHS", "bf16": "BBS"}
@@ -62,8 +62,11 @@ class Kind:
         return f"aquavanjaram_Cijk_{a}_{b}_{_LETTERS[self.type]}_BH_UserArgs.yaml"
 
 
-def generate(libraries: Libraries, kinds: Iterable[Kind], sizes: Sequence[int], source: str) -> Path:
-    """Make the winners of square products. Return the folder of the library's kernels. Raises `Unavailable`."""
+def generate(libraries: Libraries, kinds: Iterable[Kind], sizes: Sequence[int] | None, source: str) -> Path:
+    """Make the winners of square products, or, if `sizes` is None, all winners of the tables.
+
+    Return the folder of the library's kernels. Raises `Unavailable`.
+    """
     missing = [package for module, package in _NEEDED.items() if importlib.util.find_spec(module) is None]
     if missing:
         raise Unavailable(f"AMD's generator needs Python packages: pip install {' '.join(missing)}")
@@ -136,23 +139,29 @@ def _compiler(libraries: Libraries) -> Path:
     return clang
 
 
-def _cut(table: Path, target: Path, sizes: Sequence[int], kind: Kind) -> None:
-    """Write a table with the winners of square products alone."""
+def _cut(table: Path, target: Path, sizes: Sequence[int] | None, kind: Kind) -> None:
+    """Write a table with the winners of square products alone, or, if `sizes` is None, with all of them."""
     import yaml
 
     if not table.exists():
         raise Unavailable(f"AMD has no table of {kind} for {ARCH}")
     content = cut(yaml.load(table.read_text(), yaml.CSafeLoader), sizes)
     found = {size[0] for size, _ in content[_SIZES]}
-    if missing := [str(size) for size in sizes if size not in found]:
+    if missing := [str(size) for size in sizes or () if size not in found]:
         raise Unavailable(f"AMD's table of {kind} for {ARCH} does not have the sizes {', '.join(missing)}")
     target.write_text(json.dumps(content))  # JSON is YAML
 
 
-def cut(table: Sequence[Any], sizes: Sequence[int]) -> list[Any]:
-    """Return a table of winners with those of square products of these sizes, numbered anew."""
-    wanted = [[size, size, 1, size] for size in sizes]
-    rows = [row for row in table[_SIZES] if row[0][:4] in wanted]
+def cut(table: Sequence[Any], sizes: Sequence[int] | None) -> list[Any]:
+    """Return a table of winners with those of square products of these sizes, numbered anew.
+
+    If `sizes` is None, all winners are kept but kernels by hand, which are not checked out.
+    """
+    if sizes is None:
+        rows = [row for row in table[_SIZES] if not table[_SOLUTIONS][row[1][0]].get("CustomKernelName")]
+    else:
+        wanted = [[size, size, 1, size] for size in sizes]
+        rows = [row for row in table[_SIZES] if row[0][:4] in wanted]
     used = sorted({index for _, (index, _) in rows})
     found = list(table)
     found[_SOLUTIONS] = [table[_SOLUTIONS][old] | {"SolutionIndex": new} for new, old in enumerate(used)]

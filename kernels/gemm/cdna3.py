@@ -28,8 +28,9 @@ from kernels.common.cdna import (
     rows_layout,
     shared_layout,
 )
-from kernels.common.tensors import Matrices, matrix_of
+from kernels.common.tensors import Matrices, Matrix, matrix_of
 from kernels.gemm.epilogue import Epilogue, convert, finished, vectors_of
+from kernels.gemm.matmul import padded
 from kernels.gemm.order import tile_of
 
 
@@ -246,29 +247,45 @@ def store_piece(x, vectors, rows, columns, batch, m, n, e, epilogue: Epilogue):
 
 
 @gluon.jit
+def run_of(k, part, parts, STEP: gl.constexpr):
+    """Return (begin, length) of one of `parts` runs of k, whose whole steps differ by one at most."""
+    steps = gl.cdiv(k, STEP)
+    begin = steps // parts * part + gl.minimum(part, steps % parts)
+    length = steps // parts + (part < steps % parts).to(gl.int32)
+    return begin * STEP, gl.minimum(length * STEP, k - begin * STEP)
+
+
+@gluon.jit
 def matmul_cdna3(
     a: Matrices, b: Matrices, e: Matrices, epilogue: Epilogue, m, n, k,
     ROWS: gl.constexpr, COLUMNS: gl.constexpr, WAVES_M: gl.constexpr, WAVES_N: gl.constexpr, GROUP_M: gl.constexpr,
-    NUM_XCDS: gl.constexpr,
+    NUM_XCDS: gl.constexpr, parts=None,
 ):  # fmt: skip
     """e = epilogue(a b). Grid: (tiles of e; batch).
 
     a: [batch, m, k], b: [batch, k, n], of one dtype of 16 or 8 bits, both with contiguous k, k > 0; e: [batch, m, n],
     with contiguous rows. Rows are aligned to 16 bytes, and k and n are multiples of 16 bytes. int8 is summed in int32.
+    parts: if it is given, e has the products of as many runs of k, [parts, m, n], and a and b have no batch; k has at
+        least as many steps.
     """
     BLOCK_M: gl.constexpr = 16 * WAVES_M
     BLOCK_N: gl.constexpr = 16 * WAVES_N
     DTYPE: gl.constexpr = a.ptr.dtype.element_ty
+    STEP: gl.constexpr = 8 * STEP_BYTES // DTYPE.primitive_bitwidth
     batch = gl.program_id(1)
     left, right, out = matrix_of(a, batch), matrix_of(b, batch), matrix_of(e, batch)
     tile_m, tile_n = tile_of(gl.program_id(0), m, n, ROWS * BLOCK_M, COLUMNS * BLOCK_N, GROUP_M, NUM_XCDS)
     row, column = tile_m * ROWS * BLOCK_M, tile_n * COLUMNS * BLOCK_N
+    if parts is not None:
+        begin, k = run_of(k, batch, parts, STEP)
+        left = Matrix(left.ptr + begin * left.stride_columns, left.stride_rows, left.stride_columns)
+        right = Matrix(right.ptr + begin * right.stride_rows, right.stride_rows, right.stride_columns)
+        out = Matrix(e.ptr + batch.to(gl.int64) * m * padded(n), padded(n), 1)
 
     # Rows and columns past the edges are the last ones once more.
     offsets = ()
     LOADS_A: gl.constexpr = rows_layout(BLOCK_M, WAVES_M * WAVES_N, DTYPE)
     LOADS_B: gl.constexpr = rows_layout(BLOCK_N, WAVES_M * WAVES_N, DTYPE)
-    STEP: gl.constexpr = 8 * STEP_BYTES // DTYPE.primitive_bitwidth
     lines = gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, LOADS_A))
     inner = gl.arange(0, STEP, layout=gl.SliceLayout(0, LOADS_A))[None, :]
     for i in gl.static_range(ROWS):

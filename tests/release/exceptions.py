@@ -82,6 +82,7 @@ TABLE = (
     Rule(r"^python -m aot_emulator\.kfd\.server ", Action.SKIP, "is started by aotbundle emulate"),
     Rule(r"^python (-m benchmarks\.rocm|(product|attention|random_numbers)\.py) ", Action.SKIP,
          "fetches AMD's libraries: hundreds of megabytes"),
+    Rule(r"^python -m tests\.peers read ", Action.SKIP, "needs a checkout of another library's tests"),
     Rule(r" python tensile\.py ", Action.SKIP, "needs AMD's generator; tests/rocm/test_generator.py has its parts"),
     Rule(r"^python -m tests\.rocm ", Action.SKIP, "fetches packages; tests/rocm does"),
     Rule(r"^aotbuild (capture -o |run --no-compile|install-cache (?!--help)|--arch .*\bkernels\.jsonl)", Action.SKIP,
