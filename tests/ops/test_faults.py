@@ -37,6 +37,7 @@ from tests.ops.rows import (
 )
 from tests.support.dtypes import FP16, FP32, INT8, UINT8
 from tests.support.op_bundles import OpBundles
+from tests.support.plans import plan_of
 from tests.support.session_builds import ROOT, session_cache
 
 pytestmark = [pytest.mark.on("emulator"), pytest.mark.sampled(3)]
@@ -400,7 +401,6 @@ def test_every_fault_can_be_planted():
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_fault_is_noticed(op_bundles: OpBundles, tmp_path: Path, fault: str):
-    from aot.plan.filters import parse_filters
     from tests.support.on_demand import BundleOnDemand
 
     (manifest, filters, check), file, *_ = FAULTS[fault]
@@ -409,6 +409,6 @@ def test_fault_is_noticed(op_bundles: OpBundles, tmp_path: Path, fault: str):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / f"kernels/{file}.py").write_text(planted(fault))
     path = tmp_path / f"manifests/{manifest}.yaml"
-    faulty = BundleOnDemand(path, op_bundles.device, session_cache(), parse_filters((filters,)))
+    faulty = BundleOnDemand(plan_of(path, op_bundles.device.arch, filters), op_bundles.device, session_cache())
     with pytest.raises((AssertionError, EmulationError)):
         check(faulty)

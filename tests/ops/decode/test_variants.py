@@ -15,7 +15,7 @@ from aot_runtime.call.planner import op_planner
 from aot_runtime.contract.names import Scope
 from aot_runtime.contract.records import Index, Op
 from tests.ops.decode.cases import check_paged, paged
-from tests.support.session_builds import ROOT
+from tests.support.plans import planned
 
 pytestmark = pytest.mark.on("emulator")
 
@@ -108,13 +108,10 @@ def test_large_caches_take_the_aligned_code(decode: Bundle):
 
 @functools.cache
 def latent_for_hopper() -> Index:
-    chosen = {"op": frozenset({"mla_decode"})}
-    from aot.manifest.loading import load_manifest
-    from aot.plan.bundles import plan_bundle
-    from aot.targets import parse_arch
+    plan = planned("sm_90", "decode", "op=mla_decode")
     from tests.support.on_demand import index_of
 
-    return index_of(plan_bundle(load_manifest(ROOT / "manifests/decode.yaml"), parse_arch("sm_90"), chosen, False))
+    return index_of(plan)
 
 
 @pytest.mark.parametrize(("changes", "hopper"), (

@@ -15,7 +15,7 @@ from tests.support.choices import configs, with_few_units
 from tests.support.dtypes import BF16, FP16, FP32, INT32, eight_bits
 from tests.support.kernel_compiling import check_resources, compile_variant, instructions, loads_of, loops, variants
 
-pytestmark = pytest.mark.sampled(7)
+pytestmark = pytest.mark.sampled(4)
 
 TILES = {"tile_256x224": (195, 136, 216), "tile_192x192": (131, 136, 216), "tile_192x128": (131, 72, 216),
          "tile_128x128": (67, 120, 216), "tile_128x112": (67, 88, 216), "tile_128x64": (67, 8, 216),
@@ -30,10 +30,11 @@ OTHER_LAYOUTS = [
     for a_columns, b_columns in LAYOUTS
     if (a_columns or not b_columns) and not (a_columns and config == "across_192x192")
 ]
-EIGHT_BITS = {"tile_256x224": (193, 144, 432), "tile_192x192": (72, 144, 448), "tile_192x128": (130, 16, 432),
-              "tile_128x128": (72, 80, 416), "tile_128x112": (67, 112, 2000), "tile_128x64": (66, 16, 432),
+EIGHT_BITS = {"tile_192x192": (72, 144, 448), "tile_256x224": (193, 144, 432), "tile_128x128": (72, 80, 416),
+              "tile_192x128": (130, 16, 432), "tile_128x64": (66, 16, 432), "tile_128x112": (67, 112, 2000),
               "tile_64x64": (17, 16, 80)}  # fmt: skip
-"""The same for operands of 8 bits."""
+"""The same for operands of 8 bits, in an order in which cases that run by default are of the tiles that those are not
+of."""
 PARTS = {"tile_128x128": (195, 200, 456, 3), "tile_128x64": (67, 56, 456, 3), "tile_64x64": (33, 72, 456, 3),
          "tile_32x128": (30, 136, 2056, 8)}  # fmt: skip
 """Config, and a shape with ragged edges, and a number of parts, that it serves if there is one compute unit."""
@@ -108,7 +109,7 @@ def test_rows_of_any_length(one_unit: Bundle, config: str, n: int, epilogue: str
 @pytest.mark.parametrize("b_columns", (True, False))
 @pytest.mark.parametrize(
     "config, shape",
-    (("tile_256x224", (251, 219, 1003)), ("tile_128x128", (125, 120, 1001)), ("tile_64x64", (60, 63, 1999))),
+    (("tile_64x64", (60, 63, 1999)), ("tile_128x128", (125, 120, 1001)), ("tile_256x224", (251, 219, 1003))),
 )
 def test_copies(one_unit: Bundle, config: str, shape: tuple[int, int, int], b_columns: bool):
     """Operands whose rows begin anywhere are copied to rows that are aligned, with zeros behind them."""
@@ -165,6 +166,7 @@ def test_batches_of_eight_bits(one_unit: Bundle, kind: str, shared: bool):
     assert taken[0].startswith("tile")
 
 
+@pytest.mark.sampled(6)
 @pytest.mark.parametrize("a_columns, b_columns", LAYOUTS)
 @pytest.mark.parametrize("k", (8, 64, 72, 128, 136, 192))
 def test_lengths_of_k(one_unit: Bundle, k: int, a_columns: bool, b_columns: bool):
