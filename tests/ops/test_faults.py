@@ -22,7 +22,7 @@ from tests.ops.attention.quantised import Quantised
 from tests.ops.attention.quantised import make_call as make_quantised
 from tests.ops.decode import test_append, test_contiguous, test_flex, test_float8, test_masks, test_paged
 from tests.ops.gemm import test_eight_bits, test_float8_weights, test_grouped, test_lora
-from tests.ops.moe import test_quantised
+from tests.ops.moe import test_moe, test_quantised
 from tests.ops.moe.checking import check_moe, made_codes, made_scaled
 from tests.ops.moe.test_permute import check_align
 from tests.ops.rows import (
@@ -113,6 +113,8 @@ TO_FLOAT8 = (
     "op=paged_attention_fp8",
     partial(test_float8.test_float8_results, queries=FP16, head_dim=64, splits=1),
 )
+OTHER_DIMS = decode("paged_attention", test_paged.test_values_of_other_dims, 64, 128, FP16, 1)
+TREE = "decode", "op=paged_attention_masked", partial(test_masks.test_custom_masks, seed=4)
 LATENT = decode("mla_decode", test_paged.test_latent_vectors, 256, 64, 16, 64, 1)
 APPEND = decode("append_kv", test_append.test_append, 40, FP16)
 APPEND_INT8 = decode("append_kv|append_kv_per_token", test_append.test_append_of_8_bits, "int8")
@@ -143,6 +145,9 @@ MASKED = rows("softmax", mask=np.random.default_rng(1).random((5, 50)) < 0.5)
 HEADS = "rows", "op=qk_norm_rotary,T=float16", partial(test_qk_norm.check, call=test_qk_norm.given(40, 12, FP16))
 SCALED = experts("moe_scaled", made_scaled, INT8, (5, 4, 2, 64, 48), FP16)
 SCALED_BLOCKS = experts("moe_block_scaled", made_scaled, FNUZ, (5, 3, 2, 160, 144), FP16, (128, 128))
+CLAMPED = "moe", "op=moe,T=bfloat16", partial(
+    test_moe.test_clamped_and_shifted_products, shape=(33, 4, 2, 48, 33), activation="gelu_quick", limit=1.0,
+    shift=1.0)  # fmt: skip
 CODES = experts("moe_int4", made_codes, UINT8, (5, 3, 2, 64, 32), FP16, (2, 1), True)
 STATIC_EXPERTS = "moe", "op=moe_scaled,T=bfloat16,W=int8", lambda bundle: test_quantised.test_static_scales(
     bundle, "int8", (5, 4, 2, 64, 48))  # fmt: skip
@@ -263,6 +268,11 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     "chunk one key long": (SHORT_CHUNKS, "decode/masks", "mask.attention_chunk - 1)", "mask.attention_chunk)"),
     "padding seen": (PADDING, "decode/masks", "- mask.left, first_key)", "- mask.left, 0)"),
     "padding read": (PADDING, "decode/masks", "tl.maximum(keys, first_key)", "tl.maximum(keys, 0)"),
+    "values of the keys' head dim": (OTHER_DIMS, "decode/split", "place, head_dim_v, groups",
+        "place, head_dim, groups"),
+    "mask of the first sequence": (TREE, "decode/split", "sequence.first_query + rows.tokens, mask",
+        "rows.tokens, mask"),
+    "keys of the mask's other words": (TREE, "decode/masks", "start % 32 + tl.arange", "tl.arange"),
     "slopes of the first sequence": (SLOPES, "decode/split", "batch * alibi_slopes.stride_batch", "0"),
     "sink of the first head": (decode("paged_attention|flash_decode", test_masks.test_sinks, 3, 64), "decode/parts",
         "tl.load(sinks + head + tl.arange(0, 1))", "tl.load(sinks + tl.arange(0, 1))"),
@@ -337,6 +347,8 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     "norm of what is rotated": (HEADS, "rows/qk_norm", "squares += rest * rest", "squares += 0.0 * rest"),
     "weights of the first half": (HEADS, "rows/qk_norm", "_gain(weight, pairs + pair,", "_gain(weight, pair,"),
     # Mixtures of experts
+    "up not limited below": (CLAMPED, "moe/product", "tl.where(up < -gating.limit, -gating.limit, up)", "up"),
+    "up not shifted": (CLAMPED, "moe/product", "(up + gating.shift)", "up"),
     "scales of the first expert": (SCALED, "moe/dequantise", "expert.to(tl.int64) * n + columns", "columns"),
     "scale of the first assignment": (SCALED, "moe/quantise", "row * scale.stride_rows", "0 * row"),
     "8 bits truncated": (SCALED, "gemm/quantise", "value = half_to_even(tl.minimum(", "value = (tl.minimum("),
