@@ -31,7 +31,7 @@ from kernels.common.cdna import (
     shared_layout,
 )
 from kernels.common.tensors import Matrix
-from kernels.gemm.cdna3 import action_at, actions_at, is_early, piece_of, place_of, store_rows
+from kernels.gemm.cdna3 import action_at, actions_at, block_at, is_early, piece_of, place_of, store_rows
 from kernels.gemm.order import tile_of
 
 AHEAD = gl.constexpr(2)
@@ -83,11 +83,6 @@ def scaled_plan(ROWS, COLUMNS):
         at = have_read + 1 + int(block * 0.875 * products / blocks)
         plan[at % products].append(("load_early" if at < products else "load", block))
     return plan
-
-
-@gluon.constexpr_function
-def block_at(plan, at, number):
-    return plan[at][number][1]
 
 
 @gluon.jit
@@ -275,8 +270,8 @@ def block_scaled_matmul_cdna3(
             scale_columns, gl.minimum(column + 2 * j * BLOCK_N, n - 1) // 128 * scale_b.stride_columns
         )
 
-    tiles_a = gl.allocate_shared_memory(DTYPE, [ROWS, BLOCK_M, STEP_BYTES], shared_layout(DTYPE))
-    tiles_b = gl.allocate_shared_memory(DTYPE, [COLUMNS, BLOCK_N, STEP_BYTES], shared_layout(DTYPE))
+    tiles_a = gl.allocate_shared_memory(DTYPE, [ROWS, BLOCK_M, STEP_BYTES], shared_layout(BLOCK_M, DTYPE))
+    tiles_b = gl.allocate_shared_memory(DTYPE, [COLUMNS, BLOCK_N, STEP_BYTES], shared_layout(BLOCK_N, DTYPE))
     operands = Operands(a.ptr, b.ptr, offsets, scale_a, scale_b, scale_rows, scale_columns, tiles_a, tiles_b)
     acc = scaled_product(operands, k, scaled_plan(ROWS, COLUMNS), ROWS, COLUMNS, LAYOUT)
     for at in gl.static_range(ROWS * PIECES):
