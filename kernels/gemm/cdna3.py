@@ -310,8 +310,7 @@ def place_of(
 def store_piece(
     x, vectors, rows, columns, first_row, first_column, batch, m, n, e, epilogue: Epilogue, ROW_STEP: gl.constexpr = 1
 ):
-    """Apply the epilogue to a piece of a tile, and store it. It has every ROW_STEP-th row from [first_row, first_column]
-    on."""
+    """Apply the epilogue to a piece, every ROW_STEP-th row from [first_row, first_column] on, and store it."""
     DTYPE: gl.constexpr = e.ptr.dtype.element_ty
     value = convert(finished(x, rows, columns, batch, m, n, DTYPE, epilogue, vectors), DTYPE)
     if epilogue.ROWS_OF_E == "hinted":
@@ -329,7 +328,7 @@ def store_piece(
 
 @gluon.jit
 def store_elements(x, row, column, m, n, e, ROW_STEP: gl.constexpr):
-    """Store a piece, every ROW_STEP-th row from [row, column] on, element by element; neighbouring lanes have neighbouring columns."""
+    """Store a piece, as `store_piece` has it, by elements; neighbouring lanes have neighbouring columns."""
     LANES: gl.constexpr = min(64, x.shape[1])
     LAYOUT: gl.constexpr = gl.BlockedLayout([1, 1], [64 // LANES, LANES], [gl.num_warps(), 1], [1, 0])
     rows = row + ROW_STEP * gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, LAYOUT))
@@ -408,8 +407,7 @@ def matmul_cdna3(
 
     a: [batch, m, k], b: [batch, k, n], of one dtype of 16 or 8 bits, k > 0; e: [batch, m, n], with contiguous rows.
     A_ROWS: k is contiguous in a; else, with 16 bits alone, m is. B_ROWS: n is contiguous in b, with 16 bits alone; else
-    k is. Rows, or columns, are aligned to 16 bytes, and contiguous extents and n are multiples of these. int8 is summed
-    in int32.
+    k is. Strides, k and contiguous extents of a and b are multiples of 16 bytes. int8 is summed in int32.
     parts: if it is given, e has the products of as many runs of k, [parts, m, padded(n)], and a and b have no batch; k
         has at least as many steps.
     """
