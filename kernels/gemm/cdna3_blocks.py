@@ -275,8 +275,8 @@ def block_scaled_matmul_cdna3(
             scale_columns, gl.minimum(column + 2 * j * BLOCK_N, n - 1) // 128 * scale_b.stride_columns
         )
 
-    tiles_a = gl.allocate_shared_memory(DTYPE, [ROWS, BLOCK_M, STEP_BYTES], shared_layout(DTYPE))
-    tiles_b = gl.allocate_shared_memory(DTYPE, [COLUMNS, BLOCK_N, STEP_BYTES], shared_layout(DTYPE))
+    tiles_a = gl.allocate_shared_memory(DTYPE, [ROWS, BLOCK_M, STEP_BYTES], shared_layout(BLOCK_M, DTYPE))
+    tiles_b = gl.allocate_shared_memory(DTYPE, [COLUMNS, BLOCK_N, STEP_BYTES], shared_layout(BLOCK_N, DTYPE))
     operands = Operands(a.ptr, b.ptr, offsets, scale_a, scale_b, scale_rows, scale_columns, tiles_a, tiles_b)
     acc = scaled_product(operands, k, scaled_plan(ROWS, COLUMNS), ROWS, COLUMNS, LAYOUT)
     for at in gl.static_range(ROWS * PIECES):

@@ -396,7 +396,7 @@ class DeviceMemory:
                     self._kept_bytes -= block.size  # nor here
                     dropped += (block,)
                     del blocks[-1]
-                del self._kept[key]  # nor here: of a destroyed stream, nothing stays
+                del self._kept[key]  # nor here; entries of destroyed streams would pile up
             self.holdings.settle()
 
 

@@ -33,8 +33,7 @@ OTHER_LAYOUTS = [
 EIGHT_BITS = {"tile_192x192": (72, 144, 448), "tile_256x224": (193, 144, 432), "tile_128x128": (72, 80, 416),
               "tile_192x128": (130, 16, 432), "tile_128x64": (66, 16, 432), "tile_128x112": (67, 112, 2000),
               "tile_64x64": (17, 16, 80)}  # fmt: skip
-"""The same for operands of 8 bits, in an order in which cases that run by default are of the tiles that those are not
-of."""
+"""The same for operands of 8 bits. Their order makes the cases that run by default use other tiles than those above."""
 PARTS = {"tile_128x128": (195, 200, 456, 3), "tile_128x64": (67, 56, 456, 3), "tile_64x64": (33, 70, 456, 3),
          "tile_32x128": (30, 136, 2056, 8)}  # fmt: skip
 """Config, and a shape with ragged edges, and a number of parts, that it serves if there is one compute unit."""
