@@ -410,8 +410,8 @@ def matmul_cdna3(
     A_ROWS: k is contiguous in a; else, with 16 bits alone, m is. B_ROWS: n is contiguous in b, with 16 bits alone; else
     k is. Rows, or columns, are aligned to 16 bytes, and contiguous extents and n are multiples of these. int8 is summed
     in int32.
-    parts: if it is given, e has the products of as many runs of k, [parts, m, n], and a and b have no batch; k has at
-        least as many steps.
+    parts: if it is given, e has the products of as many runs of k, [parts, m, padded(n)], and a and b have no batch; k
+        has at least as many steps.
     """
     BLOCK_M: gl.constexpr = 16 * WAVES_M
     BLOCK_N: gl.constexpr = 16 * WAVES_N
@@ -420,10 +420,12 @@ def matmul_cdna3(
     left, right, out = matrix_of(a, batch), transposed(matrix_of(b, batch)), matrix_of(e, batch)
     tile_m, tile_n = tile_of(gl.program_id(0), m, n, ROWS * BLOCK_M, COLUMNS * BLOCK_N, GROUP_M, NUM_XCDS)
     row, column = tile_m * ROWS * BLOCK_M, tile_n * COLUMNS * BLOCK_N
+    stored_n = n
     if parts is not None:
         begin, k = run_of(k, batch, parts, STEP)
         left, right = moved(left, begin), moved(right, begin)
-        out = Matrix(e.ptr + batch.to(gl.int64) * m * padded(n), padded(n), 1)
+        stored_n = padded(n)  # wide stores fill the padding, too
+        out = Matrix(e.ptr + batch.to(gl.int64) * m * stored_n, stored_n, 1)
 
     LOADS: gl.constexpr = loads_of(ROWS, COLUMNS, A_ROWS, not B_ROWS)
     offsets = offsets_of(left, row, m, ROWS, BLOCK_M, WAVES_M * WAVES_N, A_ROWS, not A_ROWS)
@@ -437,6 +439,7 @@ def matmul_cdna3(
     # What the epilogue needs is on its way during the last step. Without A_ROWS, no registers are left for that.
     MMA: gl.constexpr = acc[0].type.layout
     PIECES: gl.constexpr = (COLUMNS + 1) // 2
+    ROW_STEP: gl.constexpr = 1 if A_ROWS else 2
     vectors = ()
     for at in gl.static_range(ROWS * PIECES if A_ROWS else 0):
         rows, columns = place_of(row, column, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N, MMA)
@@ -450,4 +453,4 @@ def matmul_cdna3(
         of_piece = vectors[at] if A_ROWS else vectors_of(rows, columns, batch, m, n, epilogue)
         first_row = row + (at // PIECES * BLOCK_M if A_ROWS else at // PIECES // 2 * 2 * BLOCK_M + at // PIECES % 2)
         first_column = column + at % PIECES * 32 * WAVES_N
-        store_piece(x, of_piece, rows, columns, first_row, first_column, batch, m, n, out, epilogue, 1 if A_ROWS else 2)
+        store_piece(x, of_piece, rows, columns, first_row, first_column, batch, m, stored_n, out, epilogue, ROW_STEP)
