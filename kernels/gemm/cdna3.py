@@ -432,6 +432,8 @@ def matmul_cdna3(
     acc, half_0, tiles_a, tiles_b = multiply_all_but_last(
         left, right, offsets, k, PLAN, LOADS, ROWS, COLUMNS, WAVES_M, WAVES_N
     )
+    if parts is not None:
+        n = padded(n)  # known to be a multiple, so that stores are wide
     # What the epilogue needs is on its way during the last step. Without A_ROWS, no registers are left for that.
     MMA: gl.constexpr = acc[0].type.layout
     PIECES: gl.constexpr = (COLUMNS + 1) // 2
