@@ -22,7 +22,8 @@ def matmul(
 
     a: [batch, m, k], b: [batch, k, n], of one dtype; e: [batch, m, n]; int8 is summed in int32, all others in fp32.
     part: the tiles of e that this launch computes. PERSISTENT: a program computes one tile after the other. WHOLE_M,
-    WHOLE_N: as `product` has them. DESCRIPTORS: as `described_tiles` has it, with B_COLUMNS and SPECIALISED; of all tiles.
+    WHOLE_N: as `product` has them. DESCRIPTORS: as `described_tiles` has it, with B_COLUMNS and SPECIALISED; of all
+    tiles.
     """
     batch = tl.program_id(1)
     left, right, out = matrix_of(a, batch), matrix_of(b, batch), matrix_of(e, batch)
