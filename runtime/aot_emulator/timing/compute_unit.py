@@ -104,6 +104,9 @@ class Workgroup:
 
     def _extrapolated(self, conditions: Conditions, resident: int, count: int) -> Replayed:
         waves = self.trace.waves[self.place]
+        if len({tuple(count for _, count in wave.parts) for wave in waves}) > 1:
+            # Fewer repetitions of a part would not leave the wavefronts as many barriers as each other.
+            return self.replayed(conditions, resident, None, count=count)
         counts = [sum(wave.repetitions(most) for wave in waves) for most in (FEW, MANY, None)]
         many = self.replayed(conditions, resident, MANY, count=count)
         if counts[2] == counts[1]:

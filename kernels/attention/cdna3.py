@@ -1,0 +1,606 @@
+"""Attention forward for CDNA 3 in Gluon: the softmax of a block of keys is issued between matrix instructions.
+
+A workgroup of four wavefronts has 128 queries of a head, 32 for each wavefront, and walks blocks of 64 keys. Two
+workgroups share a compute unit. A step is:
+
+    scores: multiply queries and the next keys | exponentials of these scores | write values to LDS | load keys
+    barrier: all wavefronts have read the keys, and written the values
+    output: multiply probabilities and values | other exponentials | write keys to LDS | load values | next maxima
+    barrier: all wavefronts have read the values, and written the keys
+
+`plan_of` says what is issued after which product. LLVM would issue it in bunches, so fences keep it in its place.
+
+Maxima are raised only if a new score would outweigh all earlier ones of its row in some lane of a wavefront: the loop
+ends then, the accumulators are rescaled, and the loop goes on. So probabilities may exceed 1, but one that decides a
+row alone is 1, and exact. They go up to 2 to the power of SLACK.
+"""
+
+from typing import NamedTuple
+
+from triton.experimental import gluon
+from triton.experimental.gluon import language as gl
+
+from kernels.attention.forward import deal, head_of
+from kernels.common.cdna import appended, replaced
+from kernels.common.rounding import truncate, truncation_loss
+from kernels.common.softmax import LN_2, LOG2_E
+from kernels.common.tensors import Extents, HeadRows, Heads, Window
+
+BLOCK_M = gl.constexpr(128)
+BLOCK_N = gl.constexpr(64)
+SLACK = gl.constexpr(8.0)
+"""By how much scores may exceed the maxima at most, in units of log2."""
+LOWEST = gl.constexpr(-1e38)
+"""The maximum of rows that have seen no key: -inf - -inf is NaN."""
+
+
+class Tiles(NamedTuple):
+    """LDS: a block of keys [BLOCK_N, dim], and one of values [dim / 32, BLOCK_N, 32].
+
+    Column n of part e of the values is column dim / 32 * n + e, so that a lane loads neighbouring columns, and stores
+    neighbouring columns of the output.
+    """
+
+    k: gl.shared_memory_descriptor
+    v: gl.shared_memory_descriptor
+
+
+class Keys(NamedTuple):
+    """Keys and values of a head: addresses, strides of rows, and what is loaded at a time.
+
+    Values are loaded as words of two. rows, columns: of the first load of a block. last: the last block.
+    """
+
+    k: gl.tensor
+    v: gl.tensor
+    k_stride: gl.tensor
+    v_stride: gl.tensor
+    k_rows: gl.tensor
+    k_columns: gl.tensor
+    v_rows: gl.tensor
+    v_columns: gl.tensor
+    last: gl.tensor
+    seqlen: gl.tensor
+
+
+class Queries(NamedTuple):
+    """Queries: left operands for each 8 columns; the scale in units of log2; the end of the keys that each row sees."""
+
+    operands: gl.tuple
+    scale: gl.tensor
+    end: gl.tensor
+
+
+# Layouts
+
+
+@gluon.constexpr_function
+def product_layout():
+    """Return the layout of products. A lane has columns 8 i + 4 (lane / 32) + r, r < 4, of row lane % 32."""
+    return gl.amd.AMDMFMALayout(version=3, instr_shape=[32, 32, 8], transposed=True, warps_per_cta=[4, 1])
+
+
+@gluon.constexpr_function
+def keys_layout(dim):
+    """Return the layout of a load of keys, 16 bytes a lane."""
+    return gl.BlockedLayout([1, 8], [512 // dim, dim // 8], [4, 1], [1, 0])
+
+
+@gluon.constexpr_function
+def values_layout(words):
+    """Return the layout of a load of every eighth row of a block of values, in words."""
+    registers, lanes, at = [], [], 1
+    while at < words:
+        (registers if at * 32 < words else lanes).append([0, at])
+        at *= 2
+    return gl.DistributedLinearLayout(registers, [*lanes, [1, 0]], [[2, 0], [4, 0]], [], [8, words])
+
+
+@gluon.jit
+def key_at(n):
+    """Return the key in row n of a block in LDS: bits 2 and 3 are swapped, so that scores lie as operands do."""
+    return (n & ~12) | ((n & 4) << 1) | ((n & 8) >> 1)
+
+
+# What is issued after which product
+
+
+@gluon.constexpr_function
+def plan_of(dim):
+    """Return what is issued after each product of a step, as [[(action, number), ...], ...].
+
+    The first half of the products are those of the scores. Actions: `exp`, of a score; `write_v`, a part of the values;
+    `load_k`, `write_k`, `load_v`: of what a load has. Exponentials precede the product that takes them; few loads can
+    be under way at a time; values are written some time after they are loaded.
+    """
+    half = dim // 4
+    plan = [[] for _ in range(2 * half)]
+    early = 18 if dim == 128 else 16
+    for score in range(32):
+        if score < early:
+            at = score * half // early
+        else:
+            at = half + (score - early) * (half * 3 // 4) // (32 - early)
+        plan[at].append(("exp", score))
+    for part in range(dim // 32):
+        plan[half // 8 + 1 + part * half // 8].append(("write_v", part))
+        plan[half // 2 + part * half * 16 // dim].append(("load_k", part))
+        plan[half + 2 + part * half * 16 // dim].append(("write_k", part))
+    for row in range(8):
+        plan[half + 3 + row * half * 3 // 32].append(("load_v", row))
+    return plan
+
+
+@gluon.constexpr_function
+def numbers_at(plan, at, action):
+    """Return the numbers of an action after a product."""
+    return tuple(number for name, number in plan[at] if name == action)
+
+
+@gluon.jit
+def fence():
+    gl.amd.hint.sched_barrier()
+
+
+# Loads, LDS and operands
+
+
+@gluon.jit
+def load_keys(keys, block, PART: gl.constexpr, RAGGED: gl.constexpr):
+    """Load a part of a block of keys. RAGGED: rows past the end are the last one once more."""
+    FIRST: gl.constexpr = PART * keys.k_rows.shape[0]
+    return load_rows(keys.k, block, FIRST, keys.k_rows, keys.k_columns, keys.k_stride, keys.seqlen, RAGGED)
+
+
+@gluon.jit
+def load_values(keys, block, ROW: gl.constexpr, RAGGED: gl.constexpr):
+    """Load row ROW, and every eighth row after it, of a block of values."""
+    return load_rows(keys.v, block, ROW, keys.v_rows, keys.v_columns, keys.v_stride, keys.seqlen, RAGGED)
+
+
+@gluon.jit
+def load_rows(
+    address, block, FIRST: gl.constexpr, rows, columns, stride, seqlen, RAGGED: gl.constexpr
+):  # fmt: skip
+    if RAGGED:
+        rows = gl.minimum(rows, seqlen - 1 - block * BLOCK_N - FIRST)
+    offsets = rows[:, None] * stride.to(gl.int32) + columns[None, :]
+    start = address + (block * BLOCK_N).to(gl.int64) * stride
+    return gl.amd.cdna3.buffer_load(start + gl.to_tensor(FIRST).to(gl.int64) * stride, offsets)
+
+
+@gluon.jit
+def write_keys(tiles, parts, PART: gl.constexpr):
+    ROWS: gl.constexpr = parts[PART].shape[0]
+    tiles.k.slice(PART * ROWS, ROWS, dim=0).store(parts[PART])
+
+
+@gluon.jit
+def write_values(tiles, rows, PART: gl.constexpr):
+    """Write a part of the values, of words of which `rows` has every eighth row."""
+    WORDS: gl.constexpr = rows[0].shape[1]
+    even = gl.join(gl.join(rows[0], rows[4]), gl.join(rows[2], rows[6]))
+    odd = gl.join(gl.join(rows[1], rows[5]), gl.join(rows[3], rows[7]))
+    block = gl.join(even, odd).permute((0, 2, 3, 4, 1)).reshape([BLOCK_N, WORDS])
+    if tiles.v.shape[0] == 4:
+        first, second = block.reshape([BLOCK_N, WORDS // 2, 2]).split()
+        block = first if PART < 2 else second
+    if PART % 2 == 1:
+        block = block >> 16
+    tiles.v.index(PART).store(block.to(gl.uint16).to(tiles.v.dtype, bitcast=True))
+
+
+@gluon.jit
+def read_keys(tiles, TILE: gl.constexpr, SLICE: gl.constexpr):
+    """Read 16 columns of 32 keys as two right operands."""
+    x = tiles.k.slice(32 * TILE, 32, dim=0).slice(16 * SLICE, 16, dim=1).permute((1, 0))
+    return right_operands(x.load(gl.DotOperandLayout(1, product_layout(), 8)))
+
+
+@gluon.jit
+def read_values(tiles, PART: gl.constexpr, SLICE: gl.constexpr):
+    """Read a part of 16 values as two right operands."""
+    x = tiles.v.index(PART).slice(16 * SLICE, 16, dim=0)
+    return right_operands(x.load(gl.DotOperandLayout(1, product_layout(), 8)))
+
+
+@gluon.jit
+def right_operands(x):
+    """Split [16, 32] into operands of the two products that a lane has read at once."""
+    LAYOUT: gl.constexpr = gl.DotOperandLayout(1, product_layout(), 4)
+    a, b = x.reshape([2, 2, 4, 32]).permute((0, 2, 3, 1)).split()
+    a = gl.convert_layout(a.reshape([8, 32]), LAYOUT, assert_trivial=True)
+    return a, gl.convert_layout(b.reshape([8, 32]), LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def left_operands(x):
+    """Split [BLOCK_M, 16] in the same way."""
+    LAYOUT: gl.constexpr = gl.DotOperandLayout(0, product_layout(), 4)
+    a, b = x.reshape([BLOCK_M, 2, 2, 4]).permute((0, 1, 3, 2)).split()
+    a = gl.convert_layout(a.reshape([BLOCK_M, 8]), LAYOUT, assert_trivial=True)
+    return a, gl.convert_layout(b.reshape([BLOCK_M, 8]), LAYOUT, assert_trivial=True)
+
+
+@gluon.jit
+def probabilities_operand(p, FIRST: gl.constexpr):
+    """Join four probabilities of a lane into the left operand of a product."""
+    joined = gl.join(gl.join(p[FIRST], p[FIRST + 2]), gl.join(p[FIRST + 1], p[FIRST + 3])).reshape([BLOCK_M, 8])
+    return gl.convert_layout(joined, gl.DotOperandLayout(0, product_layout(), 4), assert_trivial=True)
+
+
+# Scores. A lane has 32 of a block, of one query, in a tuple: each is a tensor of [BLOCK_M, 2]
+
+
+@gluon.jit
+def scores_of(first, second):
+    """Return the scores in products with 32 keys and with 32 more, in the order of operands."""
+    scores = ()
+    for at in gl.static_range(8):
+        scores = scores + eighth_of(first if at < 4 else second, at % 4)  # noqa: RUF005
+    return scores
+
+
+@gluon.jit
+def eighth_of(s, AT: gl.constexpr):
+    low, high = s.reshape([BLOCK_M, 2, 16]).permute((0, 2, 1)).split()
+    low, high = (low if AT < 2 else high).reshape([BLOCK_M, 2, 8]).permute((0, 2, 1)).split()
+    even, odd = (low if AT % 2 == 0 else high).reshape([BLOCK_M, 2, 2, 2]).split()
+    a, c = even.split()
+    b, d = odd.split()
+    return a, b, c, d
+
+
+@gluon.jit
+def hidden(s, start, TILE: gl.constexpr, end):
+    """Set the scores of keys from `end` on to -inf, in products with half a block whose first key is `start`."""
+    keys = key_at(gl.arange(0, 32, layout=gl.SliceLayout(0, s.type.layout)))
+    return gl.where(keys[None, :] < (end - start - 32 * TILE)[:, None], s, float("-inf"))
+
+
+@gluon.jit
+def by_row(x, like):
+    """Return a value of each row, [BLOCK_M], in a layout that broadcasts to `like`."""
+    return gl.convert_layout(x, gl.SliceLayout(1, like.type.layout), assert_trivial=True)[:, None]
+
+
+@gluon.jit
+def words(low, high):
+    return low.to(gl.uint32, bitcast=True).to(gl.uint64) | high.to(gl.uint32, bitcast=True).to(gl.uint64) << 32
+
+
+@gluon.jit
+def relative(low, high, scale, row_max):
+    """Return two scores times the scale, less the maximum: LLVM would not take one instruction for both."""
+    row_max = by_row(row_max, low).to(gl.uint32, bitcast=True).to(gl.uint64)
+    both = gl.inline_asm_elementwise(
+        "v_pk_fma_f32 $0, $1, $2, $3 op_sel_hi:[1,0,0] neg_lo:[0,0,1] neg_hi:[0,0,1]", "=v,v,s,v",
+        [words(low, high), scale.to(gl.uint32, bitcast=True).to(gl.uint64), row_max],
+        dtype=gl.uint64, is_pure=True, pack=1,
+    )  # fmt: skip
+    return both.to(gl.uint32).to(gl.float32, bitcast=True), (both >> 32).to(gl.uint32).to(gl.float32, bitcast=True)
+
+
+@gluon.jit
+def largest_of(scores, FIRST: gl.constexpr, COUNT: gl.constexpr, largest):
+    for at in gl.static_range(FIRST, FIRST + COUNT):
+        largest = gl.maximum(largest, scores[at])
+    return largest
+
+
+@gluon.jit
+def flag_greater(x, y):
+    """Set m0 if x > y in a lane of the wavefront."""
+    gl.inline_asm_elementwise(
+        "v_cmp_gt_f32 vcc, $1, $2\ns_cmp_lg_u64 vcc, 0\ns_cselect_b32 m0, 1, 0\nv_mov_b32 $0, 0",
+        "=v,v,v,~{vcc},~{scc}", [x, y], dtype=gl.int32, is_pure=False, pack=1,
+    )  # fmt: skip
+
+
+@gluon.jit
+def flag(step):
+    """Return m0. Triton has no scalars of a wavefront; LLVM leaves m0 alone."""
+    return gl.inline_asm_elementwise("s_mov_b32 $0, m0", "=s,s", [step], dtype=gl.int32, is_pure=False, pack=1)
+
+
+@gluon.jit
+def rescaled(acc, sums, row_max, largest, LOST: gl.constexpr):
+    """Raise the maxima to `largest`, by lane, less LOST; return the new (acc, sums, row_max, limits).
+
+    limits, by lane: scores up to which the maxima may stay as they are.
+    """
+    largest = gl.convert_layout(gl.max(largest, 1), row_max.type.layout, assert_trivial=True)
+    new_max = gl.maximum(row_max, largest - LOST)
+    factor = gl.exp2(row_max - new_max)
+    for at in gl.static_range(len(acc)):
+        acc = replaced(acc, at, acc[at] * factor[:, None])
+    sums = (sums[0] * by_row(factor, sums[0]), sums[1] * by_row(factor, sums[1]))
+    earlier = gl.minimum(gl.maximum(gl.log2(sums[0] + sums[1]), 0.0), SLACK)
+    return acc, sums, new_max, by_row(new_max + LOST, earlier) + earlier
+
+
+# Steps
+
+
+@gluon.jit
+def exponential(p, sums, x, AT: gl.constexpr, DTYPE: gl.constexpr):
+    """Append the probability of score AT, relative to the maximum; return (p, sums)."""
+    x = gl.exp2(x)
+    sums = (sums[0] + x, sums[1]) if AT % 2 == 0 else (sums[0], sums[1] + x)
+    return appended(p, truncate(x, DTYPE, False)), sums
+
+
+@gluon.jit
+def multiply_step(
+    acc, scores, sums, row_max, first, second, values, step, queries, keys, tiles,
+    MASKED: gl.constexpr, IS_LAST: gl.constexpr,
+):  # fmt: skip
+    """Add block `step` to acc, and compute the scores of the next one.
+
+    scores: of this block. first, second: operands of the first products of the next one. values: words of this one.
+    MASKED: some query may not see all keys of the next block, or the keys may end in the one after that. IS_LAST: there
+    is no next one. Returns the same for the next step and, in place of row_max, the next scores' maxima
+    by lane.
+    """
+    DTYPE: gl.constexpr = tiles.k.dtype
+    LAYOUT: gl.constexpr = product_layout()
+    DIM: gl.constexpr = tiles.k.shape[1]
+    PLAN: gl.constexpr = plan_of(DIM)
+    HALF: gl.constexpr = DIM // 4
+    PAIRS: gl.constexpr = DIM // 64  # of parts of the values
+    x = ()
+    for at in gl.static_range(8):
+        x = x + relative(scores[2 * at], scores[2 * at + 1], queries.scale, row_max)  # noqa: RUF005
+    fence()
+    p = ()
+    staged = ()
+    next_but_one = gl.minimum(step + 2, keys.last) if MASKED else step + 2
+    left_products = gl.zeros([BLOCK_M, 32], gl.float32, LAYOUT)
+    right_products = left_products
+    for at in gl.static_range(HALF):
+        if not IS_LAST:
+            if at % 2 == 0:
+                left_products = gl.amd.cdna3.mfma(queries.operands[at // 2], first[at // 2 % 2], left_products)
+            else:
+                right_products = gl.amd.cdna3.mfma(queries.operands[at // 2], second[at // 2 % 2], right_products)
+            fence()
+        if at == HALF - 4:
+            gl.barrier()
+        if at % 4 == 0:
+            if at == HALF - 4:
+                next_first = read_values(tiles, 0, 0)
+                next_second = read_values(tiles, 1, 0)
+            elif not IS_LAST:
+                next_first = read_keys(tiles, 0, at // 4 + 1)
+                next_second = read_keys(tiles, 1, at // 4 + 1)
+        for n in gl.static_range(len(numbers_at(PLAN, at, "load_k"))):
+            if not IS_LAST:
+                part = load_keys(keys, next_but_one, numbers_at(PLAN, at, "load_k")[n], MASKED)
+                staged = appended(staged, part)
+        fence()
+        for n in gl.static_range(len(numbers_at(PLAN, at, "write_v"))):
+            write_values(tiles, values, numbers_at(PLAN, at, "write_v")[n])
+        for n in gl.static_range(len(numbers_at(PLAN, at, "exp"))):
+            p, sums = exponential(p, sums, x[numbers_at(PLAN, at, "exp")[n]], numbers_at(PLAN, at, "exp")[n], DTYPE)
+        if at == 0:
+            fence()
+            for n in gl.static_range(8, 16):
+                x = x + relative(scores[2 * n], scores[2 * n + 1], queries.scale, row_max)  # noqa: RUF005
+        if at % 4 == 3 and (at == HALF - 1 or not IS_LAST):
+            first = next_first
+            second = next_second
+        fence()
+    if IS_LAST:
+        scores = ()
+        largest = row_max
+    else:
+        if MASKED:
+            start = (step + 1) * BLOCK_N
+            left_products = hidden(left_products, start, 0, queries.end)
+            right_products = hidden(right_products, start, 1, queries.end)
+        scores = scores_of(left_products, right_products)
+        largest = scores[0]
+    values = ()
+    for at in gl.static_range(HALF):
+        operand = probabilities_operand(p, at // (4 * PAIRS) * 8 + at // 2 % 2 * 4)
+        right = (first if at % 2 == 0 else second)[at // 2 % 2]
+        acc = multiply_part(acc, operand, right, at // 4 % PAIRS * 2 + at % 2)
+        fence()
+        if at == HALF - 4 and not IS_LAST:
+            gl.barrier()
+        if at % 4 == 0:
+            if at != HALF - 4:
+                next_first = read_values(tiles, (at // 4 + 1) % PAIRS * 2, (at // 4 + 1) // PAIRS)
+                next_second = read_values(tiles, (at // 4 + 1) % PAIRS * 2 + 1, (at // 4 + 1) // PAIRS)
+            elif not IS_LAST:
+                next_first = read_keys(tiles, 0, 0)
+                next_second = read_keys(tiles, 1, 0)
+        if not IS_LAST:
+            for n in gl.static_range(len(numbers_at(PLAN, HALF + at, "write_k"))):
+                write_keys(tiles, staged, numbers_at(PLAN, HALF + at, "write_k")[n])
+            for n in gl.static_range(len(numbers_at(PLAN, HALF + at, "load_v"))):
+                row = load_values(keys, step + 1, numbers_at(PLAN, HALF + at, "load_v")[n], MASKED)
+                values = appended(values, row)
+        fence()
+        for n in gl.static_range(len(numbers_at(PLAN, HALF + at, "exp"))):
+            p, sums = exponential(
+                p, sums, x[numbers_at(PLAN, HALF + at, "exp")[n]], numbers_at(PLAN, HALF + at, "exp")[n], DTYPE
+            )
+        if not IS_LAST and at >= HALF * 3 // 4:
+            largest = largest_of(scores, (at - HALF * 3 // 4) * (128 // HALF), 128 // HALF, largest)
+        if at % 4 == 3 and (at < HALF - 1 or not IS_LAST):
+            first = next_first
+            second = next_second
+        fence()
+    if not IS_LAST:
+        largest = largest * queries.scale
+    return acc, scores, sums, largest, first, second, values
+
+
+@gluon.jit
+def multiply_part(acc, left, right, AT: gl.constexpr):
+    return replaced(acc, AT, gl.amd.cdna3.mfma(left, right, acc[AT]))
+
+
+# The kernel
+
+
+@gluon.jit
+def attention_forward_cdna3(
+    q: Heads, k: Heads, v: Heads, out: Heads, lse: HeadRows, extents: Extents, query_blocks, batch, window: Window,
+    scale, HEAD_DIM: gl.constexpr, NUM_XCDS: gl.constexpr,
+):  # fmt: skip
+    """out = softmax(scores) v: `forward.attention_forward` with a bound on the right alone, which may be past all keys.
+
+    Grid: (query_blocks, heads, batch), query_blocks of 128 queries. q, k, v, out: float16 or bfloat16, with contiguous
+    rows of HEAD_DIM, 64 or 128, aligned to 16 bytes; seqlen_k > 0; 128 rows of each span less than 2 GiB.
+    """
+    DTYPE: gl.constexpr = q.ptr.dtype.element_ty
+    number = gl.program_id(0) + query_blocks * (gl.program_id(1) + extents.heads * gl.program_id(2))
+    block, head, entry = deal(number, query_blocks, extents.heads, batch, True, NUM_XCDS)
+    LAYOUT: gl.constexpr = product_layout()
+    ROWS: gl.constexpr = gl.SliceLayout(1, LAYOUT)
+    first_query = block * BLOCK_M
+    rows = first_query + gl.arange(0, BLOCK_M, layout=ROWS)
+    shift = gl.where(window.bottom_right, extents.seqlen_k - extents.seqlen_q, 0)
+
+    reach = shift + window.right + 1
+    last_query = gl.minimum(first_query + BLOCK_M, extents.seqlen_q) - 1
+    end = gl.minimum(gl.maximum(last_query + reach, 1), extents.seqlen_k)
+    whole = gl.minimum(gl.maximum(first_query + reach, 0), extents.seqlen_k) // BLOCK_N
+    ends = gl.minimum(rows + reach, extents.seqlen_k)
+    last = (end - 1) // BLOCK_N
+
+    queries = load_queries(q, entry, head, first_query, extents.seqlen_q, scale, ends, HEAD_DIM)
+    head_kv = head // (extents.heads // extents.heads_kv)
+    keys = keys_of(k, v, entry, head_kv, last, extents.seqlen_k, HEAD_DIM)
+    tiles = Tiles(
+        gl.allocate_shared_memory(DTYPE, [BLOCK_N, HEAD_DIM], gl.SwizzledSharedLayout(8, 1, HEAD_DIM // 8, [1, 0])),
+        gl.allocate_shared_memory(DTYPE, [HEAD_DIM // 32, BLOCK_N, 32], gl.SwizzledSharedLayout(8, 1, 8, [0, 1])),
+    )
+    PARTS: gl.constexpr = HEAD_DIM // 32
+    start = gl.to_tensor(0)
+    loaded = ()
+    staged = ()
+    values = ()
+    for at in gl.static_range(PARTS):
+        loaded = appended(loaded, load_keys(keys, start, at, True))
+    for at in gl.static_range(8):
+        values = appended(values, load_values(keys, start, at, True))
+    for at in gl.static_range(PARTS):
+        staged = appended(staged, load_keys(keys, gl.minimum(last, 1), at, True))
+    for at in gl.static_range(PARTS):
+        write_keys(tiles, loaded, at)
+    gl.barrier()
+    left_products = gl.zeros([BLOCK_M, 32], gl.float32, LAYOUT)
+    right_products = left_products
+    for at in gl.static_range(HEAD_DIM // 16):
+        first = read_keys(tiles, 0, at)
+        second = read_keys(tiles, 1, at)
+        for part in gl.static_range(2):
+            left_products = gl.amd.cdna3.mfma(queries.operands[2 * at + part], first[part], left_products)
+            right_products = gl.amd.cdna3.mfma(queries.operands[2 * at + part], second[part], right_products)
+    gl.barrier()
+    for at in gl.static_range(PARTS):
+        write_keys(tiles, staged, at)
+    scores = scores_of(
+        hidden(left_products, start, 0, ends), hidden(right_products, start, 1, ends)
+    )
+    largest = largest_of(scores, 0, 32, scores[0]) * queries.scale
+    LOST: gl.constexpr = truncation_loss(DTYPE, False)
+    row_max = gl.maximum(gl.convert_layout(gl.max(largest, 1), ROWS, assert_trivial=True) - LOST, LOWEST)
+    zeros = gl.zeros([BLOCK_M, 2], gl.float32, scores[0].type.layout)
+    sums = (zeros, zeros)
+    limits = by_row(row_max + LOST, zeros) + zeros
+    acc = ()
+    for _ in gl.static_range(PARTS):
+        acc = appended(acc, gl.zeros([BLOCK_M, 32], gl.float32, LAYOUT))
+    gl.barrier()
+    first = read_keys(tiles, 0, 0)
+    second = read_keys(tiles, 1, 0)
+
+    step = 0
+    unmasked = gl.minimum(whole - 2, last)
+    while step < unmasked:
+        risen = 0
+        while (step < unmasked) & (risen == 0):
+            acc, scores, sums, largest, first, second, values = multiply_step(
+                acc, scores, sums, row_max, first, second, values, step, queries, keys, tiles, False, False
+            )
+            flag_greater(largest, limits)
+            risen = flag(step)
+            step += 1
+        acc, sums, row_max, limits = rescaled(acc, sums, row_max, largest, LOST)
+    while step < last:
+        acc, scores, sums, largest, first, second, values = multiply_step(
+            acc, scores, sums, row_max, first, second, values, step, queries, keys, tiles, True, False
+        )
+        acc, sums, row_max, limits = rescaled(acc, sums, row_max, largest, LOST)
+        step += 1
+    acc, _, sums, _, _, _, _ = multiply_step(
+        acc, scores, sums, row_max, first, second, values, step, queries, keys, tiles, False, True
+    )
+
+    total = gl.convert_layout(gl.sum(sums[0] + sums[1], 1), ROWS, assert_trivial=True)
+    store_lse(lse, entry, head, rows, row_max, total, extents.seqlen_q)
+    factor = gl.where(total == 0, 0.0, 2.0**LOST / total)
+    store_rows(out, entry, head, first_query, acc, factor, extents.seqlen_q, HEAD_DIM)
+
+
+@gluon.jit
+def load_queries(q, entry, head, first_query, seqlen_q, scale, ends, HEAD_DIM: gl.constexpr):
+    """Load Queries; those past the end are the last one once more. Maxima of scores need a scale > 0, so queries take
+    its sign."""
+    LAYOUT: gl.constexpr = gl.DotOperandLayout(0, product_layout(), 8)
+    rows = gl.minimum(gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, LAYOUT)), seqlen_q - 1 - first_query)
+    columns = gl.arange(0, 16, layout=gl.SliceLayout(0, LAYOUT))
+    offsets = rows[:, None] * q.stride_rows.to(gl.int32) + columns[None, :]
+    address = head_of(q, entry, head) + first_query.to(gl.int64) * q.stride_rows
+    operands = ()
+    for at in gl.static_range(HEAD_DIM // 16):
+        x = gl.amd.cdna3.buffer_load(address, offsets + 16 * at)
+        operands = operands + left_operands(gl.where(scale < 0, -x, x))  # noqa: RUF005
+    # 0 * -inf is NaN.
+    return Queries(operands, gl.maximum(gl.abs(scale) * LOG2_E, 1e-37), ends)
+
+
+@gluon.jit
+def keys_of(k, v, entry, head_kv, last, seqlen_k, HEAD_DIM: gl.constexpr):
+    KEYS: gl.constexpr = keys_layout(HEAD_DIM)
+    VALUES: gl.constexpr = values_layout(HEAD_DIM // 2)
+    rows_k = key_at(gl.arange(0, 2048 // HEAD_DIM, layout=gl.SliceLayout(1, KEYS)))
+    columns_k = gl.arange(0, HEAD_DIM, layout=gl.SliceLayout(0, KEYS))
+    rows_v = 8 * gl.arange(0, 8, layout=gl.SliceLayout(1, VALUES))
+    columns_v = gl.arange(0, HEAD_DIM // 2, layout=gl.SliceLayout(0, VALUES))
+    return Keys(
+        head_of(k, entry, head_kv), head_of(v, entry, head_kv).to(gl.pointer_type(gl.uint32), bitcast=True),
+        k.stride_rows, v.stride_rows // 2, rows_k, columns_k, rows_v, columns_v, last,
+        seqlen_k,
+    )  # fmt: skip
+
+
+@gluon.jit
+def store_lse(lse, entry, head, rows, row_max, total, seqlen_q):
+    """Store the natural logarithm of each row's sum of exponentials, if it is wanted."""
+    if lse.ptr is not None:  # noqa: SIM102 (one is for the compiler, the other for the hardware)
+        if lse.ptr.to(gl.int64, bitcast=True) != 0:
+            address = head_of(lse, entry, head) + rows.to(gl.int64) * lse.stride_rows
+            gl.store(address, (row_max + gl.log2(total)) * LN_2, mask=rows < seqlen_q)
+
+
+@gluon.jit
+def store_rows(out, entry, head, first_query, acc, factor, seqlen_q, HEAD_DIM: gl.constexpr):
+    """Store the rows of acc times their factors."""
+    if HEAD_DIM == 128:
+        joined = gl.join(gl.join(acc[0], acc[2]), gl.join(acc[1], acc[3])).reshape([BLOCK_M, HEAD_DIM])
+    else:
+        joined = gl.join(acc[0], acc[1]).reshape([BLOCK_M, HEAD_DIM])
+    LAYOUT: gl.constexpr = joined.type.layout
+    rows = gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, LAYOUT))
+    columns = gl.arange(0, HEAD_DIM, layout=gl.SliceLayout(0, LAYOUT))
+    address = head_of(out, entry, head) + first_query.to(gl.int64) * out.stride_rows
+    gl.amd.cdna3.buffer_store(
+        (joined * by_row(factor, joined)).to(out.ptr.dtype.element_ty), address,
+        rows[:, None] * out.stride_rows.to(gl.int32) + columns[None, :],
+        mask=(rows < seqlen_q - first_query)[:, None] & (columns < HEAD_DIM)[None, :],
+    )  # fmt: skip

@@ -1,0 +1,58 @@
+"""The Gluon kernel of attention for CDNA 3: calls that use it, its results, and its code."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import numpy as np
+import pytest
+
+from aot_bundle.callspec import CallSpec
+from aot_runtime import Bundle
+from tests.ops.attention.calls import Call, check, launched
+from tests.ops.attention.cases import Case, make_call
+from tests.support.kernel_compiling import check_resources, compile_variant, loops, variants
+
+pytestmark = pytest.mark.sampled(7)
+
+CASES = (
+    Case("0", (128, 128), lengths=(65, 64)), Case("0", (128, 128), lengths=(130, 1), dtype="bfloat16"),
+    Case("0", (128, 128), lengths=(70, 300), layout="bshd", heads=(4, 2)),
+    Case("b", (128, 128), lengths=(300, 300), dtype="bfloat16"), Case("b", (128, 128), lengths=(200, 90)),
+    Case("b", (128, 128), lengths=(90, 460), layout="packed", dtype="bfloat16"),
+    Case("t", (128, 128), lengths=(300, 100)), Case("t:-1,20", (128, 128), lengths=(150, 400), scale=-0.2),
+    Case("0", (64, 64), lengths=(65, 129)), Case("0", (64, 64), lengths=(140, 320), heads=(3, 1), dtype="bfloat16"),
+    Case("b", (64, 64), lengths=(300, 300)), Case("b", (64, 64), lengths=(200, 90), dtype="bfloat16"),
+    Case("b", (64, 64), lengths=(90, 460), layout="bshd", return_lse=False), Case("b", (64, 64), scale=0.0),
+    Case("t:-1,-20", (64, 64), lengths=(150, 130), dtype="bfloat16"),
+)  # fmt: skip
+
+
+@pytest.fixture
+def on_gfx942(attention: Bundle) -> Bundle:
+    if attention.index.target.arch != "gfx942":
+        pytest.skip("the kernel is for gfx942")
+    return attention
+
+
+def check_served(bundle: Bundle, call: Call) -> None:
+    assert [item.symbol.partition("__")[0] for item in launched(bundle, call)] == ["attention_forward_cdna3"]
+    check(bundle, call)
+
+
+@pytest.mark.parametrize("case", CASES, ids=str)
+def test_masks_and_ragged_edges(on_gfx942: Bundle, case: Case):
+    check_served(on_gfx942, make_call(case))
+
+
+@pytest.mark.parametrize("head_dim", (128, 64))
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+@pytest.mark.parametrize("mask", ("0", "b"))
+def test_maxima_that_grow(on_gfx942: Bundle, mask: str, dtype: str, head_dim: int):
+    """Keys become larger towards the first one, where the walk ends, and those of one query much more than others."""
+    call = make_call(Case(mask, (head_dim, head_dim), lengths=(150, 400), dtype=dtype, heads=(1, 1), batch=1))
+    q, k = call.inputs["q"].values, call.inputs["k"].values
+    q[..., 37, :] *= 4
+    k *= np.linspace(6, 0.1, k.shape[-2]).astype(k.dtype)[:, None]
+    check_served(on_gfx942, call)
