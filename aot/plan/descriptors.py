@@ -58,8 +58,9 @@ def descriptor(
         )
     return BoundParameter(
         name, descriptor_type(DTYPES[dtype].triton, block, layout), value=text, dtype=dtype,
-        divisible=aligned_elements(DTYPES[dtype].size) if tensor.align_strides else 1, ranged=not tensor.large, shape=shape,
-        pads_with_nan=given.padding == "nan", whole=tuple(whole.get(extent, 1) for extent in shape), dims=dims,
+        divisible=aligned_elements(DTYPES[dtype].size) if tensor.align_strides else 1, ranged=not tensor.large,
+        shape=shape, pads_with_nan=given.padding == "nan", whole=tuple(whole.get(extent, 1) for extent in shape),
+        dims=dims,
     )  # fmt: skip
 
 

@@ -29,9 +29,9 @@ class Epilogue(NamedTuple):
     bias: [batch, n]; d: the addend, [batch, m, n]; scale_a: fp32 [batch, m]; scale_b: fp32 [batch, n]; strides are 0
     where one is broadcast. zero_a: int32 [m], colsum: int32 [n], of products of int8; both are given, or neither.
     Fields that are None or null pointers are left out. EPILOGUE lists what may be given besides scales: `none`; `bias`;
-    `any` of bias, d, zero_a and activation. ROWS_OF_E says how wide rows of e may be stored: `hinted`, as hints of n and
-    of e's stride say; `aligned`: both are multiples of 16 bytes, which no hint says; `any`: that is tested at run time;
-    `elements`, of `matmul_cdna3`: as single elements.
+    `any` of bias, d, zero_a and activation. ROWS_OF_E says how wide rows of e may be stored: `hinted`, as hints of n
+    and of e's stride say; `aligned`: both are multiples of 16 bytes, which no hint says; `any`: that is tested at run
+    time; `elements`, of `matmul_cdna3`: as single elements.
     """
 
     bias: tl.tensor = None
@@ -117,7 +117,7 @@ def finish(acc, rows, columns, batch, m, n, e, epilogue):
         _store(result, rows, columns, m, n, e.ptr, e.stride_rows, e.stride_columns)
     else:
         whole_n, whole_stride = aligned_part(n, dtype), aligned_part(e.stride_rows, dtype)
-        if epilogue.ROWS_OF_E == "aligned":
+        if epilogue.ROWS_OF_E == "aligned":  # noqa: SIM114 - the other one is tested at run time
             _store(result, rows, columns, m, whole_n, e.ptr, whole_stride, e.stride_columns)
         elif (n == whole_n) & (e.stride_rows == whole_stride):
             _store(result, rows, columns, m, whole_n, e.ptr, whole_stride, e.stride_columns)

@@ -15,8 +15,8 @@ def product(
     """a[row:, begin:end] b[begin:end, column:]: [BLOCK_M, BLOCK_N]; elements past the edges are meaningless.
 
     a, b: each a `Matrix`, [m, k] and [k, n]; row, column, begin, end in elements. PRECISION: of fp32 operands, as
-    `tl.dot` has it. WHOLE_M: m is a multiple of 16, which loads along columns of a have to know. WHOLE_N: n is a multiple
-    of 16 bytes, which loads along rows of b have to know; no hint says it.
+    `tl.dot` has it. WHOLE_M: m is a multiple of 16, which loads along columns of a have to know. WHOLE_N: n is a
+    multiple of 16 bytes, which loads along rows of b have to know; no hint says it.
     """
     inner = tl.arange(0, BLOCK_K)
     m = m // 16 * 16 if WHOLE_M else m

@@ -49,7 +49,8 @@ def op(*tensors: records.Tensor, **fields: Any) -> records.Op:
 
 def contract(text: str, **fields: Any) -> records.Op:
     """As `op`, from text: parted by `;`, tensors (`x: float16[rows, cols] output when n > 1`, or `inout`, `optional`,
-    `loose` for one that need not be aligned, `loose rows` for one whose strides need not be), scalars (`k: i32 = 1`) and derived values (`twice = k * 2`)."""
+    `loose` for one that need not be aligned, `loose rows` for one whose strides need not be), scalars (`k: i32 = 1`)
+    and derived values (`twice = k * 2`)."""
     tensors, scalars, derived = [], list(fields.pop("scalars", ())), []
     for item in text.split("; "):
         if found := re.fullmatch(r"(\w+): (\w+)\[(.*?)\] ?(.*?)(?:when (.*))?", item):

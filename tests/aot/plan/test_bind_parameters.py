@@ -29,9 +29,7 @@ def number(kind: str, value: str, divisible: int = 1) -> BoundParameter:
 
 
 STRIDE = number("i32", "stride(x, 0)", 8)
-PARTIAL = replace(
-    BoundParameter("", "*fp32", None, "partial", "float32", 16), specialised=True
-)
+PARTIAL = replace(BoundParameter("", "*fp32", None, "partial", "float32", 16), specialised=True)
 X = BoundParameter("", "*fp16", None, "x", "float16", 16, True)
 # What a parameter is in the aligned specialisation, by its name.
 BY_NAME = {
@@ -83,7 +81,7 @@ def test_strides(tmp_path: Path, shape: str, types: list[str], divisible: list[i
 
 
 def test_a_compile_job(everything: Bindings):
-    """Only the aligned specialisation has hints, but of workspaces; every parameter that is no constant is a kernarg."""
+    """Only the aligned specialisation has hints, except of workspaces; parameters without a constant are kernargs."""
     names = ("x", "stride_x_rows", "stride_x_cols", "partial", "cols", "bias", "factor", "BLOCK")
     aligned, general = (everything.job(*names, aligned=aligned) for aligned in (True, False))
     assert aligned.divisible == (("x", 16), ("stride_x_rows", 8), ("partial", 16), ("cols", 8))

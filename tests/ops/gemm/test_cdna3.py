@@ -103,6 +103,9 @@ def test_rows_of_any_length(one_unit: Bundle, config: str, n: int, epilogue: str
     check(one_unit, "matmul", FP16, **given)
     placed = {name: on_device(one_unit, x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
     assert configs(one_unit, "matmul", **placed) == [config]
+    wide = on_device(one_unit, np.full((m, n + 2), 7, FP16))
+    one_unit.matmul(**placed, e=wide[:, :n])
+    assert (wide.numpy()[:, n:] == 7).all()
 
 
 @pytest.mark.parametrize("b_columns", (True, False))
