@@ -223,10 +223,11 @@ def left_operands(x):
 
 
 @gluon.jit
-def probabilities_operand(p, FIRST: gl.constexpr):
-    """Join four probabilities of a lane into the left operand of a product."""
+def probabilities_operand(p, FIRST: gl.constexpr, DTYPE: gl.constexpr):
+    """Join four probabilities of a lane into the left operand of a product, truncated."""
     joined = gl.join(gl.join(p[FIRST], p[FIRST + 2]), gl.join(p[FIRST + 1], p[FIRST + 3])).reshape([BLOCK_M, 8])
-    return gl.convert_layout(joined, gl.DotOperandLayout(0, product_layout(), 4), assert_trivial=True)
+    operand = truncate(joined, DTYPE, False)
+    return gl.convert_layout(operand, gl.DotOperandLayout(0, product_layout(), 4), assert_trivial=True)
 
 
 # Scores. A lane has 32 of a block, of one query, in a tuple: each is a tensor of [BLOCK_M, 2]
@@ -323,11 +324,11 @@ def rescaled(acc, sums, row_max, largest, LOST: gl.constexpr):
 
 
 @gluon.jit
-def exponential(p, sums, x, AT: gl.constexpr, DTYPE: gl.constexpr):
+def exponential(p, sums, x, AT: gl.constexpr):
     """Append the probability of score AT, relative to the maximum; return (p, sums)."""
     x = gl.exp2(x)
     sums = (sums[0] + x, sums[1]) if AT % 2 == 0 else (sums[0], sums[1] + x)
-    return appended(p, truncate(x, DTYPE, False)), sums
+    return appended(p, x), sums
 
 
 @gluon.jit
@@ -381,7 +382,7 @@ def multiply_step(
         for n in gl.static_range(len(numbers_at(PLAN, at, "write_v"))):
             write_values(tiles, values, numbers_at(PLAN, at, "write_v")[n])
         for n in gl.static_range(len(numbers_at(PLAN, at, "exp"))):
-            p, sums = exponential(p, sums, x[numbers_at(PLAN, at, "exp")[n]], numbers_at(PLAN, at, "exp")[n], DTYPE)
+            p, sums = exponential(p, sums, x[numbers_at(PLAN, at, "exp")[n]], numbers_at(PLAN, at, "exp")[n])
         if at == 0:
             fence()
             for n in gl.static_range(8, 16):
@@ -402,7 +403,7 @@ def multiply_step(
         largest = scores[0]
     values = ()
     for at in gl.static_range(HALF):
-        operand = probabilities_operand(p, at // (4 * PAIRS) * 8 + at // 2 % 2 * 4)
+        operand = probabilities_operand(p, at // (4 * PAIRS) * 8 + at // 2 % 2 * 4, DTYPE)
         right = (first if at % 2 == 0 else second)[at // 2 % 2]
         acc = multiply_part(acc, operand, right, at // 4 % PAIRS * 2 + at % 2)
         fence()
@@ -424,7 +425,7 @@ def multiply_step(
         fence()
         for n in gl.static_range(len(numbers_at(PLAN, HALF + at, "exp"))):
             p, sums = exponential(
-                p, sums, x[numbers_at(PLAN, HALF + at, "exp")[n]], numbers_at(PLAN, HALF + at, "exp")[n], DTYPE
+                p, sums, x[numbers_at(PLAN, HALF + at, "exp")[n]], numbers_at(PLAN, HALF + at, "exp")[n]
             )
         if not IS_LAST and at >= HALF * 3 // 4:
             largest = largest_of(scores, (at - HALF * 3 // 4) * (128 // HALF), 128 // HALF, largest)
@@ -503,9 +504,7 @@ def attention_forward_cdna3(
     gl.barrier()
     for at in gl.static_range(PARTS):
         write_keys(tiles, staged, at)
-    scores = scores_of(
-        hidden(left_products, start, 0, ends), hidden(right_products, start, 1, ends)
-    )
+    scores = scores_of(hidden(left_products, start, 0, ends), hidden(right_products, start, 1, ends))
     largest = largest_of(scores, 0, 32, scores[0]) * queries.scale
     LOST: gl.constexpr = truncation_loss(DTYPE, False)
     row_max = gl.maximum(gl.convert_layout(gl.max(largest, 1), ROWS, assert_trivial=True) - LOST, LOWEST)
