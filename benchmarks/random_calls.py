@@ -14,8 +14,8 @@ All of them work on the same tensors and are captured in graphs of several calls
 caches hold if there is room. Ways take turns, round by round; medians are shown. A part of every result is held to
 float64: its largest error is at most twice that of torch in the same dtype, and a floor.
 
-`--modelled` needs no GPU: the peer is the same op at the nearest aligned extents, scaled by work, both of them timed by
-the emulator's model. With `--plan`, calls are only planned, which shows the variants that they get.
+`--modelled` needs no GPU: the peer is the same op at the nearest aligned extents, multiples of 64 or, where these differ
+by more than an eighth, of 32, 16 or 8. Its time is scaled by work; the emulator's model gives both. With `--plan`, calls are only planned, which shows the variants that they get.
 """
 
 from __future__ import annotations

@@ -6,9 +6,10 @@ import errno
 import hashlib
 import re
 import warnings
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -20,6 +21,8 @@ from aot_runtime.regular_files import read_regular
 from aot_runtime.texts import escaped
 
 Key = str | int
+Positions = Mapping[tuple[Key, ...], tuple[int, int]]
+"""(line, column) of each key and each member of a list, by its path."""
 
 MAX_BYTES = 1 << 20
 """Maximum size of a file."""
@@ -49,7 +52,7 @@ class YamlFile:
 
     path: Path
     data: Any
-    positions: dict[tuple[Key, ...], tuple[int, int]] = field(repr=False)
+    positions: Positions = field(repr=False)
     sha256: str
 
     def locate(self, path: Iterable[Key]) -> str:
@@ -73,6 +76,11 @@ def read_yaml(path: Path) -> YamlFile:
     except (OSError, UnicodeDecodeError) as error:
         reason = error.strerror if isinstance(error, OSError) else "it is not UTF-8 text"
         raise ManifestError([f"{path}: cannot be read: {reason}"]) from None
+    return YamlFile(path, *_parsed(path, text), hashlib.sha256(content).hexdigest())
+
+
+@lru_cache(maxsize=128)  # manifests include each other, and share tuning files
+def _parsed(path: Path, text: str) -> tuple[Any, Positions]:
     yaml = YAML(typ="safe", pure=True)
     yaml.max_depth = MAX_DEPTH
     try:
@@ -89,7 +97,7 @@ def read_yaml(path: Path) -> YamlFile:
         reason = str(error).replace("\n", " ")
         raise ManifestError([f"{path}: not valid YAML: {reason}"]) from None
     plain = _Plain(path)
-    return YamlFile(path, plain.value(node, ()) if node else None, plain.positions, hashlib.sha256(content).hexdigest())
+    return plain.value(node, ()) if node else None, plain.positions
 
 
 def _content(path: Path) -> bytes:

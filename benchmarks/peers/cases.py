@@ -147,7 +147,8 @@ def _decode(batch: int, keys: int) -> Case:
     return Case(
         "decode", "paged", f"float16, 64 heads on 8, batch {batch}, {keys} keys",
         (
-            Way(OURS, "decode", "paged_attention", {**shared, "tokens": batch}, {"T": "float16", "C": "float16"},
+            Way(OURS, "decode", "paged_attention", {**shared, "head_dim_v": head_dim, "tokens": batch},
+                {"T": "float16", "C": "float16"},
                 content={**content, "cu_seqlens_q": "counting"}),
             Way("aiter", "aiter", "decode", shared, {"T": "float16"}, content=content),
         ),

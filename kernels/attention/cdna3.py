@@ -117,10 +117,8 @@ def plan_of(dim):
     plan = [[] for _ in range(2 * half)]
     early = 18 if dim == 128 else 16
     for score in range(32):
-        if score < early:
-            at = score * half // early
-        else:
-            at = half + (score - early) * (half * 3 // 4) // (32 - early)
+        late = half + (score - early) * (half * 3 // 4) // (32 - early)
+        at = score * half // early if score < early else late
         plan[at].append(("exp", score))
     for part in range(dim // 32):
         plan[half // 8 + 1 + part * half // 8].append(("write_v", part))
@@ -238,7 +236,7 @@ def scores_of(first, second):
     """Return the scores in products with 32 keys and with 32 more, in the order of operands."""
     scores = ()
     for at in gl.static_range(8):
-        scores = scores + eighth_of(first if at < 4 else second, at % 4)  # noqa: RUF005
+        scores = scores + eighth_of(first if at < 4 else second, at % 4)
     return scores
 
 
@@ -351,7 +349,7 @@ def multiply_step(
     PAIRS: gl.constexpr = DIM // 64  # of parts of the values
     x = ()
     for at in gl.static_range(8):
-        x = x + relative(scores[2 * at], scores[2 * at + 1], queries.scale, row_max)  # noqa: RUF005
+        x = x + relative(scores[2 * at], scores[2 * at + 1], queries.scale, row_max)
     fence()
     p = ()
     staged = ()
@@ -386,7 +384,7 @@ def multiply_step(
         if at == 0:
             fence()
             for n in gl.static_range(8, 16):
-                x = x + relative(scores[2 * n], scores[2 * n + 1], queries.scale, row_max)  # noqa: RUF005
+                x = x + relative(scores[2 * n], scores[2 * n + 1], queries.scale, row_max)
         if at % 4 == 3 and (at == HALF - 1 or not IS_LAST):
             first = next_first
             second = next_second
@@ -558,7 +556,7 @@ def load_queries(q, entry, head, first_query, seqlen_q, scale, ends, HEAD_DIM: g
     operands = ()
     for at in gl.static_range(HEAD_DIM // 16):
         x = gl.amd.cdna3.buffer_load(address, offsets + 16 * at)
-        operands = operands + left_operands(gl.where(scale < 0, -x, x))  # noqa: RUF005
+        operands = operands + left_operands(gl.where(scale < 0, -x, x))
     # 0 * -inf is NaN.
     return Queries(operands, gl.maximum(gl.abs(scale) * LOG2_E, 1e-37), ends)
 

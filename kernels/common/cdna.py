@@ -35,12 +35,30 @@ def rows_layout(rows, warps, dtype):
 
 
 @gluon.constexpr_function
-def shared_layout(dtype):
+def columns_layout(columns, warps):
+    """Return the layout of loads along columns of every fourth of k in a step of 16 bits: [16, columns].
+
+    With the next three of k, lanes 0 and 1 have 8 of k, a piece of 16 bytes in LDS.
+    """
+    width = columns // (4 * warps)  # of a lane
+    registers = [[0, 1 << bit] for bit in range(width.bit_length() - 1)]
+    lanes = [[1, 0]] + [[0, width << bit] for bit in range((4 * warps).bit_length() - 1)]
+    inner = [[2 << bit, 0] for bit in range(3)]
+    spare = 6 - len(lanes)
+    return gl.DistributedLinearLayout(registers, lanes + inner[:spare], inner[spare:], [], [16, columns])
+
+
+@gluon.constexpr_function
+def shared_layout(rows, dtype):
     """Return the layout of [rows, STEP_BYTES] in LDS.
 
-    Pieces of 16 bytes are swapped by row, so that neither writes of rows nor reads of 16 rows have bank conflicts.
+    Each row has its pieces of 16 bytes in an order of its own: bit i of a row's number flips bit (i + 2) % 3 of a
+    piece's. No bank conflicts have accesses to whole rows, and to one piece of 8 rows that differ in three neighbouring
+    bits: reads of 16 rows, and writes by `columns_layout`.
     """
-    return gl.SwizzledSharedLayout(lane_elements(dtype), 1, 8, order=[1, 0])
+    width = lane_elements(dtype)
+    pieces = [[0, 1 << bit] for bit in range((8 * width).bit_length() - 1)]
+    return gl.SharedLinearLayout(pieces + [[1 << bit, width << (bit + 2) % 3] for bit in range(rows.bit_length() - 1)])
 
 
 @gluon.constexpr_function
@@ -54,23 +72,35 @@ def pair_layout(WAVES_M, WAVES_N):
 
 @gluon.jit
 def pair(left, right, WAVES_M: gl.constexpr, WAVES_N: gl.constexpr):
-    """Join two blocks of products, whose columns alternate in runs of four. Nothing moves."""
-    rows: gl.constexpr = left.shape[0]
-    columns: gl.constexpr = left.shape[1]
-    joined = gl.join(left, right).reshape([rows, columns // 4, 4, 2]).permute((0, 1, 3, 2)).reshape([rows, 2 * columns])
+    """Join two blocks of products, whose columns alternate. Nothing moves."""
+    joined = gl.join(left, right).reshape([left.shape[0], 2 * left.shape[1]])
     return gl.convert_layout(joined, pair_layout(WAVES_M, WAVES_N), assert_trivial=True)
 
 
 @gluon.jit
 def interleaved(lines, INDEX: gl.constexpr, COUNT: gl.constexpr, BLOCK: gl.constexpr):
-    """Return the columns of block INDEX of COUNT, in the order in which `pair` joins blocks; lines: 0, ..., BLOCK - 1.
+    """Return the rows or columns of block INDEX of COUNT; lines: 0, ..., BLOCK - 1.
 
-    If COUNT is odd, the last block has no other to be joined with.
+    Those of two blocks alternate. If COUNT is odd, the last block is alone.
     """
     if INDEX == COUNT - 1 and COUNT % 2 == 1:
         return INDEX * BLOCK + lines
     else:
-        return INDEX // 2 * 2 * BLOCK + INDEX % 2 * 4 + lines // 4 * 8 + lines % 4
+        return INDEX // 2 * 2 * BLOCK + INDEX % 2 + 2 * lines
+
+
+@gluon.jit
+def along_k(loaded, INDEX: gl.constexpr, DTYPE: gl.constexpr):
+    """Return block INDEX, [lines, k], of the four parts that `load_lines` returned.
+
+    Of a pair of blocks these are words of 32 bits with one line of each.
+    """
+    x = gl.join(gl.join(loaded[0], loaded[2]), gl.join(loaded[1], loaded[3])).permute((1, 0, 2, 3))
+    x = x.reshape([x.shape[0], 4 * x.shape[1]])
+    if x.dtype == gl.int32:
+        return (x >> 16 * (INDEX % 2)).to(gl.int16).to(DTYPE, bitcast=True)
+    else:
+        return x
 
 
 @gluon.jit
@@ -93,3 +123,20 @@ def load_columns(ptr, offsets, columns):
     else:
         known = gl.arange(0, offsets.shape[1], layout=gl.SliceLayout(0, offsets.type.layout)) < columns
         return gl.amd.cdna3.buffer_load(ptr, offsets, mask=known[None, :], other=0.0)
+
+
+@gluon.jit
+def load_lines(ptr, offsets, stride, k):
+    """Load 4 of k from those that `offsets` has, each with this stride: 4 parts, zeros from k on. None: all are loaded.
+
+    A part has a base of its own in scalar registers, so that all share the vector registers of the offsets.
+    """
+    parts = ()
+    for part in gl.static_range(4):
+        if k is None:
+            x = gl.amd.cdna3.buffer_load(ptr + part * stride, offsets)
+        else:
+            known = part + 4 * gl.arange(0, 16, layout=gl.SliceLayout(1, offsets.type.layout)) < k
+            x = gl.amd.cdna3.buffer_load(ptr + part * stride, offsets, mask=known[:, None], other=0)
+        parts = appended(parts, x)
+    return parts

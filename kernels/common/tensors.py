@@ -91,7 +91,7 @@ class Closure(NamedTuple):
 
 
 class Extents(NamedTuple):
-    """Extents of q and k; head_dim_v: columns of v and out.
+    """Extents of q and k; head_dim_v: columns of v and out; None: head_dim.
 
     With cu_seqlens, seqlen_q and seqlen_k are the rows of all sequences together, and max_seqlen_k limits the keys of a
     sequence; None: no limit.
@@ -102,7 +102,7 @@ class Extents(NamedTuple):
     seqlen_q: tl.tensor
     seqlen_k: tl.tensor
     head_dim: tl.tensor
-    head_dim_v: tl.tensor
+    head_dim_v: tl.tensor = None
     max_seqlen_k: tl.tensor = None
 
 

@@ -33,16 +33,17 @@ def flex_split(
     kv_num_blocks: HeadScalars, kv_indices: HeadRows, full_kv_num_blocks: HeadScalars, full_kv_indices: HeadRows,
     heads, heads_kv, seqlen_q, seqlen_k, head_dim, kv_blocks, sparse_block_size, scale,
     HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    first_query=0, score_mod: Closure = None, mask_mod: Closure = None,
+    first_query=0, score_mod: Closure = None, mask_mod: Closure = None, head_dim_v=None,
 ):  # fmt: skip
     """Fold one of parts.splits parts of the listed keys into a softmax, for BLOCK_M (token, head) rows of a key head.
 
     Grid: (cdiv(seqlen_q * heads // heads_kv, BLOCK_M) * splits, heads_kv, batch).
 
     q, out: [batch, heads, seqlen_q, head_dim]; k, v: [batch, heads_kv, seqlen_k, head_dim], stride 0 along batch where
-    one serves all. kv_num_blocks: int32 [batch, heads_kv], how many of kv_indices, int32 [batch, heads_kv, kv_blocks],
-    count: blocks of sparse_block_size keys, a multiple of BLOCK_N, in any order and none twice. full_*: the same of the
-    blocks that mask_mod is not asked about. What lists say is clamped: nothing outside of the cache is read.
+    one serves all; rows of v and out have head_dim_v elements, if that is given. kv_num_blocks: int32 [batch,
+    heads_kv], how many of kv_indices, int32 [batch, heads_kv, kv_blocks], count: blocks of sparse_block_size keys, a
+    multiple of BLOCK_N, in any order and none twice. full_*: the same of the blocks that mask_mod is not asked about.
+    What lists say is clamped: nothing outside of the cache is read.
 
     score_mod, mask_mod: functions as in `kernels.attention.mods`, or None; but they get heads as int32 [BLOCK_M, 1],
     and first_query + t as the place of query t. lse: fp32 [batch, heads, seqlen_q], natural, or null. What is written,
@@ -54,7 +55,8 @@ def flex_split(
     rows = rows_of(tile, head_kv, heads // heads_kv, seqlen_q, BLOCK_M)
     queries, heads_q = (first_query + rows.tokens)[:, None], rows.heads[:, None]
     q_tile = load_queries(q, sequence, rows, tl.arange(0, HEAD_DIM), head_dim, PADDED)
-    columns = columns_of(head_dim, HEAD_DIM, PADDED)
+    head_dim_v = head_dim if head_dim_v is None else head_dim_v
+    columns, columns_v = columns_of(head_dim, HEAD_DIM, PADDED), columns_of(head_dim_v, HEAD_DIM, PADDED)
 
     listed = make_listed(
         kv_num_blocks,
@@ -80,7 +82,7 @@ def flex_split(
         # Keys past the last repeat it: loads need no masks, and what is made of them is not seen.
         at_keys = tl.minimum(keys, seqlen_k - 1)
         k_tile = load_rows(k_rows, at_keys * k.stride_rows, columns)
-        v_tile = load_rows(v_rows, at_keys * v.stride_rows, columns)
+        v_tile = load_rows(v_rows, at_keys * v.stride_rows, columns_v)
         scores = tl.dot(q_tile, tl.trans(k_tile)) * scale
         place = at_keys[None, :]
         if score_mod.function is not None:
@@ -96,7 +98,7 @@ def flex_split(
     acc *= inverse(row_sum)[:, None]
     row_lse = log2_sum(row_max, row_sum)
     stored = tl.arange(0, HEAD_DIM)
-    store_rows(acc, row_lse, sequence, rows, stored, split, parts, out, lse, heads, head_dim, PADDED)
+    store_rows(acc, row_lse, sequence, rows, stored, split, parts, out, lse, heads, head_dim_v, PADDED)
 
 
 @triton.jit

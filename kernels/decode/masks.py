@@ -1,4 +1,4 @@
-"""Visible keys of a cache: windows, chunks and padding on the left, all given at run time."""
+"""Visible keys of a cache: windows, chunks, padding on the left and custom masks, all given at run time."""
 
 from typing import NamedTuple
 
@@ -14,12 +14,16 @@ class CacheMask(NamedTuple):
     left, right: keys before and after the diagonal; 2147483647: all of them. attention_chunk: if > 0, keys are in
     chunks of so many, and a query sees only those of the chunk with its diagonal. first_keys: int32 [batch], the first
     key of each sequence that is seen, from which chunks are counted, too; None or null: 0.
+
+    custom_mask: int32 [queries of all sequences, mask_words], packed, or None; bit j % 32 of word j / 32 shows key j.
     """
 
     left: tl.tensor = 2147483647
     right: tl.tensor = 0
     attention_chunk: tl.tensor = 0
     first_keys: tl.tensor = None
+    custom_mask: tl.tensor = None
+    mask_words: tl.tensor = 0
 
 
 class Seen(NamedTuple):
@@ -70,6 +74,17 @@ def is_seen(keys, seen: Seen):
     """Test which keys [keys] each row of Seen [rows] has: [rows, keys]."""
     place = keys[None, :] - seen.first[:, None]
     return place.to(tl.uint32, bitcast=True) < seen.count[:, None].to(tl.uint32, bitcast=True)
+
+
+@triton.jit
+def is_shown(start, BLOCK_N: tl.constexpr, queries, mask: CacheMask):
+    """Test which of BLOCK_N keys from `start` on the custom mask shows to queries [rows], by their numbers among all:
+    [rows, BLOCK_N]. start: a multiple of BLOCK_N, which divides 32."""
+    tl.static_assert(32 % BLOCK_N == 0)
+    word, bits = start // 32, start % 32 + tl.arange(0, BLOCK_N)
+    at = mask.custom_mask + queries.to(tl.int64) * mask.mask_words + word
+    words = tl.load(at, word < mask.mask_words, 0)
+    return (words[:, None] >> bits[None, :]) & 1 != 0
 
 
 @triton.jit

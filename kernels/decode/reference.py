@@ -63,9 +63,10 @@ def visible_keys(
 def flash_decode(q: Array, k: Array, v: Array, **options: object) -> Result:
     """Attention of each sequence's last tokens in float64.
 
-    q: [batch, heads, seqlen_q, head_dim]; k, v: [batch, heads_kv, seqlen_k, head_dim], any dtype; seqlens_k: [batch] or
-    None; first_keys: [batch] or None; sinks: [heads] or None; k_scale, v_scale: [batch|1, heads_kv|1, seqlen_k|1] or
-    None. Masks are those of `visible_keys`. Returns out as q, or (out, lse) with lse [batch, heads, seqlen_q].
+    q: [batch, heads, seqlen_q, head_dim]; k, v: [batch, heads_kv, seqlen_k, head_dim], any dtype, of which v may have
+    another head_dim; seqlens_k: [batch] or None; first_keys: [batch] or None; sinks: [heads] or None; k_scale, v_scale:
+    [batch|1, heads_kv|1, seqlen_k|1] or None. Masks are those of `visible_keys`. Returns out [batch, heads, seqlen_q,
+    head_dim of v], or (out, lse) with lse [batch, heads, seqlen_q].
     """
     return _flash_decode(EXACT, q, k, v, **options)
 
@@ -78,10 +79,11 @@ def flash_decode_same_dtype(q: Array, k: Array, v: Array, **options: object) -> 
 def paged_attention(q: Array, k: Array, v: Array, *tables: Array, **options: object) -> Result:
     """Attention of sequences' last tokens over a cache in blocks, in float64.
 
-    q: [tokens, heads, head_dim]; k, v: [blocks, block_size, heads_kv, head_dim]; tables: block_tables [batch,
-    blocks_per_sequence], seqlens_k [batch], cu_seqlens_q [batch + 1], by name too; first_keys: [batch] or None;
-    k_scale, v_scale: [blocks|1, block_size|1, heads_kv|1] or None; alibi_slopes: [batch|1, heads] or None; sinks:
-    [heads] or None. Masks are those of `visible_keys`. Returns out as q, or (out, lse) with lse [tokens, heads].
+    q: [tokens, heads, head_dim]; k, v: [blocks, block_size, heads_kv, head_dim], of which v may have another head_dim;
+    tables: block_tables [batch, blocks_per_sequence], seqlens_k [batch], cu_seqlens_q [batch + 1], by name too;
+    first_keys: [batch] or None; k_scale, v_scale: [blocks|1, block_size|1, heads_kv|1] or None; alibi_slopes:
+    [batch|1, heads] or None; sinks: [heads] or None. Masks are those of `visible_keys`. Returns out [tokens, heads,
+    head_dim of v], or (out, lse) with lse [tokens, heads].
     """
     return _paged_attention(EXACT, q, k, v, *tables, **options)
 
@@ -151,6 +153,38 @@ def paged_attention_fp8_pieces_same_dtype(q: Array, k: Array, v: Array, *rest: A
     return paged_attention_fp8_same_dtype(q, *joined_pieces(k, v), *rest, **options)
 
 
+def paged_attention_masked(q: Array, k: Array, v: Array, custom_mask: Array, *tables: Array, **options: Any) -> Result:
+    """`paged_attention` of queries that see only the keys of a custom mask, see `shown_keys`, in float64; of rotated
+    queries and keys if there are cos and sin, see `paged_attention_rotated`.
+    """
+    return _paged_attention_masked(EXACT, q, k, v, custom_mask, *tables, **options)
+
+
+def paged_attention_masked_same_dtype(q: Array, *arrays: Array, **options: Any) -> Result:
+    """`paged_attention_masked` as hardware does it."""
+    return _paged_attention_masked(as_kernel(q), q, *arrays, **options)
+
+
+def _paged_attention_masked(
+    precision: Precision, q: Array, k: Array, v: Array, custom_mask: Array, *tables: Array, cos: Array | None = None,
+    sin: Array | None = None, interleaved: bool = False, **options: Any,
+) -> Result:  # fmt: skip
+    if cos is None:
+        return _paged_attention(precision, q, k, v, *tables, custom_mask=custom_mask, **options)
+    return _paged_attention_rotated(
+        precision, q, k, v, cos, sin, *tables, custom_mask=custom_mask, interleaved=interleaved, **options
+    )
+
+
+def shown_keys(custom_mask: Array, keys: int) -> Array:
+    """Return the first `keys` bits of rows of a custom mask, int32 [rows, words]: bool [rows, keys].
+
+    Key j is bit j % 32 of word j / 32; keys past the last word are not shown.
+    """
+    shown = np.unpackbits(np.ascontiguousarray(custom_mask).view(np.uint8), axis=1, bitorder="little")
+    return np.pad(shown, ((0, 0), (0, max(0, keys - shown.shape[1]))))[:, :keys].astype(bool)
+
+
 def joined_pieces(k: Array, v: Array) -> tuple[Array, Array]:
     """Return caches in pieces as [blocks, block_size, heads_kv, head_dim]."""
     blocks, heads_kv, _, block_size, _ = k.shape
@@ -206,7 +240,7 @@ def _flash_decode(
 ) -> Result:  # fmt: skip
     batch, heads = q.shape[:2]
     heads_kv, seqlen_k = k.shape[1:3]
-    out, lse = np.empty(q.shape, precision.result), np.empty(q.shape[:3], precision.compute)
+    out, lse = np.empty((*q.shape[:3], v.shape[3]), precision.result), np.empty(q.shape[:3], precision.compute)
     k_scale, v_scale = (_spread(factors, (batch, heads_kv, seqlen_k)) for factors in (k_scale, v_scale))
     for b, h in np.ndindex(batch, heads):
         g, keys = h // (heads // heads_kv), seqlen_k if seqlens_k is None else int(seqlens_k[b])
@@ -224,18 +258,20 @@ def _paged_attention(
     precision: Precision, q: Array, k: Array, v: Array, block_tables: Array, seqlens_k: Array, cu_seqlens_q: Array, *,
     k_scale: Array | None = None, v_scale: Array | None = None, first_keys: Array | None = None, alibi_slopes: Array |
     None = None, sinks: Array | None = None, scale: float, softcap: float = 0.0, out_factor: float = 1.0,
-    score_factors: Array | None = None, out_factors: Array | None = None, return_lse: bool = False,
-    max_seqlen_q: int = 1, num_splits: int = 0, **mask: object,
+    score_factors: Array | None = None, out_factors: Array | None = None, custom_mask: Array | None = None,
+    return_lse: bool = False, max_seqlen_q: int = 1, num_splits: int = 0, **mask: object,
 ) -> Result:  # fmt: skip
     """Compute `paged_attention`. score_factors, out_factors: [batch, heads_kv], factors of scale and of out."""
     heads, (_, block_size, heads_kv, _) = q.shape[1], k.shape
-    out, lse = np.empty(q.shape, precision.result), np.empty(q.shape[:2], precision.compute)
+    out, lse = np.empty((*q.shape[:2], v.shape[3]), precision.result), np.empty(q.shape[:2], precision.compute)
     k_scale, v_scale = (_spread(factors, k.shape[:3]) for factors in (k_scale, v_scale))
     for b, keys in enumerate(seqlens_k):
         at = np.arange(keys)
         block, place = block_tables[b, at // block_size].clip(0, len(k) - 1), at % block_size
         tokens = slice(cu_seqlens_q[b], cu_seqlens_q[b + 1])
         seen = visible_keys(len(q[tokens]), keys, _first(first_keys, b), **mask)
+        if custom_mask is not None:
+            seen = seen & shown_keys(custom_mask[tokens], keys)
         for h in range(heads):
             g = h // (heads // heads_kv)
             slope = 0.0 if alibi_slopes is None else float(np.broadcast_to(alibi_slopes, (len(seqlens_k), heads))[b, h])

@@ -6,10 +6,10 @@ import triton
 import triton.language as tl
 
 from kernels.common.softmax import LOG2_E, add_logit, cap, fold, inverse, log2_sum
-from kernels.common.tensors import HeadRows, Heads, HeadScalars
+from kernels.common.tensors import Extents, HeadRows, Heads, HeadScalars
 from kernels.decode.cache import BlockTables, columns_of, find, load_rows
 from kernels.decode.int4 import deinterleave, in_eighths, interleave, load_int4
-from kernels.decode.masks import CacheMask, first_key_of, is_seen, seen_keys, tile_keys, within
+from kernels.decode.masks import CacheMask, first_key_of, is_seen, is_shown, seen_keys, tile_keys, within
 from kernels.decode.parts import Parts, given_sinks, load_queries, part, rows_of, sequence_of, store_rows
 from kernels.decode.rotation import CacheRotation, rotated_keys, rotated_queries
 
@@ -49,7 +49,7 @@ class Factors(NamedTuple):
 @triton.jit
 def decode_split(
     q: Heads, k: Heads, v: Heads, out: Heads, lse: HeadRows, parts: Parts,
-    heads, heads_kv, seqlen_q, seqlen_k, head_dim, factors: Factors,
+    extents: Extents, factors: Factors,
     HEAD_DIM: tl.constexpr, PADDED: tl.constexpr, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
     # Where sequences have other numbers of keys or queries, and caches are in blocks
     seqlens_k=None, cu_seqlens_q=None, total_q=0, block_tables: BlockTables = None,
@@ -66,8 +66,9 @@ def decode_split(
     q, out: [batch, heads, tokens, head_dim] of seqlen_q tokens, of float8 to float32; or, where cu_seqlens_q (int32
     [batch + 1]) is given, of all sequences' total_q tokens, of which one has at most seqlen_q, the stride along batch
     0. k, v: [batch, heads_kv, tokens, head_dim] of seqlen_k tokens; or, with block_tables, [blocks, heads_kv,
-    block_size, head_dim]. seqlens_k: int32 [batch], how many keys each sequence has; None, or null: seqlen_k. Its
-    queries are its last tokens: query t has key t + keys - queries on its diagonal, around which `mask` shows keys.
+    block_size, head_dim]. Rows of v and out have head_dim_v elements instead, if that is given. seqlens_k: int32
+    [batch], how many keys each sequence has; None, or null: seqlen_k. Its queries are its last tokens: query t has key
+    t + keys - queries on its diagonal, around which `mask` shows keys.
 
     k_scale, v_scale: fp32, factors of the cached values, a stride 0 where one serves all. With GROUPS the cache has 4
     bits a value, uint8 [.., head_dim / 2], the even ones low, and each token has `groups` (factor, shift) pairs, fp16
@@ -81,10 +82,12 @@ def decode_split(
     What a length or a block table says is clamped: nothing outside of the cache is read.
     """
     SCALED: tl.constexpr = k_scale.ptr is not None and not GROUPS and k.ptr.dtype.element_ty.primitive_bitwidth == 8
+    heads, seqlen_q, head_dim = extents.heads, extents.seqlen_q, extents.head_dim
+    head_dim_v = head_dim if extents.head_dim_v is None else extents.head_dim_v
     tile, split = tl.program_id(0) // parts.splits, tl.program_id(0) % parts.splits
     head_kv, batch = tl.program_id(1), tl.program_id(2)
-    group = heads // heads_kv
-    sequence = sequence_of(batch, seqlen_q, seqlen_k, cu_seqlens_q, total_q, seqlens_k)
+    group = heads // extents.heads_kv
+    sequence = sequence_of(batch, seqlen_q, extents.seqlen_k, cu_seqlens_q, total_q, seqlens_k)
     if tile * BLOCK_M >= sequence.queries * group:
         return
     rows = rows_of(tile, head_kv, group, sequence.queries, BLOCK_M)
@@ -117,7 +120,9 @@ def decode_split(
             v_tile = load_value_pieces(v, block, head_kv, start, present, piece_columns, block_tables)
         else:
             k_tile = load_cache(k, k_factors, block, head_kv, place, head_dim, groups, HEAD_DIM, PADDED, GROUPS, WORDS)
-            v_tile = load_cache(v, v_factors, block, head_kv, place, head_dim, groups, HEAD_DIM, PADDED, GROUPS, WORDS)
+            v_tile = load_cache(
+                v, v_factors, block, head_kv, place, head_dim_v, groups, HEAD_DIM, PADDED, GROUPS, WORDS
+            )
         if rotation.cos is not None:
             k_columns, positions = columns_of(head_dim, HEAD_DIM, PADDED), within(keys, first_key, sequence)
             k_tile = rotated_keys(k_tile, k, block, head_kv, place, positions, k_columns, q_tile.dtype, rotation)
@@ -125,7 +130,10 @@ def decode_split(
         if SCALED:
             products *= tl.load(k_factors)[None, :]
         scores = scores_of(products, diagonal[:, None] - keys[None, :], scoring)
-        scores = tl.where(is_seen(keys, seen), scores, float("-inf"))
+        visible = is_seen(keys, seen)
+        if mask.custom_mask is not None:
+            visible = visible & is_shown(start, BLOCK_N, sequence.first_query + rows.tokens, mask)
+        scores = tl.where(visible, scores, float("-inf"))
         p, rescale, row_max, row_sum = fold(scores, row_max, row_sum)
         if SCALED:
             p *= (tl.load(v_factors) * GAIN)[None, :]
@@ -139,7 +147,7 @@ def decode_split(
     if WORDS:
         acc = deinterleave(acc)
     row_lse = log2_sum(row_max, row_sum)
-    store_rows(acc, row_lse, sequence, rows, columns, split, parts, out, lse, heads, head_dim, PADDED)
+    store_rows(acc, row_lse, sequence, rows, columns, split, parts, out, lse, heads, head_dim_v, PADDED)
 
 
 @triton.jit

@@ -8,6 +8,9 @@ next one, which is being loaded, and both halves of the present one:
     barrier: all wavefronts have read the step
     half 1:  multiply half 1 | write the next step | barrier | read its half 0 | load the first blocks of the one after
 
+An operand that is contiguous along its rows or columns instead of k is loaded along these, two blocks at a time. A lane
+has 4 of k, which it reorders before it writes them to LDS.
+
 `step_plan` says which of these is issued before which product. LLVM would issue them in bunches, so a fence after every
 two products keeps them in their places.
 """
@@ -17,10 +20,13 @@ from triton.experimental.gluon import language as gl
 
 from kernels.common.cdna import (
     STEP_BYTES,
+    along_k,
     appended,
+    columns_layout,
     interleaved,
     lane_elements,
     load_columns,
+    load_lines,
     mfma_layout,
     pair,
     pair_layout,
@@ -28,19 +34,59 @@ from kernels.common.cdna import (
     rows_layout,
     shared_layout,
 )
-from kernels.common.tensors import Matrices, Matrix, matrix_of
+from kernels.common.tensors import Matrices, Matrix, matrix_of, transposed
 from kernels.gemm.epilogue import Epilogue, aligned_part, convert, finished, vectors_of
 from kernels.gemm.matmul import padded
 from kernels.gemm.order import tile_of
 
 
 @gluon.constexpr_function
-def step_plan(ROWS, COLUMNS):
-    """Return what is issued before each of the 2 ROWS COLUMNS products of a step, as [(action, block), ...].
+def loads_of(ROWS, COLUMNS, A_ALONG_K, B_ALONG_K):
+    """Return the loads of a step, each as (its first block, its blocks, whether it is along k).
 
-    Blocks are those of a, then those of b. Actions: `read_half_1`; `read_half_0`, of the next step; `write`, of the
-    next step; `barrier`; `load`, of the next step; `load_early`, of the step after that. Loads are spread over the
-    step, since few can be under way at a time. Reads keep a distance from the barrier and the write before them.
+    Blocks are those of a, then those of b. Two are loaded at a time of an operand that is not contiguous along k.
+    """
+    loads = []
+    assert A_ALONG_K or ROWS % 2 == 0
+    for start, blocks, is_along_k in ((0, ROWS, A_ALONG_K), (ROWS, COLUMNS, B_ALONG_K)):
+        size = 1 if is_along_k else 2
+        loads += [(start + at, min(size, blocks - at), is_along_k) for at in range(0, blocks, size)]
+    return loads
+
+
+@gluon.constexpr_function
+def load_of(loads, block):
+    """Return the number of the load that has a block."""
+    return sum(first <= block for first, _, _ in loads) - 1
+
+
+@gluon.constexpr_function
+def count_of(loads):
+    return len(loads)
+
+
+@gluon.constexpr_function
+def first_of(loads, load):
+    return loads[load][0]
+
+
+@gluon.constexpr_function
+def is_pair(loads, load):
+    return loads[load][1] == 2
+
+
+@gluon.constexpr_function
+def is_along_k(loads, load):
+    return loads[load][2]
+
+
+@gluon.constexpr_function
+def step_plan(ROWS, COLUMNS, loads):
+    """Return what is issued before each of the 2 ROWS COLUMNS products of a step, as [(action, number), ...].
+
+    Numbers are those of blocks or loads. Actions: `read_half_1`; `read_half_0`, of the next step; `write`, of the next
+    step; `barrier`; `load`, of the next step; `load_early`, of the step after that. Loads are spread over the step,
+    since few can be under way at a time. Reads keep a distance from the barrier and the write before them.
     """
     products, blocks = ROWS * COLUMNS, ROWS + COLUMNS
     read_gap = -(-products // (2 * blocks))
@@ -53,9 +99,15 @@ def step_plan(ROWS, COLUMNS):
     for block in range(blocks):
         at = barrier + 1 + int(block * min(read_gap, (products - barrier - 2) / blocks))
         plan[min(2 * products - 1, products + at)].append(("read_half_0", block))
-    for block in range(blocks):
-        at = int(block * 1.75 * products / blocks)
-        plan[(products + at) % (2 * products)].append(("load_early" if at < products else "load", block))
+    for load in range(len(loads)):
+        first, count, _ = loads[load]
+        if len(loads) == blocks or ROWS * COLUMNS < 28:
+            at = max(int(first * 1.75 * products / blocks), (first + count - 1) * (barrier - 1) // blocks)
+        elif first < ROWS:  # before the next step, so that all have the same bases
+            at = max(first * products // ROWS, (first + count - 1) * (barrier - 1) // blocks)  # written by then
+        else:
+            at = int(products + (first - ROWS) * 0.75 * products / COLUMNS)
+        plan[(products + at) % (2 * products)].append(("load_early" if at < products else "load", load))
     return plan
 
 
@@ -75,13 +127,32 @@ def actions_at(plan, at):
 
 
 @gluon.constexpr_function
-def is_early(plan, block):
-    return any(("load_early", block) in actions for actions in plan)
+def is_early(plan, load):
+    return any(("load_early", load) in actions for actions in plan)
 
 
 @gluon.jit
-def load_block(a, b, offsets, BLOCK: gl.constexpr, ROWS: gl.constexpr, columns=None):
-    return load_columns(a if BLOCK < ROWS else b, offsets[BLOCK], columns)
+def load(a, b, offsets, k, LOAD: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.constexpr, extent=None):
+    """Do a load of the step at k, of which at most `extent` is known."""
+    x = a if first_of(LOADS, LOAD) < ROWS else b
+    ptr = x.ptr + k * x.stride_columns
+    if is_along_k(LOADS, LOAD):
+        return load_columns(ptr, offsets[LOAD], extent)
+    elif is_pair(LOADS, LOAD):
+        words = ptr.to(gl.pointer_type(gl.int32), bitcast=True)
+        return load_lines(words, offsets[LOAD], x.stride_columns // 2, extent)
+    else:
+        return load_lines(ptr, offsets[LOAD], x.stride_columns, extent)
+
+
+@gluon.jit
+def loaded_block(loaded, BLOCK: gl.constexpr, LOADS: gl.constexpr, DTYPE: gl.constexpr):
+    """Return a block, [lines, k], of what each load has loaded."""
+    LOAD: gl.constexpr = load_of(LOADS, BLOCK)
+    if is_along_k(LOADS, LOAD):
+        return loaded[LOAD]
+    else:
+        return along_k(loaded[LOAD], BLOCK - first_of(LOADS, LOAD), DTYPE)
 
 
 @gluon.jit
@@ -100,24 +171,24 @@ def read_block(tiles_a, tiles_b, HALF: gl.constexpr, BLOCK: gl.constexpr, ROWS: 
         half = tiles_a.index(BLOCK).slice(HALF * 4 * WIDTH, 4 * WIDTH, dim=1)
         return half.load(gl.DotOperandLayout(0, LAYOUT, WIDTH))
     else:
-        half = tiles_b.index(BLOCK - ROWS).slice(HALF * 4 * WIDTH, 4 * WIDTH, dim=1)
-        return half.permute((1, 0)).load(gl.DotOperandLayout(1, LAYOUT, WIDTH))
+        half = tiles_b.index(BLOCK - ROWS).permute((1, 0)).slice(HALF * 4 * WIDTH, 4 * WIDTH, dim=0)
+        return half.load(gl.DotOperandLayout(1, LAYOUT, WIDTH))
 
 
 @gluon.jit
 def prepare(
     half_0, staged, a, b, offsets, tiles_a, tiles_b, next_step, after_next,
-    ACTION: gl.constexpr, BLOCK: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.constexpr,
+    ACTION: gl.constexpr, NUMBER: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.constexpr,
 ):  # fmt: skip
     """Do an action for the steps that follow, and return the new (half_0, staged)."""
     if ACTION == "read_half_0":
-        half_0 = replaced(half_0, BLOCK, read_block(tiles_a, tiles_b, 0, BLOCK, ROWS, LAYOUT))
+        half_0 = replaced(half_0, NUMBER, read_block(tiles_a, tiles_b, 0, NUMBER, ROWS, LAYOUT))
     elif ACTION == "write":
-        write_block(tiles_a, tiles_b, staged[BLOCK], BLOCK, ROWS)
+        write_block(tiles_a, tiles_b, loaded_block(staged, NUMBER, LOADS, tiles_a.dtype), NUMBER, ROWS)
     elif ACTION == "load":
-        staged = replaced(staged, BLOCK, load_block(a + next_step, b + next_step, offsets, BLOCK, ROWS))
+        staged = replaced(staged, NUMBER, load(a, b, offsets, next_step, NUMBER, LOADS, ROWS))
     elif ACTION == "load_early":
-        staged = replaced(staged, BLOCK, load_block(a + after_next, b + after_next, offsets, BLOCK, ROWS))
+        staged = replaced(staged, NUMBER, load(a, b, offsets, after_next, NUMBER, LOADS, ROWS))
     else:
         gl.static_assert(ACTION == "barrier")
         gl.barrier()
@@ -132,11 +203,11 @@ def multiply(acc, left, right, AT: gl.constexpr):
 @gluon.jit
 def multiply_step(
     acc, half_0, staged, a, b, offsets, tiles_a, tiles_b, next_step, after_next,
-    PLAN: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr, IS_LAST: gl.constexpr,
+    PLAN: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr, IS_LAST: gl.constexpr,
 ):  # fmt: skip
     """Add the products of a step to `acc`.
 
-    half_0: all blocks of this step. staged: blocks of the next one, at `next_step`. IS_LAST: there is no next one.
+    half_0: all blocks of this step. staged: loads of the next one, at `next_step`. IS_LAST: there is no next one.
     """
     LAYOUT: gl.constexpr = acc[0].type.layout
     PRODUCTS: gl.constexpr = ROWS * COLUMNS
@@ -151,7 +222,7 @@ def multiply_step(
             elif not IS_LAST:
                 half_0, staged = prepare(
                     half_0, staged, a, b, offsets, tiles_a, tiles_b, next_step, after_next,
-                    action_at(PLAN, at, number), block_at(PLAN, at, number), ROWS, LAYOUT,
+                    action_at(PLAN, at, number), block_at(PLAN, at, number), LOADS, ROWS, LAYOUT,
                 )  # fmt: skip
         half = half_0 if at < PRODUCTS else half_1
         acc = multiply(acc, half[at % PRODUCTS // COLUMNS], half[ROWS + at % COLUMNS], at % PRODUCTS)
@@ -162,36 +233,35 @@ def multiply_step(
 
 @gluon.jit
 def multiply_all_but_last(
-    a, b, offsets, k, PLAN: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr, WAVES_M: gl.constexpr,
-    WAVES_N: gl.constexpr,
+    a, b, offsets, k, PLAN: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr,
+    WAVES_M: gl.constexpr, WAVES_N: gl.constexpr,
 ):  # fmt: skip
     """Multiply all steps but the last one, and return what `multiply_step` needs for that one.
 
-    These are the blocks of the product, by rows; half 0 of the blocks of a and b; and the tiles in LDS. offsets: of the
-    blocks of a, then of b; k > 0.
+    These are the blocks of the product, by rows; half 0 of the blocks of a and b; and the tiles in LDS. a, b: each a
+    `Matrix` whose columns are k; offsets: of each load; k > 0.
     """
-    DTYPE: gl.constexpr = a.dtype.element_ty
+    DTYPE: gl.constexpr = a.ptr.dtype.element_ty
     LAYOUT: gl.constexpr = mfma_layout(WAVES_M, WAVES_N, DTYPE)
     STEP: gl.constexpr = 8 * STEP_BYTES // DTYPE.primitive_bitwidth
     BLOCKS: gl.constexpr = ROWS + COLUMNS
-    tiles_a = gl.allocate_shared_memory(DTYPE, [ROWS, 16 * WAVES_M, STEP], shared_layout(DTYPE))
-    tiles_b = gl.allocate_shared_memory(DTYPE, [COLUMNS, 16 * WAVES_N, STEP], shared_layout(DTYPE))
+    tiles_a = gl.allocate_shared_memory(DTYPE, [ROWS, 16 * WAVES_M, STEP], shared_layout(16 * WAVES_M, DTYPE))
+    tiles_b = gl.allocate_shared_memory(DTYPE, [COLUMNS, 16 * WAVES_N, STEP], shared_layout(16 * WAVES_N, DTYPE))
     # The first step is the one that k may cut short, so that no load in the loop has a mask.
     last = (gl.cdiv(k, STEP) - 1) * STEP
     first = ()
-    for block in gl.static_range(BLOCKS):
-        first = appended(first, load_block(a, b, offsets, block, ROWS, k - last))
-    a += k - last - STEP
-    b += k - last - STEP
+    for at in gl.static_range(count_of(LOADS)):
+        first = appended(first, load(a, b, offsets, 0, at, LOADS, ROWS, k - last))
+    a, b = moved(a, k - last - STEP), moved(b, k - last - STEP)
     second = gl.minimum(STEP, last)
     staged = first
-    for block in gl.static_range(BLOCKS):
-        if is_early(PLAN, block):
-            loaded = load_block(a + second, b + second, offsets, block, ROWS, gl.where(last > 0, STEP, 0))
-            staged = replaced(staged, block, loaded)
+    for at in gl.static_range(count_of(LOADS)):
+        if is_early(PLAN, at):
+            loaded = load(a, b, offsets, second, at, LOADS, ROWS, gl.where(last > 0, STEP, 0))
+            staged = replaced(staged, at, loaded)
     gl.amd.hint.sched_barrier()
     for block in gl.static_range(BLOCKS):
-        write_block(tiles_a, tiles_b, first[block], block, ROWS)
+        write_block(tiles_a, tiles_b, loaded_block(first, block, LOADS, DTYPE), block, ROWS)
     gl.barrier()
     half_0 = ()
     for block in gl.static_range(BLOCKS):
@@ -204,7 +274,7 @@ def multiply_all_but_last(
     for step in range(0, last, STEP):
         acc, half_0, staged = multiply_step(
             acc, half_0, staged, a, b, offsets, tiles_a, tiles_b, step + STEP, gl.minimum(step + 2 * STEP, last),
-            PLAN, ROWS, COLUMNS, False,
+            PLAN, LOADS, ROWS, COLUMNS, False,
         )  # fmt: skip
     return acc, half_0, tiles_a, tiles_b
 
@@ -224,41 +294,45 @@ def piece_of(
 @gluon.jit
 def place_of(
     row, column, ROW: gl.constexpr, PIECE: gl.constexpr, COLUMNS: gl.constexpr, WAVES_M: gl.constexpr,
-    WAVES_N: gl.constexpr, MMA: gl.constexpr,
+    WAVES_N: gl.constexpr, MMA: gl.constexpr, ALTERNATE: gl.constexpr = False,
 ):  # fmt: skip
-    """Return the (rows, columns) of a piece of the tile at [row, column]."""
+    """Return the (rows, columns) of a piece of the tile at [row, column]. ALTERNATE: the rows of two blocks do."""
     PAIRED: gl.constexpr = 2 * PIECE + 1 != COLUMNS
     LAYOUT: gl.constexpr = pair_layout(WAVES_M, WAVES_N) if PAIRED else MMA
     WIDTH: gl.constexpr = 32 * WAVES_N if PAIRED else 16 * WAVES_N
-    rows = row + ROW * 16 * WAVES_M + gl.arange(0, 16 * WAVES_M, layout=gl.SliceLayout(1, LAYOUT))
+    lines = gl.arange(0, 16 * WAVES_M, layout=gl.SliceLayout(1, LAYOUT))
+    rows = row + (interleaved(lines, ROW, ROW + 2, 16 * WAVES_M) if ALTERNATE else ROW * 16 * WAVES_M + lines)
     columns = column + PIECE * 32 * WAVES_N + gl.arange(0, WIDTH, layout=gl.SliceLayout(0, LAYOUT))
     return rows, columns
 
 
 @gluon.jit
-def store_piece(x, vectors, rows, columns, first_row, first_column, batch, m, n, e, epilogue: Epilogue):
-    """Apply the epilogue to a piece of a tile at [first_row, first_column], and store it."""
+def store_piece(
+    x, vectors, rows, columns, first_row, first_column, batch, m, n, e, epilogue: Epilogue, ROW_STEP: gl.constexpr = 1
+):
+    """Apply the epilogue to a piece of a tile, and store it. It has every ROW_STEP-th row from [first_row, first_column]
+    on."""
     DTYPE: gl.constexpr = e.ptr.dtype.element_ty
     value = convert(finished(x, rows, columns, batch, m, n, DTYPE, epilogue, vectors), DTYPE)
     if epilogue.ROWS_OF_E == "hinted":
         store_rows(value, rows, columns, m, n, e.ptr, e.stride_rows)
     elif epilogue.ROWS_OF_E == "elements":
-        store_elements(value, first_row, first_column, m, n, e)
+        store_elements(value, first_row, first_column, m, n, e, ROW_STEP)
     else:
         gl.static_assert(epilogue.ROWS_OF_E == "any")
         whole_n, whole_stride = aligned_part(n, DTYPE), aligned_part(e.stride_rows, DTYPE)
         if (n == whole_n) & (e.stride_rows == whole_stride):
             store_rows(value, rows, columns, m, whole_n, e.ptr, whole_stride)
         else:
-            store_elements(value, first_row, first_column, m, n, e)
+            store_elements(value, first_row, first_column, m, n, e, ROW_STEP)
 
 
 @gluon.jit
-def store_elements(x, row, column, m, n, e):
-    """Store a piece at [row, column] element by element; neighbouring lanes have neighbouring columns."""
+def store_elements(x, row, column, m, n, e, ROW_STEP: gl.constexpr):
+    """Store a piece, every ROW_STEP-th row from [row, column] on, element by element; neighbouring lanes have neighbouring columns."""
     LANES: gl.constexpr = min(64, x.shape[1])
     LAYOUT: gl.constexpr = gl.BlockedLayout([1, 1], [64 // LANES, LANES], [gl.num_warps(), 1], [1, 0])
-    rows = row + gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, LAYOUT))
+    rows = row + ROW_STEP * gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, LAYOUT))
     columns = column + gl.arange(0, x.shape[1], layout=gl.SliceLayout(0, LAYOUT))
     store_rows(gl.convert_layout(x, LAYOUT), rows, columns, m, n, e.ptr, e.stride_rows)
 
@@ -267,6 +341,52 @@ def store_elements(x, row, column, m, n, e):
 def store_rows(x, rows, columns, m, n, ptr, stride_rows):
     known = (rows < m)[:, None] & (columns < n)[None, :]
     gl.amd.cdna3.buffer_store(x, ptr, rows[:, None] * stride_rows + columns[None, :], mask=known)
+
+
+@gluon.jit
+def offsets_of(
+    x, start, end, BLOCKS: gl.constexpr, LINES: gl.constexpr, WARPS: gl.constexpr, ALONG_K: gl.constexpr,
+    ALTERNATE: gl.constexpr,
+):  # fmt: skip
+    """Return the offsets of the loads of BLOCKS blocks of LINES lines each, of which the first is `start`.
+
+    x: `Matrix` of [lines, k] with k or, if not ALONG_K, lines contiguous. ALTERNATE: lines of two blocks alternate, as
+    they must if not ALONG_K. Lines from `end` on are the last ones once more.
+    """
+    DTYPE: gl.constexpr = x.ptr.dtype.element_ty
+    STEP: gl.constexpr = 8 * STEP_BYTES // DTYPE.primitive_bitwidth
+    LAYOUT: gl.constexpr = rows_layout(LINES, WARPS, DTYPE) if ALONG_K else columns_layout(LINES, WARPS)
+    lines = gl.arange(0, LINES, layout=gl.SliceLayout(1 if ALONG_K else 0, LAYOUT))
+    offsets = ()
+    if ALONG_K:
+        inner = gl.arange(0, STEP, layout=gl.SliceLayout(0, LAYOUT))
+        for block in gl.static_range(BLOCKS):
+            at = interleaved(lines, block, BLOCKS, LINES) if ALTERNATE else block * LINES + lines
+            at = gl.minimum(start + at, end - 1)
+            offsets = appended(offsets, at[:, None] * x.stride_rows + inner[None, :])
+    else:
+        WIDTH: gl.constexpr = LINES // (4 * WARPS)
+        inner = 4 * gl.arange(0, STEP // 4, layout=gl.SliceLayout(1, LAYOUT))
+        for block in gl.static_range(0, BLOCKS - 1, 2):  # words of 32 bits
+            at = last_once_more((start + block * LINES) // 2, lines, end // 2, WIDTH)
+            offsets = appended(offsets, inner[:, None] * (x.stride_columns // 2) + at[None, :])
+        if BLOCKS % 2 == 1:
+            at = last_once_more(start + (BLOCKS - 1) * LINES, lines, end, WIDTH)
+            offsets = appended(offsets, inner[:, None] * x.stride_columns + at[None, :])
+    return offsets
+
+
+@gluon.jit
+def last_once_more(start, lines, end, WIDTH: gl.constexpr):
+    """Return start + lines; WIDTH at a time, those from `end` on are the last ones once more."""
+    at = gl.minimum(start + lines // WIDTH * WIDTH, end - WIDTH) + lines % WIDTH
+    return gl.max_contiguous(gl.multiple_of(at, WIDTH), WIDTH)
+
+
+@gluon.jit
+def moved(x, k):
+    """Return a `Matrix` from column k on."""
+    return Matrix(x.ptr + k * x.stride_columns, x.stride_rows, x.stride_columns)
 
 
 @gluon.jit
@@ -282,61 +402,53 @@ def run_of(k, part, parts, STEP: gl.constexpr):
 def matmul_cdna3(
     a: Matrices, b: Matrices, e: Matrices, epilogue: Epilogue, m, n, k,
     ROWS: gl.constexpr, COLUMNS: gl.constexpr, WAVES_M: gl.constexpr, WAVES_N: gl.constexpr, GROUP_M: gl.constexpr,
-    NUM_XCDS: gl.constexpr, parts=None,
+    NUM_XCDS: gl.constexpr, parts=None, A_ROWS: gl.constexpr = True, B_ROWS: gl.constexpr = False,
 ):  # fmt: skip
     """e = epilogue(a b). Grid: (tiles of e; batch).
 
-    a: [batch, m, k], b: [batch, k, n], of one dtype of 16 or 8 bits, both with contiguous k, k > 0; e: [batch, m, n],
-    with contiguous rows. Rows are aligned to 16 bytes, and k and n are multiples of 16 bytes. int8 is summed in int32.
-    parts: if it is given, e has the products of as many runs of k, [parts, m, n], and a and b have no batch; k has at
-        least as many steps.
+    a: [batch, m, k], b: [batch, k, n], of one dtype of 16 or 8 bits, k > 0; e: [batch, m, n], with contiguous rows.
+    A_ROWS: k is contiguous in a; else, with 16 bits alone, m is. B_ROWS: n is contiguous in b, with 16 bits alone; else
+    k is. Rows, or columns, are aligned to 16 bytes, and contiguous extents and n are multiples of these. int8 is summed
+    in int32.
+    parts: if it is given, e has the products of as many runs of k, [parts, m, padded(n)], and a and b have no batch; k
+        has at least as many steps.
     """
     BLOCK_M: gl.constexpr = 16 * WAVES_M
     BLOCK_N: gl.constexpr = 16 * WAVES_N
-    DTYPE: gl.constexpr = a.ptr.dtype.element_ty
-    STEP: gl.constexpr = 8 * STEP_BYTES // DTYPE.primitive_bitwidth
+    STEP: gl.constexpr = 8 * STEP_BYTES // a.ptr.dtype.element_ty.primitive_bitwidth
     batch = gl.program_id(1)
-    left, right, out = matrix_of(a, batch), matrix_of(b, batch), matrix_of(e, batch)
+    left, right, out = matrix_of(a, batch), transposed(matrix_of(b, batch)), matrix_of(e, batch)
     tile_m, tile_n = tile_of(gl.program_id(0), m, n, ROWS * BLOCK_M, COLUMNS * BLOCK_N, GROUP_M, NUM_XCDS)
     row, column = tile_m * ROWS * BLOCK_M, tile_n * COLUMNS * BLOCK_N
+    stored_n = n
     if parts is not None:
         begin, k = run_of(k, batch, parts, STEP)
-        left = Matrix(left.ptr + begin * left.stride_columns, left.stride_rows, left.stride_columns)
-        right = Matrix(right.ptr + begin * right.stride_rows, right.stride_rows, right.stride_columns)
-        out = Matrix(e.ptr + batch.to(gl.int64) * m * padded(n), padded(n), 1)
+        left, right = moved(left, begin), moved(right, begin)
+        stored_n = padded(n)  # wide stores fill the padding, too
+        out = Matrix(e.ptr + batch.to(gl.int64) * m * stored_n, stored_n, 1)
 
-    # Rows and columns past the edges are the last ones once more.
-    offsets = ()
-    LOADS_A: gl.constexpr = rows_layout(BLOCK_M, WAVES_M * WAVES_N, DTYPE)
-    LOADS_B: gl.constexpr = rows_layout(BLOCK_N, WAVES_M * WAVES_N, DTYPE)
-    lines = gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, LOADS_A))
-    inner = gl.arange(0, STEP, layout=gl.SliceLayout(0, LOADS_A))[None, :]
-    for i in gl.static_range(ROWS):
-        rows = gl.minimum(row + i * BLOCK_M + lines, m - 1)
-        offsets = appended(offsets, rows[:, None] * left.stride_rows + inner)
-    lines = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(1, LOADS_B))
-    inner = gl.arange(0, STEP, layout=gl.SliceLayout(0, LOADS_B))[None, :]
-    for j in gl.static_range(COLUMNS):
-        columns = gl.minimum(column + interleaved(lines, j, COLUMNS, BLOCK_N), n - 1)
-        offsets = appended(offsets, columns[:, None] * right.stride_columns + inner)
-
-    PLAN: gl.constexpr = step_plan(ROWS, COLUMNS)
+    LOADS: gl.constexpr = loads_of(ROWS, COLUMNS, A_ROWS, not B_ROWS)
+    offsets = offsets_of(left, row, m, ROWS, BLOCK_M, WAVES_M * WAVES_N, A_ROWS, not A_ROWS)
+    offsets += offsets_of(right, column, n, COLUMNS, BLOCK_N, WAVES_M * WAVES_N, not B_ROWS, True)
+    PLAN: gl.constexpr = step_plan(ROWS, COLUMNS, LOADS)
     acc, half_0, tiles_a, tiles_b = multiply_all_but_last(
-        left.ptr, right.ptr, offsets, k, PLAN, ROWS, COLUMNS, WAVES_M, WAVES_N
+        left, right, offsets, k, PLAN, LOADS, ROWS, COLUMNS, WAVES_M, WAVES_N
     )
-    # What the epilogue needs is on its way during the last step.
+    # What the epilogue needs is on its way during the last step. Without A_ROWS, no registers are left for that.
     MMA: gl.constexpr = acc[0].type.layout
     PIECES: gl.constexpr = (COLUMNS + 1) // 2
+    ROW_STEP: gl.constexpr = 1 if A_ROWS else 2
     vectors = ()
-    for at in gl.static_range(ROWS * PIECES):
+    for at in gl.static_range(ROWS * PIECES if A_ROWS else 0):
         rows, columns = place_of(row, column, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N, MMA)
         vectors = appended(vectors, vectors_of(rows, columns, batch, m, n, epilogue))
     acc, half_0, _ = multiply_step(
-        acc, half_0, (), None, None, offsets, tiles_a, tiles_b, 0, 0, PLAN, ROWS, COLUMNS, True
+        acc, half_0, (), None, None, offsets, tiles_a, tiles_b, 0, 0, PLAN, LOADS, ROWS, COLUMNS, True
     )
     for at in gl.static_range(ROWS * PIECES):
-        rows, columns = place_of(row, column, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N, MMA)
+        rows, columns = place_of(row, column, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N, MMA, not A_ROWS)
         x = piece_of(acc, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N)
-        first_row = row + at // PIECES * 16 * WAVES_M
+        of_piece = vectors[at] if A_ROWS else vectors_of(rows, columns, batch, m, n, epilogue)
+        first_row = row + (at // PIECES * BLOCK_M if A_ROWS else at // PIECES // 2 * 2 * BLOCK_M + at // PIECES % 2)
         first_column = column + at % PIECES * 32 * WAVES_N
-        store_piece(x, vectors[at], rows, columns, first_row, first_column, batch, m, n, out, epilogue)
+        store_piece(x, of_piece, rows, columns, first_row, first_column, batch, m, stored_n, out, epilogue, ROW_STEP)

@@ -6,7 +6,7 @@ import triton.language as tl
 from kernels.common.tensors import Matrices, Matrix, matrix_of
 from kernels.gemm.descriptors import described_tiles
 from kernels.gemm.epilogue import Epilogue, finish
-from kernels.gemm.order import Part, extent_of, tile_among, tile_of, tiles_of
+from kernels.gemm.order import tile_of
 from kernels.gemm.product import product
 
 
@@ -16,45 +16,43 @@ def matmul(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     NUM_XCDS: tl.constexpr = 1, PERSISTENT: tl.constexpr = False, PRECISION: tl.constexpr = "ieee",
     WHOLE_M: tl.constexpr = False, WHOLE_N: tl.constexpr = False, DESCRIPTORS: tl.constexpr = False,
-    B_COLUMNS: tl.constexpr = False, SPECIALISED: tl.constexpr = False, part: Part = None,
+    B_COLUMNS: tl.constexpr = False, SPECIALISED: tl.constexpr = False,
 ):  # fmt: skip
     """e = epilogue(a b). Grid: (tiles of e, or fewer if PERSISTENT; batch).
 
     a: [batch, m, k], b: [batch, k, n], of one dtype; e: [batch, m, n]; int8 is summed in int32, all others in fp32.
-    part: the tiles of e that this launch computes. PERSISTENT: a program computes one tile after the other. WHOLE_M,
-    WHOLE_N: as `product` has them. DESCRIPTORS: as `described_tiles` has it, with B_COLUMNS and SPECIALISED; of all tiles.
+    PERSISTENT: a program computes one tile after the other. WHOLE_M, WHOLE_N: as `product` has them. DESCRIPTORS: as
+    `described_tiles` has it, with B_COLUMNS and SPECIALISED.
     """
     batch = tl.program_id(1)
     left, right, out = matrix_of(a, batch), matrix_of(b, batch), matrix_of(e, batch)
     if DESCRIPTORS:
-        tl.static_assert(part.tiles_m is None, "tiles that are loaded by descriptors have no part")
         described_tiles(
             left, right, out, epilogue, batch, m, n, k, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, PRECISION, B_COLUMNS,
             SPECIALISED,
         )  # fmt: skip
     elif PERSISTENT:
-        for tile in range(tl.program_id(0), tiles_of(part, m, n, BLOCK_M, BLOCK_N), tl.num_programs(0)):
+        for tile in range(tl.program_id(0), tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N), tl.num_programs(0)):
             _tile(
-                left, right, out, epilogue, part, tile, batch, m, n, k, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, NUM_XCDS,
+                left, right, out, epilogue, tile, batch, m, n, k, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, NUM_XCDS,
                 PRECISION, WHOLE_M, WHOLE_N,
             )  # fmt: skip
     else:
         _tile(
-            left, right, out, epilogue, part, tl.program_id(0), batch, m, n, k, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
+            left, right, out, epilogue, tl.program_id(0), batch, m, n, k, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
             NUM_XCDS, PRECISION, WHOLE_M, WHOLE_N,
         )  # fmt: skip
 
 
 @triton.jit
 def _tile(
-    a, b, e, epilogue, part, tile, batch, m, n, k, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr,
-    BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr, NUM_XCDS: tl.constexpr, PRECISION: tl.constexpr,
-    WHOLE_M: tl.constexpr, WHOLE_N: tl.constexpr,
+    a, b, e, epilogue, tile, batch, m, n, k, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
+    GROUP_M: tl.constexpr, NUM_XCDS: tl.constexpr, PRECISION: tl.constexpr, WHOLE_M: tl.constexpr,
+    WHOLE_N: tl.constexpr,
 ):  # fmt: skip
     """Compute one tile of `matmul`; a, b and e: each a `Matrix`, of this batch."""
-    tiles_m, tiles_n = extent_of(part, m, n, BLOCK_M, BLOCK_N)
-    tile_m, tile_n = tile_among(tile, tiles_m, tiles_n, GROUP_M, NUM_XCDS)
-    row, column = (part.skipped_m + tile_m) * BLOCK_M, (part.skipped_n + tile_n) * BLOCK_N
+    tile_m, tile_n = tile_of(tile, m, n, BLOCK_M, BLOCK_N, GROUP_M, NUM_XCDS)
+    row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
     acc = product(a, b, row, column, m, n, 0, k, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION, WHOLE_M, WHOLE_N)
     finish(acc, row + tl.arange(0, BLOCK_M), column + tl.arange(0, BLOCK_N), batch, m, n, e, epilogue)
 

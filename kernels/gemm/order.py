@@ -1,7 +1,5 @@
 """Order of tiles: the tile of a matrix that a program computes."""
 
-from typing import NamedTuple
-
 import triton
 import triton.language as tl
 
@@ -27,28 +25,3 @@ def tile_among(program, tiles_m, tiles_n, GROUP_M: tl.constexpr, NUM_XCDS: tl.co
     first = program // in_group * GROUP_M
     rows = tl.minimum(tiles_m - first, GROUP_M)
     return first + program % in_group % rows, program % in_group // rows
-
-
-class Part(NamedTuple):
-    """Tiles of a result that a launch computes: `tiles_m` rows and `tiles_n` columns of them, after the first
-    `skipped_m` and `skipped_n`; None: all."""
-
-    skipped_m: tl.tensor = 0
-    skipped_n: tl.tensor = 0
-    tiles_m: tl.tensor = None
-    tiles_n: tl.tensor = None
-
-
-@triton.jit
-def extent_of(part, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Return the (rows, columns) of tiles of a `Part` of a result [m, n]."""
-    tiles_m = tl.cdiv(m, BLOCK_M) if part.tiles_m is None else part.tiles_m
-    tiles_n = tl.cdiv(n, BLOCK_N) if part.tiles_n is None else part.tiles_n
-    return tiles_m, tiles_n
-
-
-@triton.jit
-def tiles_of(part, m, n, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr):
-    """Count the tiles of a `Part`."""
-    tiles_m, tiles_n = extent_of(part, m, n, BLOCK_M, BLOCK_N)
-    return tiles_m * tiles_n

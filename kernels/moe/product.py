@@ -1,5 +1,7 @@
 """Products of tokens with the matrices of their experts, a block of one expert's assignments at a time."""
 
+from typing import NamedTuple
+
 import triton
 import triton.language as tl
 
@@ -10,15 +12,44 @@ from kernels.gemm.epilogue import activate
 from kernels.gemm.order import tile_of
 from kernels.moe.dequantise import Quantisation, product
 from kernels.moe.order import Assignments, Blocks, assignments_of, expert_of, has_one_half
+from kernels.rows.gate import sigmoid
+
+GELU_QUICK: tl.constexpr = tl.constexpr(6)
+"""A value of `activation` besides those of `epilogue`: gate x * sigmoid(1.702 * gate x)."""
+
+
+class Gating(NamedTuple):
+    """The step between the products: activation(gate x) * (up x + shift).
+
+    limit: if more than 0, gate x is at most that, and up x between it and its negative, before all.
+    """
+
+    activation: tl.tensor
+    limit: tl.tensor
+    shift: tl.tensor
+
+
+@triton.jit
+def gated(gate, up, gating: Gating, ROUNDED: tl.constexpr):
+    """Apply a Gating to fp32 values; gate x, up x and the activation are rounded to the dtype ROUNDED."""
+    gate, up = gate.to(ROUNDED).to(tl.float32), up.to(ROUNDED).to(tl.float32)
+    if gating.limit > 0:
+        gate = tl.where(gate > gating.limit, gating.limit, gate)
+        up = tl.where(up > gating.limit, gating.limit, tl.where(up < -gating.limit, -gating.limit, up))
+    if gating.activation == GELU_QUICK:
+        gate *= sigmoid(1.702 * gate)
+    else:
+        gate = activate(gate, gating.activation)
+    return gate.to(ROUNDED).to(tl.float32) * (up + gating.shift)
 
 
 @triton.jit
 def gate_up(
-    x: Matrix, w: Matrices, act, of_blocks: Blocks, topk, intermediate, hidden, blocks, activation,
+    x: Matrix, w: Matrices, act, of_blocks: Blocks, topk, intermediate, hidden, blocks, gating: Gating,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     NUM_XCDS: tl.constexpr = 1, quantisation: Quantisation = None, PADDING: tl.constexpr = "loaded",
 ):  # fmt: skip
-    """act[i] = activation(gate x) * (up x) of each assignment i. Grid: (blocks * cdiv(intermediate, BLOCK_N),).
+    """act[i] = `gated` gate x and up x of each assignment i. Grid: (blocks * cdiv(intermediate, BLOCK_N),).
 
     x: [tokens, hidden]; w: [experts, 2 * intermediate, hidden], the rows of gate before those of up; the last dims
     contiguous; `quantisation` gives their format. act: [assignments, intermediate], packed. PADDING: see
@@ -31,19 +62,15 @@ def gate_up(
     if expert >= 0:
         if PADDING == "halved" and has_one_half(of_blocks, block, BLOCK_M):
             half = assignments_of(of_blocks, block, BLOCK_M, BLOCK_M // 2, PADDING)
-            _gate_up(
-                half, x, w, act, topk, intermediate, hidden, activation, quantisation, tile, expert, BLOCK_N, BLOCK_K
-            )
+            _gate_up(half, x, w, act, topk, intermediate, hidden, gating, quantisation, tile, expert, BLOCK_N, BLOCK_K)
         else:
             whole = assignments_of(of_blocks, block, BLOCK_M, BLOCK_M, PADDING)
-            _gate_up(
-                whole, x, w, act, topk, intermediate, hidden, activation, quantisation, tile, expert, BLOCK_N, BLOCK_K
-            )
+            _gate_up(whole, x, w, act, topk, intermediate, hidden, gating, quantisation, tile, expert, BLOCK_N, BLOCK_K)
 
 
 @triton.jit
 def _gate_up(
-    assignments: Assignments, x, w, act, topk, intermediate, hidden, activation, quantisation, tile, expert,
+    assignments: Assignments, x, w, act, topk, intermediate, hidden, gating, quantisation, tile, expert,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
     """Compute a tile of `gate_up`."""
@@ -62,13 +89,10 @@ def _gate_up(
     at = act + assignments.rows[:, None].to(tl.int64) * intermediate + columns[None, :]
     stored = assignments.known[:, None] & (columns < intermediate)[None, :]
     dtype: tl.constexpr = act.dtype.element_ty
-    if quantisation.FORMAT == "channels" or quantisation.FORMAT == "blocks":
-        # Other libraries multiply stored, rounded values: rounding later would give other quantised values.
-        gate = activate(gate.to(dtype).to(tl.float32), activation).to(dtype).to(tl.float32)
-        up = up.to(dtype).to(tl.float32)
-    else:
-        gate = activate(gate, activation)
-    tl.store(at, (gate * up).to(dtype), stored)
+    # Other libraries multiply stored, rounded values: rounding later would give other quantised values.
+    QUANTISED: tl.constexpr = quantisation.FORMAT == "channels" or quantisation.FORMAT == "blocks"
+    result = gated(gate, up, gating, dtype if QUANTISED else tl.float32)
+    tl.store(at, result.to(dtype), stored)
 
 
 @triton.jit

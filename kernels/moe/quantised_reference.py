@@ -6,7 +6,7 @@ dtypes round, in this order, as vLLM's fused experts do:
 
 1. x to 8 bits: scale = amax / LARGEST in fp32, or a static one, values = x / scale, half to even, at most LARGEST;
 2. gate x and up x, each summed in fp32 and multiplied by its scales, to the dtype of x;
-3. activation(gate x), computed in fp32, to the dtype of x; its product with up x likewise;
+3. activation(gate x), computed in fp32, to the dtype of x; its product with up x + shift likewise;
 4. that product to 8 bits, as in 1;
 5. weight * (down act), summed in fp32, to the dtype of x; the sum over the slots of a token, in fp32, likewise.
 
@@ -17,6 +17,7 @@ product in step 3 are done.
 from __future__ import annotations
 
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -28,20 +29,20 @@ Array = np.ndarray
 
 def moe_scaled(
     x: Array, gate_up: Array, scale_gate_up: Array, down: Array, scale_down: Array, weights: Array, chosen: Array,
-    shared: Array | None = None, scale_x: Array | None = None, scale_act: Array | None = None, activation: str = "silu",
+    shared: Array | None = None, scale_x: Array | None = None, scale_act: Array | None = None, **gating: Any,
 ) -> Array:  # fmt: skip
     """`moe` in float64, with weights of 8 bits times the scales of their rows."""
     matrices = _by_rows(np.dtype(np.float64), gate_up, scale_gate_up, down, scale_down, scale_x, scale_act)
-    return exact_sum(x, matrices, weights, chosen, shared, activation)
+    return exact_sum(x, matrices, weights, chosen, shared, **gating)
 
 
 def moe_scaled_same_dtype(
     x: Array, gate_up: Array, scale_gate_up: Array, down: Array, scale_down: Array, weights: Array, chosen: Array,
-    shared: Array | None = None, scale_x: Array | None = None, scale_act: Array | None = None, activation: str = "silu",
+    shared: Array | None = None, scale_x: Array | None = None, scale_act: Array | None = None, **gating: Any,
 ) -> Array:  # fmt: skip
     """`moe_scaled` as hardware does it."""
     matrices = _by_rows(np.dtype(np.float32), gate_up, scale_gate_up, down, scale_down, scale_x, scale_act)
-    return same_dtype_sum(x, matrices, weights, chosen, shared, activation)
+    return same_dtype_sum(x, matrices, weights, chosen, shared, **gating)
 
 
 def _by_rows(
@@ -59,20 +60,20 @@ def _by_rows(
 
 def moe_block_scaled(
     x: Array, gate_up: Array, scale_gate_up: Array, down: Array, scale_down: Array, weights: Array, chosen: Array,
-    shared: Array | None = None, activation: str = "silu",
+    shared: Array | None = None, **gating: Any,
 ) -> Array:  # fmt: skip
     """`moe` in float64, with weights of float8 times the scales of their blocks of 128 by 128."""
     matrices = _by_blocks(np.dtype(np.float64), gate_up, scale_gate_up, down, scale_down)
-    return exact_sum(x, matrices, weights, chosen, shared, activation)
+    return exact_sum(x, matrices, weights, chosen, shared, **gating)
 
 
 def moe_block_scaled_same_dtype(
     x: Array, gate_up: Array, scale_gate_up: Array, down: Array, scale_down: Array, weights: Array, chosen: Array,
-    shared: Array | None = None, activation: str = "silu",
+    shared: Array | None = None, **gating: Any,
 ) -> Array:  # fmt: skip
     """`moe_block_scaled` as hardware does it."""
     matrices = _by_blocks(np.dtype(np.float32), gate_up, scale_gate_up, down, scale_down)
-    return same_dtype_sum(x, matrices, weights, chosen, shared, activation)
+    return same_dtype_sum(x, matrices, weights, chosen, shared, **gating)
 
 
 def _by_blocks(dtype: np.dtype, gate_up: Array, scale_gate_up: Array, down: Array, scale_down: Array) -> Experts:
@@ -90,23 +91,23 @@ def _scaled_by_blocks(dtype: np.dtype, w: Array, scale: Array) -> Array:
 def moe_int4(
     x: Array, gate_up: Array, scales_gate_up: Array, down: Array, scales_down: Array, weights: Array, chosen: Array,
     zeros_gate_up: Array | None = None, zeros_down: Array | None = None, order_gate_up: Array | None = None,
-    order_down: Array | None = None, shared: Array | None = None, activation: str = "silu",
+    order_down: Array | None = None, shared: Array | None = None, **gating: Any,
 ) -> Array:  # fmt: skip
     """`moe` in float64, with weights of (codes - zeros) * scales, exactly; codes of 4 or 8 bits."""
     of = partial(_experts_of_codes, np.dtype(np.float64), x.shape[1])
     matrices = of(gate_up, scales_gate_up, down, scales_down, zeros_gate_up, zeros_down, order_gate_up, order_down)
-    return exact_sum(x, matrices, weights, chosen, shared, activation)
+    return exact_sum(x, matrices, weights, chosen, shared, **gating)
 
 
 def moe_int4_same_dtype(
     x: Array, gate_up: Array, scales_gate_up: Array, down: Array, scales_down: Array, weights: Array, chosen: Array,
     zeros_gate_up: Array | None = None, zeros_down: Array | None = None, order_gate_up: Array | None = None,
-    order_down: Array | None = None, shared: Array | None = None, activation: str = "silu",
+    order_down: Array | None = None, shared: Array | None = None, **gating: Any,
 ) -> Array:  # fmt: skip
     """`moe_int4` as hardware does it: weights of x's dtype."""
     of = partial(_experts_of_codes, x.dtype, x.shape[1])
     matrices = of(gate_up, scales_gate_up, down, scales_down, zeros_gate_up, zeros_down, order_gate_up, order_down)
-    return same_dtype_sum(x, matrices, weights, chosen, shared, activation)
+    return same_dtype_sum(x, matrices, weights, chosen, shared, **gating)
 
 
 moe_int8, moe_int8_same_dtype = moe_int4, moe_int4_same_dtype
@@ -114,20 +115,20 @@ moe_int8, moe_int8_same_dtype = moe_int4, moe_int4_same_dtype
 
 def moe_fp8(
     x: Array, gate_up: Array, scales_gate_up: Array, down: Array, scales_down: Array, weights: Array, chosen: Array,
-    shared: Array | None = None, activation: str = "silu",
+    shared: Array | None = None, **gating: Any,
 ) -> Array:  # fmt: skip
     """`moe` in float64, with weights of codes * scales, exactly."""
     matrices = _experts_of_codes(np.dtype(np.float64), x.shape[1], gate_up, scales_gate_up, down, scales_down)
-    return exact_sum(x, matrices, weights, chosen, shared, activation)
+    return exact_sum(x, matrices, weights, chosen, shared, **gating)
 
 
 def moe_fp8_same_dtype(
     x: Array, gate_up: Array, scales_gate_up: Array, down: Array, scales_down: Array, weights: Array, chosen: Array,
-    shared: Array | None = None, activation: str = "silu",
+    shared: Array | None = None, **gating: Any,
 ) -> Array:  # fmt: skip
     """`moe_fp8` as hardware does it: weights of x's dtype."""
     matrices = _experts_of_codes(x.dtype, x.shape[1], gate_up, scales_gate_up, down, scales_down)
-    return same_dtype_sum(x, matrices, weights, chosen, shared, activation)
+    return same_dtype_sum(x, matrices, weights, chosen, shared, **gating)
 
 
 def _experts_of_codes(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -85,39 +86,51 @@ class Experts:
     seen_between: Callable[[Array], Array] | None = None
 
 
+def gated(
+    gate: Array, up: Array, rounded: np.dtype, activation: str = "silu", limit: float = 0.0, shift: float = 0.0
+) -> Array:
+    """Return activation(gate) * (up + shift) in the dtype of gate; both, and the activation, are rounded on the way.
+
+    limit: if not 0, gate is at most that, and up between it and its negative, before all.
+    """
+    real = gate.dtype.type
+    gate, up = (x.astype(rounded).astype(real) for x in (gate, up))
+    if limit:
+        bound = real(np.float32(limit))
+        gate, up = np.minimum(gate, bound), np.clip(up, -bound, bound)
+    gate = gate / (1 + np.exp(real(-1.702) * gate)) if activation == "gelu_quick" else ACTIVATIONS[activation](gate)
+    return gate.astype(rounded).astype(real) * (up + real(np.float32(shift)))
+
+
 def moe(
-    x: Array, gate_up: Array, down: Array, weights: Array, chosen: Array, shared: Array | None = None,
-    activation: str = "silu",
-) -> Array:  # fmt: skip
-    """Return `shared` plus the sum over a token's experts of weight * down (activation(gate x) * up x), in float64."""
+    x: Array, gate_up: Array, down: Array, weights: Array, chosen: Array, shared: Array | None = None, **gating: Any
+) -> Array:
+    """Return `shared` plus the sum over a token's experts of weight * down (`gated` gate x and up x), in float64."""
     matrices = Experts(gate_up.astype(np.float64), down.astype(np.float64))
-    return exact_sum(x, matrices, weights, chosen, shared, activation)
+    return exact_sum(x, matrices, weights, chosen, shared, **gating)
 
 
 def moe_same_dtype(
-    x: Array, gate_up: Array, down: Array, weights: Array, chosen: Array, shared: Array | None = None,
-    activation: str = "silu",
-) -> Array:  # fmt: skip
+    x: Array, gate_up: Array, down: Array, weights: Array, chosen: Array, shared: Array | None = None, **gating: Any
+) -> Array:
     """`moe` as hardware does it: see `same_dtype_sum`."""
     matrices = Experts(gate_up.astype(np.float32), down.astype(np.float32))
-    return same_dtype_sum(x, matrices, weights, chosen, shared, activation)
+    return same_dtype_sum(x, matrices, weights, chosen, shared, **gating)
 
 
-def exact_sum(
-    x: Array, matrices: Experts, weights: Array, chosen: Array, shared: Array | None, activation: str
-) -> Array:
+def exact_sum(x: Array, matrices: Experts, weights: Array, chosen: Array, shared: Array | None, **gating: Any) -> Array:
     """Compute `moe` with float64 matrices."""
     out = np.zeros(x.shape) if shared is None else shared.astype(np.float64)
     for expert, tokens, slots in _assignments(chosen, len(matrices.down)):
         gate, up = np.split(matrices.seen(x[tokens].astype(np.float64)) @ matrices.gate_up[expert].T, 2, axis=1)
-        act = (matrices.seen_between or matrices.seen)(ACTIVATIONS[activation](gate) * up)
+        act = (matrices.seen_between or matrices.seen)(gated(gate, up, np.dtype(np.float64), **gating))
         # A token may have an expert twice.
         np.add.at(out, tokens, weights[tokens, slots][:, None] * (act @ matrices.down[expert].T))
     return out
 
 
 def same_dtype_sum(
-    x: Array, matrices: Experts, weights: Array, chosen: Array, shared: Array | None, activation: str
+    x: Array, matrices: Experts, weights: Array, chosen: Array, shared: Array | None, **gating: Any
 ) -> Array:
     """Compute `moe` with float32 matrices, as hardware does it.
 
@@ -128,10 +141,8 @@ def same_dtype_sum(
     for expert, tokens, slots in _assignments(chosen, len(matrices.down)):
         both = sum_in_order(matrices.seen(x[tokens].astype(np.float32)), matrices.gate_up[expert].T)
         gate, up = np.split(both, 2, axis=1)
-        between = x.dtype if matrices.rounds_factors else np.float32
-        gate, up = (factor.astype(between).astype(np.float32) for factor in (gate, up))
-        gate = ACTIVATIONS[activation](gate).astype(between).astype(np.float32)
-        act = (gate * up).astype(x.dtype).astype(np.float32)
+        between = x.dtype if matrices.rounds_factors else np.dtype(np.float32)
+        act = gated(gate, up, between, **gating).astype(x.dtype).astype(np.float32)
         product = sum_in_order((matrices.seen_between or matrices.seen)(act), matrices.down[expert].T)
         parts[tokens, slots] = (weights[tokens, slots][:, None] * product).astype(x.dtype)
     out = np.zeros(x.shape, np.float32) if shared is None else shared.astype(np.float32)

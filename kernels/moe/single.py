@@ -8,15 +8,15 @@ import triton.language as tl
 
 from kernels.common.pdl import await_earlier_launches
 from kernels.common.tensors import Matrices, Matrix
-from kernels.gemm.epilogue import activate
+from kernels.moe.product import Gating, gated
 
 
 @triton.jit
 def gate_up_single(
-    x: Matrix, w: Matrices, act, chosen, topk, intermediate, hidden, experts, activation,
+    x: Matrix, w: Matrices, act, chosen, topk, intermediate, hidden, experts, gating: Gating,
     BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
 ):  # fmt: skip
-    """act[i] = activation(gate x) * (up x) of each assignment i. Grid: (assignments, cdiv(intermediate, BLOCK_N)).
+    """act[i] = `gated` gate x and up x of each assignment i. Grid: (assignments, cdiv(intermediate, BLOCK_N)).
 
     x: [tokens, hidden]; w: [experts, 2 * intermediate, hidden], the rows of gate before those of up; the last dims
     contiguous. chosen: int32 [assignments], the experts; assignments without an expert are left as they are.
@@ -41,7 +41,7 @@ def gate_up_single(
             of_x = tl.load(x_at + start, mask=known, other=0.0).to(tl.float32)[None, :]
             gate += of_gate.to(tl.float32) * of_x
             up += of_up.to(tl.float32) * of_x
-        result = activate(tl.sum(gate, 1), activation) * tl.sum(up, 1)
+        result = gated(tl.sum(gate, 1), tl.sum(up, 1), gating, tl.float32)
         at = act + assignment.to(tl.int64) * intermediate + columns
         tl.store(at, result.to(act.dtype.element_ty), mask=inside)
 

@@ -1,4 +1,4 @@
-"""Make mask arguments of the attention ops, in numpy: from mask strings, and as lists of blocks.
+"""Make mask arguments of the attention ops, in numpy: from mask strings, as lists of blocks, and as packed bits.
 
 Mask strings are those of composable_kernel's `example_fmha_fwd`. Lists of blocks are those of PyTorch's flex attention,
 for one row of query blocks.
@@ -98,6 +98,12 @@ def create_block_mask(
     full = (by_block | ~existing).all((2, 4))
     some = by_block.any((2, 4)) & ~full
     return BlockMask(*_lists(np.asarray(some)), *_lists(np.asarray(full)), sparse_block_size)
+
+
+def pack_mask(shown: Array) -> Array:
+    """Pack a mask, bool [queries, keys], into int32 [queries, cdiv(keys, 32)]: key j is bit j % 32 of word j / 32."""
+    bits = np.pad(shown, ((0, 0), (0, -shown.shape[1] % 32)))
+    return np.packbits(bits, axis=1, bitorder="little").view("<i4")
 
 
 def _lists(chosen: Array) -> tuple[Array, Array]:

@@ -34,6 +34,7 @@ def test_calls():
     names |= {f"{name}_scale": np.ones((2, 2), np.float32) for name in "qkv"} | {
         "out8": np.empty((2, 4, 64), np.float16)
     }
+    names["shown"] = rng.random((2, 100)) < 0.5
     names |= {name: rng.uniform(-1, 1, (200, 32)).astype(np.float32) for name in ("cos", "sin")}
     integers = {"lengths": [100, 70], "slots": [99, 64 * 3 + 5], "positions": [99, 69], "cu_seqlens_q": [0, 1, 2],
                 "block_tables": [[0, 1, -1], [2, 3, -1]]}  # fmt: skip

@@ -22,7 +22,7 @@ from tests.ops.attention.quantised import Quantised
 from tests.ops.attention.quantised import make_call as make_quantised
 from tests.ops.decode import test_append, test_contiguous, test_flex, test_float8, test_masks, test_paged
 from tests.ops.gemm import test_eight_bits, test_float8_weights, test_grouped, test_lora
-from tests.ops.moe import test_quantised
+from tests.ops.moe import test_moe, test_quantised
 from tests.ops.moe.checking import check_moe, made_codes, made_scaled
 from tests.ops.moe.test_permute import check_align
 from tests.ops.rows import (
@@ -37,6 +37,7 @@ from tests.ops.rows import (
 )
 from tests.support.dtypes import FP16, FP32, INT8, UINT8
 from tests.support.op_bundles import OpBundles
+from tests.support.plans import plan_of
 from tests.support.session_builds import ROOT, session_cache
 
 pytestmark = [pytest.mark.on("emulator"), pytest.mark.sampled(3)]
@@ -112,6 +113,8 @@ TO_FLOAT8 = (
     "op=paged_attention_fp8",
     partial(test_float8.test_float8_results, queries=FP16, head_dim=64, splits=1),
 )
+OTHER_DIMS = decode("paged_attention", test_paged.test_values_of_other_dims, 64, 128, FP16, 1)
+TREE = "decode", "op=paged_attention_masked", partial(test_masks.test_custom_masks, seed=4)
 LATENT = decode("mla_decode", test_paged.test_latent_vectors, 256, 64, 16, 64, 1)
 APPEND = decode("append_kv", test_append.test_append, 40, FP16)
 APPEND_INT8 = decode("append_kv|append_kv_per_token", test_append.test_append_of_8_bits, "int8")
@@ -142,6 +145,9 @@ MASKED = rows("softmax", mask=np.random.default_rng(1).random((5, 50)) < 0.5)
 HEADS = "rows", "op=qk_norm_rotary,T=float16", partial(test_qk_norm.check, call=test_qk_norm.given(40, 12, FP16))
 SCALED = experts("moe_scaled", made_scaled, INT8, (5, 4, 2, 64, 48), FP16)
 SCALED_BLOCKS = experts("moe_block_scaled", made_scaled, FNUZ, (5, 3, 2, 160, 144), FP16, (128, 128))
+CLAMPED = "moe", "op=moe,T=bfloat16", partial(
+    test_moe.test_clamped_and_shifted_products, shape=(33, 4, 2, 48, 33), activation="gelu_quick", limit=1.0,
+    shift=1.0)  # fmt: skip
 CODES = experts("moe_int4", made_codes, UINT8, (5, 3, 2, 64, 32), FP16, (2, 1), True)
 STATIC_EXPERTS = "moe", "op=moe_scaled,T=bfloat16,W=int8", lambda bundle: test_quantised.test_static_scales(
     bundle, "int8", (5, 4, 2, 64, 48))  # fmt: skip
@@ -262,6 +268,11 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     "chunk one key long": (SHORT_CHUNKS, "decode/masks", "mask.attention_chunk - 1)", "mask.attention_chunk)"),
     "padding seen": (PADDING, "decode/masks", "- mask.left, first_key)", "- mask.left, 0)"),
     "padding read": (PADDING, "decode/masks", "tl.maximum(keys, first_key)", "tl.maximum(keys, 0)"),
+    "values of the keys' head dim": (OTHER_DIMS, "decode/split", "place, head_dim_v, groups",
+        "place, head_dim, groups"),
+    "mask of the first sequence": (TREE, "decode/split", "sequence.first_query + rows.tokens, mask",
+        "rows.tokens, mask"),
+    "keys of the mask's other words": (TREE, "decode/masks", "start % 32 + tl.arange", "tl.arange"),
     "slopes of the first sequence": (SLOPES, "decode/split", "batch * alibi_slopes.stride_batch", "0"),
     "sink of the first head": (decode("paged_attention|flash_decode", test_masks.test_sinks, 3, 64), "decode/parts",
         "tl.load(sinks + head + tl.arange(0, 1))", "tl.load(sinks + tl.arange(0, 1))"),
@@ -336,6 +347,8 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     "norm of what is rotated": (HEADS, "rows/qk_norm", "squares += rest * rest", "squares += 0.0 * rest"),
     "weights of the first half": (HEADS, "rows/qk_norm", "_gain(weight, pairs + pair,", "_gain(weight, pair,"),
     # Mixtures of experts
+    "up not limited below": (CLAMPED, "moe/product", "tl.where(up < -gating.limit, -gating.limit, up)", "up"),
+    "up not shifted": (CLAMPED, "moe/product", "(up + gating.shift)", "up"),
     "scales of the first expert": (SCALED, "moe/dequantise", "expert.to(tl.int64) * n + columns", "columns"),
     "scale of the first assignment": (SCALED, "moe/quantise", "row * scale.stride_rows", "0 * row"),
     "8 bits truncated": (SCALED, "gemm/quantise", "value = half_to_even(tl.minimum(", "value = (tl.minimum("),
@@ -388,7 +401,6 @@ def test_every_fault_can_be_planted():
 
 @pytest.mark.parametrize("fault", FAULTS)
 def test_fault_is_noticed(op_bundles: OpBundles, tmp_path: Path, fault: str):
-    from aot.plan.filters import parse_filters
     from tests.support.on_demand import BundleOnDemand
 
     (manifest, filters, check), file, *_ = FAULTS[fault]
@@ -397,6 +409,6 @@ def test_fault_is_noticed(op_bundles: OpBundles, tmp_path: Path, fault: str):
         shutil.copytree(ROOT / folder, tmp_path / folder, ignore=shutil.ignore_patterns("__pycache__"))
     (tmp_path / f"kernels/{file}.py").write_text(planted(fault))
     path = tmp_path / f"manifests/{manifest}.yaml"
-    faulty = BundleOnDemand(path, op_bundles.device, session_cache(), parse_filters((filters,)))
+    faulty = BundleOnDemand(plan_of(path, op_bundles.device.arch, filters), op_bundles.device, session_cache())
     with pytest.raises((AssertionError, EmulationError)):
         check(faulty)

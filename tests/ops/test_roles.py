@@ -8,20 +8,15 @@ import pytest
 
 pytest.importorskip("triton", reason="compiling kernels needs the extra `build`")
 
-from aot.manifest.loading import load_manifest
-from aot.plan.bundles import PlannedBundle, plan_bundle
-from aot.targets import parse_arch
+from aot.plan.bundles import PlannedBundle
 from aot.write.roles import check_roles
 from tests.support.building.front_end import kernels
+from tests.support.plans import planned
 from tests.support.session_builds import ROOT
 
 pytestmark = pytest.mark.on("emulator")
 
 MANIFESTS = sorted(path.stem for path in (ROOT / "manifests").glob("*.yaml"))
-
-
-def planned(manifest: str, arch: str) -> PlannedBundle:
-    return plan_bundle(load_manifest(ROOT / "manifests" / f"{manifest}.yaml"), parse_arch(arch), {}, False)
 
 
 def sampled(bundle: PlannedBundle) -> PlannedBundle:
@@ -37,7 +32,7 @@ def sampled(bundle: PlannedBundle) -> PlannedBundle:
 @pytest.mark.sampled(2)  # a build holds every variant to it
 @pytest.mark.parametrize("manifest", MANIFESTS)
 def test_kernels_use_tensors_as_their_manifest_says(manifest: str):
-    bundle = sampled(planned(manifest, "gfx942"))
+    bundle = sampled(planned("gfx942", manifest))
     found = kernels(bundle)
     check_roles(bundle, found)
     unclear = {bundle.jobs[key].function for key, kernel in found.items() if "?" in "".join(kernel.accesses.values())}
@@ -48,5 +43,5 @@ def test_kernels_use_tensors_as_their_manifest_says(manifest: str):
 @pytest.mark.parametrize("arch", ["gfx942", "gfx1201", "sm_90"])
 @pytest.mark.parametrize("manifest", MANIFESTS)
 def test_every_variant_uses_tensors_as_its_manifest_says(manifest: str, arch: str):
-    bundle = planned(manifest, arch)
+    bundle = planned(arch, manifest)
     check_roles(bundle, kernels(bundle))

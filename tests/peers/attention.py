@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from aot_models.masks import parse_mask
+from aot_models.masks import pack_mask, parse_mask
 from kernels.attention.reference import attention, attention_varlen
-from kernels.decode.reference import mla_decode, mla_decode_same_dtype
+from kernels.decode.reference import mla_decode, mla_decode_same_dtype, shown_keys
 from kernels.rows.reference import rotary_same_dtype
 from tests.ops.decode.cases import pieces
 from tests.peers.draws import DEFAULT, Array, Call, Draw, Tolerance, TooLargeError
@@ -67,8 +67,11 @@ def masks(draw: Draw, keys: int, causal: bool = False) -> dict[str, Any]:
 
 
 def head_dims(draw: Draw) -> tuple[int, int]:
-    dim = draw.get("d hd D_HEAD HEAD_SZ head_dim head_size", 64)
-    return dim, draw.get("dv d_v", dim)
+    """Return the head dims of keys and of values."""
+    if pair := draw.get("head_sizes"):
+        return pair[0], pair[1]
+    dim = draw.get("d hd D_HEAD HEAD_SZ head_dim head_size D_QK", 64)
+    return dim, draw.get("dv d_v D_V", dim)
 
 
 def scale_of(scalars: Mapping[str, Any], dim: int) -> dict[str, Any]:
@@ -135,7 +138,7 @@ def rounded(dtype: np.dtype[Any], probabilities: Array) -> tuple[Array, Array]:
 def lengths(draw: Draw) -> tuple[int, int]:
     """Return the (longest) sequences of queries and keys."""
     queries = draw.get("seqlen_q SEQLEN_Q qo_len q_len seq_len seqlen s")
-    keys = draw.get("seqlen_k SEQLEN_K kv_len s_k seq_len seqlen", queries)
+    keys = draw.get("seqlen_k SEQLEN_K kv_len s_k seq_len seqlen L", queries)
     return (keys, queries) if draw.get("swap_sq_sk") else (queries, keys)
 
 
@@ -226,15 +229,15 @@ def offsets(counts: Any) -> Array:
 def cache(draw: Draw) -> Call:
     """paged_attention or, of float8, paged_attention_fp8; a contiguous cache is one in blocks of its length."""
     pairs = of_sequences(draw)
-    batch, (heads, heads_kv), (dim, _) = len(pairs), draw.heads, head_dims(draw)
-    draw.within(heads * dim * 2 * sum(queries * keys for queries, keys in pairs))
+    batch, (heads, heads_kv), (dim, dim_v) = len(pairs), draw.heads, head_dims(draw)
+    draw.within(heads * (dim + dim_v) * sum(queries * keys for queries, keys in pairs))
     longest = max(keys for _, keys in pairs)
-    size = draw.get("paged_kv_block_size page_size page_block_size block_size") or longest
+    size = draw.get("paged_kv_block_size page_size page_block_size block_size PAGE_SIZE") or longest
     per_sequence = -(-longest // size)
     dtype = draw.dtype(default=default_dtype(draw))
     if str(draw.get("q_dtype input_dtype")).startswith(("fp8", "float8")):
         dtype = draw.float8
-    stored = draw.dtype("kv_dtype") if draw.get("kv_dtype") else dtype
+    stored = draw.dtype("kv_dtype kv_cache_dtype") if draw.get("kv_dtype kv_cache_dtype") else dtype
     if calibrated := draw.function.name.endswith("fp8_calibration_scale"):
         dtype, stored = FP16, dtype
     scalars = masks(draw, longest, causal=True)
@@ -244,7 +247,9 @@ def cache(draw: Draw) -> Call:
         scalars.pop("causal", None)
         scalars.pop("window_right", None)
     layout = (1, 2) if draw.get("kv_layout layout") == "HND" else None
-    k, v = (draw.tensor(batch * per_sequence, size, heads_kv, dim, dtype=stored, swapped=layout) for _ in range(2))
+    k, v = (
+        draw.tensor(batch * per_sequence, size, heads_kv, width, dtype=stored, swapped=layout) for width in (dim, dim_v)
+    )
     tables = draw.rng.permutation(batch * per_sequence).astype(np.int32).reshape(batch, per_sequence)
     q = draw.normal(sum(queries for queries, _ in pairs), heads, dim, dtype=dtype)
     slopes = biases(draw, batch, heads, 0, 0, dtype)
@@ -262,6 +267,9 @@ def cache(draw: Draw) -> Call:
     if draw.get("pos_encoding_mode", "NONE") == "ROPE_LLAMA":
         angles = np.arange(longest)[:, None] * 1e4 ** (-np.arange(dim // 2) / (dim // 2))
         tensors |= {"cos": np.cos(angles).astype(FP32), "sin": np.sin(angles).astype(FP32)}
+    if draw.function.name.endswith("custom_mask"):
+        tensors["custom_mask"] = pack_mask(draw.rng.random((len(q), longest)) < 0.5)
+        scalars["causal"] = False
     if draw.get("v_scale"):
         scalars["out_factor"] = draw.get("v_scale")
     op = "paged_attention"
@@ -269,13 +277,13 @@ def cache(draw: Draw) -> Call:
         op, dtype = "paged_attention_fp8", BF16
         tensors |= {f"{name}_scale": (draw.rng.random((batch, heads_kv)) * 2).astype(FP32) for name in "qkv"}
     expected = partial(gathered, tensors, pairs, {"causal": True} | scale_of(scalars, dim), dtype)
-    if "cos" in tensors:
-        op = "paged_attention_rotated"
+    if "custom_mask" in tensors or "cos" in tensors:
+        op = "paged_attention_masked" if "custom_mask" in tensors else "paged_attention_rotated"
     if draw.get("kvcache_layout") == "vectorized":
         op = f"{op}_pieces"
         tensors = tensors | {name: np.ascontiguousarray(x) for name, x in pieces(k, v).items()}
     return Call(op, tensors, scalars | {"max_seqlen_q": max(queries for queries, _ in pairs)}, expected,
-                tolerance(draw, dtype, slopes), ("out", q.shape, dtype))  # fmt: skip
+                tolerance(draw, dtype, slopes), ("out", (*q.shape[:2], dim_v), dtype))  # fmt: skip
 
 
 def latent(draw: Draw) -> Call:
@@ -345,6 +353,8 @@ def gathered(
         given |= {"sinks": tensors["sinks"]} if "sinks" in tensors else {}
         if chunk:
             given["mask_mod"] = partial(in_chunk, keys - first - queries, chunk)
+        if "custom_mask" in tensors:
+            given["mask_mod"] = partial(shown, shown_keys(tensors["custom_mask"][tensors["cu_seqlens_q"][b] :], keys))
         for found, how in zip(results, ({}, torch_like(dtype)), strict=True):
             found.append(attention(q, k, v, **given, **options, **how)[0].swapaxes(0, 1) * factor)
     return np.concatenate(results[0]), np.concatenate(results[1])
@@ -364,3 +374,8 @@ def factored(x: Array, factors: Array | None, sequence: int) -> Array:
 def in_chunk(shift: int, chunk: int, _batch: int, _head: int, queries: Array, keys: Array) -> Array:
     """Tell which keys are in the chunk of each query's diagonal."""
     return keys // chunk == (queries + shift) // chunk
+
+
+def shown(mask: Array, _batch: int, _head: int, queries: Array, keys: Array) -> Array:
+    """Tell which keys a mask [queries, keys] shows."""
+    return mask[queries, keys]

@@ -97,7 +97,7 @@ class Draw:
             return pair[0], pair[1]
         if kind := self.get("mha_type"):
             return {"mha": (2, 2), "mqa": (2, 1), "gqa": (4, 2)}[kind]
-        kv = self.get("num_kv_heads NUM_K_HEADS", 1)
+        kv = self.get("num_kv_heads NUM_K_HEADS H_KV", 1)
         count = self.get("num_qo_heads num_heads NUM_Q_HEADS h", kv * self.get("gqa_group_size group_size", 2))
         if count % kv:
             raise TooLargeError("heads that are not a multiple of the key heads, which the test skips")

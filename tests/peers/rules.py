@@ -35,7 +35,7 @@ class Needs:
 
     argument: a tensor or a scalar. value: one that the scalar `argument` may have. dtype: one that the tensor
     `argument` may have. rank: how many dims it has.
-    axis, extent: a compiled extent, and the smallest value that its largest one has to reach.
+    axis, extent: a compiled extent or a dim, and the smallest value that its largest one has to reach.
     """
 
     op: str
@@ -58,7 +58,7 @@ class Needs:
             return False
         if self.rank and (tensor is None or len(tensor.shape) != self.rank):
             return False
-        return not self.axis or (self.axis in op.constexprs and max(op.constexprs[self.axis].values) >= self.extent)
+        return not self.axis or largest(op, self.axis) >= max(self.extent, 1)
 
     def __str__(self) -> str:
         argument = f"{self.argument}={self.value}" if self.value else self.argument
@@ -67,6 +67,13 @@ class Needs:
         parts += [f"of {self.rank} dims" if self.rank else "", f"`{self.axis}`{extent}" if self.axis else ""]
         described = " ".join(filter(None, parts))
         return f"`{self.op}` with {described}" if described else f"`{self.op}`"
+
+
+def largest(op: OpSpec, axis: str) -> int:
+    """Return the largest extent of a compiled axis or of a dim; 0 if there is none."""
+    if axis in op.constexprs:
+        return max(op.constexprs[axis].values)
+    return (op.dims[axis].max or 0) if axis in op.dims else 0
 
 
 @dataclass(frozen=True)
@@ -129,7 +136,7 @@ RULES: dict[str, Rule] = {
     "cache: left padding": Rule(Needs("paged_attention", "first_keys"), "tables of blocks of one key"),
     "contiguous cache: chunk": Rule(Needs("paged_attention", "attention_chunk"), BIAS),
     "paged cache: chunk": Rule(Needs("paged_attention", "attention_chunk")),
-    "paged cache: custom mask": Rule(Needs("paged_attention", "mask")),
+    "paged cache: custom mask": Rule(Needs("paged_attention_masked")),
     "paged cache: sinks": Rule(Needs("paged_attention", "sinks")),
     "cache: sink tokens": Rule(),
     "cache: sparse": Rule(),
@@ -141,7 +148,8 @@ RULES: dict[str, Rule] = {
     "cache: factor of v": Rule(Needs("paged_attention", "out_factor"), "the factor times the result"),
     "cache: scales by page": Rule(),
     "cache: head dim 512": Rule(Needs("paged_attention", axis="HEAD_DIM", extent=512)),
-    "decode: head dim of v": Rule(Needs("paged_attention", axis="HEAD_DIM_V", extent=512)),
+    "cache: head dim 576": Rule(),
+    "decode: head dim of v": Rule(Needs("paged_attention", axis="head_dim_v", extent=512)),
     "cache: rotation": Rule(Needs("paged_attention_rotated")),
     "cache: rotation, head dim 512": Rule(Needs("paged_attention_rotated", axis="HEAD_DIM", extent=512)),
     "cache: layout of blocks": Rule(Needs("paged_attention_pieces")),
@@ -196,6 +204,8 @@ RULES: dict[str, Rule] = {
     "norm: no weight": Rule(detour="a weight of ones"),
     "norm: gated": Rule(detour="`rms_norm`, and `silu_mul`"),
     "activation: sparse": Rule(),
+    "activation: factors": Rule(detour="`activate`, and `multiply_add`"),
+    "activation: scales of powers of two": Rule(detour="`activate`, and `quantise` with `powers_of_two`"),
     "activation: rows of experts": Rule(detour="`activate_quantised` of all rows"),
     "quantise: given scales": Rule(),
     "quantise: packed scales": Rule(),
@@ -248,7 +258,6 @@ RULES: dict[str, Rule] = {
     "moe: shuffled scales": Rule(),
     "moe: static scale": Rule(Needs("moe_scaled", "scale_x"), "dynamic scales by token instead"),
     "moe: float8 weights": Rule(Needs("moe_fp8")),
-    "moe: clamped SwiGLU": Rule(),
     "moe: activations": Rule(),
     "moe: int4 weights, int8 activations": Rule(),
     "moe: float32": Rule(Needs("moe", "x", "float32")),

@@ -18,7 +18,7 @@ from aot.manifest.schema import OpSpec
 from tests.peers.calls import CALLS, maker
 from tests.peers.draws import Call, Draw, TooLargeError
 from tests.peers.grids import Combination, Function, combination, read_suites
-from tests.peers.rules import MANIFESTS, RULES, Contracts, Needs, Rule, Verdict, contracts, verdict
+from tests.peers.rules import MANIFESTS, RULES, Contracts, Needs, Rule, Verdict, contracts, largest, verdict
 from tests.support.dtypes import eight_bits
 from tests.support.op_bundles import OpBundles
 from tests.support.poison import into_poison
@@ -109,14 +109,24 @@ def order_of(x: np.ndarray) -> tuple[int, ...]:
 def taken(call: Call) -> bool:
     """Tell whether a contract has the arguments of a call, and takes their dims and dtypes."""
     op = known()[call.op]
-    extents = (("HEAD_DIM", "q"), ("HEAD_DIM_V", "v"))
+    extents = (("HEAD_DIM", "q"), ("HEAD_DIM_V", "v"), ("head_dim_v", "v"))
     return (
         call.tensors.keys() | call.scalars.keys() <= op.tensors.keys() | op.scalars.keys()
         and all(len(op.tensors[name].shape) == x.ndim for name, x in call.tensors.items())
         and all(str(x.dtype) in dtypes_of(op, op.tensors[name].dtype) for name, x in call.tensors.items())
-        and all(max(op.constexprs[axis].values) >= call.tensors[name].shape[-1]
-                for axis, name in extents if axis in op.constexprs and name in call.tensors)
+        and all(largest(op, axis) >= call.tensors[name].shape[-1]
+                for axis, name in extents if largest(op, axis) and name in call.tensors)
+        and dims_agree(op, call)
     )  # fmt: skip
+
+
+def dims_agree(op: OpSpec, call: Call) -> bool:
+    """Tell whether each dim that a contract names has one extent in all tensors of a call."""
+    found: dict[str, set[int]] = {}
+    for name, x in call.tensors.items():
+        for dim, extent in zip(op.tensors[name].shape, x.shape, strict=True):
+            found.setdefault(str(dim), set()).add(extent)
+    return all(len(extents) == 1 for dim, extents in found.items() if "|" not in dim)
 
 
 def dtypes_of(op: OpSpec, dtype: str) -> list[str]:

@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.support.plans import planned
 from tests.support.session_builds import ROOT, session_cache
 
 pytestmark = pytest.mark.on("rocm")
@@ -27,7 +28,8 @@ def test_every_case(manifest: str, tmp_path: Path):
     from aot_runtime.call.selftests import Prepared, run_case
     from tests.support.on_demand import BundleOnDemand
 
-    bundle = BundleOnDemand(ROOT / f"manifests/{manifest}.yaml", get_device("hip:0"), session_cache())
+    device = get_device("hip:0")
+    bundle = BundleOnDemand(planned(device.arch, manifest), device, session_cache())
     assert bundle.planned.cases
     ops, failed = {op.name: op for op in bundle.index.ops}, []
     for made in case_vectors(bundle.planned.cases, VectorCache(session_cache())):

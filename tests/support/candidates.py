@@ -8,7 +8,9 @@ import pytest
 
 from aot.manifest.loading import load_manifest
 from aot.manifest.spaces import load_space
+from aot.plan.bundles import plan_bundle
 from aot.plan.filters import parse_filters
+from aot.targets import parse_arch
 from aot.tune.candidates import read_groups, with_candidates
 from tests.support.emulation.bundling import strict_device
 from tests.support.on_demand import BundleOnDemand
@@ -24,4 +26,5 @@ def candidates_bundle(
     path.write_text(space)
     source = next(item for item in load_manifest(ROOT / f"manifests/{manifest}.yaml").sources if item.name == op)
     found = with_candidates(source, read_groups(load_space(path), source, "gfx942"), "gfx942")
-    return BundleOnDemand(found, strict_device(), session_cache(), parse_filters((filters,)))
+    plan = plan_bundle(found, parse_arch("gfx942"), parse_filters((filters,)), False)
+    return BundleOnDemand(plan, strict_device(), session_cache())

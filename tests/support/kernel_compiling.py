@@ -4,24 +4,11 @@ from __future__ import annotations
 
 import re
 from functools import cache
-from tempfile import TemporaryDirectory
 from typing import Any
 
-import pytest
-
 from aot_bundle.isa import Instruction, load_bits, loops_of, read_instructions
-from tests.support.session_builds import ROOT
-
-
-@cache
-def planned(arch: str, manifest: str) -> Any:
-    """Plan the variants of a shipped manifest."""
-    pytest.importorskip("triton", reason="building bundles needs the extra `build`")
-    from aot.manifest.loading import load_manifest
-    from aot.plan.bundles import plan_bundle
-    from aot.targets import parse_arch
-
-    return plan_bundle(load_manifest(ROOT / f"manifests/{manifest}.yaml"), parse_arch(arch), {}, line_info=False)
+from tests.support.plans import planned
+from tests.support.session_builds import session_cache
 
 
 def config_of(arch: str, manifest: str, variant: Any) -> str:
@@ -44,7 +31,7 @@ def variants(arch: str, manifest: str, op: str = "", **wanted: Any) -> list[Any]
 
 
 def compile_variant(variant: Any) -> Any:
-    """Compile a variant, with the compiler's text of every stage."""
+    """Compile a variant, with the compiler's text of every stage, or take it from the sessions' cache."""
     return _compiled(variant.job)
 
 
@@ -59,8 +46,8 @@ def _compiled(job: Any) -> Any:
     from aot.source.project import project
 
     target = job_target(job)
-    with TemporaryDirectory() as folder, triton.knobs.cache.scope(), project(job.root).active() as modules:
-        triton.knobs.cache.dir = folder
+    with triton.knobs.cache.scope(), project(job.root).active() as modules:
+        triton.knobs.cache.dir = str(session_cache() / "triton")
         kernel = modules.load(job.source, job.function)
         functions = {name: modules.load(*split_function(path)) for name, path in job.functions}
         options = parsed_options(job.options, target)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from functools import cached_property
 from pathlib import Path
 from typing import Any
@@ -13,9 +13,8 @@ from filelock import FileLock
 from aot.cache.layered_cache import CompileCache
 from aot.compile.compiler import compile_job
 from aot.compile.jobs import CompiledKernel
-from aot.manifest.loading import Manifest, load_manifest
-from aot.plan.bundles import PlannedBundle, PlannedVariant, plan_bundle
-from aot.targets import Target, parse_arch
+from aot.plan.bundles import PlannedBundle, PlannedVariant
+from aot.targets import Target
 from aot.write.bundle_writer import make_kernargs, make_variant
 from aot_runtime import Bundle, Device
 from aot_runtime.call.choosing import Decision
@@ -32,13 +31,8 @@ class BundleOnDemand(Bundle):
     Its index lists all variants, without the facts that come from their code. Processes may share `cache`.
     """
 
-    def __init__(
-        self, manifest: Path | Manifest, device: Device, cache: Path,
-        filters: Mapping[str, frozenset[str]] | None = None, check_contents: bool = False,
-    ):  # fmt: skip
-        target = parse_arch(device.arch)
-        loaded = load_manifest(manifest) if isinstance(manifest, Path) else manifest
-        self.planned = plan_bundle(loaded, target, filters or {}, False)
+    def __init__(self, planned: PlannedBundle, device: Device, cache: Path, check_contents: bool = False):
+        self.planned = planned
         super().__init__(cache, index_of(self.planned), device, check_contents)
         self._planned = {
             key_of(stub): variant for stub, variant in zip(self.index.variants, self.planned.variants, strict=True)

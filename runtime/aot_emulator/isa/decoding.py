@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from dataclasses import field as dataclass_field
 from functools import cache, cached_property
 from typing import Any
@@ -30,7 +30,7 @@ _DPP_FORMS = {250: "_DPP16", 233: "_DPP8", 234: "_DPP8"}
 _TO_SCALAR = ("v_cmp", "v_readlane", "v_readfirstlane")
 """Vector instructions whose vdst is a scalar register, which the tables do not state for all forms."""
 _BUFFERS = {"rdna3": (0b111000, "MUBUF"), "rdna4": (0b110001, "VBUFFER")}
-"""Buffer encodings that are in tinygrad's tables but not in its decoder: (bits 31:26, name)."""
+"""Buffer encodings that are in tinygrad's tables but not in its list of them: (bits 31:26, name)."""
 
 
 @dataclass(frozen=True)
@@ -59,7 +59,11 @@ class Instruction:
 
     def moved(self, pc: int) -> Instruction:
         """Return the same instruction at another pc."""
-        return replace(self, pc=pc, parts=tuple(part.moved(pc) for part in self.parts))
+        moved = object.__new__(Instruction)
+        moved.__dict__.update(self.__dict__, pc=pc)  # what is cached is equal, too
+        if self.parts:
+            moved.__dict__["parts"] = tuple(part.moved(pc) for part in self.parts)
+        return moved
 
     def field(self, name: str, default: int = 0) -> int:
         return self.fields.get(name, default)
@@ -143,24 +147,26 @@ def _words(arch: Arch) -> _Words:
 def _decoder(isa: str) -> Callable[[bytes], Any]:
     """Return a function that decodes bytes to an instruction of tinygrad's tables."""
     try:
-        from tinygrad.renderer.amd import decode_inst
         from tinygrad.runtime.autogen.amd.rdna3 import ins as rdna3
         from tinygrad.runtime.autogen.amd.rdna4 import ins as rdna4
+
+        from .encodings import Encodings
     except ImportError as error:
         raise DeviceError(
             f"the emulator needs tinygrad's ISA tables; importing them failed ({error}): "
             'pip install "aotbuild[emulator]"'
         ) from error
+    encodings = Encodings(isa)
     if isa == "cdna":
-        return lambda raw: decode_inst(raw, isa)
+        return encodings.decode
     code, name = _BUFFERS[isa]
     buffer = getattr({"rdna3": rdna3, "rdna4": rdna4}[isa], name)
 
-    return lambda raw: buffer.from_bytes(raw) if raw[3] >> 2 == code else _with_dpp(decode_inst(raw, isa), raw)
+    return lambda raw: buffer.from_bytes(raw) if raw[3] >> 2 == code else _with_dpp(encodings.decode(raw), raw)
 
 
 def _with_dpp(decoded: Any, raw: bytes) -> Any:
-    """Decode with the extra dword of DPP, which tinygrad's decoder ignores in some encodings."""
+    """Decode with the extra dword of DPP, which tinygrad's tables lack in some encodings."""
     source, form = getattr(type(decoded), "src0", None), type(decoded).__name__
     suffix = _DPP_FORMS.get(decoded._raw >> source.lo & source.mask, "") if source is not None else ""
     if not suffix or form.endswith(suffix):

@@ -386,8 +386,8 @@ class DeviceMemory:
                     del self._small[block.address], shelf.free[0]  # no calls from here on, as above
                     self._small_bytes -= block.size
                     dropped += (block,)
-            for key in list(self._kept):
-                blocks = self._kept[key] if stream in (None, key[1]) else ()
+            for key in [key for key in self._kept if stream in (None, key[1])]:
+                blocks = self._kept[key]
                 while blocks:
                     block = blocks[-1]
                     block.is_spare, block.is_kept = True, False
@@ -396,6 +396,7 @@ class DeviceMemory:
                     self._kept_bytes -= block.size  # nor here
                     dropped += (block,)
                     del blocks[-1]
+                del self._kept[key]  # nor here; entries of destroyed streams would pile up
             self.holdings.settle()
 
 

@@ -12,9 +12,6 @@ from typing import Any
 import msgspec
 import pytest
 
-from aot.manifest.loading import load_manifest
-from aot.plan.bundles import plan_bundle
-from aot.targets import parse_arch
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.call.choosing import Decision, LaunchDecision
 from aot_runtime.call.launches import kernarg_image
@@ -25,6 +22,8 @@ from aot_runtime.errors import AotError, NoVariantError
 from tests.support.c_interface.calling import ARGUMENT, NO_VARIANT, PlannedInC, tensor
 from tests.support.c_interface.random_calls import RandomCall, RandomCalls, damaged
 from tests.support.on_demand import index_of
+from tests.support.plans import plan_of
+from tests.support.plans import planned as shipped
 
 ROOT = Path(__file__).parents[3]
 CUS, XCDS = (1, 38, 304), 8
@@ -108,8 +107,7 @@ def with_segments(index: Index) -> Index:
 
 def planned(manifest: str, arch: str) -> Index:
     """Return the index of a shipped manifest without compiling: the dispatcher needs no code to plan."""
-    index = index_of(plan_bundle(load_manifest(ROOT / f"manifests/{manifest}.yaml"), parse_arch(arch), {}, False))
-    return with_segments(index)
+    return with_segments(index_of(shipped(arch, manifest)))
 
 
 def test_a_bundle_with_a_bit_of_everything(small_bundle: Path, tmp_path: Path):
@@ -154,7 +152,7 @@ ops:
 def test_costs_and_alternatives(tmp_path: Path):
     path = tmp_path / "by_cost.yaml"
     path.write_text(BY_COST.format(root=ROOT))
-    index = with_segments(index_of(plan_bundle(load_manifest(path), parse_arch("gfx942"), {}, False)))
+    index = with_segments(index_of(plan_of(path, "gfx942")))
     assert compare_many(index, tmp_path, 1500)["launched"] > 600
 
 

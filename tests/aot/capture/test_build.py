@@ -175,12 +175,28 @@ def test_another_version_is_asked_for(own: Built):
 
 
 def test_an_environment_that_cannot_be_made_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
-    for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}.items():
-        monkeypatch.setenv(name, value)
-    with pytest.raises(BuildError, match=r"pip failed(.|\n)*No matching distribution(.|\n)*--python"):
-        made_environment("3.6.0", tmp_path, Console(quiet=True))
+    python = tmp_path / "python"
+    python.write_text(
+        '#!/bin/sh\n[ "$2" = pip ] && echo "ERROR: No matching distribution" && exit 1\n'
+        'mkdir -p "$3/bin" && cp "$0" "$3/bin/python"\n'
+    )
+    python.chmod(0o755)
+    monkeypatch.setattr("sys.executable", str(python))
+    check_refused_environment(tmp_path)
     with pytest.raises(BuildError, match="is not a version"):
         made_environment("3.6.0; rm", tmp_path, Console(quiet=True))
+
+
+@pytest.mark.slow
+def test_an_environment_that_pip_cannot_fill_says_why(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    for name, value in {"PIP_NO_INDEX": "1", "PIP_FIND_LINKS": str(tmp_path)}.items():
+        monkeypatch.setenv(name, value)
+    check_refused_environment(tmp_path)
+
+
+def check_refused_environment(folder: Path) -> None:
+    with pytest.raises(BuildError, match=r"pip failed(.|\n)*No matching distribution(.|\n)*--python"):
+        made_environment("3.6.0", folder, Console(quiet=True))
 
 
 @pytest.mark.slow

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -98,28 +98,44 @@ def _evil(capture: Capture, code: str) -> dict[str, Any]:
 
 
 @pytest.mark.parametrize(
-    ("function", "kernel", "message"),
+    ("function", "message"),
     [
-        ({"source": "import os\ndef scale(): pass"}, {}, "is not the definition of this function alone"),
-        ({"source": "@print\ndef scale(): pass"}, {}, "is not the definition of this function alone"),
-        ({"name": "other"}, {}, "is not the definition of this function alone"),
-        ({"type": "shell"}, {}, "no functions of type 'shell'"),
-        ({"source": None}, {}, "--no-source"),
-        ({}, {"environment": {"LLVM_PASS_PLUGIN_PATH": "/tmp/x.so"}}, "the file is not in the capture"),
-        ({}, {"environment": {"LD_PRELOAD": "x.so"}}, "LD_PRELOAD is not a variable that changes code"),
-        ({}, {"constants": [[[3], {"import": ["os", "system"]}]]}, "neither Triton's nor math's"),
-        ({}, {"constants": [[[3], {"import": ["triton.runtime.build", "subprocess"]}]]}, "belongs to subprocess"),
-        ({}, {"constants": [[[3], {"__class__": "x"}]]}, "unknown tag '__class__'"),
-        ({}, {"constants": [[[3], {"opaque": ["torch.Size", "x"]}]]}, "cannot be made without the program"),
-        ({}, {"options": {"ir_override": "/etc/passwd"}}, "ir_override"),
-        ({}, {"options": {"extern_libs": {"tuple": [{"tuple": ["x", "/tmp/x.bc"]}]}}}, "library of the program's own"),
-        ({}, {"constants": [[[3], 1 << 40]]}, "."),
+        ({"source": "import os\ndef scale(): pass"}, "is not the definition of this function alone"),
+        ({"source": "@print\ndef scale(): pass"}, "is not the definition of this function alone"),
+        ({"name": "other"}, "is not the definition of this function alone"),
+        ({"type": "shell"}, "no functions of type 'shell'"),
+        ({"source": None}, "--no-source"),
     ],
-)  # fmt: skip
-def test_what_a_kernel_must_not_need_is_refused(
-    function: dict[str, Any], kernel: dict[str, Any], message: str, capture: Capture
-):
+)
+def test_a_function_that_is_no_plain_definition_is_refused(function: dict[str, Any], message: str, capture: Capture):
     with _workers(capture, **function) as workers, pytest.raises(CompileError, match=message):
+        workers.rebuild(_job(capture))
+
+
+@pytest.fixture(scope="module")
+def workers(capture: Capture) -> Iterator[Workers]:
+    with _workers(capture) as workers:
+        yield workers
+
+
+@pytest.mark.parametrize(
+    ("kernel", "message"),
+    [
+        ({"environment": {"LLVM_PASS_PLUGIN_PATH": "/tmp/x.so"}}, "the file is not in the capture"),
+        ({"environment": {"LD_PRELOAD": "x.so"}}, "LD_PRELOAD is not a variable that changes code"),
+        ({"constants": [[[3], {"import": ["os", "system"]}]]}, "neither Triton's nor math's"),
+        ({"constants": [[[3], {"import": ["triton.runtime.build", "subprocess"]}]]}, "belongs to subprocess"),
+        ({"constants": [[[3], {"__class__": "x"}]]}, "unknown tag '__class__'"),
+        ({"constants": [[[3], {"opaque": ["torch.Size", "x"]}]]}, "cannot be made without the program"),
+        ({"options": {"ir_override": "/etc/passwd"}}, "ir_override"),
+        ({"options": {"extern_libs": {"tuple": [{"tuple": ["x", "/tmp/x.bc"]}]}}}, "library of the program's own"),
+        ({"constants": [[[3], 1 << 40]]}, "."),
+    ],
+)
+def test_what_a_kernel_must_not_need_is_refused(
+    kernel: dict[str, Any], message: str, workers: Workers, capture: Capture
+):
+    with pytest.raises(CompileError, match=message):
         workers.rebuild(_job(capture, **kernel))
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -26,15 +26,20 @@ def capture(on_amd: Built) -> Capture:
     return read_capture(on_amd.file)
 
 
-def _rebuilt(capture: Capture) -> RebuiltKernel:
-    kernel = next(kernel for kernel in capture.kernels if kernel.name == "scale")
+@pytest.fixture(scope="module")
+def workers(capture: Capture) -> Iterator[Workers]:
     functions = {name: vars(record) for name, record in capture.functions.items()}
     session = {
         "kind": "session", "functions": functions, "aggregates": {}, "stated_key": None, "root": "/triton",
         "binary_only": True,
     }  # fmt: skip
     with Workers(own_environment(), session, 1, 60) as workers:
-        return workers.rebuild(rebuild_job(kernel, GFX942, capture, {}, ""))
+        yield workers
+
+
+def _rebuilt(workers: Workers, capture: Capture) -> RebuiltKernel:
+    kernel = next(kernel for kernel in capture.kernels if kernel.name == "scale")
+    return workers.rebuild(rebuild_job(kernel, GFX942, capture, {}, ""))
 
 
 FAULTS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
@@ -51,7 +56,9 @@ FAULTS: dict[str, tuple[Callable[[dict[str, Any]], object], str]] = {
 
 
 @pytest.mark.parametrize("fault", FAULTS)
-def test_an_answer_that_does_not_fit_fails_the_kernel(fault: str, capture: Capture, monkeypatch: pytest.MonkeyPatch):
+def test_an_answer_that_does_not_fit_fails_the_kernel(
+    fault: str, workers: Workers, capture: Capture, monkeypatch: pytest.MonkeyPatch
+):
     change, message = FAULTS[fault]
     ask = WorkerProcess.ask
 
@@ -63,11 +70,11 @@ def test_an_answer_that_does_not_fit_fails_the_kernel(fault: str, capture: Captu
 
     monkeypatch.setattr(WorkerProcess, "ask", changed)
     with pytest.raises(CompileError, match=message):
-        _rebuilt(capture)
+        _rebuilt(workers, capture)
 
 
-def test_a_kernel_from_the_cache_is_read_back_too(capture: Capture, tmp_path: Path):
-    kernel = _rebuilt(capture)
+def test_a_kernel_from_the_cache_is_read_back_too(workers: Workers, capture: Capture, tmp_path: Path):
+    kernel = _rebuilt(workers, capture)
     assert fault_of(kernel, GFX942) == "" and "its architecture" in fault_of(kernel, Target("gfx950"))
     cache = RebuiltCache(tmp_path)
     key = "0" * 64
@@ -75,7 +82,9 @@ def test_a_kernel_from_the_cache_is_read_back_too(capture: Capture, tmp_path: Pa
     assert cache.get(key) is None  # it is not what its name says
 
 
-def test_a_kernel_that_does_not_fit_is_shipped_for_autotuners(capture: Capture, monkeypatch: pytest.MonkeyPatch):
+def test_a_kernel_that_does_not_fit_is_shipped_for_autotuners(
+    workers: Workers, capture: Capture, monkeypatch: pytest.MonkeyPatch
+):
     monkeypatch.setattr(Target, "lds_bytes", -1)
-    (warning,) = _rebuilt(capture).warnings
+    (warning,) = _rebuilt(workers, capture).warnings
     assert warning.startswith("scale: Triton compiles it, and does not launch it: kernel 'scale' needs 0 bytes of LDS")

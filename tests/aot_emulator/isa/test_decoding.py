@@ -4,11 +4,17 @@ are incomplete or wrong.
 
 from __future__ import annotations
 
+import random
+from collections.abc import Callable
+from typing import Any
+
 import pytest
+from tinygrad.renderer.amd import decode_inst
 
 from aot_emulator.isa.archs import ARCHS
 from aot_emulator.isa.decoding import decode
 from aot_emulator.isa.disassembly import disassemble, operands_of, register_name
+from aot_emulator.isa.encodings import Encodings
 from aot_emulator.isa.gfx90a import MATRIX_OPCODES
 from aot_emulator.isa.matrix import matrix_op
 from aot_emulator.isa.wait_counters import counted_by, is_coherent, returns_value, waited_for
@@ -135,6 +141,30 @@ def test_matrix_encodings_of_gfx90a():
         instruction = decoded(text, "gfx90a")
         assert instruction.mnemonic == name and instruction.size == 8 and disassemble(instruction) == text
         assert int.from_bytes(assemble(text, "gfx90a")[:4], "little") >> 16 & 0x7F == opcode
+
+
+@pytest.mark.parametrize("isa", ("cdna", "rdna3", "rdna4"))
+def test_encodings_are_those_that_tinygrad_finds(isa: str):
+    """Random words, many with a source that marks a further dword, and cut short."""
+    drawn, encodings, known = random.Random(3), Encodings(isa), set()
+
+    def found(decode: Callable[[bytes], Any], raw: bytes) -> tuple[str, int] | None:
+        try:
+            instruction = decode(raw)
+            assert instruction.op if hasattr(type(instruction), "op") else (instruction.opx, instruction.opy)
+        except (ValueError, AttributeError):
+            return None
+        return type(instruction).__name__, instruction._raw
+
+    for _ in range(4000):
+        word = drawn.getrandbits(128)
+        if drawn.random() < 0.4:
+            word = word & ~0x1FF | drawn.choice((233, 234, 249, 250, 255))
+        raw = word.to_bytes(16, "little")[: drawn.choice((4, 8, 8, 12, 16))]
+        ours = found(encodings.decode, raw)
+        assert ours == found(lambda given: decode_inst(given, isa), raw), raw.hex()
+        known.add(ours and ours[0])
+    assert len(known) > 25 and None in known
 
 
 @pytest.mark.parametrize("arch,texts", (

@@ -13,10 +13,11 @@ import numpy as np
 import pytest
 
 from aot_runtime import Bundle, Device, get_device, open_bundle
+from aot_runtime.device.memory import KEPT_BLOCK
 from tests.support.hip_double.double import Double, in_double
 from tests.support.interrupts import interrupted_at
 
-LARGE = 3 << 20
+LARGE = KEPT_BLOCK + 1
 KINDS = ("memory", "module", "stream", "event", "graph", "executable")
 
 
@@ -25,7 +26,7 @@ def there(device: Device) -> dict[str, int]:
     gc.collect()
     device.trim()
     double, memory = Double(), device.memory
-    tables = len(memory._small) + memory._small_bytes + memory._kept_bytes + len(memory.streams)
+    tables = len(memory._small) + memory._small_bytes + len(memory._kept) + memory._kept_bytes + len(memory.streams)
     found = {kind: double.alive(kind) for kind in KINDS} | {"bytes": double.allocated(), "tables": tables}
     return found | {"held": len(device.holdings._held), "captures": len(device.holdings.captures)}
 

@@ -19,7 +19,8 @@ from tests.ops.attention.cases import Case
 from tests.ops.attention.cases import make_call as make_case
 from tests.ops.attention.quantised import Quantised, make_call
 from tests.support.chains import assert_links_wait
-from tests.support.kernel_compiling import compile_variant, planned, variants
+from tests.support.kernel_compiling import compile_variant, variants
+from tests.support.plans import planned
 
 DENSE = {"batch": 2, "heads": 4, "heads_kv": 2, "seqlen_q": 65, "seqlen_k": 80, "head_dim": 128}
 HALF = DENSE | {"head_dim_v": 128}

@@ -18,8 +18,9 @@ from tests.ops.attention.calls import Call, check, launched
 from tests.ops.attention.cases import AXES, Case, make_call, valid
 from tests.ops.attention.latent import Latent
 from tests.ops.attention.latent import make_call as latent_call
-from tests.support.kernel_compiling import planned, variants
+from tests.support.kernel_compiling import variants
 from tests.support.op_bundles import OpBundles
+from tests.support.plans import planned
 
 pytestmark = pytest.mark.on("emulator")
 

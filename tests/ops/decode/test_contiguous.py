@@ -35,6 +35,13 @@ def test_flash_decode(decode: Bundle, head_dim: int, dtype: np.dtype, seqlen_q: 
     check(decode, "flash_decode", inputs, num_splits=splits)
 
 
+@pytest.mark.parametrize("splits", (1, 3))
+@pytest.mark.parametrize("head_dim, head_dim_v", ((64, 128), (192, 40), (128, 127)))
+def test_values_of_other_dims(decode: Bundle, head_dim: int, head_dim_v: int, splits: int):
+    inputs = tensors((2, 4, 3, head_dim), 2, 210) | {"v": tensors((2, 4, 3, head_dim_v), 2, 210)["v"]}
+    check(decode, "flash_decode", inputs, out_width=head_dim_v, num_splits=splits)
+
+
 @pytest.mark.parametrize("keys", (200, 201, 202))
 def test_a_last_tile_of_a_key_more_or_less(decode: Bundle, keys: int):
     """16 queries of two heads are two tiles of rows; the first sees all keys but 8, and so three tiles of 64, or

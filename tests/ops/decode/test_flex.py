@@ -17,13 +17,15 @@ pytestmark = pytest.mark.sampled(2)
 DOCUMENTS = np.repeat([[0, 1, 2, 3], [0, 0, 0, 1]], 75, 1).astype(np.int32)
 
 
-def check_flex(decode: Bundle, name: str, lists: BlockMask, splits: int = 2, **options: Any) -> None:
+def check_flex(
+    decode: Bundle, name: str, lists: BlockMask, splits: int = 2, head_dim_v: int = 64, **options: Any
+) -> None:
     """Check a call of two queries, the first at position 200, and 300 keys."""
     rng = np.random.default_rng(0)
     given = lists.arguments() | options
     inputs = {name: x for name, x in given.items() if isinstance(x, np.ndarray)}
-    tensors = {"q": normal(rng, 2, 4, 2, 64), "k": normal(rng, 2, 2, 300, 64), "v": normal(rng, 2, 2, 300, 64)}
-    check(decode, f"flex_decode{name}", tensors | inputs, num_splits=splits, first_query=200,
+    tensors = {"q": normal(rng, 2, 4, 2, 64), "k": normal(rng, 2, 2, 300, 64), "v": normal(rng, 2, 2, 300, head_dim_v)}
+    check(decode, f"flex_decode{name}", tensors | inputs, num_splits=splits, first_query=200, out_width=head_dim_v,
           **{name: x for name, x in given.items() if name not in inputs})  # fmt: skip
 
 
@@ -64,6 +66,11 @@ def test_functions_are_not_asked_about_full_blocks(decode: Bundle):
     counts, full = np.array([[2]], np.int32), np.array([[1]], np.int32)
     indices, last = np.array([[[0, 3, 0, 0, 0]]], np.int32), np.array([[[4, 0, 0, 0, 0]]], np.int32)
     check_flex(decode, "_causal", BlockMask(counts, indices, full, last, 64))
+
+
+@pytest.mark.parametrize("head_dim_v", (32, 200))
+def test_values_of_other_dims(decode: Bundle, head_dim_v: int):
+    check_flex(decode, "_causal", all_blocks(), head_dim_v=head_dim_v)
 
 
 @pytest.mark.parametrize(

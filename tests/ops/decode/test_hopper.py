@@ -17,7 +17,7 @@ from aot_runtime.contract.records import Index
 from kernels.decode.reference import quantise_int4
 from tests.ops.decode.cases import PER_TOKEN, check, check_paged, normal, packed, paged, scales
 from tests.support.dtypes import BF16, FP16, eight_bits
-from tests.support.kernel_compiling import planned
+from tests.support.plans import planned
 
 CUS = 132
 DIMS = {"batch": 4, "heads": 8, "heads_kv": 1, "head_dim": 128}

@@ -7,8 +7,9 @@ from typing import Any
 import numpy as np
 import pytest
 
+from aot_models.masks import pack_mask
 from aot_runtime import ArgumentError, Bundle
-from kernels.decode.reference import quantise_int4, visible_keys
+from kernels.decode.reference import quantise_int4, shown_keys, visible_keys
 from tests.ops.decode.cases import check, check_paged, normal, packed, paged
 from tests.support.dtypes import BF16, FP16
 
@@ -107,6 +108,32 @@ def test_latent_vectors(decode: Bundle, seed: int):
     inputs = {"q": case.q, "cache": case.k[:, :, 0], **case.tables, **first}
     check(decode, "mla_decode", inputs, out_width=256, scale=0.1, num_splits=int(rng.choice([1, 3])), **case.longest,
           **draw_mask(rng))  # fmt: skip
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("seed", range(12))
+def test_custom_masks(decode: Bundle, seed: int):
+    """Besides other masks; words past the last key are full, and keys past the last word are not seen."""
+    rng = np.random.default_rng(seed)
+    lengths = [(70, 200), *LENGTHS] if seed % 2 else LENGTHS
+    case = paged(lengths, int(rng.choice([16, 17, 64])), (4, 2), int(rng.choice([64, 128, 256, 75])),
+                 rng.choice([FP16, BF16]))  # fmt: skip
+    words = -(-int(case.seqlens_k.max()) // 32) + int(rng.choice([-1, 0, 1]))
+    arrays = draw_first_keys(rng, case.seqlens_k)
+    arrays["custom_mask"] = pack_mask(rng.random((len(case.q), 32 * words)) < rng.choice([0.02, 0.5]))
+    if rng.random() < 0.5:
+        arrays |= {name: normal(rng, 250, 16, dtype=np.dtype(np.float32)) for name in ("cos", "sin")}
+    check_paged(decode, case, "paged_attention_masked", num_splits=int(rng.choice([1, 3])),
+                softcap=float(rng.choice([0, 20])), **arrays, **draw_mask(rng))  # fmt: skip
+
+
+def test_packed_masks():
+    shown = np.random.default_rng(0).random((3, 70)) < 0.5
+    words = pack_mask(shown)
+    assert words.dtype == np.int32 and words.shape == (3, 3)
+    assert words[1, 2] & 1 << 5 == shown[1, 69] << 5
+    np.testing.assert_array_equal(shown_keys(words, 70), shown)
+    assert not shown_keys(words, 200)[:, 70:].any()
 
 
 SINKS = np.array([3.0, -2.0, 0.0, 8.0], np.float32)

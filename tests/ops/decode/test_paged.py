@@ -46,6 +46,20 @@ def test_wide_heads(decode: Bundle, head_dim: int, cache: np.dtype):
     check_paged(decode, paged([(1, 100), (2, 33)], 64, (8, 1), head_dim, cache=cache), num_splits=2, **factors)
 
 
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("splits", (1, 3))
+@pytest.mark.parametrize(
+    "head_dim, head_dim_v, cache",
+    ((192, 128, BF16), (64, 128, FP16), (128, 64, INT8), (36, 500, FP16), (64, 40, FP32)), ids=str,
+)  # fmt: skip
+def test_values_of_other_dims(decode: Bundle, head_dim: int, head_dim_v: int, cache: np.dtype, splits: int):
+    dtype = FP16 if cache == INT8 else cache
+    wide = paged([(1, 100), (5, 33), (0, 40), (2, 0)], 16, (4, 2), max(head_dim, head_dim_v), dtype, cache)
+    case = replace(wide, q=wide.q[..., :head_dim], k=wide.k[..., :head_dim], v=wide.v[..., :head_dim_v])
+    factors = scales(np.random.default_rng(0), (1, 1, 2), wide.v.shape[:3]) if cache == INT8 else {}
+    check_paged(decode, case, out_width=head_dim_v, num_splits=splits, **factors)
+
+
 @pytest.mark.sampled(1)
 @pytest.mark.parametrize("splits", (1, 3))
 @pytest.mark.parametrize("head_dim, cache", ((64, "float32"), (100, "float32"), (128, "e4m3"), (24, "e5m2")), ids=str)

@@ -10,24 +10,43 @@ import pytest
 from aot_bundle.callspec import CallSpec
 from aot_bundle.isa import load_bits
 from aot_runtime import Bundle
-from tests.ops.gemm.checking import check, matrix, on_device
+from tests.ops.gemm.checking import LAYOUTS, check, matrix, on_device
 from tests.support.choices import configs, with_few_units
 from tests.support.dtypes import BF16, FP16, FP32, INT32, eight_bits
 from tests.support.kernel_compiling import check_resources, compile_variant, instructions, loads_of, loops, variants
 
-pytestmark = pytest.mark.sampled(7)
+pytestmark = pytest.mark.sampled(4)
 
 TILES = {"tile_256x224": (195, 136, 216), "tile_192x192": (131, 136, 216), "tile_192x128": (131, 72, 216),
          "tile_128x128": (67, 120, 216), "tile_128x112": (67, 88, 216), "tile_128x64": (67, 8, 216),
          "tile_64x64": (17, 8, 40)}  # fmt: skip
 """Config, and a shape with ragged edges for which it costs the least if there is one compute unit."""
-EIGHT_BITS = {"tile_256x224": (193, 144, 432), "tile_192x192": (72, 144, 448), "tile_192x128": (130, 16, 432),
-              "tile_128x128": (72, 80, 416), "tile_128x112": (67, 112, 2000), "tile_128x64": (66, 16, 432),
+ACROSS = {"across_256x224": (195, 136, 216), "across_192x192": (131, 136, 216), "across_128x128": (83, 120, 216),
+          "across_64x64": (33, 8, 40)}  # fmt: skip
+"""The same for operands that are not both contiguous along k."""
+OTHER_LAYOUTS = [
+    (config, a_columns, b_columns)
+    for config in ACROSS
+    for a_columns, b_columns in LAYOUTS
+    if (a_columns or not b_columns) and not (a_columns and config == "across_192x192")
+]
+EIGHT_BITS = {"tile_192x192": (72, 144, 448), "tile_256x224": (193, 144, 432), "tile_128x128": (72, 80, 416),
+              "tile_192x128": (130, 16, 432), "tile_128x64": (66, 16, 432), "tile_128x112": (67, 112, 2000),
               "tile_64x64": (17, 16, 80)}  # fmt: skip
-"""The same for operands of 8 bits."""
+"""The same for operands of 8 bits. Their order makes the cases that run by default use other tiles than those above."""
 PARTS = {"tile_128x128": (195, 200, 456, 3), "tile_128x64": (67, 56, 456, 3), "tile_64x64": (33, 72, 456, 3),
          "tile_32x128": (30, 136, 2056, 8)}  # fmt: skip
 """Config, and a shape with ragged edges, and a number of parts, that it serves if there is one compute unit."""
+
+SCALED_BLOCKS = {"tile_256x224": (136, 208, 272), "tile_192x192": (72, 144, 272), "tile_128x128": (72, 80, 272),
+                 "tile_64x64": (17, 16, 272)}  # fmt: skip
+"""The same for operands with scales of blocks."""
+
+
+def across(config: str, a_columns: bool) -> tuple[int, int, int]:
+    """Return the shape for a config. Contiguous columns of a are multiples of 16."""
+    m, n, k = ACROSS[config]
+    return m - m % 16 if a_columns else m, n, k
 
 
 @pytest.fixture
@@ -56,6 +75,23 @@ def test_tiles(one_unit: Bundle, config: str, epilogue: str, dtype: np.dtype[Any
     assert configs(one_unit, "matmul", **placed) == [config]
 
 
+@pytest.mark.parametrize("dtype", (BF16, FP16), ids=str)
+@pytest.mark.parametrize("added", (False, True))
+@pytest.mark.parametrize("config, a_columns, b_columns", OTHER_LAYOUTS)
+def test_tiles_across_k(
+    one_unit: Bundle, config: str, a_columns: bool, b_columns: bool, added: bool, dtype: np.dtype[Any]
+):
+    """Operands that are contiguous along rows or columns."""
+    (m, n, k), rng = across(config, a_columns), np.random.default_rng(7)
+    given: dict[str, Any] = {"a": matrix(rng, (m, k), dtype, a_columns), "b": matrix(rng, (k, n), dtype, b_columns)}
+    if added:
+        given |= {"bias": matrix(rng, (n,), dtype), "d": matrix(rng, (m, n), dtype), "activation": "gelu"}
+    one, other = (check(one_unit, "matmul", dtype, **given) for _ in range(2))
+    assert np.array_equal(one.view(np.uint16), other.view(np.uint16))
+    placed = {name: on_device(one_unit, x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
+    assert configs(one_unit, "matmul", **placed) == [config]
+
+
 @pytest.mark.parametrize("epilogue", ("none", "any"))
 @pytest.mark.parametrize("config, n", (("tile_128x128", 119), ("tile_128x112", 87), ("tile_64x64", 11)))
 def test_rows_of_any_length(one_unit: Bundle, config: str, n: int, epilogue: str):
@@ -72,7 +108,7 @@ def test_rows_of_any_length(one_unit: Bundle, config: str, n: int, epilogue: str
 @pytest.mark.parametrize("b_columns", (True, False))
 @pytest.mark.parametrize(
     "config, shape",
-    (("tile_256x224", (251, 219, 1003)), ("tile_128x128", (125, 120, 1001)), ("tile_64x64", (60, 63, 1999))),
+    (("tile_64x64", (60, 63, 1999)), ("tile_128x128", (125, 120, 1001)), ("tile_256x224", (251, 219, 1003))),
 )
 def test_copies(one_unit: Bundle, config: str, shape: tuple[int, int, int], b_columns: bool):
     """Operands whose rows begin anywhere are copied to rows that are aligned, with zeros behind them."""
@@ -102,20 +138,87 @@ def test_tiles_of_eight_bits(one_unit: Bundle, config: str, kind: str, biased: b
 
 @pytest.mark.parametrize("added", (True, False))
 @pytest.mark.parametrize("dtype", (BF16, FP16), ids=str)
-def test_batches(one_unit: Bundle, dtype: np.dtype[Any], added: bool):
+@pytest.mark.parametrize("a_columns, b_columns", LAYOUTS)
+def test_batches(one_unit: Bundle, a_columns: bool, b_columns: bool, dtype: np.dtype[Any], added: bool):
     """b is one matrix for all, or one for each."""
-    batch, m, n, k, rng = 3, 66, 72, 136, np.random.default_rng(9)
-    a, b = matrix(rng, (batch, m, k), dtype), matrix(rng, (1 if added else batch, k, n), dtype, True)
+    batch, m, n, k, rng = 3, 80 if a_columns else 66, 72, 136, np.random.default_rng(9)
+    a = matrix(rng, (batch, m, k), dtype, a_columns)
+    b = matrix(rng, (1 if added else batch, k, n), dtype, b_columns)
     more = {"d": matrix(rng, (batch, 1, n), dtype), "activation": "gelu"} if added else {}
     check(one_unit, "batched_matmul", dtype, a=a, b=b, alpha=0.5, **more)
-    assert configs(one_unit, "batched_matmul", on_device(one_unit, a), on_device(one_unit, b))[0].startswith("tile")
+    (config,) = configs(one_unit, "batched_matmul", on_device(one_unit, a), on_device(one_unit, b))
+    assert config.startswith("across" if a_columns or not b_columns else "tile")
 
 
+@pytest.mark.parametrize("shared", (True, False))
+@pytest.mark.parametrize("kind", ("int8", "e4m3"))
+def test_batches_of_eight_bits(one_unit: Bundle, kind: str, shared: bool):
+    """Each of a batch has scales and a bias of its own; b and what belongs to it may be one for all."""
+    batch, m, n, k, rng, dtype = 3, 66, 80, 144, np.random.default_rng(11), eight_bits(one_unit, kind)
+    of_b = 1 if shared else batch
+    given = {"a": matrix(rng, (batch, m, k), dtype), "b": matrix(rng, (of_b, k, n), dtype, True),
+             "scale_a": rng.uniform(1e-3, 1e-2, (batch, m)).astype(FP32),
+             "scale_b": rng.uniform(0.5, 2, (of_b, n)).astype(FP32), "bias": matrix(rng, (of_b, n), BF16)}  # fmt: skip
+    check(one_unit, "batched_scaled_matmul", BF16, **given)
+    placed = {name: on_device(one_unit, x) for name, x in given.items()}
+    taken = configs(one_unit, "batched_scaled_matmul", **placed, e=one_unit.device.empty((batch, m, n), BF16))
+    assert taken[0].startswith("tile")
+
+
+@pytest.mark.sampled(6)
+@pytest.mark.parametrize("a_columns, b_columns", LAYOUTS)
 @pytest.mark.parametrize("k", (8, 64, 72, 128, 136, 192))
-def test_lengths_of_k(one_unit: Bundle, k: int):
+def test_lengths_of_k(one_unit: Bundle, k: int, a_columns: bool, b_columns: bool):
     """k has one step, two, or three, the first of them whole or cut short."""
-    rng = np.random.default_rng(k)
-    check(one_unit, "matmul", BF16, a=matrix(rng, (65, k), BF16), b=matrix(rng, (k, 72), BF16, True))
+    rng, m = np.random.default_rng(k), 80 if a_columns else 65
+    check(one_unit, "matmul", BF16, a=matrix(rng, (m, k), BF16, a_columns), b=matrix(rng, (k, 72), BF16, b_columns))
+
+
+def scaled_blocks(bundle: Bundle, shape: tuple[int, int, int], rows: int, by_columns: bool = False) -> dict[str, Any]:
+    """Draw operands of `block_scaled_matmul` with scales that differ by factors up to 100."""
+    (m, n, k), rng, dtype = shape, np.random.default_rng(10), eight_bits(bundle, "e4m3")
+    scale_a = (10 ** rng.uniform(-3, -1, (-(-m // rows), -(-k // 128)))).astype(FP32)
+    scale_b = (10 ** rng.uniform(-1, 1, (-(-k // 128), -(-n // 128)))).astype(FP32)
+    return {"a": matrix(rng, (m, k), dtype), "b": matrix(rng, (k, n), dtype, True), "rows_per_scale": rows,
+            "scale_a": np.asfortranarray(scale_a) if by_columns else scale_a, "scale_b": scale_b}  # fmt: skip
+
+
+@pytest.mark.parametrize("rows", (1, 128))
+@pytest.mark.parametrize("config", SCALED_BLOCKS)
+def test_tiles_of_scaled_blocks(one_unit: Bundle, config: str, rows: int):
+    """Rows, columns, k and blocks of columns are cut short by edges; results repeat."""
+    (m, n, _), dtype = SCALED_BLOCKS[config], BF16 if rows == 1 else FP16
+    given = scaled_blocks(one_unit, SCALED_BLOCKS[config], rows, by_columns=rows == 1)
+    one, other = (check(one_unit, "block_scaled_matmul", dtype, **given) for _ in range(2))
+    assert np.array_equal(one.view(np.uint16), other.view(np.uint16))
+    placed = {name: on_device(one_unit, x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
+    assert configs(one_unit, "block_scaled_matmul", **placed, e=one_unit.device.empty((m, n), dtype)) == [config]
+
+
+@pytest.mark.parametrize("k", (16, 128, 144, 256, 400, 512))
+def test_blocks_along_k(one_unit: Bundle, k: int):
+    check(one_unit, "block_scaled_matmul", BF16, **scaled_blocks(one_unit, (65, 80, k), 1))
+
+
+@pytest.mark.on("emulator")
+@pytest.mark.parametrize("config", SCALED_BLOCKS)
+def test_code_of_scaled_blocks(config: str):
+    """Nothing is spilled; in the loop each block is loaded, written and read once; packed instructions add products."""
+    (variant,) = variants(
+        "gfx942", "gemm", "block_scaled_matmul", kernel="block_scaled_matmul_cdna3", config=config, E="float16"
+    )
+    compiled = compile_variant(variant)
+    check_resources(compiled)
+    body = max(loops(compiled, "v_mfma"), key=len)
+    settings: dict[str, Any] = dict(variant.job.constants) | dict(variant.job.options)
+    rows, columns = settings["ROWS"], settings["COLUMNS"]
+    products = [name for name in body if name.startswith("v_mfma")]
+    steps, rest = divmod(len(products), 4 * rows * columns)
+    assert steps in (1, 2) and rest == 0
+    assert sum(name == "ds_read_b128" for name in body) == 2 * steps * (rows + columns)
+    loads = [load_bits(name) for name in loads_of(body) if name != "buffer_load_dword"]
+    assert sum(loads) == steps * 64 * (4 * rows + columns)
+    assert len([name for name in body if name.startswith("v_")]) - len(products) <= 1.7 * len(products)
 
 
 @pytest.mark.parametrize("dtype", (BF16, FP16), ids=str)
@@ -141,13 +244,14 @@ def test_parts_of_a_step(one_unit: Bundle, splits: int):
 
 
 @pytest.mark.on("emulator")
-@pytest.mark.parametrize("config", TILES)
-def test_no_bank_conflicts(one_unit: Bundle, config: str):
+@pytest.mark.parametrize("config, a_columns, b_columns", [*((config, False, True) for config in TILES), *OTHER_LAYOUTS])
+def test_no_bank_conflicts(one_unit: Bundle, config: str, a_columns: bool, b_columns: bool):
     from aot_bundle.profile.profile_call import profile_on
     from aot_bundle.profile.profile_report import profile_data
 
-    dims = dict(zip("mnk", TILES[config], strict=True))
-    call = CallSpec(dims=dims, dtypes={"T": "bfloat16"}, innermost={"b": 0})
+    shape = TILES[config] if config in TILES else across(config, a_columns)
+    innermost = {"a": 1 - a_columns, "b": 1 - b_columns}
+    call = CallSpec(dims=dict(zip("mnk", shape, strict=True)), dtypes={"T": "bfloat16"}, innermost=innermost)
     profile = profile_on(one_unit.device.driver, one_unit, "matmul", call)
     (launch,) = profile_data(profile, by_instruction=False)["launches"]
     accesses = [launch["accesses"][f"lds_{action}"] for action in ("load", "store")]
@@ -183,3 +287,25 @@ def test_code(config: str, epilogue: str):
     assert sum(name.startswith("ds_write") for name in body) <= len(loads)
     assert sum(name == "ds_read_b128" for name in body) == 2 * steps * (rows + columns)
     assert len(body) - len(products) <= steps * (24 + 6 * (rows + columns))
+
+
+@pytest.mark.on("emulator")
+@pytest.mark.parametrize("epilogue", ("none", "any"))
+@pytest.mark.parametrize("config, a_columns, b_columns", OTHER_LAYOUTS)
+def test_code_across_k(config: str, a_columns: bool, b_columns: bool, epilogue: str):
+    """Nothing is spilled; a vector instruction reorders two elements, and bases of loads are scalar."""
+    layout = {"A_ROWS": not a_columns, "B_ROWS": not b_columns}
+    (variant,) = variants("gfx942", "gemm", "matmul", config=config, EPILOGUE=epilogue, T="bfloat16", **layout)
+    compiled = compile_variant(variant)
+    check_resources(compiled, scalar=epilogue == "none")
+    body = max(loops(compiled, "v_mfma"), key=len)
+    settings: dict[str, Any] = dict(variant.job.constants) | dict(variant.job.options)
+    rows, columns = settings["ROWS"] * settings["WAVES_M"], settings["COLUMNS"] * settings["WAVES_N"]
+    steps = sum(name.startswith("v_mfma") for name in body) // (4 * settings["ROWS"] * settings["COLUMNS"])
+    pairs = steps * 8 * (rows * a_columns + columns * (not b_columns)) // settings["num_warps"]
+    assert body.count("v_perm_b32") == pairs
+    assert not {"v_readlane_b32", "v_writelane_b32"} & set(body)
+    others = [name for name in body if name.startswith("v_") and not name.startswith(("v_mfma", "v_perm"))]
+    assert len(others) <= steps * len(body) // 50, others
+    assert sum(map(load_bits, loads_of(body))) == steps * 256 * (rows + columns) // settings["num_warps"]
+    assert sum(name == "ds_read_b128" for name in body) == 2 * steps * (settings["ROWS"] + settings["COLUMNS"])

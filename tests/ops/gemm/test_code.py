@@ -14,14 +14,10 @@ ROWS, COLUMNS = {"A_ROWS": True, "B_ROWS": True}, {"A_ROWS": True, "B_ROWS": Fal
 HALF = {"T": "float16", "EPILOGUE": "none"}
 EIGHT = {"E": "bfloat16", "EPILOGUE": "bias", "B_COLUMNS": True}
 LARGE: list[tuple[str, str, dict[str, Any]]] = [
-    *(("matmul", config, {"T": dtype, "EPILOGUE": "none", "CUT": False} | layout)
-      for config, layout in (("huge", ROWS), *((config, layout) for config in ("wide", "persistent")
-                                               for layout in (ROWS, COLUMNS)))
+    *(("matmul", "persistent", {"T": dtype, "EPILOGUE": "none"} | layout) for layout in (ROWS, COLUMNS)
       for dtype in ("float16", "bfloat16")),
-    *(("matmul", config, HALF | ROWS | {"EPILOGUE": "bias", "CUT": True}) for config in ("huge", "halves", "quarters")),
-    *(("matmul", config, HALF | ROWS | {"EPILOGUE": "bias", "CUT": False}) for config in ("huge", "wide")),
     ("integer_matmul", "wide", {"T": "int8", "EPILOGUE": "none"} | COLUMNS),
-    ("matmul", "wide", HALF | COLUMNS | {"EPILOGUE": "any"}), ("batched_matmul", "wide", HALF | ROWS),
+    ("matmul", "persistent", HALF | COLUMNS | {"EPILOGUE": "any"}),
     *(("scaled_matmul", config, EIGHT | {"T": "float8_e4m3fnuz"}) for config in ("wide", "middle", "short")),
     *(("grouped_matmul", config, {"T": "float16", "E": "float16", "B_ROWS": False}) for config in ("wide", "middle")),
     *(("grouped_scaled_matmul", config, {"T": "float8_e4m3fnuz", "E": "bfloat16", "B_COLUMNS": True})

@@ -54,7 +54,7 @@ PACKED = ("weights", "chosen", *(f"{name}_{matrix}" for name in ("scale", "scale
 
 
 def check_moe(
-    moe: Bundle, activation: str = "silu", op: str = "moe", how: dict[str, int] | None = None, **arrays: np.ndarray
+    moe: Bundle, activation: str = "silu", op: str = "moe", how: dict[str, float] | None = None, **arrays: np.ndarray
 ) -> np.ndarray:
     """Check the result of `moe`, or of its like with weights of fewer bits, on these tensors. how: more scalars."""
     x = arrays["x"]
@@ -64,7 +64,8 @@ def check_moe(
         moe, x.shape, x.dtype, lambda out: getattr(moe, op)(**placed, **(how or {}), activation=activation, out=out)
     )
     of = reference if op == "moe" else quantised_reference
-    exact, same = (getattr(of, f"{op}{end}")(**arrays, activation=activation) for end in ("", "_same_dtype"))
+    gating = {name: value for name, value in (how or {}).items() if name in ("limit", "shift")}
+    exact, same = (getattr(of, f"{op}{end}")(**arrays, activation=activation, **gating) for end in ("", "_same_dtype"))
     assert_close(result, exact, same, FLOOR)
     return result
 

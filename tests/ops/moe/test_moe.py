@@ -23,6 +23,16 @@ def test_every_block(moe: Bundle, dtype: np.dtype, shape: tuple[int, ...], activ
     check_moe(moe, activation, **made(np.random.default_rng(sum(shape)), *shape, dtype))
 
 
+@pytest.mark.parametrize(
+    "activation, limit, shift", (("gelu_quick", 1.0, 1.0), ("silu", 0.5, 0.0), ("gelu", 0.0, -0.5))
+)
+@pytest.mark.parametrize("shape", ((33, 4, 2, 48, 33), (1, 8, 2, 64, 48)), ids=str)
+def test_clamped_and_shifted_products(moe: Bundle, shape: tuple[int, ...], activation: str, limit: float, shift: float):
+    """gelu_quick with a limit and a shift is the gating of gpt-oss, here with a limit that clamps many values."""
+    given = made(np.random.default_rng(3), *shape, BF16)
+    check_moe(moe, activation, how={"limit": limit, "shift": shift}, **given)
+
+
 @pytest.mark.parametrize("hidden", (48, 31))
 def test_the_shared_part_is_added(moe: Bundle, hidden: int):
     rng = np.random.default_rng(1)

@@ -48,6 +48,12 @@ def test_scales_of_blocks(moe: Bundle, dtype: np.dtype, shape: tuple[int, ...], 
     check_moe(moe, "silu", "moe_block_scaled", **given)
 
 
+@pytest.mark.parametrize("kind", ("e4m3", "int8"))
+def test_clamped_and_shifted_products(moe: Bundle, kind: str):
+    given = made_scaled(np.random.default_rng(6), eight_bits(moe, kind), (9, 3, 2, 144, 80), BF16)
+    check_moe(moe, "gelu_quick", "moe_scaled", how={"limit": 1.0, "shift": 1.0}, **given)
+
+
 @pytest.mark.parametrize("seed", range(3))
 @pytest.mark.parametrize("op, block", (("moe_block_scaled", (128, 128)), ("moe_scaled", None)))
 def test_rounds_where_other_libraries_do(moe: Bundle, op: str, block: tuple[int, int] | None, seed: int):

@@ -11,6 +11,7 @@ from aot_emulator import EmulatorDriver, Options
 from aot_emulator.isa.archs import ARCHS
 from aot_runtime import Bundle, open_bundle
 from aot_runtime.device.device import Device
+from tests.support.plans import planned
 from tests.support.session_builds import ROOT, build_once, session_cache
 
 PLAIN_ATTENTION = "op=flash_attention,HEAD_DIM=64,T=float16,PLAIN=true,BOUND_LEFT=false,PERSISTENT=false"
@@ -24,18 +25,15 @@ def on_demand(manifest: str, filters: str = "", arch: str = "gfx942", check_cont
 
 def on_demand_on(device: Device, manifest: str, filters: str = "", check_contents: bool = False) -> Bundle:
     """Do as `on_demand`, on any device."""
-    pytest.importorskip("triton", reason="building bundles needs the extra `build`")
-    return _planned(device, manifest, filters, check_contents)
+    return _opened(device, manifest, filters, check_contents)
 
 
 @cache
-def _planned(device: Device, manifest: str, filters: str, check_contents: bool) -> Bundle:
-    from aot.plan.filters import parse_filters
+def _opened(device: Device, manifest: str, filters: str, check_contents: bool) -> Bundle:
+    plan = planned(device.arch, manifest, filters)
     from tests.support.on_demand import BundleOnDemand
 
-    path = ROOT / f"manifests/{manifest}.yaml"
-    wanted = parse_filters((filters,) if filters else ())
-    return BundleOnDemand(path, device, session_cache(), wanted, check_contents)
+    return BundleOnDemand(plan, device, session_cache(), check_contents)
 
 
 @cache

@@ -108,7 +108,8 @@ def test_differences_are_those_that_diff_tells(rows_bundles: Path, sample_folder
         assert f'<th scope="row" class="text">{item["what"]}</th>' in section, item
     assert all(f'class="text">{item["variant"]}</th>' in section for item in found["ops"][0]["changed"])
     assert f"{found['ops'][0]['old']} variants, now {found['ops'][0]['new']}" in section
-    assert "which is the same bundle" in write_page(new, tmp_path / "page.html", "--against", new).read_text("utf-8")
+    page = write_page(sample_folder, tmp_path / "page.html", "--against", sample_folder)
+    assert "which is the same bundle" in page.read_text("utf-8")
     result = aotbundle("report", sample_folder, "-o", tmp_path / "page.html", "--against", rows_bundles)
     assert result.exit_code == 2 and "has no bundle of the name and architecture of" in result.stderr
 
