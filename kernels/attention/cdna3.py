@@ -117,10 +117,8 @@ def plan_of(dim):
     plan = [[] for _ in range(2 * half)]
     early = 18 if dim == 128 else 16
     for score in range(32):
-        if score < early:
-            at = score * half // early
-        else:
-            at = half + (score - early) * (half * 3 // 4) // (32 - early)
+        late = half + (score - early) * (half * 3 // 4) // (32 - early)
+        at = score * half // early if score < early else late
         plan[at].append(("exp", score))
     for part in range(dim // 32):
         plan[half // 8 + 1 + part * half // 8].append(("write_v", part))
@@ -223,10 +221,11 @@ def left_operands(x):
 
 
 @gluon.jit
-def probabilities_operand(p, FIRST: gl.constexpr):
-    """Join four probabilities of a lane into the left operand of a product."""
+def probabilities_operand(p, FIRST: gl.constexpr, DTYPE: gl.constexpr):
+    """Join four probabilities of a lane into the left operand of a product, truncated."""
     joined = gl.join(gl.join(p[FIRST], p[FIRST + 2]), gl.join(p[FIRST + 1], p[FIRST + 3])).reshape([BLOCK_M, 8])
-    return gl.convert_layout(joined, gl.DotOperandLayout(0, product_layout(), 4), assert_trivial=True)
+    operand = truncate(joined, DTYPE, False)
+    return gl.convert_layout(operand, gl.DotOperandLayout(0, product_layout(), 4), assert_trivial=True)
 
 
 # Scores. A lane has 32 of a block, of one query, in a tuple: each is a tensor of [BLOCK_M, 2]
@@ -237,7 +236,7 @@ def scores_of(first, second):
     """Return the scores in products with 32 keys and with 32 more, in the order of operands."""
     scores = ()
     for at in gl.static_range(8):
-        scores = scores + eighth_of(first if at < 4 else second, at % 4)  # noqa: RUF005
+        scores = scores + eighth_of(first if at < 4 else second, at % 4)
     return scores
 
 
@@ -323,11 +322,11 @@ def rescaled(acc, sums, row_max, largest, LOST: gl.constexpr):
 
 
 @gluon.jit
-def exponential(p, sums, x, AT: gl.constexpr, DTYPE: gl.constexpr):
+def exponential(p, sums, x, AT: gl.constexpr):
     """Append the probability of score AT, relative to the maximum; return (p, sums)."""
     x = gl.exp2(x)
     sums = (sums[0] + x, sums[1]) if AT % 2 == 0 else (sums[0], sums[1] + x)
-    return appended(p, truncate(x, DTYPE, False)), sums
+    return appended(p, x), sums
 
 
 @gluon.jit
@@ -350,7 +349,7 @@ def multiply_step(
     PAIRS: gl.constexpr = DIM // 64  # of parts of the values
     x = ()
     for at in gl.static_range(8):
-        x = x + relative(scores[2 * at], scores[2 * at + 1], queries.scale, row_max)  # noqa: RUF005
+        x = x + relative(scores[2 * at], scores[2 * at + 1], queries.scale, row_max)
     fence()
     p = ()
     staged = ()
@@ -381,11 +380,11 @@ def multiply_step(
         for n in gl.static_range(len(numbers_at(PLAN, at, "write_v"))):
             write_values(tiles, values, numbers_at(PLAN, at, "write_v")[n])
         for n in gl.static_range(len(numbers_at(PLAN, at, "exp"))):
-            p, sums = exponential(p, sums, x[numbers_at(PLAN, at, "exp")[n]], numbers_at(PLAN, at, "exp")[n], DTYPE)
+            p, sums = exponential(p, sums, x[numbers_at(PLAN, at, "exp")[n]], numbers_at(PLAN, at, "exp")[n])
         if at == 0:
             fence()
             for n in gl.static_range(8, 16):
-                x = x + relative(scores[2 * n], scores[2 * n + 1], queries.scale, row_max)  # noqa: RUF005
+                x = x + relative(scores[2 * n], scores[2 * n + 1], queries.scale, row_max)
         if at % 4 == 3 and (at == HALF - 1 or not IS_LAST):
             first = next_first
             second = next_second
@@ -402,7 +401,7 @@ def multiply_step(
         largest = scores[0]
     values = ()
     for at in gl.static_range(HALF):
-        operand = probabilities_operand(p, at // (4 * PAIRS) * 8 + at // 2 % 2 * 4)
+        operand = probabilities_operand(p, at // (4 * PAIRS) * 8 + at // 2 % 2 * 4, DTYPE)
         right = (first if at % 2 == 0 else second)[at // 2 % 2]
         acc = multiply_part(acc, operand, right, at // 4 % PAIRS * 2 + at % 2)
         fence()
@@ -424,7 +423,7 @@ def multiply_step(
         fence()
         for n in gl.static_range(len(numbers_at(PLAN, HALF + at, "exp"))):
             p, sums = exponential(
-                p, sums, x[numbers_at(PLAN, HALF + at, "exp")[n]], numbers_at(PLAN, HALF + at, "exp")[n], DTYPE
+                p, sums, x[numbers_at(PLAN, HALF + at, "exp")[n]], numbers_at(PLAN, HALF + at, "exp")[n]
             )
         if not IS_LAST and at >= HALF * 3 // 4:
             largest = largest_of(scores, (at - HALF * 3 // 4) * (128 // HALF), 128 // HALF, largest)
@@ -503,9 +502,7 @@ def attention_forward_cdna3(
     gl.barrier()
     for at in gl.static_range(PARTS):
         write_keys(tiles, staged, at)
-    scores = scores_of(
-        hidden(left_products, start, 0, ends), hidden(right_products, start, 1, ends)
-    )
+    scores = scores_of(hidden(left_products, start, 0, ends), hidden(right_products, start, 1, ends))
     largest = largest_of(scores, 0, 32, scores[0]) * queries.scale
     LOST: gl.constexpr = truncation_loss(DTYPE, False)
     row_max = gl.maximum(gl.convert_layout(gl.max(largest, 1), ROWS, assert_trivial=True) - LOST, LOWEST)
@@ -559,7 +556,7 @@ def load_queries(q, entry, head, first_query, seqlen_q, scale, ends, HEAD_DIM: g
     operands = ()
     for at in gl.static_range(HEAD_DIM // 16):
         x = gl.amd.cdna3.buffer_load(address, offsets + 16 * at)
-        operands = operands + left_operands(gl.where(scale < 0, -x, x))  # noqa: RUF005
+        operands = operands + left_operands(gl.where(scale < 0, -x, x))
     # 0 * -inf is NaN.
     return Queries(operands, gl.maximum(gl.abs(scale) * LOG2_E, 1e-37), ends)
 

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-from typing import Any
-
 import numpy as np
 import pytest
 
@@ -56,3 +53,36 @@ def test_maxima_that_grow(on_gfx942: Bundle, mask: str, dtype: str, head_dim: in
     q[..., 37, :] *= 4
     k *= np.linspace(6, 0.1, k.shape[-2]).astype(k.dtype)[:, None]
     check_served(on_gfx942, call)
+
+
+@pytest.mark.on("emulator")
+@pytest.mark.parametrize("head_dim", (128, 64))
+def test_no_bank_conflicts(on_gfx942: Bundle, head_dim: int):
+    from aot_bundle.profile.profile_call import profile_on
+    from aot_bundle.profile.profile_report import profile_data
+
+    dims = {"batch": 1, "heads": 1, "heads_kv": 1, "seqlen_q": 70, "seqlen_k": 300}
+    call = CallSpec(dims=dims | {"head_dim": head_dim, "head_dim_v": head_dim}, dtypes={"T": "bfloat16"})
+    profile = profile_on(on_gfx942.device.driver, on_gfx942, "flash_attention", call)
+    (launch,) = profile_data(profile, by_instruction=False)["launches"]
+    accesses = [launch["accesses"][f"lds_{action}"] for action in ("load", "store")]
+    assert [(access["passes"] > 0, access["conflicts"]) for access in accesses] == [(True, 0)] * 2
+
+
+@pytest.mark.on("emulator")
+@pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
+@pytest.mark.parametrize("head_dim", (128, 64))
+def test_code(head_dim: int, dtype: str):
+    """Nothing is spilled; besides exponentials, the loop has three vector instructions for two scores."""
+    (variant,) = variants(
+        "gfx942", "attention", "flash_attention", kernel="attention_forward_cdna3", HEAD_DIM=head_dim, T=dtype
+    )
+    compiled = compile_variant(variant)
+    check_resources(compiled)
+    body = min((body for body in loops(compiled, "v_mfma") if "ds_write_b128" in body), key=len)
+    products = sum(name.startswith("v_mfma") for name in body)
+    assert products == head_dim // 2
+    assert sum(name == "ds_read_b128" for name in body) == products // 2
+    assert sum(name.startswith("v_exp") for name in body) == 32
+    vector = [name for name in body if name.startswith("v_") and not name.startswith(("v_mfma", "v_exp"))]
+    assert len(vector) <= 90 + head_dim // 4
