@@ -89,6 +89,8 @@ class ReferenceLaunches:
             steps = (a["lse.stride_batch"], a["lse.stride_heads"], 1)
             device_view(a["lse.ptr"], "float32", (batch, heads, seqlen_q), steps)[...] = result[1]
 
+    attention_forward_cdna3 = attention_forward
+
     def softmax_rows(self, variant: Variant, a: dict[str, Any], launch: Launch) -> None:
         a_program = 1 if variant.axis_values["BLOCK"] > 512 else 4
         assert launch.grid == (-(-a["rows"] // a_program), 1, 1)
