@@ -27,7 +27,7 @@ def into_poison(
 ) -> np.ndarray:
     """Return the output of a call into an array filled with and surrounded by NaN or 77. Checks the surroundings."""
     poison = np.array(77 if dtype.kind in "iu" else np.nan, dtype)
-    margin = [(2, 3)] * (len(shape) - 1) + [(16, 16)]
+    margin = [(8, 3)] * (len(shape) - 1) + [(16, 16)]  # the address is a multiple of 16 bytes, unless rows are of bytes
     before = np.full([n + low + high for n, (low, high) in zip(shape, margin, strict=True)], poison)
     inner = tuple(slice(low, low + n) for n, (low, _) in zip(shape, margin, strict=True))
     whole = bundle.device.array(before)
