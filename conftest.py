@@ -173,7 +173,8 @@ def sample() -> records.Index:
 @pytest.fixture(scope="session")
 def rows_bundles(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A folder with bundles of softmax (manifests/rows.yaml) for gfx942 and sm_90, built once a session. Read only."""
-    filters = {"gfx942": "op=softmax,T=float16|float32,BLOCK=512|1024|4096", "sm_90": "op=softmax,T=float16,BLOCK=512"}
+    blocks = "256|512|1024|2048|4096|8192"
+    filters = {"gfx942": f"op=softmax,T=float16|float32,BLOCK={blocks}", "sm_90": "op=softmax,T=float16,BLOCK=512"}
     return build_once(tmp_path_factory, "manifests/rows.yaml", filters)
 
 

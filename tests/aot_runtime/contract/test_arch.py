@@ -29,6 +29,7 @@ IN_CODE = {
     "aot/draft/validation.py": "the same: drafts are planned for it",
     "benchmarks/rocm/": "the architectures that AMD's own libraries have kernels for",
     "benchmarks/timing/traces.py": "the one whose published times are compared",
+    "benchmarks/measured_products.py": "the one whose published times are compared",
     "benchmarks/peers/building.py": "the architecture whose peers these are",
 }
 """Files and folders whose code names architectures, and why."""
