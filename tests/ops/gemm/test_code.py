@@ -91,5 +91,6 @@ def test_rows_without_matrix_units_do_not_move_between_lanes(
 @pytest.mark.parametrize("a_rows", (False, True))
 @pytest.mark.parametrize("b_rows", (False, True))
 def test_columns_load_wide_too(a_rows: bool, b_rows: bool):
-    compiled = compile_variant(chosen("matmul", "matmul", "middle", HALF | {"A_ROWS": a_rows, "B_ROWS": b_rows}))
+    point = HALF | {"A_ROWS": a_rows, "B_ROWS": b_rows}
+    compiled = compile_variant(chosen("matmul", "matmul", "persistent", point))
     assert set(loads_of(min(loops(compiled, "v_mfma"), key=len))) == {"buffer_load_dwordx4"}

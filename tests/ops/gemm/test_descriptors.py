@@ -40,7 +40,7 @@ def candidates(tmp_path_factory: pytest.TempPathFactory) -> Bundle:
 @pytest.mark.parametrize("b_columns", (False, True))
 @pytest.mark.parametrize("candidate", (4, 1, 2, 3))
 def test_descriptors(candidates: Bundle, candidate: int, b_columns: bool, m: int, n: int, k: int):
-    rng, options = np.random.default_rng(m), {SCALAR: candidate, "schedule": "tiles"}
+    rng, options = np.random.default_rng(m), {SCALAR: candidate, "schedule": "persistent"}
     a, b = matrix(rng, (m, k), FP16), matrix(rng, (k, n), FP16, b_columns)
     check(candidates, "matmul", FP16, options, a=a, b=b)
     placed = candidates.device.array(a), candidates.device.array(b)
