@@ -11,7 +11,7 @@ from tests.ops.attention.calls import Call, check, launched
 from tests.ops.attention.cases import Case, make_call
 from tests.support.kernel_compiling import check_resources, compile_variant, loops, variants
 
-pytestmark = pytest.mark.sampled(7)
+pytestmark = pytest.mark.sampled(4)
 
 CASES = (
     Case("0", (128, 128), lengths=(65, 64)), Case("0", (128, 128), lengths=(130, 1), dtype="bfloat16"),

@@ -15,7 +15,7 @@ from tests.support.choices import configs, with_few_units
 from tests.support.dtypes import BF16, FP16, FP32, INT32, eight_bits
 from tests.support.kernel_compiling import check_resources, compile_variant, instructions, loads_of, loops, variants
 
-pytestmark = pytest.mark.sampled(4)
+pytestmark = pytest.mark.sampled(3)
 
 TILES = {"tile_256x224": (195, 136, 216), "tile_192x192": (131, 136, 216), "tile_192x128": (131, 72, 216),
          "tile_128x128": (67, 120, 216), "tile_128x112": (67, 88, 216), "tile_128x64": (67, 8, 216),
@@ -168,7 +168,7 @@ def test_batches_of_eight_bits(one_unit: Bundle, kind: str, shared: bool):
     assert taken[0].startswith("tile")
 
 
-@pytest.mark.sampled(6)
+@pytest.mark.sampled(4)
 @pytest.mark.parametrize("a_columns, b_columns", LAYOUTS)
 @pytest.mark.parametrize("k", (8, 64, 72, 128, 136, 192))
 def test_lengths_of_k(one_unit: Bundle, k: int, a_columns: bool, b_columns: bool):
