@@ -314,6 +314,13 @@ class _DetachedProcess(SpawnProcess):
                 parent.daemon = daemonic
                 sys.modules["__main__"] = main
 
+    def run(self) -> None:
+        """Run the worker, and end without Python's clean-up, in which Triton's bindings would print what they leak."""
+        super().run()
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(0)
+
 
 class _DetachedContext(SpawnContext):
     Process = _DetachedProcess

@@ -18,6 +18,7 @@ from aot.workers import pool as pool_module
 from aot.workers.pool import CompileFailure, TimeLimitError, WarmPool, default_workers, run_jobs
 from tests.support.building import jobs, tasks
 from tests.support.building.tasks import wait_for
+from tests.support.kernel_compiling import variants
 from tests.support.processes import gone
 
 _SPAWN = multiprocessing.get_context("spawn")
@@ -79,6 +80,18 @@ def test_workers_stay_warm_and_are_recycled():
     with WarmPool(1, jobs_per_worker=3) as pool:
         first, *rest = [result for _, result in results(pool, *["pid"] * 5)]
     assert rest[:2] == [first] * 2 and rest[2] == rest[3] != first
+
+
+def test_a_recycled_worker_prints_nothing(capfd: pytest.CaptureFixture[str]):
+    """Triton's bindings would print what a kernel of Gluon leaks when the interpreter ends."""
+    (variant,) = variants(
+        "gfx942", "gemm", "matmul", kernel="matmul_cdna3", config="tile_64x64", EPILOGUE="none", T="float16",
+        SPLIT=False,
+    )  # fmt: skip
+    with WarmPool(1, jobs_per_worker=1) as pool:
+        for _, compiled in run_jobs([variant.job, jobs.scalars("gfx942")], pool, compile_job):
+            assert isinstance(compiled, CompiledKernel)
+    assert capfd.readouterr() == ("", "")
 
 
 def test_a_crash_is_retried_once(tmp_path: Path):
