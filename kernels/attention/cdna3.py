@@ -29,7 +29,7 @@ from kernels.common.tensors import Extents, HeadRows, Heads, Window
 BLOCK_M = gl.constexpr(128)
 BLOCK_N = gl.constexpr(64)
 SLACK = gl.constexpr(8.0)
-"""By how much scores may exceed the maxima at most, in units of log2."""
+"""The most by which scores may exceed the maxima, in units of log2."""
 LOWEST = gl.constexpr(-1e38)
 """The maximum of rows that have seen no key: -inf - -inf is NaN."""
 
