@@ -434,12 +434,13 @@ def matmul_cdna3(
     )
     if parts is not None:
         n = padded(n)  # known to be a multiple, so that stores are wide
-    # What the epilogue needs is on its way during the last step. Without A_ROWS, no registers are left for that.
+    # What the epilogue needs is on its way during the last step, if registers are left for that.
+    AHEAD: gl.constexpr = A_ROWS and (not B_ROWS or epilogue.EPILOGUE != "any")
     MMA: gl.constexpr = acc[0].type.layout
     PIECES: gl.constexpr = (COLUMNS + 1) // 2
     ROW_STEP: gl.constexpr = 1 if A_ROWS else 2
     vectors = ()
-    for at in gl.static_range(ROWS * PIECES if A_ROWS else 0):
+    for at in gl.static_range(ROWS * PIECES if AHEAD else 0):
         rows, columns = place_of(row, column, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N, MMA)
         vectors = appended(vectors, vectors_of(rows, columns, batch, m, n, epilogue))
     acc, half_0, _ = multiply_step(
@@ -448,7 +449,7 @@ def matmul_cdna3(
     for at in gl.static_range(ROWS * PIECES):
         rows, columns = place_of(row, column, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N, MMA, not A_ROWS)
         x = piece_of(acc, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N)
-        of_piece = vectors[at] if A_ROWS else vectors_of(rows, columns, batch, m, n, epilogue)
+        of_piece = vectors[at] if AHEAD else vectors_of(rows, columns, batch, m, n, epilogue)
         first_row = row + (at // PIECES * BLOCK_M if A_ROWS else at // PIECES // 2 * 2 * BLOCK_M + at // PIECES % 2)
         first_column = column + at % PIECES * 32 * WAVES_N
         store_piece(x, of_piece, rows, columns, first_row, first_column, batch, m, stored_n, out, epilogue, ROW_STEP)
