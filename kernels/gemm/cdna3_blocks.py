@@ -22,16 +22,24 @@ from triton.experimental.gluon import language as gl
 from kernels.common.cdna import (
     STEP_BYTES,
     appended,
-    interleaved,
     lane_elements,
     load_columns,
     mfma_layout,
     replaced,
-    rows_layout,
     shared_layout,
 )
-from kernels.common.tensors import Matrix
-from kernels.gemm.cdna3 import action_at, actions_at, block_at, is_early, piece_of, place_of, store_rows
+from kernels.common.tensors import Matrix, transposed
+from kernels.gemm.cdna3 import (
+    action_at,
+    actions_at,
+    block_at,
+    is_early,
+    offsets_of,
+    piece_of,
+    place_of,
+    store_rows,
+    write_block,
+)
 from kernels.gemm.order import tile_of
 
 AHEAD = gl.constexpr(2)
@@ -102,14 +110,6 @@ def load_at(x: Operands, start, BLOCK: gl.constexpr, ROWS: gl.constexpr, columns
 
 
 @gluon.jit
-def write_block(x: Operands, loaded, BLOCK: gl.constexpr, ROWS: gl.constexpr):
-    if BLOCK < ROWS:
-        x.tiles_a.index(BLOCK).store(loaded)
-    else:
-        x.tiles_b.index(BLOCK - ROWS).store(loaded)
-
-
-@gluon.jit
 def load_scales(x: Operands, start):
     """Load the scales of the step at `start`: of the rows of each block of a, then of each pair of blocks of b."""
     of_a = x.scale_a.ptr + start // 128 * x.scale_a.stride_columns
@@ -134,7 +134,7 @@ def prepare_scaled(
         if ACTION == "read_next":
             following = appended(following, read_block(x, BLOCK, ROWS, LAYOUT))
         elif ACTION == "write":
-            write_block(x, staged[BLOCK], BLOCK, ROWS)
+            write_block(x.tiles_a, x.tiles_b, staged[BLOCK], BLOCK, ROWS)
         elif ACTION == "load":
             staged = replaced(staged, BLOCK, load_at(x, next_step, BLOCK, ROWS))
         elif ACTION == "load_early":
@@ -202,7 +202,7 @@ def scaled_product(x: Operands, k, PLAN: gl.constexpr, ROWS: gl.constexpr, COLUM
     gl.amd.hint.sched_barrier()
     scales = load_scales(x, last)
     for block in gl.static_range(BLOCKS):
-        write_block(x, first[block], block, ROWS)
+        write_block(x.tiles_a, x.tiles_b, first[block], block, ROWS)
     gl.barrier()
     blocks = ()
     for block in gl.static_range(ROWS + AHEAD):
@@ -249,22 +249,13 @@ def block_scaled_matmul_cdna3(
     row, column = tile_m * ROWS * BLOCK_M, tile_n * COLUMNS * BLOCK_N
 
     # Rows and columns past the edges are the last ones once more.
-    offsets, scale_rows, scale_columns = (), (), ()
-    LOADS_A: gl.constexpr = rows_layout(BLOCK_M, WAVES_M * WAVES_N, DTYPE)
-    LOADS_B: gl.constexpr = rows_layout(BLOCK_N, WAVES_M * WAVES_N, DTYPE)
-    lines = gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, LOADS_A))
+    offsets = offsets_of(a, row, m, ROWS, BLOCK_M, WAVES_M * WAVES_N, True, False)
+    scale_rows, scale_columns = (), ()
     sums = gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, LAYOUT))
-    inner = gl.arange(0, STEP_BYTES, layout=gl.SliceLayout(0, LOADS_A))[None, :]
     for i in gl.static_range(ROWS):
-        rows = gl.minimum(row + i * BLOCK_M + lines, m - 1)
-        offsets = appended(offsets, rows[:, None] * a.stride_rows + inner)
         rows = gl.minimum(row + i * BLOCK_M + sums, m - 1)
         scale_rows = appended(scale_rows, rows // rows_per_scale * scale_a.stride_rows)
-    lines = gl.arange(0, BLOCK_N, layout=gl.SliceLayout(1, LOADS_B))
-    inner = gl.arange(0, STEP_BYTES, layout=gl.SliceLayout(0, LOADS_B))[None, :]
-    for j in gl.static_range(COLUMNS):
-        columns = gl.minimum(column + interleaved(lines, j, COLUMNS, BLOCK_N), n - 1)
-        offsets = appended(offsets, columns[:, None] * b.stride_columns + inner)
+    offsets += offsets_of(transposed(b), column, n, COLUMNS, BLOCK_N, WAVES_M * WAVES_N, True, True)
     for j in gl.static_range(PIECES):  # 128 is a multiple of a pair's columns
         scale_columns = appended(
             scale_columns, gl.minimum(column + 2 * j * BLOCK_N, n - 1) // 128 * scale_b.stride_columns
