@@ -6,6 +6,9 @@ to the tensor maps, which load zeros past the ends and store nothing there.
 
 A wgmma has 64 rows and 8 to 256 columns. So the operand with few rows is the right one: with TRANSPOSED that is `a`,
 and the tile that is multiplied is that of the transposed result.
+
+Blocks in shared memory are [rows, BLOCK_K]. Those of an operand that is MN-major, contiguous across k, lie there as
+[BLOCK_K, rows], which wgmma reads transposed; the layout says so.
 """
 
 from typing import NamedTuple
@@ -90,14 +93,33 @@ class Stages(NamedTuple):
     free: gl.shared_memory_descriptor
 
 
+@gluon.constexpr_function
+def buffers_shape(count, block, is_mn):
+    return [count, *(reversed(block) if is_mn else block)]
+
+
+@gluon.constexpr_function
+def buffers_layout(layout, is_mn):
+    """Return the layout of [rows, BLOCK_K] for that of a tensor map."""
+    return gl.NVMMASharedLayout(layout.swizzle_byte_width, layout.element_bitwidth, layout.rank, is_mn)
+
+
+@gluon.jit
+def make_buffers(x, COUNT: gl.constexpr, IS_MN: gl.constexpr):
+    """Allocate buffers [COUNT, rows, BLOCK_K] for blocks of a tensor map of [rows, k], or of [k, rows] if IS_MN."""
+    SHAPE: gl.constexpr = buffers_shape(COUNT, x.block_shape, IS_MN)
+    return gl.allocate_shared_memory(x.dtype, SHAPE, buffers_layout(x.layout, IS_MN))
+
+
 @gluon.jit
 def make_stages(
-    left, right, e, GROUPS: gl.constexpr, STAGES: gl.constexpr, BLOCKS: gl.constexpr = 1, LOADERS: gl.constexpr = 1
+    left, right, e, GROUPS: gl.constexpr, STAGES: gl.constexpr, BLOCKS: gl.constexpr = 1, LOADERS: gl.constexpr = 1,
+    LEFT_IS_MN: gl.constexpr = False, RIGHT_IS_MN: gl.constexpr = False,
 ):  # fmt: skip
     """Allocate Stages for blocks of these tensor maps. BLOCKS: blocks of the left operand in a group's part of a tile.
-    LOADERS: warps that fill a stage."""
-    left_buffers = gl.allocate_shared_memory(left.dtype, [STAGES * GROUPS * BLOCKS] + left.block_shape, left.layout)  # noqa: RUF005
-    right_buffers = gl.allocate_shared_memory(right.dtype, [STAGES] + right.block_shape, right.layout)  # noqa: RUF005
+    LOADERS: warps that fill a stage. LEFT_IS_MN, RIGHT_IS_MN: the map is of [k, rows]."""
+    left_buffers = make_buffers(left, STAGES * GROUPS * BLOCKS, LEFT_IS_MN)
+    right_buffers = make_buffers(right, STAGES, RIGHT_IS_MN)
     e_buffers = gl.allocate_shared_memory(e.dtype, [PIECES * GROUPS] + e.block_shape, e.layout)  # noqa: RUF005
     ready, free = make_barriers(STAGES, LOADERS, GROUPS)
     return Stages(left_buffers, right_buffers, e_buffers, ready, free)
@@ -210,8 +232,11 @@ def load_left(left, right, row, k, stages, stage):
 
 @gluon.jit
 def load_block(x, row, k, ready, buffer):
-    """Load a block of a map of [rows, k], or of the first of several matrices."""
-    if len(x.block_shape) == 3:
+    """Load a block of a map of [rows, k], of [k, rows] as the buffer's layout has it, or of the first of several
+    matrices."""
+    if buffer.type.layout.transposed:
+        tma.async_load(x, [k, row], ready, buffer.permute((1, 0)))
+    elif len(x.block_shape) == 3:
         tma.async_load(x, [0, row, k], ready, buffer.reshape([1, buffer.shape[0], buffer.shape[1]]))
     else:
         tma.async_load(x, [row, k], ready, buffer)
@@ -285,21 +310,21 @@ def matmul_hopper(
     a, b, e, epilogue: Epilogue, m, n, k,
     BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUPS: gl.constexpr, TRANSPOSED: gl.constexpr, BAND: gl.constexpr,
     BYTES: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
-    b_is_ready=False,
+    b_is_ready=False, B_ROWS: gl.constexpr = False,
 ):  # fmt: skip
     """e = epilogue(a b). Grid: (tiles of e, or fewer); a tile is BLOCK_M x BLOCK_N.
 
-    a, b, e: tensor maps of [m, k], [n, k], [m, n]; k > 0. a and b are of one dtype, of 16 bits, or float32, multiplied
+    a, b, e: tensor maps of [m, k], [n, k] or, with B_ROWS, [k, n], and [m, n]; k > 0. a and b are of one dtype, of 16 bits, or float32, multiplied
     as tf32, or int8, summed in int32. GROUPS: 1 or 2 groups of four warps multiply, each with 64 rows of a tile or, if
     TRANSPOSED, 64 columns. So blocks are [BLOCK_M / GROUPS, BLOCK_K] and [BLOCK_N, BLOCK_K], or, if TRANSPOSED,
-    [BLOCK_M, BLOCK_K] and [BLOCK_N / GROUPS, BLOCK_K], where BLOCK_K elements take BYTES bytes; those of e are [64,
-    width] or [height, 64]. b_is_ready: no launch that may still run writes to b. BAND: rows of tiles that are walked
+    [BLOCK_M, BLOCK_K] and [BLOCK_N / GROUPS, BLOCK_K], where BLOCK_K elements take BYTES bytes; with B_ROWS, which is
+    for 16 bits, those of b are transposed. Blocks of e are [64, width] or [height, 64]. b_is_ready: no launch that may still run writes to b. BAND: rows of tiles that are walked
     together, or columns. REGISTERS: registers of a thread that multiplies, if there are two groups.
     """
     gl.static_assert(a.block_shape[1] * a.dtype.primitive_bitwidth == 8 * BYTES)
     grid = grid_of(a, m, n, k, NONE, BLOCK_M, BLOCK_N, BAND, TRANSPOSED)
     operands = Operands(b, a, None, b_is_ready) if TRANSPOSED else Operands(a, b, None)
-    multiply_maps(operands, e, grid, epilogue, GROUPS, STAGES, REGISTERS, TRANSPOSED)
+    multiply_maps(operands, e, grid, epilogue, GROUPS, STAGES, REGISTERS, TRANSPOSED, B_ROWS)
 
 
 @gluon.jit
@@ -314,10 +339,13 @@ def grid_of(
 @gluon.jit
 def multiply_maps(
     operands, e, grid, epilogue, GROUPS: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr,
-    TRANSPOSED: gl.constexpr,
+    TRANSPOSED: gl.constexpr, B_ROWS: gl.constexpr = False,
 ):  # fmt: skip
     """Allocate stages, load the first of them, and start the specialised warps."""
-    stages = make_stages(operands.left, operands.right, e, GROUPS, STAGES)
+    stages = make_stages(
+        operands.left, operands.right, e, GROUPS, STAGES,
+        LEFT_IS_MN=B_ROWS and TRANSPOSED, RIGHT_IS_MN=B_ROWS and not TRANSPOSED,
+    )  # fmt: skip
     loaded = load_first(operands, stages, grid)
     if GROUPS == 2:
         gl.warp_specialize([
