@@ -74,14 +74,14 @@ def _faults(op: records.Op, variants: Iterable[PlannedVariant], kernels: Kernels
     calls: dict[object, list[PlannedVariant]] = {}
     inputs = {tensor.name for tensor in op.tensors if tensor.role == "input"}
     loose = {tensor.name for tensor in op.tensors if not tensor.align_strides}
-    pointers = {tensor.name for tensor in op.tensors if tensor.pointer}
+    strided = {tensor.name for tensor in op.tensors if not tensor.pointer}  # workspaces are aligned
     for variant in variants:
         calls.setdefault((variant.spec.aligned, variant.spec.point), []).append(variant)
         for name, kinds in _accesses(variant, kernels).items():
             if name in inputs and kinds & {WRITE, UPDATE}:
                 yield name, f"kernel {_kernel(variant)} writes to '{name}', which is an input; is it `role: inout`?"
             is_anywhere = not variant.spec.aligned or name in loose
-            if DESCRIBED in kinds and is_anywhere and name not in pointers and (text := _unaligned(variant, name)):
+            if DESCRIBED in kinds and is_anywhere and name in strided and (text := _unaligned(variant, name)):
                 yield name, text
     for launched in calls.values():
         for tensor in _written(op, launched):

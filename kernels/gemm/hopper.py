@@ -25,6 +25,8 @@ from triton.experimental.gluon.language.nvidia.hopper import (
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
 from kernels.common.hopper import GROUP_0, GROUP_1, accumulator_layout, halves, make_barriers, next_stage
+from kernels.common.tensors import Matrix
+from kernels.gemm.copy import stored_by_maps
 from kernels.gemm.epilogue import Epilogue, convert, finished
 
 NONE = gl.constexpr(0)
@@ -359,3 +361,34 @@ def multiply_maps(
             (multiply_tiles, (e, stages, grid, epilogue, TRANSPOSED, GROUP_0)),
             (load_tiles, (operands, stages, grid, loaded)),
         ], [1], [24])  # fmt: skip
+
+
+@gluon.jit
+def copied_matmul_hopper(
+    a, b, e: Matrix, copy_of_e, epilogue: Epilogue, m, n, k, padded_n,
+    BLOCK_M: gl.constexpr, BLOCK_N: gl.constexpr, GROUPS: gl.constexpr, BAND: gl.constexpr, BYTES: gl.constexpr,
+    STAGES: gl.constexpr, REGISTERS: gl.constexpr,
+):  # fmt: skip
+    """e = epilogue(a b) of operands that were copied: a is [m, k], and b is [n, k], without gaps, and k * 2 a multiple
+    of 16 bytes. If e has rows that a tensor map cannot have, copy_of_e, with rows of padded_n columns, is written in
+    its stead.
+
+    Grid, tiles and constexprs are those of `matmul_hopper`.
+    """
+    DTYPE: gl.constexpr = a.dtype.element_ty
+    BLOCK_K: gl.constexpr = 8 * BYTES // DTYPE.primitive_bitwidth
+    gdc_wait()  # maps are written to memory, where those of an earlier launch may still be in use
+    in_place = stored_by_maps(e.ptr, e.stride_rows)
+    at = gl.where(in_place, e.ptr.to(gl.int64), copy_of_e.to(gl.int64)).to(e.ptr.dtype)  # known to be aligned
+    stride = gl.where(in_place, e.stride_rows, padded_n)
+    a_map = matrix_map(a, m, k, k, [BLOCK_M // GROUPS, BLOCK_K])
+    b_map = matrix_map(b, n, k, k, [BLOCK_N, BLOCK_K])
+    e_map = matrix_map(at, m, n, stride, [64, 128 * 8 // DTYPE.primitive_bitwidth])
+    grid = grid_of(a_map, m, n, k, NONE, BLOCK_M, BLOCK_N, BAND, False)
+    multiply_maps(Operands(a_map, b_map, None), e_map, grid, epilogue, GROUPS, STAGES, REGISTERS, False)
+
+
+@gluon.jit
+def matrix_map(x, rows, columns, stride, BLOCK: gl.constexpr):
+    LAYOUT: gl.constexpr = gl.NVMMASharedLayout.get_default_for(BLOCK, x.dtype.element_ty)
+    return tma.make_tensor_descriptor(x, [rows, columns], [stride, 1], BLOCK, LAYOUT)
