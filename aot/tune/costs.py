@@ -23,7 +23,7 @@ from .draws import call_text, drawn_calls
 from .fit import Constant, Regret, Sample, Term, fitted, of_config, regret
 from .overlay import with_fitted
 from .request import TuneRequest, TuningError, space_and_op
-from .way_timers import MeasuredWays, ModelledWays, Times
+from .way_timers import MeasuredWays, Times, WayTimer
 from .ways import ways_of
 
 HELD_OUT = 3
@@ -88,15 +88,17 @@ def fit_costs(request: CostRequest, console: Console) -> Fit:
     return fit
 
 
-def _timer(request: CostRequest, op: str) -> ModelledWays | MeasuredWays:
+def _timer(request: CostRequest, op: str) -> WayTimer:
     tune = request.tune
     if tune.device is None:
+        from .modelled_ways import ModelledWays  # needs the emulator
+
         return ModelledWays(request.bundle, op, tune.build.jobs)
     return MeasuredWays(request.bundle, op, tune.device, tune.rounds)
 
 
 def _times(
-    request: CostRequest, op: str, index: Index, timer: ModelledWays | MeasuredWays, calls: Sequence[CallSpec],
+    request: CostRequest, op: str, index: Index, timer: WayTimer, calls: Sequence[CallSpec],
     console: Console,
 ) -> list[Times]:  # fmt: skip
     """Time the ways of calls. Known times of the same bundle and timer are read from the file of results."""
@@ -140,7 +142,7 @@ def _formulas(source: OpSource, arch: str) -> tuple[Formulas, dict[Constant, flo
 
 def _samples(
     index: Index, planner: Planner, calls: Sequence[CallSpec], times: Sequence[Times], formulas: Formulas,
-    timer: ModelledWays | MeasuredWays,
+    timer: WayTimer,
 ) -> list[Sample]:  # fmt: skip
     """Return the timed ways of calls that have several."""
     samples = []

@@ -4,17 +4,24 @@ from __future__ import annotations
 
 import hashlib
 import multiprocessing
+import os
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import FIRST_COMPLETED, Future, ProcessPoolExecutor, wait
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import dataclass
 from functools import lru_cache
+from importlib import metadata
 from pathlib import Path
+from typing import Literal
 
 import aot_emulator.timing
 from aot.manifest.calls import CallEntrySpec
+from aot.manifest.schema import ModelledSpec
+from aot.progress import counted, steps
 from aot_bundle.profile.profile_call import MadeCall
+from aot_bundle.terminal import Console
 from aot_emulator.driver import EmulatorDriver
+from aot_emulator.timing.constants import machine_of
 from aot_emulator.timing.sampling import SamplingRunner
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.device.device import Device
@@ -23,7 +30,9 @@ from aot_runtime.errors import AotError
 from aot_runtime.opening import Bundle
 
 from .made_calls import made_call, run_with
-from .results import Timed
+from .results import Results, Timed
+from .timers import BY, Times, told_of
+from .trials import PlannedTuning, Trial
 
 
 @dataclass(frozen=True)
@@ -70,6 +79,56 @@ def modelled_times(tasks: Sequence[ModelTask], jobs: int) -> Iterator[tuple[int,
             ) from None
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+class ByModel:
+    """A timer by the model of time."""
+
+    kind: Literal["measured", "modelled"] = "modelled"
+    means = True
+    num_cus: int | None = None
+    num_xcds: int | None = None
+
+    def __init__(self, arch: str, jobs: int | None):
+        """Raise `DeviceError` if the model has no constants for the architecture."""
+        machine_of(arch)
+        self.jobs = jobs or len(os.sched_getaffinity(0))
+        self.by = f"model {model_version()}"
+        self.told = "times are modelled, not measured"
+
+    def times(
+        self, planned: PlannedTuning, trials: list[Trial], folder: Path, results: Results, console: Console
+    ) -> Times:
+        found: Times = {}
+        same: dict[str, list[Trial]] = {}
+        for trial in sorted(trials, key=lambda trial: (trial.call, trial.number)):
+            known = results.get(trial.identity, self.by)
+            if known is not None:
+                found[trial.call, trial.number] = known
+            else:
+                same.setdefault(trial.identity, []).append(trial)
+        todo = list(same.values())
+        tasks = [self._task(planned, trials[0], folder) for trials in todo]
+        if found:
+            console.print(f"{counted(len(found), 'time')} from {results.path}")
+        if tasks:
+            jobs = min(self.jobs, len(tasks))
+            head = f"modelling {counted(len(tasks), 'time')} with {counted(jobs, 'process')}"
+            with steps(console, head.replace("processs", "processes"), len(tasks)) as advance:
+                for place, timed in modelled_times(tasks, jobs):
+                    for trial in todo[place]:
+                        found[trial.call, trial.number] = timed
+                    results.add(todo[place][0].identity, self.by, timed, told_of(planned, todo[place][0]))
+                    advance(timed.seconds is None)
+        return found
+
+    def origin(self, figure: str) -> ModelledSpec:
+        version = f"model {model_version()}, triton {metadata.version('triton')}"
+        return ModelledSpec(by=f"{BY}, by the model of time", figure=figure, version=version)
+
+    def _task(self, planned: PlannedTuning, trial: Trial, folder: Path) -> ModelTask:
+        call = planned.calls[trial.call]
+        return ModelTask(str(folder), planned.op.name, call.text, call.spec, call.content, trial.number)
 
 
 class _Worker:

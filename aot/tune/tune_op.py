@@ -21,7 +21,7 @@ from .code_filter import pruned, reasons_text, without_failures
 from .output_files import write
 from .request import Subject, TuneRequest, TuningError, subject_of
 from .results import Results
-from .timers import ByModel, Timer
+from .timers import Timer
 from .trials import PlannedTuning, plan_tuning
 
 MARGINS = {"measured": 0.02, "modelled": 0.1}
@@ -83,6 +83,8 @@ def _planned(
 
 def _timer(request: TuneRequest) -> Timer:
     if request.device is None:
+        from .model_timer import ByModel  # needs the emulator
+
         return ByModel(request.target.arch, request.build.jobs)
     from .device_timer import OnDevice
 

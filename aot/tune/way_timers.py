@@ -1,37 +1,27 @@
-"""Times of all ways to make a call: by the model of time, or on a device."""
+"""Times of all ways to make a call, on a device."""
 
 from __future__ import annotations
 
-import multiprocessing
-import os
 import statistics
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
 
 from aot_bundle.callspec import CallSpec, parse_scalar, plan_call
 from aot_bundle.event_timing import device_rounds
-from aot_bundle.profile.profile_call import make_call
-from aot_emulator.driver import EmulatorDriver
-from aot_emulator.timing.constants import machine_of
-from aot_emulator.timing.sampling import SamplingRunner
 from aot_runtime.bundle.reading import read_index
 from aot_runtime.call.choosing import Decision
 from aot_runtime.call.planner import Planner
 from aot_runtime.contract.layout import ALIGNMENT, Layout, make_layout
 from aot_runtime.device.array import DeviceArray
-from aot_runtime.device.device import Device
-from aot_runtime.device.drivers import device_for_arch
 from aot_runtime.device.memory import Allocation
 from aot_runtime.device.registry import get_device
 from aot_runtime.errors import ArgumentError, DeviceMemoryError
 from aot_runtime.opening import Bundle
 
-from .model_timer import model_version
 from .ways import run_of, ways_of
 
 Times = Mapping[str, float]
@@ -48,47 +38,22 @@ class TooLargeError(ArgumentError):
     """A call's tensors do not fit the memory that is set aside for them."""
 
 
-class ModelledWays:
-    """Times by the model of time, in several processes.
+class WayTimer(Protocol):
+    """Times all ways to make calls.
 
     Attributes:
         by: name under which results are kept.
+        told: the timer in words.
+        num_cus, num_xcds: of the device that calls are planned for; None: the architecture's usual one.
     """
 
-    def __init__(self, folder: Path, op: str, jobs: int | None):
-        machine_of(read_index(folder).target.arch)  # raises if the model does not have it
-        self.folder, self.op, self.jobs = folder, op, jobs or len(os.sched_getaffinity(0))
-        self.by = f"model {model_version()}"
-        self.told = "times are modelled, not measured"
-        self.num_cus: int | None = None
-        self.num_xcds: int | None = None
+    by: str
+    told: str
+    num_cus: int | None
+    num_xcds: int | None
 
     def times(self, calls: Sequence[CallSpec]) -> Iterator[Times]:
-        work = partial(_modelled, self.folder, self.op)
-        if self.jobs == 1:
-            yield from map(work, calls)
-            return
-        context = multiprocessing.get_context("spawn")
-        with ProcessPoolExecutor(min(self.jobs, len(calls)), context) as pool:
-            yield from pool.map(work, calls)
-
-
-@lru_cache(maxsize=1)
-def _opened(folder: Path) -> tuple[EmulatorDriver, Bundle]:
-    driver, index = EmulatorDriver(), read_index(folder)
-    return driver, Bundle(folder, index, Device(driver, device_for_arch(driver, index.target.arch)))
-
-
-def _modelled(folder: Path, op: str, call: CallSpec) -> Times:
-    driver, bundle = _opened(folder)
-    made = make_call(bundle, op, call, {})
-    found = {}
-    for way in ways_of(made.planner, made.decision):
-        runner = SamplingRunner()
-        with driver.run_by(runner):
-            run_of(bundle, made.planner, way.decision)(**made.arrays, **made.scalars)
-        found[way.text] = sum(sampled.time.seconds for sampled in runner.found)
-    return found
+        """Yield the times of each call's ways; empty if it has fewer than two, or its tensors are too large."""
 
 
 class MeasuredWays:
@@ -102,7 +67,9 @@ class MeasuredWays:
             arch = index.target.arch
             raise ArgumentError(f"device '{name}' is {found.name} ({found.arch}), the bundle is for {arch}")
         self.bundle = Bundle(folder, index, self.device)
-        self.by, self.num_cus, self.num_xcds = found.name, found.num_cus, found.num_xcds
+        self.by = found.name
+        self.num_cus: int | None = found.num_cus
+        self.num_xcds: int | None = found.num_xcds
         self.told = f"measured on {found.name}, driver {found.driver_version}"
         self._inputs, self._outputs = (self.device.memory.allocate(POOL, 0) for _ in range(2))
         block = np.random.default_rng(0).standard_normal(BLOCK // 2, np.float32).astype(np.float16)

@@ -316,12 +316,13 @@ def matmul_hopper(
 ):  # fmt: skip
     """e = epilogue(a b). Grid: (tiles of e, or fewer); a tile is BLOCK_M x BLOCK_N.
 
-    a, b, e: tensor maps of [m, k], [n, k] or, with B_ROWS, [k, n], and [m, n]; k > 0. a and b are of one dtype, of 16 bits, or float32, multiplied
-    as tf32, or int8, summed in int32. GROUPS: 1 or 2 groups of four warps multiply, each with 64 rows of a tile or, if
-    TRANSPOSED, 64 columns. So blocks are [BLOCK_M / GROUPS, BLOCK_K] and [BLOCK_N, BLOCK_K], or, if TRANSPOSED,
-    [BLOCK_M, BLOCK_K] and [BLOCK_N / GROUPS, BLOCK_K], where BLOCK_K elements take BYTES bytes; with B_ROWS, which is
-    for 16 bits, those of b are transposed. Blocks of e are [64, width] or [height, 64]. b_is_ready: no launch that may still run writes to b. BAND: rows of tiles that are walked
-    together, or columns. REGISTERS: registers of a thread that multiplies, if there are two groups.
+    a, b, e: tensor maps of [m, k], [n, k] or, with B_ROWS, [k, n], and [m, n]; k > 0. a and b are of one dtype, of 16
+    bits, or, without B_ROWS, float32, multiplied as tf32, or int8, summed in int32. GROUPS: 1 or 2 groups of four warps
+    multiply, each with 64 rows of a tile or, if TRANSPOSED, 64 columns. So blocks are [BLOCK_M / GROUPS, BLOCK_K] and
+    [BLOCK_N, BLOCK_K], or, if TRANSPOSED, [BLOCK_M, BLOCK_K] and [BLOCK_N / GROUPS, BLOCK_K], where BLOCK_K elements
+    take BYTES bytes; those of a row-major b are [BLOCK_K, BLOCK_N], or [BLOCK_K, BLOCK_N / GROUPS]. Blocks of e are
+    [64, width] or [height, 64]. b_is_ready: no launch that may still run writes to b. BAND: rows of tiles that are
+    walked together, or columns. REGISTERS: registers of a thread that multiplies, if there are two groups.
     """
     gl.static_assert(a.block_shape[1] * a.dtype.primitive_bitwidth == 8 * BYTES)
     grid = grid_of(a, m, n, k, NONE, BLOCK_M, BLOCK_N, BAND, TRANSPOSED)

@@ -253,3 +253,9 @@ def tune_over_double(words: list[str]) -> None:
     launches = EmulatedLaunches()  # it holds the callback
     main([*words, "--margin", "0"], standalone_mode=False)
     del launches
+
+
+def test_measuring_needs_no_emulator():
+    """With --device, neither trials nor costs import the emulator, whose tables a machine with a GPU may lack."""
+    code = "import sys, aot.tune.costs, aot.tune.tune_op; sys.exit('aot_emulator' in sys.modules)"
+    assert subprocess.run([sys.executable, "-c", code]).returncode == 0

@@ -67,15 +67,16 @@ def test_launches(hopper_bundle: Path):
 @pytest.mark.slow
 @in_cuda_double
 def test_which_calls_are_served(hopper_bundle: Path):
-    """They are plain calls with operands by rows of k, and addresses and strides of 16 bytes."""
+    """They are plain calls with a by rows of k, and addresses and strides of 16 bytes."""
     gemm = open_bundle(hopper_bundle, "cuda")  # which has no other kernels
     a, w = gemm.device.empty((64, 128), "float16"), gemm.device.empty((256, 128), "float16")
-    for left, right in ((a, w.T), (a[::2], w[:240].T), (a[:, 8:80], w[:232, :72].T)):
+    rows = gemm.device.empty((128, 256), "float16")
+    for left, right in ((a, w.T), (a[::2], w[:240].T), (a[:, 8:80], w[:232, :72].T), (a, rows), (a, rows[:, 8:240])):
         for how in ({}, HOW):
             gemm.matmul(left, right, **how)
     others: list[tuple[Any, ...]] = [
         (a[:, 4:68], w[:, :64].T), (a[:, :60], w[:, :60].T), (a[::-1], w.T), (a, w[:250].T), (a[:, :0], w[:, :0].T),
-        (a, gemm.device.empty((128, 256), "float16")), (gemm.device.empty((128, 64), "float16").T, w.T),
+        (a, rows[:, 4:244]), (gemm.device.empty((128, 64), "float16").T, w.T),
     ]  # fmt: skip
     for left, right in others:
         with pytest.raises(NoVariantError, match="HOPPER"):
@@ -103,6 +104,32 @@ def test_ragged_shapes(gemm: Bundle, dtype: np.dtype, shape: tuple[int, int, int
     assert takes(gemm, *placed, **how)
     for _ in range(3):
         assert np.array_equal(gemm.matmul(*placed, **how).numpy().view(np.uint16), result.view(np.uint16))
+
+
+@on_gpu
+@pytest.mark.parametrize("shape", (*SHAPES, (300, 520, 200), (129, 264, 1000)), ids=str)
+@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
+def test_row_major_b(gemm: Bundle, dtype: np.dtype, shape: tuple[int, int, int]):
+    (m, n, k), rng = shape, np.random.default_rng(8)
+    a, b, bias = matrix(rng, (m, k), dtype), matrix(rng, (k, n), dtype), matrix(rng, (n,), dtype)
+    check(gemm, "matmul", dtype, HOW, a=a, b=b, alpha=-0.75)
+    check(gemm, "matmul", dtype, HOW, a=a, b=b, bias=bias, activation="silu")
+    assert takes(gemm, on_device(gemm, a), on_device(gemm, b), **HOW)
+
+
+@on_gpu
+@pytest.mark.parametrize("by_rows", (False, True), ids=("columns", "rows"))
+@pytest.mark.parametrize("shape", ((1000, 1000, 1001), (900, 1001, 1000), (1111, 777, 999), (4100, 513, 769),
+                                   (257, 4111, 1027)), ids=str)  # fmt: skip
+@pytest.mark.parametrize("dtype", (FP16, BF16), ids=str)
+def test_copied_operands(gemm: Bundle, dtype: np.dtype, shape: tuple[int, int, int], by_rows: bool):
+    """Rows of operands, of the result or of both are not aligned; nothing past the ends of the result is written."""
+    (m, n, k), rng = shape, np.random.default_rng(9)
+    a, b, d = matrix(rng, (m, k), dtype), matrix(rng, (k, n), dtype, not by_rows), matrix(rng, (1, n), dtype)
+    check(gemm, "matmul", dtype, a=a, b=b, alpha=-0.75)
+    check(gemm, "matmul", dtype, a=a, b=b, d=d, beta=2.0, activation="relu")
+    launches = gemm.explain("matmul", on_device(gemm, a), on_device(gemm, b))
+    assert "copied_matmul_hopper" in launches
 
 
 @on_gpu
