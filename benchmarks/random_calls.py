@@ -2,11 +2,10 @@
 
     aotbuild --arch sm_90 manifests/gemm.yaml manifests/attention.yaml
     python benchmarks/random_calls.py matmul dist/gemm-sm_90 --seed 5 --count 100
-    python benchmarks/random_calls.py all dist/*-sm_90 --seed 5 --within 15 --results calls.jsonl
-    python benchmarks/random_calls.py --print calls.jsonl
+    python benchmarks/random_calls.py all dist/gemm-sm_90 dist/attention-sm_90 --within 15 --results calls.jsonl
 
-Extents are log-uniform; dtypes, layouts and flags are drawn, too. A seed gives the same calls on every machine. Families,
-and their peers:
+Extents are log-uniform; dtypes, layouts and flags are drawn, too. A seed gives the same calls on every machine whose
+bundles have the same ops. `all` runs the families that the bundles have. Families, and their peers:
 
     matmul              torch.mm, or torch.addmm with a bias
     integer, fp8        torch._int_mm, torch._scaled_mm with scales by tensor or by row
@@ -23,7 +22,7 @@ and their peers:
     rows                softmax, rms_norm, layer_norm and silu_mul; a copy of as many bytes
     experts             the slower of a copy and the rate of a large product
 
-Of a product that torch refuses, the peer is torch's product at the next multiples of 128, or else our own, scaled by the
+Where torch refuses a product, the peer is torch's at the next multiples of 128, or else our own there, scaled by the
 larger of the times that operations and bytes need. The published rate of FlashMLA is scaled by the number of
 multiprocessors. Both of a pair are captured in graphs of several calls with tensors of their own, more than caches hold
 if there is room. Ways take turns, round by round; medians are shown. A part of every result is held to float64: its
@@ -32,6 +31,9 @@ largest error is at most twice that of the op's reference in the same dtypes, an
 `--modelled` needs no GPU: the peer is the same op at the nearest aligned extents, scaled by work, both of them timed by
 the emulator's model. Aligned extents are multiples of 64 or, where these differ by more than an eighth, of 32, 16 or 8.
 With `--plan`, calls are only planned, which shows the variants that they get.
+
+The first table has a row for each family: the distribution of the peer's time over ours, what is asked of it, and how
+many results were right. `--print` makes the tables of the results of an earlier run, even of one that was cut off.
 """
 
 from __future__ import annotations
@@ -47,12 +49,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
+from families import FAMILIES
+from families.family import FLOAT8, Drawn, Family, Offer, Peaks, launches, plan, tensor_bytes
 from measure import ROOT, machine, table
-
-sys.path.append(str(ROOT))  # the references, and the families
-
-from benchmarks.families import FAMILIES
-from benchmarks.families.family import FLOAT8, Drawn, Family, Offer, Peaks, launches, plan, tensor_bytes
 
 from aot_runtime import AotError, Bundle, open_bundle
 from aot_runtime.contract.arch import ARCHITECTURES
@@ -101,12 +100,12 @@ Time = Callable[[Family, Drawn], Mapping[str, Any]]
 def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("family", nargs="?", default="all", metavar="FAMILY",
-                        help=f"all, or of {', '.join(FAMILIES)}; several with commas (default: %(default)s)")  # fmt: skip
+                        help="one of these, several with commas, or all (default: %(default)s)")  # fmt: skip
     parser.add_argument("bundles", type=Path, nargs="*", metavar="BUNDLE", help="bundles that have the ops")
     parser.add_argument("--seed", type=int, default=0, help="(default: %(default)s)")
     parser.add_argument("--count", type=int, default=100, help="calls of each family (default: %(default)s)")
     parser.add_argument("--within", type=float, default=math.inf, metavar="SECONDS",
-                        help="begin no call of a family later than this after its first (default: no limit)")  # fmt: skip
+                        help="begin no call of a family later than this (default: no limit)")  # fmt: skip
     parser.add_argument("--rounds", type=int, default=5, help="rounds of each way (default: %(default)s)")
     parser.add_argument("--worst", type=int, default=20, help="calls that are listed (default: %(default)s)")
     parser.add_argument("--only", default="", metavar="TEXT",
@@ -148,7 +147,7 @@ def run(options: argparse.Namespace) -> None:
     if options.modelled:
         print(f"\nbeyond {BEYOND} x the aligned neighbour: {sum(1 / timed.ratio > BEYOND for timed in found)}")
     if faults := [timed for timed in found if timed.fault]:
-        sys.exit("\n".join(f"wrong: {timed.family} {timed.number}: {timed.call}: {timed.fault}" for timed in faults))
+        sys.exit("\n".join(f"{timed.family} {timed.number}: {timed.call}: {timed.fault}" for timed in faults))
 
 
 def offered(bundles: Mapping[str, Bundle]) -> Offer:
@@ -177,7 +176,7 @@ def calls(options: argparse.Namespace, offer: Offer, name: str) -> Iterator[tupl
     for number in range(options.count):
         if time.monotonic() - begun > options.within:
             return
-        drawn = FAMILIES[name].calls(offer, options.seed, number)
+        drawn = FAMILIES[name].drawn(offer, options.seed, number)
         if options.only in f"{drawn.group}: {drawn.call}":
             yield number, drawn
 
@@ -257,10 +256,11 @@ def _distribution(found: Sequence[Timed]) -> list[str]:
 
 
 def on_gpu(options: argparse.Namespace) -> tuple[Mapping[str, Bundle], Time]:
-    from benchmarks.families.measured import Gpu
+    from families.measured import Gpu
     from on_gpu import heading, require_torch
 
     torch = require_torch()
+    sys.path.append(str(ROOT))  # for the references, which are modules of the checkout
     opened = [open_bundle(path) for path in options.bundles]
     bundles = by_op(opened)
     print(heading(opened[0].device))
@@ -276,10 +276,11 @@ def on_gpu(options: argparse.Namespace) -> tuple[Mapping[str, Bundle], Time]:
 
 
 def emulated(options: argparse.Namespace) -> tuple[Mapping[str, Bundle], Time]:
+    from families.modelled import modelled_seconds
+
     from aot_bundle.profile.profile_call import open_for
     from aot_emulator import EmulatorDriver
     from aot_runtime.trust.reader import index_reader
-    from benchmarks.families.modelled import modelled_seconds
 
     driver = EmulatorDriver()
     opened = [open_for(driver, path, index_reader()(path).ops[0].name) for path in options.bundles]

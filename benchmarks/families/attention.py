@@ -11,8 +11,25 @@ import numpy as np
 
 from aot_bundle.callspec import CallSpec
 
-from .family import DTYPES_16, MOST_ELEMENTS, Asked, Call, Drawn, Family, Offer, Part, Rng, Tensors, Ways, extent
-from .family import fitting, near, one_of, piece, without
+from .family import (
+    DTYPES_16,
+    MOST_ELEMENTS,
+    Asked,
+    Call,
+    Drawn,
+    Family,
+    Offer,
+    Part,
+    Rng,
+    Tensors,
+    Ways,
+    extent,
+    fitting,
+    near,
+    one_of,
+    piece,
+    without,
+)
 
 HEAD_DIMS = (64, 64, 128, 128, 40, 72, 80, 96, 160, 192, 256)
 MOST_TOKENS = 20000
@@ -111,8 +128,8 @@ def varlen(dims: Dims, queries: list[int], keys: list[int], dtypes: Mapping[str,
     ends = {"q": queries, "k": keys}
     offsets = {f"cu_seqlens_{name}": np.cumsum([0, *each]).astype(np.int32) for name, each in ends.items()}
     longest = {f"max_seqlen_{name}": str(max(each)) for name, each in ends.items()}
-    spec = CallSpec(dims={"batch": len(queries), **dims, "tokens_q": sum(queries), "tokens_k": sum(keys)}, dtypes=dtypes,
-                    scalars={**scalars, **longest})  # fmt: skip
+    tokens = {"tokens_q": sum(queries), "tokens_k": sum(keys)}
+    spec = CallSpec(dims={"batch": len(queries), **dims, **tokens}, dtypes=dtypes, scalars={**scalars, **longest})
     pairs = sum(visible_pairs(q, k, scalars) for q, k in zip(queries, keys, strict=True))
     return Call("flash_attention_varlen", spec, offsets, 4.0 * dims["heads"] * dims["head_dim"] * max(1.0, pairs))
 
@@ -121,7 +138,9 @@ def draw_features(rng: Rng, offer: Offer) -> Drawn | None:
     scalars = draw_mask(rng, windows=False)
     dims = draw_shape(rng, "causal" in scalars)
     feature = one_of(rng, ("softcap", "alibi_slopes", "bias"))
-    if dims is None or feature == "bias" and dims["heads"] * dims["seqlen_q"] * dims["seqlen_k"] > MOST_ELEMENTS:
+    if dims is None:
+        return None
+    if feature == "bias" and dims["heads"] * dims["seqlen_q"] * dims["seqlen_k"] > MOST_ELEMENTS:
         return None
     if feature == "softcap":
         scalars["softcap"] = "30"

@@ -52,8 +52,12 @@ def draw_cache(rng: Rng, dtypes: tuple[str, ...], pages: tuple[int, ...], op: st
         return None
     make = partial(attend, op=op, dtype=dtype, cached=cached, by_token=by_token, lengths=lengths, page=page,
                    tables=tables)  # fmt: skip
-    where = f"pages of {page}" if page else "tokens of a head together" if not by_token else "heads of a token together"
-    return Drawn(f"{cached}, {where}", make(dims), make({**dims, "head_dim": fitting(head_dim)}))
+    where = "paged" if page else "contiguous"
+    return Drawn(
+        f"{'16 bits' if cached == dtype else cached}, {where}",
+        make(dims),
+        make({**dims, "head_dim": fitting(head_dim)}),
+    )
 
 
 def attend(
@@ -85,7 +89,7 @@ def attend(
             shape = (1, 1, heads_kv) if page else (1, heads_kv, 1)
             shapes = {"k_scale": shape, "v_scale": shape}
             values |= {"k_scale": (0.5, 1.0), "v_scale": (0.5, 1.0)}
-    if not page and by_token and not op.endswith("int4"):
+    if not page and by_token and not op.endswith("int4"):  # the heads of a token are together
         strides = dict.fromkeys(("k", "v"), (keys * heads_kv * head_dim, head_dim, heads_kv * head_dim, 1))
     spec = CallSpec(dims={**extents, **dims}, dtypes=dtypes, given=given, strides=strides, shapes=shapes)
     total, queries = int(lengths.sum()), batch * dims["heads"] * head_dim

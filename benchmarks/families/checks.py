@@ -21,9 +21,7 @@ ToNumpy = Callable[[Any, str], np.ndarray]
 """Copies a tensor of a dtype to the host."""
 
 
-def wrong(
-    family: Family, op: Op, decision: Decision, call: Call, tensors: Mapping[str, Any], to_numpy: ToNumpy
-) -> str:
+def wrong(family: Family, op: Op, decision: Decision, call: Call, tensors: Mapping[str, Any], to_numpy: ToNumpy) -> str:
     """Compare a part of a result with float64. Return the fault in words, or an empty string.
 
     The largest error is at most twice that of the reference in the op's dtypes, and a few units in the last place of
@@ -33,11 +31,11 @@ def wrong(
         tensors: tensors of the call, after it, that can be sliced.
     """
     part = family.part(call, float(np.random.default_rng(len(str(call))).random()))
-    arrays = {
-        tensor.name: np.asarray(part.values[tensor.name]) if tensor.name in part.values
-        else cut(tensor, tensors[tensor.name], decision.names, part, lambda x, t=tensor: to_numpy(x, _dtype(decision, t)))
-        for tensor in op.tensors if tensor.name in tensors
-    }  # fmt: skip
+    arrays = dict(part.values)
+    for tensor in op.tensors:
+        if tensor.name in tensors and tensor.name not in arrays:
+            some = cut(tensor, tensors[tensor.name], decision.names, part)
+            arrays[tensor.name] = to_numpy(some, decision.layouts[tensor.name].dtype)
     ours = arrays[family.output]
     inputs = {tensor.name: arrays[tensor.name] for tensor in op.tensors
               if tensor.role != "output" and tensor.name in arrays}  # fmt: skip
@@ -49,15 +47,13 @@ def wrong(
     return "" if error <= 2 * allowed + floor else f"an error of {error:.2e}; an honest sum has {allowed:.2e}"
 
 
-def cut(
-    tensor: Tensor, array: Any, names: Mapping[str, Any], part: Part, to_numpy: Callable[[Any], np.ndarray]
-) -> np.ndarray:
+def cut(tensor: Tensor, array: Any, names: Mapping[str, Any], part: Part) -> Any:
     """Cut a tensor along the dims whose extents depend on those of the part."""
     slices: list[slice] = []
     lists: dict[int, list[int]] = {}
     for axis, dim in enumerate(tensor.shape):
         name = next((name for name in parse(dim.extent).names if name in part.dims), None)
-        if name is None or dim.broadcast and array.shape[axis] == 1:
+        if name is None or (dim.broadcast and array.shape[axis] == 1):
             slices.append(slice(None))
             continue
         indices, value = part.dims[name], evaluator(dim.extent)
@@ -69,7 +65,7 @@ def cut(
     found = array[tuple(slices)]
     for axis, indices in lists.items():
         found = found[(slice(None),) * axis + (indices,)]
-    return to_numpy(found)
+    return found
 
 
 def references(op: Op, inputs: Mapping[str, np.ndarray], names: Mapping[str, Any]) -> tuple[np.ndarray, np.ndarray]:
@@ -87,7 +83,3 @@ def _call(function: Callable[..., Any], op: Op, inputs: Mapping[str, np.ndarray]
     scalars = {each.name: names[each.name] for each in op.scalars if takes_all or each.name in parameters}
     taken = {name: array for name, array in inputs.items() if takes_all or name in parameters}
     return function(**taken, **scalars)
-
-
-def _dtype(decision: Decision, tensor: Tensor) -> str:
-    return str(decision.layouts[tensor.name].dtype)

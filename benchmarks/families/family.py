@@ -19,7 +19,7 @@ Tensors = Mapping[str, Any]
 Ways = Mapping[str, Callable[[], Any]]
 """Ways to compute a call, by name."""
 Values = float | tuple[float, float] | np.ndarray
-"""Values of a tensor: the standard deviation of normal numbers, the bounds of uniform ones, or the values themselves."""
+"""Values of a tensor: the standard deviation of normal numbers, bounds of uniform ones, or the values themselves."""
 
 MOST_WORK = 2e12
 """Maximum number of operations of a call."""
@@ -154,7 +154,7 @@ class Family:
         """Return True if bundles with these ops have calls of the family."""
         return bool(offer.among(*self.ops)) and all(op in offer.ops for op in self.needs)
 
-    def calls(self, offer: Offer, seed: int, number: int) -> Drawn:
+    def drawn(self, offer: Offer, seed: int, number: int) -> Drawn:
         """Draw call `number`, from a generator of its own: it does not depend on other calls."""
         rng = np.random.default_rng([seed, number])
         while True:

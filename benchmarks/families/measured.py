@@ -62,7 +62,8 @@ class Gpu:
         bundle = next(iter(self.bundles.values()))
         a = self.torch.randn((PEAK_SIZE, PEAK_SIZE), dtype=self.torch.float16, device=self.device)
         ways = {"copy": self._copy(PEAK_BYTES), "product": partial(self.torch.mm, a, a)}
-        times = device_times(bundle, {name: peer_graph(self.torch, [way])[0] for name, way in ways.items()}, self.rounds)
+        graphs = {name: peer_graph(self.torch, [way])[0] for name, way in ways.items()}
+        times = device_times(bundle, graphs, self.rounds)
         found = Peaks(PEAK_BYTES / times["copy"], 2.0 * PEAK_SIZE**3 / times["product"],
                       bundle.device.properties.num_cus)  # fmt: skip
         print(f"a copy {found.bandwidth / 1e12:.2f} TB/s, a product of {PEAK_SIZE}^3 {found.flops / 1e12:.0f} TFLOP/s",
@@ -133,9 +134,9 @@ class Gpu:
 
     def _our_call(self, call: Call, tensors: Tensors) -> Callable[..., Any]:
         bundle = self.bundles[call.op]
-        known = bundle[call.op].planner.op
-        texts = call.spec.scalars
-        scalars = {each.name: parse_scalar(known, each, texts[each.name]) for each in known.scalars if each.name in texts}
+        op, texts = bundle[call.op].planner.op, call.spec.scalars
+        given = [scalar for scalar in op.scalars if scalar.name in texts]
+        scalars = {scalar.name: parse_scalar(op, scalar, texts[scalar.name]) for scalar in given}
         arrays = {name: bundle.device.wrap(tensor) for name, tensor in tensors.items()}
         return partial(bundle[call.op], **arrays, **scalars)
 
@@ -175,8 +176,9 @@ class Gpu:
             low, high = values if isinstance(values, tuple) else (ends.min, ends.max)
             tensor.random_(int(low), int(high) + 1, generator=generator)
         else:
-            # float8 has no random numbers of its own.
-            wide = torch.empty(tensor.shape, dtype=torch.float32, device=self.device) if tensor.itemsize == 1 else tensor
+            wide = tensor
+            if tensor.itemsize == 1:  # torch draws no float8
+                wide = torch.empty(tensor.shape, dtype=torch.float32, device=self.device)
             if isinstance(values, tuple):
                 wide.uniform_(*values, generator=generator)
             else:

@@ -8,8 +8,23 @@ from typing import Any
 
 from aot_bundle.callspec import CallSpec
 
-from .family import DTYPES_16, Asked, Call, Drawn, Family, Offer, Part, Rng, Tensors, Ways, above, extent, near
-from .family import one_of, piece
+from .family import (
+    DTYPES_16,
+    Asked,
+    Call,
+    Drawn,
+    Family,
+    Offer,
+    Part,
+    Rng,
+    Tensors,
+    Ways,
+    above,
+    extent,
+    near,
+    one_of,
+    piece,
+)
 
 UNITS = {"by 64": 64, "by 8": 8, "odd": 1}
 BY_COLUMN, BY_ROW = 0, 1
@@ -52,9 +67,9 @@ def variations(group: str, dims: Dims, make: Callable[[Dims, bool], Call], *name
 def product_part(call: Call, where: float) -> Part:
     """Cut some rows and some columns, or tiles, of one matrix."""
     dims = call.spec.dims
-    parts = {"batch": 1, "m": 64, "n": BLOCK, "tiles": 2}
+    cut = {"batch": 1, "m": 64, "n": BLOCK, "tiles": 2}
     units = {"n": BLOCK}
-    return Part({name: piece(dims[name], most, where, units.get(name, 1)) for name, most in parts.items() if name in dims})
+    return Part({name: piece(dims[name], cut[name], where, units.get(name, 1)) for name in cut if name in dims})
 
 
 # 16 bits
@@ -78,7 +93,8 @@ def _layout(inner: int) -> str:
 
 
 def matmul_peers(torch: Any, t: Tensors, call: Call) -> Ways:
-    return {"torch": partial(torch.addmm, t["bias"], t["a"], t["b"]) if "bias" in t else partial(torch.mm, t["a"], t["b"])}
+    function, tensors = (torch.addmm, (t["bias"], t["a"], t["b"])) if "bias" in t else (torch.mm, (t["a"], t["b"]))
+    return {"torch": partial(function, *tensors)}
 
 
 def draw_batched(rng: Rng, offer: Offer) -> Drawn:
