@@ -195,12 +195,12 @@ def one_of(rng: Rng, values: Sequence[Any]) -> Any:
     return values[int(rng.integers(len(values)))]
 
 
-def near(value: int, unit: int = 64) -> int:
+def near(value: int, unit: int = 64, itemsize: int = 2) -> int:
     """Return the positive multiple of `unit` that is nearest to a value.
 
-    If that differs by more than an eighth, return the nearest multiple of a smaller power of two, of at least 8.
+    If that differs by more than an eighth, return the nearest multiple of a smaller power of two, of at least 16 bytes.
     """
-    while unit > 8 and 8 * abs(round(value / unit) * unit - value) > value:
+    while unit > 16 // itemsize and 8 * abs(round(value / unit) * unit - value) > value:
         unit //= 2
     return max(unit, round(value / unit) * unit)
 

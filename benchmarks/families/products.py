@@ -53,14 +53,13 @@ def draw_extents(rng: Rng, most: int = 16384) -> tuple[str, Dims]:
     return name, {"m": m, "n": n, "k": k}
 
 
-def variations(group: str, dims: Dims, make: Callable[[Dims, bool], Call], *names: str) -> Drawn:
-    """Return a call, its aligned neighbour, and the call at the next multiples of 128.
+def variations(group: str, dims: Dims, make: Callable[[Dims, bool], Call], itemsize: int = 2) -> Drawn:
+    """Return a call, its neighbour with aligned n and k, and the call at the next multiples of 128.
 
-    make: the call of given extents; as torch wants its operands, if asked. names: dims whose extents are aligned;
-    those of padded calls include m.
+    make: the call of given extents; as torch wants its operands, if asked. itemsize: bytes of an element of a and b.
     """
-    nearest, padded = ({**dims, **{name: change(dims[name]) for name in each}}
-                       for change, each in ((near, names), (above, ("m", *names))))  # fmt: skip
+    nearest = {**dims, **{name: near(dims[name], itemsize=itemsize) for name in ("n", "k")}}
+    padded = {**dims, **{name: above(dims[name]) for name in ("m", "n", "k")}}
     return Drawn(group, make(dims, False), make(nearest, False), make(padded, True))
 
 
@@ -85,7 +84,7 @@ def draw_matmul(rng: Rng, offer: Offer) -> Drawn:
         return Call("matmul", CallSpec(dims=dims, dtypes={"T": dtype}, innermost={"b": inner}, given=given),
                     flops=flops(dims))  # fmt: skip
 
-    return variations(f"{name}, b by {_layout(inner)}", dims, make, "n", "k")
+    return variations(f"{name}, b by {_layout(inner)}", dims, make)
 
 
 def _layout(inner: int) -> str:
@@ -109,7 +108,7 @@ def draw_batched(rng: Rng, offer: Offer) -> Drawn:
         values = {"scale_a": SCALES, "scale_b": SCALES} if scaled else {}
         return Call(op, CallSpec(dims=dims, dtypes=dtypes, innermost={"b": inner}), values, flops(dims))
 
-    return variations(f"{name}, {'8' if scaled else '16'} bits", dims, make, "n", "k")
+    return variations(f"{name}, {'8' if scaled else '16'} bits", dims, make, 1 if scaled else 2)
 
 
 def batched_peers(torch: Any, t: Tensors, call: Call) -> Ways:
@@ -127,7 +126,7 @@ def draw_integer(rng: Rng, offer: Offer) -> Drawn:
         innermost = {"b": BY_COLUMN if as_torch else inner}
         return Call("integer_matmul", CallSpec(dims=dims, dtypes={"T": "int8"}, innermost=innermost), flops=flops(dims))
 
-    return variations(f"{name}, b by {_layout(inner)}", dims, make, "n", "k")
+    return variations(f"{name}, b by {_layout(inner)}", dims, make, itemsize=1)
 
 
 def integer_peers(torch: Any, t: Tensors, call: Call) -> Ways:
@@ -146,7 +145,7 @@ def draw_float8(rng: Rng, offer: Offer) -> Drawn:
         spec = CallSpec(dims=dims, dtypes=dtypes, innermost=innermost, scalars=scalars, shapes=shapes)
         return Call("scaled_matmul", spec, {"scale_a": SCALES, "scale_b": SCALES}, flops(dims))
 
-    return variations(f"by {'row' if by_row else 'tensor'}, {name}", dims, make, "n", "k")
+    return variations(f"by {'row' if by_row else 'tensor'}, {name}", dims, make, itemsize=1)
 
 
 def float8_peers(torch: Any, t: Tensors, call: Call) -> Ways:
@@ -167,7 +166,7 @@ def draw_blocks(rng: Rng, offer: Offer) -> Drawn:
         spec = CallSpec(dims=dims, dtypes={"T": offer.float8, "E": "bfloat16"}, innermost=innermost, strides=strides)
         return Call("block_scaled_matmul", spec, {"scale_a": SCALES, "scale_b": SCALES}, flops(dims))
 
-    return variations(f"{name}, b by {_layout(inner)}", dims, make, "n", "k")
+    return variations(f"{name}, b by {_layout(inner)}", dims, make, itemsize=1)
 
 
 def block_peers(torch: Any, t: Tensors, call: Call) -> Ways:
@@ -198,7 +197,7 @@ def draw_linear(rng: Rng, offer: Offer) -> Drawn:
     def make(dims: Dims) -> Call:
         return Call(op, CallSpec(dims=dims, dtypes=dtypes, given=given), values, flops(dims))
 
-    nearest = {**dims, **({"tiles": near(dims["tiles"], 2)} if prepacked else {"n": near(dims["n"])})}
+    nearest = {**dims, **({"tiles": near(dims["tiles"], 2)} if prepacked else {"n": near(dims["n"], itemsize=1)})}
     rows = "1 to 16 rows" if m <= 16 else "17 to 128 rows" if m <= 128 else "more rows"
     bits = "W4A16" if "int4" in op else "W8A16"
     return Drawn(f"{bits}{' prepacked' * prepacked}, {rows}", make(dims), make(nearest))
@@ -222,7 +221,7 @@ def draw_lora(rng: Rng, offer: Offer) -> Drawn:
         work = flops(dims) + 2.0 * dims["m"] * rank * (dims["n"] + dims["k"])
         return Call("lora_linear", CallSpec(dims=dims, dtypes={"T": dtype}, scalars={"scale": "0.5"}), flops=work)
 
-    return variations(f"{name}, {'few' if dims['m'] <= 128 else 'many'} rows", dims, make, "n", "k")
+    return variations(f"{name}, {'few' if dims['m'] <= 128 else 'many'} rows", dims, make)
 
 
 def lora_peers(torch: Any, t: Tensors, call: Call) -> Ways:
