@@ -45,7 +45,7 @@ import statistics
 import sys
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -186,14 +186,14 @@ def timings(
 ) -> Iterator[Timed]:
     for number, drawn in calls(options, offer, name):
         call, bundle = drawn.call, bundles[drawn.call.op]
-        decision = plan(bundle, call)
-        nbytes = tensor_bytes(decision) if call.nbytes is None else call.nbytes
+        timed = Timed(name, options.seed, number, drawn.group, str(call), flops=call.flops)
         try:
-            fields = timer(FAMILIES[name], drawn)
+            decision = plan(bundle, call)
+            nbytes = tensor_bytes(decision) if call.nbytes is None else call.nbytes
+            timed = replace(timed, launched=launches(bundle, call, decision), nbytes=nbytes)
+            yield replace(timed, **timer(FAMILIES[name], drawn))
         except (AotError, RuntimeError) as error:  # of torch: out of memory
-            fields = {"fault": f"failed: {str(error).splitlines()[0]}"}
-        yield Timed(name, options.seed, number, drawn.group, str(call), launches(bundle, call, decision), call.flops,
-                    nbytes, **fields)  # fmt: skip
+            yield replace(timed, fault=f"failed: {str(error).splitlines()[0]}")
         if sys.stderr.isatty():
             print(f"\r{name} {number + 1} of {options.count}", end="", file=sys.stderr, flush=True)
 
@@ -222,7 +222,7 @@ def report(found: Sequence[Timed], worst: int, peer: str) -> str:
     for name in names:
         own = [timed for timed in found if timed.family == name]
         checked = [timed for timed in own if timed.checked]
-        right = f"{sum(not timed.fault for timed in checked)} of {len(checked)}"
+        right = f"{sum(not timed.fault for timed in checked)} of {len(checked)}" if checked else "-"
         lines.append([FAMILIES[name].title, *_distribution(own), str(FAMILIES[name].asked), right])
     parts = [f"{peer} / ours", table(headings, lines)]
     for name in names:
