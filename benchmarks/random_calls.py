@@ -125,7 +125,7 @@ def main() -> None:
 def run(options: argparse.Namespace) -> None:
     if options.printed:
         found = [Timed(**json.loads(line)) for line in options.printed.read_text().splitlines()]
-        print(report(found, options.worst, "peer"))
+        print(report(found, options.worst))
         return
     bundles, timer = (emulated if options.modelled or options.plan else on_gpu)(options)
     offer = offered(bundles)
@@ -143,7 +143,7 @@ def run(options: argparse.Namespace) -> None:
                     file.write(f"{json.dumps(asdict(timed))}\n")
     if options.plan:
         return
-    print(f"\n{report(found, options.worst, 'neighbour' if options.modelled else 'peer')}")
+    print(f"\n{report(found, options.worst)}")
     if options.modelled:
         print(f"\nbeyond {BEYOND} x the aligned neighbour: {sum(1 / timed.ratio > BEYOND for timed in found)}")
     if faults := [timed for timed in found if timed.fault]:
@@ -192,8 +192,8 @@ def timings(
             nbytes = tensor_bytes(decision) if call.nbytes is None else call.nbytes
             timed = replace(timed, launched=launches(bundle, call, decision), nbytes=nbytes)
             yield replace(timed, **timer(FAMILIES[name], drawn))
-        except (AotError, RuntimeError) as error:  # of torch: out of memory
-            yield replace(timed, fault=f"failed: {str(error).splitlines()[0]}")
+        except Exception as error:  # one call must not end a run on a GPU
+            yield replace(timed, fault=f"failed: {type(error).__name__}: {str(error).partition(chr(10))[0]}")
         if sys.stderr.isatty():
             print(f"\r{name} {number + 1} of {options.count}", end="", file=sys.stderr, flush=True)
 
@@ -214,23 +214,23 @@ def planned(options: argparse.Namespace, bundles: Mapping[str, Bundle], offer: O
 # Reports
 
 
-def report(found: Sequence[Timed], worst: int, peer: str) -> str:
+def report(found: Sequence[Timed], worst: int) -> str:
     """Return the table of families, and of each family its groups and its worst calls."""
     names = [name for name in FAMILIES if any(timed.family == name for timed in found)]
-    headings = ("", "calls", "median", "5th percentile", "worst", "asked", "right")
+    headings = ("peer / ours", "calls", "median", "5th percentile", "worst", "asked", "right")
     lines = []
     for name in names:
         own = [timed for timed in found if timed.family == name]
         checked = [timed for timed in own if timed.checked]
         right = f"{sum(not timed.fault for timed in checked)} of {len(checked)}" if checked else "-"
         lines.append([FAMILIES[name].title, *_distribution(own), str(FAMILIES[name].asked), right])
-    parts = [f"{peer} / ours", table(headings, lines)]
+    parts = [table(headings, lines)]
     for name in names:
-        parts.append(f"\n{family_report(name, [timed for timed in found if timed.family == name], worst, peer)}")
+        parts.append(f"\n{family_report(name, [timed for timed in found if timed.family == name], worst)}")
     return "\n".join(parts)
 
 
-def family_report(name: str, found: Sequence[Timed], worst: int, peer: str) -> str:
+def family_report(name: str, found: Sequence[Timed], worst: int) -> str:
     groups = sorted({timed.group for timed in found})
     lines = [[group, *_distribution([timed for timed in found if timed.group == group])] for group in groups]
     known = [timed for timed in found if not math.isnan(timed.ratio)]
@@ -240,7 +240,7 @@ def family_report(name: str, found: Sequence[Timed], worst: int, peer: str) -> s
         for timed in sorted(known, key=lambda timed: timed.ratio)[:worst]
     ]  # fmt: skip
     distributions = table((name, "calls", "median", "5th percentile", "worst"), lines)
-    headings = (f"worst of {name}", "TFLOP/s", "TB/s", "µs", f"{peer} µs", "", "ratio", "launches")
+    headings = (f"worst of {name}", "TFLOP/s", "TB/s", "µs", "peer µs", "", "ratio", "launches")
     return f"{distributions}\n\n{table(headings, rows)}"
 
 

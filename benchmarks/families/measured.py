@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gc
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property, partial
@@ -34,7 +35,7 @@ Graph = tuple[Callable[[], Any], int]
 
 @dataclass(frozen=True)
 class Found:
-    """Times of a call and of the fastest peer, in seconds, and the fault of the result."""
+    """Times of a call and of the fastest peer, in seconds, and the fault of the result. peer: NaN if there is none."""
 
     ours: float
     peer: float
@@ -82,6 +83,8 @@ class Gpu:
         times = device_times(bundle, {name: replay for name, (replay, _) in graphs.items()}, self.rounds)
         seconds = {name: taken / graphs[name][1] for name, taken in times.items()}
         own = seconds.pop("ours")
+        if not seconds:
+            return Found(own, math.nan, "none takes it", fault)
         name = min(seconds, key=seconds.__getitem__)
         peer = seconds[name] * scale
         if family.rate and call.flops / family.rate(self.peaks) > peer:
@@ -103,28 +106,28 @@ class Gpu:
         if family.peers is None:
             nbytes = self._nbytes(call)
             return {"copy": peer_graph(self.torch, [self._copy(nbytes) for _ in copies])}, 1.0
-        found = self._peer_graphs(family, call, copies)
+        found = self._peer_graphs(family, drawn, call, copies)
         if found or drawn.padded is None:
             return found, 1.0
         scale = self.peaks.bound(call, self._nbytes(call)) / self.peaks.bound(drawn.padded, self._nbytes(drawn.padded))
         wider = self._copies(drawn.padded, plan(self.bundles[drawn.padded.op], drawn.padded))
-        found = self._peer_graphs(family, drawn.padded, wider) or {"ours": self._our_graph(drawn.padded, wider)}
+        found = self._peer_graphs(family, drawn, drawn.padded, wider) or {"ours": self._our_graph(drawn.padded, wider)}
         return {f"{name}, by 128": graph for name, graph in found.items()}, scale
 
-    def _peer_graphs(self, family: Family, call: Call, copies: Sequence[Tensors]) -> dict[str, Graph]:
-        """Capture the ways of torch that take a call."""
+    def _peer_graphs(self, family: Family, drawn: Drawn, call: Call, copies: Sequence[Tensors]) -> dict[str, Graph]:
+        """Capture the ways of torch that take a call: the one drawn, or the padded one."""
         assert family.peers
         found: dict[str, Graph] = {}
-        try:
-            ways = [family.peers(self.torch, tensors, call) for tensors in copies]
-        except NOT_TAKEN:
-            return found
+        refusals = []
+        ways = [family.peers(self.torch, tensors, call) for tensors in copies]
         for name in ways[0]:
             try:
                 ways[0][name]()
                 found[name] = peer_graph(self.torch, [each[name] for each in ways])
-            except NOT_TAKEN:
-                continue
+            except NOT_TAKEN as error:
+                refusals.append(f"{name}: {str(error).splitlines()[0]}")
+        if not found and drawn.padded is None:
+            print(f"no peer takes {call}: {'; '.join(refusals)}", flush=True)
         return found
 
     def _our_graph(self, call: Call, copies: Sequence[Tensors] | None = None) -> Graph:

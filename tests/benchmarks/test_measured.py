@@ -47,7 +47,9 @@ def measure(monkeypatch: pytest.MonkeyPatch) -> Any:
     from benchmarks.families import measured
 
     def measure(family: Family, drawn: Drawn, seconds: Mapping[str, float]) -> Any:
-        monkeypatch.setattr(measured, "device_times", lambda bundle, ways, rounds: {name: seconds[name] for name in ways})
+        monkeypatch.setattr(
+            measured, "device_times", lambda bundle, ways, rounds: {name: seconds[name] for name in ways}
+        )
         return Untimed(torch=None, bundles=BUNDLES, rounds=1).measure(family, drawn)
 
     class Untimed(measured.Gpu):
