@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
@@ -105,3 +104,9 @@ def test_torch_is_not_scaled_where_it_takes_the_call(measure: Any):
 def test_our_plain_call_is_the_peer_of_features(measure: Any):
     found = measure(family(), replace(DRAWN, plain=call(3)), {"ours": 4e-6, "ours, plain": 3e-6})
     assert (found.peer, found.peer_name) == (1.5e-6, "ours, plain")
+
+
+def test_a_call_without_a_peer_is_still_timed(measure: Any, capsys: pytest.CaptureFixture[str]):
+    found = measure(family(peers=refusing), replace(DRAWN, padded=None), {"ours": 4e-6})
+    assert found.ours == 2e-6 and found.peer != found.peer
+    assert "mat1 has to be aligned" in capsys.readouterr().out
