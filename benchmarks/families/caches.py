@@ -10,7 +10,22 @@ import numpy as np
 
 from aot_bundle.callspec import CallSpec
 
-from .family import DTYPES_16, Asked, Call, Drawn, Family, Offer, Part, Peaks, Rng, Values, extent, fitting, one_of
+from .family import (
+    DTYPES_16,
+    Asked,
+    Call,
+    Drawn,
+    Family,
+    Offer,
+    Part,
+    Peaks,
+    Rng,
+    Values,
+    extent,
+    fitting,
+    one_of,
+    piece,
+)
 
 HEAD_DIMS = (64, 128, 128, 128, 80, 96, 256)
 MOST_BYTES = 1 << 31
@@ -154,9 +169,9 @@ def cache_part(call: Call, where: float) -> Part:
     sequence = int(where * dims["batch"])
     together = dims["heads"] // dims.get("heads_kv", 1)
     head_kv = int(where * dims.get("heads_kv", 1))
-    first = head_kv * together
+    heads = piece(together, COMPARED_HEADS, where * 7 % 1)
     one = range(sequence, sequence + 1)
-    cut: dict[str, Any] = {"batch": one, "heads": range(first, first + min(together, COMPARED_HEADS)),
+    cut: dict[str, Any] = {"batch": one, "heads": range(head_kv * together + heads.start, head_kv * together + heads.stop),
                            "heads_kv": range(head_kv, head_kv + 1)}  # fmt: skip
     if "block_tables" not in call.values:
         return Part(cut)

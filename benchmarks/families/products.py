@@ -66,7 +66,7 @@ def variations(group: str, dims: Dims, make: Callable[[Dims, bool], Call], items
 def product_part(call: Call, where: float) -> Part:
     """Cut some rows and some columns, or tiles, of one matrix."""
     dims = call.spec.dims
-    cut = {"batch": 1, "m": 64, "n": BLOCK, "tiles": 2}
+    cut = {"batch": 1, "m": 16, "n": BLOCK, "tiles": 2}
     units = {"n": BLOCK}
     return Part({name: piece(dims[name], cut[name], where, units.get(name, 1)) for name in cut if name in dims})
 

@@ -57,13 +57,14 @@ def decide(arch: str, call: Call) -> Decision:
     return plan_call(indices(arch)[call.op], planner(arch, call.op), call.spec, None)
 
 
-def small_calls(family: Family, arch: str, seed: int, count: int) -> Iterator[Drawn]:
-    """Draw calls until as many were small."""
+def small_calls(family: Family, arch: str, seed: int, count: int, times: float = 1) -> Iterator[Drawn]:
+    """Draw calls until as many were small. times: factor of the limits."""
     number = 0
     while count:
         drawn = family.drawn(offer_of(arch), seed, number)
         number += 1
-        if drawn.call.flops <= SMALL_FLOPS and tensor_bytes(decide(arch, drawn.call)) <= SMALL_BYTES:
+        nbytes = tensor_bytes(decide(arch, drawn.call))
+        if drawn.call.flops <= times * SMALL_FLOPS and nbytes <= times * SMALL_BYTES:
             count -= 1
             yield drawn
 
@@ -103,13 +104,14 @@ def emulated(op: str) -> Bundle:
 def test_parts_are_those_of_the_whole(name: str):
     """The reference of a part is a part of the reference, wherever it is; and faults are found."""
     family = FAMILIES[name]
-    for drawn in small_calls(family, "sm_90", 5, 3):
+    count, times = (6, 4) if name.startswith("attention") else (2, 1)  # of attention some have more than 64 queries
+    for drawn in small_calls(family, "sm_90", 5, count, times):
         call, decision, op = drawn.call, decide("sm_90", drawn.call), planner("sm_90", drawn.call.op).op
         tensors = whole(call, decision)
         inputs = {tensor.name: tensors[tensor.name] for tensor in op.tensors
                   if tensor.role != "output" and tensor.name in tensors}  # fmt: skip
         tensors[family.output] = references(op, inputs, decision.names)[1]
-        for where in (0.0, 0.3, 0.7, 0.999):
+        for where in (0.0, 0.4, 0.999):
             check = partial_check(family, where)
             assert check(op, decision, call, tensors) == "", f"{where}: {call}"
             faulty = {**tensors, family.output: tensors[family.output] + tensors[family.output].dtype.type(100)}
