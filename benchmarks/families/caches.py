@@ -24,7 +24,6 @@ from .family import (
     extent,
     fitting,
     one_of,
-    piece,
 )
 
 HEAD_DIMS = (64, 128, 128, 128, 80, 96, 256)
@@ -166,13 +165,12 @@ def draw_mla(rng: Rng, offer: Offer) -> Drawn | None:
 def cache_part(call: Call, where: float) -> Part:
     """Cut a sequence and some heads that read the same keys. Blocks of other sequences are left out."""
     dims = call.spec.dims
-    sequence = int(where * dims["batch"])
+    sequence, head = int(where * dims["batch"]), int(where * dims["heads"])
     together = dims["heads"] // dims.get("heads_kv", 1)
-    head_kv = int(where * dims.get("heads_kv", 1))
-    heads = piece(together, COMPARED_HEADS, where * 7 % 1)
+    head_kv = head // together
+    heads = range(head, min(head + COMPARED_HEADS, (head_kv + 1) * together))
     one = range(sequence, sequence + 1)
-    cut: dict[str, Any] = {"batch": one, "heads": range(head_kv * together + heads.start, head_kv * together + heads.stop),
-                           "heads_kv": range(head_kv, head_kv + 1)}  # fmt: skip
+    cut: dict[str, Any] = {"batch": one, "heads": heads, "heads_kv": range(head_kv, head_kv + 1)}
     if "block_tables" not in call.values:
         return Part(cut)
     own = np.asarray(call.values["block_tables"])[sequence]
