@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import runpy
 import sys
 from pathlib import Path
@@ -31,10 +32,8 @@ def test_without_a_bundle(name: str, bundles: int, tmp_path: Path):
 
 def ended(script: Path, *arguments: str) -> object:
     """Return the end of `python script arguments…`: its status, or its message for a status of 1."""
-    with pytest.MonkeyPatch.context() as patch, pytest.raises(SystemExit) as end:
-        patch.setattr(sys, "argv", [str(script), *arguments])
-        patch.syspath_prepend(script.parent)
-        runpy.run_path(str(script), run_name="__main__")
+    with pytest.raises(SystemExit) as end:
+        run_here(script, *arguments)
     return end.value.code
 
 
@@ -44,3 +43,26 @@ def test_launch(hip_double: DoubleLibrary, rows_bundle: Path):
     named = [line.split("  ")[0] for line in output.splitlines()]
     for way in ("aot_runtime, out=", "aot_runtime, allocating", "driver.prepare(...).run", "raw ctypes loop"):
         assert way in named, output
+
+
+def test_random_calls(rows_bundle: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]):
+    """Each result is written at once, tables can be made of them again, and a call that fails fails alone."""
+    results, script = tmp_path / "calls.jsonl", ROOT / "benchmarks/random_calls.py"
+    given = [str(rows_bundle), "--seed", "1", "--count", "2"]
+    message = ended(script, "all", *given, "--modelled", "--results", str(results))
+    assert isinstance(message, str) and message.startswith("rows 1: softmax rows="), "no variant of bfloat16 is built"
+    whole = capsys.readouterr().out
+    lines = [json.loads(line) for line in results.read_text().splitlines()]
+    assert [line["ours"] > 0 for line in lines] == [True, False]
+    run_here(script, "--print", str(results))
+    assert capsys.readouterr().out.strip() in whole
+    missing = ended(script, "rows,mla", *given, "--plan")
+    assert isinstance(missing, str) and "mla_decode" in missing
+
+
+def run_here(script: Path, *arguments: str) -> None:
+    """Run `python script arguments…` in this process."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(sys, "argv", [str(script), *arguments])
+        patch.syspath_prepend(script.parent)
+        runpy.run_path(str(script), run_name="__main__")
