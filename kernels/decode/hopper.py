@@ -93,7 +93,9 @@ def decode_split_hopper(
     if bits_of(CACHE_DTYPE) == 4:
         acc = acc * (in_units(columns) * (1.0 / LOWEST))[None, :] + gl.convert_layout(joined.shifts, ROW)[:, None]
     acc *= (inverse(row_sum) * out_factor)[:, None]
-    store_rows(acc, log2_sum(row_max, row_sum), sequence, rows, columns, split, parts, out, lse, heads, head_dim_v, PADDED)
+    store_rows(
+        acc, log2_sum(row_max, row_sum), sequence, rows, columns, split, parts, out, lse, heads, head_dim_v, PADDED
+    )
 
 
 class Causal(NamedTuple):

@@ -43,8 +43,9 @@ def attend_prompt_hopper(
 
     q: a tensor map of [heads, tokens, columns] in boxes of 64 queries. k, v: those of [blocks, heads_kv, block_size,
     columns] in boxes [1, 1, HEIGHT, columns]; columns are 64 or 128, and block_size is a multiple of HEIGHT. PADDED:
-    rows of out have head_dim_v elements, which may be fewer. out and the rest are as in `decode_split`. BLOCK_N: keys of a tile, a multiple of HEIGHT. REGISTERS: registers of
-    a thread that multiplies. PINGPONG: one group issues products while the other does its softmax.
+    rows of out have head_dim_v elements, which may be fewer. out and the rest are as in `decode_split`. BLOCK_N: keys
+    of a tile, a multiple of HEIGHT. REGISTERS: registers of a thread that multiplies. PINGPONG: one group issues
+    products while the other does its softmax.
     """
     tiling = Tiling(
         query_blocks, heads, heads // heads_kv, batch, total_q, seqlen_k, None, cu_seqlens_q, None, Window(0, 0, True),
