@@ -850,38 +850,52 @@ def capping(values):
     """PTX of `capped` for the values of a lane.
 
     Special functions would take longer than the matrix units: two for each value, beside the exponential. As long as no
-    value of a warp exceeds half of the cap, an odd polynomial takes their place. Its relative error is at most 2.3e-5,
-    so that a score of 20 is off by less than what rounding its probability to float16 takes. The values are bounded by
-    sums of eight squares or fewer, which take half as long as maxima.
+    value of a warp exceeds half of the cap, or all of it, an odd polynomial takes their place. Its relative error is at
+    most 2.3e-5, so that a score of 20 is off by less than what rounding its probability to float16 takes. The values
+    are bounded by sums of eight squares or fewer, which take half as long as maxima.
     """
+    cap = f"${2 * values}"
     squares = " ".join(f"fma.rn.f32 m{i % 8}, ${i}, ${i}, m{i % 8};" for i in range(values))
     largest = " ".join(f"max.f32 m0, m0, m{i};" for i in range(1, 8))
-    polynomial = " ".join(
-        f"mul.f32 u, ${i}, ${i}; fma.rn.f32 t, u, c2, c1; fma.rn.f32 t, t, u, 0f3F7FFE85; mul.f32 ${i}, ${i}, t;"
-        for i in range(values)
-    )
     exponential = " ".join(
         f"mul.f32 t, ${i}, twice; ex2.approx.ftz.f32 t, t; add.f32 t, t, 0f3F800000; rcp.approx.ftz.f32 t, t; "
-        f"fma.rn.f32 ${i}, t, less, ${2 * values};"
+        f"fma.rn.f32 ${i}, t, less, {cap};"
         for i in range(values)
     )
-    return f"""{{ .reg .pred some; .reg .f32 m<8>, t, u, c1, c2, inverse, twice, less;
+    return f"""{{ .reg .pred some; .reg .f32 m<8>, t, u, c<5>, inverse, square, twice, less;
     {" ".join(f"mov.f32 m{i}, 0f00000000;" for i in range(8))}
     {squares}
     {largest}
-    rcp.approx.ftz.f32 inverse, ${2 * values};
-    mul.f32 t, ${2 * values}, 0f3F000000; mul.f32 t, t, t;
-    setp.gt.f32 some, m0, t;
-    setp.gt.or.f32 some, inverse, 0f47C35000, some;
-    setp.lt.or.f32 some, inverse, 0f3727C5AC, some;
+    rcp.approx.ftz.f32 inverse, {cap}; mul.f32 square, inverse, inverse; mul.f32 m0, m0, square;
+    setp.gt.f32 some, m0, 0f3F800000;
+    setp.gt.or.f32 some, inverse, 0f46EA6000, some;
+    setp.lt.or.f32 some, inverse, 0f37FBA882, some;
     vote.sync.any.pred some, some, 0xffffffff;
     @some bra large;
-    mul.f32 u, inverse, inverse; mul.f32 c1, u, 0fBEA9D378; mul.f32 t, u, u; mul.f32 c2, t, 0f3DEBF319;
-    {polynomial}
+    setp.gt.f32 some, m0, 0f3E800000;
+    vote.sync.any.pred some, some, 0xffffffff;
+    @some bra middle;
+    {odd_polynomial(values, ("0f3F7FFE86", "0fBEA9D378", "0f3DEBF318"))}
     bra.uni done;
-    large: mul.f32 twice, inverse, 0f4038AA3B; mul.f32 less, ${2 * values}, 0fC0000000;
+    middle: {odd_polynomial(values, ("0f3F7FFF8C", "0fBEAA7C71", "0f3E057F38", "0fBD37929E", "0f3C140D7E"))}
+    bra.uni done;
+    large: mul.f32 twice, inverse, 0f4038AA3B; mul.f32 less, {cap}, 0fC0000000;
     {exponential}
     done: }}"""
+
+
+@gluon.constexpr_function
+def odd_polynomial(values, coefficients):
+    """PTX that makes x * p(x * x * square) of each value x. coefficients: of p, the lowest first, as PTX has them."""
+    degree = len(coefficients) - 1
+    scaled = [f"mov.f32 c0, {coefficients[0]}; mov.f32 t, square;"]
+    for i in range(1, degree + 1):
+        scaled.append(f"mul.f32 c{i}, t, {coefficients[i]}; mul.f32 t, t, square;")
+    for x in range(values):
+        terms = " ".join(f"fma.rn.f32 t, t, u, c{i};" for i in range(degree - 2, -1, -1))
+        first = f"mul.f32 u, ${x}, ${x}; fma.rn.f32 t, u, c{degree}, c{degree - 1};"
+        scaled.append(f"{first} {terms} mul.f32 ${x}, ${x}, t;")
+    return " ".join(scaled)
 
 
 @gluon.constexpr_function

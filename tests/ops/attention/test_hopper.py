@@ -125,8 +125,9 @@ def test_soft_caps_and_slopes_take_few_operations(head_dim: int):
     ptx = compile_variant(variant).asm["ptx"]
     blocks = 2 * 2  # of two warpgroups: the first one, and those of the loop
     assert ptx.count("bra large") == blocks
-    near = ptx.split("@some bra large;")[1].split("bra.uni done;")[0]
+    near, middle, *_ = ptx.split("@some bra middle;")[1].split("bra.uni done;")
     assert near.count("fma.rn.f32") == 2 * 64 and near.count("mul.f32") == 2 * 64 + 4 and "ex2" not in near
+    assert middle.count("fma.rn.f32") == 4 * 64 and "ex2" not in middle
 
 
 @pytest.mark.slow
@@ -164,6 +165,8 @@ TILES = (
     Case("b", (128, 128), "softcap", (300, 333), scale=0.006, **MANY),
     Case("b", (128, 128), "softcap", (300, 333), scale=-0.014, dtype="bfloat16", **MANY),
     Case("t:90,10", (256, 256), "softcap", (270, 230), scale=0.004, **MANY),
+    Case("0", (64, 64), "softcap", (300, 290), scale=0.04, **MANY),
+    Case("b", (256, 256), "softcap", (270, 330), scale=-0.018, **MANY),
     Case("b", (80, 80), "bias alibi softcap", (300, 310), scale=0.008, **MANY),
     Case("0", (64, 64), "softcap", (300, 290), scale=0.0, **MANY),
     Case("0", (64, 64), "alibi", (300, 290), scale=0.0, **MANY),
