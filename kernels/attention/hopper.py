@@ -61,8 +61,6 @@ GROUPS = gl.constexpr(2)
 BLOCK_M = gl.constexpr(128)
 """Queries of a tile: ROWS for each warpgroup."""
 ROW_MAJOR = gl.constexpr(True)
-BIAS_COLUMNS = gl.constexpr(32)
-"""Columns of a bias that are loaded at a time; more would take too many registers."""
 
 
 class Buffers(NamedTuple):
@@ -271,8 +269,8 @@ def make_tiling(
     return Tiling(
         query_blocks, extents.heads, extents.heads // extents.heads_kv, batch, extents.seqlen_q, extents.seqlen_k,
         extents.max_seqlen_k, cu_seqlens_q, cu_seqlens_k, window, counter,
-        are_paired(query_blocks * extents.heads * batch, BOUND_RIGHT and counter is None), seqused_q=seqused_q,
-        seqused_k=seqused_k,
+        are_paired(query_blocks * extents.heads * batch, BOUND_RIGHT and counter is None)
+        & (window.right < extents.seqlen_k), seqused_q=seqused_q, seqused_k=seqused_k,
     )  # fmt: skip
 
 
@@ -499,7 +497,7 @@ class GroupPart(NamedTuple):
         blocks: the blocks of keys that are walked, those of the whole tile.
         whole: KeyBlocks of these queries alone.
         scale: makes units of log2 of products.
-        slope: of ALiBi, in units of log2; 0: none.
+        slope: of ALiBi, in the unit of products; 0: none.
         factor: of results.
     """
 
@@ -556,10 +554,11 @@ def part_of(
     BLOCK_N: gl.constexpr = buffers.k.slots.shape[-2]
     first = tile.first + ME * ROWS
     of_scores, of_values = factors_of(transforms.factors, tile, tiling.group)
+    scale = scale * of_scores
     return GroupPart(
         tile, first, key_blocks(tile.first, BLOCK_M, tile, tiling.window, BLOCK_N, BOUND_LEFT, BOUND_RIGHT),
-        key_blocks(first, ROWS, tile, tiling.window, BLOCK_N, BOUND_LEFT, BOUND_RIGHT), scale * of_scores,
-        slope_of(transforms.features, tile), of_values,
+        key_blocks(first, ROWS, tile, tiling.window, BLOCK_N, BOUND_LEFT, BOUND_RIGHT), scale,
+        slope_of(transforms.features, tile, scale), of_values,
     )  # fmt: skip
 
 
@@ -590,6 +589,7 @@ def attend_part(
     BOUND: gl.constexpr = BOUND_LEFT or BOUND_RIGHT
     values = values_of(buffers)
     blocks = part.blocks
+    scale = part.scale
     count = blocks.end - blocks.begin
     acc = gl.zeros([ROWS, right_operand(values.slots.index(0)).shape[1]], gl.float32, output_layout(values))
     q = matrix(buffers.q.slots.index(ME))
@@ -600,9 +600,10 @@ def attend_part(
 
     s = issue_scores(q, at, buffers.k, PINGPONG, ME)
     pass_turn(ME, PINGPONG)
+    words = load_bias(blocks.end - 1, part, features, buffers.k)
     s = warpgroup_mma_wait(0, deps=[s])
     release_scored(at, count == 1, buffers, ME)
-    s, scale = finished_scores(s, blocks.end - 1, part, features, window, BOUND_LEFT, BOUND_RIGHT, True)
+    s = finished_scores(s, words, blocks.end - 1, part, features, window, BOUND_LEFT, BOUND_RIGHT, True)
     if FLOAT8:
         row_max, _ = raise_max_seldom(s, no_maxima(s), scale)
         first_p = probabilities(s, row_max, scale, True)
@@ -618,9 +619,10 @@ def attend_part(
         s = issue_scores(q, at + i, buffers.k, PINGPONG, ME)
         acc = issue_values(acc, p, at + i - 1, blocks.end - i, part.tile, values)
         pass_turn(ME, PINGPONG)
+        words = load_bias(blocks.end - 1 - i, part, features, buffers.k)
         s = warpgroup_mma_wait(1, deps=[s])
         release_scored(at + i, i == count - 1, buffers, ME)
-        s, scale = finished_scores(s, blocks.end - 1 - i, part, features, window, BOUND_LEFT, BOUND_RIGHT, BOUND)
+        s = finished_scores(s, words, blocks.end - 1 - i, part, features, window, BOUND_LEFT, BOUND_RIGHT, BOUND)
         if FLOAT8:
             new_max, rescale = raise_max_seldom(s, row_max, scale)
         else:
@@ -770,13 +772,13 @@ def factors_of(factors, tile, group):
 
 
 @gluon.jit
-def slope_of(features, tile):
-    """Return a tile's ALiBi slope in units of log2; 0 if there is none."""
+def slope_of(features, tile, scale):
+    """Return a tile's ALiBi slope in the unit of products; 0 if there is none."""
     if features.softcap is None:
         return 0.0
     else:
         slopes = features.alibi_slopes
-        return LOG2_E * gl.load(
+        return (LOG2_E / scale) * gl.load(
             head_scalar(slopes, tile, tile.head), mask=slopes.ptr.to(gl.int64, bitcast=True) != 0, other=0.0
         )
 
@@ -789,17 +791,18 @@ def head_scalar(x, tile, head):
 
 @gluon.jit
 def finished_scores(
-    products, block, part, features, window, BOUND_LEFT: gl.constexpr, BOUND_RIGHT: gl.constexpr, HIDING: gl.constexpr
+    products, words, block, part, features, window, BOUND_LEFT: gl.constexpr, BOUND_RIGHT: gl.constexpr,
+    HIDING: gl.constexpr,
 ):  # fmt: skip
-    """Return (scores of a block, the factor that makes units of log2 of them). HIDING: a row may not see all keys."""
-    if features.softcap is None:
-        scores, scale = products, part.scale
-    else:
-        scores, scale = add_features(products, block, part, features), 1.0
+    """Return the scores of a block in the unit of products, of which part.scale makes units of log2.
+
+    words: of `load_bias`. HIDING: a row may not see all keys.
+    """
+    scores = products if features.softcap is None else add_features(products, words, block, part, features)
     if HIDING:  # noqa: SIM102 (one is for the compiler, the other for the hardware)
         if block >= part.whole.whole_end or block < part.whole.whole:
             scores = hide(scores, block, part, window, BOUND_LEFT, BOUND_RIGHT)
-    return scores, scale
+    return scores
 
 
 @gluon.jit
@@ -819,28 +822,86 @@ def hide(s, block, part, window, BOUND_LEFT: gl.constexpr, BOUND_RIGHT: gl.const
 
 
 @gluon.jit
-def add_features(products, block, part, features):
-    """Return scores in units of log2, with the soft-cap, bias and slope that there are, in this order."""
+def add_features(products, words, block, part, features):
+    """Return scores with the soft-cap, bias and slope that there are, in this order."""
+    s = products
+    unit = LOG2_E / part.scale  # of products in a score of 1
     if features.softcap > 0:
-        twice = 2.0 / features.softcap * part.scale
-        s = capped(products, twice, features.softcap * LOG2_E)
-    else:
-        s = products * part.scale
+        s = capped(s, features.softcap * unit)
     if features.bias.ptr is not None:  # noqa: SIM102 (one is for the compiler, the other for the hardware)
         if features.bias.ptr.to(gl.int64, bitcast=True) != 0:
-            s = add_bias(s, block * s.shape[1], part, features.bias)
+            s = add_bias(s, words, features.bias.ptr.dtype.element_ty, unit)
     if part.slope != 0:
         s = subtract_slope(s, block, part)
     return s
 
 
 @gluon.jit
-def capped(products, twice, cap):
-    """cap * tanh(products * twice / 2 / LOG2_E)."""
-    inverse = gl.inline_asm_elementwise(
-        "rcp.approx.ftz.f32 $0, $1;", "=f,f", [exp2(products * twice) + 1.0], dtype=gl.float32, is_pure=True, pack=1
+def capped(products, cap):
+    """cap * tanh(products / cap)."""
+    VALUES: gl.constexpr = products.shape[1] // 2
+    return gl.inline_asm_elementwise(
+        capping(VALUES), capping_operands(VALUES), [products, cap], dtype=gl.float32, is_pure=True, pack=VALUES
     )
-    return cap - 2 * cap * inverse
+
+
+@gluon.constexpr_function
+def capping(values):
+    """PTX of `capped` for the values of a lane.
+
+    Special functions would take longer than the matrix units: two for each value, beside the exponential. As long as no
+    value of a warp exceeds half of the cap, or all of it, an odd polynomial takes their place. Its relative error is at
+    most 2.3e-5, so that a score of 20 is off by less than what rounding its probability to float16 takes. The values
+    are bounded by sums of eight squares or fewer, which take half as long as maxima.
+    """
+    cap = f"${2 * values}"
+    squares = " ".join(f"fma.rn.f32 m{i % 8}, ${i}, ${i}, m{i % 8};" for i in range(values))
+    largest = " ".join(f"max.f32 m0, m0, m{i};" for i in range(1, 8))
+    exponential = " ".join(
+        f"mul.f32 t, ${i}, twice; ex2.approx.ftz.f32 t, t; add.f32 t, t, 0f3F800000; rcp.approx.ftz.f32 t, t; "
+        f"fma.rn.f32 ${i}, t, less, {cap};"
+        for i in range(values)
+    )
+    return f"""{{ .reg .pred some; .reg .f32 m<8>, t, u, c<5>, inverse, square, twice, less;
+    {" ".join(f"mov.f32 m{i}, 0f00000000;" for i in range(8))}
+    {squares}
+    {largest}
+    rcp.approx.ftz.f32 inverse, {cap}; mul.f32 square, inverse, inverse; mul.f32 m0, m0, square;
+    setp.gt.f32 some, m0, 0f3F800000;
+    setp.gt.or.f32 some, inverse, 0f46EA6000, some;
+    setp.lt.or.f32 some, inverse, 0f37FBA882, some;
+    vote.sync.any.pred some, some, 0xffffffff;
+    @some bra large;
+    setp.gt.f32 some, m0, 0f3E800000;
+    vote.sync.any.pred some, some, 0xffffffff;
+    @some bra middle;
+    {odd_polynomial(values, ("0f3F7FFE86", "0fBEA9D378", "0f3DEBF318"))}
+    bra.uni done;
+    middle: {odd_polynomial(values, ("0f3F7FFF8C", "0fBEAA7C71", "0f3E057F38", "0fBD37929E", "0f3C140D7E"))}
+    bra.uni done;
+    large: mul.f32 twice, inverse, 0f4038AA3B; mul.f32 less, {cap}, 0fC0000000;
+    {exponential}
+    done: }}"""
+
+
+@gluon.constexpr_function
+def odd_polynomial(values, coefficients):
+    """PTX that makes x * p(x * x * square) of each value x. coefficients: of p, the lowest first, as PTX has them."""
+    degree = len(coefficients) - 1
+    scaled = [f"mov.f32 c0, {coefficients[0]}; mov.f32 t, square;"]
+    for i in range(1, degree + 1):
+        scaled.append(f"mul.f32 c{i}, t, {coefficients[i]}; mul.f32 t, t, square;")
+    for x in range(values):
+        terms = " ".join(f"fma.rn.f32 t, t, u, c{i};" for i in range(degree - 2, -1, -1))
+        first = f"mul.f32 u, ${x}, ${x}; fma.rn.f32 t, u, c{degree}, c{degree - 1};"
+        scaled.append(f"{first} {terms} mul.f32 ${x}, ${x}, t;")
+    return " ".join(scaled)
+
+
+@gluon.constexpr_function
+def capping_operands(values):
+    """Operand constraints of `capping`: results take the place of values."""
+    return ",".join(["=f"] * values + [str(i) for i in range(values)] + ["f"] * values)
 
 
 # A column index is split into its group of eight, which the compiler knows, and its place in that, which depends on the
@@ -859,28 +920,40 @@ def subtract_slope(s, block, part):
 
 
 @gluon.jit
-def add_bias(s, first, part, bias):
-    """Add the bias of keys from `first` on. It has an even number of columns, which are loaded in pairs, as words."""
-    if s.shape[1] > BIAS_COLUMNS:
-        left, right = s.reshape([s.shape[0], 2, s.shape[1] // 2]).permute((0, 2, 1)).split()
-        left = add_bias(left, first, part, bias)
-        right = add_bias(right, first + s.shape[1] // 2, part, bias)
-        sums = gl.join(left, right).permute((0, 2, 1))
+def load_bias(block, part, features, keys):
+    """Load the bias of a block of a ring's keys, if there is one, in pairs of columns, of which it has an even number:
+    int32 [ROWS, columns / 8, 4], in the layout of `halves_of_pairs`. It is loaded while products are computed."""
+    if features.softcap is None or features.bias.ptr is None:
+        return 0
     else:
-        tile = part.tile
-        even, odd = s.reshape([s.shape[0], s.shape[1] // 8, 4, 2]).split()
-        rows, groups, columns = indices(even)
-        rows = tile.row_q + gl.minimum(part.first + rows, tile.seqlen_q - 1)
-        keys = 2 * columns + 8 * groups
-        addresses = head_of(bias, tile.batch, tile.head) + first + rows.to(gl.int64) * bias.stride_rows + keys
-        words = gl.load(
-            addresses.to(gl.pointer_type(gl.int32), bitcast=True), mask=keys < tile.seqlen_k - first, other=0
-        )
-        DTYPE: gl.constexpr = bias.ptr.dtype.element_ty
-        even += words.to(gl.int16).to(DTYPE, bitcast=True).to(gl.float32) * LOG2_E
-        odd += (words >> 16).to(gl.int16).to(DTYPE, bitcast=True).to(gl.float32) * LOG2_E
-        sums = gl.join(even, odd)
-    return gl.convert_layout(sums.reshape(s.shape), s.type.layout, assert_trivial=True)
+        LAYOUT: gl.constexpr = scores_layout(keys)
+        COLUMNS: gl.constexpr = keys.slots.shape[-2]
+        even, _ = halves_of_pairs(gl.zeros([ROWS, COLUMNS], gl.float32, LAYOUT))
+        words = gl.zeros(even.shape, gl.int32, even.type.layout)
+        bias, tile = features.bias, part.tile
+        if bias.ptr.to(gl.int64, bitcast=True) != 0:
+            rows, groups, columns = indices(words)
+            rows = tile.row_q + gl.minimum(part.first + rows, tile.seqlen_q - 1)
+            first = block * COLUMNS
+            begin = head_of(bias, tile.batch, tile.head) + first + rows.to(gl.int64) * bias.stride_rows + 2 * columns
+            addresses = (begin + 8 * groups).to(gl.pointer_type(gl.int32), bitcast=True)
+            words = gl.load(addresses, mask=8 * groups < tile.seqlen_k - first - 2 * columns, other=0)
+        return words
+
+
+@gluon.jit
+def halves_of_pairs(s):
+    """Return the even and the odd columns of scores, [rows, columns / 8, 4] each."""
+    return s.reshape([s.shape[0], s.shape[1] // 8, 4, 2]).split()
+
+
+@gluon.jit
+def add_bias(s, words, DTYPE: gl.constexpr, unit):
+    """Add the words of `load_bias`, of two DTYPE each, times unit."""
+    even, odd = halves_of_pairs(s)
+    even += words.to(gl.int16).to(DTYPE, bitcast=True).to(gl.float32) * unit
+    odd += (words >> 16).to(gl.int16).to(DTYPE, bitcast=True).to(gl.float32) * unit
+    return gl.convert_layout(gl.join(even, odd).reshape(s.shape), s.type.layout, assert_trivial=True)
 
 
 @gluon.jit

@@ -37,8 +37,11 @@ def decode_split_hopper(
     seqlens_k=None, cu_seqlens_q=None, total_q=0, block_tables: BlockTables = None,
     k_scale: HeadRows = None, v_scale: HeadRows = None,
     alibi_slopes: HeadScalars = None, left=2147483647, softcap=0.0, out_factor=1.0,
+    PADDED: gl.constexpr = False, head_dim=None, head_dim_v=None,
 ):  # fmt: skip
     """`decode_split` for rows of HEAD_DIM elements, 64 or 128, at multiples of 16 bytes.
+
+    PADDED: rows of q and K have head_dim elements, those of V and out head_dim_v, which are whole pieces of 16 bytes.
 
     K and V are of q's dtype, of 8 bits, or of 4 bits in one group, in uint8. The block size of a paged cache is a
     multiple of 16. Strides along keys are below 2 ** 31 bytes. Masks are causal: a query sees its diagonal and `left`
@@ -61,7 +64,7 @@ def decode_split_hopper(
     ROW: gl.constexpr = gl.SliceLayout(1, STORED)
     rows = rows_at(tile * BLOCK_M + gl.arange(0, BLOCK_M, layout=ROW), head_kv, group, sequence.queries)
     columns = gl.arange(0, HEAD_DIM, layout=gl.SliceLayout(0, STORED))
-    q_tile = load_queries(q, sequence, rows, columns, HEAD_DIM, False)
+    q_tile = load_queries(q, sequence, rows, columns, head_dim, PADDED)
     queries = make_queries(q_tile, CACHE_DTYPE, MMA)
 
     offset = sequence.keys - sequence.queries
@@ -75,7 +78,7 @@ def decode_split_hopper(
     end = gl.minimum((tile * BLOCK_M + BLOCK_M - 1) // group + offset + 1, sequence.keys)
     begin, end = part(begin, end, split, parts.splits, BLOCK_N)
     place = Place(batch, head_kv, gl.maximum(sequence.keys - 1, 0), block_tables)
-    cache = Cache(k, v, k_scale, v_scale)
+    cache = Cache(k, v, k_scale, v_scale, head_dim if PADDED else None, head_dim_v if PADDED else None)
     if STAGES == 1:
         folded = fold_loaded(queries, cache, place, seen, scoring, begin, end, KEYS)
     else:
@@ -90,7 +93,9 @@ def decode_split_hopper(
     if bits_of(CACHE_DTYPE) == 4:
         acc = acc * (in_units(columns) * (1.0 / LOWEST))[None, :] + gl.convert_layout(joined.shifts, ROW)[:, None]
     acc *= (inverse(row_sum) * out_factor)[:, None]
-    store_rows(acc, log2_sum(row_max, row_sum), sequence, rows, columns, split, parts, out, lse, heads, HEAD_DIM, False)
+    store_rows(
+        acc, log2_sum(row_max, row_sum), sequence, rows, columns, split, parts, out, lse, heads, head_dim_v, PADDED
+    )
 
 
 class Causal(NamedTuple):

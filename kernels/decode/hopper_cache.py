@@ -17,12 +17,17 @@ PIECE = gl.constexpr(16)
 
 
 class Cache(NamedTuple):
-    """K and V, with a factor for each key of 8 bits, or a (factor, shift) pair for each key of 4 bits."""
+    """K and V, with a factor for each key of 8 bits, or a (factor, shift) pair for each key of 4 bits.
+
+    head_dim, head_dim_v: elements of a row of K and of V, if they are fewer than a tile has; else None.
+    """
 
     k: Heads
     v: Heads
     k_factors: HeadRows
     v_factors: HeadRows
+    head_dim: gl.tensor
+    head_dim_v: gl.tensor
 
 
 class CacheTile(NamedTuple):
@@ -150,14 +155,29 @@ def load_tile(cache: Cache, place: Place, start, pieces: Pieces, HEAD_DIM: gl.co
     pieces = clamped(pieces, place)
     K: gl.constexpr = k_layout(gl.num_warps(), KEYS, WORDS, chunk_of(WORDS, 4))
     V: gl.constexpr = v_layout(gl.num_warps(), KEYS, WORDS, chunk_of(WORDS, 8))
-    k_words = gl.load(words_from(cache.k, place, start, pieces, WORDS, KEYS, chunk_of(WORDS, 4), 4, K))
-    v_words = gl.load(words_from(cache.v, place, start, pieces, WORDS, KEYS, chunk_of(WORDS, 8), 8, V))
+    k_words = load_words(
+        words_from(cache.k, place, start, pieces, WORDS, KEYS, chunk_of(WORDS, 4), 4, K), cache.head_dim, BITS
+    )
+    v_words = load_words(
+        words_from(cache.v, place, start, pieces, WORDS, KEYS, chunk_of(WORDS, 8), 8, V), cache.head_dim_v, BITS
+    )
     if BITS == 16:
         return CacheTile(k_words, 0, v_words, 0)
     else:
         k_factors = load_factors(cache.k_factors, place, start, pieces, KEYS, factors_layout(K))
         v_factors = load_factors(cache.v_factors, place, start, pieces, KEYS, factors_layout(K))
         return CacheTile(k_words, k_factors, v_words, v_factors)
+
+
+@gluon.jit
+def load_words(pointers, head_dim, BITS: gl.constexpr):
+    """Load words [warps, KEYS, words] of rows of head_dim elements; 0 past their ends. None: all are inside."""
+    if head_dim is None:
+        return gl.load(pointers)
+    else:
+        words = gl.arange(0, pointers.shape[2], layout=gl.SliceLayout(0, gl.SliceLayout(1, pointers.type.layout)))
+        pieces = words // 4 * 4  # of 16 bytes, which are inside as a whole or not at all
+        return gl.load(pointers, mask=(pieces < head_dim * BITS // 32)[None, None, :], other=0)
 
 
 @gluon.constexpr_function

@@ -32,6 +32,7 @@ def attend_prompt_hopper(
     q, k, v, out: Heads, lse: HeadRows, block_tables: BlockTables, seqlens_k, cu_seqlens_q, counter, query_blocks,
     batch, heads, heads_kv, total_q, seqlen_k, scale,
     BLOCK_N: gl.constexpr, STAGES: gl.constexpr, REGISTERS: gl.constexpr, PINGPONG: gl.constexpr,
+    PADDED: gl.constexpr = False, head_dim_v=None,
 ):  # fmt: skip
     """`split.decode_split` with 128 queries of a head a tile, K and V of 16 bits, and all keys in one part.
 
@@ -41,9 +42,10 @@ def attend_prompt_hopper(
     more.
 
     q: a tensor map of [heads, tokens, columns] in boxes of 64 queries. k, v: those of [blocks, heads_kv, block_size,
-    columns] in boxes [1, 1, HEIGHT, columns]; columns are 64 or 128, and block_size is a multiple of HEIGHT. out and
-    the rest are as in `decode_split`. BLOCK_N: keys of a tile, a multiple of HEIGHT. REGISTERS: registers of
-    a thread that multiplies. PINGPONG: one group issues products while the other does its softmax.
+    columns] in boxes [1, 1, HEIGHT, columns]; columns are 64 or 128, and block_size is a multiple of HEIGHT. PADDED:
+    rows of out have head_dim_v elements, which may be fewer. out and the rest are as in `decode_split`. BLOCK_N: keys
+    of a tile, a multiple of HEIGHT. REGISTERS: registers of a thread that multiplies. PINGPONG: one group issues
+    products while the other does its softmax.
     """
     tiling = Tiling(
         query_blocks, heads, heads // heads_kv, batch, total_q, seqlen_k, None, cu_seqlens_q, None, Window(0, 0, True),
@@ -60,10 +62,10 @@ def attend_prompt_hopper(
         Ring(None, None, None),
     )
     queue = make_queue(counter)
-    result = Result(out, lse, k.block_shape[3])
+    result = Result(out, lse, head_dim_v)
     gl.warp_specialize([
-        (attend_tiles, (result, transforms, buffers, tiling, queue, scale, False, True, False, PINGPONG, GROUP_0)),
-        (attend_tiles, (result, transforms, buffers, tiling, queue, scale, False, True, False, PINGPONG, GROUP_1)),
+        (attend_tiles, (result, transforms, buffers, tiling, queue, scale, False, True, PADDED, PINGPONG, GROUP_0)),
+        (attend_tiles, (result, transforms, buffers, tiling, queue, scale, False, True, PADDED, PINGPONG, GROUP_1)),
         (load_pages, (q, k, v, block_tables, buffers, tiling, queue)),
     ], [4, 1], [REGISTERS, 24])  # fmt: skip
 

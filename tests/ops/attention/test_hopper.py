@@ -13,7 +13,7 @@ import pytest
 from aot_bundle.callspec import CallSpec, plan_call
 from aot_runtime import Bundle, DeviceArray
 from aot_runtime.call.planner import op_planner
-from aot_runtime.contract.records import Index
+from aot_runtime.contract.records import Index, Variant
 from tests.ops.attention.calls import Array, check, launched, run
 from tests.ops.attention.cases import Case
 from tests.ops.attention.cases import make_call as make_case
@@ -35,8 +35,8 @@ def index(manifest: str) -> Index:
     return index_of(planned("sm_90", manifest))
 
 
-def gets_it(dims: dict[str, int], dtype: str, **call: Any) -> bool:
-    """Tell whether a call on Hopper gets its kernel, with arrays as aligned as their extents allow."""
+def launches_of(dims: dict[str, int], dtype: str, **call: Any) -> list[Variant]:
+    """Return the variants that a call on Hopper launches, with arrays as aligned as their extents allow."""
     is_float8 = dtype.startswith("float8")
     spec = CallSpec(
         dims=dims, dtypes={"F": dtype, "O": "float16"} if is_float8 else {"T": dtype},
@@ -45,8 +45,13 @@ def gets_it(dims: dict[str, int], dtype: str, **call: Any) -> bool:
     )  # fmt: skip
     op = "flash_attention" + "_fp8" * is_float8 + "_varlen" * ("tokens_q" in dims)
     of = index("attention_quantised" if is_float8 else "attention")
-    (launch,) = plan_call(of, op_planner(of, op), spec, 132).launches
-    return bool(launch.variant.axis_values["HOPPER"])
+    return [launch.variant for launch in plan_call(of, op_planner(of, op), spec, 132).launches]
+
+
+def gets_it(dims: dict[str, int], dtype: str, **call: Any) -> bool:
+    """Tell whether a call on Hopper gets its kernel."""
+    (variant,) = launches_of(dims, dtype, **call)
+    return bool(variant.axis_values["HOPPER"])
 
 
 @pytest.mark.on("emulator")
@@ -56,7 +61,9 @@ def gets_it(dims: dict[str, int], dtype: str, **call: Any) -> bool:
     (False, DENSE, {"softcap": 2}), (False, DENSE, {"given": ["bias"]}), (False, DENSE, {"given": ["alibi_slopes"]}),
     (False, DENSE, {"dtype": "float8_e5m2"}), (False, DENSE | {"seqlen_q": 64}, {}),
     (False, DENSE | {"seqlen_k": 0}, {}),
-    (False, DENSE | {"head_dim": 80}, {}),
+    (True, DENSE | {"head_dim": 80}, {}), (True, DENSE | {"head_dim": 96}, {"causal": True, "window_left": 9}),
+    (True, VARLEN | {"head_dim": 208}, {}), (False, DENSE | {"head_dim": 72}, {}),
+    (False, DENSE | {"head_dim": 80}, {"innermost": {"v": 2}}),
     (False, DENSE | {"seqlen_k": 83}, {"innermost": {"v": 2}}),
     (False, VARLEN, {"innermost": {"v": 0}}), (False, VARLEN, {"softcap": 2}), (False, VARLEN | {"tokens_k": 0}, {}),
 ))  # fmt: skip
@@ -84,6 +91,43 @@ def test_which_calls_of_16_bits_get_it(hopper: bool, dims: dict[str, int], call:
     """It gets aligned calls by rows of V, of more than 64 queries, that maps can hold; a bias has an even number of
     columns."""
     assert gets_it(dims, **({"dtype": "bfloat16"} | call)) is hopper
+
+
+ONE_QUERY = {"batch": 1, "heads": 8, "heads_kv": 2, "seqlen_q": 1, "seqlen_k": 8192, "head_dim": 128, "head_dim_v": 128}
+
+
+@pytest.mark.on("emulator")
+@pytest.mark.parametrize(("dims", "call"), (
+    ({}, {}), ({}, {"softcap": 30}), ({"head_dim": 80, "head_dim_v": 80}, {"softcap": 30}),
+    ({"head_dim": 256, "head_dim_v": 256, "seqlen_q": 20}, {"causal": True, "given": ["alibi_slopes"]}),
+), ids=str)  # fmt: skip
+def test_keys_of_few_queries_are_split_with_features_too(dims: dict[str, int], call: dict[str, Any]):
+    split, _ = launches_of(ONE_QUERY | dims, "float16", **call)
+    assert split.axis_values["SPLIT"]
+
+
+@pytest.mark.on("emulator")
+@pytest.mark.parametrize(
+    "call", ({"given": ["bias"]}, {"given": ["sinks"]}, {"softcap": 30, "window_left": 9}), ids=str
+)
+def test_keys_of_few_queries_are_not_split_with_other_features(call: dict[str, Any]):
+    (variant,) = launches_of(ONE_QUERY, "float16", **call)
+    assert not variant.axis_values["SPLIT"]
+
+
+@pytest.mark.slow
+@pytest.mark.on("emulator")
+@pytest.mark.parametrize("head_dim", (64, 128))
+def test_soft_caps_and_slopes_take_few_operations(head_dim: int):
+    """Where scores are far below the cap, its polynomial has four operations and no special function."""
+    point = {"HEAD_DIM": head_dim, "T": "float16", "PLAIN": False, "V_ROWS": True, "HOPPER": True}
+    (variant,) = variants("sm_90", "attention", "flash_attention", **point)
+    ptx = compile_variant(variant).asm["ptx"]
+    blocks = 2 * 2  # of two warpgroups: the first one, and those of the loop
+    assert ptx.count("bra large") == blocks
+    near, middle, *_ = ptx.split("@some bra middle;")[1].split("bra.uni done;")
+    assert near.count("fma.rn.f32") == 2 * 64 and near.count("mul.f32") == 2 * 64 + 4 and "ex2" not in near
+    assert middle.count("fma.rn.f32") == 4 * 64 and "ex2" not in middle
 
 
 @pytest.mark.slow
@@ -116,6 +160,18 @@ TILES = (
     Case("b:99,4", (256, 256), "bias of keys", (270, 230), **MANY),
     Case("b", (128, 128), "bias", (300, 290), heads=(24, 4), mode="varlen", dtype="bfloat16"),
     Case("b", (128, 128), "alibi of batches", (300, 290), heads=(24, 4), mode="varlen", dtype="bfloat16"),
+    # Scores far below the cap in all warps, in some of them, and with what is added to them afterwards.
+    Case("0", (64, 64), "softcap", (300, 290), scale=0.008, **MANY),
+    Case("b", (128, 128), "softcap", (300, 333), scale=0.006, **MANY),
+    Case("b", (128, 128), "softcap", (300, 333), scale=-0.014, dtype="bfloat16", **MANY),
+    Case("t:90,10", (256, 256), "softcap", (270, 230), scale=0.004, **MANY),
+    Case("0", (64, 64), "softcap", (300, 290), scale=0.04, **MANY),
+    Case("b", (256, 256), "softcap", (270, 330), scale=-0.018, **MANY),
+    Case("b", (80, 80), "bias alibi softcap", (300, 310), scale=0.008, **MANY),
+    Case("0", (64, 64), "softcap", (300, 290), scale=0.0, **MANY),
+    Case("0", (64, 64), "alibi", (300, 290), scale=0.0, **MANY),
+    Case("b", (128, 128), "alibi softcap", (300, 290), heads=(24, 4), mode="varlen", scale=0.006),
+    Case("0", (256, 256), "bias", (300, 290), **MANY), Case("0", (96, 96), lengths=(700, 300), **MANY),
 )  # fmt: skip
 """Calls with more tiles than multiprocessors, most of them, which on Hopper have its kernel."""
 
@@ -129,6 +185,23 @@ def test_tiles_one_after_the_other(attention: Bundle, case: Case):
     call = make_case(case)
     (variant,) = launched(attention, call)
     assert variant.axis_values["HOPPER"]
+    check(attention, call)
+
+
+FEW = (
+    Case("b", (128, 128), "softcap", (5, 700), heads=(4, 2)), Case("0", (64, 64), "alibi of batches", (1, 513)),
+    Case("b", (40, 40), "alibi softcap", (64, 300), dtype="bfloat16"), Case("0", (256, 256), "softcap", (3, 520)),
+    Case("b", (80, 80), "alibi", (20, 600), layout="bshd", scale=-0.3), Case("b", (64, 64), "softcap", (1, 1000)),
+)  # fmt: skip
+
+
+@pytest.mark.on("gpu")
+@pytest.mark.parametrize("case", FEW, ids=str)
+def test_keys_of_few_queries_with_features(attention: Bundle, case: Case):
+    if attention.device.arch != "sm_90":
+        pytest.skip("elsewhere they are not split")
+    call = make_case(case)
+    assert len(launched(attention, call)) == 2
     check(attention, call)
 
 
@@ -176,6 +249,9 @@ FLOAT8 = (
     Quantised("fp8", "b", 128, (400, 300), (8, 2), mode="varlen"),
     Quantised("fp8", "0", 64, (300, 290), (16, 4), mode="varlen"),
     Quantised("fp8", "b:20,5", 256, (200, 300), mode="varlen"),
+    Quantised("fp8", "0", 80, (300, 333), (8, 2)), Quantised("fp8", "b", 96, (520, 520), (16, 4), layout="bshd"),
+    Quantised("fp8", "b:99,4", 48, (400, 450), (4, 2), "bfloat16"), Quantised("fp8", "t:7,3", 208, (200, 330), (3, 1)),
+    Quantised("fp8", "b", 96, (400, 300), (8, 2), mode="varlen"), Quantised("fp8", "0", 32, (300, 200), mode="varlen"),
 )  # fmt: skip
 
 

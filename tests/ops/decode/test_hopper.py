@@ -56,6 +56,8 @@ def index() -> Index:
 def decide(call: str, **changes: Any) -> Decision:
     """Plan one of CALLS with other fields and other dims."""
     dims = CALLS[call].dims | changes.pop("dims", {})
+    if not call.endswith("int4"):
+        dims = {"head_dim_v": dims["head_dim"]} | dims
     return plan_call(index(), op_planner(index(), call.split()[0]), replace(CALLS[call], dims=dims, **changes), CUS)
 
 
@@ -69,14 +71,16 @@ def taken(decision: Decision) -> bool:
 @pytest.mark.parametrize("call", CALLS)
 def test_who_takes_a_call(call: str):
     size = "block_size" if call.startswith("paged") else "seqlen_k"
-    others: list[dict[str, Any]] = [{"unaligned": frozenset("k")}, {"dims": {"head_dim": 96, "groups": 1}}]
-    others += [{"dims": {"head_dim": 256}}]
+    others: list[dict[str, Any]] = [{"unaligned": frozenset("k")}, {"dims": {"head_dim": 256}}]
     if size == "block_size":
         others += [{"dims": {"block_size": 17}}, {"dims": {"block_size": 8}}]
     else:
         others += [{"strides": {"v": (1 << 40, 64, 1 << 30, 1)}}]
     if call.endswith("int4"):
-        others += [{"dims": {"groups": 2}}, {"dims": {"head_dim": 64}}]
+        others += [{"dims": {"groups": 2}}, {"dims": {"head_dim": 64}}, {"dims": {"head_dim": 96}}]
+    else:
+        assert taken(decide(call, dims={"head_dim": 96})) and taken(decide(call, dims={"head_dim": 48}))
+        others += [{"dims": {"head_dim": 92}}]
     if call == "flash_decode of bytes":
         others += [{"strides": {"k_scale": (1, 1, 1 << 29)}}]
     # Masks other than causal ones, unless there is but one query.
@@ -156,6 +160,34 @@ def test_pieces_of_blocks_of_8_bits(
 
 
 @pytest.mark.on("gpu")
+@pytest.mark.parametrize("head_dim", (16, 80, 96, 112))
+@pytest.mark.parametrize("cache", ("fp16", "bf16", "int8", "e4m3"))
+@pytest.mark.parametrize("heads, block_size", (((8, 1), 16), ((24, 2), 48)), ids=str)
+def test_padded_head_dims(decode: Bundle, cache: str, head_dim: int, heads: tuple[int, int], block_size: int):
+    """What follows a row in memory is another row, or NaN."""
+    is_wide = cache in ("fp16", "bf16")
+    dtype = {"fp16": FP16, "bf16": BF16}.get(cache, FP16)
+    case = paged(LENGTHS, block_size, heads, head_dim, dtype, dtype if is_wide else eight_bits(decode, cache))
+    factors = {} if is_wide else scales(np.random.default_rng(0), *(2 * [case.k.shape[:3]]))
+    check_paged(decode, case, num_splits=3, window_left=300, **factors)
+
+
+@pytest.mark.on("gpu")
+@pytest.mark.parametrize("head_dim, head_dim_v", ((80, 80), (96, 40), (72, 128), (128, 64)), ids=str)
+@pytest.mark.parametrize("splits", (1, 5))
+def test_padded_head_dims_of_contiguous_caches(decode: Bundle, head_dim: int, head_dim_v: int, splits: int):
+    rng = np.random.default_rng(1)
+    k, v = (normal(rng, 2, 2, 700, columns, dtype=BF16) for columns in (head_dim, head_dim_v))
+    inputs = {
+        "q": normal(rng, 2, 8, 3, head_dim, dtype=BF16),
+        "k": k,
+        "v": v,
+        "seqlens_k": np.array([33, 700], np.int32),
+    }
+    check(decode, "flash_decode", inputs, out_width=head_dim_v, num_splits=splits)
+
+
+@pytest.mark.on("gpu")
 @pytest.mark.parametrize("size", (1e-3, 1.0, 1e3, 6.5e4))
 @pytest.mark.parametrize("dtype, heads, block_size", ((FP16, (8, 1), 16), (BF16, (24, 2), 48)), ids=str)
 def test_pieces_of_blocks_of_4_bits(
@@ -189,7 +221,8 @@ def test_who_takes_chunks_of_prompts():
 
     assert taken()
     assert taken({"head_dim": 64, "block_size": 48})
-    for dims in ({"head_dim": 96}, {"head_dim": 256}, {"block_size": 24}):
+    assert taken({"head_dim": 96})
+    for dims in ({"head_dim": 92}, {"head_dim": 256}, {"block_size": 24}):
         assert not taken(dims), dims
     for scalars in ({"max_seqlen_q": "64"}, {"num_splits": "2"}, {"window_left": "100"}, {"softcap": "1"},
                     {"causal": "false"}, {"attention_chunk": "64"}):  # fmt: skip
@@ -204,7 +237,7 @@ def test_who_takes_chunks_of_prompts():
 @pytest.mark.parametrize(
     "block_size, dtype, head_dim, heads",
     ((16, FP16, 128, (8, 1)), (48, BF16, 128, (6, 3)), (64, BF16, 128, (2, 2)), (192, FP16, 64, (5, 1)),
-     (16, FP16, 64, (4, 2))),
+     (16, FP16, 64, (4, 2)), (16, FP16, 96, (4, 2)), (64, BF16, 80, (5, 1))),
     ids=str,
 )  # fmt: skip
 def test_chunks(
