@@ -40,7 +40,7 @@ def note(event: Event) -> None:
 
 
 class Manager(FileCacheManager):
-    """One folder of Triton's cache, looked up in the shipped cache and then in Triton's own."""
+    """A folder of Triton's cache, looked up in the shipped cache and then in Triton's own."""
 
     def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
         self._watched = not (override or dump)

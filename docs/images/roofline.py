@@ -29,7 +29,7 @@ COLOURS: Mapping[str, tuple[str, str]] = {
 """Colour that is drawn with → colours on a light and on a dark page."""
 INK, PANEL, GRID, ROOF, PUBLISHED = COLOURS
 PLACES = {"matmul": ((0, 8), "center"), "attention 128": ((10, -8), "left"), "attention 64": ((9, -9), "left")}
-"""Where a name is put beside its point, and on which side of that it is, but below it."""
+"""Offset of each name from its point, and its alignment; the others are below their points."""
 STYLE = {
     "svg.fonttype": "none", "svg.hashsalt": "aotbuild", "font.size": 11, "font.family": "sans-serif",
     "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK,

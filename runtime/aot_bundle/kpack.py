@@ -39,7 +39,7 @@ PLAIN, ZSTD = "none", "zstd-per-kernel"
 """Compression schemes."""
 MAX_TOC_BYTES = 16 << 20
 MAX_OBJECTS = 1 << 16
-"""Code objects of an archive, and entries of its table of contents, each architecture of a name counted."""
+"""Maximum number of code objects in an archive, and of pairs of a name and an architecture in its table of contents."""
 MAX_ARCHS = 64
 HEADER = struct.Struct("<4sIQ")
 UINT32 = struct.Struct("<I")

@@ -15,9 +15,9 @@ from tests.support.hip_double.double import DoubleLibrary
 from tests.support.sources import sources
 
 MAX_LINES = 7562
-"""Lines of the runtime that an open and a first call over HIP load."""
+"""Maximum number of lines of the runtime that an open and a first call over HIP load."""
 MAX_IMPORT = 0.4
-"""CPU time to import `open_bundle`, as a part of numpy's. It is about 12 ms beside 45."""
+"""Maximum CPU time to import `open_bundle`, as a fraction of numpy's. It takes about 12 ms, numpy 45."""
 PACKAGES = ("aot_runtime", "aot_bundle", "aot_emulator")
 RUNTIME = Path(__file__).parents[2] / "runtime"
 BLOCKED = """

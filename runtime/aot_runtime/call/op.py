@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from .contents import Contents
 
 MAX_PLANS = 4096
-"""Plans kept per op. When the limit is reached, all are dropped and planned again on demand."""
+"""Maximum number of plans kept per op. When it is reached, all are dropped and planned again on demand."""
 
 
 def build_op(
