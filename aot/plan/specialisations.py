@@ -1,8 +1,8 @@
 """Specialisations of a kernel, as Triton's JIT makes them: configs with a `signature` and `constants`.
 
 A config's signature gives the types of run-time parameters, and properties that its code assumes (`*fp16:16`: the
-address is a multiple of 16). Its constants are parameters whose values are compiled in. This module derives the condition
-on the calls that the config serves, so that no call reaches code with a wrong assumption.
+address is a multiple of 16). Its constants are parameters whose values are compiled in. This module derives the
+condition on the calls that the config serves, so that no call reaches code with a wrong assumption.
 """
 
 from __future__ import annotations
