@@ -26,7 +26,7 @@ FEW_SAMPLES, MORE_SAMPLES = 4, 16
 MOST_INSTRUCTIONS = 2_000_000
 """Average instruction budget of a sampled wavefront."""
 MOST_OF_A_SHORT_LAUNCH = 5_000_000
-"""Total instructions up to which a launch without matrix instructions is run in full, too."""
+"""Total instructions below which a launch without matrix instructions is also run in full."""
 _GOLDEN = 0.6180339887498949
 
 
