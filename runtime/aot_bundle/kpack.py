@@ -1,6 +1,6 @@
 """Read AMD's kpack, an archive of code objects by name and architecture.
 
-The format read here, and written by `kpack_writing`, follows the public description of version 1 in ROCm's
+The format read here, and written by `kpack_writer`, follows the public description of version 1 in ROCm's
 `rocm-systems`, `multi_arch_packaging_with_kpack.md` (docs/howto/kpack.md says which revision, and what it leaves open):
 
     magic "KPAK", version (uint32), offset of the table of contents (uint64), all little-endian

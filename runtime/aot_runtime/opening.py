@@ -19,7 +19,7 @@ from aot_runtime.contract.names import TYPE_NAME, TYPE_OPS
 from aot_runtime.contract.records import Index, Op, Variant
 from aot_runtime.device.code import Code
 from aot_runtime.device.device import Device
-from aot_runtime.device.identity import Shared
+from aot_runtime.device.uncopyable import Shared
 from aot_runtime.errors import ArgumentError
 from aot_runtime.logs import log
 from aot_runtime.selection import Reader, select_bundle

@@ -90,7 +90,7 @@ print("numpy.ma" in sys.modules, *(name for name in sys.modules if name.startswi
 """).split()
     later = {
         "bundle.archive", "bundle.codeobject", "bundle.multi_archive", "bundle.search", "bundle.source",
-        "call.advice", "call.aliasing", "call.alternatives", "call.calls_file", "call.contents", "call.display",
+        "call.advice", "call.aliasing", "call.alternatives", "call.calls_file", "call.index_tensors", "call.display",
         "call.entries", "call.explanation", "call.recording", "call.refusal", "contract.gpu_names",
         "contract.index_encoding", "contract.manifest_rules", "contract.overlap", "contract.partial_evaluation",
         "contract.provenance",
