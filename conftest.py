@@ -1,4 +1,4 @@
-"""On what device tests of ops run, which cases of long lists run by default, and bundles that several suites use."""
+"""Options of the tests: the device for ops, samples of long lists of cases, and bundles that several suites use."""
 
 from __future__ import annotations
 
@@ -64,7 +64,7 @@ def pytest_runtest_setup(item: pytest.Item) -> None:
 
 @pytest.hookimpl(wrapper=True)
 def pytest_collection(session: pytest.Session) -> Generator[None, object, object]:
-    """Spare the garbage collector what lives to the end: it would look through thousands of tests again and again."""
+    """Exclude the collected tests from garbage collection, which would traverse thousands of them again and again."""
     gc.disable()
     try:
         return (yield)
@@ -79,8 +79,8 @@ def pytest_collection(session: pytest.Session) -> Generator[None, object, object
 
 @pytest.hookimpl(trylast=True)
 def pytest_sessionfinish(session: pytest.Session) -> None:
-    """A worker ends without looking for cycles in all that its tests have left: that takes seconds, while the session
-    waits for it. Triton's binding reports at the end what was not freed, which is no news then."""
+    """End a worker without a last garbage collection, which takes seconds while the session waits. Triton's binding
+    would report the objects that this leaves, so standard error is closed."""
     if session.testscollected > _MANY and "PYTEST_XDIST_WORKER" in os.environ:
         gc.freeze()
         atexit.register(os.dup2, os.open(os.devnull, os.O_WRONLY), 2)

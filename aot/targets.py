@@ -58,9 +58,9 @@ TARGETS: tuple[Target, ...] = tuple(Target(arch) for arch in ARCHITECTURES)
 
 
 def parse_arch(text: str) -> Target:
-    """The target that `text` names: an architecture, or a GPU (`MI300X`, `RX 7900 XTX`).
+    """Return the target that `text` names: an architecture, or a GPU (`MI300X`, `RX 7900 XTX`).
 
-    Raises ValueError saying why it is refused, and listing what is allowed.
+    Raises ValueError, with the reason and the allowed names.
     """
     return Target(arch_of(text.strip()))
 

@@ -1,7 +1,7 @@
-"""Triton's cache manager in a run that must not compile: a look-up that fails is an error that says why.
+"""Triton's cache manager in a run that must not compile: a failed look-up is an error with the reason.
 
-Named by TRITON_CACHE_MANAGER, so that worker processes are under it too. It reads from the shipped cache first,
-wherever that lies, and writes nothing there.
+TRITON_CACHE_MANAGER names it, so that worker processes use it, too. It looks in the shipped cache first, and writes
+nothing to it.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class WouldCompileError(RuntimeError):
 
 
 def note(event: Event) -> None:
-    """Log an event; raise for a miss of what Triton would compile, unless the run only counts."""
+    """Log an event. Raise `WouldCompileError` if Triton would compile now, unless the run only counts."""
     path = os.environ.get(GUARD_LOG)
     if path:
         log(path, event)
@@ -40,7 +40,7 @@ def note(event: Event) -> None:
 
 
 class Manager(FileCacheManager):
-    """One folder of Triton's cache, looked up in the shipped cache and then in Triton's own."""
+    """A folder of Triton's cache, looked up in the shipped cache and then in Triton's own."""
 
     def __init__(self, key: str, override: bool = False, dump: bool = False) -> None:
         self._watched = not (override or dump)

@@ -75,10 +75,10 @@ def ingredients_here(backend: str) -> dict[str, Any]:
 
 
 def mismatch(shipped: Optional[str], cache: str, target: Any, backend: str) -> list[str]:
-    """Return why no kernel of the caches for a target can be found by this process; empty if those of one can be.
+    """Return the reasons why this process cannot find any cached kernel for a target; empty if it can.
 
     Args:
-        shipped: folder of a shipped cache's kernels; None for what is installed.
+        shipped: folder of a shipped cache's kernels; None for the installed ones.
         cache: folder of Triton's cache.
         target: Triton's target.
         backend: the key of its compiler.

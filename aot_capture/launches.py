@@ -15,12 +15,12 @@ LINES = 40  # of a function that are kept: more than a grid or a heuristic has
 
 
 def current_launch(keep_source: bool) -> Optional[dict[str, Any]]:
-    """Return what this thread's launch in progress is made of; None outside of one.
+    """Describe this thread's launch in progress; None if there is none.
 
-    The keys are the fields of `records.Launch` but for `kernel`.
+    The keys are the fields of `records.Launch` except `kernel`.
 
     Args:
-        keep_source: Keep the source of functions, without which they are of no use.
+        keep_source: keep the source of functions. Functions without source cannot be rebuilt.
     """
     frame = caller("run", os.path.join("runtime", "jit.py"))
     if frame is None:

@@ -46,7 +46,7 @@ def chain(knobs: Any, listener: Callable[..., None]) -> None:
 
 
 class _Choices(dict):
-    """An autotuner's choices by key. A new one is reported; looking one up costs what it costs in a dict."""
+    """An autotuner's choices by key, which reports new ones. A look-up is as fast as a dict's."""
 
     def __init__(self, fn: Any, listener: Callable[..., None]) -> None:
         super().__init__()

@@ -57,7 +57,7 @@ def _by_name(paths: Iterable[str]) -> dict[str, dict[str, Any]]:
 
 
 def _expressions(text: re.Match[str]) -> str:
-    """Return what takes the place of a comment or string: the expressions in one that is formatted."""
+    """Return the replacement of a comment or string: the expressions of a formatted string, else nothing."""
     if text.group()[0] == "#":
         return ""
     prefix = text.string[max(0, text.start() - 2) : text.start()].lower()

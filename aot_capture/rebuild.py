@@ -158,7 +158,7 @@ class Session:
         python.__code__ = python.__code__.replace(co_filename=record["file"], co_firstlineno=record["def_line"])
 
     def _defined(self, record: Message, file: str) -> tuple[Any, list[str]]:
-        """Define a function among the names of its module. Returns it, and what it lacks, with the reasons."""
+        """Define a function in the namespace of its module. Returns it, and the reasons why names are missing."""
         missing: list[str] = []
 
         def values(encoded: dict[str, Any]) -> dict[str, Any]:
@@ -288,7 +288,7 @@ class Session:
         }
 
     def _files(self, folder: str, group: list[str]) -> list[str]:
-        """Write the files of a kernel's group as they are shipped: no path in them. Returns their names."""
+        """Remove paths from the files of a kernel's group, so that they can be shipped. Returns their names."""
         names = [name for name in group if not (self.binary_only and name.endswith(".source"))]
         listed = next(name for name in names if name.endswith(".json"))
         with open(os.path.join(folder, listed)) as file:
@@ -383,7 +383,7 @@ _DIFFERENT = object()
 
 
 def _merged(one: Any, other: Any) -> Any:
-    """Merge what two functions read of a value: of a module or class of the program, each names some attributes."""
+    """Merge two records of a value. Each record of a module or class has the attributes that one function reads."""
     if one == other:
         return one
     if not (isinstance(one, dict) and isinstance(other, dict) and list(one) == list(other) == ["namespace"]):
@@ -685,7 +685,7 @@ def _describe(targets: list[list[Any]]) -> Message:
 
 
 def _answer(job: Message, sessions: list[Session]) -> Message:
-    """Do what a line asks for. `sessions` has the session, once there is one."""
+    """Answer a request. `sessions` is empty, or has the session."""
     kind = job.pop("kind")
     if kind == "describe":
         return _describe(job["targets"])
@@ -700,7 +700,7 @@ def _answer(job: Message, sessions: list[Session]) -> Message:
 
 
 def _serve(folder: str) -> None:
-    """Answer the lines of standard input. Files in the folder take what compilers print, and what Python does."""
+    """Answer the requests on standard input. The output of compilers and of Python goes to files in the folder."""
     answers = os.fdopen(os.dup(1), "w", buffering=1)
     native, python = (io.FileIO(os.path.join(folder, name), "w+") for name in ("native", "python"))
     for descriptor in (1, 2):

@@ -84,7 +84,7 @@ def main() -> None:
 
 
 def ways_of(bundle: Path, folder: Path) -> list[Way]:
-    """Return every way, with what its script needs to know. Raises `AotError` for what is no bundle."""
+    """Return every way, with the arguments of its script. Raises `AotError` if `bundle` is not a bundle."""
     index = read_index(bundle)
     batch, heads, seqlen, head_dim = SHAPE
     dims = {"batch": batch, "heads": heads, "heads_kv": heads, "seqlen_q": seqlen, "seqlen_k": seqlen,

@@ -33,7 +33,7 @@ QUANTISED = {"fp8": "flash_attention_fp8", "bf8": "flash_attention_fp8", "int8":
 """The op of each precision of 8 bits."""
 BIASES = {"0": "n", "1": "e:2", "2": "a:0", "e": "e:0", "a": "a:0"}
 SHAPES = {"e:0": (False, False), "e:1": (False, True), "e:2": (True, True), "a:0": (False, True), "a:1": (True, True)}
-"""Whether a bias has batches, and whether it has heads."""
+"""Shape of a bias → True if it has batches, True if it has heads."""
 
 
 @dataclass(frozen=True)

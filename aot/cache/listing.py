@@ -13,7 +13,7 @@ from .shared_cache import CacheError, CacheSettings, SharedCache, SharedSettings
 from .stores import FolderStore, Store, StoredFile, open_store, shown
 
 KINDS = {COMPILED: "kernels", VECTORS: "selftest vectors", CAPTURED: "captured kernels"}
-"""Folder of the cache → what its entries are."""
+"""Folder of the cache → kind of its entries."""
 STALE = "of older versions"
 
 

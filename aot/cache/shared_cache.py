@@ -44,7 +44,7 @@ ASKED_S, MOVED_S = 0.05, 0.5
 TOLD = 3
 """Maximum number of refused entries that warnings name; further ones are counted, and logged."""
 MOST_TOLD = 400
-"""Length limit of the reason why an entry is refused or a store fails."""
+"""Maximum length of the reason why an entry is refused or a store fails."""
 Take = Callable[[str, bytes], str]
 """Receives an entry's name and content; returns the reason if it refuses the entry, else an empty text."""
 

@@ -22,7 +22,7 @@ from aot.manifest.yaml_text import flow
 from aot.plan.specialisations import DIVISIBLE, RANGED
 from aot.source.constants import LAYOUTS
 from aot_capture.records import Capture, Function, Kernel, Launch, read_capture
-from aot_runtime.contract.dtypes import DTYPES, FLAG_TYPES, FLOAT_TYPES, SCALAR_TYPES
+from aot_runtime.contract.dtypes import DTYPES, FLOAT_TYPES, INTEGER_TYPES, SCALAR_TYPES
 from aot_runtime.contract.manifest_rules import RESERVED_OPS
 from aot_runtime.contract.names import RESERVED
 
@@ -36,11 +36,9 @@ MANIFEST = "manifest.yaml"
 GRID = ("grid_x", "grid_y", "grid_z")
 _HINTS = {"tt.divisibility": DIVISIBLE, "tt.pointer_range": RANGED}
 _DTYPES = {dtype.triton: name for name, dtype in DTYPES.items()}
-_INTEGERS = tuple(name for name, kind in SCALAR_TYPES.items() if kind.low is not None and name not in FLAG_TYPES)
-_FLOATS = FLOAT_TYPES
 _LOWEST = {
     **{name: str(kind.low) for name, kind in SCALAR_TYPES.items() if kind.low is not None},
-    **dict.fromkeys(_FLOATS, "-1e999"),
+    **dict.fromkeys(FLOAT_TYPES, "-1e999"),
 }
 """The value of a number that stands for None."""
 _ALWAYS_OPTIONS = ("num_warps",)
@@ -222,7 +220,7 @@ def _part(constants: Mapping[Path_, Json], path: Path_) -> Json:
 def _type(function: Function, name: str, type_name: str) -> str:
     text = type_name.replace("*k", "*", 1) if type_name.startswith("*k") else type_name
     text = "i1" if text == "u1" else text
-    known = _DTYPES if text.startswith("*") else dict.fromkeys((*_INTEGERS, *_FLOATS, "i1"))
+    known = _DTYPES if text.startswith("*") else dict.fromkeys((*INTEGER_TYPES, *FLOAT_TYPES, "i1"))
     if text.removeprefix("*") not in known:
         raise UnsupportedError(f"parameter '{name}' of '{function.name}' is {type_name}, which is not supported")
     return text
@@ -283,7 +281,7 @@ class _Op:
         parts = []
         for name, value in zip(names, _items(key), strict=False):
             text = variant.types.get(name, "")
-            is_number = type(value) is int and text.startswith(_INTEGERS)
+            is_number = type(value) is int and text.startswith(INTEGER_TYPES)
             if is_number and text.endswith(f":{DIVISIBLE}") and value % int(DIVISIBLE):
                 return None
             if name in variant.constants and variant.constants[name] != value:
@@ -414,7 +412,7 @@ class _Op:
         return {name: sorted({item.options[name] for item in self.variants}, key=str) for name in sorted(varied)}
 
     def _widest(self, leaf: str, types: set[str]) -> str:
-        for kinds in (_INTEGERS, _FLOATS, ("i1",)):
+        for kinds in (INTEGER_TYPES, FLOAT_TYPES, ("i1",)):
             if types <= set(kinds):
                 return max(types, key=kinds.index)
         raise UnsupportedError(f"parameter '{leaf}' has the types {', '.join(sorted(types))} by turns")

@@ -30,7 +30,7 @@ class UnsupportedError(ValueError):
 
 @dataclass
 class _File:
-    """A file: what its global names are bound to, its text, and the files that it imports."""
+    """A file to write: its global names with their values, its lines, and the files that it imports."""
 
     bound: dict[str, Json] = field(default_factory=dict)
     lines: list[str] = field(default_factory=list)

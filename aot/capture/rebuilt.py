@@ -1,4 +1,4 @@
-"""Rebuilt kernels: what a worker makes of a captured kernel, how it is checked, and the key that it is cached under."""
+"""Rebuilt kernels: the records of a worker's result, their checks, and the keys under which they are cached."""
 
 from __future__ import annotations
 
@@ -147,7 +147,7 @@ def rebuild_job(
     """Return the job of a kernel.
 
     Args:
-        common: what all jobs share: the worker's installation, and the one whose keys are stated.
+        common: the recipe's entries that all jobs share: the worker's installation, and the one whose keys are stated.
         backend: the key of the worker's compiler for the target, with the version of ptxas.
     """
     used = set(_used(capture, [kernel.function, *named_in(kernel.constants)]))

@@ -10,9 +10,9 @@ from typing import Any
 
 from aot.targets import Target
 from aot_capture.records import Autotune, Capture, Function, Kernel
+from aot_runtime.contract.dtypes import INTEGER_TYPES
 
 DIVISIBLE = {"list": ["tt.divisibility", 16]}
-_INTEGERS = ("i8", "i16", "i32", "i64", "u8", "u16", "u32", "u64")
 
 
 def target_parts(target: Target) -> list[str | int]:
@@ -94,12 +94,12 @@ def _variants(kernel: Kernel, function: Function, lists_constants: bool) -> Iter
                 yield _changed(kernel, place, name, "i32", None, [])
             continue
         listed = _at(kernel.attributes, place)
-        if listed is None or not (kind in _INTEGERS or kind.startswith("*")):
+        if listed is None or not (kind in INTEGER_TYPES or kind.startswith("*")):
             continue  # what the launch does not ask for (do_not_specialize)
         others = [hint for hint in listed["list"] if hint != DIVISIBLE]
         divisible = [] if len(others) < len(listed["list"]) else [DIVISIBLE]
         yield _changed(kernel, place, name, kind, None, [*divisible, *others])
-        if kind in _INTEGERS:
+        if kind in INTEGER_TYPES:
             yield _changed(kernel, place, name, "constexpr", 1, [] if lists_constants else None)
 
 

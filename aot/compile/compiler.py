@@ -325,7 +325,7 @@ def read_back(image: bytes, symbol: str) -> KernelMetadata:
 
 
 class Code(Protocol):
-    """A code object that was read back, with what the compiler says of its launch."""
+    """A code object that was read back, with the launch parameters that the compiler reports."""
 
     @property
     def image(self) -> bytes: ...
@@ -344,10 +344,10 @@ class Code(Protocol):
 def verify_code(
     kernel: Code, layout: tuple[KernargField, ...] | None, target: Target, more_faults: Iterable[str] = ()
 ) -> None:  # fmt: skip
-    """Raise `CompileError` unless a code object is what its signature and its target make a launch expect.
+    """Raise `CompileError` if a code object differs from its target, its launch parameters or its signature.
 
     Args:
-        layout: of its kernargs; None: not compared.
+        layout: the kernargs by the signature; None: they are not compared.
     """
     metadata = kernel.metadata
     faults = [

@@ -14,7 +14,7 @@ _AT = re.compile(r"(?P<file>[^\s:]+):(?P<line>\d+):(?:\d+:)?\s*\Z")
 _OF_LISTING = re.compile(r"(?:, line |triton-amdgpu-assembler:)(?P<line>\d+)(?:;|:\d+:)\s*\Z")
 _IN_FUNCTION = re.compile(r"(?P<file>[^\s:]+):(?P<line>\d+):\d+: in function (?P<function>\S+) .*?\): (?P<message>.*)")
 _WHY = "Layout has "
-"""How a diagnostic's second line begins if it says what is wrong with a layout."""
+"""Beginning of the second line of a diagnostic about a layout, which has the reason."""
 _SUMMARIES = ("Failures have been detected", "Ptx assembly aborted due to errors", "PTX codegen error")
 """Beginnings of errors that only refer to other errors."""
 _CHANGES_RESULTS = re.compile(

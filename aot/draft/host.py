@@ -60,7 +60,7 @@ class Facts:
         hints: name of an extent, or text of a size → the variable that has it.
         whole: text of a size that is an extent of an input → a name for it.
         allowed: text of a size → the values that it may have.
-        defined: name of a size of its own → what it is computed from.
+        defined: name of a size that the function computes → its expression.
     """
 
     tensors: dict[str, HostTensor] = field(default_factory=dict)

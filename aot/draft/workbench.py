@@ -124,7 +124,7 @@ class Workbench:
         return found if not declared or names_of(found) <= self.usable() | FUNCTIONS else ""
 
     def with_blocks(self, text: str) -> str:
-        """An expression of symbols in which what a compiled block is computed from is that block."""
+        """Replace the sizes that compiled blocks are computed from by the blocks' names, in an expression."""
         blocks = {self.launch.size(name): name for name, p in self.parameters.items() if p.constexpr}
         return replaced(text, {size: name for size, name in blocks.items() if size and not size.isidentifier()})
 

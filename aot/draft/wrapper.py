@@ -66,7 +66,7 @@ class Launch:
         return value if isinstance(value, HostTensor) else None
 
     def is_tensor(self, parameter: str) -> bool:
-        """Tell whether the function uses as a tensor what it passes for a parameter."""
+        """Return True if the function uses the value that it passes for a parameter as a tensor."""
         value = self.tensor(parameter)
         return value is not None and (bool(value.made) or value.shape is not None or bool(value.least_rank)
                                       or "Tensor" in value.annotation or not value.is_given)  # fmt: skip

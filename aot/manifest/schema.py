@@ -12,6 +12,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING, Annotated, Any, Literal, TypeGuard
 
 from pydantic import AfterValidator, BaseModel, BeforeValidator, ConfigDict, Field, model_validator
+from typing_extensions import TypeAliasType
 
 from aot.targets import TARGETS
 from aot_runtime.contract.dtypes import DTYPES, SCALAR_TYPES
@@ -65,20 +66,23 @@ def _as_expression(value: float) -> float | str:
 Number = Annotated[float, AfterValidator(_number)]
 """A float that may be infinite."""
 Finite = Annotated[float, Field(allow_inf_nan=False)]
-Value = bool | int | Number | str
-Option = bool | int | Finite | str
-Expr = str | int | Annotated[float, AfterValidator(_as_expression)] | bool
-"""An expression; a bare number or boolean is one too."""
 if TYPE_CHECKING:
+    Value = bool | int | float | str
+    Option = bool | int | float | str
+    Expr = str | int | float | bool
     DtypeName = str
     ScalarTypeName = str
     KernargTypeName = str
     ArchName = str
-else:
-    DtypeName = _one_of("dtype", DTYPES)
-    ScalarTypeName = _one_of("scalar type", (*SCALAR_TYPES, "flag", "choice"))
-    KernargTypeName = _one_of("kernarg type", SCALAR_TYPES)
-    ArchName = _one_of("architecture", (target.arch for target in TARGETS))
+else:  # the JSON schemas define named types once
+    Value = TypeAliasType("Value", bool | int | Number | str)
+    Option = TypeAliasType("Option", bool | int | Finite | str)
+    Expr = TypeAliasType("Expression", str | int | Annotated[float, AfterValidator(_as_expression)] | bool)
+    """An expression; a bare number or boolean is one too."""
+    DtypeName = TypeAliasType("Dtype", _one_of("dtype", DTYPES))
+    ScalarTypeName = TypeAliasType("ScalarType", _one_of("scalar type", (*SCALAR_TYPES, "flag", "choice")))
+    KernargTypeName = TypeAliasType("KernargType", _one_of("kernarg type", SCALAR_TYPES))
+    ArchName = TypeAliasType("Architecture", _one_of("architecture", (target.arch for target in TARGETS)))
 
 
 def is_function(value: Any) -> TypeGuard[str]:

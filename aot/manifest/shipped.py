@@ -28,11 +28,11 @@ def shipped_manifests() -> dict[str, Path]:
 
 
 def summary(path: Path) -> str:
-    """Return a shipped manifest's summary, without reading its ops."""
+    """Return a shipped manifest's summary, without reading its ops; empty if it has none."""
     from ruamel.yaml import YAML
 
     head = re.split(r"^(?:ops|include):", path.read_text(encoding="utf-8"), maxsplit=1, flags=re.MULTILINE)[0]
-    return str(YAML(typ="safe", pure=True).load(head)["doc"])
+    return str((YAML(typ="safe", pure=True).load(head) or {}).get("doc", ""))
 
 
 def find_manifest(path: Path, folder: Path | None = None) -> Path:

@@ -20,7 +20,7 @@ from aot.manifest.yamlfile import ManifestError
 from aot.source.constants import Constant
 from aot.source.kernel_source import Parameter
 from aot_runtime.contract import records
-from aot_runtime.contract.dtypes import DTYPES
+from aot_runtime.contract.dtypes import DTYPES, INTEGER_TYPES
 from aot_runtime.contract.expressions import Expression, nearest, parse, query_name
 from aot_runtime.contract.layout import ALIGNMENT, aligned_elements, divisors
 from aot_runtime.contract.partial_evaluation import UNKNOWN
@@ -35,8 +35,6 @@ from .launch_scope import LaunchScope
 from .members import Absent, MemberError, Value, as_value, is_member, length_fault, member_values, not_a_tuple
 from .specialisations import parameter_type
 from .variants import VariantSpec
-
-INTEGERS = ("i8", "u8", "i16", "u16", "i32", "u32", "i64", "u64")
 
 
 @dataclass(frozen=True)
@@ -301,7 +299,7 @@ class Binder:
             return BoundParameter(name, "constexpr", constant=constant)
         wide = any(self._wide(tensors[str(tensor)], variant) for _, tensor, *_ in strides)
         type_name = forced or self._type(value, name, wide)
-        if type_name in INTEGERS and (factor := literal_factor(value)) > 1:
+        if type_name in INTEGER_TYPES and (factor := literal_factor(value)) > 1:
             return BoundParameter(name, type_name, value=plain, divisible=factor, specialised=True)
         return BoundParameter(name, type_name, value=plain, divisible=divisors(self.op, known).get(plain, 1))
 

@@ -119,7 +119,7 @@ class _Taking:
         return self._spec.model_copy(update={"launches": launches})
 
     def _value(self, heuristic: Heuristic) -> Expression:
-        """Return the heuristic's expression, with each argument of the kernel replaced by what it is in the op."""
+        """Return the heuristic's expression, with the op's expressions in place of the kernel's arguments."""
         function = heuristic.function
         if not function.expression:
             raise self._error(heuristic, f"is not an expression: {function.reason}. Bind it")
@@ -200,7 +200,7 @@ class _Taking:
 
 
 class _Substitution(ast.NodeTransformer):
-    """Replaces names of arguments by what they are in the op."""
+    """Replaces names of the kernel's arguments by the op's expressions for them."""
 
     def __init__(self, taking: _Taking, heuristic: Heuristic):
         self._taking, self._heuristic = taking, heuristic

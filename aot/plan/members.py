@@ -180,8 +180,8 @@ def _strides(
         )
         raise MemberError(
             f"member '{wrong.field}' of parameter '{parameter.name}' is not a stride of '{tensor.name}' "
-            f"[{', '.join(extents)}], and the strides {', '.join(names)} are not its dims in order: list the "
-            f"dims, `bind: {{{parameter.name}: {{dims: [...]}}}}`"
+            f"[{', '.join(extents)}], and its strides {', '.join(names)} cannot be matched to the dims by position: "
+            f"list their dims, `bind: {{{parameter.name}: {{dims: [...]}}}}`"
         )
     return {
         member.name: "0" if dim == NO_DIM else f"stride({tensor.name}, {dim})"

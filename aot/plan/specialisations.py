@@ -1,8 +1,8 @@
 """Specialisations of a kernel, as Triton's JIT makes them: configs with a `signature` and `constants`.
 
-A config's signature gives types of run-time parameters and what its code takes for granted of them (`*fp16:16`, an
-address that is a multiple of 16); its constants are parameters whose values are compiled in. The config serves calls
-whose arguments are so. That condition is derived here, so that no call reaches code that is wrong for it.
+A config's signature gives the types of run-time parameters, and properties that its code assumes (`*fp16:16`: the
+address is a multiple of 16). Its constants are parameters whose values are compiled in. This module derives the
+condition on the calls that the config serves, so that no call reaches code with a wrong assumption.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def is_specialised(entry: ConfigSpec) -> bool:
 
 
 def condition(entry: ConfigSpec, launch: LaunchSpec, op: OpSpec, tensors: Mapping[str, records.Tensor]) -> str:
-    """Return the condition on the calls that a config serves: its `when`, and what its code takes for granted.
+    """Return the condition on the calls that a config serves: its `when`, and the assumptions of its code.
 
     Raises:
         ValueError: an entry of the signature is wrong, or nothing in the config tells when a constant is right.

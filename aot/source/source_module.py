@@ -141,14 +141,14 @@ class SourceModule:
         return ABSENT
 
     def tuned(self, name: str, function: Any) -> Any:
-        """Return a jit function inside its autotuner and heuristics. Raises what these raised."""
+        """Return a jit function inside its autotuner and heuristics. Raises the error of evaluating these, if any."""
         found = self._tuned.get(name, function)
         if isinstance(found, BaseException):
             raise found
         return found
 
     def run_whole(self) -> None:
-        """Run the whole file once, as Python does. Raises what the file raises."""
+        """Run the whole file once, as Python does. Exceptions of the file propagate."""
         if not self._whole:
             self._whole = True
             self._execute(self.tree.body)
@@ -256,7 +256,7 @@ class SourceModule:
                 self.missing[name] = error
 
     def _rescue(self, item: Statement, node: ast.stmt) -> None:
-        """Run a statement in a `try` that was not reached, if nothing else binds what it binds."""
+        """Run a statement of a `try` that was not reached, if its names are bound nowhere else."""
         names = bound_names(node)
         wanted = [name for name in names & self._wanted if name not in self.names]
         inner = Counter(name for other in inner_statements(item.node) for name in bound_names(other))

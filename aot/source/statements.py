@@ -231,10 +231,10 @@ def body_reads(function: ast.FunctionDef) -> tuple[Read, ...]:
 
 
 def global_paths(function: ast.FunctionDef) -> set[tuple[str, ...]]:
-    """Return the dotted names of globals, and of what they belong to, that a function's body or signature reads.
+    """Return the dotted names of globals that a function's body or signature reads, with their prefixes: `a`, `a.b`.
 
-    A local variable is none, though the module may have a global of its name: which globals a module has depends on
-    the functions that were loaded before.
+    Local variables are left out, even if the module has a global of the same name. The globals that a module has
+    depend on the functions that were loaded before.
     """
     signature = [dotted(node) for part in (function.args, function.returns) if part for node in ast.walk(part)]
     paths = [*(read.path for read in body_reads(function)), *signature]

@@ -119,7 +119,7 @@ class _Compared:
         self._inouts = {name: _bytes(array) for name, array in self._written.items() if roles[name] == "inout"}
 
     def faults(self, numbers: Iterable[int]) -> dict[int, str]:
-        """Return candidate → what is wrong with its results. The first number is the present config."""
+        """Return candidate → description of the fault in its results. The first number is the present config."""
         faults: dict[int, str] = {}
         expected: dict[str, Any] = {}
         for number in numbers:

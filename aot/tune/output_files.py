@@ -23,7 +23,7 @@ from .timers import Timer
 from .trials import PlannedTuning
 
 MOST_NAMED = 4
-"""Calls that a tuning file names for a config."""
+"""Maximum number of calls that a tuning file names for a config."""
 
 
 def write(

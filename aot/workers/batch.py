@@ -31,7 +31,7 @@ class Outcome:
 
 
 def look_up(jobs: Mapping[str, CompileJob], cache: CompileCache) -> tuple[Outcome, dict[str, CompileJob]]:
-    """Return what the cache has, and the jobs that it lacks, by key."""
+    """Return the kernels that are in the cache, and the jobs of the others, by key."""
     reader = KernelReader()
     kernels = cache.get_many(jobs, lambda key, kernel: reader.fault(kernel, jobs[key]))
     missing = {key: job for key, job in jobs.items() if key not in kernels}

@@ -10,7 +10,7 @@ import numpy as np
 Array = np.ndarray[Any, Any]
 Pointer = ctypes.c_void_p
 TYPES = {"f16": np.dtype(np.float16), "bf16": np.dtype(np.uint16), "f32": np.dtype(np.float32)}
-"""Types of elements, and what holds them in numpy."""
+"""Element type → numpy dtype that holds it."""
 _TO_DEVICE, _TO_HOST = 1, 2
 _SCHEDULE_BLOCKING_SYNC = 4
 

@@ -11,7 +11,7 @@ from io import StringIO
 from itertools import pairwise
 
 MOST = 160
-"""Rows and columns of a matrix, at most: a product takes seconds."""
+"""Maximum rows and columns of a matrix: an emulated product of this size takes seconds."""
 _TOLERANCES = {"f32_r": 1e-5, "f16_r": 1e-2, "bf16_r": 1e-2}
 _TYPES = {"hipblaslt": ("f32_r", "f16_r", "bf16_r"), "rocblas": ("f32_r", "f16_r", "bf16_r")}
 

@@ -51,6 +51,6 @@ def on_page_markdown(markdown: str, page: Page, config: MkDocsConfig, files: Fil
 
 
 def on_post_build(config: MkDocsConfig) -> None:
-    """The site has to open with no network: what a page would load from elsewhere is a warning, so an error."""
+    """Warn of addresses that pages load from other sites: the site must open without a network."""
     for fault in foreign_loads(Path(config.site_dir)):
         log.warning(fault)

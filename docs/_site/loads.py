@@ -12,7 +12,7 @@ _IN_STYLES = re.compile(r"(?:@import\s*|url\(\s*)[\"']?((?:https?:)?//[^\"')\s]+
 
 
 class _Loads(HTMLParser):
-    """Collects the addresses of what a browser fetches by itself: all but links that a person follows."""
+    """Collects the addresses that a browser fetches by itself: all except links that a person follows."""
 
     def __init__(self) -> None:
         super().__init__()

@@ -71,7 +71,10 @@ def schema_page(folder: Path) -> str:
         schema = json.loads((folder / f"{name}.schema.json").read_text(encoding="utf-8"))
         parts += [f"## {title}", *_object(title, schema, named=False)]
         for key, definition in schema["$defs"].items():
-            parts += _object(key.removesuffix("Spec"), definition)
+            if "properties" in definition:
+                parts += _object(key.removesuffix("Spec"), definition)
+            else:
+                parts += [f"### {key}", f"{_type(definition)}."]
     return "\n\n".join(parts) + "\n"
 
 

@@ -29,7 +29,7 @@ def linked_files(root: Path, pages: Mapping[Path, str]) -> list[Path]:
 
 
 def site_links(markdown: str, source: Path, page: str, root: Path, pages: Mapping[Path, str]) -> str:
-    """The text of a page, with links that lead where the site has what they name.
+    """Return the text of a page, with its links changed to addresses of the site.
 
     Args:
         source: the file that the text is from; its links start there.

@@ -17,6 +17,7 @@ import matplotlib as mpl
 from matplotlib.figure import Figure
 
 from aot_runtime.contract.arch import ARCHITECTURES
+from aot_runtime.contract.peaks import PEAKS
 
 TABLE = Path(__file__).with_suffix(".csv")
 COLOURS: Mapping[str, tuple[str, str]] = {
@@ -29,7 +30,7 @@ COLOURS: Mapping[str, tuple[str, str]] = {
 """Colour that is drawn with → colours on a light and on a dark page."""
 INK, PANEL, GRID, ROOF, PUBLISHED = COLOURS
 PLACES = {"matmul": ((0, 8), "center"), "attention 128": ((10, -8), "left"), "attention 64": ((9, -9), "left")}
-"""Where a name is put beside its point, and on which side of that it is, but below it."""
+"""Offset of each name from its point, and its alignment; the others are below their points."""
 STYLE = {
     "svg.fonttype": "none", "svg.hashsalt": "aotbuild", "font.size": 11, "font.family": "sans-serif",
     "text.color": INK, "axes.labelcolor": INK, "axes.edgecolor": INK, "xtick.color": INK, "ytick.color": INK,
@@ -65,10 +66,10 @@ def points() -> list[Point]:
 
 def draw() -> str:
     """The picture, as text."""
-    product = ARCHITECTURES["gfx942"].product
+    product, peaks = ARCHITECTURES["gfx942"].product, PEAKS["gfx942"]
     assert product is not None
-    peak = product.peaks.matrix["f16"] * product.num_cus * product.peaks.clock / 1e12
-    bandwidth = product.peaks.bandwidth / 1e12
+    peak = peaks.matrix["f16"] * product.num_cus * peaks.clock / 1e12
+    bandwidth = peaks.bandwidth / 1e12
     with mpl.rc_context(STYLE):
         figure = Figure(figsize=(5.6, 4.6), layout="constrained")
         axes = figure.add_subplot()

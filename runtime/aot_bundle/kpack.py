@@ -1,6 +1,6 @@
 """Read AMD's kpack, an archive of code objects by name and architecture.
 
-The format read here, and written by `kpack_writing`, follows the public description of version 1 in ROCm's
+The format read here, and written by `kpack_writer`, follows the public description of version 1 in ROCm's
 `rocm-systems`, `multi_arch_packaging_with_kpack.md` (docs/howto/kpack.md says which revision, and what it leaves open):
 
     magic "KPAK", version (uint32), offset of the table of contents (uint64), all little-endian
@@ -39,7 +39,7 @@ PLAIN, ZSTD = "none", "zstd-per-kernel"
 """Compression schemes."""
 MAX_TOC_BYTES = 16 << 20
 MAX_OBJECTS = 1 << 16
-"""Code objects of an archive, and entries of its table of contents, each architecture of a name counted."""
+"""Maximum number of code objects in an archive, and of pairs of a name and an architecture in its table of contents."""
 MAX_ARCHS = 64
 HEADER = struct.Struct("<4sIQ")
 UINT32 = struct.Struct("<I")

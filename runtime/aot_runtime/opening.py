@@ -7,7 +7,7 @@ import threading
 from collections.abc import Callable, Iterator
 from functools import cache, cached_property
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, overload
+from typing import TYPE_CHECKING, Any
 
 from aot_runtime.bundle.files import source_of
 from aot_runtime.bundle.reading import read_blob, read_index
@@ -19,7 +19,7 @@ from aot_runtime.contract.names import TYPE_NAME, TYPE_OPS
 from aot_runtime.contract.records import Index, Op, Variant
 from aot_runtime.device.code import Code
 from aot_runtime.device.device import Device
-from aot_runtime.device.identity import Shared
+from aot_runtime.device.uncopyable import Shared
 from aot_runtime.errors import ArgumentError
 from aot_runtime.logs import log
 from aot_runtime.selection import Reader, select_bundle
@@ -33,40 +33,22 @@ if TYPE_CHECKING:
 CHECK_VARIABLE = "AOTBUILD_CHECK_CONTENTS"
 """Environment variable: 1 turns on checks of the contents of integer tensors on the device."""
 
-_B = TypeVar("_B", bound="OpenBundle")
+if TYPE_CHECKING:
+    from typing_extensions import TypeVar
+
+    _B = TypeVar("_B", bound="OpenBundle", default="Bundle")
 
 
-@overload
 def open_bundle(
     path: str | Path,
     device: Device | str | None = None,
     *,
+    type: type[_B] | None = None,
     check_contents: bool | None = None,
     trust: TrustPolicy | str | Path | None = None,
     version: str | None = None,
     id: str | None = None,
-) -> Bundle: ...
-@overload
-def open_bundle(
-    path: str | Path,
-    device: Device | str | None = None,
-    *,
-    type: type[_B],
-    check_contents: bool | None = None,
-    trust: TrustPolicy | str | Path | None = None,
-    version: str | None = None,
-    id: str | None = None,
-) -> _B: ...
-def open_bundle(
-    path: str | Path,
-    device: Device | str | None = None,
-    *,
-    type: Any = None,
-    check_contents: bool | None = None,
-    trust: TrustPolicy | str | Path | None = None,
-    version: str | None = None,
-    id: str | None = None,
-) -> Any:
+) -> _B:
     """Open a bundle on a device.
 
     Args:
@@ -105,7 +87,7 @@ def open_bundle(
         >>> attention = open_bundle("dist/attention-gfx942", "hip:1", id="3f0c…")
         >>> rows = open_bundle("rows", version=">=1.2,<2")
     """
-    opened = _opened_class(type)
+    opened = _opened_class(type)  # type: ignore[arg-type]  # a class is hashable
     source, index, chosen = select_bundle(
         path, device, _reader(trust), name=getattr(type, TYPE_NAME, None), version=version, id=id
     )
@@ -129,7 +111,7 @@ def _reader(trust: TrustPolicy | str | Path | None) -> Reader:
 
 
 @cache
-def _opened_class(kind: type | None) -> type[OpenBundle]:
+def _opened_class(kind: Any) -> Any:
     if kind is None or kind in (Bundle, OpenBundle):
         return Bundle
     if not hasattr(kind, TYPE_NAME):

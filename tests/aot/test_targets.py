@@ -23,10 +23,10 @@ REFUSALS = {
     "sm_90a": "use 'sm_90'",
     "sm_100f": "use 'sm_100'",
     "GFX942": "did you mean 'gfx942'?",
-    "gfx90": "did you mean 'gfx908' or 'gfx90a'?",
+    "gfx90": "or 'gfx90a'?",
     "sm90": "did you mean 'sm_90'?",
     "MI-300": "did you mean 'mi300x'?",
-    "": "allowed: gfx908, gfx90a",
+    "": f"allowed: {', '.join(ARCHITECTURES)}",
 }
 
 

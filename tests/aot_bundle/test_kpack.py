@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from aot_bundle.kpack import MAX_CODE_BYTES, MAX_TOC_BYTES, PLAIN, ZSTD, Kpack, open_kpack
-from aot_bundle.kpack_writing import Kernel, kpack_parts
+from aot_bundle.kpack_writer import Kernel, kpack_parts
 from aot_runtime import BundleError
 from tests.support.zstd_frames import bomb, need_zstd
 

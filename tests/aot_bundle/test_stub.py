@@ -51,7 +51,8 @@ def accepted(bundle: Sample, host: HostArray, device: DeviceArray, flag: bool, n
 def streams(bundle: Sample, host: HostArray, mine: Stream, theirs: OfCudaCore, torch: OfTorch) -> None:
     for stream in (mine, theirs, torch, 5, None):
         bundle.reduce(host, seed=1, stream=stream)
-    bundle.reduce(host, seed=1, stream=theirs), bundle.reduce(host, seed=1, stream=torch)
+    bundle.reduce(host, seed=1, stream=theirs)
+    bundle.reduce(host, seed=1, stream=torch)
     bundle.reduce(host, seed=1, stream="s")         # E: no stream
 
 def opened(device: DeviceArray) -> None:

@@ -38,7 +38,7 @@ def test_targets_and_tiers():
 
 
 def test_ci_runs_the_readmes_test_command_and_the_release_check(tmp_path: Path):
-    """The script runs with commands that only report how they were called."""
+    """The script runs with stand-ins for its commands, which log their arguments."""
     log = tmp_path / "log"
     for name in ("python3", "python", "pip", "ruff", "mypy", "lint-imports", "mkdocs", "pytest"):
         fake = tmp_path / "bin" / name

@@ -15,7 +15,7 @@ from .trial import SEED, count_of
 
 T = TypeVar("T")
 LIMIT_S = 120
-"""Time limit of one input."""
+"""Maximum time of an input."""
 
 
 def try_drawn(strategy: SearchStrategy[T], check: Callable[[T], str], count: int) -> Counter[str]:

@@ -23,7 +23,7 @@ _SEEDS = {
     "copy": ("gfx942", "op=copy,X_ROWS=true,OUT_COLUMNS=true"),
     "cubin": ("sm_90", "op=accumulate"),
 }
-"""Architecture and `--filter` of each."""
+"""Seed → its architecture and the `--filter` that it is built with."""
 
 
 def make_seeds(folder: Path) -> None:

@@ -44,7 +44,7 @@ SEQUENCES = (
     "\nsignature: signed by key 'release'", "\x1b]8;;http://example.org\x07x\x1b]8;;\x07", "\u202egnp.exe",
 )  # fmt: skip
 HARMLESS = "¤"
-"""Takes the place of what a terminal would obey: a letter of no name and no expression either."""
+"""Replaces characters that a terminal would obey. It is not valid in names or expressions, either."""
 _ESCAPE = re.compile(r"\\+(x[0-9a-f]{2}|u[0-9a-f]{4}|[nrt])")
 ERASE = "\r\x1b[K"
 """Escapes that the commands themselves send to a terminal."""

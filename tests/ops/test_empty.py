@@ -23,12 +23,13 @@ from aot_runtime.contract.names import Scope
 from aot_runtime.contract.records import Index, Op
 from aot_runtime.device.device import Device
 from aot_runtime.device.drivers import device_for_arch
+from tests.ops.test_check import OPS
 from tests.support.session_builds import ROOT
 
 pytestmark = pytest.mark.on("emulator")
 
-MANIFESTS = ("attention", "attention_mods", "attention_quantised", "decode", "gemm", "llama", "moe", "rows")
-"""All that declare ops, but for memory: it measures a device."""
+MANIFESTS = tuple(name for name, ops in OPS.items() if ops and name != "memory")
+"""All that declare ops, except memory, which measures a device."""
 OF_CALLS = {"batch", "rows", "tokens", "tokens_q", "seqlen_q", "m", "count"}
 """Dims that say how much there is to do, in whatever op."""
 TOGETHER = {"tokens_q": ("batch", "tokens_k"), "tokens": ("batch",)}

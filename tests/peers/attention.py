@@ -332,7 +332,7 @@ def of_sequences(draw: Draw) -> list[tuple[int, int]]:
 def gathered(
     tensors: Mapping[str, Array], pairs: list[tuple[int, int]], options: dict[str, Any], dtype: np.dtype[Any]
 ) -> tuple[Array, Array]:
-    """Attention of each sequence over its keys, gathered from their blocks, exact and in the dtypes of torch."""
+    """Gather each sequence's keys from their blocks, and return its attention: exact, and with torch's roundings."""
     results: list[list[Array]] = [[], []]
     chunk, factor = options.pop("attention_chunk", 0), options.pop("out_factor", 1.0)
     for b, (queries, keys) in enumerate(pairs):

@@ -147,7 +147,7 @@ def _same(before: list[Any], after: list[Any]) -> bool:
 
 
 def read_scripts(root: Path, folder: str) -> Found:
-    """Return the parameters of all scripts in a folder that take arguments: lists that are defaults of arguments."""
+    """Return the parameters of all scripts in a folder: the lists that are defaults of their command-line arguments."""
     found: Found = {}
     for path in sorted((root / folder).glob("test_*.py")):
         tree, known = ast.parse(path.read_text()), Names(FUNCTIONS, __builtins__={}, itertools=ITERTOOLS)

@@ -25,7 +25,7 @@ from tests.support.poison import into_poison
 
 SEED, COUNT = (int(os.environ.get(f"PEERS_{name}", default)) for name, default in (("SEED", 1), ("COUNT", 60)))
 LIMITS = {"emulator": 1e8, "rocm": 1e8, "gpu": 1e10}
-"""Multiplications that a call may take, by device."""
+"""Maximum number of multiplications of a call, by device."""
 ATTEMPTS = 30
 FNUZ = np.dtype(ml_dtypes.float8_e4m3fnuz)
 

@@ -15,7 +15,7 @@ from aot_runtime.texts import shown
 NEEDED: Any = object()
 """The default of required keys."""
 MOST = 1 << 24
-"""The default upper bound of sizes."""
+"""Default maximum of sizes."""
 
 
 @dataclass(frozen=True)

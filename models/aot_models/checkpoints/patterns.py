@@ -20,7 +20,7 @@ from aot_models.checkpoints.keys import Key, listed, text
 from aot_models.checkpoints.values import CheckpointError, Values, said
 
 LONGEST = 1000
-"""The longest expression, in characters."""
+"""Maximum length of an expression, in characters."""
 DEEPEST = 30
 """The deepest nesting of groups."""
 BUDGET = 6_000_000

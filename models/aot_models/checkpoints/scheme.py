@@ -74,7 +74,7 @@ class Plain:
 
 
 def check_groups(size: int, inputs: int) -> int:
-    """The number of groups of inputs; a size of -1 is one group. Raises `ValueError` for unsupported sizes."""
+    """Return the number of groups of inputs; a size of -1 is one group. Raises `ValueError` for unsupported sizes."""
     if size == -1 or size == inputs:
         return 1
     if size < 1 or size % GROUP:

@@ -24,7 +24,7 @@ from aot_models.checkpoints.values import CheckpointError, check_regular, joined
 Array = np.ndarray
 INDEX = "model.safetensors.index.json"
 MAX_INDEX = 1 << 26
-"""The limit of an index, in bytes."""
+"""Maximum size of an index, in bytes."""
 
 DTYPES: Mapping[str, np.dtype] = {
     "BOOL": np.dtype(bool),

@@ -12,9 +12,9 @@ from typing import Any
 from aot_runtime.texts import shown
 
 MAX_BYTES = 1 << 24
-"""The default limit of a text file."""
+"""Default maximum size of a text file, in bytes."""
 MOST_FAULTS = 100
-"""Faults that one error lists."""
+"""Maximum number of faults that an error lists."""
 
 
 class CheckpointError(ValueError):

@@ -27,7 +27,7 @@ from aot_models.decoders.rope import longest_context, rope_of
 FULL, SLIDING = KINDS = ("full_attention", "sliding_attention")
 MOST_LAYERS = 1024
 MOST_EXPERTS = 1 << 16
-"""The most experts, over all layers."""
+"""Maximum number of experts, over all layers."""
 
 SIZES: Table = {
     "vocab_size": whole(),

@@ -21,11 +21,11 @@ Matrices = dict[str, list[list[Kind]]]
 
 OPS = {"matmul": "moe", "linear_int4": "moe_int4", "linear_int8": "moe_int8", "scaled_matmul": "moe_scaled",
        "block_scaled_matmul": "moe_block_scaled"}  # fmt: skip
-"""The op for experts whose weights are stored as for an op of linear layers."""
+"""Op of linear layers → op of experts that takes the same format of weights."""
 
 
 def together(figures: Experts, named: Named, dtype: np.dtype, float8: str) -> tuple[str, dict[str, Array]]:
-    """The op for the experts of a layer, and its weights by argument.
+    """Return the op for the experts of a layer, and its weights by argument.
 
     dtype: the dtype of activations; float8: the float8 dtype of the hardware.
 

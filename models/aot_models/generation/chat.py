@@ -18,7 +18,7 @@ Message = Mapping[str, str]
 
 DEFAULT = "default"
 MAX_TEMPLATE = 1 << 20
-"""The limit of a template, in bytes."""
+"""Maximum size of a template, in bytes."""
 
 
 class ChatError(ValueError):

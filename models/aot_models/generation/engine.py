@@ -120,7 +120,7 @@ class Engine:
 
 
 def beside(parts: Sequence[tuple[slice, Attend]]) -> Attend:
-    """Attention that is split by parts of the tokens."""
+    """Return an attention function that computes each part of the tokens by its own function."""
 
     def attend(q: DeviceArray, k: DeviceArray, v: DeviceArray, number: int, out: DeviceArray) -> None:
         for rows, part in parts:

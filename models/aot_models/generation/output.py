@@ -45,7 +45,7 @@ class TextOutput:
 
 
 class JsonOutput:
-    """Lines with what is said in `record`."""
+    """Output as JSON lines, with the fields of `record`."""
 
     def __init__(self, tokens: Tokens, write: Write):
         self._tokens, self._write = tokens, write

@@ -16,7 +16,7 @@ from aot_models.generation.options import Limits, OptionError, Sampling, changed
 from aot_models.generation.scheduler import Request
 
 MAX_TOKENIZER = 1 << 28
-"""The limit of tokenizer.json, in bytes."""
+"""Maximum size of tokenizer.json, in bytes."""
 
 
 class Tokens:

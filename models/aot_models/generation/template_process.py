@@ -24,7 +24,7 @@ SECONDS = 2.0
 MEMORY = 256 << 20
 """The largest allocation of a template, in bytes."""
 LONGEST = 16 << 20
-"""The longest rendered chat, in characters."""
+"""Maximum length of a rendered chat, in characters."""
 ENDED = f"its process ended: it may take {MEMORY >> 20} MiB, and be nested as deeply as Python reads"
 
 

@@ -24,7 +24,7 @@ class Stored:
 
     Attributes:
         tensors: by the ends of their names.
-        dense: what the weights stand for, float64 [outputs, inputs].
+        dense: the dequantised weights, float64 [outputs, inputs].
         input_scale: of activations of 8 bits, where it is static.
     """
 

@@ -19,10 +19,10 @@ def check(
     llama: Bundle, folder: Path, found: Mapping[str, object], stored: Tensors, dense: Tensors | None = None,
     lengths: Sequence[int] = (1, 5, 127), count: int = 3,
 ) -> None:  # fmt: skip
-    """Hold the logits of prompts and of the steps after them to the tolerance rule, and the tokens to the exact
-    model's.
+    """Check logits by the tolerance rule, and tokens against the exact model's, for prompts and the steps after them.
 
-    stored: the checkpoint's tensors; dense: what they stand for. lengths: one crosses the end of a cache block.
+    stored: the checkpoint's tensors; dense: their values without quantisation. lengths: of prompts; one
+    crosses the end of a cache block.
     """
     write_checkpoint(folder, found, stored)
     model = opened(llama, folder)

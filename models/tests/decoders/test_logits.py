@@ -50,7 +50,7 @@ def test_families_that_differ_in_more_than_figures(llama: Bundle, name: str, tmp
 
 @pytest.mark.parametrize("name", FORMATS)
 def test_published_formats(llama: Bundle, name: str, tmp_path: Path):
-    """Compare with a model in float64 of what the weights stand for."""
+    """Compare with a float64 model of the dequantised weights."""
     found, stored, dense = quantised(name)
     write_checkpoint(tmp_path, found, stored)
     model, prompts = opened(llama, tmp_path), prompts_of((1, 5))

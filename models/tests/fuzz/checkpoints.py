@@ -56,7 +56,7 @@ class CheckpointInput:
 
 @dataclass(frozen=True)
 class Seed:
-    """A file, and what reads it. prefix, suffix: bytes around its JSON."""
+    """A file of a checkpoint to edit. read: the function that reads it; prefix, suffix: bytes around its JSON."""
 
     file: str
     tree: Any = field(repr=False)

@@ -78,7 +78,7 @@ def write_config(folder: Path, **values: object) -> None:
 
 
 def test_where_templates_are(tmp_path: Path):
-    """Template files take precedence over tokenizer_config.json; special tokens are texts, or objects with one."""
+    """Template files precede tokenizer_config.json. Special tokens are strings, or objects with a string."""
 
     def rendered(name: str = "") -> str:
         return ChatTemplate.read(tmp_path, name).render([])

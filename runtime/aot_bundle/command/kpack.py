@@ -39,7 +39,7 @@ def write(bundle: Path, output: Path, uncompressed: bool) -> None:
       aotbundle kpack write dist/rows-gfx942 -o rows_gfx942.kpack
       aotbundle kpack write dist/rows-gfx942 -o rows_gfx942.kpack --uncompressed
     """
-    from aot_bundle.kpack_writing import write_kpack
+    from aot_bundle.kpack_writer import write_kpack
     from aot_runtime.formats import size_text
 
     try:

@@ -10,7 +10,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from typing import Literal
 
-from aot_runtime.contract.arch import ARCHITECTURES, Architecture, Peaks, Product
+from aot_runtime.contract.arch import ARCHITECTURES, Architecture, Product
+from aot_runtime.contract.peaks import PEAKS, Peaks
 
 Isa = Literal["cdna", "rdna3", "rdna4"]
 Generation = Literal["cdna2", "cdna3", "cdna4", "rdna3", "rdna4"]
@@ -25,7 +26,7 @@ _ISAS: Mapping[Generation, Isa] = {
 
 @dataclass(frozen=True)
 class Arch:
-    """An emulated architecture; its row has a product.
+    """An emulated architecture; its row in `contract/arch.py` has a product, and `contract/peaks.py` its peak rates.
 
     Attributes:
         name: bare, as in `gfx942`.
@@ -72,7 +73,7 @@ class Arch:
 
     @property
     def peaks(self) -> Peaks:
-        return self.product.peaks
+        return PEAKS[self.name]
 
     @property
     def lanes(self) -> Literal[32, 64]:

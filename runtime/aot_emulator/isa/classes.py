@@ -1,6 +1,6 @@
-"""Classes of instructions: what executes them, and how many passes a matrix instruction takes.
+"""Classes of instructions: the unit that executes them, and the passes of matrix instructions.
 
-The profile, the model of time and strict mode all ask here.
+The profile, the model of time and strict mode all use them.
 """
 
 from __future__ import annotations
@@ -85,12 +85,12 @@ def is_conversion(instruction: Instruction) -> bool:
 
 
 def has_no_effect(instruction: Instruction) -> bool:
-    """Tell whether an instruction only concerns timing and priority, or waits for what is complete at once here."""
+    """Return True if an instruction only affects timing or priority, or waits for work that is immediate here."""
     return _WITHOUT_EFFECT.match(instruction.mnemonic) is not None
 
 
 def takes_only_issue(instruction: Instruction) -> bool:
-    """Tell whether an instruction occupies no unit: it takes a turn of its wavefront, and at most waits."""
+    """Return True if an instruction occupies no unit: it only takes an issue slot of its wavefront, and may wait."""
     return _ISSUE_ONLY.match(instruction.mnemonic) is not None
 
 
@@ -111,14 +111,16 @@ _PASSES: Mapping[Generation, tuple[tuple[str, int], ...]] = {
         (r"v_mfma_f64_16x16x", 16), (r"v_smfmac_.32_16x16x", 4), (r"v_smfmac_.32_32x32x", 8),
     ),
 }  # fmt: skip
-"""Passes, of four cycles each, of CDNA's matrix instructions, from LLVM's SISchedule.td. Its model for gfx950
-(`SIDPGFX950FullSpeedModel`) gives fp64's 16x16x4 16 passes, half the rate of CDNA 3, and f8f6f4 twice as many passes
-where an operand has 8 bits as where both have 6 or 4. The rates in AMD's CDNA 4 white paper agree. Those listed for
-f8f6f4 are for 8 bits."""
+"""Passes, of four cycles each, of CDNA's matrix instructions, from LLVM's SISchedule.td.
+
+By its model for gfx950 (`SIDPGFX950FullSpeedModel`), v_mfma_f64_16x16x4 takes 16 passes, so it has half the rate of
+CDNA 3. Instructions of f8f6f4 take the passes listed here if an operand has 8 bits, and half of them if both have 6 or
+4. The rates in AMD's CDNA 4 white paper agree.
+"""
 
 
 def matrix_passes(instruction: Instruction) -> int | None:
-    """The passes of a matrix instruction; None if they are not known."""
+    """Return the passes of a matrix instruction; None if they are unknown."""
     name = instruction.mnemonic
     for pattern, passes in _PASSES.get(instruction.arch.generation, ()):
         if re.match(pattern, name):

@@ -15,7 +15,7 @@ from aot_emulator.state.access import Action, Space, Touch
 from aot_emulator.state.arrays import Array
 from aot_emulator.state.device_memory import Allocation, scatter
 from aot_emulator.state.wavefronts import Wavefronts
-from aot_runtime.contract.arch import Peaks
+from aot_runtime.contract.peaks import Peaks
 
 from .banks import count_passes
 

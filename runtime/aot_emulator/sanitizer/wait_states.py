@@ -1,8 +1,8 @@
-"""Wait states of CDNA: how many have to lie between two instructions of which the hardware does not hold up the second.
+"""Wait states of CDNA: the number required between two instructions where the hardware does not delay the second.
 
-The tables are those of the ISA documents ("Manually Inserted Wait States", and of MFMA "Dependency Resolution: Required
-Independent Instructions"); where these are not plain, LLVM's hazard recogniser was read for what it waits. Every
-instruction is one wait state, `s_nop N` is N + 1. RDNA holds up nearly all of this, and is not looked at.
+The tables are from the ISA documents: "Manually Inserted Wait States", and for MFMA "Dependency Resolution: Required
+Independent Instructions". Where these are unclear, the numbers are those of LLVM's hazard recogniser. Every instruction
+is one wait state, `s_nop N` is N + 1. RDNA's hardware resolves nearly all hazards, so RDNA is not checked.
 """
 
 from __future__ import annotations
@@ -214,7 +214,10 @@ def _to_c(matrix: Matrix, first: Role, second: Matrix, generation: Generation) -
 
 
 def _to_others(matrix: Matrix, second: Role, reads: bool, generation: Generation) -> int:
-    """`second` is no matrix instruction. reads: it reads what the matrix instruction writes; else it writes it, too."""
+    """Return the wait states before an instruction that is not a matrix instruction.
+
+    reads: it reads the result of the matrix instruction; else it overwrites it.
+    """
     if matrix.is_double and reads and second.is_memory:
         return 9 if matrix.rows == 4 else 18
     if matrix.is_double and not reads:
@@ -276,7 +279,7 @@ class WaitStates:
         self._groups: WeakKeyDictionary[Wavefronts, _History] = WeakKeyDictionary()
 
     def execute(self, waves: Wavefronts, instruction: Instruction) -> str:
-        """The wavefronts execute an instruction; returns what is wrong with that, in words, or nothing."""
+        """Record that wavefronts execute an instruction. Returns a description of missing wait states, or nothing."""
         role = self._roles.get(instruction.pc)
         if role is None:
             role = self._roles[instruction.pc] = Role.of(instruction, self._program.layout)

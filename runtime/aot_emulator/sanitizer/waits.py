@@ -91,7 +91,7 @@ class Effect:
 
 @dataclass(frozen=True)
 class Operation:
-    """An outstanding operation; after wavefronts reconverge, the union of what may be outstanding.
+    """An outstanding operation; after wavefronts reconverge, the union of their outstanding operations.
 
     Attributes:
         registers: registers that it will write.

@@ -128,7 +128,7 @@ def multi_files(
     Args:
         bundles: the files of each bundle, by architecture.
         compress_code: see `parts`.
-        keep: what becomes of the bytes of the archive for an architecture.
+        keep: function from the bytes of an architecture's archive to the entry's content.
     """
     shared = _shared(bundles)
     kept: dict[str, bytes | Content] = {}

@@ -39,7 +39,7 @@ if TYPE_CHECKING:
     from aot_runtime.device.code import Code
 
 MAX_MAPS = 256
-"""Tensor maps that a plan keeps per tensor."""
+"""Maximum number of tensor maps that a plan keeps per tensor."""
 
 
 class CallShape(msgspec.Struct, frozen=True):

@@ -18,7 +18,7 @@ from aot_runtime.contract.layout import packing_order
 from aot_runtime.contract.records import Op, Tensor
 from aot_runtime.device.array import DeviceArray
 from aot_runtime.device.device import Device
-from aot_runtime.device.identity import Shared
+from aot_runtime.device.uncopyable import Shared
 from aot_runtime.errors import ArgumentError, CaptureError
 from aot_runtime.logs import log
 
@@ -32,10 +32,10 @@ from .recorder import current, watch
 if TYPE_CHECKING:
     from aot_runtime.device.code import Code
 
-    from .contents import Contents
+    from .index_tensors import Contents
 
 MAX_PLANS = 4096
-"""Plans kept per op. When the limit is reached, all are dropped and planned again on demand."""
+"""Maximum number of plans kept per op. When it is reached, all are dropped and planned again on demand."""
 
 
 def build_op(
@@ -44,7 +44,7 @@ def build_op(
     """Build the function that users call. Its signature and docstring come from the contract.
 
     Args:
-        check_contents: also check the contents of integer tensors on the device; see `contents`.
+        check_contents: also check the contents of integer tensors on the device; see `index_tensors`.
         bundle: description of the bundle, for the op's `repr`.
     """
     return BundleOp(planner.op, bundle, _Calls(planner, device, code, check_contents).function)._method
@@ -94,7 +94,7 @@ class _Calls:
     def _contents(self, read_devices: bool) -> Contents | None:
         if not any(tensor.offsets or tensor.range for tensor in self.op.tensors):
             return None
-        from .contents import Contents
+        from .index_tensors import Contents
 
         return Contents(self.op, read_devices)
 

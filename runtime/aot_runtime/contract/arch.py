@@ -1,6 +1,6 @@
 """The table of GPU architectures that code objects can be built for. A new target is a new row.
 
-`aot_emulator/isa/archs.py` has the facts that only the emulator needs.
+`peaks.py` has the peak rates of products, and `aot_emulator/isa/archs.py` the facts that only the emulator needs.
 
 **Sources**, which each field names:
 
@@ -102,40 +102,11 @@ class ComputeUnit(msgspec.Struct, frozen=True):
     compute_units: int = 1
 
 
-class Peaks(msgspec.Struct, frozen=True):
-    """Peak rates of a product.
-
-    Attributes:
-        clock: highest engine clock, Hz (data sheets).
-        bandwidth: bandwidth of device memory, bytes/s (data sheets).
-        matrix: type of the first operand → matrix operations of a compute unit per clock (white papers; for RDNA the
-            data sheets' peaks divided by compute units and clock).
-        simds: SIMDs of a compute unit. An RDNA compute unit is half a work-group processor.
-        valu_cycles, transcendental_cycles: minimum cycles for which a wavefront's vector instruction occupies a SIMD.
-            A gfx9 SIMD has 16 lanes, and 4 for transcendental functions ("quarter rate"). An RDNA SIMD has 32 lanes
-            and a separate transcendental unit.
-        lds_banks: 4-byte banks of a compute unit's LDS; each serves one address per clock (ISA, chapter "Data Share
-            Operations"; CDNA 4's white paper for its 64).
-        line_bytes: line size of the vector L1 cache (ROCm Compute Profiler's performance model, white papers; gfx12
-            is assumed to be like RDNA 3).
-    """
-
-    clock: float
-    bandwidth: float
-    matrix: Mapping[str, int]
-    simds: int
-    valu_cycles: int
-    transcendental_cycles: int
-    lds_banks: int
-    line_bytes: int
-
-
 class Product(msgspec.Struct, frozen=True):
     """A GPU. `num_cus`: its compute units; RDNA's are halves of work-group processors (data sheets)."""
 
     title: str
     num_cus: int
-    peaks: Peaks
 
 
 class Architecture(msgspec.Struct, frozen=True):
@@ -233,45 +204,15 @@ def _sm(warps: int, blocks: int, shared_kib: int, reserved: int = 0) -> ComputeU
     return ComputeUnit(warps // SIMDS, 512, 8, shared_kib * KIB, 128, blocks, lds_reserved=reserved)
 
 
-def _rates(**by_types: int) -> dict[str, int]:
-    return {name: rate for names, rate in by_types.items() for name in names.split("_")}
-
-
 _LARGE, _SMALL = _rdna(1536, 24), _rdna(1024, 16)
 """RDNA 3 and 4 with the register files of the larger and the smaller products."""
 
-_MI250X = Product(
-    "AMD Instinct MI250X, one die",
-    110,  # each of the two dies is a device of its own
-    Peaks(1.7e9, 1.6384e12, _rates(f64_f32=256, f16_bf16_i8=1024), 4, 4, 16, lds_banks=32, line_bytes=64),
-)
-_MI300X = Product(
-    "AMD Instinct MI300X",
-    304,
-    Peaks(2.1e9, 5.3e12, _rates(f64_f32=256, xf32=1024, f16_bf16=2048, fp8_bf8_i8=4096), 4, 4, 16, 32, 128),
-)
-_MI355X = Product(
-    "AMD Instinct MI355X",
-    256,
-    Peaks(2.4e9, 8e12, _rates(f64=128, f32=256, f16_bf16=4096, fp8_bf8_i8=8192, fp6_bf6_fp4=16384), 4, 4, 16, 64, 128),
-)
-_RX7900XTX = Product(
-    "AMD Radeon RX 7900 XTX",
-    96,
-    Peaks(2.5e9, 0.96e12, _rates(f16_bf16_iu8=512, iu4=1024), 2, 1, 1, 32, 128),
-)
-_8060S = Product(
-    "AMD Radeon 8060S",
-    # By AMD's specifications of the Ryzen AI Max+ 395: compute units, graphics clock, 256 bits of LPDDR5X-8000. Matrix
-    # rates are assumed to be those of RDNA 3.
-    40,
-    Peaks(2.9e9, 0.256e12, _rates(f16_bf16_iu8=512, iu4=1024), 2, 1, 1, 32, 128),
-)
-_RX9070XT = Product(
-    "AMD Radeon RX 9070 XT",
-    64,
-    Peaks(2.97e9, 0.64e12, _rates(f16_bf16=1024, fp8_bf8_iu8=2048, iu4=4096), 2, 1, 1, 32, 128),
-)
+_MI250X = Product("AMD Instinct MI250X, one die", 110)  # each of the two dies is a device of its own
+_MI300X = Product("AMD Instinct MI300X", 304)
+_MI355X = Product("AMD Instinct MI355X", 256)
+_RX7900XTX = Product("AMD Radeon RX 7900 XTX", 96)
+_8060S = Product("AMD Radeon 8060S", 40)
+_RX9070XT = Product("AMD Radeon RX 9070 XT", 64)
 
 _AMD = (
     Architecture("gfx908", "experimental", 0x30, 64 * KIB, _cdna(10, 256, 4), 64, descriptor_vgprs=4, gpus="mi100",

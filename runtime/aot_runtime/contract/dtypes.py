@@ -101,6 +101,7 @@ INT32_OR_INT64 = f"{INT32.name}|{INT64.name}"
 """Dtype, in manifests, of a tensor of int32 that may also be passed as int64."""
 FLAG_TYPES = ("flag", BOOL.triton)
 """Types of scalars that are true or false."""
+INTEGER_TYPES = tuple(name for name, row in SCALAR_TYPES.items() if row.kind in ("int", "uint"))
 FLOAT_TYPES = tuple(name for name, row in SCALAR_TYPES.items() if row.kind == "float")
 
 

@@ -13,7 +13,7 @@ import msgspec
 
 from aot_runtime.errors import ExpressionError
 
-from .dtypes import DTYPES, INDEX_DTYPES, INT32, INT32_OR_INT64, INTEGERS, SCALAR_TYPES
+from .dtypes import DTYPES, INDEX_DTYPES, INT32, INT32_OR_INT64, INTEGER_TYPES, INTEGERS, SCALAR_TYPES
 from .expressions import nearest, parse
 from .names import IDENTIFIER, RESERVED, DimSource, Path, Scope, config_names, named, overlay
 from .records import Launch, Op, Tensor, Variant
@@ -181,7 +181,7 @@ def _range_faults(tensor: Tensor, bounds: _Bounds) -> Iterator[Fault]:
 
 
 def _integer_scalars(op: Op) -> frozenset[str]:
-    return frozenset(scalar.name for scalar in op.scalars if scalar.type[:1] in ("i", "u"))
+    return frozenset(scalar.name for scalar in op.scalars if scalar.type in INTEGER_TYPES)
 
 
 def _dtype_faults(op: Op) -> Iterator[Fault]:

@@ -11,7 +11,7 @@ from aot_runtime.contract.dtypes import numpy_dtype
 from aot_runtime.contract.layout import ALIGNMENT, Layout, Shape, make_layout
 from aot_runtime.errors import ArgumentError
 
-from .identity import OneOfAKind
+from .uncopyable import OneOfAKind
 
 if TYPE_CHECKING:
     from .protocol import DeviceLike

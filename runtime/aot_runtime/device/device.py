@@ -17,8 +17,8 @@ from aot_runtime.texts import shown
 from .array import DeviceArray
 from .drivers import DeviceProperties
 from .holdings import Holdings
-from .identity import Shared
 from .memory import DeviceMemory, MemoryStats
+from .uncopyable import Shared
 
 if TYPE_CHECKING:
     from .drivers.protocol import Driver

@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING, Any
 from aot_runtime.errors import CaptureError, DeviceError
 
 from .drivers import handle_of
-from .identity import OneOfAKind
 from .streams import StreamLike
+from .uncopyable import OneOfAKind
 
 if TYPE_CHECKING:
     from .protocol import DeviceLike

@@ -32,9 +32,9 @@ GRANULE = 512
 KEPT_BLOCK = 1 << 20
 """Size of the largest block to keep, in bytes."""
 KEPT_TOTAL = 64 << 20
-"""Total size of kept blocks, in bytes."""
+"""Maximum total size of kept blocks, in bytes."""
 SHELF_TOTAL = 32 << 20
-"""Total size of blocks on shelves, in bytes. Beyond it, blocks are released as usual."""
+"""Maximum total size of blocks on shelves, in bytes. Beyond it, blocks are released as usual."""
 SCRATCH_BLOCK, SCRATCH_TOTAL = 16 << 20, 64 << 20
 """Largest block and total size of scratch memory of calls on the default stream, in bytes."""
 

@@ -9,8 +9,8 @@ from aot_runtime.errors import ArgumentError, DriverCallError
 from aot_runtime.texts import shown
 
 from .drivers import handle_of
-from .identity import OneOfAKind
 from .memory import StreamHolding
+from .uncopyable import OneOfAKind
 
 if TYPE_CHECKING:
     from .protocol import DeviceLike

@@ -102,3 +102,9 @@ def test_the_command_takes_names_and_lists_them(tmp_path: Path):
     assert "Copying, reading and writing memory" in next(line for line in listed if line.startswith("memory "))
     result = Project.invoke(["--arch", "gfx942", "--dry-run", "-o", str(tmp_path), "memory"])
     assert result.exit_code == 0 and "memory-gfx942: 6 variants" in result.stdout, result.output
+
+
+@pytest.mark.parametrize("text", ("bundle: tiny\nops: {}\n", "ops: {}\n"))
+def test_a_manifest_without_doc_has_no_summary(tmp_path: Path, text: str):
+    (tmp_path / "tiny.yaml").write_text(text)
+    assert shipped.summary(tmp_path / "tiny.yaml") == ""

@@ -107,10 +107,11 @@ def test_binds_that_are_refused(tmp_path: Path, bind: str, parameter: str, messa
 FAULTS = """
 y: ptr stride_rows -> member 'ptr' of parameter 'y' is not bound: the op has nothing with this name, and `bind` does not
  list 'y.ptr'
-x: ptr stride_cols stride_inner -> member 'stride_inner' of parameter 'x' is not a stride of 'x' [rows, cols], and the
- strides cols, inner are not its dims in order: list the dims, `bind: {x: {dims: [...]}}`
+x: ptr stride_cols stride_inner -> member 'stride_inner' of parameter 'x' is not a stride of 'x' [rows, cols], and its
+ strides cols, inner cannot be matched to the dims by position: list their dims, `bind: {x: {dims: [...]}}`
 x: ptr stride_batch stride_rows stride_cols -> member 'stride_batch' of parameter 'x' is not a stride of 'x' [rows,
- cols], and the strides batch, rows, cols are not its dims in order: list the dims, `bind: {x: {dims: [...]}}`
+ cols], and its strides batch, rows, cols cannot be matched to the dims by position: list their dims,
+ `bind: {x: {dims: [...]}}`
 """
 
 

@@ -1,4 +1,4 @@
-"""Arrays of other libraries as arguments: host arrays are copied, and emulated memory is never shared."""
+"""Arguments of other libraries: host arrays are copied, emulated memory is never shared, others are refused."""
 
 from __future__ import annotations
 
@@ -13,6 +13,7 @@ from aot_runtime import ArgumentError, Bundle, open_bundle
 from aot_runtime.device.dlpack import CPU, Exchanged, export_capsule
 from tests.support.emulation.bundling import on_demand
 from tests.support.hip_double.double import in_double
+from tests.support.reference_launches import open_over_double
 
 BF16 = np.dtype(ml_dtypes.bfloat16)
 
@@ -79,3 +80,40 @@ def test_emulated_arrays_never_pose_as_memory_of_others(rows: Bundle):
     assert rows.device.wrap(x) is x
     with pytest.raises(ArgumentError, match="the array is in host memory"):
         rows.device.wrap(OnHost(host))
+
+
+@in_double()
+def test_a_class_is_no_argument(small_bundle: Path):
+    small, launches = open_over_double(small_bundle)
+    x = small.device.array(np.ones((3, 5), np.float32))
+    for kind in (np.ndarray, np.float32, type(x), int, type):
+        with pytest.raises(ArgumentError, match=f"affine: argument 'x': {kind.__name__} is a class, not an array"):
+            small.affine(kind)
+        with pytest.raises(ArgumentError, match=f"argument 'bias': {kind.__name__} is a class"):
+            small.affine(x, kind)
+        with pytest.raises(ArgumentError, match="argument 'scale' is <class"):
+            small.affine(x, scale=kind)
+        with pytest.raises(ArgumentError, match=f"{kind.__name__} is a class, not an array"):
+            small.device.wrap(kind)
+    assert launches.count == 0
+
+
+@in_double()
+def test_an_array_that_cannot_be_taken(small_bundle: Path):
+    """They are refused, as torch refuses a tensor with gradients."""
+    small, _ = open_over_double(small_bundle)
+
+    class Tracked:
+        def __dlpack_device__(self) -> tuple[int, int]:
+            return 10, 0
+
+        def __dlpack__(self, **_: Any) -> Any:
+            raise BufferError("cannot export a tensor that requires gradients")
+
+    class Partial:
+        __cuda_array_interface__ = {"shape": (1,)}  # noqa: RUF012
+
+    with pytest.raises(ArgumentError, match=r"argument 'x': Tracked .* BufferError: cannot export a tensor"):
+        small.affine(Tracked())
+    with pytest.raises(ArgumentError, match="argument 'x': Partial cannot be imported: KeyError: 'typestr'"):
+        small.affine(Partial())

@@ -12,6 +12,7 @@ from aot_emulator import ARCHS
 from aot_runtime.bundle.elf_header import read_arch
 from aot_runtime.contract.arch import ARCHITECTURES, EXPRESSION_NAMES, Architecture
 from aot_runtime.contract.gpu_names import GPU_NAMES, arch_of
+from aot_runtime.contract.peaks import PEAKS
 from aot_runtime.device.drivers import driver_for_arch
 from tests.support.session_builds import ROOT
 from tests.support.sources import PACKAGES, sources
@@ -20,6 +21,7 @@ NAME = re.compile(r"(gfx\d|sm_\d)[\w\\]*")
 """An architecture's name, or the beginning of several."""
 IN_CODE = {
     "runtime/aot_runtime/contract/arch.py": "the table",
+    "runtime/aot_runtime/contract/peaks.py": "the table of peak rates",
     "runtime/aot_emulator/isa/archs.py": "the table of the emulator",
     "runtime/aot_emulator/kfd/models.py": "which GPUs are emulated below AMD's runtime",
     "runtime/aot_emulator/timing/": "what instructions and memory of each cost: the table of the model of time",
@@ -78,7 +80,7 @@ def test_a_gpu_has_one_architecture():
 
 
 def test_emulated_architectures_are_the_rows_that_have_a_product():
-    assert ARCHS.keys() == {name for name, row in ARCHITECTURES.items() if row.product}
+    assert ARCHS.keys() == PEAKS.keys() == {name for name, row in ARCHITECTURES.items() if row.product}
     for name, arch in ARCHS.items():
         row = ARCHITECTURES[name]
         assert (arch.lanes, arch.lds_bytes, arch.ocp_fp8) == (row.warp_size, row.lds_bytes, row.fp8 == "ocp")

@@ -107,7 +107,7 @@ def unaligned(bundle: Bundle, host: np.ndarray) -> DeviceArray:
     ids=str,
 )
 def test_caches_of_4_bits(decode: Bundle, head_dim: int, groups: int, place: Any, splits: int):
-    """One variant serves all group counts of unaligned rows, and groups that end within 4 bytes."""
+    """All group counts of unaligned rows share a variant, also with groups that end within 4 bytes."""
     rng = np.random.default_rng(groups)
     k, k_scale, v, v_scale = (x for _ in "kv" for x in quantise_int4(normal(rng, 2, 2, 90, head_dim), groups))
     for pairs in (k_scale, v_scale):

@@ -121,8 +121,7 @@ def scale_by_tma(
 
 @gluon.jit
 def scale_by_maps(x, out, cols, factor):
-    """Scale by a warp that loads and four that compute. x, out: tensor maps of [rows, cols], of one block and
-    layout."""
+    """Scale: one warp loads, four compute. x, out: tensor maps of [rows, cols] with equal blocks and layouts."""
     registers: gl.constexpr = gl.BlockedLayout([1, 8], [4, 8], [4, 1], [1, 0])
     tile = gl.allocate_shared_memory(x.dtype, x.block_shape, x.layout)
     result = gl.allocate_shared_memory(out.dtype, out.block_shape, out.layout)

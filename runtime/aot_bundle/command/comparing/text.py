@@ -14,7 +14,7 @@ from .changes import Change, short
 from .variants import Group, Shift
 
 MOST_LINES = 5
-"""Variants of a group to list by default."""
+"""Default maximum of variants to list in a group."""
 
 
 def differences_text(found: Differences, every: bool) -> Iterator[str]:

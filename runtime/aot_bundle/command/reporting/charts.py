@@ -15,7 +15,7 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MultipleLocator
 
-from aot_runtime.contract.arch import Product
+from aot_runtime.contract.peaks import Peaks
 
 from .given import ProfiledLaunch
 from .spreads import Measure
@@ -72,12 +72,11 @@ def mix_chart(launch: ProfiledLaunch, prefix: str, title: str) -> str:
         return _element(figure, prefix, title)
 
 
-def roofline_chart(launches: Sequence[tuple[str, ProfiledLaunch]], product: Product, title: str) -> str:
+def roofline_chart(launches: Sequence[tuple[str, ProfiledLaunch]], peaks: Peaks, num_cus: int, title: str) -> str:
     """Draw labelled launches with matrix operations in a roofline of a product's data-sheet peaks."""
-    peaks = product.peaks
     reached = [launch.intensity for _, launch in launches]
     kinds = sorted({launch.main_kind for _, launch in launches if launch.main_kind in peaks.matrix})
-    tops = {kind: peaks.matrix[kind] * product.num_cus * peaks.clock for kind in kinds or peaks.matrix}
+    tops = {kind: peaks.matrix[kind] * num_cus * peaks.clock for kind in kinds or peaks.matrix}
     ridges = [top / peaks.bandwidth for top in tops.values()]
     left, right = min([*reached, *ridges]) / 4, max([*reached, *ridges]) * 4
     with _axes(7) as (figure, axes):

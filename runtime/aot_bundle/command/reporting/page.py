@@ -35,6 +35,7 @@ from aot_bundle.trust.state import SignatureState
 from aot_runtime.call.documentation import built_dtypes, bundle_title, call_signature, docstring, summary
 from aot_runtime.contract.arch import ARCHITECTURES
 from aot_runtime.contract.names import axis_names
+from aot_runtime.contract.peaks import PEAKS
 from aot_runtime.contract.records import Index, Op
 from aot_runtime.formats import axis_values_text, size_text
 
@@ -198,8 +199,9 @@ def _roofline(index: Index, launches: Iterable[Labelled]) -> dict[str, Any] | No
     inside = [(label, launch) for label, _, launch in launches if launch.in_roofline]
     if arch is None or arch.product is None or not inside:
         return None
-    drawn = charts.roofline_chart(inside, arch.product, f"Roofline of the {arch.product.title}")
-    return {"product": arch.product.title, "drawn": Markup(drawn)}
+    product = arch.product
+    drawn = charts.roofline_chart(inside, PEAKS[arch.name], product.num_cus, f"Roofline of the {product.title}")
+    return {"product": product.title, "drawn": Markup(drawn)}
 
 
 def _mix(label: str, op: str, launch: ProfiledLaunch) -> dict[str, Any]:

@@ -1,8 +1,8 @@
 """Execution of matrix instructions, D = A * B + C, for many wavefronts at once.
 
 **Arithmetic.** `Arithmetic` selects the summation of floats; fp64 and block-scaled instructions always sum in float64.
-Integer sums wrap to 32 bits, or saturate with clamp. With MODE.FP16_OVFL, MFMA sums in fp32 and of integers saturate to
-the largest finite value (CDNA3 manual).
+Integer sums wrap to 32 bits, or saturate with clamp. With MODE.FP16_OVFL, MFMA's integer
+sums, and its sums in fp32, saturate to the largest finite value (CDNA3 manual).
 
 **Denormals.** Denormals are preserved, with two exceptions: 32-bit operands A and B of MFMA follow MODE (CDNA3 manual),
 and fp16 and bf16 operands are flushed on gfx90a. xf32 ignores the low 13 bits of its operands. MFMA ignores EXEC.
