@@ -20,11 +20,13 @@ from typing import NamedTuple
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
-from kernels.attention.forward import deal, head_of
+from kernels.attention.forward import deal, head_of, matrix_of, sequence
+from kernels.attention.masks import bounds, key_range
+from kernels.attention.problem import Sequences
 from kernels.common.cdna import appended, replaced
 from kernels.common.rounding import truncate, truncation_loss
 from kernels.common.softmax import LN_2, LOG2_E
-from kernels.common.tensors import Extents, HeadRows, Heads, Window
+from kernels.common.tensors import Extents, HeadRows, Heads, Vector, Window, given
 
 BLOCK_M = gl.constexpr(128)
 BLOCK_N = gl.constexpr(64)
@@ -64,11 +66,13 @@ class Keys(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """Queries: left operands for each 8 columns; the scale in units of log2; the end of the keys that each row sees."""
+    """Queries: left operands for each 8 columns; the scale in units of log2; the first key and the number of keys that
+    each row sees."""
 
     operands: gl.tuple
     scale: gl.tensor
-    end: gl.tensor
+    first: gl.tensor
+    count: gl.tensor
 
 
 # Layouts
@@ -251,10 +255,12 @@ def eighth_of(s, AT: gl.constexpr):
 
 
 @gluon.jit
-def hidden(s, start, TILE: gl.constexpr, end):
-    """Set the scores of keys from `end` on to -inf, in products with half a block whose first key is `start`."""
+def hidden(s, start, TILE: gl.constexpr, queries):
+    """Set the scores of keys that a row does not see to -inf, in products with half a block of keys from `start` on."""
     keys = key_at(gl.arange(0, 32, layout=gl.SliceLayout(0, s.type.layout)))
-    return gl.where(keys[None, :] < (end - start - 32 * TILE)[:, None], s, float("-inf"))
+    place = keys[None, :] - (queries.first - start - 32 * TILE)[:, None]
+    seen = place.to(gl.uint32, bitcast=True) < queries.count.to(gl.uint32, bitcast=True)[:, None]
+    return gl.where(seen, s, float("-inf"))
 
 
 @gluon.jit
@@ -395,8 +401,8 @@ def multiply_step(
     else:
         if MASKED:
             start = (step + 1) * BLOCK_N
-            left_products = hidden(left_products, start, 0, queries.end)
-            right_products = hidden(right_products, start, 1, queries.end)
+            left_products = hidden(left_products, start, 0, queries)
+            right_products = hidden(right_products, start, 1, queries)
         scores = scores_of(left_products, right_products)
         largest = scores[0]
     values = ()
@@ -447,47 +453,60 @@ def multiply_part(acc, left, right, AT: gl.constexpr):
 @gluon.jit
 def attention_forward_cdna3(
     q: Heads, k: Heads, v: Heads, out: Heads, lse: HeadRows, extents: Extents, query_blocks, batch, window: Window,
-    scale, HEAD_DIM: gl.constexpr, NUM_XCDS: gl.constexpr,
+    scale, sinks, HEAD_DIM: gl.constexpr, NUM_XCDS: gl.constexpr, sequences: Sequences = None,
 ):  # fmt: skip
-    """out = softmax(scores) v: `forward.attention_forward` with a bound on the right alone, which may be past all keys.
+    """out = softmax(scores) v: `forward.attention_forward` with both bounds, and without a bias, slopes or a soft-cap.
 
     Grid: (query_blocks, heads, batch), query_blocks of 128 queries. q, k, v, out: float16 or bfloat16, with contiguous
-    rows of HEAD_DIM, 64 or 128, aligned to 16 bytes; seqlen_k > 0; 128 rows of each span less than 2 GiB.
+    rows of HEAD_DIM, 64 or 128, aligned to 16 bytes; 128 rows of each span less than 2 GiB.
     """
     DTYPE: gl.constexpr = q.ptr.dtype.element_ty
     number = gl.program_id(0) + query_blocks * (gl.program_id(1) + extents.heads * gl.program_id(2))
     block, head, entry = deal(number, query_blocks, extents.heads, batch, True, NUM_XCDS)
+    used_q = Vector(sequences.seqused_q, sequences.used_stride_q)
+    used_k = Vector(sequences.seqused_k, sequences.used_stride_k)
+    first_row_q, seqlen_q = sequence(sequences.cu_seqlens_q, used_q, entry, extents.seqlen_q)
+    first_row_k, seqlen_k = sequence(sequences.cu_seqlens_k, used_k, entry, extents.seqlen_k)
+    if extents.max_seqlen_k is not None:
+        seqlen_k = gl.minimum(seqlen_k, extents.max_seqlen_k)
+    first_query = block * BLOCK_M
+    if first_query >= seqlen_q:
+        return
     LAYOUT: gl.constexpr = product_layout()
     ROWS: gl.constexpr = gl.SliceLayout(1, LAYOUT)
-    first_query = block * BLOCK_M
     rows = first_query + gl.arange(0, BLOCK_M, layout=ROWS)
-    shift = gl.where(window.bottom_right, extents.seqlen_k - extents.seqlen_q, 0)
+    shift = gl.where(window.bottom_right, seqlen_k - seqlen_q, 0)
 
-    reach = shift + window.right + 1
-    last_query = gl.minimum(first_query + BLOCK_M, extents.seqlen_q) - 1
-    end = gl.minimum(gl.maximum(last_query + reach, 1), extents.seqlen_k)
-    whole = gl.minimum(gl.maximum(first_query + reach, 0), extents.seqlen_k) // BLOCK_N
-    ends = gl.minimum(rows + reach, extents.seqlen_k)
-    last = (end - 1) // BLOCK_N
+    last_query = gl.minimum(first_query + BLOCK_M, seqlen_q) - 1
+    of_first, of_last = bounds(first_query + shift, window, True), bounds(last_query + shift, window, True)
+    span = key_range(of_first, of_last, seqlen_k, BLOCK_N, True, True)
+    last = (gl.maximum(span.end, 1) - 1) // BLOCK_N
+    step = gl.minimum(span.begin // BLOCK_N, last)
+    seen = bounds(rows + shift, window, True)
+    first_key = gl.maximum(seen.first, 0)
+    count = gl.maximum(gl.minimum(seen.last + 1, seqlen_k) - first_key, 0)
 
-    queries = load_queries(q, entry, head, first_query, extents.seqlen_q, scale, ends, HEAD_DIM)
+    queries = load_queries(
+        matrix_of(q, entry, head, first_row_q), first_query, seqlen_q, scale, first_key, count, HEAD_DIM
+    )
     head_kv = head // (extents.heads // extents.heads_kv)
-    keys = keys_of(k, v, entry, head_kv, last, extents.seqlen_k, HEAD_DIM)
+    keys = keys_of(
+        matrix_of(k, entry, head_kv, first_row_k), matrix_of(v, entry, head_kv, first_row_k), last, seqlen_k, HEAD_DIM
+    )
     tiles = Tiles(
         gl.allocate_shared_memory(DTYPE, [BLOCK_N, HEAD_DIM], gl.SwizzledSharedLayout(8, 1, HEAD_DIM // 8, [1, 0])),
         gl.allocate_shared_memory(DTYPE, [HEAD_DIM // 32, BLOCK_N, 32], gl.SwizzledSharedLayout(8, 1, 8, [0, 1])),
     )
     PARTS: gl.constexpr = HEAD_DIM // 32
-    start = gl.to_tensor(0)
     loaded = ()
     staged = ()
     values = ()
     for at in gl.static_range(PARTS):
-        loaded = appended(loaded, load_keys(keys, start, at, True))
+        loaded = appended(loaded, load_keys(keys, step, at, True))
     for at in gl.static_range(8):
-        values = appended(values, load_values(keys, start, at, True))
+        values = appended(values, load_values(keys, step, at, True))
     for at in gl.static_range(PARTS):
-        staged = appended(staged, load_keys(keys, gl.minimum(last, 1), at, True))
+        staged = appended(staged, load_keys(keys, gl.minimum(step + 1, last), at, True))
     for at in gl.static_range(PARTS):
         write_keys(tiles, loaded, at)
     gl.barrier()
@@ -502,7 +521,8 @@ def attention_forward_cdna3(
     gl.barrier()
     for at in gl.static_range(PARTS):
         write_keys(tiles, staged, at)
-    scores = scores_of(hidden(left_products, start, 0, ends), hidden(right_products, start, 1, ends))
+    start = step * BLOCK_N
+    scores = scores_of(hidden(left_products, start, 0, queries), hidden(right_products, start, 1, queries))
     largest = largest_of(scores, 0, 32, scores[0]) * queries.scale
     LOST: gl.constexpr = truncation_loss(DTYPE, False)
     row_max = gl.maximum(gl.convert_layout(gl.max(largest, 1), ROWS, assert_trivial=True) - LOST, LOWEST)
@@ -516,11 +536,18 @@ def attention_forward_cdna3(
     first = read_keys(tiles, 0, 0)
     second = read_keys(tiles, 1, 0)
 
-    step = 0
-    unmasked = gl.minimum(whole - 2, last)
-    while step < unmasked:
+    # Of the next block, all queries see all keys, and the keys do not end in the one after that.
+    unmasked = span.full // BLOCK_N - 1
+    unmasked_end = span.full_end // BLOCK_N - 2
+    while step < last:
+        while (step < last) & ((step < unmasked) | (step >= unmasked_end)):
+            acc, scores, sums, largest, first, second, values = multiply_step(
+                acc, scores, sums, row_max, first, second, values, step, queries, keys, tiles, True, False
+            )
+            acc, sums, row_max, limits = rescaled(acc, sums, row_max, largest, LOST)
+            step += 1
         risen = 0
-        while (step < unmasked) & (risen == 0):
+        while (step < unmasked_end) & (risen == 0):
             acc, scores, sums, largest, first, second, values = multiply_step(
                 acc, scores, sums, row_max, first, second, values, step, queries, keys, tiles, False, False
             )
@@ -528,41 +555,43 @@ def attention_forward_cdna3(
             risen = flag(step)
             step += 1
         acc, sums, row_max, limits = rescaled(acc, sums, row_max, largest, LOST)
-    while step < last:
-        acc, scores, sums, largest, first, second, values = multiply_step(
-            acc, scores, sums, row_max, first, second, values, step, queries, keys, tiles, True, False
-        )
-        acc, sums, row_max, limits = rescaled(acc, sums, row_max, largest, LOST)
-        step += 1
     acc, _, sums, _, _, _, _ = multiply_step(
         acc, scores, sums, row_max, first, second, values, step, queries, keys, tiles, False, True
     )
 
     total = gl.convert_layout(gl.sum(sums[0] + sums[1], 1), ROWS, assert_trivial=True)
-    store_lse(lse, entry, head, rows, row_max, total, extents.seqlen_q)
-    factor = gl.where(total == 0, 0.0, 2.0**LOST / total)
-    store_rows(out, entry, head, first_query, acc, factor, extents.seqlen_q, HEAD_DIM)
+    factor = gl.full([BLOCK_M], 2.0**LOST, gl.float32, ROWS)
+    if given(sinks):
+        logit = gl.load(sinks + head) * LOG2_E
+        new_max = gl.maximum(row_max, logit)
+        factor *= gl.exp2(row_max - new_max)
+        total = total * gl.exp2(row_max - new_max) + gl.exp2(logit - new_max)
+        row_max = new_max
+    stored = rows < seqlen_q
+    store_lse(lse, entry, head, first_row_q + rows, row_max, total, stored)
+    factor = gl.where(total == 0, 0.0, factor / total)
+    store_rows(matrix_of(out, entry, head, first_row_q), first_query, acc, factor, seqlen_q, HEAD_DIM)
 
 
 @gluon.jit
-def load_queries(q, entry, head, first_query, seqlen_q, scale, ends, HEAD_DIM: gl.constexpr):
+def load_queries(q, first_query, seqlen_q, scale, first_key, count, HEAD_DIM: gl.constexpr):
     """Load Queries; those past the end are the last one once more. Maxima of scores need a scale > 0, so queries take
     its sign."""
     LAYOUT: gl.constexpr = gl.DotOperandLayout(0, product_layout(), 8)
     rows = gl.minimum(gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, LAYOUT)), seqlen_q - 1 - first_query)
     columns = gl.arange(0, 16, layout=gl.SliceLayout(0, LAYOUT))
     offsets = rows[:, None] * q.stride_rows.to(gl.int32) + columns[None, :]
-    address = head_of(q, entry, head) + first_query.to(gl.int64) * q.stride_rows
+    address = q.ptr + first_query.to(gl.int64) * q.stride_rows
     operands = ()
     for at in gl.static_range(HEAD_DIM // 16):
         x = gl.amd.cdna3.buffer_load(address, offsets + 16 * at)
         operands = operands + left_operands(gl.where(scale < 0, -x, x))
     # 0 * -inf is NaN.
-    return Queries(operands, gl.maximum(gl.abs(scale) * LOG2_E, 1e-37), ends)
+    return Queries(operands, gl.maximum(gl.abs(scale) * LOG2_E, 1e-37), first_key, count)
 
 
 @gluon.jit
-def keys_of(k, v, entry, head_kv, last, seqlen_k, HEAD_DIM: gl.constexpr):
+def keys_of(k, v, last, seqlen_k, HEAD_DIM: gl.constexpr):
     KEYS: gl.constexpr = keys_layout(HEAD_DIM)
     VALUES: gl.constexpr = values_layout(HEAD_DIM // 2)
     rows_k = key_at(gl.arange(0, 2048 // HEAD_DIM, layout=gl.SliceLayout(1, KEYS)))
@@ -570,23 +599,23 @@ def keys_of(k, v, entry, head_kv, last, seqlen_k, HEAD_DIM: gl.constexpr):
     rows_v = 8 * gl.arange(0, 8, layout=gl.SliceLayout(1, VALUES))
     columns_v = gl.arange(0, HEAD_DIM // 2, layout=gl.SliceLayout(0, VALUES))
     return Keys(
-        head_of(k, entry, head_kv), head_of(v, entry, head_kv).to(gl.pointer_type(gl.uint32), bitcast=True),
+        k.ptr, v.ptr.to(gl.pointer_type(gl.uint32), bitcast=True),
         k.stride_rows, v.stride_rows // 2, rows_k, columns_k, rows_v, columns_v, last,
         seqlen_k,
     )  # fmt: skip
 
 
 @gluon.jit
-def store_lse(lse, entry, head, rows, row_max, total, seqlen_q):
+def store_lse(lse, entry, head, rows, row_max, total, stored):
     """Store the natural logarithm of each row's sum of exponentials, if it is wanted."""
     if lse.ptr is not None:  # noqa: SIM102 (one is for the compiler, the other for the hardware)
         if lse.ptr.to(gl.int64, bitcast=True) != 0:
             address = head_of(lse, entry, head) + rows.to(gl.int64) * lse.stride_rows
-            gl.store(address, (row_max + gl.log2(total)) * LN_2, mask=rows < seqlen_q)
+            gl.store(address, (row_max + gl.log2(total)) * LN_2, mask=stored)
 
 
 @gluon.jit
-def store_rows(out, entry, head, first_query, acc, factor, seqlen_q, HEAD_DIM: gl.constexpr):
+def store_rows(out, first_query, acc, factor, seqlen_q, HEAD_DIM: gl.constexpr):
     """Store the rows of acc times their factors."""
     if HEAD_DIM == 128:
         joined = gl.join(gl.join(acc[0], acc[2]), gl.join(acc[1], acc[3])).reshape([BLOCK_M, HEAD_DIM])
@@ -595,7 +624,7 @@ def store_rows(out, entry, head, first_query, acc, factor, seqlen_q, HEAD_DIM: g
     LAYOUT: gl.constexpr = joined.type.layout
     rows = gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, LAYOUT))
     columns = gl.arange(0, HEAD_DIM, layout=gl.SliceLayout(0, LAYOUT))
-    address = head_of(out, entry, head) + first_query.to(gl.int64) * out.stride_rows
+    address = out.ptr + first_query.to(gl.int64) * out.stride_rows
     gl.amd.cdna3.buffer_store(
         (joined * by_row(factor, joined)).to(out.ptr.dtype.element_ty), address,
         rows[:, None] * out.stride_rows.to(gl.int32) + columns[None, :],

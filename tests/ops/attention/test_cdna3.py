@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 
@@ -23,6 +25,13 @@ CASES = (
     Case("b", (64, 64), lengths=(300, 300)), Case("b", (64, 64), lengths=(200, 90), dtype="bfloat16"),
     Case("b", (64, 64), lengths=(90, 460), layout="bshd", return_lse=False), Case("b", (64, 64), scale=0.0),
     Case("t:-1,-20", (64, 64), lengths=(150, 130), dtype="bfloat16"),
+    # Windows; tiles that see nothing; between masked blocks, blocks that all queries see
+    Case("b:20,-1", (128, 128), lengths=(300, 300), dtype="bfloat16"), Case("t:90,3", (64, 64), lengths=(400, 150)),
+    Case("b:400,30", (128, 128), lengths=(140, 700)), Case("g:12,-4", (64, 64), lengths=(140, 300), dtype="bfloat16"),
+    # One behind the other
+    Case("0", (128, 128), lengths=(140, 330), mode="varlen"), Case("b", (64, 64), lengths=(200, 130), mode="varlen"),
+    Case("b:70,5", (128, 128), lengths=(150, 260), mode="varlen", heads=(4, 2), dtype="bfloat16"),
+    Case("t", (64, 64), lengths=(130, 70), mode="varlen", return_lse=False, dtype="bfloat16"),
 )  # fmt: skip
 
 
@@ -41,6 +50,27 @@ def check_served(bundle: Bundle, call: Call) -> None:
 @pytest.mark.parametrize("case", CASES, ids=str)
 def test_masks_and_ragged_edges(on_gfx942: Bundle, case: Case):
     check_served(on_gfx942, make_call(case))
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("case", (
+    Case("b:100,-1", (64, 64), lengths=(260, 130), dtype="bfloat16"), Case("b", (128, 128), lengths=(90, 50)),
+    Case("b", (64, 64), lengths=(150, 200), mode="varlen", scale=-0.2), Case("0", (128, 128), lengths=(70, 65)),
+), ids=str)  # fmt: skip
+def test_sinks(on_gfx942: Bundle, case: Case):
+    """Logits above and below those of keys, and of queries that see nothing else."""
+    call = make_call(case)
+    check_served(on_gfx942, replace(call, inputs=call.inputs | {"sinks": np.array([9.0, -2.0], np.float32)}))
+
+
+@pytest.mark.sampled(2)
+@pytest.mark.parametrize("chunk", (7, 64, 150))
+@pytest.mark.parametrize("case", (
+    Case("b", (64, 64), lengths=(140, 300)), Case("t:70,3", (128, 128), lengths=(260, 200), mode="varlen"),
+), ids=str)  # fmt: skip
+def test_chunks(on_gfx942: Bundle, case: Case, chunk: int):
+    call = make_call(case)
+    check_served(on_gfx942, replace(call, scalars=call.scalars | {"attention_chunk": chunk}))
 
 
 @pytest.mark.parametrize("head_dim", (128, 64))
