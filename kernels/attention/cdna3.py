@@ -50,7 +50,8 @@ class Tiles(NamedTuple):
 class Keys(NamedTuple):
     """Keys and values of a head: addresses, strides of rows, and what is loaded at a time.
 
-    Values are loaded as words of two. rows, columns: of the first load of a block. last: the last block.
+    Values are loaded as words of two. rows, columns: of the first load of a block. k_dim, v_dim: the columns that there
+    are; others are zeros. last: the last block.
     """
 
     k: gl.tensor
@@ -61,6 +62,8 @@ class Keys(NamedTuple):
     k_columns: gl.tensor
     v_rows: gl.tensor
     v_columns: gl.tensor
+    k_dim: gl.tensor
+    v_dim: gl.tensor
     last: gl.tensor
     seqlen: gl.tensor
 
@@ -106,6 +109,12 @@ def key_at(n):
     return (n & ~12) | ((n & 4) << 1) | ((n & 8) >> 1)
 
 
+@gluon.constexpr_function
+def first_key_of(n):
+    """Return `key_at(n)` of a row that is known."""
+    return (n & ~12) | ((n & 4) << 1) | ((n & 8) >> 1)
+
+
 # What is issued after which product
 
 
@@ -118,6 +127,7 @@ def plan_of(dim):
     be under way at a time; values are written some time after they are loaded.
     """
     half = dim // 4
+    apart = min(half // 8, half * 16 // dim)
     plan = [[] for _ in range(2 * half)]
     early = 18 if dim == 128 else 16
     for score in range(32):
@@ -125,7 +135,7 @@ def plan_of(dim):
         at = score * half // early if score < early else late
         plan[at].append(("exp", score))
     for part in range(dim // 32):
-        plan[half // 8 + 1 + part * half // 8].append(("write_v", part))
+        plan[half // 8 + 1 + part * apart].append(("write_v", part))
         plan[half // 2 + part * half * 16 // dim].append(("load_k", part))
         plan[half + 2 + part * half * 16 // dim].append(("write_k", part))
     for row in range(8):
@@ -150,25 +160,35 @@ def fence():
 @gluon.jit
 def load_keys(keys, block, PART: gl.constexpr, RAGGED: gl.constexpr):
     """Load a part of a block of keys. RAGGED: rows past the end are the last one once more."""
-    FIRST: gl.constexpr = PART * keys.k_rows.shape[0]
-    return load_rows(keys.k, block, FIRST, keys.k_rows, keys.k_columns, keys.k_stride, keys.seqlen, RAGGED)
+    FIRST: gl.constexpr = first_key_of(PART * keys.k_rows.shape[0])
+    start = row_of(keys.k, keys.k_stride, block, FIRST)
+    return load_rows(start, keys.k_rows, keys.k_columns, keys.k_stride, keys.k_dim, left_of(keys, block, FIRST, RAGGED))
 
 
 @gluon.jit
 def load_values(keys, block, ROW: gl.constexpr, RAGGED: gl.constexpr):
     """Load row ROW, and every eighth row after it, of a block of values."""
-    return load_rows(keys.v, block, ROW, keys.v_rows, keys.v_columns, keys.v_stride, keys.seqlen, RAGGED)
+    start = row_of(keys.v, keys.v_stride, block, ROW)
+    return load_rows(start, keys.v_rows, keys.v_columns, keys.v_stride, keys.v_dim, left_of(keys, block, ROW, RAGGED))
 
 
 @gluon.jit
-def load_rows(
-    address, block, FIRST: gl.constexpr, rows, columns, stride, seqlen, RAGGED: gl.constexpr
-):  # fmt: skip
-    if RAGGED:
-        rows = gl.minimum(rows, seqlen - 1 - block * BLOCK_N - FIRST)
+def row_of(address, stride, block, ROW: gl.constexpr):
+    return address + (block * BLOCK_N).to(gl.int64) * stride + gl.to_tensor(ROW).to(gl.int64) * stride
+
+
+@gluon.jit
+def left_of(keys, block, FIRST: gl.constexpr, RAGGED: gl.constexpr):
+    """Return the number of the last row, counted from FIRST of a block, or None if the block is whole."""
+    return keys.seqlen - 1 - block * BLOCK_N - FIRST if RAGGED else None
+
+
+@gluon.jit
+def load_rows(start, rows, columns, stride, dim, last):
+    if last is not None:
+        rows = gl.minimum(rows, last)
     offsets = rows[:, None] * stride.to(gl.int32) + columns[None, :]
-    start = address + (block * BLOCK_N).to(gl.int64) * stride
-    return gl.amd.cdna3.buffer_load(start + gl.to_tensor(FIRST).to(gl.int64) * stride, offsets)
+    return gl.amd.cdna3.buffer_load(start, offsets, mask=(columns < dim)[None, :])
 
 
 @gluon.jit
@@ -183,13 +203,20 @@ def write_values(tiles, rows, PART: gl.constexpr):
     WORDS: gl.constexpr = rows[0].shape[1]
     even = gl.join(gl.join(rows[0], rows[4]), gl.join(rows[2], rows[6]))
     odd = gl.join(gl.join(rows[1], rows[5]), gl.join(rows[3], rows[7]))
-    block = gl.join(even, odd).permute((0, 2, 3, 4, 1)).reshape([BLOCK_N, WORDS])
-    if tiles.v.shape[0] == 4:
-        first, second = block.reshape([BLOCK_N, WORDS // 2, 2]).split()
-        block = first if PART < 2 else second
+    block = every(gl.join(even, odd).permute((0, 2, 3, 4, 1)).reshape([BLOCK_N, WORDS]), PART // 2, WORDS // 32)
     if PART % 2 == 1:
         block = block >> 16
     tiles.v.index(PART).store(block.to(gl.uint16).to(tiles.v.dtype, bitcast=True))
+
+
+@gluon.jit
+def every(x, FIRST: gl.constexpr, STEP: gl.constexpr):
+    """Return every STEP-th column of x from FIRST on."""
+    if STEP == 1:
+        return x
+    else:
+        even, odd = x.reshape([x.shape[0], x.shape[1] // 2, 2]).split()
+        return every(even if FIRST % 2 == 0 else odd, FIRST // 2, STEP // 2)
 
 
 @gluon.jit
@@ -487,14 +514,15 @@ def attention_forward_cdna3(
     count = gl.maximum(gl.minimum(seen.last + 1, seqlen_k) - first_key, 0)
 
     queries = load_queries(
-        matrix_of(q, entry, head, first_row_q), first_query, seqlen_q, scale, first_key, count, HEAD_DIM
+        matrix_of(q, entry, head, first_row_q), first_query, seqlen_q, extents.head_dim, scale, first_key, count, HEAD_DIM
     )
     head_kv = head // (extents.heads // extents.heads_kv)
     keys = keys_of(
-        matrix_of(k, entry, head_kv, first_row_k), matrix_of(v, entry, head_kv, first_row_k), last, seqlen_k, HEAD_DIM
-    )
+        matrix_of(k, entry, head_kv, first_row_k), matrix_of(v, entry, head_kv, first_row_k), extents, last, seqlen_k,
+        HEAD_DIM,
+    )  # fmt: skip
     tiles = Tiles(
-        gl.allocate_shared_memory(DTYPE, [BLOCK_N, HEAD_DIM], gl.SwizzledSharedLayout(8, 1, HEAD_DIM // 8, [1, 0])),
+        gl.allocate_shared_memory(DTYPE, [BLOCK_N, HEAD_DIM], gl.SwizzledSharedLayout(8, 1, 8, [1, 0])),
         gl.allocate_shared_memory(DTYPE, [HEAD_DIM // 32, BLOCK_N, 32], gl.SwizzledSharedLayout(8, 1, 8, [0, 1])),
     )
     PARTS: gl.constexpr = HEAD_DIM // 32
@@ -570,11 +598,11 @@ def attention_forward_cdna3(
     stored = rows < seqlen_q
     store_lse(lse, entry, head, first_row_q + rows, row_max, total, stored)
     factor = gl.where(total == 0, 0.0, factor / total)
-    store_rows(matrix_of(out, entry, head, first_row_q), first_query, acc, factor, seqlen_q, HEAD_DIM)
+    store_rows(matrix_of(out, entry, head, first_row_q), first_query, acc, factor, seqlen_q, extents.head_dim_v)
 
 
 @gluon.jit
-def load_queries(q, first_query, seqlen_q, scale, first_key, count, HEAD_DIM: gl.constexpr):
+def load_queries(q, first_query, seqlen_q, head_dim, scale, first_key, count, HEAD_DIM: gl.constexpr):
     """Load Queries; those past the end are the last one once more. Maxima of scores need a scale > 0, so queries take
     its sign."""
     LAYOUT: gl.constexpr = gl.DotOperandLayout(0, product_layout(), 8)
@@ -584,14 +612,14 @@ def load_queries(q, first_query, seqlen_q, scale, first_key, count, HEAD_DIM: gl
     address = q.ptr + first_query.to(gl.int64) * q.stride_rows
     operands = ()
     for at in gl.static_range(HEAD_DIM // 16):
-        x = gl.amd.cdna3.buffer_load(address, offsets + 16 * at)
+        x = gl.amd.cdna3.buffer_load(address, offsets + 16 * at, mask=(columns < head_dim - 16 * at)[None, :])
         operands = operands + left_operands(gl.where(scale < 0, -x, x))
     # 0 * -inf is NaN.
     return Queries(operands, gl.maximum(gl.abs(scale) * LOG2_E, 1e-37), first_key, count)
 
 
 @gluon.jit
-def keys_of(k, v, last, seqlen_k, HEAD_DIM: gl.constexpr):
+def keys_of(k, v, extents, last, seqlen_k, HEAD_DIM: gl.constexpr):
     KEYS: gl.constexpr = keys_layout(HEAD_DIM)
     VALUES: gl.constexpr = values_layout(HEAD_DIM // 2)
     rows_k = key_at(gl.arange(0, 2048 // HEAD_DIM, layout=gl.SliceLayout(1, KEYS)))
@@ -600,8 +628,8 @@ def keys_of(k, v, last, seqlen_k, HEAD_DIM: gl.constexpr):
     columns_v = gl.arange(0, HEAD_DIM // 2, layout=gl.SliceLayout(0, VALUES))
     return Keys(
         k.ptr, v.ptr.to(gl.pointer_type(gl.uint32), bitcast=True),
-        k.stride_rows, v.stride_rows // 2, rows_k, columns_k, rows_v, columns_v, last,
-        seqlen_k,
+        k.stride_rows, v.stride_rows // 2, rows_k, columns_k, rows_v, columns_v, extents.head_dim, extents.head_dim_v // 2,
+        last, seqlen_k,
     )  # fmt: skip
 
 
@@ -615,12 +643,10 @@ def store_lse(lse, entry, head, rows, row_max, total, stored):
 
 
 @gluon.jit
-def store_rows(out, first_query, acc, factor, seqlen_q, HEAD_DIM: gl.constexpr):
+def store_rows(out, first_query, acc, factor, seqlen_q, head_dim):
     """Store the rows of acc times their factors."""
-    if HEAD_DIM == 128:
-        joined = gl.join(gl.join(acc[0], acc[2]), gl.join(acc[1], acc[3])).reshape([BLOCK_M, HEAD_DIM])
-    else:
-        joined = gl.join(acc[0], acc[1]).reshape([BLOCK_M, HEAD_DIM])
+    joined = columns_of(acc)
+    HEAD_DIM: gl.constexpr = joined.shape[1]
     LAYOUT: gl.constexpr = joined.type.layout
     rows = gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, LAYOUT))
     columns = gl.arange(0, HEAD_DIM, layout=gl.SliceLayout(0, LAYOUT))
@@ -628,5 +654,16 @@ def store_rows(out, first_query, acc, factor, seqlen_q, HEAD_DIM: gl.constexpr):
     gl.amd.cdna3.buffer_store(
         (joined * by_row(factor, joined)).to(out.ptr.dtype.element_ty), address,
         rows[:, None] * out.stride_rows.to(gl.int32) + columns[None, :],
-        mask=(rows < seqlen_q - first_query)[:, None] & (columns < HEAD_DIM)[None, :],
+        mask=(rows < seqlen_q - first_query)[:, None] & (columns < head_dim)[None, :],
     )  # fmt: skip
+
+
+@gluon.jit
+def columns_of(parts):
+    """Join parts whose columns alternate."""
+    COUNT: gl.constexpr = len(parts)
+    if COUNT == 1:
+        return parts[0]
+    else:
+        even, odd = columns_of(parts[0::2]), columns_of(parts[1::2])
+        return gl.join(even, odd).reshape([even.shape[0], 2 * even.shape[1]])
