@@ -19,6 +19,7 @@ from typing import NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.language.extra.hip.libdevice import fast_dividef
 
 from kernels.attention.forward import deal, head_of, matrix_of, sequence
 from kernels.attention.masks import bounds, key_range
@@ -69,10 +70,11 @@ class Keys(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """Queries: left operands for each 8 columns; the scale in units of log2; the first key and the number of keys that
-    each row sees."""
+    """Queries: left operands for each 8 columns; cap: with a soft-cap, the factor of products whose exp2 gives
+    the tanh, else 0; the scale of products, or of the tanh, in units of log2; the first key and the number of keys that each row sees."""
 
     operands: gl.tuple
+    cap: gl.tensor
     scale: gl.tensor
     first: gl.tensor
     count: gl.tensor
@@ -291,6 +293,15 @@ def hidden(s, start, TILE: gl.constexpr, queries):
 
 
 @gluon.jit
+def capped(left, right, queries):
+    """Return the products or, with a soft-cap, the hyperbolic tangents."""
+    if queries.cap > 0:
+        left = 1 - 2 * fast_dividef(1.0, gl.exp2(left * queries.cap) + 1)
+        right = 1 - 2 * fast_dividef(1.0, gl.exp2(right * queries.cap) + 1)
+    return left, right
+
+
+@gluon.jit
 def by_row(x, like):
     """Return a value of each row, [BLOCK_M], in a layout that broadcasts to `like`."""
     return gl.convert_layout(x, gl.SliceLayout(1, like.type.layout), assert_trivial=True)[:, None]
@@ -426,9 +437,11 @@ def multiply_step(
         scores = ()
         largest = row_max
     else:
+        left_products, right_products = capped(left_products, right_products, queries)
         if MASKED:
             start = (step + 1) * BLOCK_N
             left_products = hidden(left_products, start, 0, queries)
+            fence()
             right_products = hidden(right_products, start, 1, queries)
         scores = scores_of(left_products, right_products)
         largest = scores[0]
@@ -480,7 +493,7 @@ def multiply_part(acc, left, right, AT: gl.constexpr):
 @gluon.jit
 def attention_forward_cdna3(
     q: Heads, k: Heads, v: Heads, out: Heads, lse: HeadRows, extents: Extents, query_blocks, batch, window: Window,
-    scale, sinks, HEAD_DIM: gl.constexpr, NUM_XCDS: gl.constexpr, sequences: Sequences = None,
+    scale, softcap, sinks, HEAD_DIM: gl.constexpr, NUM_XCDS: gl.constexpr, sequences: Sequences = None,
 ):  # fmt: skip
     """out = softmax(scores) v: `forward.attention_forward` with both bounds, and without a bias, slopes or a soft-cap.
 
@@ -514,8 +527,9 @@ def attention_forward_cdna3(
     count = gl.maximum(gl.minimum(seen.last + 1, seqlen_k) - first_key, 0)
 
     queries = load_queries(
-        matrix_of(q, entry, head, first_row_q), first_query, seqlen_q, extents.head_dim, scale, first_key, count, HEAD_DIM
-    )
+        matrix_of(q, entry, head, first_row_q), first_query, seqlen_q, extents.head_dim, scale, softcap,
+        first_key, count, HEAD_DIM,
+    )  # fmt: skip
     head_kv = head // (extents.heads // extents.heads_kv)
     keys = keys_of(
         matrix_of(k, entry, head_kv, first_row_k), matrix_of(v, entry, head_kv, first_row_k), extents, last, seqlen_k,
@@ -549,6 +563,7 @@ def attention_forward_cdna3(
     gl.barrier()
     for at in gl.static_range(PARTS):
         write_keys(tiles, staged, at)
+    left_products, right_products = capped(left_products, right_products, queries)
     start = step * BLOCK_N
     scores = scores_of(hidden(left_products, start, 0, queries), hidden(right_products, start, 1, queries))
     largest = largest_of(scores, 0, 32, scores[0]) * queries.scale
@@ -602,7 +617,7 @@ def attention_forward_cdna3(
 
 
 @gluon.jit
-def load_queries(q, first_query, seqlen_q, head_dim, scale, first_key, count, HEAD_DIM: gl.constexpr):
+def load_queries(q, first_query, seqlen_q, head_dim, scale, softcap, first_key, count, HEAD_DIM: gl.constexpr):
     """Load Queries; those past the end are the last one once more. Maxima of scores need a scale > 0, so queries take
     its sign."""
     LAYOUT: gl.constexpr = gl.DotOperandLayout(0, product_layout(), 8)
@@ -614,8 +629,10 @@ def load_queries(q, first_query, seqlen_q, head_dim, scale, first_key, count, HE
     for at in gl.static_range(HEAD_DIM // 16):
         x = gl.amd.cdna3.buffer_load(address, offsets + 16 * at, mask=(columns < head_dim - 16 * at)[None, :])
         operands = operands + left_operands(gl.where(scale < 0, -x, x))
+    scale = gl.abs(scale)
+    cap = gl.where(softcap > 0, 2 * LOG2_E * scale / softcap, 0.0)
     # 0 * -inf is NaN.
-    return Queries(operands, gl.maximum(gl.abs(scale) * LOG2_E, 1e-37), first_key, count)
+    return Queries(operands, cap, gl.maximum(gl.where(softcap > 0, softcap, scale) * LOG2_E, 1e-37), first_key, count)
 
 
 @gluon.jit

@@ -32,6 +32,10 @@ CASES = (
     Case("0", (128, 128), lengths=(140, 330), mode="varlen"), Case("b", (64, 64), lengths=(200, 130), mode="varlen"),
     Case("b:70,5", (128, 128), lengths=(150, 260), mode="varlen", heads=(4, 2), dtype="bfloat16"),
     Case("t", (64, 64), lengths=(130, 70), mode="varlen", return_lse=False, dtype="bfloat16"),
+    # Other head dims
+    Case("b", (256, 256), lengths=(150, 300), dtype="bfloat16"), Case("0", (192, 256), lengths=(70, 129)),
+    Case("b:70,5", (256, 256), lengths=(140, 260), mode="varlen", heads=(4, 2)), Case("b", (80, 96), lengths=(90, 200)),
+    Case("0", (48, 40), lengths=(140, 70), dtype="bfloat16"), Case("t:9,9", (128, 72), lengths=(70, 90), mode="varlen"),
 )  # fmt: skip
 
 
@@ -64,6 +68,16 @@ def test_sinks(on_gfx942: Bundle, case: Case):
 
 
 @pytest.mark.sampled(2)
+@pytest.mark.parametrize("case", (
+    Case("b", (128, 128), lengths=(140, 230), magnitude=30.0, scale=-1.0), Case("0", (64, 64), lengths=(70, 200)),
+    Case("b:90,2", (64, 64), lengths=(200, 150), mode="varlen", dtype="bfloat16"),
+    Case("b", (256, 256), lengths=(130, 200), dtype="bfloat16"),
+), ids=str)  # fmt: skip
+def test_soft_caps(on_gfx942: Bundle, case: Case):
+    check_served(on_gfx942, make_call(replace(case, score="softcap")))
+
+
+@pytest.mark.sampled(2)
 @pytest.mark.parametrize("chunk", (7, 64, 150))
 @pytest.mark.parametrize("case", (
     Case("b", (64, 64), lengths=(140, 300)), Case("t:70,3", (128, 128), lengths=(260, 200), mode="varlen"),
@@ -73,7 +87,7 @@ def test_chunks(on_gfx942: Bundle, case: Case, chunk: int):
     check_served(on_gfx942, replace(call, scalars=call.scalars | {"attention_chunk": chunk}))
 
 
-@pytest.mark.parametrize("head_dim", (128, 64))
+@pytest.mark.parametrize("head_dim", (128, 64, 256))
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
 @pytest.mark.parametrize("mask", ("0", "b"))
 def test_maxima_that_grow(on_gfx942: Bundle, mask: str, dtype: str, head_dim: int):
@@ -86,7 +100,7 @@ def test_maxima_that_grow(on_gfx942: Bundle, mask: str, dtype: str, head_dim: in
 
 
 @pytest.mark.on("emulator")
-@pytest.mark.parametrize("head_dim", (128, 64))
+@pytest.mark.parametrize("head_dim", (128, 64, 256))
 def test_no_bank_conflicts(on_gfx942: Bundle, head_dim: int):
     from aot_bundle.profile.profile_call import profile_on
     from aot_bundle.profile.profile_report import profile_data
@@ -101,7 +115,7 @@ def test_no_bank_conflicts(on_gfx942: Bundle, head_dim: int):
 
 @pytest.mark.on("emulator")
 @pytest.mark.parametrize("dtype", ("float16", "bfloat16"))
-@pytest.mark.parametrize("head_dim", (128, 64))
+@pytest.mark.parametrize("head_dim", (128, 64, 256))
 def test_code(head_dim: int, dtype: str):
     """Nothing is spilled; besides exponentials, the loop has three vector instructions for two scores."""
     (variant,) = variants(
