@@ -1,7 +1,7 @@
 """Attention forward for CDNA 3 in Gluon: the softmax of a block of keys is issued between matrix instructions.
 
 A workgroup of four wavefronts has 128 queries of a head, 32 for each wavefront, and walks blocks of 64 keys. Two
-workgroups share a compute unit. A step is:
+workgroups share a compute unit; with head dim 256, one has it for itself. A step is:
 
     scores: multiply queries and the next keys | exponentials of these scores | write values to LDS | load keys
     barrier: all wavefronts have read the keys, and written the values
@@ -70,8 +70,11 @@ class Keys(NamedTuple):
 
 
 class Queries(NamedTuple):
-    """Queries: left operands for each 8 columns; cap: with a soft-cap, the factor of products whose exp2 gives
-    the tanh, else 0; the scale of products, or of the tanh, in units of log2; the first key and the number of keys that each row sees."""
+    """Queries: left operands for each 8 columns, and what is done with their products.
+
+    cap: with a soft-cap, the factor of products whose exp2 gives the hyperbolic tangent, else 0. scale: of products, or
+    of the tangents, in units of log2. first, count: the first key and the number of keys that each row sees.
+    """
 
     operands: gl.tuple
     cap: gl.tensor
@@ -495,10 +498,10 @@ def attention_forward_cdna3(
     q: Heads, k: Heads, v: Heads, out: Heads, lse: HeadRows, extents: Extents, query_blocks, batch, window: Window,
     scale, softcap, sinks, HEAD_DIM: gl.constexpr, NUM_XCDS: gl.constexpr, sequences: Sequences = None,
 ):  # fmt: skip
-    """out = softmax(scores) v: `forward.attention_forward` with both bounds, and without a bias, slopes or a soft-cap.
+    """out = softmax(scores) v: `forward.attention_forward` with both bounds, and without a bias, slopes or qv.
 
-    Grid: (query_blocks, heads, batch), query_blocks of 128 queries. q, k, v, out: float16 or bfloat16, with contiguous
-    rows of HEAD_DIM, 64 or 128, aligned to 16 bytes; 128 rows of each span less than 2 GiB.
+    Grid: (query_blocks, heads, batch), query_blocks of 128 queries. HEAD_DIM: 64, 128 or 256, at least the head dims.
+    q, k, v, out: float16 or bfloat16, with contiguous rows aligned to 16 bytes; 128 rows of each span less than 2 GiB.
     """
     DTYPE: gl.constexpr = q.ptr.dtype.element_ty
     number = gl.program_id(0) + query_blocks * (gl.program_id(1) + extents.heads * gl.program_id(2))
@@ -645,8 +648,8 @@ def keys_of(k, v, extents, last, seqlen_k, HEAD_DIM: gl.constexpr):
     columns_v = gl.arange(0, HEAD_DIM // 2, layout=gl.SliceLayout(0, VALUES))
     return Keys(
         k.ptr, v.ptr.to(gl.pointer_type(gl.uint32), bitcast=True),
-        k.stride_rows, v.stride_rows // 2, rows_k, columns_k, rows_v, columns_v, extents.head_dim, extents.head_dim_v // 2,
-        last, seqlen_k,
+        k.stride_rows, v.stride_rows // 2, rows_k, columns_k, rows_v, columns_v, extents.head_dim,
+        extents.head_dim_v // 2, last, seqlen_k,
     )  # fmt: skip
 
 
