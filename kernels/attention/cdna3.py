@@ -345,7 +345,7 @@ def flag_greater(x, y):
 
 @gluon.jit
 def flag(step):
-    """Return m0. Triton has no scalars of a wavefront; LLVM leaves m0 alone."""
+    """Return m0. Triton has no scalars of a wavefront, and LLVM allocates no value to m0, which it reserves."""
     return gl.inline_asm_elementwise("s_mov_b32 $0, m0", "=s,s", [step], dtype=gl.int32, is_pure=False, pack=1)
 
 
