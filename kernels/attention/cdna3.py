@@ -1,7 +1,7 @@
 """Attention forward for CDNA 3 in Gluon: the softmax of a block of keys is issued between matrix instructions.
 
 A workgroup of four wavefronts has 128 queries of a head, 32 for each wavefront, and walks blocks of 64 keys. Two
-workgroups share a compute unit. A step is:
+workgroups share a compute unit; with head dim 256, one has it for itself. A step is:
 
     scores: multiply queries and the next keys | exponentials of these scores | write values to LDS | load keys
     barrier: all wavefronts have read the keys, and written the values
@@ -19,12 +19,15 @@ from typing import NamedTuple
 
 from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
+from triton.language.extra.hip.libdevice import fast_dividef
 
-from kernels.attention.forward import deal, head_of
+from kernels.attention.forward import deal, head_of, matrix_of, sequence
+from kernels.attention.masks import bounds, key_range
+from kernels.attention.problem import Sequences
 from kernels.common.cdna import appended, replaced
 from kernels.common.rounding import truncate, truncation_loss
 from kernels.common.softmax import LN_2, LOG2_E
-from kernels.common.tensors import Extents, HeadRows, Heads, Window
+from kernels.common.tensors import Extents, HeadRows, Heads, Vector, Window, given
 
 BLOCK_M = gl.constexpr(128)
 BLOCK_N = gl.constexpr(64)
@@ -48,7 +51,8 @@ class Tiles(NamedTuple):
 class Keys(NamedTuple):
     """Keys and values of a head: addresses, strides of rows, and what is loaded at a time.
 
-    Values are loaded as words of two. rows, columns: of the first load of a block. last: the last block.
+    Values are loaded as words of two. rows, columns: of the first load of a block. k_dim, v_dim: the columns that there
+    are; others are zeros. last: the last block.
     """
 
     k: gl.tensor
@@ -59,16 +63,24 @@ class Keys(NamedTuple):
     k_columns: gl.tensor
     v_rows: gl.tensor
     v_columns: gl.tensor
+    k_dim: gl.tensor
+    v_dim: gl.tensor
     last: gl.tensor
     seqlen: gl.tensor
 
 
 class Queries(NamedTuple):
-    """Queries: left operands for each 8 columns; the scale in units of log2; the end of the keys that each row sees."""
+    """Queries: left operands for each 8 columns, and what is done with their products.
+
+    cap: with a soft-cap, the factor of products whose exp2 gives the hyperbolic tangent, else 0. scale: of products, or
+    of the tangents, in units of log2. first, count: the first key and the number of keys that each row sees.
+    """
 
     operands: gl.tuple
+    cap: gl.tensor
     scale: gl.tensor
-    end: gl.tensor
+    first: gl.tensor
+    count: gl.tensor
 
 
 # Layouts
@@ -102,6 +114,12 @@ def key_at(n):
     return (n & ~12) | ((n & 4) << 1) | ((n & 8) >> 1)
 
 
+@gluon.constexpr_function
+def first_key_of(n):
+    """Return `key_at(n)` of a row that is known."""
+    return (n & ~12) | ((n & 4) << 1) | ((n & 8) >> 1)
+
+
 # What is issued after which product
 
 
@@ -114,6 +132,7 @@ def plan_of(dim):
     be under way at a time; values are written some time after they are loaded.
     """
     half = dim // 4
+    apart = min(half // 8, half * 16 // dim)
     plan = [[] for _ in range(2 * half)]
     early = 18 if dim == 128 else 16
     for score in range(32):
@@ -121,7 +140,7 @@ def plan_of(dim):
         at = score * half // early if score < early else late
         plan[at].append(("exp", score))
     for part in range(dim // 32):
-        plan[half // 8 + 1 + part * half // 8].append(("write_v", part))
+        plan[half // 8 + 1 + part * apart].append(("write_v", part))
         plan[half // 2 + part * half * 16 // dim].append(("load_k", part))
         plan[half + 2 + part * half * 16 // dim].append(("write_k", part))
     for row in range(8):
@@ -146,25 +165,35 @@ def fence():
 @gluon.jit
 def load_keys(keys, block, PART: gl.constexpr, RAGGED: gl.constexpr):
     """Load a part of a block of keys. RAGGED: rows past the end are the last one once more."""
-    FIRST: gl.constexpr = PART * keys.k_rows.shape[0]
-    return load_rows(keys.k, block, FIRST, keys.k_rows, keys.k_columns, keys.k_stride, keys.seqlen, RAGGED)
+    FIRST: gl.constexpr = first_key_of(PART * keys.k_rows.shape[0])
+    start = row_of(keys.k, keys.k_stride, block, FIRST)
+    return load_rows(start, keys.k_rows, keys.k_columns, keys.k_stride, keys.k_dim, left_of(keys, block, FIRST, RAGGED))
 
 
 @gluon.jit
 def load_values(keys, block, ROW: gl.constexpr, RAGGED: gl.constexpr):
     """Load row ROW, and every eighth row after it, of a block of values."""
-    return load_rows(keys.v, block, ROW, keys.v_rows, keys.v_columns, keys.v_stride, keys.seqlen, RAGGED)
+    start = row_of(keys.v, keys.v_stride, block, ROW)
+    return load_rows(start, keys.v_rows, keys.v_columns, keys.v_stride, keys.v_dim, left_of(keys, block, ROW, RAGGED))
 
 
 @gluon.jit
-def load_rows(
-    address, block, FIRST: gl.constexpr, rows, columns, stride, seqlen, RAGGED: gl.constexpr
-):  # fmt: skip
-    if RAGGED:
-        rows = gl.minimum(rows, seqlen - 1 - block * BLOCK_N - FIRST)
+def row_of(address, stride, block, ROW: gl.constexpr):
+    return address + (block * BLOCK_N).to(gl.int64) * stride + gl.to_tensor(ROW).to(gl.int64) * stride
+
+
+@gluon.jit
+def left_of(keys, block, FIRST: gl.constexpr, RAGGED: gl.constexpr):
+    """Return the number of the last row, counted from FIRST of a block, or None if the block is whole."""
+    return keys.seqlen - 1 - block * BLOCK_N - FIRST if RAGGED else None
+
+
+@gluon.jit
+def load_rows(start, rows, columns, stride, dim, last):
+    if last is not None:
+        rows = gl.minimum(rows, last)
     offsets = rows[:, None] * stride.to(gl.int32) + columns[None, :]
-    start = address + (block * BLOCK_N).to(gl.int64) * stride
-    return gl.amd.cdna3.buffer_load(start + gl.to_tensor(FIRST).to(gl.int64) * stride, offsets)
+    return gl.amd.cdna3.buffer_load(start, offsets, mask=(columns < dim)[None, :])
 
 
 @gluon.jit
@@ -179,13 +208,20 @@ def write_values(tiles, rows, PART: gl.constexpr):
     WORDS: gl.constexpr = rows[0].shape[1]
     even = gl.join(gl.join(rows[0], rows[4]), gl.join(rows[2], rows[6]))
     odd = gl.join(gl.join(rows[1], rows[5]), gl.join(rows[3], rows[7]))
-    block = gl.join(even, odd).permute((0, 2, 3, 4, 1)).reshape([BLOCK_N, WORDS])
-    if tiles.v.shape[0] == 4:
-        first, second = block.reshape([BLOCK_N, WORDS // 2, 2]).split()
-        block = first if PART < 2 else second
+    block = every(gl.join(even, odd).permute((0, 2, 3, 4, 1)).reshape([BLOCK_N, WORDS]), PART // 2, WORDS // 32)
     if PART % 2 == 1:
         block = block >> 16
     tiles.v.index(PART).store(block.to(gl.uint16).to(tiles.v.dtype, bitcast=True))
+
+
+@gluon.jit
+def every(x, FIRST: gl.constexpr, STEP: gl.constexpr):
+    """Return every STEP-th column of x from FIRST on."""
+    if STEP == 1:
+        return x
+    else:
+        even, odd = x.reshape([x.shape[0], x.shape[1] // 2, 2]).split()
+        return every(even if FIRST % 2 == 0 else odd, FIRST // 2, STEP // 2)
 
 
 @gluon.jit
@@ -251,10 +287,21 @@ def eighth_of(s, AT: gl.constexpr):
 
 
 @gluon.jit
-def hidden(s, start, TILE: gl.constexpr, end):
-    """Set the scores of keys from `end` on to -inf, in products with half a block whose first key is `start`."""
+def hidden(s, start, TILE: gl.constexpr, queries):
+    """Set the scores of keys that a row does not see to -inf, in products with half a block of keys from `start` on."""
     keys = key_at(gl.arange(0, 32, layout=gl.SliceLayout(0, s.type.layout)))
-    return gl.where(keys[None, :] < (end - start - 32 * TILE)[:, None], s, float("-inf"))
+    place = keys[None, :] - (queries.first - start - 32 * TILE)[:, None]
+    seen = place.to(gl.uint32, bitcast=True) < queries.count.to(gl.uint32, bitcast=True)[:, None]
+    return gl.where(seen, s, float("-inf"))
+
+
+@gluon.jit
+def capped(left, right, queries):
+    """Return the products or, with a soft-cap, the hyperbolic tangents."""
+    if queries.cap > 0:
+        left = 1 - 2 * fast_dividef(1.0, gl.exp2(left * queries.cap) + 1)
+        right = 1 - 2 * fast_dividef(1.0, gl.exp2(right * queries.cap) + 1)
+    return left, right
 
 
 @gluon.jit
@@ -298,7 +345,7 @@ def flag_greater(x, y):
 
 @gluon.jit
 def flag(step):
-    """Return m0. Triton has no scalars of a wavefront; LLVM leaves m0 alone."""
+    """Return m0. Triton has no scalars of a wavefront, and LLVM allocates no value to m0, which it reserves."""
     return gl.inline_asm_elementwise("s_mov_b32 $0, m0", "=s,s", [step], dtype=gl.int32, is_pure=False, pack=1)
 
 
@@ -393,10 +440,12 @@ def multiply_step(
         scores = ()
         largest = row_max
     else:
+        left_products, right_products = capped(left_products, right_products, queries)
         if MASKED:
             start = (step + 1) * BLOCK_N
-            left_products = hidden(left_products, start, 0, queries.end)
-            right_products = hidden(right_products, start, 1, queries.end)
+            left_products = hidden(left_products, start, 0, queries)
+            fence()
+            right_products = hidden(right_products, start, 1, queries)
         scores = scores_of(left_products, right_products)
         largest = scores[0]
     values = ()
@@ -447,47 +496,62 @@ def multiply_part(acc, left, right, AT: gl.constexpr):
 @gluon.jit
 def attention_forward_cdna3(
     q: Heads, k: Heads, v: Heads, out: Heads, lse: HeadRows, extents: Extents, query_blocks, batch, window: Window,
-    scale, HEAD_DIM: gl.constexpr, NUM_XCDS: gl.constexpr,
+    scale, softcap, sinks, HEAD_DIM: gl.constexpr, NUM_XCDS: gl.constexpr, sequences: Sequences = None,
 ):  # fmt: skip
-    """out = softmax(scores) v: `forward.attention_forward` with a bound on the right alone, which may be past all keys.
+    """out = softmax(scores) v: `forward.attention_forward` with both bounds, and without a bias, slopes or qv.
 
-    Grid: (query_blocks, heads, batch), query_blocks of 128 queries. q, k, v, out: float16 or bfloat16, with contiguous
-    rows of HEAD_DIM, 64 or 128, aligned to 16 bytes; seqlen_k > 0; 128 rows of each span less than 2 GiB.
+    Grid: (query_blocks, heads, batch), query_blocks of 128 queries. HEAD_DIM: 64, 128 or 256, at least the head dims.
+    q, k, v, out: float16 or bfloat16, with contiguous rows aligned to 16 bytes; 128 rows of each span less than 2 GiB.
     """
     DTYPE: gl.constexpr = q.ptr.dtype.element_ty
     number = gl.program_id(0) + query_blocks * (gl.program_id(1) + extents.heads * gl.program_id(2))
     block, head, entry = deal(number, query_blocks, extents.heads, batch, True, NUM_XCDS)
+    used_q = Vector(sequences.seqused_q, sequences.used_stride_q)
+    used_k = Vector(sequences.seqused_k, sequences.used_stride_k)
+    first_row_q, seqlen_q = sequence(sequences.cu_seqlens_q, used_q, entry, extents.seqlen_q)
+    first_row_k, seqlen_k = sequence(sequences.cu_seqlens_k, used_k, entry, extents.seqlen_k)
+    if extents.max_seqlen_k is not None:
+        seqlen_k = gl.minimum(seqlen_k, extents.max_seqlen_k)
+    first_query = block * BLOCK_M
+    if first_query >= seqlen_q:
+        return
     LAYOUT: gl.constexpr = product_layout()
     ROWS: gl.constexpr = gl.SliceLayout(1, LAYOUT)
-    first_query = block * BLOCK_M
     rows = first_query + gl.arange(0, BLOCK_M, layout=ROWS)
-    shift = gl.where(window.bottom_right, extents.seqlen_k - extents.seqlen_q, 0)
+    shift = gl.where(window.bottom_right, seqlen_k - seqlen_q, 0)
 
-    reach = shift + window.right + 1
-    last_query = gl.minimum(first_query + BLOCK_M, extents.seqlen_q) - 1
-    end = gl.minimum(gl.maximum(last_query + reach, 1), extents.seqlen_k)
-    whole = gl.minimum(gl.maximum(first_query + reach, 0), extents.seqlen_k) // BLOCK_N
-    ends = gl.minimum(rows + reach, extents.seqlen_k)
-    last = (end - 1) // BLOCK_N
+    last_query = gl.minimum(first_query + BLOCK_M, seqlen_q) - 1
+    of_first, of_last = bounds(first_query + shift, window, True), bounds(last_query + shift, window, True)
+    span = key_range(of_first, of_last, seqlen_k, BLOCK_N, True, True)
+    last = (gl.maximum(span.end, 1) - 1) // BLOCK_N
+    step = gl.minimum(span.begin // BLOCK_N, last)
+    seen = bounds(rows + shift, window, True)
+    first_key = gl.maximum(seen.first, 0)
+    count = gl.maximum(gl.minimum(seen.last + 1, seqlen_k) - first_key, 0)
 
-    queries = load_queries(q, entry, head, first_query, extents.seqlen_q, scale, ends, HEAD_DIM)
+    queries = load_queries(
+        matrix_of(q, entry, head, first_row_q), first_query, seqlen_q, extents.head_dim, scale, softcap,
+        first_key, count, HEAD_DIM,
+    )  # fmt: skip
     head_kv = head // (extents.heads // extents.heads_kv)
-    keys = keys_of(k, v, entry, head_kv, last, extents.seqlen_k, HEAD_DIM)
+    keys = keys_of(
+        matrix_of(k, entry, head_kv, first_row_k), matrix_of(v, entry, head_kv, first_row_k), extents, last, seqlen_k,
+        HEAD_DIM,
+    )  # fmt: skip
     tiles = Tiles(
-        gl.allocate_shared_memory(DTYPE, [BLOCK_N, HEAD_DIM], gl.SwizzledSharedLayout(8, 1, HEAD_DIM // 8, [1, 0])),
+        gl.allocate_shared_memory(DTYPE, [BLOCK_N, HEAD_DIM], gl.SwizzledSharedLayout(8, 1, 8, [1, 0])),
         gl.allocate_shared_memory(DTYPE, [HEAD_DIM // 32, BLOCK_N, 32], gl.SwizzledSharedLayout(8, 1, 8, [0, 1])),
     )
     PARTS: gl.constexpr = HEAD_DIM // 32
-    start = gl.to_tensor(0)
     loaded = ()
     staged = ()
     values = ()
     for at in gl.static_range(PARTS):
-        loaded = appended(loaded, load_keys(keys, start, at, True))
+        loaded = appended(loaded, load_keys(keys, step, at, True))
     for at in gl.static_range(8):
-        values = appended(values, load_values(keys, start, at, True))
+        values = appended(values, load_values(keys, step, at, True))
     for at in gl.static_range(PARTS):
-        staged = appended(staged, load_keys(keys, gl.minimum(last, 1), at, True))
+        staged = appended(staged, load_keys(keys, gl.minimum(step + 1, last), at, True))
     for at in gl.static_range(PARTS):
         write_keys(tiles, loaded, at)
     gl.barrier()
@@ -502,7 +566,9 @@ def attention_forward_cdna3(
     gl.barrier()
     for at in gl.static_range(PARTS):
         write_keys(tiles, staged, at)
-    scores = scores_of(hidden(left_products, start, 0, ends), hidden(right_products, start, 1, ends))
+    left_products, right_products = capped(left_products, right_products, queries)
+    start = step * BLOCK_N
+    scores = scores_of(hidden(left_products, start, 0, queries), hidden(right_products, start, 1, queries))
     largest = largest_of(scores, 0, 32, scores[0]) * queries.scale
     LOST: gl.constexpr = truncation_loss(DTYPE, False)
     row_max = gl.maximum(gl.convert_layout(gl.max(largest, 1), ROWS, assert_trivial=True) - LOST, LOWEST)
@@ -516,11 +582,18 @@ def attention_forward_cdna3(
     first = read_keys(tiles, 0, 0)
     second = read_keys(tiles, 1, 0)
 
-    step = 0
-    unmasked = gl.minimum(whole - 2, last)
-    while step < unmasked:
+    # Of the next block, all queries see all keys, and the keys do not end in the one after that.
+    unmasked = span.full // BLOCK_N - 1
+    unmasked_end = span.full_end // BLOCK_N - 2
+    while step < last:
+        while (step < last) & ((step < unmasked) | (step >= unmasked_end)):
+            acc, scores, sums, largest, first, second, values = multiply_step(
+                acc, scores, sums, row_max, first, second, values, step, queries, keys, tiles, True, False
+            )
+            acc, sums, row_max, limits = rescaled(acc, sums, row_max, largest, LOST)
+            step += 1
         risen = 0
-        while (step < unmasked) & (risen == 0):
+        while (step < unmasked_end) & (risen == 0):
             acc, scores, sums, largest, first, second, values = multiply_step(
                 acc, scores, sums, row_max, first, second, values, step, queries, keys, tiles, False, False
             )
@@ -528,41 +601,45 @@ def attention_forward_cdna3(
             risen = flag(step)
             step += 1
         acc, sums, row_max, limits = rescaled(acc, sums, row_max, largest, LOST)
-    while step < last:
-        acc, scores, sums, largest, first, second, values = multiply_step(
-            acc, scores, sums, row_max, first, second, values, step, queries, keys, tiles, True, False
-        )
-        acc, sums, row_max, limits = rescaled(acc, sums, row_max, largest, LOST)
-        step += 1
     acc, _, sums, _, _, _, _ = multiply_step(
         acc, scores, sums, row_max, first, second, values, step, queries, keys, tiles, False, True
     )
 
     total = gl.convert_layout(gl.sum(sums[0] + sums[1], 1), ROWS, assert_trivial=True)
-    store_lse(lse, entry, head, rows, row_max, total, extents.seqlen_q)
-    factor = gl.where(total == 0, 0.0, 2.0**LOST / total)
-    store_rows(out, entry, head, first_query, acc, factor, extents.seqlen_q, HEAD_DIM)
+    factor = gl.full([BLOCK_M], 2.0**LOST, gl.float32, ROWS)
+    if given(sinks):
+        logit = gl.load(sinks + head) * LOG2_E
+        new_max = gl.maximum(row_max, logit)
+        factor *= gl.exp2(row_max - new_max)
+        total = total * gl.exp2(row_max - new_max) + gl.exp2(logit - new_max)
+        row_max = new_max
+    stored = rows < seqlen_q
+    store_lse(lse, entry, head, first_row_q + rows, row_max, total, stored)
+    factor = gl.where(total == 0, 0.0, factor / total)
+    store_rows(matrix_of(out, entry, head, first_row_q), first_query, acc, factor, seqlen_q, extents.head_dim_v)
 
 
 @gluon.jit
-def load_queries(q, entry, head, first_query, seqlen_q, scale, ends, HEAD_DIM: gl.constexpr):
+def load_queries(q, first_query, seqlen_q, head_dim, scale, softcap, first_key, count, HEAD_DIM: gl.constexpr):
     """Load Queries; those past the end are the last one once more. Maxima of scores need a scale > 0, so queries take
     its sign."""
     LAYOUT: gl.constexpr = gl.DotOperandLayout(0, product_layout(), 8)
     rows = gl.minimum(gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, LAYOUT)), seqlen_q - 1 - first_query)
     columns = gl.arange(0, 16, layout=gl.SliceLayout(0, LAYOUT))
     offsets = rows[:, None] * q.stride_rows.to(gl.int32) + columns[None, :]
-    address = head_of(q, entry, head) + first_query.to(gl.int64) * q.stride_rows
+    address = q.ptr + first_query.to(gl.int64) * q.stride_rows
     operands = ()
     for at in gl.static_range(HEAD_DIM // 16):
-        x = gl.amd.cdna3.buffer_load(address, offsets + 16 * at)
+        x = gl.amd.cdna3.buffer_load(address, offsets + 16 * at, mask=(columns < head_dim - 16 * at)[None, :])
         operands = operands + left_operands(gl.where(scale < 0, -x, x))
+    scale = gl.abs(scale)
+    cap = gl.where(softcap > 0, 2 * LOG2_E * scale / softcap, 0.0)
     # 0 * -inf is NaN.
-    return Queries(operands, gl.maximum(gl.abs(scale) * LOG2_E, 1e-37), ends)
+    return Queries(operands, cap, gl.maximum(gl.where(softcap > 0, softcap, scale) * LOG2_E, 1e-37), first_key, count)
 
 
 @gluon.jit
-def keys_of(k, v, entry, head_kv, last, seqlen_k, HEAD_DIM: gl.constexpr):
+def keys_of(k, v, extents, last, seqlen_k, HEAD_DIM: gl.constexpr):
     KEYS: gl.constexpr = keys_layout(HEAD_DIM)
     VALUES: gl.constexpr = values_layout(HEAD_DIM // 2)
     rows_k = key_at(gl.arange(0, 2048 // HEAD_DIM, layout=gl.SliceLayout(1, KEYS)))
@@ -570,34 +647,43 @@ def keys_of(k, v, entry, head_kv, last, seqlen_k, HEAD_DIM: gl.constexpr):
     rows_v = 8 * gl.arange(0, 8, layout=gl.SliceLayout(1, VALUES))
     columns_v = gl.arange(0, HEAD_DIM // 2, layout=gl.SliceLayout(0, VALUES))
     return Keys(
-        head_of(k, entry, head_kv), head_of(v, entry, head_kv).to(gl.pointer_type(gl.uint32), bitcast=True),
-        k.stride_rows, v.stride_rows // 2, rows_k, columns_k, rows_v, columns_v, last,
-        seqlen_k,
+        k.ptr, v.ptr.to(gl.pointer_type(gl.uint32), bitcast=True),
+        k.stride_rows, v.stride_rows // 2, rows_k, columns_k, rows_v, columns_v, extents.head_dim,
+        extents.head_dim_v // 2, last, seqlen_k,
     )  # fmt: skip
 
 
 @gluon.jit
-def store_lse(lse, entry, head, rows, row_max, total, seqlen_q):
+def store_lse(lse, entry, head, rows, row_max, total, stored):
     """Store the natural logarithm of each row's sum of exponentials, if it is wanted."""
     if lse.ptr is not None:  # noqa: SIM102 (one is for the compiler, the other for the hardware)
         if lse.ptr.to(gl.int64, bitcast=True) != 0:
             address = head_of(lse, entry, head) + rows.to(gl.int64) * lse.stride_rows
-            gl.store(address, (row_max + gl.log2(total)) * LN_2, mask=rows < seqlen_q)
+            gl.store(address, (row_max + gl.log2(total)) * LN_2, mask=stored)
 
 
 @gluon.jit
-def store_rows(out, entry, head, first_query, acc, factor, seqlen_q, HEAD_DIM: gl.constexpr):
+def store_rows(out, first_query, acc, factor, seqlen_q, head_dim):
     """Store the rows of acc times their factors."""
-    if HEAD_DIM == 128:
-        joined = gl.join(gl.join(acc[0], acc[2]), gl.join(acc[1], acc[3])).reshape([BLOCK_M, HEAD_DIM])
-    else:
-        joined = gl.join(acc[0], acc[1]).reshape([BLOCK_M, HEAD_DIM])
+    joined = columns_of(acc)
+    HEAD_DIM: gl.constexpr = joined.shape[1]
     LAYOUT: gl.constexpr = joined.type.layout
     rows = gl.arange(0, BLOCK_M, layout=gl.SliceLayout(1, LAYOUT))
     columns = gl.arange(0, HEAD_DIM, layout=gl.SliceLayout(0, LAYOUT))
-    address = head_of(out, entry, head) + first_query.to(gl.int64) * out.stride_rows
+    address = out.ptr + first_query.to(gl.int64) * out.stride_rows
     gl.amd.cdna3.buffer_store(
         (joined * by_row(factor, joined)).to(out.ptr.dtype.element_ty), address,
         rows[:, None] * out.stride_rows.to(gl.int32) + columns[None, :],
-        mask=(rows < seqlen_q - first_query)[:, None] & (columns < HEAD_DIM)[None, :],
+        mask=(rows < seqlen_q - first_query)[:, None] & (columns < head_dim)[None, :],
     )  # fmt: skip
+
+
+@gluon.jit
+def columns_of(parts):
+    """Join parts whose columns alternate."""
+    COUNT: gl.constexpr = len(parts)
+    if COUNT == 1:
+        return parts[0]
+    else:
+        even, odd = columns_of(parts[0::2]), columns_of(parts[1::2])
+        return gl.join(even, odd).reshape([even.shape[0], 2 * even.shape[1]])

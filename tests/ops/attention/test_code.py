@@ -53,7 +53,7 @@ def test_gfx942_loops_are_short(
 
 
 FEATURES: tuple[tuple[str, dict[str, Any], str], ...] = (
-    ("", {"PLAIN": True} | WINDOW, "f32_32x32x8"), ("", {"HEAD_DIM": 256, "HEAD_DIM_V": 128}, "f32"),
+    ("", {"PLAIN": True, "CDNA3": False} | WINDOW, "f32_32x32x8"), ("", {"HEAD_DIM": 256, "HEAD_DIM_V": 128}, "f32"),
     ("", {"PLAIN": False, "V_ROWS": True}, "f32"), ("", {"PLAIN": False, "V_ROWS": False}, "f32"),
     ("", {"T": "float32"}, "f32_16x16x4_f32"),
     ("_varlen", {"PLAIN": True} | CAUSAL, "f32_32x32x8"), ("_varlen", {"PLAIN": False, "V_ROWS": True}, "f32"),

@@ -14,7 +14,7 @@ from aot_runtime.device.device import Device
 from tests.support.plans import planned
 from tests.support.session_builds import ROOT, build_once, session_cache
 
-PLAIN_ATTENTION = "op=flash_attention,HEAD_DIM=64,T=float16,PLAIN=true,BOUND_LEFT=false,PERSISTENT=false"
+PLAIN_ATTENTION = "op=flash_attention,HEAD_DIM=64,T=float16,PLAIN=true,PERSISTENT=false"
 """The variants of attention that the plainest calls need."""
 
 
