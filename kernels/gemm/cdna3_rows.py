@@ -104,16 +104,16 @@ class Loads(NamedTuple):
 @gluon.jit
 def loads_of(
     x, w, decoding: Decoding, row, column, begin, m, n,
-    ROWS: gl.constexpr, COLUMNS: gl.constexpr, RUN: gl.constexpr, PER_BYTE: gl.constexpr, SUMS: gl.constexpr,
+    ROWS: gl.constexpr, COLUMNS: gl.constexpr, RUN: gl.constexpr, PER_ITEM: gl.constexpr, SUMS: gl.constexpr,
 ):  # fmt: skip
-    """Return the `Loads` of a tile. RUN: weights of a lane, PER_BYTE of them in an element of w."""
+    """Return the `Loads` of a tile. RUN: weights of a lane, PER_ITEM of them in an element of w."""
     WARPS: gl.constexpr = gl.num_warps()
     WIDTH: gl.constexpr = lane_elements(x.ptr.dtype.element_ty)
     X: gl.constexpr = lines_layout(WARPS, WIDTH)
-    W: gl.constexpr = lines_layout(WARPS, RUN // PER_BYTE)
-    of_x, of_w = range_of(2, 4 * WIDTH, X), range_of(2, 4 * (RUN // PER_BYTE), W)
+    W: gl.constexpr = lines_layout(WARPS, RUN // PER_ITEM)
+    of_x, of_w = range_of(2, 4 * WIDTH, X), range_of(2, 4 * (RUN // PER_ITEM), W)
     x_inner = range_of(0, WARPS, X) * (4 * RUN) + of_x // WIDTH * RUN
-    w_inner = range_of(0, WARPS, W) * (4 * RUN) + of_w // (RUN // PER_BYTE) * RUN
+    w_inner = range_of(0, WARPS, W) * (4 * RUN) + of_w // (RUN // PER_ITEM) * RUN
     x = Matrix(x.ptr + row.to(gl.int64) * x.stride_rows, x.stride_rows, 1)
     w = Matrix(w.ptr + column.to(gl.int64) * w.stride_rows, w.stride_rows, 1)
     x_offsets, x_known, w_offsets, scale_offsets, zero_offsets = (), (), (), (), ()
@@ -123,7 +123,7 @@ def loads_of(
         x_offsets = appended(x_offsets, lines * x.stride_rows + (x_inner + of_x % WIDTH))
     for block in gl.static_range(COLUMNS):
         lines = gl.minimum(block * 16 + range_of(1, 16, W), n - column - 1)
-        at = range_of(0, WARPS, W) * (4 * (RUN // PER_BYTE)) + of_w
+        at = range_of(0, WARPS, W) * (4 * (RUN // PER_ITEM)) + of_w
         w_offsets = appended(w_offsets, lines * w.stride_rows + at)
         if decoding.SCALES == "groups":
             lines = gl.minimum(column + block * 16 + range_of(2, 16, SUMS), n - 1)
@@ -136,7 +136,7 @@ def loads_of(
 
 
 @gluon.jit
-def load_run(loads: Loads, decoding: Decoding, start, k, RUN: gl.constexpr, PER_BYTE: gl.constexpr):
+def load_run(loads: Loads, decoding: Decoding, start, k, RUN: gl.constexpr, PER_ITEM: gl.constexpr):
     """Load the run at `start`: pieces of x by rows, w, scales and zeros. What is past the end of k is 0.
 
     A buffer load without another value has zeros for lanes that are masked: their offsets are out of its range.
@@ -152,7 +152,7 @@ def load_run(loads: Loads, decoding: Decoding, start, k, RUN: gl.constexpr, PER_
     for block in gl.static_range(len(loads.w_offsets)):
         known, _ = gl.broadcast(loads.w_inner < k - start, loads.w_offsets[block])
         loaded = appended(
-            loaded, gl.amd.cdna3.buffer_load(w.ptr + start // PER_BYTE, loads.w_offsets[block], mask=known)
+            loaded, gl.amd.cdna3.buffer_load(w.ptr + start // PER_ITEM, loads.w_offsets[block], mask=known)
         )
     if decoding.SCALES == "groups":
         group = loads.begin + gl.minimum(start + loads.wave, k - 1) >> decoding.group_bits
@@ -172,33 +172,41 @@ def halves(words, dtype: gl.constexpr):
 
 
 @gluon.jit
-def and_or(words, mask, ones):
-    """words & mask | ones; LLVM has two instructions for two constants."""
-    return gl.inline_asm_elementwise(
-        "v_and_or_b32 $0, $1, $2, $3", "=v,v,s,v", [words, mask, ones], dtype=gl.int32, is_pure=True, pack=1
-    )
+def in_register(value):
+    """Return a constant as a value that LLVM does not know, so that instructions of three operands have it."""
+    return gl.inline_asm_elementwise("v_mov_b32 $0, $1", "=v,s", [value], dtype=gl.int32, is_pure=True, pack=1)
 
 
 @gluon.jit
 def nibbles(words, dtype: gl.constexpr):
     """Decode 4-bit codes in words [.., words]: [.., 8 * words], for each word the codes 0, 4, 1, 5, 2, 6, 3, 7.
 
-    A code becomes a part of the mantissa of a value to which `nibble_offset` was added.
+    A code becomes the end of the mantissa of 128 or, in fp16, 64.
     """
     BFLOAT: gl.constexpr = dtype == gl.bfloat16
     FIRST: gl.constexpr = 0 if BFLOAT else 4
-    mask = gl.to_tensor(0x000F000F if BFLOAT else 0x00F000F0)
-    ones = gl.to_tensor(0x43004300 if BFLOAT else 0x54005400)
-    p0, p1 = and_or(words << FIRST, mask, ones), and_or(words >> 4 - FIRST, mask, ones)
-    p2, p3 = and_or(words >> 8 - FIRST, mask, ones), and_or(words >> 12 - FIRST, mask, ones)
+    MASK: gl.constexpr = 0x000F000F if BFLOAT else 0x00F000F0
+    ones = in_register(gl.to_tensor(0x43004300 if BFLOAT else 0x54005400))
+    p0, p1 = (words << FIRST) & MASK | ones, (words >> 4 - FIRST) & MASK | ones
+    p2, p3 = (words >> 8 - FIRST) & MASK | ones, (words >> 12 - FIRST) & MASK | ones
     pairs = gl.join(gl.join(p0, p2), gl.join(p1, p3))
     return halves(pairs, dtype).reshape([words.shape[0], words.shape[1], 8 * words.shape[2]])
 
 
+@gluon.jit
+def bytes_of(words):
+    """Return the bytes of words [.., words]: [.., 4 * words]."""
+    even, odd = gl.join(words, words >> 16), gl.join(words >> 8, words >> 24)
+    return gl.join(even, odd).to(gl.uint8).reshape([words.shape[0], words.shape[1], 4 * words.shape[2]])
+
+
 @gluon.constexpr_function
-def nibble_offset(dtype):
-    """Return what `nibbles` adds to a code: the smallest value of which a 4-bit code is a part of the mantissa."""
-    return 128 if dtype == gl.bfloat16 else 64
+def offset_of(codes, dtype):
+    """Return what `decoded` adds to codes, whose zero is 0, or 8 if they have 4 bits.
+
+    128 makes codes of int8 positive. Those of 4 bits are the end of the mantissa of 128 or 64.
+    """
+    return 0 if codes.is_fp8() else 128 if codes == gl.int8 else 8 + (128 if dtype == gl.bfloat16 else 64)
 
 
 @gluon.jit
@@ -209,13 +217,11 @@ def like_nibbles(x):
 
 @gluon.jit
 def narrowed(value, dtype: gl.constexpr):
-    """Convert fp32 values that `dtype` has to it, two at a time."""
+    """Convert fp32 values that `dtype` has to it."""
     if dtype == gl.bfloat16:
         return (value.to(gl.int32, bitcast=True) >> 16).to(gl.int16).to(dtype, bitcast=True)
     else:
-        return gl.inline_asm_elementwise(
-            "v_cvt_pkrtz_f16_f32 $0, $1, $2", "=v,v,v", [value], dtype=gl.float16, is_pure=True, pack=2
-        )
+        return value.to(dtype, fp_downcast_rounding="rtz")  # two at a time
 
 
 @gluon.jit
@@ -232,18 +238,22 @@ def pieces_of(x, COUNT: gl.constexpr):
 
 
 @gluon.jit
-def decoded(w, dtype: gl.constexpr, PIECES: gl.constexpr):
-    """Return the weights of a run in the dtype of x, in pieces as those of x. 4 bits: words."""
-    if w.dtype == gl.int32:
+def decoded(w, CODES: gl.constexpr, dtype: gl.constexpr, PIECES: gl.constexpr):
+    """Return the weights of a run in the dtype of x, and in pieces as x. w: of that dtype, or words of CODES."""
+    if w.dtype == dtype:
+        return (w,)
+    else:
         words = pieces_of(w, PIECES)
         values = ()
         for piece in gl.static_range(PIECES):
-            values = appended(values, nibbles(words[piece], dtype))
+            if CODES == gl.uint8:
+                value = nibbles(words[piece], dtype)
+            elif CODES == gl.int8:
+                value = narrowed(bytes_of(words[piece] ^ -0x7F7F7F80).to(gl.float32), dtype)
+            else:
+                value = narrowed(bytes_of(words[piece]).to(CODES, bitcast=True).to(gl.float32), dtype)
+            values = appended(values, value)
         return values
-    elif w.dtype == dtype:
-        return (w,)
-    else:
-        return pieces_of(narrowed(w.to(gl.float32), dtype), PIECES)
 
 
 @gluon.jit
@@ -271,7 +281,7 @@ def add_scaled(sums, x, w, shares, scale, zero, AT: gl.constexpr, FIRST: gl.cons
     acc = gl.zeros(sums[AT].shape, gl.float32, sums[AT].type.layout)
     for piece in gl.static_range(len(w)):
         acc = product_of(x[FIRST + piece], w[piece], acc)
-    if zero is not None:
+    if len(shares) > 0:
         acc -= zero * shares[ROW]
     return replaced(sums, AT, sums[AT] + acc * scale)
 
@@ -279,14 +289,15 @@ def add_scaled(sums, x, w, shares, scale, zero, AT: gl.constexpr, FIRST: gl.cons
 @gluon.jit
 def multiply_run(
     sums, loaded, decoding: Decoding, ROWS: gl.constexpr, COLUMNS: gl.constexpr, PIECES: gl.constexpr,
-    WORDS: gl.constexpr, DTYPE: gl.constexpr,
+    CODES: gl.constexpr, DTYPE: gl.constexpr,
 ):  # fmt: skip
-    """Add the products of a run that `load_run` has loaded to `sums`, [ROWS * COLUMNS]. WORDS: w has codes of 4 bits."""
+    """Add the products of a run that `load_run` has loaded to `sums`, [ROWS * COLUMNS]. CODES: dtype of w."""
     FIRST: gl.constexpr = ROWS * PIECES
+    OFFSET: gl.constexpr = offset_of(CODES, DTYPE) if decoding.SCALES == "groups" else 0
     x, shares = (), ()
     for piece in gl.static_range(FIRST):
-        x = appended(x, like_nibbles(loaded[piece]) if WORDS else loaded[piece])
-    if WORDS or decoding.zeros is not None:
+        x = appended(x, like_nibbles(loaded[piece]) if CODES == gl.uint8 else loaded[piece])
+    if OFFSET != 0:
         for row in gl.static_range(ROWS):
             share = gl.zeros(sums[0].shape, gl.float32, sums[0].type.layout)
             for piece in gl.static_range(PIECES):
@@ -294,16 +305,12 @@ def multiply_run(
                 share = product_of(x[row * PIECES + piece], ones, share)
             shares = appended(shares, share)
     for column in gl.static_range(COLUMNS):
-        w = decoded(loaded[FIRST + column], DTYPE, PIECES)
+        w = decoded(loaded[FIRST + column], CODES, DTYPE, PIECES)
         if decoding.SCALES == "groups":
             scale = loaded[FIRST + COLUMNS + column].to(gl.float32)
-            zero = None
+            zero = gl.to_tensor(OFFSET).to(gl.float32)
             if decoding.zeros is not None:
-                zero = loaded[FIRST + 2 * COLUMNS + column].to(gl.float32)
-                if WORDS:
-                    zero += nibble_offset(DTYPE)
-            elif WORDS:
-                zero = nibble_offset(DTYPE) + 8.0
+                zero = loaded[FIRST + 2 * COLUMNS + column].to(gl.float32) + (OFFSET - 8 if CODES == gl.uint8 else OFFSET)
             for row in gl.static_range(ROWS):
                 sums = add_scaled(sums, x, w, shares, scale, zero, row * COLUMNS + column, row * PIECES, row)
         else:
@@ -336,32 +343,32 @@ def matmul_rows_cdna3(
     """
     WARPS: gl.constexpr = gl.num_warps()
     DTYPE: gl.constexpr = x.ptr.dtype.element_ty
-    WORDS: gl.constexpr = w.ptr.dtype.element_ty == gl.uint8
-    PER_BYTE: gl.constexpr = 8 if WORDS else 1
-    if WORDS:
-        w = Matrix(w.ptr.to(gl.pointer_type(gl.int32), bitcast=True), w.stride_rows // 4, 1)
-    RUN: gl.constexpr = 32 if WORDS else lane_elements(w.ptr.dtype.element_ty)
+    CODES: gl.constexpr = w.ptr.dtype.element_ty
+    RUN: gl.constexpr = 32 if CODES == gl.uint8 else lane_elements(CODES)
     PIECES: gl.constexpr = RUN // lane_elements(DTYPE)
+    PER_ITEM: gl.constexpr = 1 if CODES == DTYPE else RUN // 4  # of k in an element or a word
+    if CODES != DTYPE:
+        w = Matrix(w.ptr.to(gl.pointer_type(gl.int32), bitcast=True), w.stride_rows // 4, 1)
     SUMS: gl.constexpr = sums_layout(WARPS, DTYPE)
     SPAN: gl.constexpr = WARPS * 4 * RUN
     row, column, part = gl.program_id(1) * (16 * ROWS), gl.program_id(0) * (16 * COLUMNS), gl.program_id(2)
     stored_n, begin = n, 0
     if parts is not None:
         begin, k = run_of(k, part, parts, SPAN)
-        x, w = moved(x, begin), moved(w, begin // PER_BYTE)
+        x, w = moved(x, begin), moved(w, begin // PER_ITEM)
         stored_n = padded(n)
         e = Matrix(e.ptr + part.to(gl.int64) * m * stored_n, stored_n, 1)
-    loads = loads_of(x, w, decoding, row, column, begin, m, n, ROWS, COLUMNS, RUN, PER_BYTE, SUMS)
+    loads = loads_of(x, w, decoding, row, column, begin, m, n, ROWS, COLUMNS, RUN, PER_ITEM, SUMS)
     ring, sums = (), ()
     for slot in gl.static_range(DEPTH):
-        ring = appended(ring, load_run(loads, decoding, slot * SPAN, k, RUN, PER_BYTE))
+        ring = appended(ring, load_run(loads, decoding, slot * SPAN, k, RUN, PER_ITEM))
         gl.amd.hint.sched_barrier()
     for _ in gl.static_range(ROWS * COLUMNS):
         sums = appended(sums, gl.zeros([WARPS, 16, 16], gl.int32 if DTYPE.is_int() else gl.float32, SUMS))
     for start in range(0, k, SPAN * DEPTH):
         for slot in gl.static_range(DEPTH):
-            sums = multiply_run(sums, ring[slot], decoding, ROWS, COLUMNS, PIECES, WORDS, DTYPE)
-            ring = replaced(ring, slot, load_run(loads, decoding, start + (slot + DEPTH) * SPAN, k, RUN, PER_BYTE))
+            sums = multiply_run(sums, ring[slot], decoding, ROWS, COLUMNS, PIECES, CODES, DTYPE)
+            ring = replaced(ring, slot, load_run(loads, decoding, start + (slot + DEPTH) * SPAN, k, RUN, PER_ITEM))
             gl.amd.hint.sched_barrier()
     OUT: gl.constexpr = out_layout(WARPS, 16 * COLUMNS)
     for block in gl.static_range(ROWS):
