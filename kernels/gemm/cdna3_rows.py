@@ -201,12 +201,23 @@ def bytes_of(words):
 
 
 @gluon.constexpr_function
-def offset_of(codes, dtype):
-    """Return what `decoded` adds to codes, whose zero is 0, or 8 if they have 4 bits.
+def kind_of(weights, dtype):
+    """Return the kind of weights beside x of `dtype`: `same` dtype, `nibbles`, `bytes` of integers or `float8`."""
+    return (
+        "same"
+        if weights == dtype
+        else "nibbles"
+        if weights == gl.uint8
+        else "bytes"
+        if weights == gl.int8
+        else "float8"
+    )
 
-    128 makes codes of int8 positive. Those of 4 bits are the end of the mantissa of 128 or 64.
-    """
-    return 0 if codes.is_fp8() else 128 if codes == gl.int8 else 8 + (128 if dtype == gl.bfloat16 else 64)
+
+@gluon.constexpr_function
+def offset_of(kind, dtype):
+    """Return what `decoded` adds to codes: 128 makes bytes positive; nibbles end the mantissa of 128 or, in fp16, 64."""
+    return {"bytes": 128, "nibbles": 128 if dtype == gl.bfloat16 else 64}.get(kind, 0)
 
 
 @gluon.jit
@@ -238,20 +249,20 @@ def pieces_of(x, COUNT: gl.constexpr):
 
 
 @gluon.jit
-def decoded(w, CODES: gl.constexpr, dtype: gl.constexpr, PIECES: gl.constexpr):
-    """Return the weights of a run in the dtype of x, and in pieces as x. w: of that dtype, or words of CODES."""
-    if w.dtype == dtype:
+def decoded(w, KIND: gl.constexpr, WEIGHTS: gl.constexpr, dtype: gl.constexpr, PIECES: gl.constexpr):
+    """Return the weights of a run in the dtype of x, and in pieces as x. w: words of WEIGHTS, unless KIND is `same`."""
+    if KIND == "same":
         return (w,)
     else:
         words = pieces_of(w, PIECES)
         values = ()
         for piece in gl.static_range(PIECES):
-            if CODES == gl.uint8:
+            if KIND == "nibbles":
                 value = nibbles(words[piece], dtype)
-            elif CODES == gl.int8:
+            elif KIND == "bytes":
                 value = narrowed(bytes_of(words[piece] ^ -0x7F7F7F80).to(gl.float32), dtype)
             else:
-                value = narrowed(bytes_of(words[piece]).to(CODES, bitcast=True).to(gl.float32), dtype)
+                value = narrowed(bytes_of(words[piece]).to(WEIGHTS, bitcast=True).to(gl.float32), dtype)
             values = appended(values, value)
         return values
 
@@ -289,14 +300,15 @@ def add_scaled(sums, x, w, shares, scale, zero, AT: gl.constexpr, FIRST: gl.cons
 @gluon.jit
 def multiply_run(
     sums, loaded, decoding: Decoding, ROWS: gl.constexpr, COLUMNS: gl.constexpr, PIECES: gl.constexpr,
-    CODES: gl.constexpr, DTYPE: gl.constexpr,
+    WEIGHTS: gl.constexpr, DTYPE: gl.constexpr,
 ):  # fmt: skip
-    """Add the products of a run that `load_run` has loaded to `sums`, [ROWS * COLUMNS]. CODES: dtype of w."""
+    """Add the products of a run that `load_run` has loaded to `sums`, [ROWS * COLUMNS]. WEIGHTS: dtype of w."""
     FIRST: gl.constexpr = ROWS * PIECES
-    OFFSET: gl.constexpr = offset_of(CODES, DTYPE) if decoding.SCALES == "groups" else 0
+    KIND: gl.constexpr = kind_of(WEIGHTS, DTYPE)
+    OFFSET: gl.constexpr = offset_of(KIND, DTYPE)
     x, shares = (), ()
     for piece in gl.static_range(FIRST):
-        x = appended(x, like_nibbles(loaded[piece]) if CODES == gl.uint8 else loaded[piece])
+        x = appended(x, like_nibbles(loaded[piece]) if KIND == "nibbles" else loaded[piece])
     if OFFSET != 0:
         for row in gl.static_range(ROWS):
             share = gl.zeros(sums[0].shape, gl.float32, sums[0].type.layout)
@@ -305,12 +317,12 @@ def multiply_run(
                 share = product_of(x[row * PIECES + piece], ones, share)
             shares = appended(shares, share)
     for column in gl.static_range(COLUMNS):
-        w = decoded(loaded[FIRST + column], CODES, DTYPE, PIECES)
+        w = decoded(loaded[FIRST + column], KIND, WEIGHTS, DTYPE, PIECES)
         if decoding.SCALES == "groups":
             scale = loaded[FIRST + COLUMNS + column].to(gl.float32)
-            zero = gl.to_tensor(OFFSET).to(gl.float32)
+            zero = gl.to_tensor(OFFSET + 8.0 if KIND == "nibbles" else OFFSET + 0.0)
             if decoding.zeros is not None:
-                zero = loaded[FIRST + 2 * COLUMNS + column].to(gl.float32) + (OFFSET - 8 if CODES == gl.uint8 else OFFSET)
+                zero = loaded[FIRST + 2 * COLUMNS + column].to(gl.float32) + OFFSET
             for row in gl.static_range(ROWS):
                 sums = add_scaled(sums, x, w, shares, scale, zero, row * COLUMNS + column, row * PIECES, row)
         else:
@@ -343,11 +355,12 @@ def matmul_rows_cdna3(
     """
     WARPS: gl.constexpr = gl.num_warps()
     DTYPE: gl.constexpr = x.ptr.dtype.element_ty
-    CODES: gl.constexpr = w.ptr.dtype.element_ty
-    RUN: gl.constexpr = 32 if CODES == gl.uint8 else lane_elements(CODES)
+    WEIGHTS: gl.constexpr = w.ptr.dtype.element_ty
+    KIND: gl.constexpr = kind_of(WEIGHTS, DTYPE)
+    RUN: gl.constexpr = 32 if KIND == "nibbles" else lane_elements(WEIGHTS)
     PIECES: gl.constexpr = RUN // lane_elements(DTYPE)
-    PER_ITEM: gl.constexpr = 1 if CODES == DTYPE else RUN // 4  # of k in an element or a word
-    if CODES != DTYPE:
+    PER_ITEM: gl.constexpr = 1 if KIND == "same" else RUN // 4  # of k in an element or a word
+    if KIND != "same":
         w = Matrix(w.ptr.to(gl.pointer_type(gl.int32), bitcast=True), w.stride_rows // 4, 1)
     SUMS: gl.constexpr = sums_layout(WARPS, DTYPE)
     SPAN: gl.constexpr = WARPS * 4 * RUN
@@ -367,7 +380,7 @@ def matmul_rows_cdna3(
         sums = appended(sums, gl.zeros([WARPS, 16, 16], gl.int32 if DTYPE.is_int() else gl.float32, SUMS))
     for start in range(0, k, SPAN * DEPTH):
         for slot in gl.static_range(DEPTH):
-            sums = multiply_run(sums, ring[slot], decoding, ROWS, COLUMNS, PIECES, CODES, DTYPE)
+            sums = multiply_run(sums, ring[slot], decoding, ROWS, COLUMNS, PIECES, WEIGHTS, DTYPE)
             ring = replaced(ring, slot, load_run(loads, decoding, start + (slot + DEPTH) * SPAN, k, RUN, PER_ITEM))
             gl.amd.hint.sched_barrier()
     OUT: gl.constexpr = out_layout(WARPS, 16 * COLUMNS)
