@@ -1,10 +1,9 @@
 """Products of few rows for CDNA 3: weights go from memory straight to the registers of matrix operands.
 
-A workgroup computes ROWS x COLUMNS blocks of 16 x 16. Its wavefronts take runs of k in turns, and their sums are added
-at the end, so that the loop has neither LDS nor barriers. A lane loads 16 bytes of a run of each of its columns, which
-are RUN weights, and for each of its rows the elements that belong to them. Lanes with the same line have the parts of a
-run one after the other. A matrix instruction wants another order, but both operands have the same one, and that is
-enough.
+A workgroup computes ROWS x COLUMNS blocks of 16 x 16. Its wavefronts take runs of k in turns and add their sums at the
+end, so that the loop has neither LDS nor barriers. In a run, a lane has RUN neighbouring weights of each of its columns,
+16 bytes, and the same k of each of its rows. The next three lane groups have the k that follow. This is not the order of
+k that matrix instructions have, but the sum is the same if both operands are permuted alike.
 
 The loads of DEPTH runs are under way. A run is loaded into the registers of the one that was just multiplied.
 """
@@ -203,20 +202,14 @@ def bytes_of(words):
 @gluon.constexpr_function
 def kind_of(weights, dtype):
     """Return the kind of weights beside x of `dtype`: `same` dtype, `nibbles`, `bytes` of integers or `float8`."""
-    return (
-        "same"
-        if weights == dtype
-        else "nibbles"
-        if weights == gl.uint8
-        else "bytes"
-        if weights == gl.int8
-        else "float8"
-    )
+    if weights == dtype:
+        return "same"
+    return "nibbles" if weights == gl.uint8 else "bytes" if weights == gl.int8 else "float8"
 
 
 @gluon.constexpr_function
 def offset_of(kind, dtype):
-    """Return what `decoded` adds to codes: 128 makes bytes positive; nibbles end the mantissa of 128 or, in fp16, 64."""
+    """Return what `decoded` adds: 128 makes bytes positive; nibbles end the mantissa of 128 or, in fp16, 64."""
     return {"bytes": 128, "nibbles": 128 if dtype == gl.bfloat16 else 64}.get(kind, 0)
 
 
