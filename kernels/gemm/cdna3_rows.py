@@ -1,9 +1,9 @@
 """Products of few rows for CDNA 3: weights go from memory straight to the registers of matrix operands.
 
 A workgroup computes ROWS x COLUMNS blocks of 16 x 16. Its wavefronts take runs of k in turns and add their sums at the
-end, so that the loop has neither LDS nor barriers. In a run, a lane has RUN neighbouring weights of each of its columns,
-16 bytes, and the same k of each of its rows. The next three lane groups have the k that follow. This is not the order of
-k that matrix instructions have, but the sum is the same if both operands are permuted alike.
+end, so that the loop has neither LDS nor barriers. In a run, a lane has RUN neighbouring weights of each of its
+columns, 16 bytes, and the same k of each of its rows. The next three groups of 16 lanes have the k that follow. Matrix
+instructions have another order of k, but the sum is the same if both operands are permuted alike.
 
 The loads of DEPTH runs are under way. A run is loaded into the registers of the one that was just multiplied.
 """
@@ -81,10 +81,9 @@ def range_of(dim: gl.constexpr, size: gl.constexpr, layout: gl.constexpr):
 class Loads(NamedTuple):
     """Addresses of the first run of a tile.
 
-    x, w: their rows, from the tile's first one on. x_offsets: of each block of rows; w_offsets: of each block of
-    columns. x_known: which lanes have a row of x. x_inner, w_inner: the first k of a lane.
-    scale_offsets, zero_offsets: of each block of columns. wave: k of a wavefront before that of the first;
-    begin: k before the part of the tile.
+    x, w: from the tile's first row or column on. x_offsets: of each block of rows; w_offsets, scale_offsets,
+    zero_offsets: of each block of columns. x_known: lanes that have a row of x. x_inner, w_inner: the first k of a
+    lane. wave: k of a wavefront less that of the first one; begin: k before the tile's part of it.
     """
 
     x: Matrix
