@@ -87,10 +87,11 @@ def test_weights_of_float8(four_units: Bundle, config: str, dtype: np.dtype[Any]
 @pytest.mark.parametrize("given_zeros", (False, True))
 @pytest.mark.parametrize("dtype", (BF16, FP16), ids=str)
 @pytest.mark.parametrize(
-    "config, shape, size",
-    (("one", (3, 48, 1152), 128), ("two", (16, 72, 2560), 256), ("two", (5, 112, 2080), 2080)), ids=str,
+    "bits, config, shape, size",
+    (*((bits, *case) for bits in (8, 4) for case in (("one", (3, 48, 1152), 128), ("two", (16, 72, 2560), 256),
+                                                     ("two", (5, 112, 2080), 2080))),
+     (8, "many", (50, 136, 1152), 128)), ids=str,
 )  # fmt: skip
-@pytest.mark.parametrize("bits", (8, 4))
 def test_codes(
     four_units: Bundle, bits: int, config: str, shape: tuple[int, int, int], size: int, dtype: np.dtype[Any],
     given_zeros: bool,
@@ -109,7 +110,7 @@ def test_codes(
 
 @pytest.mark.on("emulator")
 @pytest.mark.parametrize("op, config", (*(("matmul", config) for config in ROWS), ("linear_fp8", "many"),
-                                        ("linear_int8", "one"), ("linear_int4", "one")))  # fmt: skip
+                                        ("linear_int8", "many"), ("linear_int4", "one")))  # fmt: skip
 def test_code(op: str, config: str):
     """Nothing is spilled; operands are loaded 16 bytes a lane, into registers of which LDS knows nothing."""
     found = variants("gfx942", "gemm", op, kernel="matmul_rows_cdna3", config=config, T="bfloat16")
