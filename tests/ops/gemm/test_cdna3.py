@@ -266,7 +266,10 @@ def test_no_bank_conflicts(one_unit: Bundle, config: str, a_columns: bool, b_col
     shape = TILES[config] if config in TILES else across(config, a_columns)
     innermost = {"a": 1 - a_columns, "b": 1 - b_columns}
     call = CallSpec(
-        dims=dict(zip("mnk", shape, strict=True)), dtypes={"T": "bfloat16"}, innermost=innermost, scalars=WHOLE
+        dims=dict(zip("mnk", shape, strict=True)),
+        dtypes={"T": "bfloat16"},
+        innermost=innermost,
+        scalars={"splits": "1"},
     )
     profile = profile_on(one_unit.device.driver, one_unit, "matmul", call)
     (launch,) = profile_data(profile, by_instruction=False)["launches"]
