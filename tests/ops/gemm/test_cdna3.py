@@ -21,6 +21,8 @@ TILES = {"tile_256x224": (195, 136, 216), "tile_192x192": (131, 136, 216), "tile
          "tile_128x128": (67, 120, 216), "tile_128x112": (67, 88, 216), "tile_128x64": (67, 8, 216),
          "tile_64x64": (17, 8, 40)}  # fmt: skip
 """Config, and a shape with ragged edges for which it costs the least if there is one compute unit."""
+WHOLE = {"splits": 1}
+"""Asks for a product of whole k, which has these tiles even if its rows are few."""
 ACROSS = {"across_256x224": (195, 136, 216), "across_192x192": (131, 136, 216), "across_128x128": (83, 120, 216),
           "across_64x64": (33, 8, 40)}  # fmt: skip
 """The same for operands that are not both contiguous along k."""
@@ -69,10 +71,10 @@ def test_tiles(one_unit: Bundle, config: str, epilogue: str, dtype: np.dtype[Any
         given["bias"] = matrix(rng, (n,), dtype)
     if epilogue == "any":
         given |= {"d": matrix(rng, (m, n), dtype), "beta": -2.0, "activation": "silu"}
-    one, other = (check(one_unit, "matmul", dtype, **given) for _ in range(2))
+    one, other = (check(one_unit, "matmul", dtype, WHOLE, **given) for _ in range(2))
     assert np.array_equal(one.view(np.uint16), other.view(np.uint16))
     placed = {name: on_device(one_unit, x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
-    assert configs(one_unit, "matmul", **placed) == [config]
+    assert configs(one_unit, "matmul", **placed, **WHOLE) == [config]
 
 
 @pytest.mark.parametrize("dtype", (BF16, FP16), ids=str)
@@ -100,11 +102,11 @@ def test_rows_of_any_length(one_unit: Bundle, config: str, n: int, epilogue: str
     given: dict[str, Any] = {"a": matrix(rng, (m, k), FP16), "b": matrix(rng, (k, n), FP16, True)}
     if epilogue == "any":
         given |= {"d": matrix(rng, (m, n), FP16), "activation": "silu"}
-    check(one_unit, "matmul", FP16, **given)
+    check(one_unit, "matmul", FP16, WHOLE, **given)
     placed = {name: on_device(one_unit, x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
-    assert configs(one_unit, "matmul", **placed) == [config]
+    assert configs(one_unit, "matmul", **placed, **WHOLE) == [config]
     wide = on_device(one_unit, np.full((m, n + 2), 7, FP16))
-    one_unit.matmul(**placed, e=wide[:, :n])
+    one_unit.matmul(**placed, **WHOLE, e=wide[:, :n])
     assert (wide.numpy()[:, n:] == 7).all()
 
 
@@ -263,7 +265,12 @@ def test_no_bank_conflicts(one_unit: Bundle, config: str, a_columns: bool, b_col
 
     shape = TILES[config] if config in TILES else across(config, a_columns)
     innermost = {"a": 1 - a_columns, "b": 1 - b_columns}
-    call = CallSpec(dims=dict(zip("mnk", shape, strict=True)), dtypes={"T": "bfloat16"}, innermost=innermost)
+    call = CallSpec(
+        dims=dict(zip("mnk", shape, strict=True)),
+        dtypes={"T": "bfloat16"},
+        innermost=innermost,
+        scalars={"splits": "1"},
+    )
     profile = profile_on(one_unit.device.driver, one_unit, "matmul", call)
     (launch,) = profile_data(profile, by_instruction=False)["launches"]
     accesses = [launch["accesses"][f"lds_{action}"] for action in ("load", "store")]
