@@ -113,15 +113,17 @@ class Asked:
 
 @dataclass(frozen=True)
 class Peaks:
-    """Rates of a device, in bytes and 16-bit operations a second, and the number of its compute units."""
+    """Rates of a device, in bytes and 16-bit operations a second, its compute units, and the seconds of a launch."""
 
     bandwidth: float
     flops: float
     num_cus: int = 0
+    launch: float = 0.0
 
     def bound(self, call: Call, nbytes: float) -> float:
         """Return the least time of a call that moves so many bytes."""
-        return max(call.flops / self.flops, (nbytes if call.nbytes is None else call.nbytes) / self.bandwidth)
+        nbytes = nbytes if call.nbytes is None else call.nbytes
+        return self.launch + max(call.flops / self.flops, nbytes / self.bandwidth)
 
 
 @dataclass(frozen=True)

@@ -59,14 +59,14 @@ class Gpu:
 
     @cached_property
     def peaks(self) -> Peaks:
-        """Measure the rate of a large copy and of a large product."""
+        """Measure the rate of a large copy and of a large product, and the time of a small copy."""
         bundle = next(iter(self.bundles.values()))
         a = self.torch.randn((PEAK_SIZE, PEAK_SIZE), dtype=self.torch.float16, device=self.device)
-        ways = {"copy": self._copy(PEAK_BYTES), "product": partial(self.torch.mm, a, a)}
+        ways = {"launch": self._copy(2), "copy": self._copy(PEAK_BYTES), "product": partial(self.torch.mm, a, a)}
         graphs = {name: peer_graph(self.torch, [way])[0] for name, way in ways.items()}
         times = device_times(bundle, graphs, self.rounds)
         found = Peaks(PEAK_BYTES / times["copy"], 2.0 * PEAK_SIZE**3 / times["product"],
-                      bundle.device.properties.num_cus)  # fmt: skip
+                      bundle.device.properties.num_cus, times["launch"])  # fmt: skip
         print(f"a copy {found.bandwidth / 1e12:.2f} TB/s, a product of {PEAK_SIZE}^3 {found.flops / 1e12:.0f} TFLOP/s",
               flush=True)  # fmt: skip
         return found
