@@ -34,8 +34,8 @@ from kernels.common.cdna import (
     rows_layout,
     shared_layout,
 )
-from kernels.common.tensors import Matrices, Matrix, matrix_of, transposed
-from kernels.gemm.epilogue import Epilogue, aligned_part, convert, finished, vectors_of
+from kernels.common.tensors import Matrices, Matrix, given, matrix_of, transposed
+from kernels.gemm.epilogue import Epilogue, Vectors, aligned_part, convert, finished, of_batch
 from kernels.gemm.matmul import padded
 from kernels.gemm.order import tile_of
 
@@ -304,6 +304,23 @@ def place_of(
     rows = row + (interleaved(lines, ROW, ROW + 2, 16 * WAVES_M) if ALTERNATE else ROW * 16 * WAVES_M + lines)
     columns = column + PIECE * 32 * WAVES_N + gl.arange(0, WIDTH, layout=gl.SliceLayout(0, LAYOUT))
     return rows, columns
+
+
+@gluon.jit
+def vectors_of(rows, columns, batch, m, n, epilogue: Epilogue):
+    """Load the `Vectors` of a piece, without branches."""
+    scale_a, scale_b, bias = (), (), ()
+    if epilogue.scale_a is not None:
+        at = of_batch(epilogue.scale_a, batch, epilogue.stride_scale_a_batch)
+        scale_a = (gl.amd.cdna3.buffer_load(at, rows * epilogue.stride_scale_a_m, mask=rows < m, other=0.0),)
+    if epilogue.scale_b is not None:
+        at = of_batch(epilogue.scale_b, batch, epilogue.stride_scale_b_batch)
+        scale_b = (gl.amd.cdna3.buffer_load(at, columns * epilogue.stride_scale_b_n, mask=columns < n, other=0.0),)
+    if epilogue.EPILOGUE != "none" and epilogue.bias is not None:
+        at = of_batch(epilogue.bias, batch, epilogue.stride_bias_batch)
+        known = (columns < n) & given(epilogue.bias)
+        bias = (gl.amd.cdna3.buffer_load(at, columns, mask=known, other=0.0),)
+    return Vectors(scale_a, scale_b, bias)
 
 
 @gluon.jit
