@@ -241,7 +241,7 @@ def block_scaled_matmul_cdna3(
     a: [m, k], b: [k, n], of one float8, both with contiguous k, k > 0; e: [m, n], with contiguous rows. Rows are
     aligned to 16 bytes, and k and n are multiples of 16. scale_a: fp32 [cdiv(m, rows_per_scale), cdiv(k, 128)],
     scale_b: fp32 [cdiv(k, 128), cdiv(n, 128)]. WAVES_N is 1, COLUMNS more than 2.
-    parts: if it is given, e has the scaled products of as many runs of k, fp32 [parts, m, n]; k has at least as many steps.
+    parts: if given, e has the scaled products of as many runs of k, fp32 [parts, m, n]; k has at least as many steps.
     """
     BLOCK_M: gl.constexpr = 16 * WAVES_M
     BLOCK_N: gl.constexpr = 16 * WAVES_N

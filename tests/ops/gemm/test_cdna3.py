@@ -153,25 +153,30 @@ def test_tiles_of_eight_bits(one_unit: Bundle, config: str, kind: str, biased: b
     assert configs(one_unit, "scaled_matmul", **placed, e=one_unit.device.empty((m, n), BF16)) == [config]
 
 
-@pytest.mark.parametrize("kind, epilogue", (("int8", "zeros"), ("int8", "any"), ("e4m3", "any"), ("e4m3", "bias")))
-@pytest.mark.parametrize("config", EIGHT_BITS_PARTS)
-def test_parts_of_eight_bits(
-    gemm: Bundle, monkeypatch: pytest.MonkeyPatch, config: str, kind: str, epilogue: str
-):
-    """Parts have different numbers of steps, and the last step is cut short; the epilogue follows their sum."""
-    units, m, n, k = EIGHT_BITS_PARTS[config]
-    bundle, rng = few_units(gemm, monkeypatch, units), np.random.default_rng(12)
-    dtype = eight_bits(bundle, kind)
-    given = {"a": matrix(rng, (m, k), dtype), "b": matrix(rng, (k, n), dtype, True), "bias": matrix(rng, (n,), BF16),
-             "scale_a": rng.uniform(1e-3, 1e-2, m).astype(FP32), "scale_b": rng.uniform(0.5, 2, n).astype(FP32)}  # fmt: skip
+def scaled_operands(bundle: Bundle, kind: str, shape: Sequence[int], epilogue: str) -> dict[str, Any]:
+    """Draw operands of `scaled_matmul`. epilogue: `bias`; `zeros`, of a; or `any`, an addend and an activation."""
+    (m, n, k), rng, dtype = shape, np.random.default_rng(12), eight_bits(bundle, kind)
+    given: dict[str, Any] = {"a": matrix(rng, (m, k), dtype), "b": matrix(rng, (k, n), dtype, True)}
+    given |= {"bias": matrix(rng, (n,), BF16), "scale_a": rng.uniform(1e-3, 1e-2, m).astype(FP32)}
+    given["scale_b"] = rng.uniform(0.5, 2, n).astype(FP32)
     if epilogue == "zeros":
         given |= {"zero_a": rng.integers(-99, 99, m).astype(INT32), "colsum": given["b"].sum(0, dtype=INT32)}
     elif epilogue == "any":
         given |= {"d": matrix(rng, (m, n), BF16), "activation": "silu"}
+    return given
+
+
+@pytest.mark.parametrize("kind, epilogue", (("int8", "zeros"), ("int8", "any"), ("e4m3", "any"), ("e4m3", "bias")))
+@pytest.mark.parametrize("config", EIGHT_BITS_PARTS)
+def test_parts_of_eight_bits(gemm: Bundle, monkeypatch: pytest.MonkeyPatch, config: str, kind: str, epilogue: str):
+    """Parts have different numbers of steps, and the last step is cut short; the epilogue follows their sum."""
+    units, *shape = EIGHT_BITS_PARTS[config]
+    bundle = few_units(gemm, monkeypatch, units)
+    given = scaled_operands(bundle, kind, shape, epilogue)
     one, other = (check(bundle, "scaled_matmul", BF16, **given) for _ in range(2))
     assert np.array_equal(one.view(np.uint16), other.view(np.uint16))
     placed = {name: on_device(bundle, x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
-    chosen = configs(bundle, "scaled_matmul", **placed, e=bundle.device.empty((m, n), BF16))
+    chosen = configs(bundle, "scaled_matmul", **placed, e=bundle.device.empty(tuple(shape[:2]), BF16))
     assert chosen[0] == config and len(chosen) == 2
 
 
@@ -258,7 +263,12 @@ def test_blocks_along_k(one_unit: Bundle, k: int):
 def test_code_of_scaled_blocks(config: str, split: bool):
     """Nothing is spilled; in the loop each block is loaded, written and read once; packed instructions add products."""
     (variant,) = variants(
-        "gfx942", "gemm", "block_scaled_matmul", kernel="block_scaled_matmul_cdna3", config=config, SPLIT=split,
+        "gfx942",
+        "gemm",
+        "block_scaled_matmul",
+        kernel="block_scaled_matmul_cdna3",
+        config=config,
+        SPLIT=split,
         E="float16",
     )
     compiled = compile_variant(variant)
