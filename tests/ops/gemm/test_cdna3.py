@@ -32,7 +32,7 @@ OTHER_LAYOUTS = [
     if (a_columns or not b_columns) and not (a_columns and config == "across_192x192")
 ]
 EIGHT_BITS = {"tile_192x192": (130, 144, 288), "tile_256x224": (129, 208, 288), "tile_128x128": (65, 128, 288),
-              "tile_192x128": (129, 80, 288), "tile_128x64": (65, 16, 288), "tile_128x112": (67, 112, 2000),
+              "tile_192x128": (129, 80, 288), "tile_128x64": (65, 16, 1008), "tile_128x112": (67, 112, 2000),
               "tile_64x64": (33, 16, 288), "tile_32x128": (17, 80, 288), "tile_16x64": (5, 48, 288)}  # fmt: skip
 """The same for operands of 8 bits. Their order makes the cases that run by default use other tiles than those above."""
 PARTS = {"tile_128x128": (195, 200, 456, 3), "tile_128x64": (67, 56, 456, 3), "tile_64x64": (33, 70, 456, 3),
