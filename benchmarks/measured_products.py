@@ -24,6 +24,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
+from statistics import geometric_mean
 from typing import Any
 
 import msgspec
@@ -33,11 +34,7 @@ from aot.tune.model_timer import model_version
 from aot_bundle.callspec import CallSpec
 from aot_bundle.profile.profile_call import MadeCall, make_call, open_for
 from aot_emulator import EmulatorDriver
-from aot_emulator.machine.launch_options import Options
-from aot_emulator.machine.launch_records import Launch
-from aot_emulator.profile.counters import Statistics
-from aot_emulator.state.device_memory import Memory
-from aot_emulator.timing.sampling import sample_launch
+from aot_emulator.timing.sampling import SamplingRunner
 from aot_runtime import AotError
 from aot_runtime.device.drivers import DeviceProperties
 
@@ -83,22 +80,15 @@ class Row:
 
 
 class Gpu(EmulatorDriver):
-    """Emulated devices that have `num_cus` compute units. `seconds`: modelled times of the launches."""
+    """Emulated devices that have `num_cus` compute units."""
 
     def __init__(self, num_cus: int):
         super().__init__()
-        self._units = num_cus, XCDS[num_cus]
-        self.seconds: list[float] = []
+        self.units = num_cus, XCDS[num_cus]
 
     def properties(self, device: int) -> DeviceProperties:
-        num_cus, num_xcds = self._units
+        num_cus, num_xcds = self.units
         return msgspec.structs.replace(super().properties(device), num_cus=num_cus, num_xcds=num_xcds)
-
-    def sample(self, launch: Launch, memory: Memory, options: Options) -> Statistics:
-        memory.stop_tracking()
-        sampled = sample_launch(launch, memory, options, self._units)
-        self.seconds.append(sampled.time.seconds)
-        return sampled.trace.statistics
 
 
 def main() -> None:
@@ -123,7 +113,8 @@ def main() -> None:
         ratios.setdefault((row.dtype, "all"), []).append(ratio)
         print(f"{row}: {config}, {seconds * 1e6:.1f} µs, measured {row.us:.1f} µs: {ratio:.2f}", flush=True)
     for (dtype, op), each in sorted(ratios.items()):
-        print(f"their measured time over our modelled one, {dtype}, {op}: {distribution(each)}")
+        figures = f"geometric mean {geometric_mean(each):.2f}, {sum(ratio < 0.9 for ratio in each)} under 0.9"
+        print(f"their measured time over our modelled one, {dtype}, {op}: {distribution(each)}, {figures}")
 
 
 def rows_of(table: Path) -> list[Row]:
@@ -161,9 +152,10 @@ def modelled(rows: Sequence[Row], work: Path) -> Iterator[tuple[Row, str, float 
             continue
         key = key_of(made, row)
         if key not in known:
-            with gpu.run_by(gpu.sample):
+            runner = SamplingRunner(gpu.units)
+            with gpu.run_by(runner):
                 made.run()
-            known[key] = [configs(made), sum(gpu.seconds)]
+            known[key] = [configs(made), sum(sampled.time.seconds for sampled in runner.found)]
             with results.open("a") as file:
                 file.write(json.dumps([key, *known[key]]) + "\n")
         yield row, *known[key]

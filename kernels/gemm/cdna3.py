@@ -34,8 +34,8 @@ from kernels.common.cdna import (
     rows_layout,
     shared_layout,
 )
-from kernels.common.tensors import Matrices, Matrix, matrix_of, transposed
-from kernels.gemm.epilogue import Epilogue, aligned_part, convert, finished, vectors_of
+from kernels.common.tensors import Matrices, Matrix, given, matrix_of, transposed
+from kernels.gemm.epilogue import Epilogue, Vectors, aligned_part, convert, finished, of_batch
 from kernels.gemm.matmul import padded
 from kernels.gemm.order import tile_of
 
@@ -307,28 +307,52 @@ def place_of(
 
 
 @gluon.jit
-def store_piece(
-    x, vectors, rows, columns, first_row, first_column, batch, m, n, e, epilogue: Epilogue, ROW_STEP: gl.constexpr = 1
-):
-    """Apply the epilogue to a piece, every ROW_STEP-th row from [first_row, first_column] on, and store it."""
+def vectors_of(rows, columns, batch, m, n, epilogue: Epilogue):
+    """Load the `Vectors` of a piece, without branches."""
+    scale_a, scale_b, bias = (), (), ()
+    if epilogue.scale_a is not None:
+        at = of_batch(epilogue.scale_a, batch, epilogue.stride_scale_a_batch)
+        scale_a = (gl.amd.cdna3.buffer_load(at, rows * epilogue.stride_scale_a_m, mask=rows < m, other=0.0),)
+    if epilogue.scale_b is not None:
+        at = of_batch(epilogue.scale_b, batch, epilogue.stride_scale_b_batch)
+        scale_b = (gl.amd.cdna3.buffer_load(at, columns * epilogue.stride_scale_b_n, mask=columns < n, other=0.0),)
+    if epilogue.EPILOGUE != "none" and epilogue.bias is not None:
+        at = of_batch(epilogue.bias, batch, epilogue.stride_bias_batch)
+        known = (columns < n) & given(epilogue.bias)
+        bias = (gl.amd.cdna3.buffer_load(at, columns, mask=known, other=0.0),)
+    return Vectors(scale_a, scale_b, bias)
+
+
+@gluon.jit
+def store_tile(
+    acc, vectors, row, column, batch, m, n, e, epilogue: Epilogue,
+    ROWS: gl.constexpr, COLUMNS: gl.constexpr, WAVES_M: gl.constexpr, WAVES_N: gl.constexpr, ALTERNATE: gl.constexpr,
+    WIDE: gl.constexpr,
+):  # fmt: skip
+    """Apply the epilogue to the blocks of a tile, and store them: in 16 bytes a lane if WIDE, or as single elements.
+
+    vectors: of each piece; if it is empty, they are loaded here. ALTERNATE: as `place_of` has it.
+    """
     DTYPE: gl.constexpr = e.ptr.dtype.element_ty
-    value = convert(finished(x, rows, columns, batch, m, n, DTYPE, epilogue, vectors), DTYPE)
-    if epilogue.ROWS_OF_E == "hinted":
-        store_rows(value, rows, columns, m, n, e.ptr, e.stride_rows)
-    elif epilogue.ROWS_OF_E == "elements":
-        store_elements(value, first_row, first_column, m, n, e, ROW_STEP)
-    else:
-        gl.static_assert(epilogue.ROWS_OF_E == "any")
-        whole_n, whole_stride = aligned_part(n, DTYPE), aligned_part(e.stride_rows, DTYPE)
-        if (n == whole_n) & (e.stride_rows == whole_stride):
-            store_rows(value, rows, columns, m, whole_n, e.ptr, whole_stride)
+    PIECES: gl.constexpr = (COLUMNS + 1) // 2
+    BLOCK_M: gl.constexpr = 16 * WAVES_M
+    MMA: gl.constexpr = acc[0].type.layout
+    for at in gl.static_range(ROWS * PIECES):
+        rows, columns = place_of(row, column, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N, MMA, ALTERNATE)
+        of_piece = vectors[at] if len(vectors) > 0 else vectors_of(rows, columns, batch, m, n, epilogue)
+        x = piece_of(acc, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N)
+        value = convert(finished(x, rows, columns, batch, m, n, DTYPE, epilogue, of_piece), DTYPE)
+        if WIDE:
+            store_rows(value, rows, columns, m, n, e.ptr, e.stride_rows)
         else:
-            store_elements(value, first_row, first_column, m, n, e, ROW_STEP)
+            above = at // PIECES // 2 * 2 * BLOCK_M + at // PIECES % 2 if ALTERNATE else at // PIECES * BLOCK_M
+            first_column = column + at % PIECES * 32 * WAVES_N
+            store_elements(value, row + above, first_column, m, n, e, 2 if ALTERNATE else 1)
 
 
 @gluon.jit
 def store_elements(x, row, column, m, n, e, ROW_STEP: gl.constexpr):
-    """Store a piece, as `store_piece` has it, by elements; neighbouring lanes have neighbouring columns."""
+    """Store a piece, every ROW_STEP-th row from [row, column] on; neighbouring lanes have neighbouring columns."""
     LANES: gl.constexpr = min(64, x.shape[1])
     LAYOUT: gl.constexpr = gl.BlockedLayout([1, 1], [64 // LANES, LANES], [gl.num_warps(), 1], [1, 0])
     rows = row + ROW_STEP * gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, LAYOUT))
@@ -418,12 +442,10 @@ def matmul_cdna3(
     left, right, out = matrix_of(a, batch), transposed(matrix_of(b, batch)), matrix_of(e, batch)
     tile_m, tile_n = tile_of(gl.program_id(0), m, n, ROWS * BLOCK_M, COLUMNS * BLOCK_N, GROUP_M, NUM_XCDS)
     row, column = tile_m * ROWS * BLOCK_M, tile_n * COLUMNS * BLOCK_N
-    stored_n = n
     if parts is not None:
         begin, k = run_of(k, batch, parts, STEP)
         left, right = moved(left, begin), moved(right, begin)
-        stored_n = padded(n)  # wide stores fill the padding, too
-        out = Matrix(e.ptr + batch.to(gl.int64) * m * stored_n, stored_n, 1)
+        out = Matrix(e.ptr + batch.to(gl.int64) * m * padded(n), padded(n), 1)
 
     LOADS: gl.constexpr = loads_of(ROWS, COLUMNS, A_ROWS, not B_ROWS)
     offsets = offsets_of(left, row, m, ROWS, BLOCK_M, WAVES_M * WAVES_N, A_ROWS, not A_ROWS)
@@ -433,12 +455,11 @@ def matmul_cdna3(
         left, right, offsets, k, PLAN, LOADS, ROWS, COLUMNS, WAVES_M, WAVES_N
     )
     if parts is not None:
-        n = padded(n)  # known to be a multiple, so that stores are wide
+        n = padded(n)  # known to be a multiple, so that stores are wide; they fill the padding, too
     # What the epilogue needs is on its way during the last step, if registers are left for that.
     AHEAD: gl.constexpr = A_ROWS and (not B_ROWS or epilogue.EPILOGUE != "any")
     MMA: gl.constexpr = acc[0].type.layout
     PIECES: gl.constexpr = (COLUMNS + 1) // 2
-    ROW_STEP: gl.constexpr = 1 if A_ROWS else 2
     vectors = ()
     for at in gl.static_range(ROWS * PIECES if AHEAD else 0):
         rows, columns = place_of(row, column, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N, MMA)
@@ -446,10 +467,23 @@ def matmul_cdna3(
     acc, half_0, _ = multiply_step(
         acc, half_0, (), None, None, offsets, tiles_a, tiles_b, 0, 0, PLAN, LOADS, ROWS, COLUMNS, True
     )
-    for at in gl.static_range(ROWS * PIECES):
-        rows, columns = place_of(row, column, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N, MMA, not A_ROWS)
-        x = piece_of(acc, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N)
-        of_piece = vectors[at] if AHEAD else vectors_of(rows, columns, batch, m, n, epilogue)
-        first_row = row + (at // PIECES * BLOCK_M if A_ROWS else at // PIECES // 2 * 2 * BLOCK_M + at // PIECES % 2)
-        first_column = column + at % PIECES * 32 * WAVES_N
-        store_piece(x, of_piece, rows, columns, first_row, first_column, batch, m, stored_n, out, epilogue, ROW_STEP)
+    DTYPE: gl.constexpr = e.ptr.dtype.element_ty
+    if epilogue.ROWS_OF_E == "any":
+        whole_n, whole_stride = aligned_part(n, DTYPE), aligned_part(out.stride_rows, DTYPE)
+        if (n == whole_n) & (out.stride_rows == whole_stride):
+            out_rows = Matrix(out.ptr, whole_stride, 1)
+            store_tile(
+                acc, vectors, row, column, batch, m, whole_n, out_rows, epilogue, ROWS, COLUMNS, WAVES_M, WAVES_N,
+                not A_ROWS, True,
+            )  # fmt: skip
+        else:
+            store_tile(
+                acc, vectors, row, column, batch, m, n, out, epilogue, ROWS, COLUMNS, WAVES_M, WAVES_N, not A_ROWS,
+                False,
+            )  # fmt: skip
+    else:
+        gl.static_assert(epilogue.ROWS_OF_E == "hinted" or epilogue.ROWS_OF_E == "elements")
+        store_tile(
+            acc, vectors, row, column, batch, m, n, out, epilogue, ROWS, COLUMNS, WAVES_M, WAVES_N, not A_ROWS,
+            epilogue.ROWS_OF_E == "hinted",
+        )  # fmt: skip

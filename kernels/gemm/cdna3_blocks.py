@@ -34,9 +34,11 @@ from kernels.gemm.cdna3 import (
     actions_at,
     block_at,
     is_early,
+    moved,
     offsets_of,
     piece_of,
     place_of,
+    run_of,
     store_rows,
     write_block,
 )
@@ -232,13 +234,14 @@ def kept(x):
 def block_scaled_matmul_cdna3(
     a: Matrix, b: Matrix, scale_a: Matrix, scale_b: Matrix, e: Matrix, m, n, k, rows_per_scale,
     ROWS: gl.constexpr, COLUMNS: gl.constexpr, WAVES_M: gl.constexpr, WAVES_N: gl.constexpr, GROUP_M: gl.constexpr,
-    NUM_XCDS: gl.constexpr,
+    NUM_XCDS: gl.constexpr, parts=None,
 ):  # fmt: skip
-    """e = (scale_a a) (scale_b b). Grid: (tiles of e).
+    """e = (scale_a a) (scale_b b). Grid: (tiles of e; parts).
 
     a: [m, k], b: [k, n], of one float8, both with contiguous k, k > 0; e: [m, n], with contiguous rows. Rows are
     aligned to 16 bytes, and k and n are multiples of 16. scale_a: fp32 [cdiv(m, rows_per_scale), cdiv(k, 128)],
     scale_b: fp32 [cdiv(k, 128), cdiv(n, 128)]. WAVES_N is 1, COLUMNS more than 2.
+    parts: if given, e has the scaled products of as many runs of k, fp32 [parts, m, n]; k has at least as many steps.
     """
     BLOCK_M: gl.constexpr = 16 * WAVES_M
     BLOCK_N: gl.constexpr = 16 * WAVES_N
@@ -247,6 +250,13 @@ def block_scaled_matmul_cdna3(
     PIECES: gl.constexpr = (COLUMNS + 1) // 2
     tile_m, tile_n = tile_of(gl.program_id(0), m, n, ROWS * BLOCK_M, COLUMNS * BLOCK_N, GROUP_M, NUM_XCDS)
     row, column = tile_m * ROWS * BLOCK_M, tile_n * COLUMNS * BLOCK_N
+    right = transposed(b)
+    if parts is not None:
+        part = gl.program_id(1)
+        begin, k = run_of(k, part, parts, STEP_BYTES)
+        a, right = moved(a, begin), moved(right, begin)
+        scale_a, scale_b = moved(scale_a, begin // 128), transposed(moved(transposed(scale_b), begin // 128))
+        e = Matrix(e.ptr + part.to(gl.int64) * m * n, n, 1)
 
     # Rows and columns past the edges are the last ones once more.
     offsets = offsets_of(a, row, m, ROWS, BLOCK_M, WAVES_M * WAVES_N, True, False)
@@ -255,7 +265,7 @@ def block_scaled_matmul_cdna3(
     for i in gl.static_range(ROWS):
         rows = gl.minimum(row + i * BLOCK_M + sums, m - 1)
         scale_rows = appended(scale_rows, rows // rows_per_scale * scale_a.stride_rows)
-    offsets += offsets_of(transposed(b), column, n, COLUMNS, BLOCK_N, WAVES_M * WAVES_N, True, True)
+    offsets += offsets_of(right, column, n, COLUMNS, BLOCK_N, WAVES_M * WAVES_N, True, True)
     for j in gl.static_range(PIECES):  # 128 is a multiple of a pair's columns
         scale_columns = appended(
             scale_columns, gl.minimum(column + 2 * j * BLOCK_N, n - 1) // 128 * scale_b.stride_columns
@@ -263,7 +273,7 @@ def block_scaled_matmul_cdna3(
 
     tiles_a = gl.allocate_shared_memory(DTYPE, [ROWS, BLOCK_M, STEP_BYTES], shared_layout(BLOCK_M, DTYPE))
     tiles_b = gl.allocate_shared_memory(DTYPE, [COLUMNS, BLOCK_N, STEP_BYTES], shared_layout(BLOCK_N, DTYPE))
-    operands = Operands(a.ptr, b.ptr, offsets, scale_a, scale_b, scale_rows, scale_columns, tiles_a, tiles_b)
+    operands = Operands(a.ptr, right.ptr, offsets, scale_a, scale_b, scale_rows, scale_columns, tiles_a, tiles_b)
     acc = scaled_product(operands, k, scaled_plan(ROWS, COLUMNS), ROWS, COLUMNS, LAYOUT)
     for at in gl.static_range(ROWS * PIECES):
         rows, columns = place_of(row, column, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N, LAYOUT)

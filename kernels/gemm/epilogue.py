@@ -68,38 +68,25 @@ class Vectors(NamedTuple):
 
 
 @triton.jit
-def vectors_of(rows, columns, batch, m, n, epilogue):
-    """Load the `Vectors` of a tile."""
-    scale_a, scale_b, bias = (), (), ()
-    if epilogue.scale_a is not None:
-        scale_a = (row_scales(rows, m, epilogue, batch),)
-    if epilogue.scale_b is not None:
-        scale_b = (column_scales(columns, n, epilogue, batch),)
-    if epilogue.EPILOGUE != "none" and epilogue.bias is not None:
-        bias = (column_bias(columns, n, epilogue, batch),)
-    return Vectors(scale_a, scale_b, bias)
-
-
-@triton.jit
 def row_scales(rows, m, epilogue, batch=None):
-    at = _of_batch(epilogue.scale_a, batch, epilogue.stride_scale_a_batch)
+    at = of_batch(epilogue.scale_a, batch, epilogue.stride_scale_a_batch)
     return tl.load(at + rows * epilogue.stride_scale_a_m, rows < m, 0.0)
 
 
 @triton.jit
 def column_scales(columns, n, epilogue, batch=None):
-    at = _of_batch(epilogue.scale_b, batch, epilogue.stride_scale_b_batch)
+    at = of_batch(epilogue.scale_b, batch, epilogue.stride_scale_b_batch)
     return tl.load(at + columns * epilogue.stride_scale_b_n, columns < n, 0.0)
 
 
 @triton.jit
 def column_bias(columns, n, epilogue, batch=None):
-    at = _of_batch(epilogue.bias, batch, epilogue.stride_bias_batch)
+    at = of_batch(epilogue.bias, batch, epilogue.stride_bias_batch)
     return tl.load(at + columns, (columns < n) & given(epilogue.bias), 0.0)
 
 
 @triton.jit
-def _of_batch(pointer, batch, stride):
+def of_batch(pointer, batch, stride):
     """Return the address of an operand of one batch; of the first without one."""
     return pointer if batch is None else pointer + batch.to(tl.int64) * stride
 

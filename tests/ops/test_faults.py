@@ -21,7 +21,8 @@ from tests.ops.attention.cases import Case, make_call
 from tests.ops.attention.quantised import Quantised
 from tests.ops.attention.quantised import make_call as make_quantised
 from tests.ops.decode import test_append, test_contiguous, test_flex, test_float8, test_masks, test_paged
-from tests.ops.gemm import test_eight_bits, test_float8_weights, test_grouped, test_lora
+from tests.ops.gemm import test_cdna3, test_eight_bits, test_float8_weights, test_grouped, test_lora
+from tests.ops.gemm.checking import check as check_product
 from tests.ops.moe import test_moe, test_quantised
 from tests.ops.moe.checking import check_moe, made_codes, made_scaled
 from tests.ops.moe.test_permute import check_align
@@ -35,7 +36,7 @@ from tests.ops.rows import (
     test_softmax_and_norms,
     test_verify,
 )
-from tests.support.dtypes import FP16, FP32, INT8, UINT8
+from tests.support.dtypes import BF16, FP16, FP32, INT8, UINT8
 from tests.support.op_bundles import OpBundles
 from tests.support.plans import plan_of
 from tests.support.session_builds import ROOT, session_cache
@@ -141,6 +142,17 @@ BOUND = gemm("quantise,Q=int8", test_eight_bits.test_bounds_and_powers_of_two, 3
 SHIFTED = gemm("quantise_shifted", test_eight_bits.test_quantise_shifted, (3, 1040), FP16)
 FLOAT8_WEIGHTS = gemm("linear_fp8,T=float16", test_float8_weights.test_linear_fp8, (33, 48, 272), FP16, "blocks")
 LORA = "gemm", "op=lora_add,T=float16", partial(test_lora.check_added, call=test_lora.given(20, 48, 1040, 40))
+
+
+def scaled(kind: str, shape: tuple[int, int, int]) -> Check:
+    """A product with scales by the Gluon kernel for CDNA 3; of a long k, it has parts."""
+    return "gemm", "op=scaled_matmul,E=bfloat16", lambda bundle: check_product(
+        bundle, "scaled_matmul", BF16, **test_cdna3.scaled_operands(bundle, kind, shape, "bias"))  # fmt: skip
+
+
+TILE_OF_8_BITS, PARTS_OF_8_BITS = scaled("e4m3", (33, 48, 80)), scaled("int8", (33, 48, 1200))
+PARTS_OF_BLOCKS = "gemm", "op=block_scaled_matmul,E=bfloat16", lambda bundle: check_product(
+    bundle, "block_scaled_matmul", BF16, **test_cdna3.scaled_blocks(bundle, (33, 48, 1200), 1))  # fmt: skip
 
 LONG = 20001  # columns of a row of several steps
 SOFTMAX, LONG_SOFTMAX = (rows("softmax", cols=cols) for cols in (50, LONG))
@@ -327,8 +339,14 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
         "scale_b_at += 0"),
     "blocks of the first group's rows": (GROUPED_BLOCKS, "gemm/grouped", "_run_of(scale_a, first)", "scale_a"),
     "zeros added": (ZEROS, "gemm/epilogue", "acc -= zero[:, None]", "acc += zero[:, None]"),
-    "scales of the first batch": (BATCHES, "gemm/epilogue", "batch, epilogue.stride_scale_b_batch", "batch, 0"),
-    "bias of the first batch": (BATCHES, "gemm/epilogue", "batch, epilogue.stride_bias_batch", "batch, 0"),
+    "scales of the first batch": (BATCHES, "gemm/cdna3", "batch, epilogue.stride_scale_b_batch", "batch, 0"),
+    "bias of the first batch": (BATCHES, "gemm/cdna3", "batch, epilogue.stride_bias_batch", "batch, 0"),
+    # Gluon kernels for CDNA 3
+    "steps of a part left out": (PARTS_OF_8_BITS, "gemm/cdna3", "part + gl.minimum(part, steps % parts)", "part"),
+    "last step not cut short": (TILE_OF_8_BITS, "gemm/cdna3", "at, LOADS, ROWS, k - last)", "at, LOADS, ROWS, STEP)"),
+    "scale of the first column": (TILE_OF_8_BITS, "gemm/cdna3", "at, columns * epilogue.stride_scale_b_n",
+        "at, 0 * columns"),
+    "scales of the first part": (PARTS_OF_BLOCKS, "gemm/cdna3_blocks", "moved(scale_a, begin // 128)", "scale_a"),
     "scale beyond its bound": (BOUND, "gemm/quantise", "tl.where(bound > 0, bound,", "tl.where(bound < 0, bound,"),
     "scales rounded down": (BOUND, "gemm/quantise", "power_of_two_above(factor), factor)",
         "0.5 * power_of_two_above(factor), factor)"),

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import cached_property, reduce
 from operator import or_
 from weakref import WeakKeyDictionary
@@ -261,6 +261,12 @@ def _after_vector_since_gfx940(
     return found
 
 
+def _not_overwritten(role: Role, later: Iterable[tuple[int, Role]]) -> Role:
+    """Return the role without results that later matrix instructions overwrite, whose own rules hold for them."""
+    overwritten = _union(item.writes for _, item in later if item.matrix is not None)
+    return replace(role, writes=role.writes & ~overwritten)
+
+
 @dataclass
 class _History:
     """The latest instructions of a group of wavefronts that a rule may still hold to: (when each ended, its role)."""
@@ -275,7 +281,7 @@ class WaitStates:
     def __init__(self, program: Program):
         self._program, self._generation = program, program.arch.generation
         self._roles: dict[int, Role] = {}
-        self._needed: dict[tuple[int, int], tuple[int, int]] = {}
+        self._needed: dict[tuple[int, int], int] = {}
         self._groups: WeakKeyDictionary[Wavefronts, _History] = WeakKeyDictionary()
 
     def execute(self, waves: Wavefronts, instruction: Instruction) -> str:
@@ -288,10 +294,11 @@ class WaitStates:
             history = self._groups[waves] = _History()
         now, wrong = history.now, ""
         history.recent = recent = [item for item in history.recent if now - item[0] < item[1].reach]
-        for ended, earlier in recent:
-            states, shared = self._between(earlier, role)
-            if states > now - ended:
-                wrong = wrong or self._describe(earlier, states, now - ended, shared)
+        for place, (ended, earlier) in enumerate(recent):
+            if self._between(earlier, role) > now - ended:
+                states, shared = needed(_not_overwritten(earlier, recent[place + 1 :]), role, self._generation)
+                if states > now - ended:
+                    wrong = wrong or self._describe(earlier, states, now - ended, shared)
         history.now = now + role.states
         if role.reach and role.states == 1:
             recent.append((history.now, role))
@@ -306,11 +313,11 @@ class WaitStates:
                 found[role.pc] = max(ended - history.now, found.get(role.pc, (-_LONGEST, role))[0]), role
         self._groups[part] = _History(0, sorted(found.values(), key=lambda item: item[0]))
 
-    def _between(self, first: Role, second: Role) -> tuple[int, int]:
+    def _between(self, first: Role, second: Role) -> int:
         key = first.pc, second.pc
         found = self._needed.get(key)
         if found is None:
-            found = self._needed[key] = needed(first, second, self._generation)
+            found = self._needed[key] = needed(first, second, self._generation)[0]
         return found
 
     def _describe(self, first: Role, states: int, given: int, shared: int) -> str:

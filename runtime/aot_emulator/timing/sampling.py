@@ -66,10 +66,12 @@ class SamplingRunner:
     depend on their output. For example, expert GEMMs depend on the token order.
 
     Attributes:
+        device: numbers of compute units and XCDs; None: those of the architecture's product.
         found: results of the launches.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, device: tuple[int, int] | None = None) -> None:
+        self.device = device
         self.found: list[Sampled] = []
         self._rest: Callable[[], object] | None = None
 
@@ -84,7 +86,7 @@ class SamplingRunner:
             memory.stop_tracking()
         if self._rest is not None:
             self._rest()
-        sampled = sample_launch(launch, memory, options)
+        sampled = sample_launch(launch, memory, options, self.device)
         self.found.append(sampled)
         self._rest = _rest(sampled, launch, memory, options)
         return sampled.trace.statistics

@@ -81,6 +81,13 @@ def test_s_nop_counts_its_number():
     fault("hazard", "needs 7 wait states", SETTLED + "\n".join((SHORT, "s_nop 5", ADD)))
 
 
+def test_overwritten_results_are_those_of_the_later_instruction():
+    later = "v_mfma_f32_16x16x16_f16 v[10:13], v[0:1], v[2:3], 0"
+    run(SETTLED + "\n".join((SHORT, later, "v_mfma_f32_16x16x16_f16 v[24:27], v[0:1], v[2:3], v[10:13]")))
+    partly = "\n".join((SHORT, later, "v_mfma_f32_16x16x16_f16 v[24:27], v[0:1], v[2:3], v[6:9]"))
+    fault("hazard", r"needs 5 wait states before this \(v8, v9\), and there is 1", SETTLED + partly)
+
+
 def test_ways_that_meet_have_the_hazards_of_both():
     """Some wavefronts branch around the wait, so the code behind it may be reached without one."""
     body = (

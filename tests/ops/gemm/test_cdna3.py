@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -32,17 +33,25 @@ OTHER_LAYOUTS = [
     for a_columns, b_columns in LAYOUTS
     if (a_columns or not b_columns) and not (a_columns and config == "across_192x192")
 ]
-EIGHT_BITS = {"tile_192x192": (72, 144, 448), "tile_256x224": (193, 144, 432), "tile_128x128": (72, 80, 416),
-              "tile_192x128": (130, 16, 432), "tile_128x64": (66, 16, 432), "tile_128x112": (67, 112, 2000),
-              "tile_64x64": (17, 16, 80)}  # fmt: skip
+EIGHT_BITS = {"tile_192x192": (130, 144, 288), "tile_256x224": (129, 208, 288), "tile_128x128": (65, 128, 288),
+              "tile_192x128": (129, 80, 288), "tile_128x64": (65, 16, 1008), "tile_128x112": (67, 112, 2000),
+              "tile_64x64": (33, 16, 288), "tile_32x128": (17, 80, 288)}  # fmt: skip
 """The same for operands of 8 bits. Their order makes the cases that run by default use other tiles than those above."""
 PARTS = {"tile_128x128": (195, 200, 456, 3), "tile_128x64": (67, 56, 456, 3), "tile_64x64": (33, 70, 456, 3),
          "tile_32x128": (30, 136, 2056, 8)}  # fmt: skip
 """Config, and a shape with ragged edges, and a number of parts, that it serves if there is one compute unit."""
 
-SCALED_BLOCKS = {"tile_256x224": (136, 208, 272), "tile_192x192": (72, 144, 272), "tile_128x128": (72, 80, 272),
-                 "tile_64x64": (17, 16, 272)}  # fmt: skip
+EIGHT_BITS_PARTS = {"tile_192x192": (5, 130, 80, 1824), "tile_128x128": (3, 68, 80, 1168),
+                    "tile_128x64": (5, 66, 16, 1616), "tile_64x64": (3, 37, 16, 1200),
+                    "tile_32x128": (5, 17, 80, 1616)}  # fmt: skip
+"""Config, and a number of compute units and a shape for which parts of k and this config cost the least."""
+
+SCALED_BLOCKS = {"tile_256x224": (129, 208, 288), "tile_192x192": (130, 144, 288), "tile_128x128": (65, 80, 288),
+                 "tile_64x64": (33, 16, 288), "tile_32x64": (17, 80, 288)}  # fmt: skip
 """The same for operands with scales of blocks."""
+SCALED_PARTS = {"tile_192x192": (5, 130, 80, 1824), "tile_128x128": (3, 68, 80, 1056), "tile_64x64": (3, 37, 16, 1200),
+                "tile_32x64": (5, 17, 48, 1616)}  # fmt: skip
+"""The same for parts of k."""
 
 
 def across(config: str, a_columns: bool) -> tuple[int, int, int]:
@@ -51,13 +60,18 @@ def across(config: str, a_columns: bool) -> tuple[int, int, int]:
     return m - m % 16 if a_columns else m, n, k
 
 
+def few_units(bundle: Bundle, monkeypatch: pytest.MonkeyPatch, count: int) -> Bundle:
+    """Return the bundle on a device with few compute units."""
+    if bundle.index.target.arch != "gfx942":
+        pytest.skip("the kernel is for gfx942")
+    with_few_units(bundle, monkeypatch, count)
+    return bundle
+
+
 @pytest.fixture
 def one_unit(gemm: Bundle, monkeypatch: pytest.MonkeyPatch) -> Bundle:
     """The bundle on a device with one compute unit."""
-    if gemm.index.target.arch != "gfx942":
-        pytest.skip("the kernel is for gfx942")
-    with_few_units(gemm, monkeypatch, 1)
-    return gemm
+    return few_units(gemm, monkeypatch, 1)
 
 
 @pytest.mark.parametrize("dtype", (BF16, FP16), ids=str)
@@ -141,6 +155,33 @@ def test_tiles_of_eight_bits(one_unit: Bundle, config: str, kind: str, biased: b
     assert configs(one_unit, "scaled_matmul", **placed, e=one_unit.device.empty((m, n), BF16)) == [config]
 
 
+def scaled_operands(bundle: Bundle, kind: str, shape: Sequence[int], epilogue: str) -> dict[str, Any]:
+    """Draw operands of `scaled_matmul`. epilogue: `bias`; `zeros`, of a; or `any`, an addend and an activation."""
+    (m, n, k), rng, dtype = shape, np.random.default_rng(12), eight_bits(bundle, kind)
+    given: dict[str, Any] = {"a": matrix(rng, (m, k), dtype), "b": matrix(rng, (k, n), dtype, True)}
+    given |= {"bias": matrix(rng, (n,), BF16), "scale_a": rng.uniform(1e-3, 1e-2, m).astype(FP32)}
+    given["scale_b"] = rng.uniform(0.5, 2, n).astype(FP32)
+    if epilogue == "zeros":
+        given |= {"zero_a": rng.integers(-99, 99, m).astype(INT32), "colsum": given["b"].sum(0, dtype=INT32)}
+    elif epilogue == "any":
+        given |= {"d": matrix(rng, (m, n), BF16), "activation": "silu"}
+    return given
+
+
+@pytest.mark.parametrize("kind, epilogue", (("int8", "zeros"), ("int8", "any"), ("e4m3", "any"), ("e4m3", "bias")))
+@pytest.mark.parametrize("config", EIGHT_BITS_PARTS)
+def test_parts_of_eight_bits(gemm: Bundle, monkeypatch: pytest.MonkeyPatch, config: str, kind: str, epilogue: str):
+    """Parts have different numbers of steps, and the last step is cut short; the epilogue follows their sum."""
+    units, *shape = EIGHT_BITS_PARTS[config]
+    bundle = few_units(gemm, monkeypatch, units)
+    given = scaled_operands(bundle, kind, shape, epilogue)
+    one, other = (check(bundle, "scaled_matmul", BF16, **given) for _ in range(2))
+    assert np.array_equal(one.view(np.uint16), other.view(np.uint16))
+    placed = {name: on_device(bundle, x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
+    chosen = configs(bundle, "scaled_matmul", **placed, e=bundle.device.empty(tuple(shape[:2]), BF16))
+    assert chosen[0] == config and len(chosen) == 2
+
+
 @pytest.mark.parametrize("added", (True, False))
 @pytest.mark.parametrize("dtype", (BF16, FP16), ids=str)
 @pytest.mark.parametrize("a_columns, b_columns", LAYOUTS)
@@ -179,7 +220,7 @@ def test_lengths_of_k(one_unit: Bundle, k: int, a_columns: bool, b_columns: bool
     check(one_unit, "matmul", BF16, a=matrix(rng, (m, k), BF16, a_columns), b=matrix(rng, (k, 72), BF16, b_columns))
 
 
-def scaled_blocks(bundle: Bundle, shape: tuple[int, int, int], rows: int, by_columns: bool = False) -> dict[str, Any]:
+def scaled_blocks(bundle: Bundle, shape: Sequence[int], rows: int, by_columns: bool = False) -> dict[str, Any]:
     """Draw operands of `block_scaled_matmul` with scales that differ by factors up to 100."""
     (m, n, k), rng, dtype = shape, np.random.default_rng(10), eight_bits(bundle, "e4m3")
     scale_a = (10 ** rng.uniform(-3, -1, (-(-m // rows), -(-k // 128)))).astype(FP32)
@@ -200,17 +241,37 @@ def test_tiles_of_scaled_blocks(one_unit: Bundle, config: str, rows: int):
     assert configs(one_unit, "block_scaled_matmul", **placed, e=one_unit.device.empty((m, n), dtype)) == [config]
 
 
+@pytest.mark.parametrize("config", SCALED_PARTS)
+def test_parts_of_scaled_blocks(gemm: Bundle, monkeypatch: pytest.MonkeyPatch, config: str):
+    """Each part has its own scales."""
+    units, *shape = SCALED_PARTS[config]
+    bundle = few_units(gemm, monkeypatch, units)
+    given = scaled_blocks(bundle, shape, 1, by_columns=config == "tile_64x64")
+    check(bundle, "block_scaled_matmul", BF16, **given)
+    placed = {name: on_device(bundle, x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
+    chosen = configs(bundle, "block_scaled_matmul", **placed, e=bundle.device.empty(tuple(shape[:2]), BF16))
+    assert chosen[0] == config and len(chosen) == 2
+
+
 @pytest.mark.parametrize("k", (16, 128, 144, 256, 400, 512))
 def test_blocks_along_k(one_unit: Bundle, k: int):
     check(one_unit, "block_scaled_matmul", BF16, **scaled_blocks(one_unit, (65, 80, k), 1))
 
 
 @pytest.mark.on("emulator")
-@pytest.mark.parametrize("config", SCALED_BLOCKS)
-def test_code_of_scaled_blocks(config: str):
+@pytest.mark.parametrize(
+    "config, split", [(config, False) for config in SCALED_BLOCKS] + [(config, True) for config in SCALED_PARTS]
+)
+def test_code_of_scaled_blocks(config: str, split: bool):
     """Nothing is spilled; in the loop each block is loaded, written and read once; packed instructions add products."""
     (variant,) = variants(
-        "gfx942", "gemm", "block_scaled_matmul", kernel="block_scaled_matmul_cdna3", config=config, E="float16"
+        "gfx942",
+        "gemm",
+        "block_scaled_matmul",
+        kernel="block_scaled_matmul_cdna3",
+        config=config,
+        SPLIT=split,
+        E="float16",
     )
     compiled = compile_variant(variant)
     check_resources(compiled)
@@ -222,8 +283,26 @@ def test_code_of_scaled_blocks(config: str):
     assert steps in (1, 2) and rest == 0
     assert sum(name == "ds_read_b128" for name in body) == 2 * steps * (rows + columns)
     loads = [load_bits(name) for name in loads_of(body) if name != "buffer_load_dword"]
-    assert sum(loads) == steps * 64 * (4 * rows + columns)
+    assert sum(loads) == steps * 256 * (settings["WAVES_M"] * rows + columns) // settings["num_warps"]
     assert len([name for name in body if name.startswith("v_")]) - len(products) <= 1.7 * len(products)
+
+
+@pytest.mark.on("emulator")
+@pytest.mark.parametrize("dtype", ("int8", "float8_e4m3fnuz"))
+@pytest.mark.parametrize(
+    "config, split", [(config, False) for config in EIGHT_BITS] + [(config, True) for config in EIGHT_BITS_PARTS]
+)
+def test_code_of_eight_bits(config: str, split: bool, dtype: str):
+    """Nothing is spilled; the epilogue is loaded and stored without branches, and rows in 16 bytes a lane."""
+    (variant,) = variants(
+        "gfx942", "gemm", "scaled_matmul", kernel="matmul_cdna3", config=config, SPLIT=split, T=dtype,
+        E="bfloat16", EPILOGUE="any" if split else "bias",
+    )  # fmt: skip
+    compiled = compile_variant(variant)
+    check_resources(compiled)
+    names = instructions(compiled)
+    assert sum(name.startswith(("s_cbranch", "s_branch")) for name in names) <= 8
+    assert {name for name in names if "store" in name} <= {"buffer_store_dwordx4", "buffer_store_dwordx2"}
 
 
 @pytest.mark.parametrize("dtype", (BF16, FP16), ids=str)
