@@ -42,8 +42,8 @@ PARTS = {"tile_128x128": (195, 200, 456, 3), "tile_128x64": (67, 56, 456, 3), "t
 """Config, and a shape with ragged edges, and a number of parts, that it serves if there is one compute unit."""
 
 EIGHT_BITS_PARTS = {"tile_192x192": (5, 130, 80, 1824), "tile_128x128": (3, 68, 80, 1168),
-                    "tile_128x64": (5, 66, 16, 1616), "tile_64x64": (3, 37, 16, 1200),
-                    "tile_32x128": (5, 17, 80, 1616)}  # fmt: skip
+                    "tile_128x64": (5, 66, 16, 1616), "tile_64x64": (3, 37, 80, 1200),
+                    "tile_32x128": (5, 17, 136, 1616)}  # fmt: skip
 """Config, and a number of compute units and a shape for which parts of k and this config cost the least."""
 
 SCALED_BLOCKS = {"tile_256x224": (129, 208, 288), "tile_192x192": (130, 144, 288), "tile_128x128": (65, 80, 288),
