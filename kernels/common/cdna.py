@@ -125,6 +125,32 @@ def load_columns(ptr, offsets, columns):
         return gl.amd.cdna3.buffer_load(ptr, offsets, mask=known[None, :], other=0.0)
 
 
+@gluon.constexpr_function
+def lane_columns(layout):
+    """Return the neighbouring columns that a lane has in a blocked layout of [rows, columns]."""
+    return layout.size_per_thread[1]
+
+
+@gluon.jit
+def load_ragged_columns(ptr, offsets, columns):
+    """Load a block like `load_columns`, of rows that begin anywhere, and have enough columns before ptr.
+
+    The pointer and the offsets are said to be multiples of 16 bytes, since Triton has no other way to load as much at
+    once; CDNA does not ask for that, as HSA lets memory be accessed at any address.
+
+    A lane that has columns on both sides of the end loads its last ones from further left, with zeros before them: two
+    blocks have their columns in the same order, which is all that products ask for.
+    """
+    WIDTH: gl.constexpr = lane_columns(offsets.type.layout)
+    inner = gl.arange(0, offsets.shape[1], layout=gl.SliceLayout(0, offsets.type.layout))
+    begin = inner // WIDTH * WIDTH
+    missing = gl.max_constancy(gl.maximum(begin + WIDTH - columns, 0), WIDTH)
+    at = offsets - missing[None, :]
+    at = gl.max_contiguous(gl.multiple_of(at, [1, WIDTH]), [1, WIDTH])
+    x = gl.amd.cdna3.buffer_load(ptr, at, mask=(missing < WIDTH)[None, :], other=0.0)
+    return gl.where((inner - begin >= missing)[None, :], x, 0.0)
+
+
 @gluon.jit
 def load_lines(ptr, offsets, stride, k):
     """Load 4 of k from those that `offsets` has, each with this stride: 4 parts, zeros from k on. None: all are loaded.
@@ -138,5 +164,31 @@ def load_lines(ptr, offsets, stride, k):
         else:
             known = part + 4 * gl.arange(0, 16, layout=gl.SliceLayout(1, offsets.type.layout)) < k
             x = gl.amd.cdna3.buffer_load(ptr + part * stride, offsets, mask=known[:, None], other=0)
+        parts = appended(parts, x)
+    return parts
+
+
+@gluon.jit
+def load_ragged_lines(ptr, offsets, stride, k, end, IS_PAIR: gl.constexpr):
+    """Load like `load_lines`, from a matrix of `end` lines with any stride; no k follows these.
+
+    ptr: of elements, also if IS_PAIR and offsets are in words. Nothing behind the matrix is read, but words may have an
+    element of the next k in place of a line that is not there.
+    """
+    parts = ()
+    for part in gl.static_range(4):
+        start = ptr + part * stride
+        words = gl.multiple_of(start.to(gl.pointer_type(gl.int32), bitcast=True), 16) if IS_PAIR else start
+        if k is None:
+            x = gl.amd.cdna3.buffer_load(words, offsets)
+        else:
+            known = (part + 4 * gl.arange(0, 16, layout=gl.SliceLayout(1, offsets.type.layout)) < k)[:, None]
+            if IS_PAIR:
+                left = (k - 1 - part) * stride + end - 2 * offsets
+                x = gl.amd.cdna3.buffer_load(words, offsets, mask=known & (left >= 2), other=0)
+                halves = start.to(gl.pointer_type(gl.int16), bitcast=True)
+                x |= gl.amd.cdna3.buffer_load(halves, 2 * offsets, mask=known & (left == 1), other=0).to(gl.int32)
+            else:
+                x = gl.amd.cdna3.buffer_load(words, offsets, mask=known, other=0.0)
         parts = appended(parts, x)
     return parts

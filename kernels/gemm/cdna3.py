@@ -24,9 +24,12 @@ from kernels.common.cdna import (
     appended,
     columns_layout,
     interleaved,
+    lane_columns,
     lane_elements,
     load_columns,
     load_lines,
+    load_ragged_columns,
+    load_ragged_lines,
     mfma_layout,
     pair,
     pair_layout,
@@ -81,6 +84,11 @@ def is_along_k(loads, load):
 
 
 @gluon.constexpr_function
+def all_along_k(loads):
+    return all(along for _, _, along in loads)
+
+
+@gluon.constexpr_function
 def step_plan(ROWS, COLUMNS, loads):
     """Return what is issued before each of the 2 ROWS COLUMNS products of a step, as [(action, number), ...].
 
@@ -132,11 +140,23 @@ def is_early(plan, load):
 
 
 @gluon.jit
-def load(a, b, offsets, k, LOAD: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.constexpr, extent=None):
-    """Do a load of the step at k, of which at most `extent` is known."""
-    x = a if first_of(LOADS, LOAD) < ROWS else b
+def load(a, b, offsets, k, LOAD: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.constexpr, extent=None, ends=None):
+    """Do a load of the step at k, of which at most `extent` is known. ends: as `multiply_all_but_last` has them."""
+    IS_A: gl.constexpr = first_of(LOADS, LOAD) < ROWS
+    x = a if IS_A else b
     ptr = x.ptr + k * x.stride_columns
-    if is_along_k(LOADS, LOAD):
+    if ends is not None:
+        if is_along_k(LOADS, LOAD):
+            if extent is None:
+                return load_columns(gl.multiple_of(ptr, 16), offsets[LOAD], extent)
+            elif all_along_k(LOADS):
+                return load_ragged_columns(gl.multiple_of(ptr, 16), offsets[LOAD], extent)
+            else:  # as single elements, in the order that the other operand has
+                return load_columns(ptr, offsets[LOAD], extent)
+        else:
+            end = ends[0] if IS_A else ends[1]
+            return load_ragged_lines(ptr, offsets[LOAD], x.stride_columns, extent, end, is_pair(LOADS, LOAD))
+    elif is_along_k(LOADS, LOAD):
         return load_columns(ptr, offsets[LOAD], extent)
     elif is_pair(LOADS, LOAD):
         words = ptr.to(gl.pointer_type(gl.int32), bitcast=True)
@@ -178,7 +198,7 @@ def read_block(tiles_a, tiles_b, HALF: gl.constexpr, BLOCK: gl.constexpr, ROWS: 
 @gluon.jit
 def prepare(
     half_0, staged, a, b, offsets, tiles_a, tiles_b, next_step, after_next,
-    ACTION: gl.constexpr, NUMBER: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.constexpr,
+    ACTION: gl.constexpr, NUMBER: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.constexpr, ends,
 ):  # fmt: skip
     """Do an action for the steps that follow, and return the new (half_0, staged)."""
     if ACTION == "read_half_0":
@@ -186,9 +206,9 @@ def prepare(
     elif ACTION == "write":
         write_block(tiles_a, tiles_b, loaded_block(staged, NUMBER, LOADS, tiles_a.dtype), NUMBER, ROWS)
     elif ACTION == "load":
-        staged = replaced(staged, NUMBER, load(a, b, offsets, next_step, NUMBER, LOADS, ROWS))
+        staged = replaced(staged, NUMBER, load(a, b, offsets, next_step, NUMBER, LOADS, ROWS, None, ends))
     elif ACTION == "load_early":
-        staged = replaced(staged, NUMBER, load(a, b, offsets, after_next, NUMBER, LOADS, ROWS))
+        staged = replaced(staged, NUMBER, load(a, b, offsets, after_next, NUMBER, LOADS, ROWS, None, ends))
     else:
         gl.static_assert(ACTION == "barrier")
         gl.barrier()
@@ -204,6 +224,7 @@ def multiply(acc, left, right, AT: gl.constexpr):
 def multiply_step(
     acc, half_0, staged, a, b, offsets, tiles_a, tiles_b, next_step, after_next,
     PLAN: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr, IS_LAST: gl.constexpr,
+    ends=None,
 ):  # fmt: skip
     """Add the products of a step to `acc`.
 
@@ -222,7 +243,7 @@ def multiply_step(
             elif not IS_LAST:
                 half_0, staged = prepare(
                     half_0, staged, a, b, offsets, tiles_a, tiles_b, next_step, after_next,
-                    action_at(PLAN, at, number), block_at(PLAN, at, number), LOADS, ROWS, LAYOUT,
+                    action_at(PLAN, at, number), block_at(PLAN, at, number), LOADS, ROWS, LAYOUT, ends,
                 )  # fmt: skip
         half = half_0 if at < PRODUCTS else half_1
         acc = multiply(acc, half[at % PRODUCTS // COLUMNS], half[ROWS + at % COLUMNS], at % PRODUCTS)
@@ -234,12 +255,12 @@ def multiply_step(
 @gluon.jit
 def multiply_all_but_last(
     a, b, offsets, k, PLAN: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr,
-    WAVES_M: gl.constexpr, WAVES_N: gl.constexpr,
+    WAVES_M: gl.constexpr, WAVES_N: gl.constexpr, ends=None,
 ):  # fmt: skip
     """Multiply all steps but the last one, and return what `multiply_step` needs for that one.
 
     These are the blocks of the product, by rows; half 0 of the blocks of a and b; and the tiles in LDS. a, b: each a
-    `Matrix` whose columns are k; offsets: of each load; k > 0.
+    `Matrix` whose columns are k; offsets: of each load; k > 0. ends: (rows of a, rows of b), if these begin anywhere.
     """
     DTYPE: gl.constexpr = a.ptr.dtype.element_ty
     LAYOUT: gl.constexpr = mfma_layout(WAVES_M, WAVES_N, DTYPE)
@@ -247,17 +268,19 @@ def multiply_all_but_last(
     BLOCKS: gl.constexpr = ROWS + COLUMNS
     tiles_a = gl.allocate_shared_memory(DTYPE, [ROWS, 16 * WAVES_M, STEP], shared_layout(16 * WAVES_M, DTYPE))
     tiles_b = gl.allocate_shared_memory(DTYPE, [COLUMNS, 16 * WAVES_N, STEP], shared_layout(16 * WAVES_N, DTYPE))
-    # The first step is the one that k may cut short, so that no load in the loop has a mask.
+    # The first step is the one that k may cut short, so that no load in the loop has a mask. If rows begin anywhere, it
+    # is at the end of k, where columns precede it.
     last = (gl.cdiv(k, STEP) - 1) * STEP
     first = ()
     for at in gl.static_range(count_of(LOADS)):
-        first = appended(first, load(a, b, offsets, 0, at, LOADS, ROWS, k - last))
-    a, b = moved(a, k - last - STEP), moved(b, k - last - STEP)
+        first = appended(first, load(a, b, offsets, 0 if ends is None else last, at, LOADS, ROWS, k - last, ends))
+    shift = (k - last if ends is None else 0) - STEP
+    a, b = moved(a, shift), moved(b, shift)
     second = gl.minimum(STEP, last)
     staged = first
     for at in gl.static_range(count_of(LOADS)):
         if is_early(PLAN, at):
-            loaded = load(a, b, offsets, second, at, LOADS, ROWS, gl.where(last > 0, STEP, 0))
+            loaded = load(a, b, offsets, second, at, LOADS, ROWS, gl.where(last > 0, STEP, 0), ends)
             staged = replaced(staged, at, loaded)
     gl.amd.hint.sched_barrier()
     for block in gl.static_range(BLOCKS):
@@ -274,7 +297,7 @@ def multiply_all_but_last(
     for step in range(0, last, STEP):
         acc, half_0, staged = multiply_step(
             acc, half_0, staged, a, b, offsets, tiles_a, tiles_b, step + STEP, gl.minimum(step + 2 * STEP, last),
-            PLAN, LOADS, ROWS, COLUMNS, False,
+            PLAN, LOADS, ROWS, COLUMNS, False, ends,
         )  # fmt: skip
     return acc, half_0, tiles_a, tiles_b
 
@@ -345,12 +368,13 @@ def store_rows(x, rows, columns, m, n, ptr, stride_rows):
 @gluon.jit
 def offsets_of(
     x, start, end, BLOCKS: gl.constexpr, LINES: gl.constexpr, WARPS: gl.constexpr, ALONG_K: gl.constexpr,
-    ALTERNATE: gl.constexpr,
+    ALTERNATE: gl.constexpr, ALIGNED: gl.constexpr = True,
 ):  # fmt: skip
     """Return the offsets of the loads of BLOCKS blocks of LINES lines each, of which the first is `start`.
 
     x: `Matrix` of [lines, k] with k or, if not ALONG_K, lines contiguous. ALTERNATE: lines of two blocks alternate, as
-    they must if not ALONG_K. Lines from `end` on are the last ones once more.
+    they must if not ALONG_K. Lines from `end` on are the last ones once more. ALIGNED: rows of x, and `end` if lines are
+    contiguous, are multiples of 16 bytes.
     """
     DTYPE: gl.constexpr = x.ptr.dtype.element_ty
     STEP: gl.constexpr = 8 * STEP_BYTES // DTYPE.primitive_bitwidth
@@ -362,23 +386,32 @@ def offsets_of(
         for block in gl.static_range(BLOCKS):
             at = interleaved(lines, block, BLOCKS, LINES) if ALTERNATE else block * LINES + lines
             at = gl.minimum(start + at, end - 1)
-            offsets = appended(offsets, at[:, None] * x.stride_rows + inner[None, :])
+            of_block = at[:, None] * x.stride_rows + inner[None, :]
+            if not ALIGNED:  # wide loads nevertheless, as in `load_ragged_columns`
+                of_block = gl.multiple_of(of_block, [1, lane_columns(LAYOUT)])
+            offsets = appended(offsets, of_block)
     else:
         WIDTH: gl.constexpr = LINES // (4 * WARPS)
         inner = 4 * gl.arange(0, STEP // 4, layout=gl.SliceLayout(1, LAYOUT))
         for block in gl.static_range(0, BLOCKS - 1, 2):  # words of 32 bits
-            at = last_once_more((start + block * LINES) // 2, lines, end // 2, WIDTH)
-            offsets = appended(offsets, inner[:, None] * (x.stride_columns // 2) + at[None, :])
+            last = end // 2 - WIDTH if ALIGNED else (end - 1) // (2 * WIDTH) * WIDTH
+            at = last_once_more((start + block * LINES) // 2, lines, last, WIDTH)
+            if ALIGNED:
+                offsets = appended(offsets, inner[:, None] * (x.stride_columns // 2) + at[None, :])
+            else:
+                of_pair = (inner // 2)[:, None] * x.stride_columns + at[None, :]
+                offsets = appended(offsets, gl.multiple_of(of_pair, [1, WIDTH]))
         if BLOCKS % 2 == 1:
-            at = last_once_more(start + (BLOCKS - 1) * LINES, lines, end, WIDTH)
+            at = start + (BLOCKS - 1) * LINES
+            at = last_once_more(at, lines, end - WIDTH, WIDTH) if ALIGNED else gl.minimum(at + lines, end - 1)
             offsets = appended(offsets, inner[:, None] * x.stride_columns + at[None, :])
     return offsets
 
 
 @gluon.jit
-def last_once_more(start, lines, end, WIDTH: gl.constexpr):
-    """Return start + lines; WIDTH at a time, those from `end` on are the last ones once more."""
-    at = gl.minimum(start + lines // WIDTH * WIDTH, end - WIDTH) + lines % WIDTH
+def last_once_more(start, lines, last, WIDTH: gl.constexpr):
+    """Return start + lines, WIDTH at a time; the WIDTH lines from `last` on stand for all that follow."""
+    at = gl.minimum(start + lines // WIDTH * WIDTH, last) + lines % WIDTH
     return gl.max_contiguous(gl.multiple_of(at, WIDTH), WIDTH)
 
 
@@ -402,12 +435,14 @@ def matmul_cdna3(
     a: Matrices, b: Matrices, e: Matrices, epilogue: Epilogue, m, n, k,
     ROWS: gl.constexpr, COLUMNS: gl.constexpr, WAVES_M: gl.constexpr, WAVES_N: gl.constexpr, GROUP_M: gl.constexpr,
     NUM_XCDS: gl.constexpr, parts=None, A_ROWS: gl.constexpr = True, B_ROWS: gl.constexpr = False,
+    ALIGNED: gl.constexpr = True,
 ):  # fmt: skip
     """e = epilogue(a b). Grid: (tiles of e; batch).
 
     a: [batch, m, k], b: [batch, k, n], of one dtype of 16 or 8 bits, k > 0; e: [batch, m, n], with contiguous rows.
     A_ROWS: k is contiguous in a; else, with 16 bits alone, m is. B_ROWS: n is contiguous in b, with 16 bits alone; else
-    k is. Strides, k and contiguous extents of a and b are multiples of 16 bytes. int8 is summed in int32.
+    k is. Strides, k and contiguous extents of a and b are multiples of 16 bytes; or, not ALIGNED, they are 16 at least,
+    and A_ROWS. int8 is summed in int32.
     parts: if it is given, e has the products of as many runs of k, [parts, m, padded(n)], and a and b have no batch; k
         has at least as many steps.
     """
@@ -426,11 +461,11 @@ def matmul_cdna3(
         out = Matrix(e.ptr + batch.to(gl.int64) * m * stored_n, stored_n, 1)
 
     LOADS: gl.constexpr = loads_of(ROWS, COLUMNS, A_ROWS, not B_ROWS)
-    offsets = offsets_of(left, row, m, ROWS, BLOCK_M, WAVES_M * WAVES_N, A_ROWS, not A_ROWS)
-    offsets += offsets_of(right, column, n, COLUMNS, BLOCK_N, WAVES_M * WAVES_N, not B_ROWS, True)
+    offsets = offsets_of(left, row, m, ROWS, BLOCK_M, WAVES_M * WAVES_N, A_ROWS, not A_ROWS, ALIGNED)
+    offsets += offsets_of(right, column, n, COLUMNS, BLOCK_N, WAVES_M * WAVES_N, not B_ROWS, True, ALIGNED)
     PLAN: gl.constexpr = step_plan(ROWS, COLUMNS, LOADS)
     acc, half_0, tiles_a, tiles_b = multiply_all_but_last(
-        left, right, offsets, k, PLAN, LOADS, ROWS, COLUMNS, WAVES_M, WAVES_N
+        left, right, offsets, k, PLAN, LOADS, ROWS, COLUMNS, WAVES_M, WAVES_N, None if ALIGNED else (m, n)
     )
     if parts is not None:
         n = padded(n)  # known to be a multiple, so that stores are wide
