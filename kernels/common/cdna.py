@@ -132,26 +132,6 @@ def lane_columns(layout):
 
 
 @gluon.jit
-def load_ragged_columns(ptr, offsets, columns):
-    """Load a block like `load_columns`, of rows that begin anywhere, and have enough columns before ptr.
-
-    The pointer and the offsets are said to be multiples of 16 bytes, since Triton has no other way to load as much at
-    once; CDNA does not ask for that, as HSA lets memory be accessed at any address.
-
-    A lane that has columns on both sides of the end loads its last ones from further left, with zeros before them: two
-    blocks have their columns in the same order, which is all that products ask for.
-    """
-    WIDTH: gl.constexpr = lane_columns(offsets.type.layout)
-    inner = gl.arange(0, offsets.shape[1], layout=gl.SliceLayout(0, offsets.type.layout))
-    begin = inner // WIDTH * WIDTH
-    missing = gl.max_constancy(gl.maximum(begin + WIDTH - columns, 0), WIDTH)
-    at = offsets - missing[None, :]
-    at = gl.max_contiguous(gl.multiple_of(at, [1, WIDTH]), [1, WIDTH])
-    x = gl.amd.cdna3.buffer_load(ptr, at, mask=(missing < WIDTH)[None, :], other=0.0)
-    return gl.where((inner - begin >= missing)[None, :], x, 0.0)
-
-
-@gluon.jit
 def load_lines(ptr, offsets, stride, k):
     """Load 4 of k from those that `offsets` has, each with this stride: 4 parts, zeros from k on. None: all are loaded.
 
@@ -169,11 +149,11 @@ def load_lines(ptr, offsets, stride, k):
 
 
 @gluon.jit
-def load_ragged_lines(ptr, offsets, stride, k, end, IS_PAIR: gl.constexpr):
-    """Load like `load_lines`, from a matrix of `end` lines with any stride; no k follows these.
+def load_unaligned_lines(ptr, offsets, stride, k, end, skipped, IS_PAIR: gl.constexpr):
+    """Load like `load_lines`, from a matrix of `end` lines with any stride.
 
-    ptr: of elements, also if IS_PAIR and offsets are in words. Nothing behind the matrix is read, but words may have an
-    element of the next k in place of a line that is not there.
+    ptr: of elements, also if IS_PAIR and offsets are in words. No k follows the k that are given. The first `skipped`
+    of them are zeros.
     """
     parts = ()
     for part in gl.static_range(4):
@@ -182,12 +162,13 @@ def load_ragged_lines(ptr, offsets, stride, k, end, IS_PAIR: gl.constexpr):
         if k is None:
             x = gl.amd.cdna3.buffer_load(words, offsets)
         else:
-            known = (part + 4 * gl.arange(0, 16, layout=gl.SliceLayout(1, offsets.type.layout)) < k)[:, None]
-            if IS_PAIR:
+            at = part + 4 * gl.arange(0, 16, layout=gl.SliceLayout(1, offsets.type.layout))
+            known = ((at >= skipped) & (at < k))[:, None]
+            if IS_PAIR:  # nothing behind the matrix is loaded
                 left = (k - 1 - part) * stride + end - 2 * offsets
-                x = gl.amd.cdna3.buffer_load(words, offsets, mask=known & (left >= 2), other=0)
-                halves = start.to(gl.pointer_type(gl.int16), bitcast=True)
-                x |= gl.amd.cdna3.buffer_load(halves, 2 * offsets, mask=known & (left == 1), other=0).to(gl.int32)
+                x = gl.amd.cdna3.buffer_load(words, offsets, mask=known & (left > 1), other=0)
+                last = gl.load(ptr + (k - 1) * stride + end - 1, k > 0, 0.0).to(gl.int16, bitcast=True).to(gl.int32)
+                x = gl.where(known & (left == 1), last, x)
             else:
                 x = gl.amd.cdna3.buffer_load(words, offsets, mask=known, other=0.0)
         parts = appended(parts, x)

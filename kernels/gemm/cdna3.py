@@ -28,8 +28,7 @@ from kernels.common.cdna import (
     lane_elements,
     load_columns,
     load_lines,
-    load_ragged_columns,
-    load_ragged_lines,
+    load_unaligned_lines,
     mfma_layout,
     pair,
     pair_layout,
@@ -84,11 +83,6 @@ def is_along_k(loads, load):
 
 
 @gluon.constexpr_function
-def all_along_k(loads):
-    return all(along for _, _, along in loads)
-
-
-@gluon.constexpr_function
 def step_plan(ROWS, COLUMNS, loads):
     """Return what is issued before each of the 2 ROWS COLUMNS products of a step, as [(action, number), ...].
 
@@ -140,22 +134,28 @@ def is_early(plan, load):
 
 
 @gluon.jit
-def load(a, b, offsets, k, LOAD: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.constexpr, extent=None, ends=None):
-    """Do a load of the step at k, of which at most `extent` is known. ends: as `multiply_all_but_last` has them."""
+def load(
+    a, b, offsets, k, LOAD: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.constexpr, extent=None, ends=None, skipped=0
+):
+    """Do a load of the step at k, of which at most `extent` is known.
+
+    ends: as `multiply_all_but_last` has them; if they are given, `extent` is a multiple of 16 bytes, and the first
+    `skipped` of it become zeros.
+    """
     IS_A: gl.constexpr = first_of(LOADS, LOAD) < ROWS
     x = a if IS_A else b
     ptr = x.ptr + k * x.stride_columns
     if ends is not None:
         if is_along_k(LOADS, LOAD):
-            if extent is None:
-                return load_columns(gl.multiple_of(ptr, 16), offsets[LOAD], extent)
-            elif all_along_k(LOADS):
-                return load_ragged_columns(gl.multiple_of(ptr, 16), offsets[LOAD], extent)
-            else:  # as single elements, in the order that the other operand has
-                return load_columns(ptr, offsets[LOAD], extent)
+            loaded = load_columns(gl.multiple_of(ptr, 16), offsets[LOAD], extent)
+            if extent is not None:
+                inner = gl.arange(0, loaded.shape[1], layout=gl.SliceLayout(0, loaded.type.layout))
+                loaded = gl.where((inner >= skipped)[None, :], loaded, 0.0)
+            return loaded
         else:
             end = ends[0] if IS_A else ends[1]
-            return load_ragged_lines(ptr, offsets[LOAD], x.stride_columns, extent, end, is_pair(LOADS, LOAD))
+            IS_PAIR: gl.constexpr = is_pair(LOADS, LOAD)
+            return load_unaligned_lines(ptr, offsets[LOAD], x.stride_columns, extent, end, skipped, IS_PAIR)
     elif is_along_k(LOADS, LOAD):
         return load_columns(ptr, offsets[LOAD], extent)
     elif is_pair(LOADS, LOAD):
@@ -268,14 +268,19 @@ def multiply_all_but_last(
     BLOCKS: gl.constexpr = ROWS + COLUMNS
     tiles_a = gl.allocate_shared_memory(DTYPE, [ROWS, 16 * WAVES_M, STEP], shared_layout(16 * WAVES_M, DTYPE))
     tiles_b = gl.allocate_shared_memory(DTYPE, [COLUMNS, 16 * WAVES_N, STEP], shared_layout(16 * WAVES_N, DTYPE))
-    # The first step is the one that k may cut short, so that no load in the loop has a mask. If rows begin anywhere, it
-    # is at the end of k, where columns precede it.
+    # The first step is the one that k may cut short, so that no load in the loop has a mask.
     last = (gl.cdiv(k, STEP) - 1) * STEP
     first = ()
-    for at in gl.static_range(count_of(LOADS)):
-        first = appended(first, load(a, b, offsets, 0 if ends is None else last, at, LOADS, ROWS, k - last, ends))
-    shift = (k - last if ends is None else 0) - STEP
-    a, b = moved(a, shift), moved(b, shift)
+    if ends is None:
+        for at in gl.static_range(count_of(LOADS)):
+            first = appended(first, load(a, b, offsets, 0, at, LOADS, ROWS, k - last))
+        a, b = moved(a, k - last - STEP), moved(b, k - last - STEP)
+    else:  # it is the last of k, with as much before that as makes whole pieces of 16 bytes
+        WIDTH: gl.constexpr = lane_elements(DTYPE)
+        whole = gl.cdiv(k - last, WIDTH) * WIDTH
+        for at in gl.static_range(count_of(LOADS)):
+            first = appended(first, load(a, b, offsets, k - whole, at, LOADS, ROWS, whole, ends, whole - (k - last)))
+        a, b = moved(a, -STEP), moved(b, -STEP)
     second = gl.minimum(STEP, last)
     staged = first
     for at in gl.static_range(count_of(LOADS)):
@@ -387,7 +392,7 @@ def offsets_of(
             at = interleaved(lines, block, BLOCKS, LINES) if ALTERNATE else block * LINES + lines
             at = gl.minimum(start + at, end - 1)
             of_block = at[:, None] * x.stride_rows + inner[None, :]
-            if not ALIGNED:  # wide loads nevertheless, as in `load_ragged_columns`
+            if not ALIGNED:  # Triton makes wide loads of what is aligned; CDNA loads as much from any address
                 of_block = gl.multiple_of(of_block, [1, lane_columns(LAYOUT)])
             offsets = appended(offsets, of_block)
     else:
@@ -441,8 +446,8 @@ def matmul_cdna3(
 
     a: [batch, m, k], b: [batch, k, n], of one dtype of 16 or 8 bits, k > 0; e: [batch, m, n], with contiguous rows.
     A_ROWS: k is contiguous in a; else, with 16 bits alone, m is. B_ROWS: n is contiguous in b, with 16 bits alone; else
-    k is. Strides, k and contiguous extents of a and b are multiples of 16 bytes; or, not ALIGNED, they are 16 at least,
-    and A_ROWS. int8 is summed in int32.
+    k is. Strides, k and contiguous extents of a and b are multiples of 16 bytes; or, not ALIGNED, they are any, with 64 of k
+    and 16 of n at least, and A_ROWS. int8 is summed in int32.
     parts: if it is given, e has the products of as many runs of k, [parts, m, padded(n)], and a and b have no batch; k
         has at least as many steps.
     """

@@ -6,13 +6,14 @@ import triton.language as tl
 from kernels.common.pdl import await_earlier_launches
 from kernels.common.rounding import scale_of
 from kernels.common.tensors import Matrix, given
+from kernels.rows.access import Rows, by_elements, load_columns, store_columns
 from kernels.rows.parts import MOST_PARTS, load_pairs, share_of, store_pair
 from kernels.rows.quantise import quantise
 
 
 @triton.jit
 def norm_rows(
-    x: Matrix, weight, residual: Matrix, out: Matrix, rows, cols, eps, zero_centred,
+    x: Rows, weight, residual: Rows, out: Rows, rows, cols, eps, zero_centred,
     BLOCK: tl.constexpr, ROWS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SUBTRACT_MEAN: tl.constexpr,
     PERSISTENT: tl.constexpr = False, bias=None, row_scales=None, LARGEST: tl.constexpr = 0.0, scale=None, bound=0.0,
     smooth=None,
@@ -39,29 +40,28 @@ def norm_rows(
     columns = tl.arange(0, BLOCK)[None, :]
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     inside = (row < rows) & (columns < cols)
-    values, added = _load(x, residual, row, columns, inside, HAS_RESIDUAL)
+    values, added = _load(x, residual, row, columns, cols, HAS_RESIDUAL, row < rows)
     if PERSISTENT:
-        gain, shift = _affine(weight, bias, smooth, columns, columns < cols, zero_centred)
+        gain, shift = _affine(weight, bias, smooth, columns, cols, zero_centred, x.aligned)
         step = tl.num_programs(0) * ROWS
         for first in range(tl.program_id(0) * ROWS, rows, step):
             row = first + tl.arange(0, ROWS)[:, None]
             inside = (row < rows) & (columns < cols)
-            next_inside = (row + step < rows) & (columns < cols)
-            next_values, next_added = _load(x, residual, row + step, columns, next_inside, HAS_RESIDUAL)
-            values = _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL, True)
+            next_values, next_added = _load(x, residual, row + step, columns, cols, HAS_RESIDUAL, row + step < rows)
+            values = _sum(values, added, residual, row, columns, cols, HAS_RESIDUAL, True, row < rows)
             values = _normalise(values, cols, eps, inside, SUBTRACT_MEAN) * gain + shift
-            _store(values, out, row_scales, scale, bound, row, rows, columns, inside, LARGEST)
+            _store(values, out, row_scales, scale, bound, row, rows, columns, cols, LARGEST)
             values, added = next_values, next_added
     else:
-        values = _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL, True)
+        values = _sum(values, added, residual, row, columns, cols, HAS_RESIDUAL, True, row < rows)
         values = _normalise(values, cols, eps, inside, SUBTRACT_MEAN)
-        gain, shift = _affine(weight, bias, smooth, columns, columns < cols, zero_centred)
-        _store(values * gain + shift, out, row_scales, scale, bound, row, rows, columns, inside, LARGEST)
+        gain, shift = _affine(weight, bias, smooth, columns, cols, zero_centred, x.aligned)
+        _store(values * gain + shift, out, row_scales, scale, bound, row, rows, columns, cols, LARGEST)
 
 
 @triton.jit
 def norm_long_rows(
-    x: Matrix, weight, residual: Matrix, out: Matrix, cols, eps, zero_centred,
+    x: Rows, weight, residual: Rows, out: Rows, cols, eps, zero_centred,
     STEP: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SUBTRACT_MEAN: tl.constexpr,
     bias=None, row_scales=None, LARGEST: tl.constexpr = 0.0, scale=None, bound=0.0, smooth=None, pairs=None, parts=1,
 ):  # fmt: skip
@@ -92,27 +92,27 @@ def norm_long_rows(
         for start in range(0, cols, STEP):
             columns = start + block
             inside = columns < cols
-            values, added = _load(x, residual, row, columns, inside, HAS_RESIDUAL)
-            values = _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL, False)
-            gain, shift = _affine(weight, bias, smooth, columns, inside, zero_centred)
+            values, added = _load(x, residual, row, columns, cols, HAS_RESIDUAL)
+            values = _sum(values, added, residual, row, columns, cols, HAS_RESIDUAL, False)
+            gain, shift = _affine(weight, bias, smooth, columns, cols, zero_centred, x.aligned)
             lane_max = tl.maximum(lane_max, tl.where(inside, tl.abs((values - mean) * rstd * gain + shift), 0.0))
         row_scale = _scale(tl.max(lane_max, 0), scale, bound, LARGEST)
         tl.store(row_scales + row, row_scale)
     for start in range(first, end, STEP):
         columns = start + block
-        inside = columns < cols
-        values, added = _load(x, residual, row, columns, inside, HAS_RESIDUAL)
-        values = _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL, True)
-        gain, shift = _affine(weight, bias, smooth, columns, inside, zero_centred)
+        values, added = _load(x, residual, row, columns, cols, HAS_RESIDUAL)
+        values = _sum(values, added, residual, row, columns, cols, HAS_RESIDUAL, True)
+        gain, shift = _affine(weight, bias, smooth, columns, cols, zero_centred, x.aligned)
         values = (values - mean) * rstd * gain + shift
         if row_scales is not None:
             values = quantise(values, row_scale, out.ptr.dtype.element_ty, LARGEST)
-        tl.store(out.ptr + row * out.stride_rows + columns, values.to(out.ptr.dtype.element_ty), mask=inside)
+        values = values.to(out.ptr.dtype.element_ty)
+        store_columns(out.ptr + row * out.stride_rows, columns, values, cols, out.aligned)
 
 
 @triton.jit
 def norm_blocks(
-    x: Matrix, weight, residual: Matrix, out: Matrix, scales: Matrix, cols, eps, zero_centred, block, bound,
+    x: Rows, weight, residual: Rows, out: Rows, scales: Matrix, cols, eps, zero_centred, block, bound,
     STEP: tl.constexpr, WIDTH: tl.constexpr, LARGEST: tl.constexpr,
 ):  # fmt: skip
     """RMS norm of each row, quantised with a scale for each `block` columns, WIDTH at most. Grid: (rows,).
@@ -122,26 +122,28 @@ def norm_blocks(
     row = tl.program_id(0)
     _, squares = _mean_and_squares(x, residual, row, 0, cols, STEP, True, False)
     rstd = tl.rsqrt(squares / cols + eps)
+    x, residual = by_elements(x), by_elements(residual)  # blocks begin anywhere in a row
     blocks = tl.cdiv(cols, block)
     lane = tl.arange(0, WIDTH)[None, :]
     for first in range(0, blocks, STEP // WIDTH):
         number = first + tl.arange(0, STEP // WIDTH)[:, None]
         columns = number * block + lane
-        inside = (lane < block) & (columns < cols)
-        values, added = _load(x, residual, row, columns, inside, True)
-        values = _sum(values, added, residual, row, columns, inside, True, True)
-        gain, _ = _affine(weight, None, None, columns, inside, zero_centred)
+        of_block = lane < block
+        values, added = _load(x, residual, row, columns, cols, True, of_block)
+        values = _sum(values, added, residual, row, columns, cols, True, True, of_block)
+        gain, _ = _affine(weight, None, None, columns, cols, zero_centred, x.aligned)
         values = values * rstd * gain
         scale = _scale(tl.max(tl.abs(values), 1)[:, None], None, bound, LARGEST)
         at = scales.ptr + row * scales.stride_rows + number * scales.stride_columns
         tl.store(at, scale, mask=number < blocks)
         values = quantise(values, scale, out.ptr.dtype.element_ty, LARGEST)
-        tl.store(out.ptr + row * out.stride_rows + columns, values.to(out.ptr.dtype.element_ty), mask=inside)
+        values = values.to(out.ptr.dtype.element_ty)
+        store_columns(out.ptr + row * out.stride_rows, columns, values, cols, x.aligned, of_block)
 
 
 @triton.jit
 def norm_part(
-    x: Matrix, residual: Matrix, pairs, cols, parts,
+    x: Rows, residual: Rows, pairs, cols, parts,
     STEP: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SUBTRACT_MEAN: tl.constexpr,
 ):  # fmt: skip
     """Keep the mean of a part of a row and the sum of its squared deviations from it, for `norm_long_rows`.
@@ -169,8 +171,8 @@ def _mean_and_squares(
     for start in range(begin, end, STEP):
         columns = start + block
         inside = columns < end
-        values, added = _load(x, residual, row, columns, inside, HAS_RESIDUAL)
-        values = _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL, False)
+        values, added = _load(x, residual, row, columns, end, HAS_RESIDUAL)
+        values = _sum(values, added, residual, row, columns, end, HAS_RESIDUAL, False)
         count += 1.0
         if SUBTRACT_MEAN:
             delta = tl.where(inside, values - lane_mean, 0.0)
@@ -194,39 +196,41 @@ def _join(means, squares, counts, size):
 
 
 @triton.jit
-def _load(x, residual, row, columns, inside, HAS_RESIDUAL: tl.constexpr):
+def _load(x, residual, row, columns, end, HAS_RESIDUAL: tl.constexpr, there=True):
     """Load (x, residual) as they are stored, 0 outside or for a null residual; x twice without HAS_RESIDUAL."""
-    values = tl.load(x.ptr + row * x.stride_rows + columns, mask=inside, other=0.0)
+    values = load_columns(x.ptr + row * x.stride_rows, columns, end, x.aligned, there)
     added = values
     if HAS_RESIDUAL:
-        there = inside & given(residual.ptr)
-        added = tl.load(residual.ptr + row * residual.stride_rows + columns, mask=there, other=0.0)
+        there = there & given(residual.ptr)
+        added = load_columns(residual.ptr + row * residual.stride_rows, columns, end, residual.aligned, there)
     return values, added
 
 
 @triton.jit
-def _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL: tl.constexpr, WRITE_BACK: tl.constexpr):
+def _sum(
+    values, added, residual, row, columns, end, HAS_RESIDUAL: tl.constexpr, WRITE_BACK: tl.constexpr, there=True
+):
     """Convert values from `_load` to fp32; with a residual, add it, rounded to its dtype, and write the sum there."""
     total = values.to(tl.float32)
     if HAS_RESIDUAL:
         rounded = (total + added.to(tl.float32)).to(values.dtype)
         if WRITE_BACK:
-            there = inside & given(residual.ptr)
-            tl.store(residual.ptr + row * residual.stride_rows + columns, rounded, mask=there)
+            there = there & given(residual.ptr)
+            store_columns(residual.ptr + row * residual.stride_rows, columns, rounded, end, residual.aligned, there)
         total = rounded.to(tl.float32)
     return total
 
 
 @triton.jit
-def _affine(weight, bias, smooth, columns, inside, zero_centred):
+def _affine(weight, bias, smooth, columns, end, zero_centred, aligned: tl.constexpr):
     """Load the factor and the summand of the columns, fp32."""
-    gain = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32) + zero_centred.to(tl.float32)
+    gain = load_columns(weight, columns, end, aligned).to(tl.float32) + zero_centred.to(tl.float32)
     shift = 0.0
     if bias is not None:
-        shift = tl.load(bias + columns, mask=inside & given(bias), other=0.0).to(tl.float32)
+        shift = load_columns(bias, columns, end, aligned, given(bias)).to(tl.float32)
     if smooth is not None:  # noqa: SIM102 - the other one is tested at run time
         if given(smooth):
-            factor = tl.load(smooth + columns, mask=inside, other=1.0)
+            factor = tl.load(smooth + columns, mask=columns < end, other=1.0)
             gain *= factor
             if bias is not None:
                 shift *= factor
@@ -241,12 +245,14 @@ def _normalise(values, cols, eps, inside, SUBTRACT_MEAN: tl.constexpr):
 
 
 @triton.jit
-def _store(values, out, row_scales, scale, bound, row, rows, columns, inside, LARGEST: tl.constexpr):
+def _store(values, out, row_scales, scale, bound, row, rows, columns, cols, LARGEST: tl.constexpr):
     if row_scales is not None:
+        inside = (row < rows) & (columns < cols)
         row_scale = _scale(tl.max(tl.where(inside, tl.abs(values), 0.0), 1)[:, None], scale, bound, LARGEST)
         tl.store(row_scales + row, row_scale, mask=row < rows)
         values = quantise(values, row_scale, out.ptr.dtype.element_ty, LARGEST)
-    tl.store(out.ptr + row * out.stride_rows + columns, values.to(out.ptr.dtype.element_ty), mask=inside)
+    values = values.to(out.ptr.dtype.element_ty)
+    store_columns(out.ptr + row * out.stride_rows, columns, values, cols, out.aligned, row < rows)
 
 
 @triton.jit

@@ -5,12 +5,13 @@ import triton.language as tl
 
 from kernels.common.softmax import LOG2_E
 from kernels.common.tensors import Matrix, Vector, given
+from kernels.rows.access import Rows, load_columns, store_columns
 from kernels.rows.parts import load_pairs, share_of, store_pair
 
 
 @triton.jit
 def softmax_rows(
-    x: Matrix, mask: Matrix, out: Matrix, rows, cols, scale, temperature: Vector,
+    x: Rows, mask: Matrix, out: Rows, rows, cols, scale, temperature: Vector,
     BLOCK: tl.constexpr, ROWS: tl.constexpr, HAS_OPTIONS: tl.constexpr, PERSISTENT: tl.constexpr = False,
 ):  # fmt: skip
     """out[i, :] = exp(scale * x[i, :]) / sum(exp(scale * x[i, :])), ROWS rows at a time, in fp32.
@@ -27,14 +28,15 @@ def softmax_rows(
     """
     columns = tl.arange(0, BLOCK)[None, :]
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
-    values = tl.load(x.ptr + row * x.stride_rows + columns, mask=(row < rows) & (columns < cols), other=0.0)
+    values = load_columns(x.ptr + row * x.stride_rows, columns, cols, x.aligned, row < rows)
     if PERSISTENT:
         step = tl.num_programs(0) * ROWS
         for first in range(tl.program_id(0) * ROWS, rows, step):
             row = first + tl.arange(0, ROWS)[:, None]
             following = row + step
-            next_inside = (following < rows) & (columns < cols)
-            next_values = tl.load(x.ptr + following * x.stride_rows + columns, mask=next_inside, other=0.0)
+            next_values = load_columns(
+                x.ptr + following * x.stride_rows, columns, cols, x.aligned, following < rows
+            )
             _softmax(values, mask, temperature, out, row, rows, columns, cols, scale, HAS_OPTIONS)
             values = next_values
     else:
@@ -43,7 +45,7 @@ def softmax_rows(
 
 @triton.jit
 def softmax_long_rows(
-    x: Matrix, mask: Matrix, out: Matrix, pairs, cols, parts, scale, temperature: Vector,
+    x: Rows, mask: Matrix, out: Rows, pairs, cols, parts, scale, temperature: Vector,
     STEP: tl.constexpr, HAS_OPTIONS: tl.constexpr,
 ):  # fmt: skip
     """`softmax_rows` of rows that do not fit in registers, STEP columns at a time: x is read twice.
@@ -62,21 +64,20 @@ def softmax_long_rows(
         row_max = tl.max(maxima, 0)
         row_sum = tl.sum(sums * _exp(maxima - row_max), 0)
     else:
-        row_max, row_sum = _max_and_sum(source, mask, row, 0, cols, scale, STEP, HAS_OPTIONS)
+        row_max, row_sum = _max_and_sum(source, mask, row, 0, cols, scale, STEP, HAS_OPTIONS, x.aligned)
     factor = 1.0 / row_sum
     for start in range(begin, tl.minimum(begin + share, cols), STEP):
         columns = start + tl.arange(0, STEP)
         inside = columns < cols
-        scores = _scores(
-            tl.load(source + columns, mask=inside, other=0.0), mask, row, columns, inside, scale, HAS_OPTIONS
-        )
+        values = load_columns(source, columns, cols, x.aligned)
+        scores = _scores(values, mask, row, columns, inside, scale, HAS_OPTIONS)
         p = _exp(scores - row_max) * factor
-        tl.store(target + columns, p.to(target.dtype.element_ty), mask=inside)
+        store_columns(target, columns, p.to(target.dtype.element_ty), cols, out.aligned)
 
 
 @triton.jit
 def softmax_part(
-    x: Matrix, mask: Matrix, pairs, cols, parts, scale, temperature: Vector,
+    x: Rows, mask: Matrix, pairs, cols, parts, scale, temperature: Vector,
     STEP: tl.constexpr, HAS_OPTIONS: tl.constexpr,
 ):  # fmt: skip
     """Keep the maximum of a part of a row, and the sum of its exponentials, for `softmax_long_rows`.
@@ -89,12 +90,15 @@ def softmax_part(
     source = x.ptr + row * x.stride_rows
     if HAS_OPTIONS:
         scale = _scale(scale, temperature, row)
-    most, total = _max_and_sum(source, mask, row, begin, tl.minimum(begin + share, cols), scale, STEP, HAS_OPTIONS)
+    end = tl.minimum(begin + share, cols)
+    most, total = _max_and_sum(source, mask, row, begin, end, scale, STEP, HAS_OPTIONS, x.aligned)
     store_pair(pairs, row, part, parts, most, total)
 
 
 @triton.jit
-def _max_and_sum(source, mask, row, begin, end, scale, STEP: tl.constexpr, HAS_OPTIONS: tl.constexpr):
+def _max_and_sum(
+    source, mask, row, begin, end, scale, STEP: tl.constexpr, HAS_OPTIONS: tl.constexpr, aligned: tl.constexpr
+):
     """Return the maximum of the scores of some columns, and the sum of the exponentials of their distances from it."""
     # Each lane of a step keeps a maximum and a sum of its own: no reduction, hence no barrier, in the loop.
     lane_max = tl.full([STEP], float("-inf"), tl.float32)
@@ -102,9 +106,8 @@ def _max_and_sum(source, mask, row, begin, end, scale, STEP: tl.constexpr, HAS_O
     for start in range(begin, end, STEP):
         columns = start + tl.arange(0, STEP)
         inside = columns < end
-        scores = _scores(
-            tl.load(source + columns, mask=inside, other=0.0), mask, row, columns, inside, scale, HAS_OPTIONS
-        )
+        values = load_columns(source, columns, end, aligned)
+        scores = _scores(values, mask, row, columns, inside, scale, HAS_OPTIONS)
         new_max = tl.maximum(lane_max, scores)
         origin = _finite(new_max)
         lane_sum = lane_sum * _exp(lane_max - origin) + _exp(scores - origin)
@@ -130,7 +133,8 @@ def _softmax(values, mask, temperature, out, row, rows, columns, cols, scale, HA
     scores = _scores(wide, mask, row, columns, inside, scale, HAS_OPTIONS)
     p = _exp(scores - tl.max(scores, 1)[:, None])
     p *= (1.0 / tl.sum(p, 1))[:, None]
-    tl.store(out.ptr + row * out.stride_rows + columns, p.to(out.ptr.dtype.element_ty), mask=inside)
+    values = p.to(out.ptr.dtype.element_ty)
+    store_columns(out.ptr + row * out.stride_rows, columns, values, cols, out.aligned, row < rows)
 
 
 @triton.jit
