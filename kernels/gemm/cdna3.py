@@ -347,9 +347,9 @@ def store_piece(
         store_elements(value, first_row, first_column, m, n, e, ROW_STEP)
     else:
         gl.static_assert(epilogue.ROWS_OF_E == "any")
-        whole_n, whole_stride = aligned_part(n, DTYPE), aligned_part(e.stride_rows, DTYPE)
-        if (n == whole_n) & (e.stride_rows == whole_stride):
-            store_rows(value, rows, columns, m, whole_n, e.ptr, whole_stride)
+        whole_n = aligned_part(n, DTYPE)
+        if (n == whole_n) | (first_column + x.shape[1] <= n):
+            store_anywhere(value, rows, columns, first_row, m, whole_n, e.ptr, e.stride_rows)
         else:
             store_elements(value, first_row, first_column, m, n, e, ROW_STEP)
 
@@ -362,6 +362,16 @@ def store_elements(x, row, column, m, n, e, ROW_STEP: gl.constexpr):
     rows = row + ROW_STEP * gl.arange(0, x.shape[0], layout=gl.SliceLayout(1, LAYOUT))
     columns = column + gl.arange(0, x.shape[1], layout=gl.SliceLayout(0, LAYOUT))
     store_rows(gl.convert_layout(x, LAYOUT), rows, columns, m, n, e.ptr, e.stride_rows)
+
+
+@gluon.jit
+def store_anywhere(x, rows, columns, first_row, m, n, ptr, stride_rows):
+    """Store 16 bytes at a time, whatever the addresses; n is a multiple of as much. rows begin with `first_row`."""
+    WIDTH: gl.constexpr = lane_elements(x.dtype)
+    at = (rows - first_row)[:, None] * stride_rows + columns[None, :]
+    at = gl.max_contiguous(gl.multiple_of(at, [1, WIDTH]), [1, WIDTH])
+    start = gl.multiple_of(ptr + first_row.to(gl.int64) * stride_rows, 16)
+    gl.amd.cdna3.buffer_store(x, start, at, mask=(rows < m)[:, None] & (columns < n)[None, :])
 
 
 @gluon.jit
