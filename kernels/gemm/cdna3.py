@@ -350,7 +350,7 @@ def store_piece(
         whole_n = aligned_part(n, DTYPE)
         if (n == whole_n) | (first_column + x.shape[1] <= n):
             store_anywhere(value, rows, columns, first_row, m, whole_n, e.ptr, e.stride_rows)
-        else:
+        elif first_column < n:
             store_elements(value, first_row, first_column, m, n, e, ROW_STEP)
 
 

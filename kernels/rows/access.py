@@ -27,7 +27,7 @@ def by_elements(x):
 
 @triton.jit
 def load_columns(ptr, columns, end, aligned: tl.constexpr, there=True):
-    """Load the elements at ptr + columns, 0 from column `end` on, and where not `there`.
+    """Load the elements at ptr + columns, 0 from column `end` on, and where not `there`; if not aligned, as fp32.
 
     columns: runs of 16 bytes, [n] or [rows, n]; ptr, there: scalars or [rows, 1].
     """
@@ -35,8 +35,10 @@ def load_columns(ptr, columns, end, aligned: tl.constexpr, there=True):
         return tl.load(ptr + columns, mask=there & (columns < end), other=0.0)
     else:
         whole = is_whole(columns, end, ptr.dtype.element_ty)
-        values = tl.load(wide(ptr, columns), mask=there & whole, other=0.0)
-        return tl.load(ptr + columns, mask=there & (columns < end) & ~whole, other=values)
+        values = tl.load(wide(ptr, columns), mask=there & whole, other=0.0).to(tl.float32)
+        # Each of these has a register of its own, or each would wait for the one before.
+        others = tl.load(ptr + columns, mask=there & (columns < end) & ~whole, other=0.0).to(tl.float32)
+        return tl.where(whole, values, others)
 
 
 @triton.jit

@@ -197,7 +197,7 @@ def _join(means, squares, counts, size):
 
 @triton.jit
 def _load(x, residual, row, columns, end, HAS_RESIDUAL: tl.constexpr, there=True):
-    """Load (x, residual) as they are stored, 0 outside or for a null residual; x twice without HAS_RESIDUAL."""
+    """Load (x, residual), 0 outside or for a null residual; x twice without HAS_RESIDUAL."""
     values = load_columns(x.ptr + row * x.stride_rows, columns, end, x.aligned, there)
     added = values
     if HAS_RESIDUAL:
@@ -213,7 +213,7 @@ def _sum(
     """Convert values from `_load` to fp32; with a residual, add it, rounded to its dtype, and write the sum there."""
     total = values.to(tl.float32)
     if HAS_RESIDUAL:
-        rounded = (total + added.to(tl.float32)).to(values.dtype)
+        rounded = (total + added.to(tl.float32)).to(residual.ptr.dtype.element_ty)
         if WRITE_BACK:
             there = there & given(residual.ptr)
             store_columns(residual.ptr + row * residual.stride_rows, columns, rounded, end, residual.aligned, there)
