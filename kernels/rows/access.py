@@ -1,4 +1,8 @@
-"""Loads and stores of rows, 16 bytes at a time wherever they begin, if the hardware can do that."""
+"""Loads and stores of rows, 16 bytes at a time wherever these begin, if the hardware can do that.
+
+AMD's GPUs can: HSA lets memory be accessed at any address. Triton only makes wide accesses of what it takes to be
+aligned, so it is told that runs of 16 bytes are.
+"""
 
 from typing import NamedTuple
 
@@ -19,59 +23,70 @@ class Rows(NamedTuple):
     aligned: tl.constexpr
 
 
-@triton.jit
-def by_elements(x):
-    """Return Rows of whose columns any may be accessed, not just runs of 16 bytes."""
-    return Rows(x.ptr, x.stride_rows, x.stride_columns, True)
+class Columns(NamedTuple):
+    """Columns of a tile, [1, BLOCK] or [BLOCK].
 
+    If runs have a WIDTH above 1, the last one begins so early that it is whole, too. Columns that it shares with the
+    one before are not `inside`.
 
-@triton.jit
-def load_columns(ptr, columns, end, aligned: tl.constexpr, there=True):
-    """Load the elements at ptr + columns, 0 from column `end` on, and where not `there`; if not aligned, as fp32.
-
-    columns: runs of 16 bytes, [n] or [rows, n]; ptr, there: scalars or [rows, 1].
+    at: the columns; loaded, inside: bool, not beyond the last column; whole: bool, of runs that share none.
     """
-    if aligned or not is_hip():
-        return tl.load(ptr + columns, mask=there & (columns < end), other=0.0)
-    else:
-        whole = is_whole(columns, end, ptr.dtype.element_ty)
-        values = tl.load(wide(ptr, columns), mask=there & whole, other=0.0).to(tl.float32)
-        # Each of these has a register of its own, or each would wait for the one before.
-        others = tl.load(ptr + columns, mask=there & (columns < end) & ~whole, other=0.0).to(tl.float32)
-        return tl.where(whole, values, others)
+
+    at: tl.tensor
+    loaded: tl.tensor
+    inside: tl.tensor
+    whole: tl.tensor
+    WIDTH: tl.constexpr
+
+
+@triton.constexpr_function
+def run_width(aligned, is_amd, block, dtype):
+    """Return the elements of a run, 1 if hints or single elements serve."""
+    return 1 if aligned or not is_amd or block < 64 else 128 // dtype.primitive_bitwidth
 
 
 @triton.jit
-def store_columns(ptr, columns, values, end, aligned: tl.constexpr, there=True):
-    """Store elements like `load_columns`."""
-    if aligned or not is_hip():
-        tl.store(ptr + columns, values, mask=there & (columns < end))
+def columns_of(place, end, BLOCK: tl.constexpr, x):
+    """Return the Columns of a tile whose first column is a multiple of 16 bytes. There are 32 columns of x, or BLOCK is."""
+    WIDTH: tl.constexpr = run_width(x.aligned, is_hip(), BLOCK, x.ptr.dtype.element_ty)
+    if WIDTH == 1:
+        return Columns(place, place < end, place < end, place < end, WIDTH)
     else:
-        whole = is_whole(columns, end, ptr.dtype.element_ty)
-        tl.store(wide(ptr, columns), values, mask=there & whole)
-        tl.store(ptr + columns, values, mask=there & (columns < end) & ~whole)
+        begin = place // WIDTH * WIDTH
+        begin = tl.max_constancy(begin, WIDTH if len(place.shape) == 1 else [1, WIDTH])
+        at = tl.minimum(begin, end - WIDTH) + place % WIDTH
+        return Columns(at, begin < end, (at >= begin) & (begin < end), begin + WIDTH <= end, WIDTH)
 
 
 @triton.jit
-def is_whole(columns, end, dtype: tl.constexpr):
-    """Test of each column if its run of 16 bytes ends at `end` or before."""
-    WIDTH: tl.constexpr = 128 // dtype.primitive_bitwidth
-    ends = columns // WIDTH * WIDTH + WIDTH
-    if len(columns.shape) == 1:
-        return tl.max_constancy(ends, WIDTH) <= end
-    else:
-        return tl.max_constancy(ends, [1, WIDTH]) <= end
+def load_columns(ptr, columns, there=True):
+    """Load the elements of some Columns of rows, 0 where they are not `inside` or not `there`.
 
-
-@triton.jit
-def wide(ptr, columns):
-    """Return ptr + columns, and tell Triton that runs of 16 bytes are aligned, so that it accesses whole ones.
-
-    That they are not does no harm: HSA lets global memory be accessed at any address.
+    ptr, there: scalars or [rows, 1].
     """
-    WIDTH: tl.constexpr = 128 // ptr.dtype.element_ty.primitive_bitwidth
+    if columns.WIDTH == 1:
+        return tl.load(ptr + columns.at, mask=there & columns.inside, other=0.0)
+    else:
+        values = tl.load(wide(ptr, columns.at, columns.WIDTH), mask=there & columns.loaded, other=0.0)
+        return tl.where(columns.inside, values, 0.0)
+
+
+@triton.jit
+def store_columns(ptr, columns, values, there=True):
+    """Store elements like `load_columns`. No element is stored twice."""
+    if columns.WIDTH == 1:
+        tl.store(ptr + columns.at, values, mask=there & columns.inside)
+    else:
+        tl.store(wide(ptr, columns.at, columns.WIDTH), values, mask=there & columns.whole)
+        tl.store(ptr + columns.at, values, mask=there & columns.inside & ~columns.whole)
+
+
+@triton.jit
+def wide(ptr, columns, WIDTH: tl.constexpr):
+    """Return ptr + columns, and tell Triton that runs of 16 bytes are aligned."""
+    UNIT: tl.constexpr = WIDTH * ptr.dtype.element_ty.primitive_bitwidth // 8
     at = ptr + columns
     if len(columns.shape) == 1:
-        return tl.multiple_of(tl.max_contiguous(at, WIDTH), 16)
+        return tl.multiple_of(tl.max_contiguous(at, WIDTH), UNIT)
     else:
-        return tl.multiple_of(tl.max_contiguous(at, [1, WIDTH]), [1, 16])
+        return tl.multiple_of(tl.max_contiguous(at, [1, WIDTH]), [1, UNIT])

@@ -6,7 +6,7 @@ import triton.language as tl
 from kernels.common.pdl import await_earlier_launches
 from kernels.common.rounding import scale_of
 from kernels.common.tensors import Matrix, given
-from kernels.rows.access import Rows, by_elements, load_columns, store_columns
+from kernels.rows.access import Columns, Rows, columns_of, load_columns, store_columns
 from kernels.rows.parts import MOST_PARTS, load_pairs, share_of, store_pair
 from kernels.rows.quantise import quantise
 
@@ -37,26 +37,24 @@ def norm_rows(
     while they compute and store the one before.
     """
     await_earlier_launches()
-    columns = tl.arange(0, BLOCK)[None, :]
+    columns = columns_of(tl.arange(0, BLOCK)[None, :], cols, BLOCK, x)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
-    inside = (row < rows) & (columns < cols)
-    values, added = _load(x, residual, row, columns, cols, HAS_RESIDUAL, row < rows)
+    values, added = _load(x, residual, row, columns, HAS_RESIDUAL, row < rows)
     if PERSISTENT:
-        gain, shift = _affine(weight, bias, smooth, columns, cols, zero_centred, x.aligned)
+        gain, shift = _affine(weight, bias, smooth, columns, zero_centred)
         step = tl.num_programs(0) * ROWS
         for first in range(tl.program_id(0) * ROWS, rows, step):
             row = first + tl.arange(0, ROWS)[:, None]
-            inside = (row < rows) & (columns < cols)
-            next_values, next_added = _load(x, residual, row + step, columns, cols, HAS_RESIDUAL, row + step < rows)
-            values = _sum(values, added, residual, row, columns, cols, HAS_RESIDUAL, True, row < rows)
-            values = _normalise(values, cols, eps, inside, SUBTRACT_MEAN) * gain + shift
-            _store(values, out, row_scales, scale, bound, row, rows, columns, cols, LARGEST)
+            next_values, next_added = _load(x, residual, row + step, columns, HAS_RESIDUAL, row + step < rows)
+            values = _sum(values, added, residual, row, columns, HAS_RESIDUAL, True, row < rows)
+            values = _normalise(values, cols, eps, (row < rows) & columns.inside, SUBTRACT_MEAN) * gain + shift
+            _store(values, out, row_scales, scale, bound, row, rows, columns, LARGEST)
             values, added = next_values, next_added
     else:
-        values = _sum(values, added, residual, row, columns, cols, HAS_RESIDUAL, True, row < rows)
-        values = _normalise(values, cols, eps, inside, SUBTRACT_MEAN)
-        gain, shift = _affine(weight, bias, smooth, columns, cols, zero_centred, x.aligned)
-        _store(values * gain + shift, out, row_scales, scale, bound, row, rows, columns, cols, LARGEST)
+        values = _sum(values, added, residual, row, columns, HAS_RESIDUAL, True, row < rows)
+        values = _normalise(values, cols, eps, (row < rows) & columns.inside, SUBTRACT_MEAN)
+        gain, shift = _affine(weight, bias, smooth, columns, zero_centred)
+        _store(values * gain + shift, out, row_scales, scale, bound, row, rows, columns, LARGEST)
 
 
 @triton.jit
@@ -90,24 +88,22 @@ def norm_long_rows(
     if row_scales is not None:
         lane_max = tl.zeros([STEP], tl.float32)
         for start in range(0, cols, STEP):
-            columns = start + block
-            inside = columns < cols
-            values, added = _load(x, residual, row, columns, cols, HAS_RESIDUAL)
-            values = _sum(values, added, residual, row, columns, cols, HAS_RESIDUAL, False)
-            gain, shift = _affine(weight, bias, smooth, columns, cols, zero_centred, x.aligned)
-            lane_max = tl.maximum(lane_max, tl.where(inside, tl.abs((values - mean) * rstd * gain + shift), 0.0))
+            columns = columns_of(start + block, cols, STEP, x)
+            values, added = _load(x, residual, row, columns, HAS_RESIDUAL)
+            values = _sum(values, added, residual, row, columns, HAS_RESIDUAL, False)
+            gain, shift = _affine(weight, bias, smooth, columns, zero_centred)
+            lane_max = tl.maximum(lane_max, tl.where(columns.inside, tl.abs((values - mean) * rstd * gain + shift), 0.0))
         row_scale = _scale(tl.max(lane_max, 0), scale, bound, LARGEST)
         tl.store(row_scales + row, row_scale)
     for start in range(first, end, STEP):
-        columns = start + block
-        values, added = _load(x, residual, row, columns, cols, HAS_RESIDUAL)
-        values = _sum(values, added, residual, row, columns, cols, HAS_RESIDUAL, True)
-        gain, shift = _affine(weight, bias, smooth, columns, cols, zero_centred, x.aligned)
+        columns = columns_of(start + block, cols, STEP, x)
+        values, added = _load(x, residual, row, columns, HAS_RESIDUAL)
+        values = _sum(values, added, residual, row, columns, HAS_RESIDUAL, True)
+        gain, shift = _affine(weight, bias, smooth, columns, zero_centred)
         values = (values - mean) * rstd * gain + shift
         if row_scales is not None:
             values = quantise(values, row_scale, out.ptr.dtype.element_ty, LARGEST)
-        values = values.to(out.ptr.dtype.element_ty)
-        store_columns(out.ptr + row * out.stride_rows, columns, values, cols, out.aligned)
+        store_columns(out.ptr + row * out.stride_rows, columns, values.to(out.ptr.dtype.element_ty))
 
 
 @triton.jit
@@ -122,23 +118,22 @@ def norm_blocks(
     row = tl.program_id(0)
     _, squares = _mean_and_squares(x, residual, row, 0, cols, STEP, True, False)
     rstd = tl.rsqrt(squares / cols + eps)
-    x, residual = by_elements(x), by_elements(residual)  # blocks begin anywhere in a row
     blocks = tl.cdiv(cols, block)
     lane = tl.arange(0, WIDTH)[None, :]
     for first in range(0, blocks, STEP // WIDTH):
         number = first + tl.arange(0, STEP // WIDTH)[:, None]
-        columns = number * block + lane
-        of_block = lane < block
-        values, added = _load(x, residual, row, columns, cols, True, of_block)
-        values = _sum(values, added, residual, row, columns, cols, True, True, of_block)
-        gain, _ = _affine(weight, None, None, columns, cols, zero_centred, x.aligned)
+        place = number * block + lane
+        inside = (lane < block) & (place < cols)
+        columns = Columns(place, inside, inside, inside, 1)  # blocks begin anywhere in a row
+        values, added = _load(x, residual, row, columns, True)
+        values = _sum(values, added, residual, row, columns, True, True)
+        gain, _ = _affine(weight, None, None, columns, zero_centred)
         values = values * rstd * gain
         scale = _scale(tl.max(tl.abs(values), 1)[:, None], None, bound, LARGEST)
         at = scales.ptr + row * scales.stride_rows + number * scales.stride_columns
         tl.store(at, scale, mask=number < blocks)
         values = quantise(values, scale, out.ptr.dtype.element_ty, LARGEST)
-        values = values.to(out.ptr.dtype.element_ty)
-        store_columns(out.ptr + row * out.stride_rows, columns, values, cols, x.aligned, of_block)
+        store_columns(out.ptr + row * out.stride_rows, columns, values.to(out.ptr.dtype.element_ty))
 
 
 @triton.jit
@@ -169,13 +164,12 @@ def _mean_and_squares(
     lane_squares = tl.zeros([STEP], tl.float32)
     count = 0.0
     for start in range(begin, end, STEP):
-        columns = start + block
-        inside = columns < end
-        values, added = _load(x, residual, row, columns, end, HAS_RESIDUAL)
-        values = _sum(values, added, residual, row, columns, end, HAS_RESIDUAL, False)
+        columns = columns_of(start + block, end, STEP, x)
+        values, added = _load(x, residual, row, columns, HAS_RESIDUAL)
+        values = _sum(values, added, residual, row, columns, HAS_RESIDUAL, False)
         count += 1.0
         if SUBTRACT_MEAN:
-            delta = tl.where(inside, values - lane_mean, 0.0)
+            delta = tl.where(columns.inside, values - lane_mean, 0.0)
             lane_mean += delta * (1.0 / count)
             lane_squares += delta * (values - lane_mean)
         else:
@@ -184,7 +178,11 @@ def _mean_and_squares(
     squares = tl.sum(lane_squares, 0)
     if SUBTRACT_MEAN:
         size = tl.maximum(end - begin, 0)
-        mean, squares = _join(lane_mean, lane_squares, tl.maximum(size - block + STEP - 1, 0) // STEP, size)
+        counts = tl.maximum(size - block + STEP - 1, 0) // STEP
+        last = columns_of(begin + size // STEP * STEP + block, end, STEP, x)
+        if last.WIDTH > 1:
+            counts = size // STEP + last.inside.to(tl.int32)
+        mean, squares = _join(lane_mean, lane_squares, counts, size)
     return mean, squares
 
 
@@ -196,41 +194,38 @@ def _join(means, squares, counts, size):
 
 
 @triton.jit
-def _load(x, residual, row, columns, end, HAS_RESIDUAL: tl.constexpr, there=True):
-    """Load (x, residual), 0 outside or for a null residual; x twice without HAS_RESIDUAL."""
-    values = load_columns(x.ptr + row * x.stride_rows, columns, end, x.aligned, there)
+def _load(x, residual, row, columns, HAS_RESIDUAL: tl.constexpr, there=True):
+    """Load (x, residual) as they are stored, 0 outside or for a null residual; x twice without HAS_RESIDUAL."""
+    values = load_columns(x.ptr + row * x.stride_rows, columns, there)
     added = values
     if HAS_RESIDUAL:
-        there = there & given(residual.ptr)
-        added = load_columns(residual.ptr + row * residual.stride_rows, columns, end, residual.aligned, there)
+        added = load_columns(residual.ptr + row * residual.stride_rows, columns, there & given(residual.ptr))
     return values, added
 
 
 @triton.jit
-def _sum(
-    values, added, residual, row, columns, end, HAS_RESIDUAL: tl.constexpr, WRITE_BACK: tl.constexpr, there=True
-):
+def _sum(values, added, residual, row, columns, HAS_RESIDUAL: tl.constexpr, WRITE_BACK: tl.constexpr, there=True):
     """Convert values from `_load` to fp32; with a residual, add it, rounded to its dtype, and write the sum there."""
     total = values.to(tl.float32)
     if HAS_RESIDUAL:
-        rounded = (total + added.to(tl.float32)).to(residual.ptr.dtype.element_ty)
+        rounded = (total + added.to(tl.float32)).to(values.dtype)
         if WRITE_BACK:
             there = there & given(residual.ptr)
-            store_columns(residual.ptr + row * residual.stride_rows, columns, rounded, end, residual.aligned, there)
+            store_columns(residual.ptr + row * residual.stride_rows, columns, rounded, there)
         total = rounded.to(tl.float32)
     return total
 
 
 @triton.jit
-def _affine(weight, bias, smooth, columns, end, zero_centred, aligned: tl.constexpr):
+def _affine(weight, bias, smooth, columns, zero_centred):
     """Load the factor and the summand of the columns, fp32."""
-    gain = load_columns(weight, columns, end, aligned).to(tl.float32) + zero_centred.to(tl.float32)
+    gain = load_columns(weight, columns).to(tl.float32) + zero_centred.to(tl.float32)
     shift = 0.0
     if bias is not None:
-        shift = load_columns(bias, columns, end, aligned, given(bias)).to(tl.float32)
+        shift = load_columns(bias, columns, given(bias)).to(tl.float32)
     if smooth is not None:  # noqa: SIM102 - the other one is tested at run time
         if given(smooth):
-            factor = tl.load(smooth + columns, mask=columns < end, other=1.0)
+            factor = tl.load(smooth + columns.at, mask=columns.inside, other=1.0)
             gain *= factor
             if bias is not None:
                 shift *= factor
@@ -245,14 +240,13 @@ def _normalise(values, cols, eps, inside, SUBTRACT_MEAN: tl.constexpr):
 
 
 @triton.jit
-def _store(values, out, row_scales, scale, bound, row, rows, columns, cols, LARGEST: tl.constexpr):
+def _store(values, out, row_scales, scale, bound, row, rows, columns, LARGEST: tl.constexpr):
     if row_scales is not None:
-        inside = (row < rows) & (columns < cols)
+        inside = (row < rows) & columns.inside
         row_scale = _scale(tl.max(tl.where(inside, tl.abs(values), 0.0), 1)[:, None], scale, bound, LARGEST)
         tl.store(row_scales + row, row_scale, mask=row < rows)
         values = quantise(values, row_scale, out.ptr.dtype.element_ty, LARGEST)
-    values = values.to(out.ptr.dtype.element_ty)
-    store_columns(out.ptr + row * out.stride_rows, columns, values, cols, out.aligned, row < rows)
+    store_columns(out.ptr + row * out.stride_rows, columns, values.to(out.ptr.dtype.element_ty), row < rows)
 
 
 @triton.jit

@@ -5,7 +5,7 @@ import triton.language as tl
 
 from kernels.common.softmax import LOG2_E
 from kernels.common.tensors import Matrix, Vector, given
-from kernels.rows.access import Rows, load_columns, store_columns
+from kernels.rows.access import Rows, columns_of, load_columns, store_columns
 from kernels.rows.parts import load_pairs, share_of, store_pair
 
 
@@ -26,21 +26,19 @@ def softmax_rows(
     BLOCK: power of two >= cols, so that x is read once. PERSISTENT: programs take several tiles of rows, and load a
     tile while they compute and store the one before.
     """
-    columns = tl.arange(0, BLOCK)[None, :]
+    columns = columns_of(tl.arange(0, BLOCK)[None, :], cols, BLOCK, x)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
-    values = load_columns(x.ptr + row * x.stride_rows, columns, cols, x.aligned, row < rows)
+    values = load_columns(x.ptr + row * x.stride_rows, columns, row < rows)
     if PERSISTENT:
         step = tl.num_programs(0) * ROWS
         for first in range(tl.program_id(0) * ROWS, rows, step):
             row = first + tl.arange(0, ROWS)[:, None]
             following = row + step
-            next_values = load_columns(
-                x.ptr + following * x.stride_rows, columns, cols, x.aligned, following < rows
-            )
-            _softmax(values, mask, temperature, out, row, rows, columns, cols, scale, HAS_OPTIONS)
+            next_values = load_columns(x.ptr + following * x.stride_rows, columns, following < rows)
+            _softmax(values, mask, temperature, out, row, rows, columns, scale, HAS_OPTIONS)
             values = next_values
     else:
-        _softmax(values, mask, temperature, out, row, rows, columns, cols, scale, HAS_OPTIONS)
+        _softmax(values, mask, temperature, out, row, rows, columns, scale, HAS_OPTIONS)
 
 
 @triton.jit
@@ -64,15 +62,13 @@ def softmax_long_rows(
         row_max = tl.max(maxima, 0)
         row_sum = tl.sum(sums * _exp(maxima - row_max), 0)
     else:
-        row_max, row_sum = _max_and_sum(source, mask, row, 0, cols, scale, STEP, HAS_OPTIONS, x.aligned)
+        row_max, row_sum = _max_and_sum(x, mask, row, 0, cols, scale, STEP, HAS_OPTIONS)
     factor = 1.0 / row_sum
     for start in range(begin, tl.minimum(begin + share, cols), STEP):
-        columns = start + tl.arange(0, STEP)
-        inside = columns < cols
-        values = load_columns(source, columns, cols, x.aligned)
-        scores = _scores(values, mask, row, columns, inside, scale, HAS_OPTIONS)
+        columns = columns_of(start + tl.arange(0, STEP), cols, STEP, x)
+        scores = _scores(load_columns(source, columns), mask, row, columns.at, columns.inside, scale, HAS_OPTIONS)
         p = _exp(scores - row_max) * factor
-        store_columns(target, columns, p.to(target.dtype.element_ty), cols, out.aligned)
+        store_columns(target, columns, p.to(target.dtype.element_ty))
 
 
 @triton.jit
@@ -87,27 +83,22 @@ def softmax_part(
     row, part = tl.program_id(0), tl.program_id(1)
     share = share_of(cols, parts, STEP)
     begin = part * share
-    source = x.ptr + row * x.stride_rows
     if HAS_OPTIONS:
         scale = _scale(scale, temperature, row)
-    end = tl.minimum(begin + share, cols)
-    most, total = _max_and_sum(source, mask, row, begin, end, scale, STEP, HAS_OPTIONS, x.aligned)
+    most, total = _max_and_sum(x, mask, row, begin, tl.minimum(begin + share, cols), scale, STEP, HAS_OPTIONS)
     store_pair(pairs, row, part, parts, most, total)
 
 
 @triton.jit
-def _max_and_sum(
-    source, mask, row, begin, end, scale, STEP: tl.constexpr, HAS_OPTIONS: tl.constexpr, aligned: tl.constexpr
-):
+def _max_and_sum(x, mask, row, begin, end, scale, STEP: tl.constexpr, HAS_OPTIONS: tl.constexpr):
     """Return the maximum of the scores of some columns, and the sum of the exponentials of their distances from it."""
     # Each lane of a step keeps a maximum and a sum of its own: no reduction, hence no barrier, in the loop.
     lane_max = tl.full([STEP], float("-inf"), tl.float32)
     lane_sum = tl.zeros([STEP], tl.float32)
+    source = x.ptr + row * x.stride_rows
     for start in range(begin, end, STEP):
-        columns = start + tl.arange(0, STEP)
-        inside = columns < end
-        values = load_columns(source, columns, end, aligned)
-        scores = _scores(values, mask, row, columns, inside, scale, HAS_OPTIONS)
+        columns = columns_of(start + tl.arange(0, STEP), end, STEP, x)
+        scores = _scores(load_columns(source, columns), mask, row, columns.at, columns.inside, scale, HAS_OPTIONS)
         new_max = tl.maximum(lane_max, scores)
         origin = _finite(new_max)
         lane_sum = lane_sum * _exp(lane_max - origin) + _exp(scores - origin)
@@ -123,18 +114,17 @@ def _finite(x):
 
 
 @triton.jit
-def _softmax(values, mask, temperature, out, row, rows, columns, cols, scale, HAS_OPTIONS: tl.constexpr):
+def _softmax(values, mask, temperature, out, row, rows, columns, scale, HAS_OPTIONS: tl.constexpr):
     """Softmax of whole rows, which are loaded."""
-    inside = (row < rows) & (columns < cols)
+    inside = (row < rows) & columns.inside
     wide = values.to(tl.float32)
     if HAS_OPTIONS:  # noqa: SIM102 - the other one is tested at run time
         if given(temperature.ptr):
             wide /= tl.load(temperature.ptr + row * temperature.stride_rows, mask=row < rows, other=1.0)
-    scores = _scores(wide, mask, row, columns, inside, scale, HAS_OPTIONS)
+    scores = _scores(wide, mask, row, columns.at, inside, scale, HAS_OPTIONS)
     p = _exp(scores - tl.max(scores, 1)[:, None])
     p *= (1.0 / tl.sum(p, 1))[:, None]
-    values = p.to(out.ptr.dtype.element_ty)
-    store_columns(out.ptr + row * out.stride_rows, columns, values, cols, out.aligned, row < rows)
+    store_columns(out.ptr + row * out.stride_rows, columns, p.to(out.ptr.dtype.element_ty), row < rows)
 
 
 @triton.jit
