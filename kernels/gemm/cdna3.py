@@ -388,8 +388,8 @@ def offsets_of(
     """Return the offsets of the loads of BLOCKS blocks of LINES lines each, of which the first is `start`.
 
     x: `Matrix` of [lines, k] with k or, if not ALONG_K, lines contiguous. ALTERNATE: lines of two blocks alternate, as
-    they must if not ALONG_K. Lines from `end` on are the last ones once more. ALIGNED: rows of x, and `end` if lines are
-    contiguous, are multiples of 16 bytes.
+    they must if not ALONG_K. Lines from `end` on are the last ones once more. ALIGNED: rows of x, and `end` if lines
+    are contiguous, are multiples of 16 bytes.
     """
     DTYPE: gl.constexpr = x.ptr.dtype.element_ty
     STEP: gl.constexpr = 8 * STEP_BYTES // DTYPE.primitive_bitwidth
@@ -456,8 +456,8 @@ def matmul_cdna3(
 
     a: [batch, m, k], b: [batch, k, n], of one dtype of 16 or 8 bits, k > 0; e: [batch, m, n], with contiguous rows.
     A_ROWS: k is contiguous in a; else, with 16 bits alone, m is. B_ROWS: n is contiguous in b, with 16 bits alone; else
-    k is. Strides, k and contiguous extents of a and b are multiples of 16 bytes; or, not ALIGNED, they are any, with 64 of k
-    and 16 of n at least, and A_ROWS. int8 is summed in int32.
+    k is. Strides, k and contiguous extents of a and b are multiples of 16 bytes; or, if not
+    ALIGNED, they are any, k >= 64, n >= 16, and A_ROWS. int8 is summed in int32.
     parts: if it is given, e has the products of as many runs of k, [parts, m, padded(n)], and a and b have no batch; k
         has at least as many steps.
     """

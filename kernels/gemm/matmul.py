@@ -21,8 +21,8 @@ def matmul(
     """e = epilogue(a b). Grid: (tiles of e, or fewer if PERSISTENT; batch).
 
     a: [batch, m, k], b: [batch, k, n], of one dtype; e: [batch, m, n]; int8 is summed in int32, all others in fp32.
-    PERSISTENT: a program computes one tile after the other. WHOLE_M, WHOLE_N, UNALIGNED, B_COLUMNS: as `product` has them.
-    DESCRIPTORS: as `described_tiles` has it, with B_COLUMNS and SPECIALISED.
+    PERSISTENT: a program computes one tile after the other. WHOLE_M, WHOLE_N, UNALIGNED, B_COLUMNS: as `product` has
+    them. DESCRIPTORS: as `described_tiles` has it, with B_COLUMNS and SPECIALISED.
     """
     batch = tl.program_id(1)
     left, right, out = matrix_of(a, batch), matrix_of(b, batch), matrix_of(e, batch)
@@ -75,8 +75,9 @@ def matmul_parts(
     row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
     begin, end = part_of(k, part, parts, BLOCK_K)
     acc = product(
-        a, b, row, column, m, n, begin, end, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION, WHOLE_M, WHOLE_N, UNALIGNED, B_COLUMNS
-    )
+        a, b, row, column, m, n, begin, end, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION, WHOLE_M, WHOLE_N, UNALIGNED,
+        B_COLUMNS,
+    )  # fmt: skip
     store_part(acc, row + tl.arange(0, BLOCK_M), column + tl.arange(0, BLOCK_N), part, m, n, partial)
 
 

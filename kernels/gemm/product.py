@@ -17,8 +17,8 @@ def product(
 
     a, b: each a `Matrix`, [m, k] and [k, n]; row, column, begin, end in elements. PRECISION: of fp32 operands, as
     `tl.dot` has it. WHOLE_M: m is a multiple of 16, which loads along columns of a have to know. WHOLE_N: n is a
-    multiple of 16 bytes, which loads along rows of b have to know; no hint says it. UNALIGNED: k is contiguous in a, and
-    in b if B_COLUMNS, else n; rows begin anywhere, and 16 bytes may be loaded from any address, as AMD's GPUs do.
+    multiple of 16 bytes, which loads along rows of b have to know; no hint says it. UNALIGNED: k is contiguous in a,
+    and in b if B_COLUMNS, else n; rows begin anywhere, and 16 bytes may be loaded from any address, as AMD's GPUs do.
     """
     inner = tl.arange(0, BLOCK_K)
     m = m // 16 * 16 if WHOLE_M else m

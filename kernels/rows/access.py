@@ -29,33 +29,38 @@ class Columns(NamedTuple):
     If runs have a WIDTH above 1, the last one begins so early that it is whole, too. Columns that it shares with the
     one before are not `inside`.
 
-    at: the columns; loaded, inside: bool, not beyond the last column; whole: bool, of runs that share none.
+    at: the columns; loaded, inside: bool, not beyond the last column; whole: bool, of runs that share none; few: there
+    is no whole run, so that single elements are loaded.
     """
 
     at: tl.tensor
     loaded: tl.tensor
     inside: tl.tensor
     whole: tl.tensor
+    few: tl.tensor
     WIDTH: tl.constexpr
 
 
 @triton.constexpr_function
-def run_width(aligned, is_amd, block, dtype):
+def run_width(aligned, is_amd, dtype):
     """Return the elements of a run, 1 if hints or single elements serve."""
-    return 1 if aligned or not is_amd or block < 64 else 128 // dtype.primitive_bitwidth
+    return 1 if aligned or not is_amd else 128 // dtype.primitive_bitwidth
 
 
 @triton.jit
-def columns_of(place, end, BLOCK: tl.constexpr, x):
-    """Return the Columns of a tile whose first column is a multiple of 16 bytes. There are 32 columns of x, or BLOCK is."""
-    WIDTH: tl.constexpr = run_width(x.aligned, is_hip(), BLOCK, x.ptr.dtype.element_ty)
+def columns_of(place, end, x):
+    """Return the Columns of a tile of x before `end`; place: the columns, in order from a multiple of 16 bytes on."""
+    WIDTH: tl.constexpr = run_width(x.aligned, is_hip(), x.ptr.dtype.element_ty)
     if WIDTH == 1:
-        return Columns(place, place < end, place < end, place < end, WIDTH)
+        inside = place < end
+        return Columns(place, inside, inside, inside, False, WIDTH)
     else:
+        few = end < WIDTH
         begin = place // WIDTH * WIDTH
         begin = tl.max_constancy(begin, WIDTH if len(place.shape) == 1 else [1, WIDTH])
-        at = tl.minimum(begin, end - WIDTH) + place % WIDTH
-        return Columns(at, begin < end, (at >= begin) & (begin < end), begin + WIDTH <= end, WIDTH)
+        at = tl.where(few, place, tl.minimum(begin, end - WIDTH) + place % WIDTH)
+        loaded = begin < tl.where(few, 0, end)
+        return Columns(at, loaded, (at >= begin) & (at < end), begin + WIDTH <= end, few, WIDTH)
 
 
 @triton.jit
@@ -68,6 +73,8 @@ def load_columns(ptr, columns, there=True):
         return tl.load(ptr + columns.at, mask=there & columns.inside, other=0.0)
     else:
         values = tl.load(wide(ptr, columns.at, columns.WIDTH), mask=there & columns.loaded, other=0.0)
+        if columns.few:
+            values = tl.load(ptr + columns.at, mask=there & columns.inside, other=0.0)
         return tl.where(columns.inside, values, 0.0)
 
 

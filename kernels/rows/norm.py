@@ -37,7 +37,7 @@ def norm_rows(
     while they compute and store the one before.
     """
     await_earlier_launches()
-    columns = columns_of(tl.arange(0, BLOCK)[None, :], cols, BLOCK, x)
+    columns = columns_of(tl.arange(0, BLOCK)[None, :], cols, x)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     values, added = _load(x, residual, row, columns, HAS_RESIDUAL, row < rows)
     if PERSISTENT:
@@ -88,15 +88,17 @@ def norm_long_rows(
     if row_scales is not None:
         lane_max = tl.zeros([STEP], tl.float32)
         for start in range(0, cols, STEP):
-            columns = columns_of(start + block, cols, STEP, x)
+            columns = columns_of(start + block, cols, x)
             values, added = _load(x, residual, row, columns, HAS_RESIDUAL)
             values = _sum(values, added, residual, row, columns, HAS_RESIDUAL, False)
             gain, shift = _affine(weight, bias, smooth, columns, zero_centred)
-            lane_max = tl.maximum(lane_max, tl.where(columns.inside, tl.abs((values - mean) * rstd * gain + shift), 0.0))
+            lane_max = tl.maximum(
+                lane_max, tl.where(columns.inside, tl.abs((values - mean) * rstd * gain + shift), 0.0)
+            )
         row_scale = _scale(tl.max(lane_max, 0), scale, bound, LARGEST)
         tl.store(row_scales + row, row_scale)
     for start in range(first, end, STEP):
-        columns = columns_of(start + block, cols, STEP, x)
+        columns = columns_of(start + block, cols, x)
         values, added = _load(x, residual, row, columns, HAS_RESIDUAL)
         values = _sum(values, added, residual, row, columns, HAS_RESIDUAL, True)
         gain, shift = _affine(weight, bias, smooth, columns, zero_centred)
@@ -124,7 +126,7 @@ def norm_blocks(
         number = first + tl.arange(0, STEP // WIDTH)[:, None]
         place = number * block + lane
         inside = (lane < block) & (place < cols)
-        columns = Columns(place, inside, inside, inside, 1)  # blocks begin anywhere in a row
+        columns = Columns(place, inside, inside, inside, False, 1)  # blocks begin anywhere in a row
         values, added = _load(x, residual, row, columns, True)
         values = _sum(values, added, residual, row, columns, True, True)
         gain, _ = _affine(weight, None, None, columns, zero_centred)
@@ -164,7 +166,7 @@ def _mean_and_squares(
     lane_squares = tl.zeros([STEP], tl.float32)
     count = 0.0
     for start in range(begin, end, STEP):
-        columns = columns_of(start + block, end, STEP, x)
+        columns = columns_of(start + block, end, x)
         values, added = _load(x, residual, row, columns, HAS_RESIDUAL)
         values = _sum(values, added, residual, row, columns, HAS_RESIDUAL, False)
         count += 1.0
@@ -179,7 +181,7 @@ def _mean_and_squares(
     if SUBTRACT_MEAN:
         size = tl.maximum(end - begin, 0)
         counts = tl.maximum(size - block + STEP - 1, 0) // STEP
-        last = columns_of(begin + size // STEP * STEP + block, end, STEP, x)
+        last = columns_of(begin + size // STEP * STEP + block, end, x)
         if last.WIDTH > 1:
             counts = size // STEP + last.inside.to(tl.int32)
         mean, squares = _join(lane_mean, lane_squares, counts, size)

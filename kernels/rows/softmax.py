@@ -26,7 +26,7 @@ def softmax_rows(
     BLOCK: power of two >= cols, so that x is read once. PERSISTENT: programs take several tiles of rows, and load a
     tile while they compute and store the one before.
     """
-    columns = columns_of(tl.arange(0, BLOCK)[None, :], cols, BLOCK, x)
+    columns = columns_of(tl.arange(0, BLOCK)[None, :], cols, x)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     values = load_columns(x.ptr + row * x.stride_rows, columns, row < rows)
     if PERSISTENT:
@@ -65,7 +65,7 @@ def softmax_long_rows(
         row_max, row_sum = _max_and_sum(x, mask, row, 0, cols, scale, STEP, HAS_OPTIONS)
     factor = 1.0 / row_sum
     for start in range(begin, tl.minimum(begin + share, cols), STEP):
-        columns = columns_of(start + tl.arange(0, STEP), cols, STEP, x)
+        columns = columns_of(start + tl.arange(0, STEP), cols, x)
         scores = _scores(load_columns(source, columns), mask, row, columns.at, columns.inside, scale, HAS_OPTIONS)
         p = _exp(scores - row_max) * factor
         store_columns(target, columns, p.to(target.dtype.element_ty))
@@ -97,7 +97,7 @@ def _max_and_sum(x, mask, row, begin, end, scale, STEP: tl.constexpr, HAS_OPTION
     lane_sum = tl.zeros([STEP], tl.float32)
     source = x.ptr + row * x.stride_rows
     for start in range(begin, end, STEP):
-        columns = columns_of(start + tl.arange(0, STEP), end, STEP, x)
+        columns = columns_of(start + tl.arange(0, STEP), end, x)
         scores = _scores(load_columns(source, columns), mask, row, columns.at, columns.inside, scale, HAS_OPTIONS)
         new_max = tl.maximum(lane_max, scores)
         origin = _finite(new_max)
