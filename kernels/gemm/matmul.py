@@ -16,13 +16,13 @@ def matmul(
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     NUM_XCDS: tl.constexpr = 1, PERSISTENT: tl.constexpr = False, PRECISION: tl.constexpr = "ieee",
     WHOLE_M: tl.constexpr = False, WHOLE_N: tl.constexpr = False, DESCRIPTORS: tl.constexpr = False,
-    B_COLUMNS: tl.constexpr = False, SPECIALISED: tl.constexpr = False, UNALIGNED: tl.constexpr = False,
+    B_COLUMNS: tl.constexpr = False, SPECIALISED: tl.constexpr = False,
 ):  # fmt: skip
     """e = epilogue(a b). Grid: (tiles of e, or fewer if PERSISTENT; batch).
 
     a: [batch, m, k], b: [batch, k, n], of one dtype; e: [batch, m, n]; int8 is summed in int32, all others in fp32.
-    PERSISTENT: a program computes one tile after the other. WHOLE_M, WHOLE_N, UNALIGNED, B_COLUMNS: as `product` has
-    them. DESCRIPTORS: as `described_tiles` has it, with B_COLUMNS and SPECIALISED.
+    PERSISTENT: a program computes one tile after the other. WHOLE_M, WHOLE_N: as `product` has them. DESCRIPTORS: as
+    `described_tiles` has it, with B_COLUMNS and SPECIALISED.
     """
     batch = tl.program_id(1)
     left, right, out = matrix_of(a, batch), matrix_of(b, batch), matrix_of(e, batch)
@@ -35,12 +35,12 @@ def matmul(
         for tile in range(tl.program_id(0), tl.cdiv(m, BLOCK_M) * tl.cdiv(n, BLOCK_N), tl.num_programs(0)):
             _tile(
                 left, right, out, epilogue, tile, batch, m, n, k, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M, NUM_XCDS,
-                PRECISION, WHOLE_M, WHOLE_N, UNALIGNED, B_COLUMNS,
+                PRECISION, WHOLE_M, WHOLE_N,
             )  # fmt: skip
     else:
         _tile(
             left, right, out, epilogue, tl.program_id(0), batch, m, n, k, BLOCK_M, BLOCK_N, BLOCK_K, GROUP_M,
-            NUM_XCDS, PRECISION, WHOLE_M, WHOLE_N, UNALIGNED, B_COLUMNS,
+            NUM_XCDS, PRECISION, WHOLE_M, WHOLE_N,
         )  # fmt: skip
 
 
@@ -48,14 +48,12 @@ def matmul(
 def _tile(
     a, b, e, epilogue, tile, batch, m, n, k, BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr,
     GROUP_M: tl.constexpr, NUM_XCDS: tl.constexpr, PRECISION: tl.constexpr, WHOLE_M: tl.constexpr,
-    WHOLE_N: tl.constexpr, UNALIGNED: tl.constexpr, B_COLUMNS: tl.constexpr,
+    WHOLE_N: tl.constexpr,
 ):  # fmt: skip
     """Compute one tile of `matmul`; a, b and e: each a `Matrix`, of this batch."""
     tile_m, tile_n = tile_of(tile, m, n, BLOCK_M, BLOCK_N, GROUP_M, NUM_XCDS)
     row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
-    acc = product(
-        a, b, row, column, m, n, 0, k, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION, WHOLE_M, WHOLE_N, UNALIGNED, B_COLUMNS
-    )
+    acc = product(a, b, row, column, m, n, 0, k, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION, WHOLE_M, WHOLE_N)
     finish(acc, row + tl.arange(0, BLOCK_M), column + tl.arange(0, BLOCK_N), batch, m, n, e, epilogue)
 
 
@@ -64,20 +62,17 @@ def matmul_parts(
     a: Matrix, b: Matrix, partial, m, n, k, parts,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, GROUP_M: tl.constexpr,
     NUM_XCDS: tl.constexpr = 1, PRECISION: tl.constexpr = "ieee", WHOLE_M: tl.constexpr = False,
-    WHOLE_N: tl.constexpr = False, UNALIGNED: tl.constexpr = False, B_COLUMNS: tl.constexpr = False,
+    WHOLE_N: tl.constexpr = False,
 ):  # fmt: skip
     """Multiply each of `parts` runs of k, for `reduce_parts`. Grid: (tiles of the result, parts).
 
-    a: [m, k], b: [k, n], of one dtype. partial: fp32 or int32 [parts, m, n]. The rest as in `matmul`.
+    a: [m, k], b: [k, n], of one dtype. partial: fp32 or int32 [parts, m, n].
     """
     part = tl.program_id(1)
     tile_m, tile_n = tile_of(tl.program_id(0), m, n, BLOCK_M, BLOCK_N, GROUP_M, NUM_XCDS)
     row, column = tile_m * BLOCK_M, tile_n * BLOCK_N
     begin, end = part_of(k, part, parts, BLOCK_K)
-    acc = product(
-        a, b, row, column, m, n, begin, end, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION, WHOLE_M, WHOLE_N, UNALIGNED,
-        B_COLUMNS,
-    )  # fmt: skip
+    acc = product(a, b, row, column, m, n, begin, end, BLOCK_M, BLOCK_N, BLOCK_K, PRECISION, WHOLE_M, WHOLE_N)
     store_part(acc, row + tl.arange(0, BLOCK_M), column + tl.arange(0, BLOCK_N), part, m, n, partial)
 
 

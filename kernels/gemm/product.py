@@ -10,15 +10,13 @@ from kernels.gemm.epilogue import aligned_part
 def product(
     a, b, row, column, m, n, begin, end,
     BLOCK_M: tl.constexpr, BLOCK_N: tl.constexpr, BLOCK_K: tl.constexpr, PRECISION: tl.constexpr = "ieee",
-    WHOLE_M: tl.constexpr = False, WHOLE_N: tl.constexpr = False, UNALIGNED: tl.constexpr = False,
-    B_COLUMNS: tl.constexpr = False,
+    WHOLE_M: tl.constexpr = False, WHOLE_N: tl.constexpr = False,
 ):  # fmt: skip
     """a[row:, begin:end] b[begin:end, column:]: [BLOCK_M, BLOCK_N]; elements past the edges are meaningless.
 
     a, b: each a `Matrix`, [m, k] and [k, n]; row, column, begin, end in elements. PRECISION: of fp32 operands, as
     `tl.dot` has it. WHOLE_M: m is a multiple of 16, which loads along columns of a have to know. WHOLE_N: n is a
-    multiple of 16 bytes, which loads along rows of b have to know; no hint says it. UNALIGNED: k is contiguous in a,
-    and in b if B_COLUMNS, else n; rows begin anywhere, and 16 bytes may be loaded from any address, as AMD's GPUs do.
+    multiple of 16 bytes, which loads along rows of b have to know; no hint says it.
     """
     inner = tl.arange(0, BLOCK_K)
     m = m // 16 * 16 if WHOLE_M else m
@@ -28,23 +26,6 @@ def product(
     a_at = a.ptr + begin * a.stride_columns + rows[:, None] * a.stride_rows + inner[None, :] * a.stride_columns
     b_at = b.ptr + begin * b.stride_rows + inner[:, None] * b.stride_rows + columns[None, :] * b.stride_columns
     acc = tl.zeros([BLOCK_M, BLOCK_N], tl.int32 if a.ptr.dtype.element_ty.is_int() else tl.float32)
-    if UNALIGNED:
-        WIDTH: tl.constexpr = 128 // a.ptr.dtype.element_ty.primitive_bitwidth
-        left_at = a.ptr + begin + rows[:, None] * a.stride_rows + inner[None, :]
-        left_at = tl.multiple_of(tl.max_contiguous(left_at, [1, WIDTH]), [1, 16])  # so Triton loads 16 bytes
-        if B_COLUMNS:
-            whole = tl.maximum(end - begin, 0) // BLOCK_K * BLOCK_K
-            right_at = b.ptr + begin + inner[:, None] + columns[None, :] * b.stride_columns
-            right_at = tl.multiple_of(tl.max_contiguous(right_at, [WIDTH, 1]), [16, 1])
-        else:  # the last columns are loaded with the first ones of the next row, which the last row does not have
-            whole = tl.maximum(end - begin - 1, 0) // BLOCK_K * BLOCK_K
-            runs = (column + tl.arange(0, BLOCK_N)) // WIDTH % tl.cdiv(n, WIDTH) * WIDTH + tl.arange(0, BLOCK_N) % WIDTH
-            right_at = b.ptr + begin * b.stride_rows + inner[:, None] * b.stride_rows + runs[None, :]
-            right_at = tl.multiple_of(tl.max_contiguous(right_at, [1, WIDTH]), [1, 16])
-        acc = accumulate(left_at, right_at, a.stride_columns, b.stride_rows, acc, whole, BLOCK_K, PRECISION)
-        a_at += whole * a.stride_columns
-        b_at += whole * b.stride_rows
-        begin += whole
     return accumulate(a_at, b_at, a.stride_columns, b.stride_rows, acc, end - begin, BLOCK_K, PRECISION)
 
 

@@ -23,11 +23,17 @@ class Rows(NamedTuple):
     aligned: tl.constexpr
 
 
+@triton.jit
+def by_elements(x):
+    """Return Rows that are accessed as hints allow, since columns do not come in runs of 16 bytes."""
+    return Rows(x.ptr, x.stride_rows, x.stride_columns, True)
+
+
 class Columns(NamedTuple):
     """Columns of a tile, [1, BLOCK] or [BLOCK].
 
-    If runs have a WIDTH above 1, the last one begins so early that it is whole, too. Columns that it shares with the
-    one before are not `inside`.
+    If runs of 16 bytes are loaded from any address, the last one begins so early that it is whole, too. Columns that it
+    shares with the one before are not `inside`.
 
     at: the columns; loaded, inside: bool, not beyond the last column; whole: bool, of runs that share none; few: there
     is no whole run, so that single elements are loaded.
@@ -38,7 +44,6 @@ class Columns(NamedTuple):
     inside: tl.tensor
     whole: tl.tensor
     few: tl.tensor
-    WIDTH: tl.constexpr
 
 
 @triton.constexpr_function
@@ -53,38 +58,40 @@ def columns_of(place, end, x):
     WIDTH: tl.constexpr = run_width(x.aligned, is_hip(), x.ptr.dtype.element_ty)
     if WIDTH == 1:
         inside = place < end
-        return Columns(place, inside, inside, inside, False, WIDTH)
+        return Columns(place, inside, inside, inside, False)
     else:
         few = end < WIDTH
         begin = place // WIDTH * WIDTH
-        begin = tl.max_constancy(begin, WIDTH if len(place.shape) == 1 else [1, WIDTH])
+        begin = tl.max_constancy(begin, [WIDTH] if len(place.shape) == 1 else [1, WIDTH])
         at = tl.where(few, place, tl.minimum(begin, end - WIDTH) + place % WIDTH)
         loaded = begin < tl.where(few, 0, end)
-        return Columns(at, loaded, (at >= begin) & (at < end), begin + WIDTH <= end, few, WIDTH)
+        return Columns(at, loaded, (at >= begin) & (at < end), begin + WIDTH <= end, few)
 
 
 @triton.jit
-def load_columns(ptr, columns, there=True):
-    """Load the elements of some Columns of rows, 0 where they are not `inside` or not `there`.
+def load_columns(ptr, columns, x, there=True):
+    """Load the elements at ptr of some Columns of x, 0 where they are not `inside` or not `there`.
 
     ptr, there: scalars or [rows, 1].
     """
-    if columns.WIDTH == 1:
+    WIDTH: tl.constexpr = run_width(x.aligned, is_hip(), x.ptr.dtype.element_ty)
+    if WIDTH == 1:
         return tl.load(ptr + columns.at, mask=there & columns.inside, other=0.0)
     else:
-        values = tl.load(wide(ptr, columns.at, columns.WIDTH), mask=there & columns.loaded, other=0.0)
+        values = tl.load(wide(ptr, columns.at, WIDTH), mask=there & columns.loaded, other=0.0)
         if columns.few:
             values = tl.load(ptr + columns.at, mask=there & columns.inside, other=0.0)
         return tl.where(columns.inside, values, 0.0)
 
 
 @triton.jit
-def store_columns(ptr, columns, values, there=True):
+def store_columns(ptr, columns, values, x, there=True):
     """Store elements like `load_columns`. No element is stored twice."""
-    if columns.WIDTH == 1:
+    WIDTH: tl.constexpr = run_width(x.aligned, is_hip(), x.ptr.dtype.element_ty)
+    if WIDTH == 1:
         tl.store(ptr + columns.at, values, mask=there & columns.inside)
     else:
-        tl.store(wide(ptr, columns.at, columns.WIDTH), values, mask=there & columns.whole)
+        tl.store(wide(ptr, columns.at, WIDTH), values, mask=there & columns.whole)
         tl.store(ptr + columns.at, values, mask=there & columns.inside & ~columns.whole)
 
 
@@ -94,6 +101,6 @@ def wide(ptr, columns, WIDTH: tl.constexpr):
     UNIT: tl.constexpr = WIDTH * ptr.dtype.element_ty.primitive_bitwidth // 8
     at = ptr + columns
     if len(columns.shape) == 1:
-        return tl.multiple_of(tl.max_contiguous(at, WIDTH), UNIT)
+        return tl.multiple_of(tl.max_contiguous(at, [WIDTH]), [UNIT])
     else:
         return tl.multiple_of(tl.max_contiguous(at, [1, WIDTH]), [1, UNIT])

@@ -28,9 +28,10 @@ def gate_rows(gate: Rows, up: Rows, out: Rows, rows, cols, log2_width, BLOCK: tl
     row = tl.program_id(0) * (BLOCK >> log2_width) + tl.max_constancy(place >> log2_width, ALIGNED)
     column = place & ((1 << log2_width) - 1)
     place = (tl.program_id(1) << log2_width) + tl.max_contiguous(tl.multiple_of(column, ALIGNED), ALIGNED)
-    columns, there = columns_of(place, cols, gate), row < rows
-    x = load_columns(gate.ptr + row * gate.stride_rows, columns, there).to(tl.float32)
-    y = load_columns(up.ptr + row * up.stride_rows, columns, there).to(tl.float32)
+    columns = columns_of(place, cols, gate)
+    there = row < rows
+    x = load_columns(gate.ptr + row * gate.stride_rows, columns, gate, there).to(tl.float32)
+    y = load_columns(up.ptr + row * up.stride_rows, columns, gate, there).to(tl.float32)
     if ACTIVATION == "silu":
         x *= sigmoid(x)
     elif ACTIVATION == "gelu":
@@ -38,7 +39,7 @@ def gate_rows(gate: Rows, up: Rows, out: Rows, rows, cols, log2_width, BLOCK: tl
     else:
         # 0.5 + 0.5 * tanh(z / 2) is sigmoid(z).
         x *= sigmoid(SQRT_8_OVER_PI * (x + 0.044715 * x * x * x))
-    store_columns(out.ptr + row * out.stride_rows, columns, (x * y).to(out.ptr.dtype.element_ty), there)
+    store_columns(out.ptr + row * out.stride_rows, columns, (x * y).to(out.ptr.dtype.element_ty), gate, there)
 
 
 @triton.jit

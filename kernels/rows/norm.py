@@ -6,7 +6,7 @@ import triton.language as tl
 from kernels.common.pdl import await_earlier_launches
 from kernels.common.rounding import scale_of
 from kernels.common.tensors import Matrix, given
-from kernels.rows.access import Columns, Rows, columns_of, load_columns, store_columns
+from kernels.rows.access import Columns, Rows, by_elements, columns_of, load_columns, store_columns
 from kernels.rows.parts import MOST_PARTS, load_pairs, share_of, store_pair
 from kernels.rows.quantise import quantise
 
@@ -41,20 +41,20 @@ def norm_rows(
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
     values, added = _load(x, residual, row, columns, HAS_RESIDUAL, row < rows)
     if PERSISTENT:
-        gain, shift = _affine(weight, bias, smooth, columns, zero_centred)
+        gain, shift = _affine(weight, bias, smooth, columns, x, zero_centred)
         step = tl.num_programs(0) * ROWS
         for first in range(tl.program_id(0) * ROWS, rows, step):
             row = first + tl.arange(0, ROWS)[:, None]
             next_values, next_added = _load(x, residual, row + step, columns, HAS_RESIDUAL, row + step < rows)
             values = _sum(values, added, residual, row, columns, HAS_RESIDUAL, True, row < rows)
             values = _normalise(values, cols, eps, (row < rows) & columns.inside, SUBTRACT_MEAN) * gain + shift
-            _store(values, out, row_scales, scale, bound, row, rows, columns, LARGEST)
+            _store(values, x, out, row_scales, scale, bound, row, rows, columns, LARGEST)
             values, added = next_values, next_added
     else:
         values = _sum(values, added, residual, row, columns, HAS_RESIDUAL, True, row < rows)
         values = _normalise(values, cols, eps, (row < rows) & columns.inside, SUBTRACT_MEAN)
-        gain, shift = _affine(weight, bias, smooth, columns, zero_centred)
-        _store(values * gain + shift, out, row_scales, scale, bound, row, rows, columns, LARGEST)
+        gain, shift = _affine(weight, bias, smooth, columns, x, zero_centred)
+        _store(values * gain + shift, x, out, row_scales, scale, bound, row, rows, columns, LARGEST)
 
 
 @triton.jit
@@ -91,7 +91,7 @@ def norm_long_rows(
             columns = columns_of(start + block, cols, x)
             values, added = _load(x, residual, row, columns, HAS_RESIDUAL)
             values = _sum(values, added, residual, row, columns, HAS_RESIDUAL, False)
-            gain, shift = _affine(weight, bias, smooth, columns, zero_centred)
+            gain, shift = _affine(weight, bias, smooth, columns, x, zero_centred)
             lane_max = tl.maximum(
                 lane_max, tl.where(columns.inside, tl.abs((values - mean) * rstd * gain + shift), 0.0)
             )
@@ -101,11 +101,11 @@ def norm_long_rows(
         columns = columns_of(start + block, cols, x)
         values, added = _load(x, residual, row, columns, HAS_RESIDUAL)
         values = _sum(values, added, residual, row, columns, HAS_RESIDUAL, True)
-        gain, shift = _affine(weight, bias, smooth, columns, zero_centred)
+        gain, shift = _affine(weight, bias, smooth, columns, x, zero_centred)
         values = (values - mean) * rstd * gain + shift
         if row_scales is not None:
             values = quantise(values, row_scale, out.ptr.dtype.element_ty, LARGEST)
-        store_columns(out.ptr + row * out.stride_rows, columns, values.to(out.ptr.dtype.element_ty))
+        store_columns(out.ptr + row * out.stride_rows, columns, values.to(out.ptr.dtype.element_ty), x)
 
 
 @triton.jit
@@ -120,22 +120,23 @@ def norm_blocks(
     row = tl.program_id(0)
     _, squares = _mean_and_squares(x, residual, row, 0, cols, STEP, True, False)
     rstd = tl.rsqrt(squares / cols + eps)
+    x, residual = by_elements(x), by_elements(residual)  # blocks begin anywhere in a row
     blocks = tl.cdiv(cols, block)
     lane = tl.arange(0, WIDTH)[None, :]
     for first in range(0, blocks, STEP // WIDTH):
         number = first + tl.arange(0, STEP // WIDTH)[:, None]
         place = number * block + lane
         inside = (lane < block) & (place < cols)
-        columns = Columns(place, inside, inside, inside, False, 1)  # blocks begin anywhere in a row
+        columns = Columns(place, inside, inside, inside, False)
         values, added = _load(x, residual, row, columns, True)
         values = _sum(values, added, residual, row, columns, True, True)
-        gain, _ = _affine(weight, None, None, columns, zero_centred)
+        gain, _ = _affine(weight, None, None, columns, x, zero_centred)
         values = values * rstd * gain
         scale = _scale(tl.max(tl.abs(values), 1)[:, None], None, bound, LARGEST)
         at = scales.ptr + row * scales.stride_rows + number * scales.stride_columns
         tl.store(at, scale, mask=number < blocks)
         values = quantise(values, scale, out.ptr.dtype.element_ty, LARGEST)
-        store_columns(out.ptr + row * out.stride_rows, columns, values.to(out.ptr.dtype.element_ty))
+        store_columns(out.ptr + row * out.stride_rows, columns, values.to(out.ptr.dtype.element_ty), x)
 
 
 @triton.jit
@@ -182,7 +183,7 @@ def _mean_and_squares(
         size = tl.maximum(end - begin, 0)
         counts = tl.maximum(size - block + STEP - 1, 0) // STEP
         last = columns_of(begin + size // STEP * STEP + block, end, x)
-        if last.WIDTH > 1:
+        if not x.aligned:
             counts = size // STEP + last.inside.to(tl.int32)
         mean, squares = _join(lane_mean, lane_squares, counts, size)
     return mean, squares
@@ -198,10 +199,10 @@ def _join(means, squares, counts, size):
 @triton.jit
 def _load(x, residual, row, columns, HAS_RESIDUAL: tl.constexpr, there=True):
     """Load (x, residual) as they are stored, 0 outside or for a null residual; x twice without HAS_RESIDUAL."""
-    values = load_columns(x.ptr + row * x.stride_rows, columns, there)
+    values = load_columns(x.ptr + row * x.stride_rows, columns, x, there)
     added = values
     if HAS_RESIDUAL:
-        added = load_columns(residual.ptr + row * residual.stride_rows, columns, there & given(residual.ptr))
+        added = load_columns(residual.ptr + row * residual.stride_rows, columns, x, there & given(residual.ptr))
     return values, added
 
 
@@ -213,18 +214,18 @@ def _sum(values, added, residual, row, columns, HAS_RESIDUAL: tl.constexpr, WRIT
         rounded = (total + added.to(tl.float32)).to(values.dtype)
         if WRITE_BACK:
             there = there & given(residual.ptr)
-            store_columns(residual.ptr + row * residual.stride_rows, columns, rounded, there)
+            store_columns(residual.ptr + row * residual.stride_rows, columns, rounded, residual, there)
         total = rounded.to(tl.float32)
     return total
 
 
 @triton.jit
-def _affine(weight, bias, smooth, columns, zero_centred):
+def _affine(weight, bias, smooth, columns, x, zero_centred):
     """Load the factor and the summand of the columns, fp32."""
-    gain = load_columns(weight, columns).to(tl.float32) + zero_centred.to(tl.float32)
+    gain = load_columns(weight, columns, x).to(tl.float32) + zero_centred.to(tl.float32)
     shift = 0.0
     if bias is not None:
-        shift = load_columns(bias, columns, given(bias)).to(tl.float32)
+        shift = load_columns(bias, columns, x, given(bias)).to(tl.float32)
     if smooth is not None:  # noqa: SIM102 - the other one is tested at run time
         if given(smooth):
             factor = tl.load(smooth + columns.at, mask=columns.inside, other=1.0)
@@ -242,13 +243,13 @@ def _normalise(values, cols, eps, inside, SUBTRACT_MEAN: tl.constexpr):
 
 
 @triton.jit
-def _store(values, out, row_scales, scale, bound, row, rows, columns, LARGEST: tl.constexpr):
+def _store(values, x, out, row_scales, scale, bound, row, rows, columns, LARGEST: tl.constexpr):
     if row_scales is not None:
         inside = (row < rows) & columns.inside
         row_scale = _scale(tl.max(tl.where(inside, tl.abs(values), 0.0), 1)[:, None], scale, bound, LARGEST)
         tl.store(row_scales + row, row_scale, mask=row < rows)
         values = quantise(values, row_scale, out.ptr.dtype.element_ty, LARGEST)
-    store_columns(out.ptr + row * out.stride_rows, columns, values.to(out.ptr.dtype.element_ty), row < rows)
+    store_columns(out.ptr + row * out.stride_rows, columns, values.to(out.ptr.dtype.element_ty), x, row < rows)
 
 
 @triton.jit

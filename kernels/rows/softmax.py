@@ -28,13 +28,13 @@ def softmax_rows(
     """
     columns = columns_of(tl.arange(0, BLOCK)[None, :], cols, x)
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
-    values = load_columns(x.ptr + row * x.stride_rows, columns, row < rows)
+    values = load_columns(x.ptr + row * x.stride_rows, columns, x, row < rows)
     if PERSISTENT:
         step = tl.num_programs(0) * ROWS
         for first in range(tl.program_id(0) * ROWS, rows, step):
             row = first + tl.arange(0, ROWS)[:, None]
             following = row + step
-            next_values = load_columns(x.ptr + following * x.stride_rows, columns, following < rows)
+            next_values = load_columns(x.ptr + following * x.stride_rows, columns, x, following < rows)
             _softmax(values, mask, temperature, out, row, rows, columns, scale, HAS_OPTIONS)
             values = next_values
     else:
@@ -66,9 +66,9 @@ def softmax_long_rows(
     factor = 1.0 / row_sum
     for start in range(begin, tl.minimum(begin + share, cols), STEP):
         columns = columns_of(start + tl.arange(0, STEP), cols, x)
-        scores = _scores(load_columns(source, columns), mask, row, columns.at, columns.inside, scale, HAS_OPTIONS)
+        scores = _scores(load_columns(source, columns, x), mask, row, columns.at, columns.inside, scale, HAS_OPTIONS)
         p = _exp(scores - row_max) * factor
-        store_columns(target, columns, p.to(target.dtype.element_ty))
+        store_columns(target, columns, p.to(target.dtype.element_ty), x)
 
 
 @triton.jit
@@ -98,7 +98,7 @@ def _max_and_sum(x, mask, row, begin, end, scale, STEP: tl.constexpr, HAS_OPTION
     source = x.ptr + row * x.stride_rows
     for start in range(begin, end, STEP):
         columns = columns_of(start + tl.arange(0, STEP), end, x)
-        scores = _scores(load_columns(source, columns), mask, row, columns.at, columns.inside, scale, HAS_OPTIONS)
+        scores = _scores(load_columns(source, columns, x), mask, row, columns.at, columns.inside, scale, HAS_OPTIONS)
         new_max = tl.maximum(lane_max, scores)
         origin = _finite(new_max)
         lane_sum = lane_sum * _exp(lane_max - origin) + _exp(scores - origin)
@@ -124,7 +124,7 @@ def _softmax(values, mask, temperature, out, row, rows, columns, scale, HAS_OPTI
     scores = _scores(wide, mask, row, columns.at, inside, scale, HAS_OPTIONS)
     p = _exp(scores - tl.max(scores, 1)[:, None])
     p *= (1.0 / tl.sum(p, 1))[:, None]
-    store_columns(out.ptr + row * out.stride_rows, columns, p.to(out.ptr.dtype.element_ty), row < rows)
+    store_columns(out.ptr + row * out.stride_rows, columns, p.to(out.ptr.dtype.element_ty), out, row < rows)
 
 
 @triton.jit

@@ -137,6 +137,16 @@ def test_lengths_of_rows_at_any_address(one_unit: Bundle, k: int, b_columns: boo
     check(one_unit, "matmul", FP16, a=matrix(rng, (19, k), FP16), b=matrix(rng, (k, 37), FP16, b_columns))
 
 
+@pytest.mark.parametrize("seed", range(20))
+def test_random_products(gemm: Bundle, seed: int):
+    """Products of any extents, layouts and dtypes of 16 bits, with and without a bias, are right."""
+    rng = np.random.default_rng([42, seed])
+    m, n, k = (round(np.exp(rng.uniform(0, np.log(400)))) for _ in range(3))
+    dtype = (BF16, FP16)[int(rng.integers(2))]
+    a, b = matrix(rng, (m, k), dtype), matrix(rng, (k, n), dtype, bool(rng.integers(2)))
+    check(gemm, "matmul", dtype, a=a, b=b, bias=matrix(rng, (n,), dtype) if rng.integers(2) else None)
+
+
 @pytest.mark.parametrize("config, shape", (("tile_64x64", (33, 69, 457, 3)), ("tile_32x128", (30, 135, 2057, 8))))
 def test_parts_of_rows_at_any_address(one_unit: Bundle, config: str, shape: tuple[int, int, int, int]):
     (m, n, k, splits), rng = shape, np.random.default_rng(13)
