@@ -5,7 +5,7 @@ import triton.language as tl
 
 from kernels.common.pdl import await_earlier_launches
 from kernels.common.softmax import LOG2_E
-from kernels.rows.access import Rows, columns_of, load_columns, store_columns
+from kernels.common.tensors import Matrix
 
 SQRT_HALF: tl.constexpr = tl.constexpr(0.7071067811865476)
 SQRT_8_OVER_PI: tl.constexpr = tl.constexpr(1.5957691216057308)
@@ -17,7 +17,9 @@ ALIGNED: tl.constexpr = tl.constexpr(8)
 
 
 @triton.jit
-def gate_rows(gate: Rows, up: Rows, out: Rows, rows, cols, log2_width, BLOCK: tl.constexpr, ACTIVATION: tl.constexpr):
+def gate_rows(
+    gate: Matrix, up: Matrix, out: Matrix, rows, cols, log2_width, BLOCK: tl.constexpr, ACTIVATION: tl.constexpr
+):
     """out = ACTIVATION(gate) * up, in fp32. Grid: (cdiv(rows, BLOCK // width), cdiv(cols, width)).
 
     gate, up, out: [rows, cols] of one dtype, columns contiguous. ACTIVATION: silu, gelu (of the error function) or
@@ -27,11 +29,10 @@ def gate_rows(gate: Rows, up: Rows, out: Rows, rows, cols, log2_width, BLOCK: tl
     place = tl.arange(0, BLOCK)
     row = tl.program_id(0) * (BLOCK >> log2_width) + tl.max_constancy(place >> log2_width, ALIGNED)
     column = place & ((1 << log2_width) - 1)
-    place = (tl.program_id(1) << log2_width) + tl.max_contiguous(tl.multiple_of(column, ALIGNED), ALIGNED)
-    columns = columns_of(place, cols, gate)
-    there = row < rows
-    x = load_columns(gate.ptr + row * gate.stride_rows, columns, gate, there).to(tl.float32)
-    y = load_columns(up.ptr + row * up.stride_rows, columns, gate, there).to(tl.float32)
+    columns = (tl.program_id(1) << log2_width) + tl.max_contiguous(tl.multiple_of(column, ALIGNED), ALIGNED)
+    inside = (row < rows) & (columns < cols)
+    x = tl.load(gate.ptr + row * gate.stride_rows + columns, mask=inside, other=0.0).to(tl.float32)
+    y = tl.load(up.ptr + row * up.stride_rows + columns, mask=inside, other=0.0).to(tl.float32)
     if ACTIVATION == "silu":
         x *= sigmoid(x)
     elif ACTIVATION == "gelu":
@@ -39,7 +40,7 @@ def gate_rows(gate: Rows, up: Rows, out: Rows, rows, cols, log2_width, BLOCK: tl
     else:
         # 0.5 + 0.5 * tanh(z / 2) is sigmoid(z).
         x *= sigmoid(SQRT_8_OVER_PI * (x + 0.044715 * x * x * x))
-    store_columns(out.ptr + row * out.stride_rows, columns, (x * y).to(out.ptr.dtype.element_ty), gate, there)
+    tl.store(out.ptr + row * out.stride_rows + columns, (x * y).to(out.ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit

@@ -6,14 +6,13 @@ import triton.language as tl
 from kernels.common.pdl import await_earlier_launches
 from kernels.common.rounding import scale_of
 from kernels.common.tensors import Matrix, given
-from kernels.rows.access import Columns, Rows, by_elements, columns_of, load_columns, store_columns
 from kernels.rows.parts import MOST_PARTS, load_pairs, share_of, store_pair
 from kernels.rows.quantise import quantise
 
 
 @triton.jit
 def norm_rows(
-    x: Rows, weight, residual: Rows, out: Rows, rows, cols, eps, zero_centred,
+    x: Matrix, weight, residual: Matrix, out: Matrix, rows, cols, eps, zero_centred,
     BLOCK: tl.constexpr, ROWS: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SUBTRACT_MEAN: tl.constexpr,
     PERSISTENT: tl.constexpr = False, bias=None, row_scales=None, LARGEST: tl.constexpr = 0.0, scale=None, bound=0.0,
     smooth=None,
@@ -37,29 +36,32 @@ def norm_rows(
     while they compute and store the one before.
     """
     await_earlier_launches()
-    columns = columns_of(tl.arange(0, BLOCK)[None, :], cols, x)
+    columns = tl.arange(0, BLOCK)[None, :]
     row = tl.program_id(0) * ROWS + tl.arange(0, ROWS)[:, None]
-    values, added = _load(x, residual, row, columns, HAS_RESIDUAL, row < rows)
+    inside = (row < rows) & (columns < cols)
+    values, added = _load(x, residual, row, columns, inside, HAS_RESIDUAL)
     if PERSISTENT:
-        gain, shift = _affine(weight, bias, smooth, columns, x, zero_centred)
+        gain, shift = _affine(weight, bias, smooth, columns, columns < cols, zero_centred)
         step = tl.num_programs(0) * ROWS
         for first in range(tl.program_id(0) * ROWS, rows, step):
             row = first + tl.arange(0, ROWS)[:, None]
-            next_values, next_added = _load(x, residual, row + step, columns, HAS_RESIDUAL, row + step < rows)
-            values = _sum(values, added, residual, row, columns, HAS_RESIDUAL, True, row < rows)
-            values = _normalise(values, cols, eps, (row < rows) & columns.inside, SUBTRACT_MEAN) * gain + shift
-            _store(values, x, out, row_scales, scale, bound, row, rows, columns, LARGEST)
+            inside = (row < rows) & (columns < cols)
+            next_inside = (row + step < rows) & (columns < cols)
+            next_values, next_added = _load(x, residual, row + step, columns, next_inside, HAS_RESIDUAL)
+            values = _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL, True)
+            values = _normalise(values, cols, eps, inside, SUBTRACT_MEAN) * gain + shift
+            _store(values, out, row_scales, scale, bound, row, rows, columns, inside, LARGEST)
             values, added = next_values, next_added
     else:
-        values = _sum(values, added, residual, row, columns, HAS_RESIDUAL, True, row < rows)
-        values = _normalise(values, cols, eps, (row < rows) & columns.inside, SUBTRACT_MEAN)
-        gain, shift = _affine(weight, bias, smooth, columns, x, zero_centred)
-        _store(values * gain + shift, x, out, row_scales, scale, bound, row, rows, columns, LARGEST)
+        values = _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL, True)
+        values = _normalise(values, cols, eps, inside, SUBTRACT_MEAN)
+        gain, shift = _affine(weight, bias, smooth, columns, columns < cols, zero_centred)
+        _store(values * gain + shift, out, row_scales, scale, bound, row, rows, columns, inside, LARGEST)
 
 
 @triton.jit
 def norm_long_rows(
-    x: Rows, weight, residual: Rows, out: Rows, cols, eps, zero_centred,
+    x: Matrix, weight, residual: Matrix, out: Matrix, cols, eps, zero_centred,
     STEP: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SUBTRACT_MEAN: tl.constexpr,
     bias=None, row_scales=None, LARGEST: tl.constexpr = 0.0, scale=None, bound=0.0, smooth=None, pairs=None, parts=1,
 ):  # fmt: skip
@@ -88,29 +90,29 @@ def norm_long_rows(
     if row_scales is not None:
         lane_max = tl.zeros([STEP], tl.float32)
         for start in range(0, cols, STEP):
-            columns = columns_of(start + block, cols, x)
-            values, added = _load(x, residual, row, columns, HAS_RESIDUAL)
-            values = _sum(values, added, residual, row, columns, HAS_RESIDUAL, False)
-            gain, shift = _affine(weight, bias, smooth, columns, x, zero_centred)
-            lane_max = tl.maximum(
-                lane_max, tl.where(columns.inside, tl.abs((values - mean) * rstd * gain + shift), 0.0)
-            )
+            columns = start + block
+            inside = columns < cols
+            values, added = _load(x, residual, row, columns, inside, HAS_RESIDUAL)
+            values = _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL, False)
+            gain, shift = _affine(weight, bias, smooth, columns, inside, zero_centred)
+            lane_max = tl.maximum(lane_max, tl.where(inside, tl.abs((values - mean) * rstd * gain + shift), 0.0))
         row_scale = _scale(tl.max(lane_max, 0), scale, bound, LARGEST)
         tl.store(row_scales + row, row_scale)
     for start in range(first, end, STEP):
-        columns = columns_of(start + block, cols, x)
-        values, added = _load(x, residual, row, columns, HAS_RESIDUAL)
-        values = _sum(values, added, residual, row, columns, HAS_RESIDUAL, True)
-        gain, shift = _affine(weight, bias, smooth, columns, x, zero_centred)
+        columns = start + block
+        inside = columns < cols
+        values, added = _load(x, residual, row, columns, inside, HAS_RESIDUAL)
+        values = _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL, True)
+        gain, shift = _affine(weight, bias, smooth, columns, inside, zero_centred)
         values = (values - mean) * rstd * gain + shift
         if row_scales is not None:
             values = quantise(values, row_scale, out.ptr.dtype.element_ty, LARGEST)
-        store_columns(out.ptr + row * out.stride_rows, columns, values.to(out.ptr.dtype.element_ty), x)
+        tl.store(out.ptr + row * out.stride_rows + columns, values.to(out.ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def norm_blocks(
-    x: Rows, weight, residual: Rows, out: Rows, scales: Matrix, cols, eps, zero_centred, block, bound,
+    x: Matrix, weight, residual: Matrix, out: Matrix, scales: Matrix, cols, eps, zero_centred, block, bound,
     STEP: tl.constexpr, WIDTH: tl.constexpr, LARGEST: tl.constexpr,
 ):  # fmt: skip
     """RMS norm of each row, quantised with a scale for each `block` columns, WIDTH at most. Grid: (rows,).
@@ -120,28 +122,26 @@ def norm_blocks(
     row = tl.program_id(0)
     _, squares = _mean_and_squares(x, residual, row, 0, cols, STEP, True, False)
     rstd = tl.rsqrt(squares / cols + eps)
-    x, residual = by_elements(x), by_elements(residual)  # blocks begin anywhere in a row
     blocks = tl.cdiv(cols, block)
     lane = tl.arange(0, WIDTH)[None, :]
     for first in range(0, blocks, STEP // WIDTH):
         number = first + tl.arange(0, STEP // WIDTH)[:, None]
-        place = number * block + lane
-        inside = (lane < block) & (place < cols)
-        columns = Columns(place, inside, inside, inside, False)
-        values, added = _load(x, residual, row, columns, True)
-        values = _sum(values, added, residual, row, columns, True, True)
-        gain, _ = _affine(weight, None, None, columns, x, zero_centred)
+        columns = number * block + lane
+        inside = (lane < block) & (columns < cols)
+        values, added = _load(x, residual, row, columns, inside, True)
+        values = _sum(values, added, residual, row, columns, inside, True, True)
+        gain, _ = _affine(weight, None, None, columns, inside, zero_centred)
         values = values * rstd * gain
         scale = _scale(tl.max(tl.abs(values), 1)[:, None], None, bound, LARGEST)
         at = scales.ptr + row * scales.stride_rows + number * scales.stride_columns
         tl.store(at, scale, mask=number < blocks)
         values = quantise(values, scale, out.ptr.dtype.element_ty, LARGEST)
-        store_columns(out.ptr + row * out.stride_rows, columns, values.to(out.ptr.dtype.element_ty), x)
+        tl.store(out.ptr + row * out.stride_rows + columns, values.to(out.ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
 def norm_part(
-    x: Rows, residual: Rows, pairs, cols, parts,
+    x: Matrix, residual: Matrix, pairs, cols, parts,
     STEP: tl.constexpr, HAS_RESIDUAL: tl.constexpr, SUBTRACT_MEAN: tl.constexpr,
 ):  # fmt: skip
     """Keep the mean of a part of a row and the sum of its squared deviations from it, for `norm_long_rows`.
@@ -167,12 +167,13 @@ def _mean_and_squares(
     lane_squares = tl.zeros([STEP], tl.float32)
     count = 0.0
     for start in range(begin, end, STEP):
-        columns = columns_of(start + block, end, x)
-        values, added = _load(x, residual, row, columns, HAS_RESIDUAL)
-        values = _sum(values, added, residual, row, columns, HAS_RESIDUAL, False)
+        columns = start + block
+        inside = columns < end
+        values, added = _load(x, residual, row, columns, inside, HAS_RESIDUAL)
+        values = _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL, False)
         count += 1.0
         if SUBTRACT_MEAN:
-            delta = tl.where(columns.inside, values - lane_mean, 0.0)
+            delta = tl.where(inside, values - lane_mean, 0.0)
             lane_mean += delta * (1.0 / count)
             lane_squares += delta * (values - lane_mean)
         else:
@@ -181,11 +182,7 @@ def _mean_and_squares(
     squares = tl.sum(lane_squares, 0)
     if SUBTRACT_MEAN:
         size = tl.maximum(end - begin, 0)
-        counts = tl.maximum(size - block + STEP - 1, 0) // STEP
-        last = columns_of(begin + size // STEP * STEP + block, end, x)
-        if not x.aligned:
-            counts = size // STEP + last.inside.to(tl.int32)
-        mean, squares = _join(lane_mean, lane_squares, counts, size)
+        mean, squares = _join(lane_mean, lane_squares, tl.maximum(size - block + STEP - 1, 0) // STEP, size)
     return mean, squares
 
 
@@ -197,38 +194,39 @@ def _join(means, squares, counts, size):
 
 
 @triton.jit
-def _load(x, residual, row, columns, HAS_RESIDUAL: tl.constexpr, there=True):
+def _load(x, residual, row, columns, inside, HAS_RESIDUAL: tl.constexpr):
     """Load (x, residual) as they are stored, 0 outside or for a null residual; x twice without HAS_RESIDUAL."""
-    values = load_columns(x.ptr + row * x.stride_rows, columns, x, there)
+    values = tl.load(x.ptr + row * x.stride_rows + columns, mask=inside, other=0.0)
     added = values
     if HAS_RESIDUAL:
-        added = load_columns(residual.ptr + row * residual.stride_rows, columns, x, there & given(residual.ptr))
+        there = inside & given(residual.ptr)
+        added = tl.load(residual.ptr + row * residual.stride_rows + columns, mask=there, other=0.0)
     return values, added
 
 
 @triton.jit
-def _sum(values, added, residual, row, columns, HAS_RESIDUAL: tl.constexpr, WRITE_BACK: tl.constexpr, there=True):
+def _sum(values, added, residual, row, columns, inside, HAS_RESIDUAL: tl.constexpr, WRITE_BACK: tl.constexpr):
     """Convert values from `_load` to fp32; with a residual, add it, rounded to its dtype, and write the sum there."""
     total = values.to(tl.float32)
     if HAS_RESIDUAL:
         rounded = (total + added.to(tl.float32)).to(values.dtype)
         if WRITE_BACK:
-            there = there & given(residual.ptr)
-            store_columns(residual.ptr + row * residual.stride_rows, columns, rounded, residual, there)
+            there = inside & given(residual.ptr)
+            tl.store(residual.ptr + row * residual.stride_rows + columns, rounded, mask=there)
         total = rounded.to(tl.float32)
     return total
 
 
 @triton.jit
-def _affine(weight, bias, smooth, columns, x, zero_centred):
+def _affine(weight, bias, smooth, columns, inside, zero_centred):
     """Load the factor and the summand of the columns, fp32."""
-    gain = load_columns(weight, columns, x).to(tl.float32) + zero_centred.to(tl.float32)
+    gain = tl.load(weight + columns, mask=inside, other=0.0).to(tl.float32) + zero_centred.to(tl.float32)
     shift = 0.0
     if bias is not None:
-        shift = load_columns(bias, columns, x, given(bias)).to(tl.float32)
+        shift = tl.load(bias + columns, mask=inside & given(bias), other=0.0).to(tl.float32)
     if smooth is not None:  # noqa: SIM102 - the other one is tested at run time
         if given(smooth):
-            factor = tl.load(smooth + columns.at, mask=columns.inside, other=1.0)
+            factor = tl.load(smooth + columns, mask=inside, other=1.0)
             gain *= factor
             if bias is not None:
                 shift *= factor
@@ -243,13 +241,12 @@ def _normalise(values, cols, eps, inside, SUBTRACT_MEAN: tl.constexpr):
 
 
 @triton.jit
-def _store(values, x, out, row_scales, scale, bound, row, rows, columns, LARGEST: tl.constexpr):
+def _store(values, out, row_scales, scale, bound, row, rows, columns, inside, LARGEST: tl.constexpr):
     if row_scales is not None:
-        inside = (row < rows) & columns.inside
         row_scale = _scale(tl.max(tl.where(inside, tl.abs(values), 0.0), 1)[:, None], scale, bound, LARGEST)
         tl.store(row_scales + row, row_scale, mask=row < rows)
         values = quantise(values, row_scale, out.ptr.dtype.element_ty, LARGEST)
-    store_columns(out.ptr + row * out.stride_rows, columns, values.to(out.ptr.dtype.element_ty), x, row < rows)
+    tl.store(out.ptr + row * out.stride_rows + columns, values.to(out.ptr.dtype.element_ty), mask=inside)
 
 
 @triton.jit
