@@ -139,16 +139,22 @@ def load(
 ):
     """Do a load of the step at k, of which at most `extent` is known.
 
-    ends: as `multiply_all_but_last` has them; if they are given, `extent` is a multiple of 16 bytes, and the first
-    `skipped` of it become zeros.
+    ends: as `multiply_all_but_last` has them; if they are given, the first `skipped` of `extent` become zeros.
     """
     IS_A: gl.constexpr = first_of(LOADS, LOAD) < ROWS
     x = a if IS_A else b
     ptr = x.ptr + k * x.stride_columns
     if ends is not None:
         if is_along_k(LOADS, LOAD):
-            loaded = load_columns(gl.multiple_of(ptr, 16), offsets[LOAD], extent)
-            if extent is not None:
+            ptr = gl.multiple_of(ptr, 16)
+            if extent is None:
+                loaded = load_columns(ptr, offsets[LOAD], None)
+            else:
+                whole = aligned_part(extent, ptr.dtype.element_ty)
+                if extent == whole:
+                    loaded = load_columns(ptr, offsets[LOAD], whole)
+                else:  # single elements
+                    loaded = load_columns(ptr, offsets[LOAD], extent)
                 inner = gl.arange(0, loaded.shape[1], layout=gl.SliceLayout(0, loaded.type.layout))
                 loaded = gl.where((inner >= skipped)[None, :], loaded, 0.0)
             return loaded
@@ -275,11 +281,11 @@ def multiply_all_but_last(
         for at in gl.static_range(count_of(LOADS)):
             first = appended(first, load(a, b, offsets, 0, at, LOADS, ROWS, k - last))
         a, b = moved(a, k - last - STEP), moved(b, k - last - STEP)
-    else:  # it is the last of k, with as much before that as makes whole pieces of 16 bytes
+    else:  # it is the last of k, with as much before that, if there is, as makes whole pieces of 16 bytes
         WIDTH: gl.constexpr = lane_elements(DTYPE)
-        whole = gl.cdiv(k - last, WIDTH) * WIDTH
+        start = gl.maximum(k - gl.cdiv(k - last, WIDTH) * WIDTH, 0)
         for at in gl.static_range(count_of(LOADS)):
-            first = appended(first, load(a, b, offsets, k - whole, at, LOADS, ROWS, whole, ends, whole - (k - last)))
+            first = appended(first, load(a, b, offsets, start, at, LOADS, ROWS, k - start, ends, last - start))
         a, b = moved(a, -STEP), moved(b, -STEP)
     second = gl.minimum(STEP, last)
     staged = first
@@ -457,7 +463,7 @@ def matmul_cdna3(
     a: [batch, m, k], b: [batch, k, n], of one dtype of 16 or 8 bits, k > 0; e: [batch, m, n], with contiguous rows.
     A_ROWS: k is contiguous in a; else, with 16 bits alone, m is. B_ROWS: n is contiguous in b, with 16 bits alone; else
     k is. Strides, k and contiguous extents of a and b are multiples of 16 bytes; or, if not
-    ALIGNED, they are any, k >= 64, n >= 16, and A_ROWS. int8 is summed in int32.
+    ALIGNED, they are any, k >= 16, n >= 16, and A_ROWS. int8 is summed in int32.
     parts: if it is given, e has the products of as many runs of k, [parts, m, padded(n)], and a and b have no batch; k
         has at least as many steps.
     """

@@ -130,7 +130,7 @@ def test_rows_at_any_address(one_unit: Bundle, config: str, b_columns: bool, add
 
 
 @pytest.mark.parametrize("b_columns", (True, False))
-@pytest.mark.parametrize("k", (64, 65, 71, 72, 127, 129))
+@pytest.mark.parametrize("k", (17, 63, 64, 65, 71, 129))
 def test_lengths_of_rows_at_any_address(one_unit: Bundle, k: int, b_columns: bool):
     """k has one step or more, of which the last one begins earlier so that its pieces are whole."""
     rng = np.random.default_rng(k)
