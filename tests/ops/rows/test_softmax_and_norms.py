@@ -38,13 +38,6 @@ def test_random_rows(rows: Bundle, op: str, vectors: str, seed: int):
     check(rows, op, **given(rng, op, vectors, (count, cols), dtype))
 
 
-@pytest.mark.parametrize("op, vectors", CALLS)
-@pytest.mark.parametrize("cols", (7, 9, 255, 513, 1025, 4097, 8201, 16387))
-def test_rows_at_any_address(rows: Bundle, cols: int, op: str, vectors: str):
-    """The last 16 bytes of a row overlap those before, which count once and are stored once."""
-    check(rows, op, **given(np.random.default_rng(cols), op, vectors, (5, cols), FP16))
-
-
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("op, vectors", CALLS)
 @pytest.mark.parametrize("count", (1, 2, 15, 16, 17, 400))
