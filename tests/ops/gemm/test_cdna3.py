@@ -275,7 +275,9 @@ def test_parts_of_k(one_unit: Bundle, config: str, dtype: np.dtype[Any]):
 @pytest.mark.parametrize("config", PARTS)
 def test_stores_of_parts(config: str):
     """Parts are stored in 16 bytes a lane, whatever n is."""
-    (variant,) = variants("gfx942", "gemm", "matmul", kernel="matmul_cdna3", config=config, SPLIT=True, T="bfloat16")
+    (variant,) = variants(
+        "gfx942", "gemm", "matmul", kernel="matmul_cdna3", config=config, SPLIT=True, UNALIGNED=False, T="bfloat16"
+    )
     stores = {name for name in instructions(compile_variant(variant)) if "store" in name}
     assert stores == {"buffer_store_dwordx4"}
 
@@ -338,7 +340,9 @@ def test_code(config: str, epilogue: str):
 def test_code_across_k(config: str, a_columns: bool, b_columns: bool, epilogue: str):
     """Nothing is spilled; a vector instruction reorders two elements, and bases of loads are scalar."""
     layout = {"A_ROWS": not a_columns, "B_ROWS": not b_columns}
-    (variant,) = variants("gfx942", "gemm", "matmul", config=config, EPILOGUE=epilogue, T="bfloat16", **layout)
+    (variant,) = variants(
+        "gfx942", "gemm", "matmul", config=config, EPILOGUE=epilogue, UNALIGNED=False, T="bfloat16", **layout
+    )
     compiled = compile_variant(variant)
     check_resources(compiled, scalar=not a_columns and epilogue == "none")
     body = max(loops(compiled, "v_mfma"), key=len)
