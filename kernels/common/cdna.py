@@ -125,6 +125,12 @@ def load_columns(ptr, offsets, columns):
         return gl.amd.cdna3.buffer_load(ptr, offsets, mask=known[None, :], other=0.0)
 
 
+@gluon.constexpr_function
+def lane_columns(layout):
+    """Return the neighbouring columns that a lane has in a blocked layout of [rows, columns]."""
+    return layout.size_per_thread[1]
+
+
 @gluon.jit
 def load_lines(ptr, offsets, stride, k):
     """Load 4 of k from those that `offsets` has, each with this stride: 4 parts, zeros from k on. None: all are loaded.
@@ -138,5 +144,32 @@ def load_lines(ptr, offsets, stride, k):
         else:
             known = part + 4 * gl.arange(0, 16, layout=gl.SliceLayout(1, offsets.type.layout)) < k
             x = gl.amd.cdna3.buffer_load(ptr + part * stride, offsets, mask=known[:, None], other=0)
+        parts = appended(parts, x)
+    return parts
+
+
+@gluon.jit
+def load_unaligned_lines(ptr, offsets, stride, k, end, skipped, IS_PAIR: gl.constexpr):
+    """Load like `load_lines`, from a matrix of `end` lines with any stride.
+
+    ptr: of elements, also if IS_PAIR and offsets are in words. No k follows the k that are given. The first `skipped`
+    of them are zeros.
+    """
+    parts = ()
+    for part in gl.static_range(4):
+        start = ptr + part * stride
+        words = gl.multiple_of(start.to(gl.pointer_type(gl.int32), bitcast=True), 16) if IS_PAIR else start
+        if k is None:
+            x = gl.amd.cdna3.buffer_load(words, offsets)
+        else:
+            at = part + 4 * gl.arange(0, 16, layout=gl.SliceLayout(1, offsets.type.layout))
+            known = ((at >= skipped) & (at < k))[:, None]
+            if IS_PAIR:  # nothing behind the matrix is loaded
+                left = (k - 1 - part) * stride + end - 2 * offsets
+                x = gl.amd.cdna3.buffer_load(words, offsets, mask=known & (left > 1), other=0)
+                last = gl.load(ptr + (k - 1) * stride + end - 1, k > 0, 0.0).to(gl.int16, bitcast=True).to(gl.int32)
+                x = gl.where(known & (left == 1), last, x)
+            else:
+                x = gl.amd.cdna3.buffer_load(words, offsets, mask=known, other=0.0)
         parts = appended(parts, x)
     return parts

@@ -24,9 +24,11 @@ from kernels.common.cdna import (
     appended,
     columns_layout,
     interleaved,
+    lane_columns,
     lane_elements,
     load_columns,
     load_lines,
+    load_unaligned_lines,
     mfma_layout,
     pair,
     pair_layout,
@@ -132,11 +134,35 @@ def is_early(plan, load):
 
 
 @gluon.jit
-def load(a, b, offsets, k, LOAD: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.constexpr, extent=None):
-    """Do a load of the step at k, of which at most `extent` is known."""
-    x = a if first_of(LOADS, LOAD) < ROWS else b
+def load(
+    a, b, offsets, k, LOAD: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.constexpr, extent=None, ends=None, skipped=0
+):
+    """Do a load of the step at k, of which at most `extent` is known.
+
+    ends: as `multiply_all_but_last` has them; if they are given, the first `skipped` of `extent` become zeros.
+    """
+    IS_A: gl.constexpr = first_of(LOADS, LOAD) < ROWS
+    x = a if IS_A else b
     ptr = x.ptr + k * x.stride_columns
-    if is_along_k(LOADS, LOAD):
+    if ends is not None:
+        if is_along_k(LOADS, LOAD):
+            ptr = gl.multiple_of(ptr, 16)
+            if extent is None:
+                loaded = load_columns(ptr, offsets[LOAD], None)
+            else:
+                whole = aligned_part(extent, ptr.dtype.element_ty)
+                if extent == whole:
+                    loaded = load_columns(ptr, offsets[LOAD], whole)
+                else:  # single elements
+                    loaded = load_columns(ptr, offsets[LOAD], extent)
+                inner = gl.arange(0, loaded.shape[1], layout=gl.SliceLayout(0, loaded.type.layout))
+                loaded = gl.where((inner >= skipped)[None, :], loaded, 0.0)
+            return loaded
+        else:
+            end = ends[0] if IS_A else ends[1]
+            IS_PAIR: gl.constexpr = is_pair(LOADS, LOAD)
+            return load_unaligned_lines(ptr, offsets[LOAD], x.stride_columns, extent, end, skipped, IS_PAIR)
+    elif is_along_k(LOADS, LOAD):
         return load_columns(ptr, offsets[LOAD], extent)
     elif is_pair(LOADS, LOAD):
         words = ptr.to(gl.pointer_type(gl.int32), bitcast=True)
@@ -178,7 +204,7 @@ def read_block(tiles_a, tiles_b, HALF: gl.constexpr, BLOCK: gl.constexpr, ROWS: 
 @gluon.jit
 def prepare(
     half_0, staged, a, b, offsets, tiles_a, tiles_b, next_step, after_next,
-    ACTION: gl.constexpr, NUMBER: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.constexpr,
+    ACTION: gl.constexpr, NUMBER: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.constexpr, LAYOUT: gl.constexpr, ends,
 ):  # fmt: skip
     """Do an action for the steps that follow, and return the new (half_0, staged)."""
     if ACTION == "read_half_0":
@@ -186,9 +212,9 @@ def prepare(
     elif ACTION == "write":
         write_block(tiles_a, tiles_b, loaded_block(staged, NUMBER, LOADS, tiles_a.dtype), NUMBER, ROWS)
     elif ACTION == "load":
-        staged = replaced(staged, NUMBER, load(a, b, offsets, next_step, NUMBER, LOADS, ROWS))
+        staged = replaced(staged, NUMBER, load(a, b, offsets, next_step, NUMBER, LOADS, ROWS, None, ends))
     elif ACTION == "load_early":
-        staged = replaced(staged, NUMBER, load(a, b, offsets, after_next, NUMBER, LOADS, ROWS))
+        staged = replaced(staged, NUMBER, load(a, b, offsets, after_next, NUMBER, LOADS, ROWS, None, ends))
     else:
         gl.static_assert(ACTION == "barrier")
         gl.barrier()
@@ -204,6 +230,7 @@ def multiply(acc, left, right, AT: gl.constexpr):
 def multiply_step(
     acc, half_0, staged, a, b, offsets, tiles_a, tiles_b, next_step, after_next,
     PLAN: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr, IS_LAST: gl.constexpr,
+    ends=None,
 ):  # fmt: skip
     """Add the products of a step to `acc`.
 
@@ -222,7 +249,7 @@ def multiply_step(
             elif not IS_LAST:
                 half_0, staged = prepare(
                     half_0, staged, a, b, offsets, tiles_a, tiles_b, next_step, after_next,
-                    action_at(PLAN, at, number), block_at(PLAN, at, number), LOADS, ROWS, LAYOUT,
+                    action_at(PLAN, at, number), block_at(PLAN, at, number), LOADS, ROWS, LAYOUT, ends,
                 )  # fmt: skip
         half = half_0 if at < PRODUCTS else half_1
         acc = multiply(acc, half[at % PRODUCTS // COLUMNS], half[ROWS + at % COLUMNS], at % PRODUCTS)
@@ -234,12 +261,12 @@ def multiply_step(
 @gluon.jit
 def multiply_all_but_last(
     a, b, offsets, k, PLAN: gl.constexpr, LOADS: gl.constexpr, ROWS: gl.constexpr, COLUMNS: gl.constexpr,
-    WAVES_M: gl.constexpr, WAVES_N: gl.constexpr,
+    WAVES_M: gl.constexpr, WAVES_N: gl.constexpr, ends=None,
 ):  # fmt: skip
     """Multiply all steps but the last one, and return what `multiply_step` needs for that one.
 
     These are the blocks of the product, by rows; half 0 of the blocks of a and b; and the tiles in LDS. a, b: each a
-    `Matrix` whose columns are k; offsets: of each load; k > 0.
+    `Matrix` whose columns are k; offsets: of each load; k > 0. ends: (rows of a, rows of b), if these begin anywhere.
     """
     DTYPE: gl.constexpr = a.ptr.dtype.element_ty
     LAYOUT: gl.constexpr = mfma_layout(WAVES_M, WAVES_N, DTYPE)
@@ -250,14 +277,21 @@ def multiply_all_but_last(
     # The first step is the one that k may cut short, so that no load in the loop has a mask.
     last = (gl.cdiv(k, STEP) - 1) * STEP
     first = ()
-    for at in gl.static_range(count_of(LOADS)):
-        first = appended(first, load(a, b, offsets, 0, at, LOADS, ROWS, k - last))
-    a, b = moved(a, k - last - STEP), moved(b, k - last - STEP)
+    if ends is None:
+        for at in gl.static_range(count_of(LOADS)):
+            first = appended(first, load(a, b, offsets, 0, at, LOADS, ROWS, k - last))
+        a, b = moved(a, k - last - STEP), moved(b, k - last - STEP)
+    else:  # it is the last of k, with as much before that, if there is, as makes whole pieces of 16 bytes
+        WIDTH: gl.constexpr = lane_elements(DTYPE)
+        start = gl.maximum(k - gl.cdiv(k - last, WIDTH) * WIDTH, 0)
+        for at in gl.static_range(count_of(LOADS)):
+            first = appended(first, load(a, b, offsets, start, at, LOADS, ROWS, k - start, ends, last - start))
+        a, b = moved(a, -STEP), moved(b, -STEP)
     second = gl.minimum(STEP, last)
     staged = first
     for at in gl.static_range(count_of(LOADS)):
         if is_early(PLAN, at):
-            loaded = load(a, b, offsets, second, at, LOADS, ROWS, gl.where(last > 0, STEP, 0))
+            loaded = load(a, b, offsets, second, at, LOADS, ROWS, gl.where(last > 0, STEP, 0), ends)
             staged = replaced(staged, at, loaded)
     gl.amd.hint.sched_barrier()
     for block in gl.static_range(BLOCKS):
@@ -274,7 +308,7 @@ def multiply_all_but_last(
     for step in range(0, last, STEP):
         acc, half_0, staged = multiply_step(
             acc, half_0, staged, a, b, offsets, tiles_a, tiles_b, step + STEP, gl.minimum(step + 2 * STEP, last),
-            PLAN, LOADS, ROWS, COLUMNS, False,
+            PLAN, LOADS, ROWS, COLUMNS, False, ends,
         )  # fmt: skip
     return acc, half_0, tiles_a, tiles_b
 
@@ -327,11 +361,13 @@ def vectors_of(rows, columns, batch, m, n, epilogue: Epilogue):
 def store_tile(
     acc, vectors, row, column, batch, m, n, e, epilogue: Epilogue,
     ROWS: gl.constexpr, COLUMNS: gl.constexpr, WAVES_M: gl.constexpr, WAVES_N: gl.constexpr, ALTERNATE: gl.constexpr,
-    WIDE: gl.constexpr,
+    STORES: gl.constexpr,
 ):  # fmt: skip
-    """Apply the epilogue to the blocks of a tile, and store them: in 16 bytes a lane if WIDE, or as single elements.
+    """Apply the epilogue to the blocks of a tile, and store them.
 
-    vectors: of each piece; if it is empty, they are loaded here. ALTERNATE: as `place_of` has it.
+    vectors: of each piece; if it is empty, they are loaded here. ALTERNATE: as `place_of` has it. STORES: "rows" stores
+    16 bytes a lane, which are aligned; "anywhere" does so at any address; "edge" stores single elements of the pieces
+    in which rows end.
     """
     DTYPE: gl.constexpr = e.ptr.dtype.element_ty
     PIECES: gl.constexpr = (COLUMNS + 1) // 2
@@ -342,12 +378,16 @@ def store_tile(
         of_piece = vectors[at] if len(vectors) > 0 else vectors_of(rows, columns, batch, m, n, epilogue)
         x = piece_of(acc, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N)
         value = convert(finished(x, rows, columns, batch, m, n, DTYPE, epilogue, of_piece), DTYPE)
-        if WIDE:
+        first_row = row + (at // PIECES // 2 * 2 * BLOCK_M + at // PIECES % 2 if ALTERNATE else at // PIECES * BLOCK_M)
+        first_column = column + at % PIECES * 32 * WAVES_N
+        if STORES == "rows":
             store_rows(value, rows, columns, m, n, e.ptr, e.stride_rows)
-        else:
-            above = at // PIECES // 2 * 2 * BLOCK_M + at // PIECES % 2 if ALTERNATE else at // PIECES * BLOCK_M
-            first_column = column + at % PIECES * 32 * WAVES_N
-            store_elements(value, row + above, first_column, m, n, e, 2 if ALTERNATE else 1)
+        elif STORES == "anywhere":
+            store_anywhere(value, rows, columns, first_row, m, n, e.ptr, e.stride_rows)
+        elif first_column + x.shape[1] <= n:
+            store_anywhere(value, rows, columns, first_row, m, aligned_part(n, DTYPE), e.ptr, e.stride_rows)
+        elif first_column < n:
+            store_elements(value, first_row, first_column, m, n, e, 2 if ALTERNATE else 1)
 
 
 @gluon.jit
@@ -361,6 +401,16 @@ def store_elements(x, row, column, m, n, e, ROW_STEP: gl.constexpr):
 
 
 @gluon.jit
+def store_anywhere(x, rows, columns, first_row, m, n, ptr, stride_rows):
+    """Store 16 bytes at a time, whatever the addresses; n is a multiple of as much. rows begin with `first_row`."""
+    WIDTH: gl.constexpr = lane_elements(x.dtype)
+    at = (rows - first_row)[:, None] * stride_rows + columns[None, :]
+    at = gl.max_contiguous(gl.multiple_of(at, [1, WIDTH]), [1, WIDTH])
+    start = gl.multiple_of(ptr + first_row.to(gl.int64) * stride_rows, 16)
+    gl.amd.cdna3.buffer_store(x, start, at, mask=(rows < m)[:, None] & (columns < n)[None, :])
+
+
+@gluon.jit
 def store_rows(x, rows, columns, m, n, ptr, stride_rows):
     known = (rows < m)[:, None] & (columns < n)[None, :]
     gl.amd.cdna3.buffer_store(x, ptr, rows[:, None] * stride_rows + columns[None, :], mask=known)
@@ -369,12 +419,13 @@ def store_rows(x, rows, columns, m, n, ptr, stride_rows):
 @gluon.jit
 def offsets_of(
     x, start, end, BLOCKS: gl.constexpr, LINES: gl.constexpr, WARPS: gl.constexpr, ALONG_K: gl.constexpr,
-    ALTERNATE: gl.constexpr,
+    ALTERNATE: gl.constexpr, ALIGNED: gl.constexpr = True,
 ):  # fmt: skip
     """Return the offsets of the loads of BLOCKS blocks of LINES lines each, of which the first is `start`.
 
     x: `Matrix` of [lines, k] with k or, if not ALONG_K, lines contiguous. ALTERNATE: lines of two blocks alternate, as
-    they must if not ALONG_K. Lines from `end` on are the last ones once more.
+    they must if not ALONG_K. Lines from `end` on are the last ones once more. ALIGNED: rows of x, and `end` if lines
+    are contiguous, are multiples of 16 bytes.
     """
     DTYPE: gl.constexpr = x.ptr.dtype.element_ty
     STEP: gl.constexpr = 8 * STEP_BYTES // DTYPE.primitive_bitwidth
@@ -386,23 +437,32 @@ def offsets_of(
         for block in gl.static_range(BLOCKS):
             at = interleaved(lines, block, BLOCKS, LINES) if ALTERNATE else block * LINES + lines
             at = gl.minimum(start + at, end - 1)
-            offsets = appended(offsets, at[:, None] * x.stride_rows + inner[None, :])
+            of_block = at[:, None] * x.stride_rows + inner[None, :]
+            if not ALIGNED:  # Triton makes wide loads of what is aligned; CDNA loads as much from any address
+                of_block = gl.multiple_of(of_block, [1, lane_columns(LAYOUT)])
+            offsets = appended(offsets, of_block)
     else:
         WIDTH: gl.constexpr = LINES // (4 * WARPS)
         inner = 4 * gl.arange(0, STEP // 4, layout=gl.SliceLayout(1, LAYOUT))
         for block in gl.static_range(0, BLOCKS - 1, 2):  # words of 32 bits
-            at = last_once_more((start + block * LINES) // 2, lines, end // 2, WIDTH)
-            offsets = appended(offsets, inner[:, None] * (x.stride_columns // 2) + at[None, :])
+            last = end // 2 - WIDTH if ALIGNED else (end - 1) // (2 * WIDTH) * WIDTH
+            at = last_once_more((start + block * LINES) // 2, lines, last, WIDTH)
+            if ALIGNED:
+                offsets = appended(offsets, inner[:, None] * (x.stride_columns // 2) + at[None, :])
+            else:
+                of_pair = (inner // 2)[:, None] * x.stride_columns + at[None, :]
+                offsets = appended(offsets, gl.multiple_of(of_pair, [1, WIDTH]))
         if BLOCKS % 2 == 1:
-            at = last_once_more(start + (BLOCKS - 1) * LINES, lines, end, WIDTH)
+            at = start + (BLOCKS - 1) * LINES
+            at = last_once_more(at, lines, end - WIDTH, WIDTH) if ALIGNED else gl.minimum(at + lines, end - 1)
             offsets = appended(offsets, inner[:, None] * x.stride_columns + at[None, :])
     return offsets
 
 
 @gluon.jit
-def last_once_more(start, lines, end, WIDTH: gl.constexpr):
-    """Return start + lines; WIDTH at a time, those from `end` on are the last ones once more."""
-    at = gl.minimum(start + lines // WIDTH * WIDTH, end - WIDTH) + lines % WIDTH
+def last_once_more(start, lines, last, WIDTH: gl.constexpr):
+    """Return start + lines, WIDTH at a time; the WIDTH lines from `last` on stand for all that follow."""
+    at = gl.minimum(start + lines // WIDTH * WIDTH, last) + lines % WIDTH
     return gl.max_contiguous(gl.multiple_of(at, WIDTH), WIDTH)
 
 
@@ -426,12 +486,14 @@ def matmul_cdna3(
     a: Matrices, b: Matrices, e: Matrices, epilogue: Epilogue, m, n, k,
     ROWS: gl.constexpr, COLUMNS: gl.constexpr, WAVES_M: gl.constexpr, WAVES_N: gl.constexpr, GROUP_M: gl.constexpr,
     NUM_XCDS: gl.constexpr, parts=None, A_ROWS: gl.constexpr = True, B_ROWS: gl.constexpr = False,
+    ALIGNED: gl.constexpr = True,
 ):  # fmt: skip
     """e = epilogue(a b). Grid: (tiles of e; batch).
 
     a: [batch, m, k], b: [batch, k, n], of one dtype of 16 or 8 bits, k > 0; e: [batch, m, n], with contiguous rows.
     A_ROWS: k is contiguous in a; else, with 16 bits alone, m is. B_ROWS: n is contiguous in b, with 16 bits alone; else
-    k is. Strides, k and contiguous extents of a and b are multiples of 16 bytes. int8 is summed in int32.
+    k is. Strides, k and contiguous extents of a and b are multiples of 16 bytes; or, if not
+    ALIGNED, they are any, k >= 16, n >= 16, and A_ROWS. int8 is summed in int32.
     parts: if it is given, e has the products of as many runs of k, [parts, m, padded(n)], and a and b have no batch; k
         has at least as many steps.
     """
@@ -448,11 +510,11 @@ def matmul_cdna3(
         out = Matrix(e.ptr + batch.to(gl.int64) * m * padded(n), padded(n), 1)
 
     LOADS: gl.constexpr = loads_of(ROWS, COLUMNS, A_ROWS, not B_ROWS)
-    offsets = offsets_of(left, row, m, ROWS, BLOCK_M, WAVES_M * WAVES_N, A_ROWS, not A_ROWS)
-    offsets += offsets_of(right, column, n, COLUMNS, BLOCK_N, WAVES_M * WAVES_N, not B_ROWS, True)
+    offsets = offsets_of(left, row, m, ROWS, BLOCK_M, WAVES_M * WAVES_N, A_ROWS, not A_ROWS, ALIGNED)
+    offsets += offsets_of(right, column, n, COLUMNS, BLOCK_N, WAVES_M * WAVES_N, not B_ROWS, True, ALIGNED)
     PLAN: gl.constexpr = step_plan(ROWS, COLUMNS, LOADS)
     acc, half_0, tiles_a, tiles_b = multiply_all_but_last(
-        left, right, offsets, k, PLAN, LOADS, ROWS, COLUMNS, WAVES_M, WAVES_N
+        left, right, offsets, k, PLAN, LOADS, ROWS, COLUMNS, WAVES_M, WAVES_N, None if ALIGNED else (m, n)
     )
     if parts is not None:
         n = padded(n)  # known to be a multiple, so that stores are wide; they fill the padding, too
@@ -467,23 +529,20 @@ def matmul_cdna3(
     acc, half_0, _ = multiply_step(
         acc, half_0, (), None, None, offsets, tiles_a, tiles_b, 0, 0, PLAN, LOADS, ROWS, COLUMNS, True
     )
-    DTYPE: gl.constexpr = e.ptr.dtype.element_ty
     if epilogue.ROWS_OF_E == "any":
-        whole_n, whole_stride = aligned_part(n, DTYPE), aligned_part(out.stride_rows, DTYPE)
-        if (n == whole_n) & (out.stride_rows == whole_stride):
-            out_rows = Matrix(out.ptr, whole_stride, 1)
+        whole_n = aligned_part(n, e.ptr.dtype.element_ty)
+        if (n == whole_n) | (column + 16 * WAVES_N * COLUMNS <= n):
             store_tile(
-                acc, vectors, row, column, batch, m, whole_n, out_rows, epilogue, ROWS, COLUMNS, WAVES_M, WAVES_N,
-                not A_ROWS, True,
+                acc, vectors, row, column, batch, m, whole_n, out, epilogue, ROWS, COLUMNS, WAVES_M, WAVES_N,
+                not A_ROWS, "anywhere",
             )  # fmt: skip
         else:
             store_tile(
                 acc, vectors, row, column, batch, m, n, out, epilogue, ROWS, COLUMNS, WAVES_M, WAVES_N, not A_ROWS,
-                False,
+                "edge",
             )  # fmt: skip
     else:
-        gl.static_assert(epilogue.ROWS_OF_E == "hinted" or epilogue.ROWS_OF_E == "elements")
+        gl.static_assert(epilogue.ROWS_OF_E == "hinted")
         store_tile(
-            acc, vectors, row, column, batch, m, n, out, epilogue, ROWS, COLUMNS, WAVES_M, WAVES_N, not A_ROWS,
-            epilogue.ROWS_OF_E == "hinted",
-        )  # fmt: skip
+            acc, vectors, row, column, batch, m, n, out, epilogue, ROWS, COLUMNS, WAVES_M, WAVES_N, not A_ROWS, "rows"
+        )

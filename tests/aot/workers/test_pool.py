@@ -86,7 +86,7 @@ def test_a_recycled_worker_prints_nothing(capfd: pytest.CaptureFixture[str]):
     """Triton's bindings would print what a kernel of Gluon leaks when the interpreter ends."""
     (variant,) = variants(
         "gfx942", "gemm", "matmul", kernel="matmul_cdna3", config="tile_64x64", EPILOGUE="none", T="float16",
-        SPLIT=False,
+        UNALIGNED=False, SPLIT=False,
     )  # fmt: skip
     with WarmPool(1, jobs_per_worker=1) as pool:
         for _, compiled in run_jobs([variant.job, jobs.scalars("gfx942")], pool, compile_job):

@@ -41,6 +41,11 @@ PARTS = {"tile_128x128": (195, 200, 456, 3), "tile_128x64": (67, 56, 456, 3), "t
          "tile_32x128": (30, 136, 2056, 8)}  # fmt: skip
 """Config, and a shape with ragged edges, and a number of parts, that it serves if there is one compute unit."""
 
+UNALIGNED = {("tile_256x224", True): (251, 219, 203), ("tile_128x128", True): (125, 119, 201),
+             ("tile_64x64", True): (60, 63, 133), ("across_256x224", False): (251, 219, 203),
+             ("across_128x128", False): (125, 119, 201), ("tile_64x64", False): (60, 63, 133)}  # fmt: skip
+"""Config and whether b is column-major, and a shape that it serves if there is one compute unit."""
+
 EIGHT_BITS_PARTS = {"tile_192x192": (5, 130, 80, 1824), "tile_128x128": (3, 68, 80, 1168),
                     "tile_128x64": (5, 66, 16, 1616), "tile_64x64": (3, 37, 80, 1200),
                     "tile_32x128": (5, 17, 136, 1616)}  # fmt: skip
@@ -124,19 +129,47 @@ def test_rows_of_any_length(one_unit: Bundle, config: str, n: int, epilogue: str
     assert (wide.numpy()[:, n:] == 7).all()
 
 
-@pytest.mark.parametrize("b_columns", (True, False))
-@pytest.mark.parametrize(
-    "config, shape",
-    (("tile_64x64", (60, 63, 1999)), ("tile_128x128", (125, 120, 1001)), ("tile_256x224", (251, 219, 1003))),
-)
-def test_copies(one_unit: Bundle, config: str, shape: tuple[int, int, int], b_columns: bool):
-    """Operands whose rows begin anywhere are copied to rows that are aligned, with zeros behind them."""
-    (m, n, k), rng = shape, np.random.default_rng(sum(shape))
+@pytest.mark.parametrize("added", (True, False))
+@pytest.mark.parametrize("config, b_columns", UNALIGNED)
+def test_rows_at_any_address(one_unit: Bundle, config: str, b_columns: bool, added: bool):
+    """Rows of all matrices begin anywhere, and are cut short by edges. Nothing is written beside e."""
+    (m, n, k), rng = UNALIGNED[config, b_columns], np.random.default_rng(12)
     given: dict[str, Any] = {"a": matrix(rng, (m, k), BF16), "b": matrix(rng, (k, n), BF16, b_columns)}
-    given |= {"bias": matrix(rng, (n,), BF16), "d": matrix(rng, (m, n), BF16), "activation": "gelu"}
+    if added:
+        given |= {"bias": matrix(rng, (n,), BF16), "d": matrix(rng, (m, n), BF16), "activation": "gelu"}
     check(one_unit, "matmul", BF16, **given)
     placed = {name: on_device(one_unit, x) if isinstance(x, np.ndarray) else x for name, x in given.items()}
-    assert configs(one_unit, "matmul", **placed) == ["base", "base", config]
+    assert configs(one_unit, "matmul", **placed) == [config]
+    wide = on_device(one_unit, np.full((m, n + 2), 7, BF16))
+    one_unit.matmul(**placed, e=wide[:, :n])
+    assert (wide.numpy()[:, n:] == 7).all()
+
+
+@pytest.mark.parametrize("b_columns", (True, False))
+@pytest.mark.parametrize("k", (17, 63, 64, 65, 71, 129))
+def test_lengths_of_rows_at_any_address(one_unit: Bundle, k: int, b_columns: bool):
+    """k has one step or more, of which the last one begins earlier so that its pieces are whole."""
+    rng = np.random.default_rng(k)
+    check(one_unit, "matmul", FP16, a=matrix(rng, (19, k), FP16), b=matrix(rng, (k, 37), FP16, b_columns))
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_random_products(gemm: Bundle, seed: int):
+    """Products of any extents, layouts and dtypes of 16 bits, with and without a bias, are right."""
+    rng = np.random.default_rng([42, seed])
+    m, n, k = (round(np.exp(rng.uniform(0, np.log(400)))) for _ in range(3))
+    dtype = (BF16, FP16)[int(rng.integers(2))]
+    a, b = matrix(rng, (m, k), dtype), matrix(rng, (k, n), dtype, bool(rng.integers(2)))
+    check(gemm, "matmul", dtype, a=a, b=b, bias=matrix(rng, (n,), dtype) if rng.integers(2) else None)
+
+
+@pytest.mark.parametrize("config, shape", (("tile_64x64", (33, 69, 457, 3)), ("tile_32x128", (30, 135, 2057, 8))))
+def test_parts_of_rows_at_any_address(one_unit: Bundle, config: str, shape: tuple[int, int, int, int]):
+    (m, n, k, splits), rng = shape, np.random.default_rng(13)
+    given = {"a": matrix(rng, (m, k), BF16), "b": matrix(rng, (k, n), BF16, True)}
+    check(one_unit, "matmul", BF16, {"splits": splits}, **given)
+    placed = {name: on_device(one_unit, x) for name, x in given.items()}
+    assert configs(one_unit, "matmul", **placed, splits=splits)[0] == config
 
 
 @pytest.mark.parametrize("biased", (True, False))
@@ -323,7 +356,9 @@ def test_parts_of_k(one_unit: Bundle, config: str, dtype: np.dtype[Any]):
 @pytest.mark.parametrize("config", PARTS)
 def test_stores_of_parts(config: str):
     """Parts are stored in 16 bytes a lane, whatever n is."""
-    (variant,) = variants("gfx942", "gemm", "matmul", kernel="matmul_cdna3", config=config, SPLIT=True, T="bfloat16")
+    (variant,) = variants(
+        "gfx942", "gemm", "matmul", kernel="matmul_cdna3", config=config, SPLIT=True, UNALIGNED=False, T="bfloat16"
+    )
     stores = {name for name in instructions(compile_variant(variant)) if "store" in name}
     assert stores == {"buffer_store_dwordx4"}
 
@@ -366,7 +401,7 @@ def test_code(config: str, epilogue: str):
     of_parts = epilogue == "parts"
     (variant,) = variants(
         "gfx942", "gemm", "matmul", kernel="matmul_cdna3", config=config, EPILOGUE="any" if of_parts else epilogue,
-        COPIED=False, SPLIT=of_parts, T="float16",
+        UNALIGNED=False, SPLIT=of_parts, T="float16",
     )  # fmt: skip
     compiled = compile_variant(variant)
     check_resources(compiled, scalar=epilogue != "any")  # which has two ways to store, outside of the loop
@@ -391,7 +426,9 @@ def test_code(config: str, epilogue: str):
 def test_code_across_k(config: str, a_columns: bool, b_columns: bool, epilogue: str):
     """Nothing is spilled; a vector instruction reorders two elements, and bases of loads are scalar."""
     layout = {"A_ROWS": not a_columns, "B_ROWS": not b_columns}
-    (variant,) = variants("gfx942", "gemm", "matmul", config=config, EPILOGUE=epilogue, T="bfloat16", **layout)
+    (variant,) = variants(
+        "gfx942", "gemm", "matmul", config=config, EPILOGUE=epilogue, UNALIGNED=False, T="bfloat16", **layout
+    )
     compiled = compile_variant(variant)
     check_resources(compiled, scalar=not a_columns and epilogue == "none")
     body = max(loops(compiled, "v_mfma"), key=len)
@@ -405,3 +442,16 @@ def test_code_across_k(config: str, a_columns: bool, b_columns: bool, epilogue: 
     assert len(others) <= steps * len(body) // 50, others
     assert sum(map(load_bits, loads_of(body))) == steps * 256 * (rows + columns) // settings["num_warps"]
     assert sum(name == "ds_read_b128" for name in body) == 2 * steps * (settings["ROWS"] + settings["COLUMNS"])
+
+
+@pytest.mark.on("emulator")
+@pytest.mark.parametrize("config", ("tile_256x224", "tile_128x128", "tile_64x64"))
+def test_code_for_rows_at_any_address(config: str):
+    """Loads are as wide as those of aligned rows, and nothing is spilled."""
+    (variant,) = variants(
+        "gfx942", "gemm", "matmul", kernel="matmul_cdna3", config=config, EPILOGUE="none", B_ROWS=False, UNALIGNED=True,
+        T="float16",
+    )  # fmt: skip
+    compiled = compile_variant(variant)
+    check_resources(compiled)
+    assert set(loads_of(max(loops(compiled, "v_mfma"), key=len))) == {"buffer_load_dwordx4"}

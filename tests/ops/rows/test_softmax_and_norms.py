@@ -27,6 +27,17 @@ def test_every_width(rows: Bundle, dtype: np.dtype, cols: int, op: str, vectors:
     check(rows, op, **given(np.random.default_rng(cols), op, vectors, (5, cols), dtype))
 
 
+@pytest.mark.sampled(4)
+@pytest.mark.parametrize("op, vectors", CALLS)
+@pytest.mark.parametrize("seed", range(20))
+def test_random_rows(rows: Bundle, op: str, vectors: str, seed: int):
+    """Rows of any length and number are right."""
+    rng = np.random.default_rng([42, seed])
+    count, cols = (round(np.exp(rng.uniform(0, np.log(most)))) for most in (40, 20000))
+    dtype = (BF16, FP16, FP32)[int(rng.integers(3))]
+    check(rows, op, **given(rng, op, vectors, (count, cols), dtype))
+
+
 @pytest.mark.sampled(2)
 @pytest.mark.parametrize("op, vectors", CALLS)
 @pytest.mark.parametrize("count", (1, 2, 15, 16, 17, 400))
