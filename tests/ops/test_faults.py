@@ -21,7 +21,8 @@ from tests.ops.attention.cases import Case, make_call
 from tests.ops.attention.quantised import Quantised
 from tests.ops.attention.quantised import make_call as make_quantised
 from tests.ops.decode import test_append, test_contiguous, test_flex, test_float8, test_masks, test_paged
-from tests.ops.gemm import test_cdna3, test_eight_bits, test_float8_weights, test_grouped, test_lora
+from tests.ops.gemm import test_cdna3 as products_cdna3
+from tests.ops.gemm import test_eight_bits, test_float8_weights, test_grouped, test_lora
 from tests.ops.gemm.checking import check as check_product
 from tests.ops.moe import test_moe, test_quantised
 from tests.ops.moe.checking import check_moe, made_codes, made_scaled
@@ -147,12 +148,12 @@ LORA = "gemm", "op=lora_add,T=float16", partial(test_lora.check_added, call=test
 def scaled(kind: str, shape: tuple[int, int, int]) -> Check:
     """A product with scales by the Gluon kernel for CDNA 3; of a long k, it has parts."""
     return "gemm", "op=scaled_matmul,E=bfloat16", lambda bundle: check_product(
-        bundle, "scaled_matmul", BF16, **test_cdna3.scaled_operands(bundle, kind, shape, "bias"))  # fmt: skip
+        bundle, "scaled_matmul", BF16, **products_cdna3.scaled_operands(bundle, kind, shape, "bias"))  # fmt: skip
 
 
-TILE_OF_8_BITS, PARTS_OF_8_BITS = scaled("e4m3", (33, 48, 80)), scaled("int8", (33, 48, 1200))
+TILE_OF_8_BITS, PARTS_OF_8_BITS = scaled("e4m3", (65, 48, 80)), scaled("int8", (65, 48, 1200))
 PARTS_OF_BLOCKS = "gemm", "op=block_scaled_matmul,E=bfloat16", lambda bundle: check_product(
-    bundle, "block_scaled_matmul", BF16, **test_cdna3.scaled_blocks(bundle, (33, 48, 1200), 1))  # fmt: skip
+    bundle, "block_scaled_matmul", BF16, **products_cdna3.scaled_blocks(bundle, (33, 48, 1200), 1))  # fmt: skip
 
 LONG = 20001  # columns of a row of several steps
 SOFTMAX, LONG_SOFTMAX = (rows("softmax", cols=cols) for cols in (50, LONG))
