@@ -47,8 +47,8 @@ UNALIGNED = {("tile_256x224", True): (251, 219, 203), ("tile_128x128", True): (1
 """Config and whether b is column-major, and a shape that it serves if there is one compute unit."""
 
 EIGHT_BITS_PARTS = {"tile_192x192": (5, 130, 80, 1824), "tile_128x128": (3, 68, 80, 1168),
-                    "tile_128x64": (5, 66, 16, 1616), "tile_64x64": (3, 37, 80, 1200),
-                    "tile_32x128": (5, 17, 136, 1616)}  # fmt: skip
+                    "tile_128x64": (5, 66, 16, 1616), "tile_64x64": (5, 37, 144, 3600),
+                    "tile_32x128": (5, 17, 144, 1616)}  # fmt: skip
 """Config, and a number of compute units and a shape for which parts of k and this config cost the least."""
 
 SCALED_BLOCKS = {"tile_256x224": (129, 208, 288), "tile_192x192": (130, 144, 288), "tile_128x128": (65, 80, 288),
