@@ -155,6 +155,8 @@ TILE_OF_8_BITS, PARTS_OF_8_BITS = scaled("e4m3", (65, 48, 80)), scaled("int8", (
 PARTS_OF_BLOCKS = "gemm", "op=block_scaled_matmul,E=bfloat16", lambda bundle: check_product(
     bundle, "block_scaled_matmul", BF16, **products_cdna3.scaled_blocks(bundle, (33, 48, 1200), 1))  # fmt: skip
 
+ANYWHERE = gemm("matmul,T=float16,UNALIGNED=true", products_cdna3.test_lengths_of_rows_at_any_address, 71, True)
+
 LONG = 20001  # columns of a row of several steps
 SOFTMAX, LONG_SOFTMAX = (rows("softmax", cols=cols) for cols in (50, LONG))
 LAYER, LONG_LAYER = (rows("layer_norm", "weight bias", cols) for cols in (50, LONG))
@@ -345,6 +347,7 @@ FAULTS: dict[str, tuple[Check, str, str, str]] = {
     # Gluon kernels for CDNA 3
     "steps of a part left out": (PARTS_OF_8_BITS, "gemm/cdna3", "part + gl.minimum(part, steps % parts)", "part"),
     "last step not cut short": (TILE_OF_8_BITS, "gemm/cdna3", "at, LOADS, ROWS, k - last)", "at, LOADS, ROWS, STEP)"),
+    "elements of two steps counted twice": (ANYWHERE, "gemm/cdna3", "(inner >= skipped)", "(inner >= 0 * skipped)"),
     "scale of the first column": (TILE_OF_8_BITS, "gemm/cdna3", "at, columns * epilogue.stride_scale_b_n",
         "at, 0 * columns"),
     "scales of the first part": (PARTS_OF_BLOCKS, "gemm/cdna3_blocks", "moved(scale_a, begin // 128)", "scale_a"),
