@@ -25,7 +25,7 @@ from tests.support.emulation.bundling import on_demand
 from tests.support.plans import planned
 
 MANIFESTS = ("gemm", "attention", "attention_quantised", "decode", "moe", "rows")
-ARCHS = ("sm_90", "gfx942")
+ARCHS = ("gfx942", pytest.param("sm_90", marks=pytest.mark.slow))
 SMALL_FLOPS, SMALL_BYTES = 2e7, 4e6
 """Limits of a call that takes no time on the emulator."""
 
