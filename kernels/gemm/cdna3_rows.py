@@ -14,6 +14,7 @@ from triton.experimental import gluon
 from triton.experimental.gluon import language as gl
 
 from kernels.common.cdna import appended, lane_elements, replaced
+from kernels.common.indices import range_of
 from kernels.common.tensors import Matrix
 from kernels.gemm.cdna3 import moved, run_of
 from kernels.gemm.epilogue import Epilogue, finish
@@ -65,17 +66,6 @@ def out_layout(WARPS, columns):
     """Return the layout of [WARPS, 16, columns] in which a lane has the elements of all wavefronts."""
     lanes = min(64, columns)
     return gl.BlockedLayout([WARPS, 1, 1], [1, 64 // lanes, lanes], [1, WARPS, 1], [2, 1, 0])
-
-
-@gluon.jit
-def range_of(dim: gl.constexpr, size: gl.constexpr, layout: gl.constexpr):
-    """Return 0 .. size - 1 along one of three dims."""
-    if dim == 0:
-        return gl.arange(0, size, gl.SliceLayout(1, gl.SliceLayout(2, layout)))[:, None, None]
-    elif dim == 1:
-        return gl.arange(0, size, gl.SliceLayout(0, gl.SliceLayout(2, layout)))[None, :, None]
-    else:
-        return gl.arange(0, size, gl.SliceLayout(0, gl.SliceLayout(1, layout)))[None, None, :]
 
 
 class Loads(NamedTuple):

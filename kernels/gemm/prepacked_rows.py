@@ -7,6 +7,7 @@ from triton.experimental.gluon import language as gl
 from triton.experimental.gluon.language.nvidia.ampere import mma_v2
 from triton.language.extra.cuda import gdc_launch_dependents, gdc_wait
 
+from kernels.common.indices import range_of
 from kernels.common.pdl import LINE, prefetch
 from kernels.common.tensors import Matrix, given
 from kernels.gemm.prepacked import TILE, Prepacked, decode, for_words, in_order, table_of, tile_words, values_of
@@ -49,17 +50,6 @@ def scales_layout(warps, slices):
     registers = [[0, 0, i] for i in _bits(2 * slices)]
     lanes = [[0, 0, 0], [0, 0, 0], [0, 1, 0], [0, 2, 0], [0, 4, 0]]
     return gl.DistributedLinearLayout(registers, lanes, [[i, 0, 0] for i in _bits(warps)], [], [warps, 8, 2 * slices])
-
-
-@gluon.jit
-def range_of(dim: gl.constexpr, size: gl.constexpr, layout: gl.constexpr):
-    """Return 0 .. size - 1 along one of three dims."""
-    if dim == 0:
-        return gl.arange(0, size, gl.SliceLayout(1, gl.SliceLayout(2, layout)))[:, None, None]
-    elif dim == 1:
-        return gl.arange(0, size, gl.SliceLayout(0, gl.SliceLayout(2, layout)))[None, :, None]
-    else:
-        return gl.arange(0, size, gl.SliceLayout(0, gl.SliceLayout(1, layout)))[None, None, :]
 
 
 @gluon.jit
