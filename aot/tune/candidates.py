@@ -187,8 +187,7 @@ def with_candidates(source: OpSource, groups: Sequence[Group], arch: str, first_
 
     Args:
         first_alone: with only the first candidate of each group, for number 0: calls then use it where the group's
-            config
-            would serve them.
+            config would serve them.
     """
     manifest, op = source.manifest, source.spec
     launches = []
@@ -220,6 +219,8 @@ def _only_for(config: ConfigSpec, condition: str) -> ConfigSpec:
 
 def _configs(group: Group, first_alone: bool) -> list[ConfigSpec]:
     base = group.base or ConfigSpec.model_validate({"when": group.spec.when})
+    if first_alone and base.fitted:  # at the cost of the config, the call is the group's if it is the config's
+        return [_only_for(base, f"{SCALAR} == 0").model_copy(update={"name": group.candidates[0].name})]
     return [
         _only_for(base, f"{SCALAR} == {0 if first_alone else candidate.number}").model_copy(
             update={
