@@ -12,13 +12,17 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from aot_bundle.callspec import CallSpec, plan_call
 from aot_bundle.verification import verify_bundle
 from aot_runtime import ArgumentError, open_bundle
 from aot_runtime.bundle.reading import read_index
+from aot_runtime.call.planner import op_planner
 from tests.docs.markdown import blocks
 from tests.docs.scripts import ROOT, Launches, run_script
 from tests.release.shown import PAGES
 from tests.support.hip_double.double import Double, DoubleLibrary
+from tests.support.on_demand import index_of
+from tests.support.plans import planned
 
 
 def imported(source: str) -> set[str]:
@@ -36,6 +40,15 @@ def test_nothing_that_a_user_runs_imports_kernels():
     code |= {f"{page}: {b.text}": b.text for page in pages for b in blocks(page.read_text(encoding="utf-8"), "python")}
     assert len(code) > 40
     assert [name for name, source in code.items() if "kernels" in imported(source)] == []
+
+
+@pytest.mark.parametrize("arch", ("gfx90a", "gfx942", "gfx950", "gfx1100", "gfx1201", "sm_90"))
+def test_the_first_bundle_serves_its_example(arch: str):
+    """README's first command builds what examples/attention_numpy.py calls."""
+    index = index_of(planned(arch, "first"))
+    dims = {"batch": 2, "heads": 8, "heads_kv": 8, "seqlen_q": 300, "seqlen_k": 300, "head_dim": 64, "head_dim_v": 64}
+    call = CallSpec(dims=dims, dtypes={"T": "float16"}, scalars={"causal": "true"})
+    assert plan_call(index, op_planner(index, "flash_attention"), call, None).launches
 
 
 @pytest.fixture
