@@ -1,4 +1,5 @@
-// A program that uses /dev/kfd by its ioctls alone, as ROCr does: argv[1] says what it tries. Layouts: linux/kfd_ioctl.h.
+// A program that uses /dev/kfd by its ioctls alone, as ROCr does: argv[1] says what it tries, argv[2] how many ms it
+// waits. Layouts: linux/kfd_ioctl.h.
 #include <fcntl.h>
 #include <stdint.h>
 #include <stdio.h>
@@ -91,7 +92,7 @@ int main(int argc, char **argv) {
         *bell = 0;
     }
     struct waited waited = {.id = event.id};
-    struct waiting wait = CALL(0x0C, waiting, (uint64_t)&waited, 1, 0, 20000);
+    struct waiting wait = CALL(0x0C, waiting, (uint64_t)&waited, 1, 0, argc > 2 ? atoi(argv[2]) : 20000);
     printf("waited %u, signal %lld, %s\n", wait.result, (long long)signal->value, memory + 5000);
     return 0;
 }

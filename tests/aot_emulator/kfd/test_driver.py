@@ -107,7 +107,7 @@ def test_no_room_for_memory(program: Path):
 def test_no_permission_for_the_programs_memory(program: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
     (tmp_path / "sitecustomize.py").write_text(DENIED)
     monkeypatch.setenv("PYTHONPATH", str(tmp_path), prepend=os.pathsep)
-    (line,) = emulate(program, "barrier").stderr.splitlines()
+    (line,) = emulate(program, "barrier", "3000").stderr.splitlines()
     assert re.search(
         r"cannot access the program's memory like a debugger \(ptrace\): .*Permission denied: '/proc/\d+/mem'", line
     )
