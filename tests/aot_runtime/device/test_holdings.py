@@ -79,7 +79,7 @@ def test_no_interrupt_leaves_anything_behind(work: Callable[[Device], None]):
     hold_interrupted(get_device("hip:0"), work, 1)
 
 
-@in_double()
+@in_double(only="AMD's HIP 7 may lock up: https://github.com/ROCm/rocm-systems/issues/10529")
 def test_giving_memory_back_beside_streams_that_are_dropped():
     device, double = get_device("hip:0"), Double()
     is_over = threading.Event()
