@@ -361,18 +361,18 @@ def vectors_of(rows, columns, batch, m, n, epilogue: Epilogue):
 def store_tile(
     acc, vectors, row, column, batch, m, n, e, epilogue: Epilogue,
     ROWS: gl.constexpr, COLUMNS: gl.constexpr, WAVES_M: gl.constexpr, WAVES_N: gl.constexpr, ALTERNATE: gl.constexpr,
-    STORES: gl.constexpr,
 ):  # fmt: skip
-    """Apply the epilogue to the blocks of a tile, and store them.
+    """Apply the epilogue to the blocks of a tile, and store them in 16 bytes a lane.
 
-    vectors: of each piece; if it is empty, they are loaded here. ALTERNATE: as `place_of` has it. STORES: "rows" stores
-    16 bytes a lane, which are aligned; "anywhere" does so at any address; "edge" stores single elements of the pieces
-    in which rows end.
+    Without hints on the rows of e, these bytes may begin anywhere, and pieces in which a row ends in fewer are stored
+    as single elements. vectors: of each piece; if it is empty, they are loaded here. ALTERNATE: as `place_of` has it.
     """
+    gl.static_assert(epilogue.ROWS_OF_E == "hinted" or epilogue.ROWS_OF_E == "any")
     DTYPE: gl.constexpr = e.ptr.dtype.element_ty
     PIECES: gl.constexpr = (COLUMNS + 1) // 2
     BLOCK_M: gl.constexpr = 16 * WAVES_M
     MMA: gl.constexpr = acc[0].type.layout
+    whole_n = aligned_part(n, DTYPE)
     for at in gl.static_range(ROWS * PIECES):
         rows, columns = place_of(row, column, at // PIECES, at % PIECES, COLUMNS, WAVES_M, WAVES_N, MMA, ALTERNATE)
         of_piece = vectors[at] if len(vectors) > 0 else vectors_of(rows, columns, batch, m, n, epilogue)
@@ -380,12 +380,10 @@ def store_tile(
         value = convert(finished(x, rows, columns, batch, m, n, DTYPE, epilogue, of_piece), DTYPE)
         first_row = row + (at // PIECES // 2 * 2 * BLOCK_M + at // PIECES % 2 if ALTERNATE else at // PIECES * BLOCK_M)
         first_column = column + at % PIECES * 32 * WAVES_N
-        if STORES == "rows":
+        if epilogue.ROWS_OF_E == "hinted":
             store_rows(value, rows, columns, m, n, e.ptr, e.stride_rows)
-        elif STORES == "anywhere":
-            store_anywhere(value, rows, columns, first_row, m, n, e.ptr, e.stride_rows)
-        elif first_column + x.shape[1] <= n:
-            store_anywhere(value, rows, columns, first_row, m, aligned_part(n, DTYPE), e.ptr, e.stride_rows)
+        elif (n == whole_n) | (first_column + x.shape[1] <= n):
+            store_anywhere(value, rows, columns, first_row, m, whole_n, e.ptr, e.stride_rows)
         elif first_column < n:
             store_elements(value, first_row, first_column, m, n, e, 2 if ALTERNATE else 1)
 
@@ -529,20 +527,4 @@ def matmul_cdna3(
     acc, half_0, _ = multiply_step(
         acc, half_0, (), None, None, offsets, tiles_a, tiles_b, 0, 0, PLAN, LOADS, ROWS, COLUMNS, True
     )
-    if epilogue.ROWS_OF_E == "any":
-        whole_n = aligned_part(n, e.ptr.dtype.element_ty)
-        if (n == whole_n) | (column + 16 * WAVES_N * COLUMNS <= n):
-            store_tile(
-                acc, vectors, row, column, batch, m, whole_n, out, epilogue, ROWS, COLUMNS, WAVES_M, WAVES_N,
-                not A_ROWS, "anywhere",
-            )  # fmt: skip
-        else:
-            store_tile(
-                acc, vectors, row, column, batch, m, n, out, epilogue, ROWS, COLUMNS, WAVES_M, WAVES_N, not A_ROWS,
-                "edge",
-            )  # fmt: skip
-    else:
-        gl.static_assert(epilogue.ROWS_OF_E == "hinted")
-        store_tile(
-            acc, vectors, row, column, batch, m, n, out, epilogue, ROWS, COLUMNS, WAVES_M, WAVES_N, not A_ROWS, "rows"
-        )
+    store_tile(acc, vectors, row, column, batch, m, n, out, epilogue, ROWS, COLUMNS, WAVES_M, WAVES_N, not A_ROWS)
