@@ -119,7 +119,7 @@ def test_keys_of_few_queries_are_not_split_with_other_features(call: dict[str, A
 @pytest.mark.on("emulator")
 @pytest.mark.parametrize("head_dim", (64, 128))
 def test_soft_caps_and_slopes_take_few_operations(head_dim: int):
-    """Where scores are far below the cap, its polynomial has four operations and no special function."""
+    """The polynomial for scores far below the cap has four operations and no special function."""
     point = {"HEAD_DIM": head_dim, "T": "float16", "PLAIN": False, "V_ROWS": True, "HOPPER": True}
     (variant,) = variants("sm_90", "attention", "flash_attention", **point)
     ptx = compile_variant(variant).asm["ptx"]

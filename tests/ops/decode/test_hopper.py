@@ -164,7 +164,7 @@ def test_pieces_of_blocks_of_8_bits(
 @pytest.mark.parametrize("cache", ("fp16", "bf16", "int8", "e4m3"))
 @pytest.mark.parametrize("heads, block_size", (((8, 1), 16), ((24, 2), 48)), ids=str)
 def test_padded_head_dims(decode: Bundle, cache: str, head_dim: int, heads: tuple[int, int], block_size: int):
-    """What follows a row in memory is another row, or NaN."""
+    """Another row, or NaN, follows each row in memory."""
     is_wide = cache in ("fp16", "bf16")
     dtype = {"fp16": FP16, "bf16": BF16}.get(cache, FP16)
     case = paged(LENGTHS, block_size, heads, head_dim, dtype, dtype if is_wide else eight_bits(decode, cache))
